@@ -1,0 +1,405 @@
+//! The kernel, as the driver uses it: loop devices, mounts, filesystems and freezing.
+//!
+//! [`Kernel`] is the seam. [`linux::Linux`] is the real one; [`model::Model`] keeps a loop table
+//! and a mount table in memory, so that a test can look at what reality won't show, such as an
+//! error in the middle of a mount. Files are real in both: what is done to a file alone is in
+//! [`file`], as plain functions.
+//!
+//! Everything here blocks. The server calls it from threads that may block.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+pub mod effect;
+pub mod error;
+pub mod extents;
+pub mod file;
+pub mod geometry;
+pub mod linux;
+pub mod model;
+pub mod mountinfo;
+mod options;
+
+pub use error::{Error, Result};
+pub use mountinfo::{MountEntry, MountTable};
+
+/// The logical block size of every loop device and the unit of every volume's size, in bytes.
+///
+/// Set from the first mkfs on: a reflinked file on XFS asks for 4096-byte direct I/O, and a
+/// filesystem made for 512-byte sectors would no longer mount.
+pub const BLOCK_SIZE: u32 = 4096;
+
+/// Major number of loop devices.
+pub const LOOP_MAJOR: u32 = 7;
+
+/// The file behind a loop device, by what never changes: device and inode number.
+///
+/// A path would not do: the same file reads differently from another mount namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId {
+    /// Device number, as `stat` gives it in `st_dev`.
+    pub dev: u64,
+    /// Inode number.
+    pub ino: u64,
+}
+
+/// What a loop device is to be.
+#[derive(Debug)]
+pub struct LoopSpec<'a> {
+    /// The file (or, for a read-only second loop, the block device) behind it.
+    pub backing: &'a File,
+    /// Shown by `losetup`; at most 63 bytes are kept. Never used to find the device again.
+    pub label: &'a str,
+    /// Attach read-only: writes fail with EPERM in the kernel.
+    pub read_only: bool,
+    /// Ask for direct I/O. What came of it is in [`LoopDevice::direct_io`].
+    pub direct_io: bool,
+    /// Detach at the last close.
+    pub autoclear: bool,
+    /// Exactly this minor, or fail with [`Error::Busy`]; `None` takes a free one.
+    pub minor: Option<u32>,
+}
+
+/// A loop device this process attached or opened, held open.
+#[derive(Debug)]
+pub struct LoopDevice {
+    /// N of `/dev/loopN`.
+    pub minor: u32,
+    /// Whether the kernel does direct I/O on the backing file, read back from sysfs.
+    pub direct_io: bool,
+    /// The open device, for reading only (a writer may be in the way of a mount). Closing it
+    /// detaches an autoclear device that nothing else holds.
+    pub file: File,
+}
+
+impl LoopDevice {
+    /// `/dev/loopN`.
+    pub fn path(&self) -> PathBuf {
+        loop_path(self.minor)
+    }
+}
+
+/// `/dev/loopN`.
+pub fn loop_path(minor: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/loop{minor}"))
+}
+
+/// An attached loop device, as the kernel tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopInfo {
+    /// N of `/dev/loopN`.
+    pub minor: u32,
+    /// The file behind it. For a loop over a block device: of the device node's inode.
+    pub backing: FileId,
+    /// `st_rdev` of the backing file where that is a block device (a loop over a loop), else 0.
+    pub backing_rdev: u64,
+    /// Where the backing file was when it was attached; for people only. A deleted file's path
+    /// ends in " (deleted)".
+    pub backing_path: String,
+    /// Size of the device in bytes.
+    pub size_bytes: u64,
+    /// Logical block size in bytes.
+    pub block_size: u32,
+    /// Attached read-only.
+    pub read_only: bool,
+    /// Detaches at the last close.
+    pub autoclear: bool,
+    /// Direct I/O on the backing file is in force.
+    pub direct_io: bool,
+}
+
+/// What came of a detach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detached {
+    /// The device has no backing file any more.
+    Gone,
+    /// Somebody holds the device open; the kernel will detach it at the last close.
+    WhenClosed,
+}
+
+/// The filesystems a volume can have.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum FsType {
+    /// ext4, the default.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// Btrfs.
+    Btrfs,
+}
+
+impl FsType {
+    /// All of them.
+    pub const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
+
+    /// The kernel's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FsType::Ext4 => "ext4",
+            FsType::Xfs => "xfs",
+            FsType::Btrfs => "btrfs",
+        }
+    }
+
+    /// By the kernel's name; `None` for one we don't make.
+    pub fn parse(name: &str) -> Option<FsType> {
+        FsType::ALL.into_iter().find(|fs| fs.as_str() == name)
+    }
+
+    /// The smallest device its mkfs takes, in bytes, a multiple of [`BLOCK_SIZE`].
+    pub fn minimum_bytes(self) -> u64 {
+        match self {
+            FsType::Ext4 => 1 << 20,
+            FsType::Xfs => 300 << 20,
+            FsType::Btrfs => 110 << 20,
+        }
+    }
+
+    /// The smallest size that the filesystem can be grown to, in bytes: the kernel resizes no
+    /// btrfs to less than 256 MiB.
+    pub fn minimum_grown_bytes(self) -> u64 {
+        match self {
+            FsType::Ext4 | FsType::Xfs => BLOCK_SIZE.into(),
+            FsType::Btrfs => 256 << 20,
+        }
+    }
+}
+
+impl std::fmt::Display for FsType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a look at a device's content found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// Conclusively nothing.
+    Blank,
+    /// A filesystem we make.
+    Filesystem {
+        /// Which.
+        fs: FsType,
+        /// Its UUID, as blkid prints it; empty if it prints none.
+        uuid: String,
+    },
+    /// Something else (another filesystem, a partition table, RAID, LUKS…), by blkid's name.
+    Other(String),
+    /// blkid could not tell (more than one signature): never formatted.
+    Ambivalent,
+}
+
+/// How to make a filesystem.
+#[derive(Clone, Debug)]
+pub struct MkfsSpec<'a> {
+    /// The block device.
+    pub device: &'a Path,
+    /// Which filesystem.
+    pub fs: FsType,
+    /// The user's further options, already split into words; they never pass through a shell.
+    pub options: &'a [String],
+    /// Give unwritten space back while making it (thin), or leave it allocated (thick).
+    pub discard: bool,
+    /// The UUID it is to have, if the caller chooses it.
+    pub uuid: Option<&'a str>,
+    /// Overwrite what is there. Only after an mkfs of ours was cut short.
+    pub force: bool,
+}
+
+/// Why these words can't be options of an mkfs, if they can't: one that names a path could reach
+/// another device, or a file of the node. [`Kernel::mkfs`] refuses them too.
+pub fn refuse_mkfs_options(options: &[String]) -> Option<String> {
+    let path = options.iter().find(|word| word.contains(['/', '\0']))?;
+    Some(format!("an option may not name a path: {path:?}"))
+}
+
+/// A filesystem mount.
+#[derive(Clone, Debug)]
+pub struct MountSpec<'a> {
+    /// The block device.
+    pub device: &'a Path,
+    /// Where; must exist.
+    pub target: &'a Path,
+    /// The filesystem; always given to the kernel, never guessed.
+    pub fs: FsType,
+    /// Mount read-only.
+    pub read_only: bool,
+    /// Mount options as a person would give them to `mount -o`, one per element.
+    pub options: &'a [String],
+}
+
+/// What FIFREEZE did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freeze {
+    /// Frozen by us: thaw it.
+    Frozen,
+    /// It was frozen already by somebody else (EBUSY): never thaw it.
+    AlreadyFrozen,
+}
+
+/// Sizes of a filesystem, in bytes and inodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FsUsage {
+    /// Size.
+    pub total_bytes: u64,
+    /// Free, to root too.
+    pub free_bytes: u64,
+    /// Free to those who are not root.
+    pub available_bytes: u64,
+    /// Inodes in all; 0 where the filesystem does not count them (btrfs).
+    pub total_inodes: u64,
+    /// Free inodes.
+    pub free_inodes: u64,
+    /// Mounted, or turned, read-only.
+    pub read_only: bool,
+}
+
+/// The kernel's tables and the tools that act on devices.
+///
+/// Every method blocks; every mutating one is an *effect* (see [`effect`]).
+pub trait Kernel: Send + Sync + 'static {
+    /// Attaches a loop device with [`BLOCK_SIZE`]-byte blocks by LOOP_CONFIGURE, makes its node in
+    /// `/dev` where that is static, and reads direct I/O back. A backing file that can't do direct
+    /// I/O is attached buffered.
+    fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice>;
+
+    /// All attached loop devices of the machine, ours or not.
+    fn loops(&self) -> Result<Vec<LoopInfo>>;
+
+    /// One device; `None` if nothing is attached to it.
+    fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>>;
+
+    /// Attached devices over this file, lowest minor first.
+    fn loops_of(&self, backing: FileId) -> Result<Vec<LoopInfo>> {
+        Ok(self
+            .loops()?
+            .into_iter()
+            .filter(|l| l.backing == backing)
+            .collect())
+    }
+
+    /// Opens an attached device and keeps it from being detached under the caller.
+    /// [`Error::NotFound`] if it no longer has this backing file.
+    fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice>;
+
+    /// Detaches, after checking that the device still has this backing file (it is
+    /// [`Detached::Gone`] already if not), and looks whether it really went.
+    fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached>;
+
+    /// Takes the backing file's present size over (LOOP_SET_CAPACITY).
+    fn loop_grow(&self, device: &LoopDevice) -> Result<()>;
+
+    /// Turns direct I/O on or off; returns what the kernel says after it.
+    fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool>;
+
+    /// Sets `queue/read_ahead_kb`. Survives detach: set it at every attach.
+    fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()>;
+
+    /// Writes a raw device's dirty pages back (fsync on the device).
+    fn loop_flush(&self, device: &LoopDevice) -> Result<()>;
+
+    /// The loop minor a path is the device node of (also when bind-mounted there); `None` for
+    /// anything else, a symlink and nothing at all included.
+    fn loop_at(&self, path: &Path) -> Result<Option<u32>>;
+
+    /// The mount table of this process's namespace, read now.
+    fn mounts(&self) -> Result<MountTable>;
+
+    /// Mounts a filesystem; on XFS, makes error retries finite right after.
+    fn mount(&self, spec: &MountSpec<'_>) -> Result<()>;
+
+    /// Binds a directory or a file (a device node) to an existing target of the same kind.
+    /// Read-only from its first moment if asked.
+    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> Result<()>;
+
+    /// Changes a filesystem mount's `discard` setting (a remount that keeps everything else).
+    /// [`Error::Unsupported`] where the filesystem only takes it at a mount.
+    fn remount_discard(&self, target: &Path, fs: FsType, on: bool) -> Result<()>;
+
+    /// Unmounts the topmost mount at exactly this path, without following a symlink there.
+    /// [`Error::Busy`] if it is in use, [`Error::NotFound`] if nothing is mounted there.
+    fn unmount(&self, target: &Path) -> Result<()>;
+
+    /// What is on a device.
+    fn probe(&self, device: &Path) -> Result<Probe>;
+
+    /// Makes a filesystem.
+    fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()>;
+
+    /// Checks and, where it is safe, repairs an unmounted filesystem (ext4: `e2fsck -p`; XFS and
+    /// btrfs replay their logs at mount).
+    fn check(&self, device: &Path, fs: FsType) -> Result<()>;
+
+    /// Grows a mounted filesystem to its device's size. Nothing to do is success.
+    fn grow(&self, device: &Path, mounted_at: &Path, fs: FsType) -> Result<()>;
+
+    /// Grows an unmounted filesystem to its device's size where that can be done (ext4). Success
+    /// also if there is nothing to do or it only grows mounted. To be called before a mount for
+    /// writing, after [`Kernel::check`]: a mounted ext4 needs CAP_SYS_RESOURCE to grow.
+    fn grow_unmounted(&self, device: &Path, fs: FsType) -> Result<()> {
+        let _ = (device, fs);
+        Ok(())
+    }
+
+    /// Whether this process may grow a filesystem while it is mounted: for ext4 the kernel asks
+    /// for CAP_SYS_RESOURCE.
+    fn grows_mounted(&self, fs: FsType) -> bool {
+        let _ = fs;
+        true
+    }
+
+    /// Whether somebody has claimed the device for himself alone: a filesystem that is mounted, in
+    /// whatever mount namespace, or a program at work on it.
+    fn is_claimed(&self, device: &Path) -> Result<bool> {
+        let _ = device;
+        Ok(false)
+    }
+
+    /// Size the mounted filesystem takes on its device, in bytes (to see if it must grow).
+    fn fs_size(&self, mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64>;
+
+    /// Gives unused blocks of a mounted filesystem back (FITRIM); bytes trimmed.
+    fn trim(&self, mounted_at: &Path) -> Result<u64>;
+
+    /// Freezes the filesystem an open file or directory is on (FIFREEZE).
+    /// [`Error::Unsupported`] where it can't.
+    fn freeze(&self, on: &File) -> Result<Freeze>;
+
+    /// Thaws (FITHAW). Success also if it was not frozen.
+    fn thaw(&self, on: &File) -> Result<()>;
+
+    /// Opens the root directory of a mount, to freeze or thaw it. [`Error::NotFound`] if the mount
+    /// is gone or another one hides it: a freeze would hit a stranger's filesystem.
+    fn open_mount(&self, mount: &MountEntry) -> Result<File> {
+        file::open_mount(mount)
+    }
+
+    /// Writes back what is dirty on the filesystem an open file is on (syncfs), so that a freeze
+    /// right after it has little left to write.
+    fn sync_fs(&self, on: &File) -> Result<()> {
+        file::sync_fs(on)
+    }
+
+    /// Usage of the filesystem mounted at a path.
+    fn usage(&self, at: &Path) -> Result<FsUsage>;
+
+    /// The filesystem's own error state, in words: ext4 `errors_count`, an XFS shutdown, btrfs
+    /// device errors. `None` if it reports none.
+    fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>>;
+
+    /// Filesystems whose tools are installed, with why the others can't be offered.
+    fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)>;
+}
+
+/// Device and inode of an open file.
+pub fn file_id(file: impl AsFd) -> Result<FileId> {
+    let stat = rustix::fs::fstat(file).map_err(|e| Error::io("fstat", "an open file", e.into()))?;
+    Ok(FileId {
+        dev: stat.st_dev,
+        ino: stat.st_ino,
+    })
+}

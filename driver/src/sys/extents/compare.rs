@@ -1,0 +1,65 @@
+//! Comparing what two files hold.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::super::{BLOCK_SIZE, Error, Result, file};
+use super::Range;
+
+/// Bytes read of each file at a time.
+const STEP: usize = 256 << 10;
+
+/// The unit of what is told to differ.
+const UNIT: usize = BLOCK_SIZE as usize;
+
+/// Calls `emit` with every run of differing blocks in `range`, in order, until it returns false;
+/// false if it did. What is behind a file's end reads as zeros.
+pub(super) fn contents(
+    base: &File,
+    target: &File,
+    range: Range,
+    emit: &mut dyn FnMut(Range) -> bool,
+) -> Result<bool> {
+    let (mut left, mut right) = (vec![0; STEP], vec![0; STEP]);
+    let mut run: Option<Range> = None;
+    let mut at = range.offset;
+    while at < range.end() {
+        let n = usize::try_from(range.end() - at).map_or(STEP, |left| left.min(STEP));
+        fill(base, &mut left[..n], at)?;
+        fill(target, &mut right[..n], at)?;
+        let pairs = left[..n].chunks(UNIT).zip(right[..n].chunks(UNIT));
+        for (i, (l, r)) in pairs.enumerate() {
+            let block = Range {
+                offset: at + (i * UNIT) as u64,
+                length: l.len() as u64,
+            };
+            if l == r {
+                if !run.take().is_none_or(&mut *emit) {
+                    return Ok(false);
+                }
+            } else if let Some(run) = &mut run {
+                run.length += block.length;
+            } else {
+                run = Some(block);
+            }
+        }
+        at += n as u64;
+    }
+    Ok(run.is_none_or(emit))
+}
+
+/// Reads the whole buffer, with zeros for what is behind the end.
+fn fill(from: &File, buffer: &mut [u8], at: u64) -> Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match from.read_at(&mut buffer[done..], at + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(Error::io("read", file::name_of(from), e)),
+        }
+    }
+    buffer[done..].fill(0);
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The FIEMAP ioctl.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Extents asked for at a time.
+pub(super) const BATCH: usize = 512;
+
+/// The last extent of the file.
+pub(super) const LAST: u32 = 0x0001;
+/// Allocated, but reads as zeros.
+pub(super) const UNWRITTEN: u32 = 0x0800;
+/// Several blocks the filesystem keeps one by one, told as one.
+pub(super) const MERGED: u32 = 0x1000;
+/// Another file has it too.
+pub(super) const SHARED: u32 = 0x2000;
+/// Write the file back first.
+const SYNC: u32 = 0x0001;
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct RawExtent {
+    pub(super) logical: u64,
+    pub(super) physical: u64,
+    pub(super) length: u64,
+    reserved64: [u64; 2],
+    pub(super) flags: u32,
+    reserved: [u32; 3],
+}
+
+/// `struct fiemap`, with room for what it answers.
+#[repr(C)]
+struct Request {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [RawExtent; BATCH],
+}
+
+/// Size of `struct fiemap` without extents: what the ioctl's number is made of.
+const HEADER: usize = size_of::<Request>() - size_of::<[RawExtent; BATCH]>();
+
+nix::ioctl_readwrite_bad!(
+    fs_ioc_fiemap,
+    nix::request_code_readwrite!(b'f', 11, HEADER),
+    Request
+);
+
+/// The first extents that touch `start..start + length`, at most [`BATCH`], the file written back
+/// before.
+pub(super) fn fiemap(file: BorrowedFd<'_>, start: u64, length: u64) -> io::Result<Vec<RawExtent>> {
+    let mut request = Box::new(Request {
+        start,
+        length,
+        flags: SYNC,
+        mapped_extents: 0,
+        extent_count: BATCH as u32,
+        reserved: 0,
+        extents: [RawExtent::default(); BATCH],
+    });
+    // SAFETY: the kernel writes to the header and to at most `extent_count` extents, all of which
+    // are in `request`, and plain integers are valid whatever it writes.
+    unsafe { fs_ioc_fiemap(file.as_raw_fd(), &raw mut *request) }?;
+    let mapped = (request.mapped_extents as usize).min(BATCH);
+    Ok(request.extents[..mapped].to_vec())
+}

@@ -1,0 +1,203 @@
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+
+use super::*;
+
+fn dir() -> (tempfile::TempDir, File) {
+    let temporary = tempfile::tempdir().unwrap();
+    let handle = File::open(temporary.path()).unwrap();
+    (temporary, handle)
+}
+
+fn errno(e: Error) -> Option<i32> {
+    match e {
+        Error::Io { source, .. } => source.raw_os_error(),
+        _ => None,
+    }
+}
+
+#[test]
+fn copies_keep_holes_and_length() {
+    let (_t, d) = dir();
+    let from = create_beneath(d.as_fd(), Path::new("from")).unwrap();
+    from.set_len(64 << 20).unwrap();
+    from.write_all_at(&[7; 4096], 8 << 20).unwrap();
+    from.write_all_at(&[9; 100], (32 << 20) + 1000).unwrap();
+    let to = create_beneath(d.as_fd(), Path::new("to")).unwrap();
+    let copied = copy_sparse(&from, &to, &|| false).unwrap();
+    assert!((4196..1 << 20).contains(&copied), "{copied}");
+    assert_eq!(to.metadata().unwrap().len(), 64 << 20);
+    assert!(allocated_bytes(&to).unwrap() < 1 << 20);
+    for (at, want) in [(8 << 20, 7), ((32 << 20) + 1000, 9), (1 << 20, 0)] {
+        let mut byte = [1];
+        to.read_exact_at(&mut byte, at).unwrap();
+        assert_eq!(byte, [want], "at {at}");
+    }
+}
+
+#[test]
+fn a_copy_stops_when_told() {
+    let (_t, d) = dir();
+    let from = create_beneath(d.as_fd(), Path::new("from")).unwrap();
+    from.write_all_at(&vec![1; 9 << 20], 0).unwrap();
+    let to = create_beneath(d.as_fd(), Path::new("to")).unwrap();
+    let looks = std::cell::Cell::new(0);
+    let stop = || looks.replace(looks.get() + 1) == 1;
+    let answer = copy_sparse(&from, &to, &stop);
+    assert!(matches!(answer, Err(Error::TimedOut { .. })), "{answer:?}");
+    assert_eq!(looks.get(), 2);
+}
+
+#[test]
+fn both_ways_to_copy_agree() {
+    let (_t, d) = dir();
+    let from = create_beneath(d.as_fd(), Path::new("from")).unwrap();
+    let content: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+    from.write_all_at(&content, 0).unwrap();
+    for mut by_kernel in [true, false] {
+        let to = create_beneath(d.as_fd(), Path::new(&format!("to-{by_kernel}"))).unwrap();
+        let mut at = 0;
+        while at < 300_000 {
+            at += copy_step(&from, &to, at, 70_000, &mut by_kernel).unwrap();
+        }
+        let mut read = vec![0; content.len()];
+        to.read_exact_at(&mut read, 0).unwrap();
+        assert_eq!(read, content);
+    }
+}
+
+#[test]
+fn allocates_and_sets_lengths() {
+    let (_t, d) = dir();
+    let file = create_beneath(d.as_fd(), Path::new("image")).unwrap();
+    assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+    set_len(&file, 4 << 20).unwrap();
+    assert_eq!(allocated_bytes(&file).unwrap(), 0);
+    allocate(&file, 2 << 20).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 4 << 20);
+    assert!(allocated_bytes(&file).unwrap() >= 2 << 20);
+    sync(&file, Path::new("image")).unwrap();
+    let again = create_beneath(d.as_fd(), Path::new("image")).unwrap_err();
+    assert_eq!(errno(again), Some(libc::EEXIST));
+}
+
+#[test]
+fn stays_beneath() {
+    let (t, d) = dir();
+    std::fs::create_dir(t.path().join("sub")).unwrap();
+    std::fs::write(t.path().join("sub/file"), "x").unwrap();
+    symlink("sub", t.path().join("link")).unwrap();
+    symlink("/etc/passwd", t.path().join("out")).unwrap();
+    let open = |path: &str| open_beneath(d.as_fd(), Path::new(path), OFlags::RDONLY);
+    assert!(open("sub/file").is_ok());
+    assert!(matches!(open("nothing"), Err(Error::NotFound { .. })));
+    for path in ["link/file", "out", "../x", "/etc/passwd", "sub/../../x"] {
+        assert!(open(path).is_err(), "{path}");
+    }
+    for name in ["", ".", "..", "a/b", "a\0b"] {
+        assert!(make_dir(d.as_fd(), name).is_err(), "{name:?}");
+        assert!(replace(d.as_fd(), name, b"").is_err(), "{name:?}");
+        assert!(remove_entry(d.as_fd(), name).is_err(), "{name:?}");
+    }
+}
+
+#[test]
+fn replaces_whole() {
+    let (t, d) = dir();
+    for content in ["one", "two, which is longer", "3"] {
+        replace(d.as_fd(), "record", content.as_bytes()).unwrap();
+        let read = std::fs::read_to_string(t.path().join("record")).unwrap();
+        assert_eq!(read, content);
+    }
+    // What a crash left is taken over, not appended to.
+    std::fs::write(t.path().join(".record.new"), "rubbish left by a crash").unwrap();
+    replace(d.as_fd(), "record", b"4").unwrap();
+    assert_eq!(std::fs::read(t.path().join("record")).unwrap(), b"4");
+    assert_eq!(list(d.as_fd()).unwrap(), ["record"]);
+}
+
+#[test]
+fn a_replacement_in_vain_leaves_nothing() {
+    let (t, d) = dir();
+    std::fs::create_dir(t.path().join("record")).unwrap();
+    assert!(replace(d.as_fd(), "record", b"x").is_err());
+    assert_eq!(list(d.as_fd()).unwrap(), ["record"]);
+}
+
+#[test]
+fn replacements_at_a_time_take_turns() {
+    let (t, d) = dir();
+    std::thread::scope(|scope| {
+        for byte in b'a'..b'e' {
+            let d = &d;
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    replace(d.as_fd(), "record", &vec![byte; 5000]).unwrap();
+                }
+            });
+        }
+    });
+    let read = std::fs::read(t.path().join("record")).unwrap();
+    assert_eq!(read.len(), 5000);
+    assert!(read.iter().all(|b| *b == read[0]));
+    assert_eq!(list(d.as_fd()).unwrap(), ["record"]);
+}
+
+#[test]
+fn makes_renames_and_removes() {
+    let (t, d) = dir();
+    assert!(make_dir(d.as_fd(), "in").unwrap());
+    assert!(!make_dir(d.as_fd(), "in").unwrap());
+    make_dir(d.as_fd(), "done").unwrap();
+    let (from, to) = (
+        open_beneath(d.as_fd(), Path::new("in"), OFlags::PATH).unwrap(),
+        open_beneath(d.as_fd(), Path::new("done"), OFlags::PATH).unwrap(),
+    );
+    make_dir(from.as_fd(), "v").unwrap();
+    std::fs::write(t.path().join("in/v/image"), "x").unwrap();
+    symlink("/etc/passwd", t.path().join("in/v/link")).unwrap();
+    rename(from.as_fd(), "v", to.as_fd(), "v").unwrap();
+    make_dir(from.as_fd(), "v").unwrap();
+    let taken = rename(from.as_fd(), "v", to.as_fd(), "v").unwrap_err();
+    assert_eq!(errno(taken), Some(libc::EEXIST));
+    remove_entry(to.as_fd(), "v").unwrap();
+    assert!(Path::new("/etc/passwd").exists());
+    assert!(list(to.as_fd()).unwrap().is_empty());
+    assert!(!t.path().join("done/v").exists());
+
+    std::fs::create_dir_all(t.path().join("done/deep/er")).unwrap();
+    std::fs::write(t.path().join("done/deep/er/file"), "x").unwrap();
+    assert!(remove_entry(to.as_fd(), "deep").is_err());
+    assert!(t.path().join("done/deep/er/file").exists());
+
+    std::fs::write(t.path().join("file"), "x").unwrap();
+    assert!(make_dir(d.as_fd(), "file").is_err());
+    symlink("in", t.path().join("link")).unwrap();
+    for stray in ["file", "link"] {
+        remove_entry(d.as_fd(), stray).unwrap();
+    }
+    assert!(matches!(
+        remove_entry(d.as_fd(), "file"),
+        Err(Error::NotFound { .. })
+    ));
+    assert_eq!(list(d.as_fd()).unwrap(), ["done", "in"]);
+}
+
+#[test]
+fn usage_is_of_the_filesystem() {
+    let (_t, d) = dir();
+    let usage = usage(d.as_fd()).unwrap();
+    assert!(usage.total_bytes >= usage.free_bytes);
+    assert!(usage.free_bytes >= usage.available_bytes);
+    assert!(!usage.read_only);
+}
+
+#[test]
+fn errors_name_the_file() {
+    let (t, d) = dir();
+    let path = t.path().join("readonly");
+    std::fs::write(&path, "x").unwrap();
+    let file = open_beneath(d.as_fd(), Path::new("readonly"), OFlags::RDONLY).unwrap();
+    let message = set_len(&file, 9).unwrap_err().to_string();
+    assert!(message.contains(path.to_str().unwrap()), "{message}");
+}

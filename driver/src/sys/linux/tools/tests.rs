@@ -1,0 +1,197 @@
+use std::time::Instant;
+
+use super::*;
+
+#[test]
+fn probes_are_read() {
+    let fs = |fs, uuid: &str| Probe::Filesystem {
+        fs,
+        uuid: uuid.to_owned(),
+    };
+    for (output, want) in [
+        (
+            "DEVNAME=/dev/loop1\nUUID=ab-c\nBLOCK_SIZE=4096\nTYPE=ext4\nUSAGE=filesystem\n",
+            fs(FsType::Ext4, "ab-c"),
+        ),
+        ("DEVNAME=/dev/loop1\nTYPE=xfs\n", fs(FsType::Xfs, "")),
+        (
+            "LABEL=TYPE=vfat\nUUID_SUB=1\nUUID=2\nTYPE=btrfs\n",
+            fs(FsType::Btrfs, "2"),
+        ),
+        (
+            "TYPE=LVM2_member\nUSAGE=raid\n",
+            Probe::Other("LVM2_member".to_owned()),
+        ),
+        (
+            "DEVNAME=/dev/loop1\nPTUUID=1\nPTTYPE=gpt\n",
+            Probe::Other("gpt partition table".to_owned()),
+        ),
+        ("PTTYPE=dos\nTYPE=vfat\n", Probe::Other("vfat".to_owned())),
+        (
+            "DEVNAME=/dev/sda3\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_NUMBER=3\n",
+            Probe::Blank,
+        ),
+    ] {
+        assert_eq!(parse_probe(output), want, "{output}");
+    }
+}
+
+fn arguments(
+    fs: FsType,
+    options: &[&str],
+    discard: bool,
+    force: bool,
+    uuid: Option<&str>,
+) -> String {
+    let options: Vec<String> = options.iter().map(|o| (*o).to_owned()).collect();
+    mkfs_arguments(&MkfsSpec {
+        device: Path::new("/dev/loop0"),
+        fs,
+        options: &options,
+        discard,
+        uuid,
+        force,
+    })
+    .join(" ")
+}
+
+#[test]
+fn mkfs_is_told_what_it_needs() {
+    use FsType::{Btrfs, Ext4, Xfs};
+    for (fs, options, discard, force, uuid, want) in [
+        (Ext4, &[][..], true, false, None, "-q -F -b 4096"),
+        (
+            Ext4,
+            &[],
+            false,
+            true,
+            Some("u"),
+            "-q -F -b 4096 -U u -E nodiscard",
+        ),
+        (Ext4, &["-m", "0"], true, false, None, "-q -F -b 4096 -m 0"),
+        (
+            Ext4,
+            &["-E", "stride=4", "-m", "0", "-Eroot_owner"],
+            false,
+            false,
+            None,
+            "-q -F -b 4096 -m 0 -E nodiscard,stride=4,root_owner",
+        ),
+        (
+            Ext4,
+            &["-E"],
+            false,
+            false,
+            None,
+            "-q -F -b 4096 -E nodiscard",
+        ),
+        (Xfs, &[], true, false, None, "-q"),
+        (
+            Xfs,
+            &["-i", "size=1024"],
+            false,
+            true,
+            Some("u"),
+            "-q -f -K -m uuid=u -i size=1024",
+        ),
+        (Btrfs, &[], false, true, Some("u"), "-q -f -K -U u"),
+        (Btrfs, &["-d", "single"], true, false, None, "-q -d single"),
+    ] {
+        assert_eq!(arguments(fs, options, discard, force, uuid), want);
+    }
+}
+
+#[test]
+fn options_reach_no_other_path() {
+    let refused = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
+        refuse_mkfs_options(&words)
+    };
+    assert_eq!(refused(&["-m", "0", "-O", "^has_journal"]), None);
+    for word in ["/dev/sda", "-d/etc", "name=/dev/sda", "../x"] {
+        assert!(refused(&["-f", word]).unwrap().contains(word));
+    }
+}
+
+#[test]
+fn a_failing_tool_is_quoted() {
+    let output = Tool::new("e2fsck", LOOK)
+        .args(["-p", "/nonexistent"])
+        .run(Path::new("/nonexistent"))
+        .unwrap();
+    assert_eq!(output.code, 8);
+    let message = output
+        .failed("e2fsck", Path::new("/nonexistent"))
+        .to_string();
+    assert!(
+        message.starts_with("e2fsck /nonexistent: exit code 8: "),
+        "{message}"
+    );
+    assert!(message.contains("No such file"), "{message}");
+}
+
+#[test]
+fn a_missing_tool_is_named() {
+    let e = Tool::new("mkfs.nothing", LOOK).run(Path::new("/dev/x"));
+    let message = e.err().unwrap().to_string();
+    assert_eq!(message, "mkfs.nothing /dev/x: not installed");
+}
+
+#[test]
+fn a_slow_tool_is_ended() {
+    let began = Instant::now();
+    let slow = Tool::new("sleep", Duration::from_millis(200))
+        .arg("600")
+        .run(Path::new("/dev/x"));
+    assert!(matches!(slow, Err(Error::TimedOut { .. })));
+    assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn the_environment_is_bare() {
+    let output = Tool::new("env", LOOK).run(Path::new("/")).unwrap();
+    let names: Vec<&str> = output
+        .stdout
+        .lines()
+        .filter_map(|line| line.split('=').next())
+        .collect();
+    assert_eq!(names, ["LC_ALL", "PATH"]);
+}
+
+#[test]
+fn both_streams_may_be_long() {
+    let output = Tool::new("awk", LOOK)
+        .arg("BEGIN { for (i = 0; i < 50000; i++) { print i; print i > \"/dev/stderr\" } }")
+        .run(Path::new("/"))
+        .unwrap();
+    assert_eq!(output.stdout.lines().count(), 50_000);
+    assert_eq!(output.stderr.lines().count(), 50_000);
+}
+
+#[test]
+fn what_is_missing_names_its_package() {
+    for (fs, answer) in filesystems() {
+        if let Err(why) = answer {
+            assert!(
+                why.contains("package") || why.contains("module"),
+                "{fs}: {why}"
+            );
+        }
+    }
+}
+
+#[test]
+fn capabilities_are_read() {
+    let status = "Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t000001fffeffffff\n";
+    for (status, number, has) in [
+        (status, 24, Some(false)),
+        (status, 23, Some(true)),
+        (status, 0, Some(true)),
+        ("CapEff:\tx\n", 0, None),
+        ("CapPrm:\t01\n", 0, None),
+        ("", 0, None),
+    ] {
+        assert_eq!(has_capability(status, number), has, "{status} {number}");
+    }
+    assert!(grows_mounted(FsType::Xfs) && grows_mounted(FsType::Btrfs));
+}

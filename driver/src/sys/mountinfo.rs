@@ -1,0 +1,163 @@
+//! `/proc/self/mountinfo`, parsed.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+#[cfg(test)]
+mod tests;
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Mount ID, unique while the mount lives.
+    pub id: u64,
+    /// The parent's mount ID.
+    pub parent: u64,
+    /// Device number, major and minor. Anonymous for btrfs.
+    pub device: (u32, u32),
+    /// The directory or file of the filesystem that is mounted ("/" unless a bind).
+    pub root: PathBuf,
+    /// Where.
+    pub mount_point: PathBuf,
+    /// Options of this mount ("ro", "relatime"…).
+    pub options: Vec<String>,
+    /// Filesystem type.
+    pub fs_type: String,
+    /// The source, often `/dev/loopN`.
+    pub source: String,
+    /// Options of the filesystem ("rw", "errors=remount-ro"…).
+    pub super_options: Vec<String>,
+}
+
+impl MountEntry {
+    /// The loop device this is a filesystem mount of (`None` for a bind of a device node), by
+    /// device number, or by source where the number is anonymous.
+    pub fn loop_minor(&self) -> Option<u32> {
+        match self.device {
+            (super::LOOP_MAJOR, minor) => Some(minor),
+            // Only btrfs: anywhere else a source with an anonymous number is but a word somebody
+            // chose, and a device node's own mount (devtmpfs, tmpfs) has one as well.
+            (0, _) if self.fs_type == "btrfs" => loop_name(&self.source),
+            _ => None,
+        }
+    }
+
+    /// The mount itself is read-only.
+    pub fn read_only(&self) -> bool {
+        self.options.iter().any(|o| o == "ro")
+    }
+}
+
+/// N of `/dev/loopN`, written as the kernel writes it.
+pub(crate) fn loop_name(path: &str) -> Option<u32> {
+    let digits = path.strip_prefix("/dev/loop")?;
+    let minor: u32 = digits.parse().ok()?;
+    (minor.to_string() == digits).then_some(minor)
+}
+
+/// All mounts of a namespace, in the kernel's order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountTable {
+    /// The mounts; a later one at the same path hides an earlier one.
+    pub entries: Vec<MountEntry>,
+}
+
+impl MountTable {
+    /// Parses mountinfo text. Lines that are no mountinfo are an error, with the line in it.
+    pub fn parse(text: &[u8]) -> Result<MountTable, String> {
+        let entries = text
+            .split(|&b| b == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| {
+                parse_line(line)
+                    .ok_or_else(|| format!("no mountinfo: {:?}", String::from_utf8_lossy(line)))
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(MountTable { entries })
+    }
+
+    /// The topmost mount at exactly this path.
+    pub fn at(&self, path: &Path) -> Option<&MountEntry> {
+        self.entries.iter().rev().find(|e| e.mount_point == path)
+    }
+
+    /// Filesystem mounts of a loop device, the oldest first.
+    pub fn of_loop(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
+        self.entries
+            .iter()
+            .filter(move |e| e.loop_minor() == Some(minor))
+    }
+}
+
+/// `ID PARENT MAJOR:MINOR ROOT MOUNT-POINT OPTIONS [TAG…] - TYPE SOURCE SUPER-OPTIONS`, split at
+/// single spaces: a source can be empty.
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&b| b == b' ');
+    let id = number(fields.next()?)?;
+    let parent = number(fields.next()?)?;
+    let device = fields.next()?;
+    let colon = device.iter().position(|&b| b == b':')?;
+    let device = (number(&device[..colon])?, number(&device[colon + 1..])?);
+    let root = path(fields.next()?);
+    let mount_point = path(fields.next()?);
+    let options = words(fields.next()?);
+    fields.find(|field| *field == b"-")?;
+    Some(MountEntry {
+        id,
+        parent,
+        device,
+        root,
+        mount_point,
+        options,
+        fs_type: text(fields.next()?),
+        source: text(fields.next()?),
+        super_options: fields.next().map(words).unwrap_or_default(),
+    })
+}
+
+fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn path(field: &[u8]) -> PathBuf {
+    PathBuf::from(OsString::from_vec(unescape(field)))
+}
+
+fn text(field: &[u8]) -> String {
+    String::from_utf8_lossy(&unescape(field)).into_owned()
+}
+
+fn words(field: &[u8]) -> Vec<String> {
+    field
+        .split(|&b| b == b',')
+        .filter(|word| !word.is_empty())
+        .map(text)
+        .collect()
+}
+
+/// Undoes the kernel's octal escapes (`\040` for a space; also TAB, LF, backslash and `#`).
+/// A backslash that starts none stays as it is.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        match rest {
+            [
+                b'\\',
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                after @ ..,
+            ] => {
+                out.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
+                rest = after;
+            }
+            _ => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}

@@ -1,0 +1,119 @@
+use std::os::unix::ffi::OsStrExt;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TABLE: &str = r"22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
+30 22 0:25 / /dev rw,nosuid - devtmpfs devtmpfs rw,size=4096k
+81 22 7:3 / /a\040b rw,relatime - ext4 /dev/loop3 rw,errors=remount-ro
+82 22 0:44 / /btr ro,relatime shared:5 master:1 propagate_from:2 - btrfs /dev/loop12 rw,subvol=/
+83 22 0:25 /loop3 /block rw,nosuid - devtmpfs devtmpfs rw
+84 22 0:50 / /liar rw - tmpfs /dev/loop3 rw
+85 22 0:51 / /nameless rw - tmpfs  rw,size=1k
+86 81 7:3 /sub\134dir /pod rw,ro - ext4 /dev/loop3 rw
+87 22 7:3 / /a\040b rw - ext4 /dev/loop3 rw
+";
+
+#[test]
+fn reads_what_the_kernel_writes() {
+    let table = MountTable::parse(TABLE.as_bytes()).unwrap();
+    let minors: Vec<_> = table.entries.iter().map(MountEntry::loop_minor).collect();
+    assert_eq!(
+        minors,
+        [
+            None,
+            None,
+            Some(3),
+            Some(12),
+            None,
+            None,
+            None,
+            Some(3),
+            Some(3)
+        ]
+    );
+    assert_eq!(table.at(Path::new("/a b")).unwrap().id, 87);
+    assert_eq!(
+        table.of_loop(3).map(|e| e.id).collect::<Vec<_>>(),
+        [81, 86, 87]
+    );
+    let nameless = table.at(Path::new("/nameless")).unwrap();
+    assert_eq!(nameless.source, "");
+    assert_eq!(nameless.super_options, ["rw", "size=1k"]);
+    assert_eq!(
+        table.at(Path::new("/pod")).unwrap().root,
+        Path::new(r"/sub\dir")
+    );
+    assert!(table.at(Path::new("/pod")).unwrap().read_only());
+    assert!(!table.at(Path::new("/block")).unwrap().read_only());
+}
+
+#[test]
+fn reads_this_machine() {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap();
+    let table = MountTable::parse(&text).unwrap();
+    assert!(table.at(Path::new("/")).is_some());
+}
+
+#[test]
+fn names_a_bad_line() {
+    for line in [
+        "x",
+        "1 2 3 / / rw - a b c",
+        "1 2 3:4 / / rw a b c",
+        "-1 2 3:4 / / rw - a b",
+    ] {
+        assert!(
+            MountTable::parse(line.as_bytes())
+                .unwrap_err()
+                .contains(line)
+        );
+    }
+}
+
+#[test]
+fn loop_names() {
+    for (path, minor) in [
+        ("/dev/loop0", Some(0)),
+        ("/dev/loop1048575", Some(1_048_575)),
+        ("/dev/loop", None),
+        ("/dev/loop+1", None),
+        ("/dev/loop01", None),
+        ("/dev/loop1p1", None),
+        ("/dev/loop-control", None),
+        ("/dev/loop4294967296", None),
+    ] {
+        assert_eq!(loop_name(path), minor, "{path}");
+    }
+}
+
+/// The kernel's escapes: space, TAB, LF, backslash, and `#`.
+fn escape(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut out, &b| {
+        match b {
+            b' ' | b'\t' | b'\n' | b'\\' | b'#' | 0x80.. => out.push_str(&format!("\\{b:03o}")),
+            _ => out.push(b as char),
+        }
+        out
+    })
+}
+
+proptest! {
+    #[test]
+    fn never_panics(text in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = MountTable::parse(&text);
+    }
+
+    #[test]
+    fn never_panics_on_near_misses(text in r"[0-9:/ \\,\-a-z\n]{0,200}") {
+        let _ = MountTable::parse(text.as_bytes());
+    }
+
+    #[test]
+    fn paths_come_back(path in proptest::collection::vec(1u8.., 1..60)) {
+        let line = format!("1 0 7:9 / /{} rw - ext4 /dev/loop9 rw\n", escape(&path));
+        let table = MountTable::parse(line.as_bytes()).unwrap();
+        prop_assert_eq!(&table.entries[0].mount_point.as_os_str().as_bytes()[1..], &path[..]);
+    }
+}

@@ -1,0 +1,116 @@
+//! Mount options, sorted as mount(8) sorts them.
+
+/// The mount(2) flag an option stands for, and whether it sets it.
+pub(crate) fn flag(option: &str) -> Option<(libc::c_ulong, bool)> {
+    Some(match option {
+        "ro" => (libc::MS_RDONLY, true),
+        "rw" => (libc::MS_RDONLY, false),
+        "nosuid" => (libc::MS_NOSUID, true),
+        "suid" => (libc::MS_NOSUID, false),
+        "nodev" => (libc::MS_NODEV, true),
+        "dev" => (libc::MS_NODEV, false),
+        "noexec" => (libc::MS_NOEXEC, true),
+        "exec" => (libc::MS_NOEXEC, false),
+        "sync" => (libc::MS_SYNCHRONOUS, true),
+        "async" => (libc::MS_SYNCHRONOUS, false),
+        "dirsync" => (libc::MS_DIRSYNC, true),
+        "noatime" => (libc::MS_NOATIME, true),
+        "atime" => (libc::MS_NOATIME, false),
+        "nodiratime" => (libc::MS_NODIRATIME, true),
+        "diratime" => (libc::MS_NODIRATIME, false),
+        "relatime" => (libc::MS_RELATIME, true),
+        "norelatime" => (libc::MS_RELATIME, false),
+        "strictatime" => (libc::MS_STRICTATIME, true),
+        "nostrictatime" => (libc::MS_STRICTATIME, false),
+        "lazytime" => (libc::MS_LAZYTIME, true),
+        "nolazytime" => (libc::MS_LAZYTIME, false),
+        "iversion" => (libc::MS_I_VERSION, true),
+        "noiversion" => (libc::MS_I_VERSION, false),
+        "mand" => (libc::MS_MANDLOCK, true),
+        "nomand" => (libc::MS_MANDLOCK, false),
+        "silent" => (libc::MS_SILENT, true),
+        "loud" => (libc::MS_SILENT, false),
+        _ => return None,
+    })
+}
+
+/// Options that mean something to fstab's readers, and nothing to the kernel.
+pub(crate) fn is_for_others(option: &str) -> bool {
+    matches!(
+        option,
+        "" | "defaults"
+            | "auto"
+            | "noauto"
+            | "user"
+            | "nouser"
+            | "users"
+            | "owner"
+            | "group"
+            | "_netdev"
+            | "nofail"
+    ) || ["x-", "X-", "comment="]
+        .iter()
+        .any(|prefix| option.starts_with(prefix))
+}
+
+/// Flags of mount(2) and the words left for the filesystem. `read_only` wins over a later "rw".
+pub(crate) fn flags_and_data(read_only: bool, options: &[String]) -> (libc::c_ulong, Vec<String>) {
+    let mut flags = 0;
+    let mut data = Vec::new();
+    for option in options.iter().flat_map(|o| o.split(',')) {
+        match flag(option) {
+            Some((bit, true)) => flags |= bit,
+            Some((bit, false)) => flags &= !bit,
+            None if is_for_others(option) => {}
+            None => data.push(option.to_owned()),
+        }
+    }
+    if read_only {
+        flags |= libc::MS_RDONLY;
+    }
+    (flags, data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_become_flags_and_data() {
+        use libc::*;
+        for (read_only, options, flags, data) in [
+            (false, "", 0, ""),
+            (true, "", MS_RDONLY, ""),
+            (true, "rw", MS_RDONLY, ""),
+            (false, "ro noatime", MS_RDONLY | MS_NOATIME, ""),
+            (false, "ro rw", 0, ""),
+            (
+                false,
+                "noexec,nosuid nodev",
+                MS_NOEXEC | MS_NOSUID | MS_NODEV,
+                "",
+            ),
+            (false, "noexec exec", 0, ""),
+            (false, "lazytime dirsync", MS_LAZYTIME | MS_DIRSYNC, ""),
+            (
+                false,
+                "nouuid discard strictatime",
+                MS_STRICTATIME,
+                "nouuid,discard",
+            ),
+            (false, "defaults _netdev x-systemd.automount nofail", 0, ""),
+            (
+                false,
+                "data=ordered errors=panic",
+                0,
+                "data=ordered,errors=panic",
+            ),
+            // Not ours to interpret: the filesystem refuses them.
+            (false, "bind remount loop", 0, "bind,remount,loop"),
+        ] {
+            let words: Vec<String> = options.split(' ').map(str::to_owned).collect();
+            let (got, words) = flags_and_data(read_only, &words);
+            assert_eq!((got, words.join(",").as_str()), (flags, data), "{options}");
+        }
+    }
+}

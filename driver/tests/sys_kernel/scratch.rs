@@ -1,0 +1,132 @@
+//! A directory for a test, and everything the test attached or mounted beneath it, which goes
+//! when it does.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use hostloop_driver::sys::linux::Linux;
+use hostloop_driver::sys::{FsType, Kernel, LoopDevice, LoopSpec, MkfsSpec, MountSpec, file_id};
+
+pub(crate) struct Scratch {
+    dir: tempfile::TempDir,
+    pub(crate) kernel: Linux,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        let kernel = Linux::new();
+        let missing = kernel.missing();
+        assert!(missing.is_empty(), "these tests need: {missing:?}");
+        Scratch {
+            dir: tempfile::tempdir().unwrap(),
+            kernel,
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A new sparse file.
+    pub(crate) fn image(&self, name: &str, size: u64) -> File {
+        let file = File::create_new(self.dir.path().join(name)).unwrap();
+        file.set_len(size).unwrap();
+        File::options()
+            .read(true)
+            .write(true)
+            .open(self.dir.path().join(name))
+            .unwrap()
+    }
+
+    /// A new directory.
+    pub(crate) fn dir(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// A device over the file, with direct I/O, detached at the last close.
+    pub(crate) fn attach(&self, backing: &File) -> LoopDevice {
+        self.kernel.loop_attach(&spec(backing)).unwrap()
+    }
+
+    /// A new image with a filesystem, its device, and where it is mounted.
+    pub(crate) fn mounted(&self, name: &str, fs: FsType, size: u64) -> (File, LoopDevice, PathBuf) {
+        let image = self.image(name, size);
+        let device = self.attach(&image);
+        self.mkfs(&device, fs);
+        let at = self.dir(&format!("{name}.mnt"));
+        self.mount(&device, fs, &at);
+        (image, device, at)
+    }
+
+    pub(crate) fn mkfs(&self, device: &LoopDevice, fs: FsType) {
+        self.kernel
+            .mkfs(&MkfsSpec {
+                device: &device.path(),
+                fs,
+                options: &[],
+                discard: true,
+                uuid: None,
+                force: false,
+            })
+            .unwrap();
+    }
+
+    pub(crate) fn mount(&self, device: &LoopDevice, fs: FsType, at: &Path) {
+        self.kernel
+            .mount(&MountSpec {
+                device: &device.path(),
+                target: at,
+                fs,
+                read_only: false,
+                options: &[],
+            })
+            .unwrap();
+    }
+}
+
+/// With direct I/O and autoclear, at a free minor.
+pub(crate) fn spec(backing: &File) -> LoopSpec<'_> {
+    LoopSpec {
+        backing,
+        label: "hostloop-test",
+        read_only: false,
+        direct_io: true,
+        autoclear: true,
+        minor: None,
+    }
+}
+
+/// Detached, or somebody holds it.
+pub(crate) fn is_detached(kernel: &dyn Kernel, backing: &File) -> bool {
+    // A listing on another thread may hold it for a moment.
+    (0..50).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        kernel
+            .loops_of(file_id(backing).unwrap())
+            .unwrap()
+            .is_empty()
+    })
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let beneath = |path: &Path| path.starts_with(self.dir.path());
+        let table = self.kernel.mounts().unwrap_or_default();
+        for entry in table.entries.iter().rev() {
+            if beneath(&entry.mount_point) {
+                if let Ok(dir) = File::open(&entry.mount_point) {
+                    let _ = self.kernel.thaw(&dir);
+                }
+                let _ = self.kernel.unmount(&entry.mount_point);
+            }
+        }
+        // The newest first: a loop over a loop holds the one beneath.
+        for info in self.kernel.loops().unwrap_or_default().iter().rev() {
+            if beneath(Path::new(&info.backing_path)) {
+                let _ = self.kernel.loop_detach(info.minor, info.backing);
+            }
+        }
+    }
+}
