@@ -1,0 +1,360 @@
+//! Where volumes live: the pools, their records and images on disk, and the index over them.
+//!
+//! The disk is the truth; `docs/architecture.md` shows the layout. Everything here blocks.
+//! Callers hold the locks of the names and IDs they pass (`server::desk`); only the index and
+//! the room that is being promised are guarded in here, and never across I/O.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, RwLock};
+
+mod accounting;
+pub mod config;
+pub mod error;
+pub mod finding;
+mod groups;
+pub mod id;
+mod index;
+mod layout;
+mod locks;
+mod open;
+pub mod populate;
+pub mod quiesce;
+pub mod readonly;
+pub mod record;
+mod recovery;
+mod room;
+mod snapshots;
+mod source;
+mod store;
+#[cfg(test)]
+mod testing;
+mod view;
+mod volumes;
+
+pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};
+pub use error::{Error, Result};
+pub use finding::{About, Finding};
+pub use id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId};
+pub use record::{
+    Access, AccessMode, Capability, Format, FreezeIntent, GroupRecord, Provisioning, Publication,
+    Settings, SnapshotRecord, Source, Stage, VolumeRecord,
+};
+
+use self::accounting::{Limits, Need};
+use self::index::Index;
+use self::layout::Layout;
+use self::locks::{lock, read};
+use self::room::Room;
+use crate::sys::{Kernel, file};
+
+/// What a new volume is to be; the pool adds ID, time and format state.
+#[derive(Clone, Debug)]
+pub struct NewVolume {
+    /// The caller's name for it.
+    pub name: String,
+    /// Size in bytes, a multiple of 4096, already checked against range and filesystem.
+    pub capacity_bytes: u64,
+    /// See [`VolumeRecord`].
+    pub capabilities: Vec<Capability>,
+    /// See [`VolumeRecord`].
+    pub parameters: BTreeMap<String, String>,
+    /// See [`VolumeRecord`].
+    pub mutable_parameters: BTreeMap<String, String>,
+    /// See [`VolumeRecord`].
+    pub settings: Settings,
+    /// See [`VolumeRecord`].
+    pub mkfs_options: Vec<String>,
+    /// Copy from this, which is at most as large.
+    pub source: Option<Source>,
+    /// Kubelet's handle of an inline volume.
+    pub inline: Option<String>,
+}
+
+/// What a pool can really promise now, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// To new volumes in all.
+    pub available: u64,
+    /// To one volume.
+    pub largest: u64,
+}
+
+/// A pool that is open.
+#[derive(Debug)]
+pub struct Pool {
+    id: PoolId,
+    spec: PoolSpec,
+    kind: PoolKind,
+    reflinks: bool,
+    limits: Limits,
+    layout: Layout,
+    index: RwLock<Index>,
+    /// Promised to operations under way.
+    under_way: Mutex<Need>,
+    room: Mutex<Option<Room>>,
+    findings: Mutex<Vec<Finding>>,
+    /// Files whose locks keep other processes out of the pool.
+    _locks: Vec<File>,
+}
+
+/// A configured pool, open or not.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// As configured.
+    pub spec: PoolSpec,
+    /// The pool, or why it is missing.
+    pub state: std::result::Result<Arc<Pool>, String>,
+    /// The identity it has, or had when it was seen last.
+    pub id: Option<PoolId>,
+}
+
+impl Slot {
+    fn unavailable(&self, why: &str) -> Error {
+        Error::Unavailable {
+            name: self.spec.name.clone(),
+            why: why.to_owned(),
+        }
+    }
+}
+
+/// All pools of this node.
+pub struct Pools {
+    kernel: Arc<dyn Kernel>,
+    options: PoolOptions,
+    slots: RwLock<Vec<Slot>>,
+    /// Held while missing pools are looked for: one search at a time.
+    search: Mutex<()>,
+}
+
+impl Pools {
+    /// The kernel the pools act on.
+    pub fn kernel(&self) -> &Arc<dyn Kernel> {
+        &self.kernel
+    }
+
+    /// What holds for all pools.
+    pub fn options(&self) -> &PoolOptions {
+        &self.options
+    }
+
+    /// The configured pools in order, open or missing.
+    pub fn slots(&self) -> Vec<Slot> {
+        read(&self.slots).clone()
+    }
+
+    /// The open pools, in order.
+    fn pools(&self) -> Vec<Arc<Pool>> {
+        let slots = read(&self.slots);
+        slots.iter().filter_map(|s| s.state.clone().ok()).collect()
+    }
+
+    /// [`Error::Unavailable`] while a pool is missing that may hold what is looked for.
+    fn none_missing(&self, may_hold: impl Fn(&Slot) -> bool) -> Result<()> {
+        for slot in read(&self.slots).iter() {
+            if let (Err(why), true) = (&slot.state, may_hold(slot)) {
+                return Err(slot.unavailable(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// A pool by name; `None` is the first configured. [`Error::UnknownPool`], or
+    /// [`Error::Unavailable`].
+    pub fn named(&self, name: Option<&str>) -> Result<Arc<Pool>> {
+        let slots = read(&self.slots);
+        let slot = match name {
+            None => slots.first(),
+            Some(name) => slots.iter().find(|s| s.spec.name == name),
+        };
+        let slot = slot.ok_or_else(|| Error::UnknownPool(name.unwrap_or_default().to_owned()))?;
+        match &slot.state {
+            Ok(pool) => Ok(pool.clone()),
+            Err(why) => Err(slot.unavailable(why)),
+        }
+    }
+
+    /// A pool by identity. [`Error::ForeignPool`], or [`Error::Unavailable`] while a configured
+    /// pool whose identity is not known, or which has this one, is missing.
+    pub fn with_id(&self, id: PoolId) -> Result<Arc<Pool>> {
+        if let Some(pool) = self.pools().into_iter().find(|p| p.id == id) {
+            return Ok(pool);
+        }
+        self.none_missing(|slot| slot.id.is_none_or(|known| known == id))?;
+        Err(Error::ForeignPool(id))
+    }
+
+    /// A volume. [`Error::NoVolume`], [`Error::ForeignPool`] or [`Error::Unavailable`];
+    /// [`Error::Corrupt`] if its record can't be used.
+    pub fn volume(&self, handle: &VolumeHandle) -> Result<Arc<VolumeRecord>> {
+        let none = || Error::NoVolume(handle.clone());
+        match handle {
+            VolumeHandle::Id(id) => {
+                let pool = self.with_id(id.pool())?;
+                read(&pool.index).volumes.get(*id)?.ok_or_else(none)
+            }
+            VolumeHandle::Inline(name) => {
+                let found = self.find(|index| index.inline(name));
+                found.map_or_else(
+                    || self.none_missing(|_| true).and_then(|()| Err(none())),
+                    Ok,
+                )
+            }
+        }
+    }
+
+    /// The volume of this name, in any open pool.
+    pub fn volume_named(&self, name: &str) -> Option<Arc<VolumeRecord>> {
+        self.find(|index| index.volumes.named(name))
+    }
+
+    /// All volumes, oldest first. [`Error::Unavailable`] while a pool is missing: a list that
+    /// leaves some out would read as if they were gone.
+    pub fn volumes(&self) -> Result<Vec<Arc<VolumeRecord>>> {
+        let mut all = self.all(|index| index.volumes.all().cloned().collect())?;
+        all.sort_by_key(|v| v.id.uuid());
+        Ok(all)
+    }
+
+    /// A snapshot, like [`Pools::volume`]; [`Error::NoSnapshot`].
+    pub fn snapshot(&self, id: &SnapshotId) -> Result<Arc<SnapshotRecord>> {
+        let pool = self.with_id(id.pool())?;
+        let found = read(&pool.index).snapshots.get(*id)?;
+        found.ok_or(Error::NoSnapshot(*id))
+    }
+
+    /// The snapshot of this name, in any open pool.
+    pub fn snapshot_named(&self, name: &str) -> Option<Arc<SnapshotRecord>> {
+        self.find(|index| index.snapshots.named(name))
+    }
+
+    /// All snapshots, oldest first, like [`Pools::volumes`].
+    pub fn snapshots(&self) -> Result<Vec<Arc<SnapshotRecord>>> {
+        let mut all = self.all(|index| index.snapshots.all().cloned().collect())?;
+        all.sort_by_key(|s| s.id.uuid());
+        Ok(all)
+    }
+
+    /// A group, like [`Pools::volume`]; [`Error::NoGroup`].
+    pub fn group(&self, id: &GroupId) -> Result<Arc<GroupRecord>> {
+        let pool = self.with_id(id.pool())?;
+        let found = read(&pool.index).groups.get(*id)?;
+        found.ok_or(Error::NoGroup(*id))
+    }
+
+    /// The group of this name, in any open pool.
+    pub fn group_named(&self, name: &str) -> Option<Arc<GroupRecord>> {
+        self.find(|index| index.groups.named(name))
+    }
+
+    /// All groups, oldest first, like [`Pools::volumes`].
+    pub fn groups(&self) -> Result<Vec<Arc<GroupRecord>>> {
+        let mut all = self.all(|index| index.groups.all().cloned().collect())?;
+        all.sort_by_key(|g| g.id.uuid());
+        Ok(all)
+    }
+
+    fn find<T>(&self, look: impl Fn(&Index) -> Option<T>) -> Option<T> {
+        self.pools()
+            .iter()
+            .find_map(|pool| look(&read(&pool.index)))
+    }
+
+    fn all<T>(&self, list: impl Fn(&Index) -> Vec<T>) -> Result<Vec<T>> {
+        self.none_missing(|_| true)?;
+        let pools = self.pools();
+        Ok(pools
+            .iter()
+            .flat_map(|pool| list(&read(&pool.index)))
+            .collect())
+    }
+
+    /// The name of the pool a volume, snapshot or group is in, for people.
+    pub fn name_of(&self, id: PoolId) -> Option<String> {
+        let slots = read(&self.slots);
+        let slot = slots.iter().find(|s| s.id == Some(id))?;
+        Some(slot.spec.name.clone())
+    }
+
+    /// What the open pools noticed that a person should know.
+    pub fn findings(&self) -> Vec<Finding> {
+        self.pools()
+            .iter()
+            .flat_map(|pool| pool.findings())
+            .collect()
+    }
+}
+
+impl Pool {
+    /// Its identity.
+    pub fn id(&self) -> PoolId {
+        self.id
+    }
+
+    /// Its name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// What it is kept in.
+    pub fn kind(&self) -> PoolKind {
+        self.kind
+    }
+
+    /// Where its files are.
+    pub fn root(&self) -> &Path {
+        self.layout.path()
+    }
+
+    /// Whether snapshots share extents (reflinks).
+    pub fn reflinks(&self) -> bool {
+        self.reflinks
+    }
+
+    /// What it can promise to volumes provisioned this way.
+    pub fn capacity(&self, provisioning: Provisioning) -> Result<Capacity> {
+        let books = self.books()?;
+        Ok(accounting::capacity(&books, &self.limits, provisioning))
+    }
+
+    /// Whether it answers: its `pool.json` reads back with its identity. The error says why not.
+    pub fn alive(&self) -> Result<()> {
+        let unavailable = |why: String| Error::Unavailable {
+            name: self.name().to_owned(),
+            why,
+        };
+        match open::identity(self.layout.root()) {
+            Ok(Some(id)) if id == self.id => Ok(()),
+            Ok(Some(id)) => Err(unavailable(format!("it has become pool {id}"))),
+            Ok(None) => Err(unavailable("its pool.json is gone".to_owned())),
+            Err(e) => Err(unavailable(e.to_string())),
+        }
+    }
+
+    /// Size and free space of the filesystem it is on.
+    pub fn usage(&self) -> Result<crate::sys::FsUsage> {
+        Ok(file::usage(self.layout.root().as_fd())?)
+    }
+
+    /// What was noticed in it.
+    pub fn findings(&self) -> Vec<Finding> {
+        lock(&self.findings).clone()
+    }
+
+    fn note(&self, about: About, what: impl Into<String>) {
+        let finding = Finding {
+            pool: self.name().to_owned(),
+            about,
+            what: what.into(),
+        };
+        tracing::warn!(pool = %finding.pool, about = %finding.about, "{}", finding.what);
+        lock(&self.findings).push(finding);
+    }
+
+    /// What was said about something is no longer worth saying.
+    fn forget(&self, about: &About) {
+        lock(&self.findings).retain(|f| f.about != *about);
+    }
+}

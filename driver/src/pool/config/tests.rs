@@ -1,0 +1,114 @@
+use super::*;
+
+#[test]
+fn sizes() {
+    let good: [(&str, u64); 12] = [
+        ("0", 0),
+        ("4096", 4096),
+        ("1Ki", 1024),
+        ("1k", 1000),
+        ("500M", 500_000_000),
+        ("20Gi", 20 << 30),
+        ("1.5Gi", 3 << 29),
+        ("0.1k", 100),
+        ("1.0001k", 1001), // up, as Kubernetes rounds
+        ("1Ti", 1 << 40),
+        ("7Ei", 7 << 60),
+        ("9223372036854775807", i64::MAX as u64),
+    ];
+    for (word, bytes) in good {
+        assert_eq!(size(word), Ok(bytes), "{word}");
+    }
+    let wrong = [
+        "",
+        "Gi",
+        "1gi",
+        "1 Gi",
+        "-1",
+        "+1",
+        "1Gib",
+        "1e3",
+        "1.",
+        ".5Gi",
+        "1.2.3",
+        "0x10",
+        "８",
+        "8Ei",
+        "9223372036854775808",
+        "99999999999999999999999999999999999999999",
+        "1.1234567890123456789Gi",
+        "5%",
+        "1m",
+    ];
+    for word in wrong {
+        assert!(size(word).is_err(), "{word}");
+    }
+}
+
+#[test]
+fn reserves() {
+    assert_eq!("5%".parse(), Ok(Reserve::Percent(5.0)));
+    assert_eq!("0%".parse(), Ok(Reserve::Percent(0.0)));
+    assert_eq!("2.5%".parse(), Ok(Reserve::Percent(2.5)));
+    assert_eq!("10Gi".parse(), Ok(Reserve::Bytes(10 << 30)));
+    for word in ["100%", "-1%", "%", "NaN%", "inf%", "x", ""] {
+        assert!(word.parse::<Reserve>().is_err(), "{word}");
+    }
+}
+
+fn spec(name: &str, path: &str) -> PoolSpec {
+    PoolSpec {
+        name: name.into(),
+        path: path.into(),
+        image_bytes: None,
+        preallocate: false,
+        capacity_bytes: None,
+    }
+}
+
+#[test]
+fn pools() {
+    assert_eq!(
+        "default=/srv/pool".parse(),
+        Ok(spec("default", "/srv/pool"))
+    );
+    assert_eq!("d=/srv//pool/./x/".parse(), Ok(spec("d", "/srv/pool/x")));
+    assert_eq!("a.b-c_1=/dev/sdb".parse(), Ok(spec("a.b-c_1", "/dev/sdb")));
+    let image = PoolSpec {
+        image_bytes: Some(20 << 30),
+        preallocate: true,
+        capacity_bytes: Some(10_000_000_000),
+        ..spec("fast", "/var/lib/x")
+    };
+    let text = "fast=/var/lib/x,image=20Gi,preallocate,capacity=10G";
+    assert_eq!(text.parse(), Ok(image));
+    let rounded: PoolSpec = "x=/x,image=314572801".parse().unwrap();
+    assert_eq!(rounded.image_bytes, Some(314_572_800 + 4096));
+}
+
+#[test]
+fn refused_pools_say_why() {
+    let table = [
+        ("", "NAME=PATH"),
+        ("/srv/pool", "NAME=PATH"),
+        ("=/srv/pool", "no name"),
+        ("../x=/srv", "no name"),
+        (".x=/srv", "no name"),
+        ("a/b=/srv", "no name"),
+        ("x=srv", "absolute"),
+        ("x=", "absolute"),
+        ("x=/srv/../etc", "absolute"),
+        ("x=/srv,image", "no option"),
+        ("x=/srv,size=3Gi", "no option"),
+        ("x=/srv,", "no option"),
+        ("x=/srv,image=1Mi", "too small"),
+        ("x=/srv,image=large", "no unit"),
+        ("x=/srv,preallocate", "image=SIZE"),
+        ("x=/srv,capacity=1Gi,capacity=2Gi", "twice"),
+        ("x=/srv,image=1Gi,image=2Gi", "twice"),
+    ];
+    for (text, why) in table {
+        let error = text.parse::<PoolSpec>().unwrap_err().to_string();
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}

@@ -1,0 +1,165 @@
+//! IDs of pools, volumes, snapshots and groups.
+//!
+//! An ID is generated, never taken from a request, and says which pool it lives in: a driver can
+//! tell "not mine" from "mine, and missing". What arrives as an ID is parsed here before it comes
+//! near a path. Form: `vol-<pool>-<uuid v7>`, `snap-…`, `group-…`; a pool's is 16 hex digits.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A string that is no ID of ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an ID of this driver")]
+pub struct NotAnId;
+
+/// A pool's identity: 64 random bits, 16 lower-case hex digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PoolId(u64);
+
+impl PoolId {
+    /// A new one.
+    pub fn generate() -> Self {
+        PoolId(Uuid::new_v4().as_u64_pair().1 << 2 ^ Uuid::new_v4().as_u64_pair().1)
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for PoolId {
+    type Err = NotAnId;
+
+    fn from_str(s: &str) -> Result<Self, NotAnId> {
+        lower_hex(s, 16)?;
+        u64::from_str_radix(s, 16).map(PoolId).map_err(|_| NotAnId)
+    }
+}
+
+fn lower_hex(s: &str, len: usize) -> Result<(), NotAnId> {
+    let ok = s.len() == len && s.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if ok { Ok(()) } else { Err(NotAnId) }
+}
+
+/// Text forms for serde and debug, from `Display` and `FromStr`.
+macro_rules! text_form {
+    ($name:ident) => {
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.to_string()
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = NotAnId;
+            fn try_from(s: String) -> Result<Self, NotAnId> {
+                s.parse()
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+text_form!(PoolId);
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name {
+            pool: PoolId,
+            uuid: Uuid,
+        }
+
+        impl $name {
+            /// A new one in this pool; later ones sort after earlier ones.
+            pub fn generate(pool: PoolId) -> Self {
+                $name { pool, uuid: Uuid::now_v7() }
+            }
+
+            /// The pool it lives in.
+            pub fn pool(&self) -> PoolId {
+                self.pool
+            }
+
+            /// The part that orders by time of creation, across pools.
+            pub fn uuid(&self) -> Uuid {
+                self.uuid
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "-{}-{}"), self.pool, self.uuid.simple())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NotAnId;
+
+            fn from_str(s: &str) -> Result<Self, NotAnId> {
+                let rest = s.strip_prefix(concat!($prefix, "-")).ok_or(NotAnId)?;
+                let (pool, uuid) = rest.split_once('-').ok_or(NotAnId)?;
+                lower_hex(uuid, 32)?;
+                let uuid = Uuid::try_parse(uuid).map_err(|_| NotAnId)?;
+                Ok($name { pool: pool.parse()?, uuid })
+            }
+        }
+        text_form!($name);
+    };
+}
+
+id!(
+    /// A volume's ID.
+    VolumeId,
+    "vol"
+);
+id!(
+    /// A snapshot's ID.
+    SnapshotId,
+    "snap"
+);
+id!(
+    /// A group snapshot's ID.
+    GroupId,
+    "group"
+);
+
+/// What a caller may name a volume by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum VolumeHandle {
+    /// An ID this driver generated (here or on another node).
+    Id(VolumeId),
+    /// Kubelet's ID of an inline ephemeral volume: `csi-` and 64 hex digits. A record maps it.
+    Inline(String),
+}
+
+impl FromStr for VolumeHandle {
+    type Err = NotAnId;
+
+    fn from_str(s: &str) -> Result<Self, NotAnId> {
+        if let Some(hex) = s.strip_prefix("csi-") {
+            lower_hex(hex, 64)?;
+            return Ok(VolumeHandle::Inline(s.to_owned()));
+        }
+        s.parse().map(VolumeHandle::Id)
+    }
+}
+
+impl fmt::Display for VolumeHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VolumeHandle::Id(id) => id.fmt(f),
+            VolumeHandle::Inline(handle) => f.write_str(handle),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::pool::testing::Fixture;
+
+fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {
+    Arc::new(VolumeRecord {
+        name: name.to_owned(),
+        capacity_bytes,
+        ..record.clone()
+    })
+}
+
+#[test]
+fn keeps_names_and_sums() {
+    let fixture = Fixture::new(&["a"]);
+    let (one, two) = (fixture.make("one"), fixture.make("two"));
+    let mut index = Index::default();
+    index.put_volume(renamed(&one, "x", 10));
+    index.put_volume(renamed(&two, "y", 5));
+    assert_eq!(index.promised(), 15);
+    index.put_volume(renamed(&one, "x", 20));
+    assert_eq!(index.promised(), 25);
+    assert_eq!(index.volumes.named("x").unwrap().id, one.id);
+    index.take_volume(one.id);
+    index.take_volume(one.id);
+    assert_eq!((index.promised(), index.volumes.named("x")), (5, None));
+}
+
+#[test]
+fn the_older_of_two_of_a_name_keeps_it() {
+    let fixture = Fixture::new(&["a"]);
+    let (one, two) = (fixture.make("one"), fixture.make("two"));
+    let mut index = Index::default();
+    index.put_volume(renamed(&one, "x", 1));
+    index.put_volume(renamed(&two, "x", 1));
+    assert_eq!(index.volumes.named("x").unwrap().id, one.id);
+    index.take_volume(two.id);
+    assert_eq!(index.volumes.named("x").unwrap().id, one.id);
+}
+
+#[test]
+fn broken_entries_are_in_the_way() {
+    let fixture = Fixture::new(&["a"]);
+    let one = fixture.make("one");
+    let mut index = Index::default();
+    let broken = Broken {
+        path: "/x".into(),
+        why: "is broken".into(),
+        name: Some("one".into()),
+        bytes: 7,
+    };
+    index.volumes.put_broken(one.id, broken.clone());
+    assert!(index.volumes.get(one.id).is_err());
+    assert_eq!(index.volumes.broken_named("one"), Some(&broken));
+    assert_eq!(index.volumes.named("one"), None);
+    assert_eq!(index.promised(), 7);
+}

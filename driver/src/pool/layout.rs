@@ -1,0 +1,311 @@
+//! A pool's directories, and the ways something enters and leaves them.
+//!
+//! Everything is done beneath open directory handles: no path that was looked up before can lead
+//! elsewhere afterwards. What enters is built under `incoming/` and appears by a rename, whole;
+//! what leaves goes to `trash/` by a rename, whole, and is freed there. So after a crash there is
+//! never a half of anything, only rubbish in two places where nothing else is.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rustix::fs::{AtFlags, OFlags};
+
+use super::Result;
+use super::locks::lock;
+use super::store::{self, Record};
+use crate::sys::file;
+use crate::sys::{self, FileId};
+
+/// The name of the bytes in an entry's directory.
+pub(super) const IMAGE: &str = "image";
+
+/// Where entries stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shelf {
+    Volumes,
+    Snapshots,
+    Groups,
+}
+
+impl Shelf {
+    /// All of them.
+    pub(super) const ALL: [Shelf; 3] = [Shelf::Volumes, Shelf::Snapshots, Shelf::Groups];
+
+    /// Its directory in the pool.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Shelf::Volumes => "volumes",
+            Shelf::Snapshots => "snapshots",
+            Shelf::Groups => "groups",
+        }
+    }
+}
+
+pub(super) const INCOMING: &str = "incoming";
+pub(super) const TRASH: &str = "trash";
+
+/// An image on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ImageStat {
+    /// Its identity.
+    pub(super) id: FileId,
+    /// Its length in bytes.
+    pub(super) len: u64,
+    /// Bytes allocated to it, shared ones included.
+    pub(super) allocated: u64,
+}
+
+/// The open directories of a pool.
+#[derive(Debug)]
+pub(super) struct Layout {
+    path: PathBuf,
+    root: File,
+    shelves: [File; 3],
+    incoming: File,
+    trash: File,
+    /// What could not be removed from them when it should have been.
+    left: Mutex<Vec<(Left, String)>>,
+}
+
+/// Where something lies that has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Incoming,
+    Trash,
+    /// Not even taken away yet, though nothing names it any more.
+    On(Shelf),
+}
+
+impl Layout {
+    /// Opens the pool's directories. With `make`, missing ones are made; without, they are an
+    /// error: a pool that is known to this node had them.
+    pub(super) fn open(root: File, path: &Path, make: bool) -> Result<Layout> {
+        let dir = |name: &str| -> sys::Result<File> {
+            if make {
+                file::make_dir(root.as_fd(), name)?;
+            }
+            file::open_beneath(root.as_fd(), Path::new(name), OFlags::DIRECTORY)
+        };
+        // These two hold nothing that lasts, so their absence is no sign of loss.
+        for passing in [INCOMING, TRASH] {
+            file::make_dir(root.as_fd(), passing)?;
+        }
+        let layout = Layout {
+            path: path.to_path_buf(),
+            shelves: [
+                dir(Shelf::Volumes.name())?,
+                dir(Shelf::Snapshots.name())?,
+                dir(Shelf::Groups.name())?,
+            ],
+            incoming: dir(INCOMING)?,
+            trash: dir(TRASH)?,
+            left: Mutex::default(),
+            root,
+        };
+        if make {
+            // From now on they are known, and would be missed after a power cut.
+            file::sync(&layout.root, path)?;
+        }
+        Ok(layout)
+    }
+
+    /// The pool's own directory.
+    pub(super) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Where the pool is, for people and for nobody else.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn incoming(&self) -> BorrowedFd<'_> {
+        self.incoming.as_fd()
+    }
+
+    pub(super) fn trash(&self) -> BorrowedFd<'_> {
+        self.trash.as_fd()
+    }
+
+    pub(super) fn shelf(&self, shelf: Shelf) -> BorrowedFd<'_> {
+        self.shelves[shelf as usize].as_fd()
+    }
+
+    /// An entry's file, for people.
+    pub(super) fn path_of(&self, shelf: Shelf, entry: &str, file: &str) -> PathBuf {
+        self.path.join(shelf.name()).join(entry).join(file)
+    }
+
+    /// Opens an entry's image.
+    pub(super) fn open_image(&self, shelf: Shelf, entry: &str, write: bool) -> sys::Result<File> {
+        let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        let path = Path::new(entry).join(IMAGE);
+        file::open_beneath(self.shelf(shelf), &path, flags)
+    }
+
+    /// Looks at an entry's image without opening it; `None` if it is not there.
+    pub(super) fn stat_image(&self, shelf: Shelf, entry: &str) -> sys::Result<Option<ImageStat>> {
+        let path = Path::new(entry).join(IMAGE);
+        match rustix::fs::statat(self.shelf(shelf), &path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(ImageStat {
+                id: FileId {
+                    dev: stat.st_dev,
+                    ino: stat.st_ino,
+                },
+                len: u64::try_from(stat.st_size).unwrap_or_default(),
+                allocated: u64::try_from(stat.st_blocks).unwrap_or_default() * 512,
+            })),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(e) => {
+                let path = self.path_of(shelf, entry, IMAGE);
+                Err(sys::Error::io("stat", path, e.into()))
+            }
+        }
+    }
+
+    /// Replaces the record of an entry.
+    pub(super) fn replace<R: Record>(&self, record: &R) -> Result<()> {
+        let entry = record.entry();
+        let dir = file::open_beneath(self.shelf(R::SHELF), Path::new(&entry), OFlags::DIRECTORY)?;
+        file::replace(dir.as_fd(), R::FILE, &store::encode(record))?;
+        Ok(())
+    }
+
+    /// Begins an entry under `incoming/`. Dropped without [`Incoming::commit`], it goes away.
+    pub(super) fn begin(&self, entry: String) -> Result<Incoming<'_>> {
+        file::make_dir(self.incoming(), &entry)?;
+        match file::open_beneath(self.incoming(), Path::new(&entry), OFlags::DIRECTORY) {
+            Ok(dir) => Ok(Incoming {
+                layout: self,
+                entry,
+                dir,
+                committed: false,
+            }),
+            Err(e) => {
+                self.remove(Left::Incoming, entry);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Takes an entry away: afterwards it does not exist, though its space may not be free yet.
+    /// True if it was there.
+    pub(super) fn discard(&self, shelf: Shelf, entry: &str) -> Result<bool> {
+        match file::rename(self.shelf(shelf), entry, self.trash(), entry) {
+            Ok(()) => Ok(true),
+            Err(sys::Error::NotFound { .. }) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Frees a discarded entry. What can't be freed now is freed later.
+    pub(super) fn free(&self, entry: &str) {
+        self.remove(Left::Trash, entry.to_owned());
+        self.remove_left();
+    }
+
+    /// Removes what could not be removed before: a full filesystem may refuse even that, and
+    /// nobody calls again for what is deleted.
+    pub(super) fn remove_left(&self) {
+        let left = std::mem::take(&mut *lock(&self.left));
+        for (from, entry) in left {
+            self.remove(from, entry);
+        }
+    }
+
+    /// Takes an entry away and frees it, now or later: nothing names it any more.
+    pub(super) fn abandon(&self, shelf: Shelf, entry: String) {
+        self.remove(Left::On(shelf), entry);
+    }
+
+    fn remove(&self, from: Left, entry: String) {
+        let removed = match from {
+            Left::Incoming => file::remove_entry(self.incoming(), &entry),
+            Left::Trash => file::remove_entry(self.trash(), &entry),
+            Left::On(shelf) => {
+                match file::rename(self.shelf(shelf), &entry, self.trash(), &entry) {
+                    // Where it is not, an earlier try has taken it from.
+                    Ok(()) | Err(sys::Error::NotFound { .. }) => {
+                        return self.remove(Left::Trash, entry);
+                    }
+                    Err(e) => Err(e),
+                }
+            }
+        };
+        match removed {
+            Ok(()) | Err(sys::Error::NotFound { .. }) => {}
+            Err(e) => {
+                tracing::warn!(entry, error = %e, "its space is not free yet: it is tried again");
+                lock(&self.left).push((from, entry));
+            }
+        }
+    }
+}
+
+/// An entry that is being made.
+#[derive(Debug)]
+pub(super) struct Incoming<'a> {
+    layout: &'a Layout,
+    entry: String,
+    dir: File,
+    committed: bool,
+}
+
+impl Incoming<'_> {
+    /// Makes the image.
+    pub(super) fn image(&self) -> Result<File> {
+        Ok(file::create_beneath(self.dir.as_fd(), Path::new(IMAGE))?)
+    }
+
+    /// Where the image is, for messages.
+    pub(super) fn image_path(&self) -> PathBuf {
+        self.layout
+            .path
+            .join(INCOMING)
+            .join(&self.entry)
+            .join(IMAGE)
+    }
+
+    /// Writes the record and puts the entry into its place.
+    pub(super) fn commit<R: Record>(mut self, record: &R) -> Result<()> {
+        file::replace(self.dir.as_fd(), R::FILE, &store::encode(record))?;
+        let shelf = self.layout.shelf(R::SHELF);
+        let moved = file::rename(self.layout.incoming(), &self.entry, shelf, &self.entry);
+        if let Err(e) = moved {
+            // The rename itself may have happened, and only its fsync have failed.
+            if self.layout.discard(R::SHELF, &self.entry).unwrap_or(false) {
+                self.committed = true;
+                self.layout.free(&self.entry);
+            }
+            return Err(e.into());
+        }
+        self.committed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Incoming<'_> {
+    fn drop(&mut self) {
+        if !self.committed {
+            let entry = std::mem::take(&mut self.entry);
+            self.layout.remove(Left::Incoming, entry);
+        }
+    }
+}
+
+/// Whether this is a btrfs, on which images must not be copied on write.
+pub(super) fn is_btrfs(dir: BorrowedFd<'_>) -> sys::Result<bool> {
+    let stat = rustix::fs::fstatfs(dir).map_err(|e| sys::Error::io("statfs", "pool", e.into()))?;
+    Ok(stat.f_type == BTRFS_SUPER_MAGIC)
+}
+
+/// The filesystem's block size in bytes.
+pub(super) fn block_size(dir: BorrowedFd<'_>) -> sys::Result<u64> {
+    let stat =
+        rustix::fs::fstatvfs(dir).map_err(|e| sys::Error::io("statvfs", "pool", e.into()))?;
+    Ok(stat.f_bsize)
+}
+
+const BTRFS_SUPER_MAGIC: i64 = 0x9123_683e;

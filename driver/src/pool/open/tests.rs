@@ -1,0 +1,217 @@
+use super::ground::{Verdict, judge};
+use super::*;
+use crate::pool::VolumeHandle;
+use crate::pool::testing::{Fixture, new};
+
+#[test]
+fn verdicts() {
+    let (a, b) = (PoolId::generate(), PoolId::generate());
+    let table = [
+        (None, None, true, Verdict::Initialise),
+        (None, None, false, Verdict::Foreign),
+        (None, Some(a), false, Verdict::Open(a)),
+        (Some(a), Some(a), false, Verdict::Open(a)),
+        (Some(a), Some(b), false, Verdict::Other(b)),
+        (Some(a), None, true, Verdict::Missing),
+        (Some(a), None, false, Verdict::Missing),
+    ];
+    for (known, found, empty, want) in table {
+        assert_eq!(
+            judge(known, found, empty),
+            want,
+            "{known:?} {found:?} {empty}"
+        );
+    }
+}
+
+/// Why the first pool is missing.
+fn missing(pools: &Pools) -> String {
+    pools.slots().remove(0).state.unwrap_err()
+}
+
+#[test]
+fn a_pool_keeps_its_identity() {
+    let mut fixture = Fixture::new(&["a", "b"]);
+    let (a, b) = (fixture.pool("a").id(), fixture.pool("b").id());
+    assert_ne!(a, b);
+    let pools = fixture.open();
+    assert_eq!(pools.with_id(a).unwrap().name(), "a");
+    assert_eq!(pools.named(None).unwrap().id(), a);
+    assert_eq!(pools.name_of(b).as_deref(), Some("b"));
+    pools.named(Some("b")).unwrap().alive().unwrap();
+    assert!(matches!(pools.named(Some("c")), Err(Error::UnknownPool(_))));
+    let foreign = pools.with_id(PoolId::generate());
+    assert!(matches!(foreign, Err(Error::ForeignPool(_))), "{foreign:?}");
+
+    // Also where this node has forgotten it: an identity is in the pool itself.
+    std::fs::remove_dir_all(&fixture.options.state_dir).unwrap();
+    assert_eq!(fixture.open().named(None).unwrap().id(), a);
+}
+
+#[test]
+fn a_second_process_is_refused() {
+    let mut fixture = Fixture::new(&["a"]);
+    let second = fixture.try_open().map(drop);
+    assert!(matches!(second, Err(Error::Locked { .. })), "{second:?}");
+    fixture.close();
+    fixture.try_open().unwrap();
+}
+
+#[test]
+fn a_known_pool_that_is_not_there_is_missing_and_comes_back() {
+    let mut fixture = Fixture::new(&["a", "b"]);
+    let made = fixture.make("one");
+    let handle = VolumeHandle::Id(made.id);
+    fixture.close();
+    let (real, away) = (fixture.path(""), fixture.dir.path().join("away"));
+    std::fs::rename(&real, &away).unwrap();
+    for empty in [false, true] {
+        if empty {
+            // As a mount point whose filesystem is not mounted yet.
+            std::fs::create_dir(&real).unwrap();
+        }
+        let pools = fixture.open();
+        let why = missing(pools);
+        assert!(
+            why.contains(if empty {
+                "is it mounted?"
+            } else {
+                "is not there"
+            }),
+            "{why}"
+        );
+        let unavailable = |e: &Error| matches!(e, Error::Unavailable { name, .. } if name == "a");
+        assert!(unavailable(&pools.volume(&handle).unwrap_err()));
+        assert!(unavailable(&pools.delete_volume(&made.id).unwrap_err()));
+        assert!(unavailable(&pools.named(Some("a")).unwrap_err()));
+        assert!(unavailable(&pools.volumes().unwrap_err()));
+        let inline = VolumeHandle::Inline(format!("csi-{}", "00".repeat(32)));
+        assert!(unavailable(&pools.volume(&inline).unwrap_err()));
+        // The other pool goes on, and a stranger's ID is still a stranger's.
+        pools
+            .create_volume(&pools.named(Some("b")).unwrap(), new(&empty.to_string()))
+            .unwrap();
+        let foreign = pools.with_id(PoolId::generate());
+        assert!(matches!(foreign, Err(Error::ForeignPool(_))), "{foreign:?}");
+        assert_eq!(real.exists(), empty, "nothing was made");
+        pools.retry_missing();
+        assert!(pools.volume(&handle).is_err());
+    }
+    std::fs::remove_dir(&real).unwrap();
+    std::fs::rename(&away, &real).unwrap();
+    fixture.pools().retry_missing();
+    assert_eq!(fixture.pools().volume(&handle).unwrap().id, made.id);
+    assert_eq!(fixture.pools().volumes().unwrap().len(), 3);
+}
+
+#[test]
+fn the_wrong_pool_is_a_missing_one() {
+    let mut fixture = Fixture::new(&["a", "b"]);
+    fixture.close();
+    fixture.specs[0].path = fixture.specs[1].path.clone();
+    fixture.specs.truncate(1);
+    let why = missing(fixture.open());
+    assert!(why.contains("not the one this node knows"), "{why}");
+}
+
+#[test]
+fn a_known_pool_without_its_volumes_is_missing() {
+    let mut fixture = Fixture::new(&["a"]);
+    fixture.close();
+    std::fs::remove_dir(fixture.path("volumes")).unwrap();
+    let why = missing(fixture.open());
+    assert!(why.contains("volumes"), "{why}");
+    assert!(!fixture.path("volumes").exists());
+}
+
+#[test]
+fn what_is_no_pool_is_refused() {
+    let mut fixture = Fixture::new(&["a"]);
+    let file = fixture.dir.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    let full = fixture.dir.path().join("full");
+    std::fs::create_dir(&full).unwrap();
+    std::fs::write(full.join("precious"), "x").unwrap();
+    for (path, why) in [
+        (file, "neither"),
+        (full.clone(), "is no pool"),
+        ("/dev/null".into(), "neither"),
+    ] {
+        fixture.specs[0].name = "new".into();
+        fixture.specs[0].path = path;
+        let refused = fixture.try_open().map(drop).unwrap_err();
+        assert!(
+            matches!(&refused, Error::Refused(what) if what.contains(why)),
+            "{refused}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(full).unwrap().count(), 1);
+    fixture.specs[0].path = "/dev/hostloop-no-such-device".into();
+    let why = missing(&fixture.try_open().unwrap());
+    assert!(why.contains("is not there"), "{why}");
+}
+
+#[test]
+fn configured_twice_is_refused() {
+    let mut fixture = Fixture::new(&["a"]);
+    fixture.close();
+    let again = fixture.specs[0].clone();
+    fixture.specs.push(again);
+    assert!(matches!(
+        fixture.try_open().map(drop),
+        Err(Error::Refused(_))
+    ));
+    // One directory under two names: the lock notices first.
+    fixture.specs[1].name = "b".into();
+    assert!(fixture.try_open().is_err());
+}
+
+#[test]
+fn a_first_start_that_was_cut_short_goes_on() {
+    let mut fixture = Fixture::new(&["a"]);
+    for leftovers in [
+        &[][..],
+        &["lock"],
+        &["lock", ".pool.json.new"],
+        &["lost+found"],
+    ] {
+        let path = fixture.dir.path().join(format!("new{}", leftovers.len()));
+        fixture.specs[0].name = format!("n{}-{}", leftovers.len(), leftovers.concat().len());
+        fixture.specs[0].path = path.clone();
+        std::fs::create_dir_all(&path).unwrap();
+        for name in leftovers {
+            std::fs::write(path.join(name), "").unwrap();
+        }
+        fixture.open().named(None).unwrap();
+    }
+    // An identity and nothing else: it died before the directories were made.
+    fixture.close();
+    let path = fixture.path("");
+    for shelf in ["volumes", "snapshots", "groups"] {
+        std::fs::remove_dir(path.join(shelf)).unwrap();
+    }
+    std::fs::remove_dir_all(&fixture.options.state_dir).unwrap();
+    fixture.open().named(None).unwrap();
+}
+
+#[test]
+fn an_unreadable_identity_is_no_new_pool() {
+    for damaged in ["", "{}", "{\"schema\": 9, \"id\": \"00\", \"name\": \"a\"}"] {
+        let mut fixture = Fixture::new(&["a"]);
+        fixture.close();
+        let file = fixture.path("pool.json");
+        std::fs::write(&file, damaged).unwrap();
+        let why = missing(fixture.open());
+        assert!(why.contains("pool.json"), "{why}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), damaged);
+    }
+}
+
+#[test]
+fn a_pool_that_goes_away_does_not_answer() {
+    let fixture = Fixture::new(&["a"]);
+    let pool = fixture.pool("a");
+    std::fs::remove_file(fixture.path("pool.json")).unwrap();
+    let gone = pool.alive().unwrap_err().to_string();
+    assert!(gone.contains("pool.json is gone"), "{gone}");
+}

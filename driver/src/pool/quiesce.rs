@@ -1,0 +1,237 @@
+//! Holding volumes still while their images are copied, and letting them go again whatever
+//! happens.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::populate::{self, Source, Want};
+use super::{Error, Result, VolumeId};
+use crate::sys::file::Copied;
+use crate::sys::{self, FileId, FsType, Kernel, MountSpec, MountTable, Probe};
+
+mod freezer;
+mod hold;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use hold::Hold;
+use plan::Step;
+
+/// A volume to hold still.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Its image.
+    pub image: FileId,
+    /// Its record says it is staged as a raw block device.
+    pub raw_staged: bool,
+    /// Its record has a freeze intent from an earlier time, whose thaw is not known to have
+    /// happened: thaw first.
+    pub freeze_intent: bool,
+}
+
+/// Freeze-intent records: written before anything is frozen, cleared once it is known to be
+/// thawed.
+pub trait Intents {
+    /// Writes an intent into each record.
+    fn write(&self, volumes: &[VolumeId]) -> Result<()>;
+    /// Removes the intents again, also from records that have none.
+    fn clear(&self, volumes: &[VolumeId]) -> Result<()>;
+}
+
+/// Under what conditions something may be frozen.
+pub struct Limits<'a> {
+    /// The longest a filesystem may stay frozen.
+    pub max_freeze: Duration,
+    /// Asked before the first freeze, with nothing frozen yet: an error while a pool is below its
+    /// reserve, since a freeze that can't write back hangs in the kernel.
+    pub room: &'a dyn Fn() -> Result<()>,
+}
+
+/// Volumes that hold still.
+pub struct Still {
+    /// The images that may be written to all the same, and only be cloned.
+    live: Vec<FileId>,
+    /// When the freeze is over, if there is one.
+    until: Option<Instant>,
+}
+
+impl Still {
+    /// Whether a copy must end now, because a filesystem has been frozen for as long as allowed.
+    pub fn stop(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// [`populate::copy`] of one of the images, within the limit, and refused if the volume could
+    /// only be held still for a clone and this is none.
+    pub fn copy(&self, image: FileId, from: &File, to: &File, want: &Want) -> Result<Copied> {
+        let source = if self.live.contains(&image) {
+            Source::Live
+        } else {
+            Source::Still
+        };
+        populate::copy(from, to, want, source, &|| self.stop())
+    }
+}
+
+/// Runs `copy` while all volumes hold still together: at one point in time, or not at all. After
+/// an error, what `copy` made is not to be used, even if `copy` itself succeeded.
+///
+/// A volume nothing is attached to holds still by itself. A mounted one is frozen, on a thread of
+/// its own that thaws it at the end, at the limit, or when a freeze that was given up on succeeds
+/// after all. A filesystem that somebody else froze is copied and left frozen. A raw block volume
+/// in use is flushed; in a group of several, it is refused with
+/// [`Error::CannotFreeze`](super::Error).
+pub fn quiesced<T>(
+    kernel: &Arc<dyn Kernel>,
+    targets: &[Target],
+    limits: &Limits<'_>,
+    intents: &dyn Intents,
+    copy: impl FnOnce(&Still) -> Result<T>,
+) -> Result<T> {
+    let steps = survey(kernel.as_ref(), targets)?;
+    let live = flush(kernel.as_ref(), &steps)?;
+    let mut hold = Hold::prepare(kernel, intents, limits, steps)?;
+    let until = hold.freeze()?;
+    let still = Still { live, until };
+    let copied = copy(&still).map_err(|e| match e {
+        Error::Kernel(sys::Error::TimedOut { .. }) if still.stop() => too_long(limits.max_freeze),
+        e => e,
+    });
+    // What somebody else froze must have stayed so, or the copy is of no one time.
+    let copied = copied.and_then(|copied| hold.check_foreign().map(|()| copied));
+    let released = hold.release();
+    copied.and_then(|copied| released.map(|()| copied))
+}
+
+/// What each target needs.
+fn survey(kernel: &dyn Kernel, targets: &[Target]) -> Result<Vec<Step>> {
+    let mounts = kernel.mounts()?;
+    let mut steps = Vec::new();
+    for target in targets {
+        let loops = kernel.loops_of(target.image)?;
+        steps.extend(plan::steps(target, targets.len(), &loops, &mounts)?);
+    }
+    Ok(steps)
+}
+
+/// Writes back what is dirty on devices that can't be frozen; their images.
+fn flush(kernel: &dyn Kernel, steps: &[Step]) -> Result<Vec<FileId>> {
+    let mut live = Vec::new();
+    for step in steps {
+        if let Step::Flush { image, minor } = *step {
+            match kernel.loop_open(minor, image) {
+                Ok(device) => kernel.loop_flush(&device)?,
+                // Detached meanwhile, which wrote everything back.
+                Err(sys::Error::NotFound { .. }) => {}
+                Err(e) => return Err(e.into()),
+            }
+            live.push(image);
+        }
+    }
+    Ok(live)
+}
+
+/// The copy did not fit into the freeze.
+fn too_long(max_freeze: Duration) -> Error {
+    Error::CannotFreeze(format!(
+        "copying takes longer than the {} s its filesystem may stay frozen (--max-freeze): \
+         unstage the volume first, raise the limit, or keep such volumes in a pool with reflinks \
+         (XFS, btrfs, or image=)",
+        max_freeze.as_secs_f32()
+    ))
+}
+
+/// What [`thaw_leftover`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    /// No loop device holds the image, or there is no filesystem on it: nothing can be frozen.
+    Nothing,
+    /// A mounted filesystem was thawed (or had been).
+    Mounted,
+    /// An unmounted but attached one was mounted again, thawed and unmounted.
+    Unmounted,
+}
+
+/// Thaws what a freeze with a recorded intent may have left frozen. A frozen filesystem that is
+/// unmounted stays frozen as long as its loop device lives; mounting the same device again
+/// reaches it. `scratch` is an existing empty directory for that.
+pub fn thaw_leftover(kernel: &dyn Kernel, image: FileId, scratch: &Path) -> Result<Leftover> {
+    let loops = kernel.loops_of(image)?;
+    let mounts = kernel.mounts()?;
+    let mut found = Leftover::Nothing;
+    for device in &loops {
+        let thawed = if mounts.of_loop(device.minor).next().is_some() {
+            thaw_mounted(kernel, device.minor, &mounts)?;
+            Leftover::Mounted
+        } else if thaw_unmounted(kernel, device.minor, scratch)? {
+            Leftover::Unmounted
+        } else {
+            continue;
+        };
+        found = thawed;
+    }
+    Ok(found)
+}
+
+/// Thaws a filesystem by the first of its mounts that can be opened.
+fn thaw_mounted(kernel: &dyn Kernel, minor: u32, mounts: &MountTable) -> Result<()> {
+    let mount = hold::open_any(kernel, mounts.of_loop(minor))?;
+    Ok(kernel.thaw(&mount)?)
+}
+
+/// Mounts an unmounted filesystem to thaw it; false if there is none on the device. Where it was
+/// left frozen, the kernel still has it and takes this for a second mount of it.
+fn thaw_unmounted(kernel: &dyn Kernel, minor: u32, scratch: &Path) -> Result<bool> {
+    let device = sys::loop_path(minor);
+    let Probe::Filesystem { fs, .. } = kernel.probe(&device)? else {
+        return Ok(false);
+    };
+    // In case it was not left frozen after all and this is a first mount: its clone may be mounted.
+    let options: &[String] = match fs {
+        FsType::Xfs => &["nouuid".to_owned()],
+        FsType::Ext4 | FsType::Btrfs => &[],
+    };
+    let mut spec = MountSpec {
+        device: &device,
+        target: scratch,
+        fs,
+        read_only: false,
+        options,
+    };
+    match kernel.mount(&spec) {
+        // The one left behind is read-only, and a second mount has to agree.
+        Err(sys::Error::Busy { .. }) => {
+            spec.read_only = true;
+            kernel.mount(&spec)?;
+        }
+        mounted => mounted?,
+    }
+    let thawed = thaw_at(kernel, scratch);
+    unmount(kernel, scratch)?;
+    thawed.map(|()| true)
+}
+
+/// Unmounts what nobody but us knows of. A tool that is being started at this moment has our files
+/// open until it is: that is over in milliseconds.
+fn unmount(kernel: &dyn Kernel, at: &Path) -> Result<()> {
+    let patience = Instant::now() + Duration::from_secs(2);
+    loop {
+        match kernel.unmount(at) {
+            Err(sys::Error::Busy { .. }) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
+fn thaw_at(kernel: &dyn Kernel, at: &Path) -> Result<()> {
+    let mounts = kernel.mounts()?;
+    let mount = hold::open_any(kernel, mounts.at(at).into_iter())?;
+    Ok(kernel.thaw(&mount)?)
+}

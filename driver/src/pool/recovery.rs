@@ -1,0 +1,203 @@
+//! What is put right when a pool is opened.
+//!
+//! After a crash, a reboot, or the loss of the container's mounts, the records say what was meant
+//! and the kernel says what is. What is ours and idle goes; what a pod still holds is given back
+//! to it or reported; what is not ours is not touched. Nothing here ends the opening of a pool: a
+//! volume that can't be put right is a finding.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::index::{Index, Named};
+use super::layout::{IMAGE, ImageStat, Shelf};
+use super::locks::{read, write};
+use super::quiesce;
+use super::store::{self, Loaded};
+use super::{
+    About, Error, GroupId, Pool, PoolOptions, Pools, Result, SnapshotId, VolumeId, VolumeRecord,
+};
+use crate::sys::{self, BLOCK_SIZE, Kernel, file};
+
+mod attachments;
+#[cfg(test)]
+mod tests;
+
+/// Reads a pool's records and puts right what a crash, a reboot or somebody else left.
+pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -> Result<()> {
+    sweep(pool)?;
+    *write(&pool.index) = read_records(pool)?;
+    let images = look_at_images(pool)?;
+    thaw(pool, kernel, options, &images);
+    attachments::settle(pool, kernel, &images)
+}
+
+/// Removes what was not finished, and frees what was deleted.
+fn sweep(pool: &Pool) -> Result<()> {
+    for (dir, what) in [
+        (pool.layout.incoming(), "unfinished"),
+        (pool.layout.trash(), "deleted"),
+    ] {
+        for entry in file::list(dir)? {
+            if let Err(e) = file::remove_entry(dir, &entry) {
+                pool.note(About::Pool, format!("{what} {entry} can't be freed: {e}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_records(pool: &Pool) -> Result<Index> {
+    let mut index = Index::default();
+    for record in read_shelf(pool, &mut index.volumes, About::Volume)? {
+        index.put_volume(record);
+    }
+    for record in read_shelf(pool, &mut index.snapshots, About::Snapshot)? {
+        index.snapshots.put(record);
+    }
+    for record in read_shelf(pool, &mut index.groups, About::Group)? {
+        index.groups.put(record);
+    }
+    Ok(index)
+}
+
+/// The good records of a shelf. The others are noted, and stay in the way of whoever asks for
+/// them: "not found" would be a lie.
+fn read_shelf<R: Named>(
+    pool: &Pool,
+    table: &mut super::index::Table<R>,
+    about: impl Fn(R::Id) -> About,
+) -> Result<Vec<Arc<R>>> {
+    let loaded: Loaded<R> = store::load(&pool.layout, pool.id)?;
+    for (id, broken) in loaded.broken {
+        pool.note(about(id), format!("its record {}", broken.why));
+        table.put_broken(id, broken);
+    }
+    for path in loaded.strangers {
+        pool.note(
+            About::File(path),
+            "is no entry of this pool: it is left alone",
+        );
+    }
+    Ok(loaded.records.into_iter().map(Arc::new).collect())
+}
+
+/// A volume's image as it is on disk.
+struct Found {
+    volume: Arc<VolumeRecord>,
+    image: ImageStat,
+}
+
+/// Looks at all images: one that is missing or too short is noted; one that is longer than its
+/// record says was being expanded when the process died, and its record is brought up to it (the
+/// filesystem in it may have grown already).
+fn look_at_images(pool: &Pool) -> Result<Vec<Found>> {
+    let volumes: Vec<_> = read(&pool.index).volumes.all().cloned().collect();
+    let mut found = Vec::with_capacity(volumes.len());
+    for volume in volumes {
+        let entry = volume.id.to_string();
+        let about = About::Volume(volume.id);
+        match pool.layout.stat_image(Shelf::Volumes, &entry) {
+            Ok(Some(image)) => found.push(Found {
+                volume: adopt_length(pool, volume, image.len),
+                image,
+            }),
+            Ok(None) => pool.note(
+                about,
+                format!(
+                    "its image {} is missing",
+                    pool.layout.path_of(Shelf::Volumes, &entry, IMAGE).display()
+                ),
+            ),
+            Err(e) => pool.note(about, format!("its image can't be looked at: {e}")),
+        }
+    }
+    Ok(found)
+}
+
+fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeRecord> {
+    let len = len - len % u64::from(BLOCK_SIZE);
+    let about = About::Volume(volume.id);
+    if len < volume.capacity_bytes {
+        let why = format!(
+            "its image has {len} bytes, and its record says {}",
+            volume.capacity_bytes
+        );
+        pool.note(about.clone(), why);
+    }
+    if len <= volume.capacity_bytes {
+        return volume;
+    }
+    match pool.update(&volume.id, |record| record.capacity_bytes = len) {
+        Ok(volume) => {
+            tracing::info!(volume = %volume.id, len, "an expansion was cut short: its record follows");
+            volume
+        }
+        Err(e) => {
+            pool.note(
+                about,
+                format!("its image is longer than its record says, which can't be changed: {e}"),
+            );
+            volume
+        }
+    }
+}
+
+/// Thaws what was frozen for a copy when the process died: pods that write there hang.
+fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found]) {
+    for found in images.iter().filter(|f| f.volume.freeze.is_some()) {
+        let id = found.volume.id;
+        let thawed = scratch(options, &id).and_then(|scratch| {
+            let thawed = quiesce::thaw_leftover(kernel, found.image.id, &scratch);
+            // Empty again, or in use: then it is better left.
+            let _ = std::fs::remove_dir(&scratch);
+            thawed
+        });
+        let cleared = thawed.and_then(|what| {
+            tracing::info!(volume = %id, ?what, "a freeze was cut short: thawed");
+            pool.update(&id, |record| record.freeze = None)
+        });
+        if let Err(e) = cleared {
+            pool.note(About::Volume(id), format!("it may still be frozen: {e}"));
+        }
+    }
+}
+
+/// An empty directory to mount a frozen filesystem on.
+fn scratch(options: &PoolOptions, id: &VolumeId) -> Result<PathBuf> {
+    let path = options.state_dir.join("thaw").join(id.to_string());
+    std::fs::create_dir_all(&path).map_err(|e| sys::Error::io("mkdir", &path, e))?;
+    Ok(path)
+}
+
+/// Frees snapshots whose group was never finished, or is half deleted; and misses members.
+/// Those of a group whose pool is not here wait for it.
+pub(super) fn settle_groups(pools: &Pools) {
+    for pool in pools.pools() {
+        let members: Vec<(SnapshotId, GroupId)> = {
+            let index = read(&pool.index);
+            let members = index.snapshots.all().filter_map(|s| Some((s.id, s.group?)));
+            members.collect()
+        };
+        for (member, group) in members {
+            if let Err(Error::NoGroup(_)) = pools.group(&group) {
+                tracing::info!(snapshot = %member, %group, "its group was never finished, or is deleted: freed");
+                if let Err(e) = pool.drop_snapshot(member) {
+                    pool.note(
+                        About::Snapshot(member),
+                        format!("its group is gone, and it can't be freed: {e}"),
+                    );
+                }
+            }
+        }
+        let groups: Vec<_> = read(&pool.index).groups.all().cloned().collect();
+        for group in groups {
+            for member in &group.snapshots {
+                if let Err(e @ Error::NoSnapshot(_)) = pools.snapshot(member) {
+                    let about = About::Group(group.id);
+                    pool.forget(&about);
+                    pool.note(about, e.to_string());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::*;
+use crate::pool::testing::{Fixture, MI, mounted, raw};
+use crate::pool::{Capability, FreezeIntent, Stage, VolumeHandle};
+use crate::sys::{FsType, MkfsSpec, MountSpec};
+
+fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Stage {
+    Stage {
+        path: at.to_path_buf(),
+        capability,
+        minor,
+        read_only_loops: BTreeMap::new(),
+    }
+}
+
+/// A volume attached, formatted, staged and mounted as the node service does it.
+fn staged(fixture: &Fixture) -> (Arc<VolumeRecord>, PathBuf) {
+    let volume = fixture.make("one");
+    let at = fixture.dir.path().join("stage");
+    std::fs::create_dir(&at).unwrap();
+    let device = fixture.attach(&volume);
+    let kernel = &fixture.kernel;
+    kernel
+        .mkfs(&MkfsSpec {
+            device: &device.path(),
+            fs: FsType::Ext4,
+            options: &[],
+            discard: true,
+            uuid: None,
+            force: false,
+        })
+        .unwrap();
+    kernel
+        .mount(&MountSpec {
+            device: &device.path(),
+            target: &at,
+            fs: FsType::Ext4,
+            read_only: false,
+            options: &[],
+        })
+        .unwrap();
+    let record = stage(&at, mounted(), Some(device.minor));
+    let volume = fixture
+        .pools()
+        .update_volume(&volume.id, |r| r.stage = Some(record))
+        .unwrap();
+    (volume, at)
+}
+
+fn volume(fixture: &Fixture, id: VolumeId) -> Arc<VolumeRecord> {
+    fixture.pools().volume(&VolumeHandle::Id(id)).unwrap()
+}
+
+#[test]
+fn what_was_not_finished_goes() {
+    let mut fixture = Fixture::new(&["a"]);
+    let made = fixture.make("one");
+    fixture.close();
+    for (place, id) in [
+        ("incoming", "vol-1"),
+        ("trash", "vol-2"),
+        ("trash", "snap-3"),
+    ] {
+        let entry = fixture.path(place).join(id);
+        std::fs::create_dir(&entry).unwrap();
+        std::fs::write(entry.join("image"), "bytes").unwrap();
+        std::fs::write(entry.join(".volume.json.new"), "{").unwrap();
+    }
+    assert!(fixture.open().findings().is_empty());
+    assert_eq!(fixture.entries(), [format!("volumes/{}", made.id)]);
+}
+
+#[test]
+fn a_staged_volume_in_use_is_left_alone() {
+    let mut fixture = Fixture::new(&["a"]);
+    let (before, _) = staged(&fixture);
+    let effects = fixture.kernel.effects().len();
+    assert!(fixture.open().findings().is_empty());
+    assert_eq!(*volume(&fixture, before.id), *before);
+    assert_eq!(
+        fixture.kernel.effects().len(),
+        effects,
+        "{:?}",
+        fixture.kernel.effects()
+    );
+}
+
+#[test]
+fn after_a_reboot_nothing_is_staged() {
+    let mut fixture = Fixture::new(&["a"]);
+    let (before, _) = staged(&fixture);
+    fixture.close();
+    fixture.kernel.reboot();
+    assert!(fixture.open().findings().is_empty());
+    assert_eq!(volume(&fixture, before.id).stage, None);
+}
+
+#[test]
+fn what_lost_its_mount_is_unstaged_and_detached() {
+    let mut fixture = Fixture::new(&["a"]);
+    let (before, at) = staged(&fixture);
+    fixture.close();
+    fixture.kernel.unmount(&at).unwrap();
+    assert!(fixture.open().findings().is_empty());
+    assert_eq!(volume(&fixture, before.id).stage, None);
+    assert!(fixture.kernel.loops().unwrap().is_empty());
+}
+
+#[test]
+fn a_device_nobody_asked_for_goes_and_a_strangers_stays() {
+    let mut fixture = Fixture::new(&["a"]);
+    let made = fixture.make("one");
+    drop(fixture.attach(&made));
+    let stranger = tempfile::tempfile().unwrap();
+    stranger.set_len(MI).unwrap();
+    let device = fixture
+        .kernel
+        .loop_attach(&sys::LoopSpec {
+            backing: &stranger,
+            label: "stranger",
+            read_only: false,
+            direct_io: false,
+            autoclear: false,
+            minor: None,
+        })
+        .unwrap();
+    assert!(fixture.open().findings().is_empty());
+    let left: Vec<u32> = fixture
+        .kernel
+        .loops()
+        .unwrap()
+        .iter()
+        .map(|l| l.minor)
+        .collect();
+    assert_eq!(left, [device.minor]);
+}
+
+#[test]
+fn a_raw_volume_that_lost_its_device_gets_it_back() {
+    let mut fixture = Fixture::new(&["a"]);
+    let made = fixture.make("one");
+    let device = fixture.attach(&made);
+    let target = fixture.dir.path().join("target");
+    std::fs::write(&target, "").unwrap();
+    fixture.kernel.bind(&device.path(), &target, false).unwrap();
+    let record = stage(Path::new("/stage"), raw(), Some(device.minor));
+    fixture
+        .pools()
+        .update_volume(&made.id, |r| r.stage = Some(record))
+        .unwrap();
+    let image = fixture.image_of(&made);
+    fixture.close();
+    let minor = device.minor;
+    drop(device);
+    // A bind of its node does not hold it.
+    fixture.kernel.loop_detach(minor, image).unwrap();
+    assert!(fixture.open().findings().is_empty());
+    let back = fixture.kernel.loop_info(minor).unwrap().unwrap();
+    assert_eq!(back.backing, image);
+    assert!(volume(&fixture, made.id).stage.is_some());
+}
+
+#[test]
+fn a_raw_volume_whose_minor_is_taken_is_reported() {
+    let mut fixture = Fixture::new(&["a"]);
+    let made = fixture.make("one");
+    let other = fixture.make("two");
+    let device = fixture.attach(&other);
+    let target = fixture.dir.path().join("target");
+    std::fs::write(&target, "").unwrap();
+    fixture.kernel.bind(&device.path(), &target, false).unwrap();
+    let record = stage(Path::new("/stage"), raw(), Some(device.minor));
+    fixture
+        .pools()
+        .update_volume(&made.id, |r| r.stage = Some(record))
+        .unwrap();
+    let findings = fixture.open().findings();
+    let about: Vec<&About> = findings.iter().map(|f| &f.about).collect();
+    // One that lost its device, and one that is in use without being staged.
+    assert_eq!(
+        about,
+        [&About::Volume(made.id), &About::Volume(other.id)],
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn a_freeze_that_was_cut_short_is_thawed() {
+    let mut fixture = Fixture::new(&["a"]);
+    let (made, at) = staged(&fixture);
+    let intent = FreezeIntent { since_ns: 1 };
+    fixture
+        .pools()
+        .update_volume(&made.id, |r| r.freeze = Some(intent))
+        .unwrap();
+    let minor = made.stage.as_ref().unwrap().minor.unwrap();
+    fixture
+        .kernel
+        .freeze(&std::fs::File::open(&at).unwrap())
+        .unwrap();
+    assert!(fixture.kernel.is_frozen(minor));
+    fixture.open();
+    assert!(!fixture.kernel.is_frozen(minor));
+    assert_eq!(volume(&fixture, made.id).freeze, None);
+}
+
+#[test]
+fn a_thaw_that_fails_is_reported_and_not_forgotten() {
+    let mut fixture = Fixture::new(&["a"]);
+    let (made, _) = staged(&fixture);
+    let intent = FreezeIntent { since_ns: 1 };
+    fixture
+        .pools()
+        .update_volume(&made.id, |r| r.freeze = Some(intent))
+        .unwrap();
+    fixture.kernel.fail("thaw", 1, libc::EIO);
+    assert_eq!(fixture.open().findings().len(), 1);
+    assert_eq!(volume(&fixture, made.id).freeze, Some(intent));
+    assert!(fixture.open().findings().is_empty());
+    assert_eq!(volume(&fixture, made.id).freeze, None);
+}
+
+#[test]
+fn records_follow_images_that_grew_and_never_the_other_way() {
+    let mut fixture = Fixture::new(&["a"]);
+    let (longer, shorter, gone) = (
+        fixture.make("longer"),
+        fixture.make("shorter"),
+        fixture.make("gone"),
+    );
+    let image = |v: &VolumeRecord| fixture.path(format!("volumes/{}/image", v.id));
+    let set = |v: &VolumeRecord, len| {
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(image(v))
+            .unwrap();
+        file.set_len(len).unwrap();
+    };
+    set(&longer, 6 * MI + 5);
+    set(&shorter, MI);
+    std::fs::remove_file(image(&gone)).unwrap();
+    let findings = fixture.open().findings();
+    assert_eq!(volume(&fixture, longer.id).capacity_bytes, 6 * MI);
+    assert_eq!(volume(&fixture, shorter.id).capacity_bytes, 4 * MI);
+    let about: Vec<&About> = findings.iter().map(|f| &f.about).collect();
+    assert_eq!(
+        about,
+        [&About::Volume(shorter.id), &About::Volume(gone.id)],
+        "{findings:?}"
+    );
+    // Deleting it ends the complaint.
+    fixture.pools().delete_volume(&gone.id).unwrap();
+    assert_eq!(fixture.pools().findings().len(), 1);
+}
+
+#[test]
+fn members_without_a_group_are_freed_unless_its_pool_is_missing() {
+    let mut fixture = Fixture::new(&["a", "b"]);
+    let b = fixture.pool("b");
+    let volumes = [
+        fixture.make("one").id,
+        fixture
+            .pools()
+            .create_volume(&b, crate::pool::testing::new("two"))
+            .unwrap()
+            .id,
+    ];
+    drop(b);
+    let group = fixture
+        .pools()
+        .create_group("group", &volumes, &BTreeMap::new())
+        .unwrap();
+    assert_eq!(fixture.open().snapshots().unwrap().len(), 2);
+
+    fixture.close();
+    let (real, away) = (fixture.path(""), fixture.dir.path().join("away"));
+    std::fs::rename(&real, &away).unwrap();
+    fixture.open();
+    fixture.pools().snapshot(&group.snapshots[1]).unwrap();
+
+    // It comes back without the group: a deletion was cut short.
+    std::fs::rename(&away, &real).unwrap();
+    std::fs::remove_dir_all(fixture.path(format!("groups/{}", group.id))).unwrap();
+    fixture.pools().retry_missing();
+    assert!(fixture.pools().snapshots().unwrap().is_empty());
+    assert_eq!(fixture.entries(), [format!("volumes/{}", volumes[0])]);
+}
+
+#[test]
+fn a_group_that_misses_a_member_is_reported() {
+    let mut fixture = Fixture::new(&["a"]);
+    let volumes = [fixture.make("one").id, fixture.make("two").id];
+    let group = fixture
+        .pools()
+        .create_group("group", &volumes, &BTreeMap::new())
+        .unwrap();
+    std::fs::remove_dir_all(fixture.path(format!("snapshots/{}", group.snapshots[0]))).unwrap();
+    let findings = fixture.open().findings();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!(findings[0].about, About::Group(group.id));
+}

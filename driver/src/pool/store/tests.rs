@@ -1,0 +1,123 @@
+use super::*;
+use crate::pool::testing::{Fixture, new};
+use crate::pool::{About, VolumeHandle};
+
+/// What is done to a record, what is said about it, and whether its name can still be read.
+type Damage = (fn(&str) -> String, &'static str, bool);
+
+const DAMAGE: [Damage; 7] = [
+    (|_| String::new(), "is not a readable record", false),
+    (
+        |s| s[..s.len() / 2].to_owned(),
+        "is not a readable record",
+        false,
+    ),
+    (
+        |s| s.replace("\"schema\": 1", "\"schema\": 2"),
+        "has schema 2; this build reads up to 1",
+        true,
+    ),
+    (
+        |s| s.replace("\"schema\": 1", "\"schema\": 2, \"novelty\": {}"),
+        "has schema 2; this build reads up to 1",
+        true,
+    ),
+    (
+        |s| s.replace("\"schema\": 1", "\"schema\": 0"),
+        "has the unknown schema 0",
+        true,
+    ),
+    (
+        |s| s.replace("\"schema\": 1", "\"schema\": 1, \"novelty\": 1"),
+        "unknown field `novelty`",
+        true,
+    ),
+    (
+        |s| s.replace("\"created_ns\": ", "\"created_ns\": -"),
+        "is not a readable record",
+        true,
+    ),
+];
+
+#[test]
+fn a_damaged_record_is_kept_and_in_the_way() {
+    for (i, (damage, why, name_is_readable)) in DAMAGE.into_iter().enumerate() {
+        let mut fixture = Fixture::new(&["a"]);
+        let made = fixture.make("one");
+        fixture.make("two");
+        let path = fixture.path(format!("volumes/{}/volume.json", made.id));
+        let damaged = damage(&std::fs::read_to_string(&path).unwrap());
+        std::fs::write(&path, &damaged).unwrap();
+
+        fixture.open();
+        let pools = fixture.pools();
+        let handle = VolumeHandle::Id(made.id);
+        let found = pools.volume(&handle).unwrap_err();
+        assert!(
+            matches!(&found, Error::Corrupt { path: p, .. } if *p == path),
+            "{i}: {found}"
+        );
+        assert!(found.to_string().contains(why), "{i}: {found}");
+        let deleted = pools.delete_volume(&made.id);
+        assert!(
+            matches!(deleted, Err(Error::Corrupt { .. })),
+            "{i}: {deleted:?}"
+        );
+        assert_eq!(pools.volumes().unwrap().len(), 1, "{i}");
+        let again = pools.create_volume(&fixture.pool("a"), new("one"));
+        assert_eq!(again.is_err(), name_is_readable, "{i}: {again:?}");
+        let findings = pools.findings();
+        assert_eq!(findings.len(), 1, "{i}: {findings:?}");
+        assert_eq!(findings[0].about, About::Volume(made.id), "{i}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged, "{i}");
+    }
+}
+
+#[test]
+fn a_missing_record_is_no_missing_volume() {
+    let mut fixture = Fixture::new(&["a"]);
+    let made = fixture.make("one");
+    std::fs::remove_file(fixture.path(format!("volumes/{}/volume.json", made.id))).unwrap();
+    let found = fixture.open().volume(&VolumeHandle::Id(made.id));
+    assert!(matches!(found, Err(Error::Corrupt { .. })), "{found:?}");
+    assert!(fixture.path(format!("volumes/{}/image", made.id)).exists());
+}
+
+#[test]
+fn strangers_are_left_alone() {
+    let mut fixture = Fixture::new(&["a"]);
+    let made = fixture.make("one");
+    let foreign = VolumeId::generate(PoolId::generate());
+    for stranger in ["notes.txt", "vol-x", &foreign.to_string()] {
+        std::fs::create_dir(fixture.path("volumes").join(stranger)).unwrap();
+    }
+    // Another's record under a name of ours is none of ours.
+    let copy = VolumeId::generate(made.id.pool());
+    let from = fixture.path(format!("volumes/{}", made.id));
+    let to = fixture.path(format!("volumes/{copy}"));
+    std::fs::create_dir(&to).unwrap();
+    std::fs::copy(from.join("volume.json"), to.join("volume.json")).unwrap();
+
+    let pools = fixture.open();
+    assert_eq!(pools.volumes().unwrap().len(), 1);
+    assert_eq!(pools.findings().len(), 4, "{:?}", pools.findings());
+    let found = pools
+        .volume(&VolumeHandle::Id(copy))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        found.contains(&format!("is the record of {}", made.id)),
+        "{found}"
+    );
+    assert_eq!(fixture.entries().len(), 5);
+}
+
+#[test]
+fn records_read_back_as_written() {
+    let fixture = Fixture::new(&["a"]);
+    let mut record = (*fixture.make("a \"name\" with / and \n and ü")).clone();
+    record.parameters.insert("pool".into(), "default".into());
+    record.inline = Some("csi-0".into());
+    let read: VolumeRecord = decode(&encode(&record), record.id).unwrap();
+    assert_eq!(read, record);
+}

@@ -1,0 +1,373 @@
+//! Making, changing and freeing volumes.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::accounting::Need;
+use super::layout::{IMAGE, Shelf};
+use super::locks::{read, write};
+use super::populate::{self, Want};
+use super::record::SCHEMA;
+use super::source::Origin;
+use super::store;
+use super::view::View;
+use super::{About, Access, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
+use super::{SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord};
+use crate::sys::file::Copied;
+use crate::sys::{self, Detached, FileId, LoopInfo, extents, file};
+
+#[cfg(test)]
+mod tests;
+
+/// Nanoseconds since the epoch.
+pub(super) fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Pools {
+    /// Makes a volume in this pool: room reserved, built under `incoming/`, populated (from
+    /// nothing, a snapshot or a volume, which is frozen meanwhile if it is mounted), synced,
+    /// renamed into place. [`Error::NoRoom`] if the pool can't promise it.
+    pub fn create_volume(&self, pool: &Arc<Pool>, new: NewVolume) -> Result<Arc<VolumeRecord>> {
+        pool.volume_name_is_free(&new.name)?;
+        pool.limit(new.capacity_bytes)?;
+        let origin = match &new.source {
+            Some(source) => Some(self.origin(source)?),
+            None => None,
+        };
+        let need = match &origin {
+            Some(origin) => origin.need(pool, &new)?,
+            None => Need::volume(new.capacity_bytes, new.settings.provisioning),
+        };
+        let _room = pool.reserve(need)?;
+        let id = VolumeId::generate(pool.id);
+        let incoming = pool.layout.begin(id.to_string())?;
+        let image = incoming.image()?;
+        match &origin {
+            Some(origin) => self.fill(pool, &new, origin, &image)?,
+            None => size_blank(&image, &new)?,
+        }
+        file::sync(&image, &incoming.image_path())?;
+        let format = format_of(&new, origin.as_ref().map(|o| o.format));
+        let record = Arc::new(record_of(new, id, format));
+        incoming.commit(&*record)?;
+        write(&pool.index).put_volume(record.clone());
+        Ok(record)
+    }
+
+    /// Copies a new volume's bytes from its source.
+    fn fill(&self, pool: &Pool, new: &NewVolume, origin: &Origin, image: &File) -> Result<()> {
+        let want = Want {
+            len: new.capacity_bytes,
+            provisioning: new.settings.provisioning,
+            reflinks: origin.shares_with(pool),
+            thick_source: origin.is_thick_volume(),
+        };
+        let copied = match origin.target() {
+            None => populate::copy(
+                &origin.image,
+                image,
+                &want,
+                populate::Source::Still,
+                &|| false,
+            )?,
+            Some(target) => self.still(&[target], |still| {
+                still.copy(target.image, &origin.image, image, &want)
+            })?,
+        };
+        populate::settle(image, &want, copied)?;
+        if want.thick_source {
+            let source = self.open_image_of(origin, true)?;
+            populate::keep_thick(&source, origin.len, copied)?;
+        }
+        Ok(())
+    }
+
+    /// Frees a volume. [`Error::Attached`] while a loop device holds its image (its space would
+    /// leak), unless it is one that nothing uses: what an unstaging that was cut short left.
+    /// Missing is [`Error::NoVolume`].
+    pub fn delete_volume(&self, id: &VolumeId) -> Result<()> {
+        let record = self.volume(&VolumeHandle::Id(*id))?;
+        let pool = self.with_id(id.pool())?;
+        let entry = id.to_string();
+        if let Some(stat) = pool.layout.stat_image(Shelf::Volumes, &entry)? {
+            self.detach_idle(&record, stat.id)?;
+        }
+        pool.layout.discard(Shelf::Volumes, &entry)?;
+        write(&pool.index).take_volume(*id);
+        pool.forget(&About::Volume(*id));
+        pool.layout.free(&entry);
+        Ok(())
+    }
+
+    /// Detaches what holds the image and nothing uses.
+    fn detach_idle(&self, record: &VolumeRecord, image: FileId) -> Result<()> {
+        if self.kernel.loops_of(image)?.is_empty() {
+            return Ok(());
+        }
+        let view = View::take(&*self.kernel)?;
+        let attached: Vec<&LoopInfo> = view.over(image).collect();
+        let in_use = |by: String| Error::Attached {
+            volume: VolumeHandle::Id(record.id),
+            by,
+        };
+        for device in &attached {
+            let mut users = view.users(device.minor);
+            if let Some(stage) = &record.stage {
+                users.push(format!("staged at {}", stage.path.display()));
+            }
+            if !users.is_empty() {
+                return Err(in_use(format!(
+                    "/dev/loop{} is {}",
+                    device.minor,
+                    users.join(", ")
+                )));
+            }
+        }
+        for device in attached {
+            if self.kernel.loop_detach(device.minor, image)? == Detached::WhenClosed {
+                return Err(in_use(format!("/dev/loop{} is open", device.minor)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes a record: on disk first, then in the index.
+    pub fn update_volume(
+        &self,
+        id: &VolumeId,
+        change: impl FnOnce(&mut VolumeRecord),
+    ) -> Result<Arc<VolumeRecord>> {
+        let pool = self.with_id(id.pool())?;
+        pool.update(id, change)
+    }
+
+    /// Opens a volume's image. [`Error::ImageMissing`] if the record is there and the bytes not;
+    /// [`Error::Corrupt`] if bytes are missing at its end.
+    pub fn open_image(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
+        let pool = self.with_id(volume.id.pool())?;
+        let image = pool.open_image(Shelf::Volumes, &volume.id.to_string(), write)?;
+        let len = length(&image)?;
+        if len < volume.capacity_bytes {
+            // A loop device over it would show a disk that ends too early.
+            let why = format!(
+                "has {len} bytes, and its record says {}",
+                volume.capacity_bytes
+            );
+            let path = pool.image_path(&volume.id);
+            return Err(Error::Corrupt { path, why });
+        }
+        Ok(image)
+    }
+
+    /// Opens a snapshot's image for reading.
+    pub fn open_snapshot(&self, snapshot: &SnapshotRecord) -> Result<File> {
+        let pool = self.with_id(snapshot.id.pool())?;
+        pool.open_image(Shelf::Snapshots, &snapshot.id.to_string(), false)
+    }
+
+    /// Grows the image (and takes the space if thick) and the record. Never shrinks; the loop
+    /// device is the node's to grow. [`Error::NoRoom`].
+    pub fn expand_volume(&self, id: &VolumeId, capacity_bytes: u64) -> Result<Arc<VolumeRecord>> {
+        let record = self.volume(&VolumeHandle::Id(*id))?;
+        let pool = self.with_id(id.pool())?;
+        if capacity_bytes <= record.capacity_bytes {
+            return Ok(record);
+        }
+        pool.limit(capacity_bytes)?;
+        let image = self.open_image(&record, true)?;
+        let more = capacity_bytes - record.capacity_bytes;
+        let _room = pool.reserve(Need::volume(more, record.settings.provisioning))?;
+        let before = length(&image)?;
+        let grown = lengthen(&image, before, capacity_bytes, record.settings.provisioning)
+            // The image first: a record that says less is put right when the pool is opened, one
+            // that says more would be a damaged volume.
+            .and_then(|()| file::sync(&image, &pool.image_path(id)))
+            .map_err(Error::from)
+            .and_then(|()| pool.update(id, |record| record.capacity_bytes = capacity_bytes));
+        if grown.is_err() {
+            pool.take_back(&record, &image, before);
+        }
+        grown
+    }
+
+    /// Changes the settings in record and image (thick takes the space, and unshares it). What is
+    /// in use is the caller's to change (loop and mount).
+    pub fn modify_volume(&self, id: &VolumeId, settings: Settings) -> Result<Arc<VolumeRecord>> {
+        let record = self.volume(&VolumeHandle::Id(*id))?;
+        let pool = self.with_id(id.pool())?;
+        let to_thick = settings.provisioning == Provisioning::Thick
+            && record.settings.provisioning == Provisioning::Thin;
+        if to_thick {
+            pool.make_thick(&record, &self.open_image(&record, true)?)?;
+        }
+        pool.update(id, |record| record.settings = settings)
+    }
+}
+
+impl Pool {
+    /// Changes a record: on disk first, then in the index.
+    pub(super) fn update(
+        &self,
+        id: &VolumeId,
+        change: impl FnOnce(&mut VolumeRecord),
+    ) -> Result<Arc<VolumeRecord>> {
+        let found = read(&self.index).volumes.get(*id)?;
+        let before = found.ok_or(Error::NoVolume(VolumeHandle::Id(*id)))?;
+        let mut record = (*before).clone();
+        change(&mut record);
+        if record == *before {
+            return Ok(before);
+        }
+        let replaced = self.layout.replace(&record);
+        if replaced.is_err() {
+            // Only the last fsync may have failed. What is on disk is what is told.
+            match store::read_one::<VolumeRecord>(&self.layout, *id) {
+                Ok(on_disk) if on_disk == record => {}
+                _ => return replaced.map(|()| before),
+            }
+        }
+        let record = Arc::new(record);
+        write(&self.index).put_volume(record.clone());
+        replaced.map(|()| record)
+    }
+
+    /// Makes an image as short again as it was, after an expansion that failed. Nobody has seen
+    /// the new end, and a thick one gives its space back. Not if the record says more by now,
+    /// because only the last fsync of its replacement failed.
+    fn take_back(&self, before: &VolumeRecord, image: &File, len: u64) {
+        let on_disk = store::read_one::<VolumeRecord>(&self.layout, before.id);
+        let undone = match on_disk {
+            Ok(record) if record.capacity_bytes == before.capacity_bytes => {
+                file::set_len(image, len).map_err(Error::from)
+            }
+            Ok(_) => return,
+            Err(e) => Err(e),
+        };
+        if let Err(e) = undone {
+            tracing::warn!(volume = %before.id, error = %e, "its image stays longer than its record");
+        }
+    }
+
+    /// Takes all of an image's space, for itself alone.
+    fn make_thick(&self, volume: &VolumeRecord, image: &File) -> Result<()> {
+        let len = volume.capacity_bytes;
+        // Where a copy of it shares its blocks, they are taken once more.
+        let shared = match self.reflinks {
+            true => extents::shared_bytes(image)?,
+            false => 0,
+        };
+        let missing = len.saturating_sub(file::allocated_bytes(image)?);
+        let take = missing.saturating_add(shared).min(len);
+        let _room = self.reserve(Need { promise: 0, take })?;
+        file::allocate(image, len)?;
+        if shared > 0 {
+            populate::keep_thick(image, len, Copied::Shared)?;
+        }
+        Ok(file::sync(image, &self.image_path(&volume.id))?)
+    }
+
+    /// Where a volume's image is, for messages.
+    fn image_path(&self, id: &VolumeId) -> PathBuf {
+        self.layout.path_of(Shelf::Volumes, &id.to_string(), IMAGE)
+    }
+
+    /// Opens an image, or says that it is missing.
+    pub(super) fn open_image(&self, shelf: Shelf, entry: &str, write: bool) -> Result<File> {
+        self.layout
+            .open_image(shelf, entry, write)
+            .map_err(|e| match e {
+                sys::Error::NotFound { .. } => Error::ImageMissing {
+                    path: self.layout.path_of(shelf, entry, IMAGE),
+                },
+                e => e.into(),
+            })
+    }
+
+    /// An existing volume keeps its name, also one whose record can't be used.
+    fn volume_name_is_free(&self, name: &str) -> Result<()> {
+        let index = read(&self.index);
+        if let Some(broken) = index.volumes.broken_named(name) {
+            return Err(broken.error());
+        }
+        match index.volumes.named(name) {
+            None => Ok(()),
+            Some(taken) => {
+                let id = taken.id;
+                Err(Error::Refused(format!(
+                    "volume {id} has the name {name:?} already"
+                )))
+            }
+        }
+    }
+
+    /// No volume larger than what is configured.
+    fn limit(&self, capacity_bytes: u64) -> Result<()> {
+        match self.limits.max_volume_bytes {
+            Some(max) if capacity_bytes > max => Err(Error::NoRoom {
+                pool: self.name().to_owned(),
+                wanted: capacity_bytes,
+                available: max,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) fn length(image: &File) -> Result<u64> {
+    let metadata = image
+        .metadata()
+        .map_err(|e| sys::Error::io("fstat", "image", e))?;
+    Ok(metadata.len())
+}
+
+fn size_blank(image: &File, new: &NewVolume) -> sys::Result<()> {
+    match new.settings.provisioning {
+        Provisioning::Thin => file::set_len(image, new.capacity_bytes),
+        Provisioning::Thick => file::allocate(image, new.capacity_bytes),
+    }
+}
+
+fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> sys::Result<()> {
+    match provisioning {
+        // Longer already: an earlier expansion was cut short before its record.
+        Provisioning::Thin if from >= to => Ok(()),
+        Provisioning::Thin => file::set_len(image, to),
+        Provisioning::Thick => file::allocate(image, to),
+    }
+}
+
+/// How far a new volume counts as formatted.
+fn format_of(new: &NewVolume, source: Option<Format>) -> Format {
+    let mounted = |c: &super::Capability| matches!(c.access, Access::Mount { .. });
+    match source {
+        // What is in a raw block volume is its user's, wherever it came from.
+        _ if !new.capabilities.iter().any(mounted) => Format::Raw,
+        Some(format) => format,
+        None => Format::None,
+    }
+}
+
+fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
+    VolumeRecord {
+        schema: SCHEMA,
+        id,
+        name: new.name,
+        capacity_bytes: new.capacity_bytes,
+        capabilities: new.capabilities,
+        parameters: new.parameters,
+        mutable_parameters: new.mutable_parameters,
+        settings: new.settings,
+        mkfs_options: new.mkfs_options,
+        source: new.source,
+        created_ns: now_ns(),
+        format,
+        publications: Default::default(),
+        stage: None,
+        freeze: None,
+        inline: new.inline,
+    }
+}

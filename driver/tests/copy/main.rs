@@ -1,0 +1,9 @@
+//! Copying, freezing and comparing on real loop devices and filesystems. Needs root, loop devices,
+//! and the tools of ext4, XFS and btrfs.
+#![allow(clippy::unwrap_used)] // a test's way to fail
+
+mod deltas;
+mod freezing;
+mod metadata;
+mod support;
+mod thick;

@@ -1,0 +1,10 @@
+//! Pools on real filesystems, devices and images. Needs root, loop devices, and the tools of ext4,
+//! XFS and btrfs.
+#![allow(clippy::unwrap_used)] // a test's way to fail
+
+mod full;
+mod kinds;
+mod life;
+mod recovery;
+mod start;
+mod support;
