@@ -1,0 +1,140 @@
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use hostloop_proto::csi::volume_capability::{
+    AccessMode as CsiAccessMode, BlockVolume, MountVolume,
+};
+
+use super::super::tests::config;
+use super::*;
+
+fn mount(fs: &str, flags: &[&str], mode: Mode) -> csi::VolumeCapability {
+    csi::VolumeCapability {
+        access_mode: Some(CsiAccessMode { mode: mode as i32 }),
+        access_type: Some(AccessType::Mount(MountVolume {
+            fs_type: fs.to_owned(),
+            mount_flags: flags.iter().map(|f| f.to_string()).collect(),
+            volume_mount_group: String::new(),
+        })),
+    }
+}
+
+fn block(mode: Mode) -> csi::VolumeCapability {
+    csi::VolumeCapability {
+        access_mode: Some(CsiAccessMode { mode: mode as i32 }),
+        access_type: Some(AccessType::Block(BlockVolume {})),
+    }
+}
+
+fn read(values: &[csi::VolumeCapability]) -> Result<Wanted, Invalid> {
+    Wanted::read("caps", values, &config().capabilities)
+}
+
+const WRITER: Mode = Mode::SingleNodeWriter;
+const READER: Mode = Mode::MultiNodeReaderOnly;
+
+#[test]
+fn all_of_a_request_are_of_one_kind() {
+    use FsType::{Ext4, Xfs};
+    let table = [
+        (vec![], Ok(None)),
+        (vec![block(WRITER)], Ok(None)),
+        (vec![block(WRITER), block(READER)], Ok(None)),
+        (vec![mount("", &[], WRITER)], Ok(Some(Ext4))),
+        (vec![mount("xfs", &[], WRITER)], Ok(Some(Xfs))),
+        // Who names none means what the others name, before and after.
+        (
+            vec![mount("", &[], WRITER), mount("xfs", &[], READER)],
+            Ok(Some(Xfs)),
+        ),
+        (
+            vec![mount("xfs", &[], READER), mount("", &[], WRITER)],
+            Ok(Some(Xfs)),
+        ),
+        (
+            vec![mount("xfs", &[], WRITER), mount("ext4", &[], READER)],
+            Err("caps"),
+        ),
+        (vec![mount("", &[], WRITER), block(WRITER)], Err("caps")),
+        (vec![block(WRITER), mount("", &[], WRITER)], Err("caps")),
+        (
+            vec![block(WRITER), mount("ntfs", &[], WRITER)],
+            Err("caps[1].mount.fs_type"),
+        ),
+        (
+            vec![csi::VolumeCapability::default()],
+            Err("caps[0].access_type"),
+        ),
+        (vec![block(Mode::Unknown)], Err("caps[0].access_mode.mode")),
+    ];
+    for (values, expected) in table {
+        let got = read(&values);
+        let got = got.as_ref().map(Wanted::fs).map_err(|e| e.field.as_str());
+        assert_eq!(got, expected, "{values:?}");
+    }
+}
+
+#[test]
+fn every_capability_has_the_same_filesystem_in_the_end() {
+    let wanted = read(&[mount("", &[], WRITER), mount("xfs", &[], READER)]).unwrap();
+    let all: Vec<_> = wanted.into_all().iter().map(|c| fs_of(&c.access)).collect();
+    assert_eq!(all, [Some(FsType::Xfs); 2]);
+}
+
+#[test]
+fn a_volumes_own_filesystem_stands_in_for_the_default() {
+    let unnamed = || read(&[mount("", &[], WRITER)]).unwrap();
+    let named = || read(&[mount("ext4", &[], WRITER)]).unwrap();
+    let raw = || read(&[block(WRITER)]).unwrap();
+    let xfs = Some(FsType::Xfs);
+    assert_eq!(unnamed().on_volume_with(xfs).fs(), xfs);
+    assert_eq!(unnamed().on_volume_with(None).fs(), Some(FsType::Ext4));
+    assert_eq!(named().on_volume_with(xfs).fs(), Some(FsType::Ext4));
+    assert_eq!(raw().on_volume_with(xfs).fs(), None);
+}
+
+#[test]
+fn sets_are_compared_in_any_order() {
+    let a = || mount("", &[], WRITER);
+    let b = || mount("", &[], READER);
+    let made = read(&[a(), b()]).unwrap().into_all();
+    for (asked, same) in [
+        (vec![a(), b()], true),
+        (vec![b(), a()], true),
+        (vec![b(), a(), a()], true),
+        (vec![a()], false),
+        (vec![a(), mount("", &["noatime"], READER)], false),
+        (vec![block(WRITER)], false),
+    ] {
+        assert_eq!(read(&asked).unwrap().are(&made), same, "{asked:?}");
+    }
+}
+
+#[test]
+fn what_is_published_serves_what_is_like_it() {
+    let capability = |value: csi::VolumeCapability| {
+        request::capability("c", Some(&value), &config().capabilities).unwrap()
+    };
+    let many = Mode::SingleNodeMultiWriter;
+    let table = [
+        (mount("", &[], WRITER), mount("ext4", &[], WRITER), true),
+        (mount("", &[], WRITER), mount("xfs", &[], WRITER), false),
+        (mount("", &[], WRITER), block(WRITER), false),
+        (
+            mount("", &[], WRITER),
+            mount("", &["noatime"], WRITER),
+            false,
+        ),
+        (block(WRITER), block(WRITER), true),
+        (block(WRITER), block(READER), false),
+        (mount("", &[], many), mount("", &[], READER), true),
+        (
+            mount("", &[], READER),
+            mount("", &[], Mode::MultiNodeMultiWriter),
+            true,
+        ),
+        (mount("", &[], many), mount("", &[], WRITER), false),
+    ];
+    for (published, asked, expected) in table {
+        let got = compatible(&capability(published.clone()), &capability(asked.clone()));
+        assert_eq!(got, expected, "{published:?} {asked:?}");
+    }
+}

@@ -1,0 +1,100 @@
+//! GetCapacity: what can really be promised to volumes of a class.
+
+use hostloop_proto::csi;
+
+use super::capability::Wanted;
+use super::{Controller, Result, answer, parameters, topology};
+use crate::pool::{self, Capacity};
+use crate::sys::{BLOCK_SIZE, FsType};
+
+/// What can be promised, and to volumes of what sizes, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Answer {
+    available: u64,
+    largest: u64,
+    smallest: u64,
+}
+
+/// Room that is too small for the smallest volume is no room.
+fn judge(capacity: Capacity, smallest: u64) -> Answer {
+    if capacity.largest < smallest {
+        return Answer {
+            smallest,
+            ..Answer::default()
+        };
+    }
+    Answer {
+        available: capacity.available,
+        largest: capacity.largest,
+        smallest,
+    }
+}
+
+impl Controller {
+    /// GetCapacity.
+    pub fn get_capacity(&self, req: csi::GetCapacityRequest) -> Result<csi::GetCapacityResponse> {
+        let rules = &self.config.capabilities;
+        let wanted = Wanted::read("volume_capabilities", &req.volume_capabilities, rules)?;
+        let class = parameters::class(&req.parameters)?;
+        let smallest = wanted
+            .fs()
+            .map_or(u64::from(BLOCK_SIZE), FsType::minimum_bytes);
+        let capacity = match self.offers(&req, &wanted) {
+            true => self.room(&class)?,
+            false => Capacity::default(),
+        };
+        let answer = judge(capacity, smallest);
+        Ok(csi::GetCapacityResponse {
+            available_capacity: answer::bytes(answer.available),
+            maximum_volume_size: Some(answer::bytes(answer.largest)),
+            minimum_volume_size: Some(answer::bytes(answer.smallest)),
+        })
+    }
+
+    /// Whether such volumes can be made here at all.
+    fn offers(&self, req: &csi::GetCapacityRequest, wanted: &Wanted) -> bool {
+        let ours = &self.config.topology;
+        let elsewhere = match &req.accessible_topology {
+            Some(topology) => !ours.is_empty() && !topology::contains_us(topology, ours),
+            None => false,
+        };
+        let no_tools = wanted
+            .fs()
+            .is_some_and(|fs| self.missing_tools(fs).is_some());
+        !elsewhere && !no_tools
+    }
+
+    /// The room in the pool of a class. A pool that is not configured here has none: the class may
+    /// be meant for other nodes.
+    fn room(&self, class: &parameters::Class) -> Result<Capacity> {
+        let settings = class.changes.create(None)?;
+        match self.pools.named(class.pool.as_deref()) {
+            Err(pool::Error::UnknownPool(_)) => Ok(Capacity::default()),
+            pool => Ok(pool?.capacity(settings.provisioning)?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_too_small_for_a_volume_is_none() {
+        let capacity = |available, largest| Capacity { available, largest };
+        let answer = |available, largest, smallest| Answer {
+            available,
+            largest,
+            smallest,
+        };
+        let table = [
+            (capacity(1000, 100), 10, answer(1000, 100, 10)),
+            (capacity(1000, 10), 10, answer(1000, 10, 10)),
+            (capacity(1000, 9), 10, answer(0, 0, 10)),
+            (capacity(0, 0), 10, answer(0, 0, 10)),
+        ];
+        for (capacity, smallest, expected) in table {
+            assert_eq!(judge(capacity, smallest), expected);
+        }
+    }
+}

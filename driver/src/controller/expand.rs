@@ -1,0 +1,48 @@
+//! ControllerExpandVolume: the image grows here, the loop device and the filesystem on the node.
+
+use hostloop_proto::csi;
+
+use super::capability::of_volume;
+use super::{Controller, Error, Result, answer, size};
+use crate::pool::Access;
+use crate::request::{self, Range, invalid};
+
+impl Controller {
+    /// ControllerExpandVolume. Of a raw block volume, too, the node has a part to do: its loop
+    /// device must learn of the new size.
+    pub fn controller_expand_volume(
+        &self,
+        req: csi::ControllerExpandVolumeRequest,
+    ) -> Result<csi::ControllerExpandVolumeResponse> {
+        if !self.config.expands() {
+            return Err(Error::Off("ControllerExpandVolume"));
+        }
+        request::required("volume_id", &req.volume_id)?;
+        let range = request::range("capacity_range", req.capacity_range.as_ref())?;
+        if range == Range::default() {
+            return Err(invalid("capacity_range", "is required").into());
+        }
+        let record = self.volume("volume_id", &req.volume_id)?;
+        let capability = req.volume_capability.as_ref();
+        if capability.is_some() {
+            let rules = &self.config.capabilities;
+            of_volume("volume_capability", capability, rules, &record)?;
+        }
+        let largest = self.pools.options().max_volume_bytes;
+        let now = record.capacity_bytes;
+        let grown = record.capabilities.iter().find_map(|c| match c.access {
+            Access::Mount { fs, .. } => Some(fs.minimum_grown_bytes()),
+            Access::Block => None,
+        });
+        let bytes =
+            size::expand(range, now, grown.unwrap_or(0), largest).map_err(Error::OutOfRange)?;
+        let record = match bytes > now {
+            true => self.pools.expand_volume(&record.id, bytes)?,
+            false => record,
+        };
+        Ok(csi::ControllerExpandVolumeResponse {
+            capacity_bytes: answer::bytes(record.capacity_bytes),
+            node_expansion_required: true,
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! The GroupController service: snapshots of several volumes at one point in time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hostloop_proto::csi;
+
+use super::{Controller, Error, Result, answer, lookup, parameters};
+use crate::pool::{GroupId, GroupRecord, VolumeHandle, VolumeId};
+use crate::request::{self, Invalid, invalid};
+
+/// Whether a group of this name is the one that is asked for ("Group snapshot already exists but
+/// is incompatible"). The order of the volumes is nothing that was asked for.
+fn fits(
+    existing: &GroupRecord,
+    sources: &[VolumeId],
+    parameters: &parameters::Parameters,
+) -> std::result::Result<(), &'static str> {
+    let set = |ids: &[VolumeId]| ids.iter().copied().collect::<BTreeSet<_>>();
+    if set(&existing.sources) != set(sources) {
+        return Err("is of other volumes");
+    }
+    match parameters::same(&existing.parameters, parameters) {
+        true => Ok(()),
+        false => Err("has other parameters"),
+    }
+}
+
+/// `snapshot_ids` must be what the group has, in whatever order ("Snapshot list mismatch").
+fn matches(record: &GroupRecord, snapshot_ids: &[String]) -> std::result::Result<(), Invalid> {
+    const FIELD: &str = "snapshot_ids";
+    if snapshot_ids.is_empty() {
+        return Err(invalid(FIELD, "is required"));
+    }
+    let members: BTreeSet<String> = record.snapshots.iter().map(|s| s.to_string()).collect();
+    let named: BTreeSet<String> = snapshot_ids.iter().cloned().collect();
+    if let Some(more) = named.difference(&members).next() {
+        let why = format!("{} is no snapshot of the group", lookup::shown(more));
+        return Err(invalid(FIELD, why));
+    }
+    match members.difference(&named).next() {
+        Some(less) => Err(invalid(FIELD, format!("{less} of the group is not named"))),
+        None => Ok(()),
+    }
+}
+
+impl Controller {
+    /// CreateVolumeGroupSnapshot: idempotent by name.
+    pub fn create_volume_group_snapshot(
+        &self,
+        req: csi::CreateVolumeGroupSnapshotRequest,
+    ) -> Result<csi::CreateVolumeGroupSnapshotResponse> {
+        let name = request::name("name", &req.name)?;
+        parameters::none(&req.parameters)?;
+        let existing = self.pools.group_named(name);
+        let sources = self.sources(&req.source_volume_ids, existing.is_some())?;
+        let record = match existing {
+            None => self.pools.create_group(name, &sources, &req.parameters)?,
+            Some(existing) => {
+                fits(&existing, &sources, &req.parameters).map_err(|why| {
+                    let name = lookup::shown(name);
+                    Error::AlreadyExists(format!(
+                        "group snapshot {} has the name {name} already, and {why}",
+                        existing.id
+                    ))
+                })?;
+                existing
+            }
+        };
+        Ok(csi::CreateVolumeGroupSnapshotResponse {
+            group_snapshot: Some(self.show(&record)?),
+        })
+    }
+
+    /// The volumes of a group, each once. Those of a group that exists may be gone.
+    fn sources(&self, ids: &[String], gone_will_do: bool) -> Result<Vec<VolumeId>> {
+        const FIELD: &str = "source_volume_ids";
+        if ids.is_empty() {
+            return Err(invalid(FIELD, "is required").into());
+        }
+        let mut sources = Vec::with_capacity(ids.len());
+        let mut seen = BTreeSet::new();
+        for (i, value) in ids.iter().enumerate() {
+            let field = format!("{FIELD}[{i}]");
+            let handle = lookup::id(&field, value)?;
+            let source = match handle.ok_or_else(|| lookup::not_found("volume", value))? {
+                VolumeHandle::Id(id) if gone_will_do => id,
+                handle => self.pools.volume(&handle)?.id,
+            };
+            if !seen.insert(source) {
+                return Err(invalid(field, "is named twice").into());
+            }
+            sources.push(source);
+        }
+        Ok(sources)
+    }
+
+    /// DeleteVolumeGroupSnapshot: what is gone, or was never ours, is deleted.
+    pub fn delete_volume_group_snapshot(
+        &self,
+        req: csi::DeleteVolumeGroupSnapshotRequest,
+    ) -> Result<csi::DeleteVolumeGroupSnapshotResponse> {
+        let done = Ok(csi::DeleteVolumeGroupSnapshotResponse {});
+        let Some(id) = lookup::id::<GroupId>("group_snapshot_id", &req.group_snapshot_id)? else {
+            return done;
+        };
+        let Some(record) = lookup::unless_gone(self.pools.group(&id))? else {
+            return done;
+        };
+        matches(&record, &req.snapshot_ids)?;
+        lookup::unless_gone(self.pools.delete_group(&id))?;
+        done
+    }
+
+    /// GetVolumeGroupSnapshot.
+    pub fn get_volume_group_snapshot(
+        &self,
+        req: csi::GetVolumeGroupSnapshotRequest,
+    ) -> Result<csi::GetVolumeGroupSnapshotResponse> {
+        let record = self.group("group_snapshot_id", &req.group_snapshot_id)?;
+        matches(&record, &req.snapshot_ids)?;
+        Ok(csi::GetVolumeGroupSnapshotResponse {
+            group_snapshot: Some(self.show(&record)?),
+        })
+    }
+
+    fn show(&self, record: &Arc<GroupRecord>) -> Result<csi::VolumeGroupSnapshot> {
+        let members = record.snapshots.iter().map(|id| {
+            let snapshot = self.pools.snapshot(id)?;
+            Ok(answer::snapshot(&snapshot, &self.config.topology))
+        });
+        Ok(answer::group(record, members.collect::<Result<Vec<_>>>()?))
+    }
+}

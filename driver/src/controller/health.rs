@@ -1,0 +1,109 @@
+//! ControllerGetVolumeHealth and ControllerListVolumeHealth.
+
+use std::sync::Arc;
+
+use hostloop_proto::csi;
+
+use super::list::{Page, next_token};
+use super::{Controller, Error, Result, answer};
+use crate::health::{self, Condition, View};
+use crate::pool::{self, About, VolumeHandle, VolumeId, VolumeRecord};
+
+/// A volume whose health is asked for: one with a record, or with one that can't be read.
+enum Patient {
+    Known(Arc<VolumeRecord>),
+    Unreadable(VolumeId, String),
+}
+
+impl Patient {
+    fn id(&self) -> VolumeId {
+        match self {
+            Patient::Known(record) => record.id,
+            Patient::Unreadable(id, _) => *id,
+        }
+    }
+
+    fn conditions(&self, controller: &Controller, view: &View) -> Vec<Condition> {
+        match self {
+            Patient::Known(record) => view.judge(&controller.pools, record),
+            Patient::Unreadable(_, why) => vec![health::unreadable_record(why)],
+        }
+    }
+
+    /// The ID the volume is known by.
+    fn known_as(&self) -> String {
+        match self {
+            Patient::Known(record) => answer::volume_id(record),
+            Patient::Unreadable(id, _) => id.to_string(),
+        }
+    }
+}
+
+impl Controller {
+    /// ControllerGetVolumeHealth.
+    pub fn controller_get_volume_health(
+        &self,
+        req: csi::ControllerGetVolumeHealthRequest,
+    ) -> Result<csi::ControllerGetVolumeHealthResponse> {
+        let conditions = match self.volume("volume_id", &req.volume_id) {
+            Ok(record) => View::take(&self.pools).judge(&self.pools, &record),
+            Err(Error::Pool(pool::Error::Corrupt { why, .. })) => {
+                vec![health::unreadable_record(&why)]
+            }
+            Err(e) => return Err(e),
+        };
+        let entries = health::entries(conditions);
+        Ok(csi::ControllerGetVolumeHealthResponse {
+            volume_health: Some(health::message(req.volume_id, entries)),
+        })
+    }
+
+    /// ControllerListVolumeHealth: volumes that nothing is wrong with are left out.
+    pub fn controller_list_volume_health(
+        &self,
+        req: csi::ControllerListVolumeHealthRequest,
+    ) -> Result<csi::ControllerListVolumeHealthResponse> {
+        let page = Page::read(req.max_entries, &req.starting_token, VolumeId::uuid)?;
+        let patients = self.patients()?;
+        // After the records: what they say is staged must be attached by now.
+        let view = View::take(&self.pools);
+        let ill = |patient: Patient| {
+            let conditions = patient.conditions(self, &view);
+            (!conditions.is_empty()).then_some((patient, conditions))
+        };
+        let rest = patients.into_iter().filter(|p| page.reaches(p.id().uuid()));
+        let cut = page.cut(rest.filter_map(ill));
+        let next_token = next_token(&cut, |(patient, _)| patient.id());
+        let entries = cut.0.into_iter().map(|(patient, conditions)| {
+            health::message(patient.known_as(), health::entries(conditions))
+        });
+        Ok(csi::ControllerListVolumeHealthResponse {
+            entries: entries.collect(),
+            next_token,
+        })
+    }
+
+    /// All volumes, oldest first. Those whose records can't be read are in no list of volumes; the
+    /// pools have noted them.
+    fn patients(&self) -> Result<Vec<Patient>> {
+        let known = self.pools.volumes()?.into_iter().map(Patient::Known);
+        let mut noted: Vec<VolumeId> = Vec::new();
+        for finding in self.pools.findings() {
+            if let About::Volume(id) = finding.about
+                && !noted.contains(&id)
+            {
+                noted.push(id);
+            }
+        }
+        let unreadable =
+            noted
+                .into_iter()
+                .filter_map(|id| match self.pools.volume(&VolumeHandle::Id(id)) {
+                    Err(pool::Error::Corrupt { why, .. }) => Some(Patient::Unreadable(id, why)),
+                    _ => None,
+                });
+        let mut patients: Vec<Patient> = known.chain(unreadable).collect();
+        patients.sort_by_key(|patient| patient.id().uuid());
+        Ok(patients)
+    }
+}

@@ -1,0 +1,154 @@
+//! SnapshotMetadata: which bytes of a snapshot are allocated, and which ones two snapshots of one
+//! volume differ in, from extents.
+//!
+//! What has to be read at all is decided in [`crate::sys::extents`]; here requests are checked,
+//! and runs become tuples of one style, a message at a time.
+
+use hostloop_proto::csi;
+
+use super::{Controller, Error, Result};
+use crate::pool::{Provisioning, SnapshotRecord};
+use crate::request::{self, invalid};
+use crate::sys::extents;
+
+mod tuples;
+
+use tuples::{Style, Tuples};
+
+impl Controller {
+    /// GetMetadataAllocated: answers go to `emit` in order; it returns false once the caller has
+    /// gone. INVALID_ARGUMENT for a missing ID or a negative `max_results`, NOT_FOUND,
+    /// OUT_OF_RANGE for a `starting_offset` that is negative or behind the end.
+    ///
+    /// An answer without tuples still comes in one message, which tells the capacity.
+    pub fn get_metadata_allocated(
+        &self,
+        req: csi::GetMetadataAllocatedRequest,
+        emit: &mut dyn FnMut(csi::GetMetadataAllocatedResponse) -> bool,
+    ) -> Result<()> {
+        self.metadata_on()?;
+        let max = max_results(req.max_results)?;
+        let snapshot = self.snapshot("snapshot_id", &req.snapshot_id)?;
+        let start = starting_offset(req.starting_offset, snapshot.size_bytes)?;
+        let image = self.pools.open_snapshot(&snapshot)?;
+
+        let style = Style::new(self.config.metadata_blocks, snapshot.size_bytes);
+        let (block_metadata_type, volume_capacity_bytes) = (style.block_type(), style.capacity());
+        let mut send = |block_metadata| {
+            emit(csi::GetMetadataAllocatedResponse {
+                block_metadata_type,
+                volume_capacity_bytes,
+                block_metadata,
+            })
+        };
+        let mut tuples = Tuples::new(style, max, &mut send);
+        extents::allocated(&image, style.span(start), &mut |run| tuples.add(run))?;
+        tuples.finish();
+        Ok(())
+    }
+
+    /// GetMetadataDelta, like [`Controller::get_metadata_allocated`]; INVALID_ARGUMENT also for
+    /// snapshots of different volumes. Never leaves out a block that differs.
+    pub fn get_metadata_delta(
+        &self,
+        req: csi::GetMetadataDeltaRequest,
+        emit: &mut dyn FnMut(csi::GetMetadataDeltaResponse) -> bool,
+    ) -> Result<()> {
+        self.metadata_on()?;
+        request::required("base_snapshot_id", &req.base_snapshot_id)?;
+        request::required("target_snapshot_id", &req.target_snapshot_id)?;
+        let max = max_results(req.max_results)?;
+        let base = self.snapshot("base_snapshot_id", &req.base_snapshot_id)?;
+        let target = self.snapshot("target_snapshot_id", &req.target_snapshot_id)?;
+        if base.source != target.source {
+            let why = "is a snapshot of another volume than base_snapshot_id";
+            return Err(invalid("target_snapshot_id", why).into());
+        }
+        let start = starting_offset(req.starting_offset, target.size_bytes)?;
+        let shares = self.unchanged_is_shared(&base, &target)?;
+        let base = self.pools.open_snapshot(&base)?;
+        let image = self.pools.open_snapshot(&target)?;
+
+        let style = Style::new(self.config.metadata_blocks, target.size_bytes);
+        let (block_metadata_type, volume_capacity_bytes) = (style.block_type(), style.capacity());
+        let mut send = |block_metadata| {
+            emit(csi::GetMetadataDeltaResponse {
+                block_metadata_type,
+                volume_capacity_bytes,
+                block_metadata,
+            })
+        };
+        let mut tuples = Tuples::new(style, max, &mut send);
+        let span = style.span(start);
+        extents::changed(&base, &image, span, shares, &mut |run| tuples.add(run))?;
+        tuples.finish();
+        Ok(())
+    }
+
+    fn metadata_on(&self) -> Result<()> {
+        if self.config.snapshot_metadata {
+            Ok(())
+        } else {
+            Err(Error::Off("snapshot metadata"))
+        }
+    }
+
+    /// Whether what did not change between two snapshots has stayed shared between them, so that
+    /// a different place means a different content: in a pool with reflinks, and unless the volume
+    /// was thick, whose blocks are separated from every snapshot again.
+    fn unchanged_is_shared(&self, base: &SnapshotRecord, target: &SnapshotRecord) -> Result<bool> {
+        let thin = |s: &SnapshotRecord| s.provisioning == Provisioning::Thin;
+        let pool = self.pools.with_id(target.id.pool())?;
+        Ok(pool.reflinks() && thin(base) && thin(target))
+    }
+}
+
+/// `max_results`: 0 leaves it to us.
+fn max_results(max: i32) -> Result<usize> {
+    usize::try_from(max).map_err(|_| invalid("max_results", "is negative").into())
+}
+
+/// `starting_offset`, which may be the end itself (nothing is left then).
+fn starting_offset(offset: i64, size: u64) -> Result<u64> {
+    let out = || {
+        Error::OutOfRange(format!(
+            "starting_offset: {offset} is not within 0 and {size}"
+        ))
+    };
+    let offset = u64::try_from(offset).map_err(|_| out())?;
+    if offset <= size {
+        Ok(offset)
+    } else {
+        Err(out())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::start(0, Some(0))]
+    #[case::within(4097, Some(4097))]
+    #[case::end(8192, Some(8192))]
+    #[case::behind(8193, None)]
+    #[case::negative(-1, None)]
+    #[case::lowest(i64::MIN, None)]
+    #[case::highest(i64::MAX, None)]
+    fn offsets(#[case] offset: i64, #[case] expected: Option<u64>) {
+        match (starting_offset(offset, 8192), expected) {
+            (Ok(offset), Some(expected)) => assert_eq!(offset, expected),
+            (Err(Error::OutOfRange(message)), None) => assert!(message.contains("8192")),
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn results_are_not_negative() {
+        assert_eq!(max_results(0).unwrap(), 0);
+        assert_eq!(max_results(7).unwrap(), 7);
+        assert!(matches!(max_results(-1), Err(Error::Invalid(_))));
+    }
+}

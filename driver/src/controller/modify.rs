@@ -1,0 +1,179 @@
+//! ControllerModifyVolume: settings change in the record and the image, and in what is in use.
+
+use hostloop_proto::csi;
+
+use super::parameters::{self, Changes};
+use super::{Controller, Error, Result};
+use crate::pool::{self, Access, Provisioning, Settings, VolumeRecord};
+use crate::request::invalid;
+use crate::sys::{self, FileId, FsType, LoopInfo, MountEntry};
+
+/// What is to be changed of a volume that is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Live {
+    direct_io: Option<bool>,
+    read_ahead_kib: Option<u32>,
+    /// The mount option `discard`.
+    discard: Option<bool>,
+}
+
+/// What a change means for a volume in use. It is applied whether or not the record says so
+/// already: the call before may have come no further than the record.
+fn live(changes: &Changes, settings: &Settings, record: &VolumeRecord) -> Live {
+    let touches = changes.discard.is_some() || changes.provisioning.is_some();
+    Live {
+        direct_io: changes.direct_io,
+        read_ahead_kib: changes.read_ahead_kib,
+        discard: touches.then(|| mount_discards(settings, record)).flatten(),
+    }
+}
+
+/// Whether a staged volume is to be mounted with `discard`; `None` if it is not mounted, or if
+/// that is the user's mount flags to say. Thick volumes never give their space back.
+fn mount_discards(settings: &Settings, record: &VolumeRecord) -> Option<bool> {
+    let Access::Mount { flags, .. } = &record.stage.as_ref()?.capability.access else {
+        return None;
+    };
+    let says = |flag: &String| flag == "nodiscard" || flag.split('=').next() == Some("discard");
+    match settings.provisioning {
+        Provisioning::Thick => Some(false),
+        Provisioning::Thin if flags.iter().any(says) => None,
+        Provisioning::Thin => Some(settings.discard),
+    }
+}
+
+impl Controller {
+    /// ControllerModifyVolume. Everything is checked before anything is changed.
+    pub fn controller_modify_volume(
+        &self,
+        req: csi::ControllerModifyVolumeRequest,
+    ) -> Result<csi::ControllerModifyVolumeResponse> {
+        if !self.config.modify {
+            return Err(Error::Off("ControllerModifyVolume"));
+        }
+        let record = self.volume("volume_id", &req.volume_id)?;
+        if req.mutable_parameters.is_empty() {
+            return Err(invalid("mutable_parameters", "is required").into());
+        }
+        let accepted = &self.config.mutable_parameters;
+        let changes = parameters::mutable(&req.mutable_parameters, accepted)?;
+        let settings = changes.modify(&record.settings)?;
+        self.modify(&record, &changes, settings)?;
+        Ok(csi::ControllerModifyVolumeResponse {})
+    }
+
+    fn modify(&self, record: &VolumeRecord, changes: &Changes, settings: Settings) -> Result<()> {
+        let live = live(changes, &settings, record);
+        let in_use = InUse::of(self, record)?;
+        // The mount first: not every filesystem can change it, and what a thick volume is about to
+        // take must not be given back at once.
+        let remounted = match live.discard {
+            Some(on) => in_use.discard(on)?,
+            None => false,
+        };
+        if let Err(e) = self.pools.modify_volume(&record.id, settings) {
+            if let (true, Some(on)) = (remounted, live.discard)
+                && let Err(e) = in_use.discard(!on)
+            {
+                tracing::warn!(
+                    volume = %record.id, error = %e,
+                    "the mount is not as the record says until it is staged again"
+                );
+            }
+            return Err(e.into());
+        }
+        in_use.devices(&live)
+    }
+}
+
+/// The loop devices of a volume and the mount of its filesystem.
+struct InUse<'a> {
+    controller: &'a Controller,
+    record: &'a VolumeRecord,
+    /// The image and the devices over it; nothing if there is no image.
+    attached: Option<(FileId, Vec<LoopInfo>)>,
+}
+
+impl<'a> InUse<'a> {
+    fn of(controller: &'a Controller, record: &'a VolumeRecord) -> Result<InUse<'a>> {
+        let image = match controller.pools.open_image(record, false) {
+            Err(pool::Error::ImageMissing { .. }) => None,
+            image => Some(sys::file_id(image?)?),
+        };
+        let kernel = controller.pools.kernel();
+        let attached = image.map(|image| Ok::<_, Error>((image, kernel.loops_of(image)?)));
+        Ok(InUse {
+            controller,
+            record,
+            attached: attached.transpose()?,
+        })
+    }
+
+    fn devices(&self, live: &Live) -> Result<()> {
+        let kernel = self.controller.pools.kernel();
+        let Some((image, loops)) = &self.attached else {
+            return Ok(());
+        };
+        if live.direct_io.is_none() && live.read_ahead_kib.is_none() {
+            return Ok(());
+        }
+        for info in loops {
+            let device = match kernel.loop_open(info.minor, *image) {
+                // Detached meanwhile: the next attach takes the settings from the record.
+                Err(sys::Error::NotFound { .. }) => continue,
+                device => device?,
+            };
+            if let Some(on) = live.direct_io
+                && kernel.loop_set_direct_io(&device, on)? != on
+            {
+                let device = device.path();
+                tracing::warn!(
+                    volume = %self.record.id, device = %device.display(), asked = on,
+                    "direct I/O could not be changed"
+                );
+            }
+            if let Some(kib) = live.read_ahead_kib {
+                kernel.loop_set_read_ahead(&device, kib)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Remounts the filesystem, unless it is as asked already; whether it did. One mount will do:
+    /// the option is the filesystem's, not the mount's.
+    fn discard(&self, on: bool) -> Result<bool> {
+        let kernel = self.controller.pools.kernel();
+        let Some((_, loops)) = self
+            .attached
+            .as_ref()
+            .filter(|(_, loops)| !loops.is_empty())
+        else {
+            return Ok(false);
+        };
+        let mounts = kernel.mounts()?;
+        let found = loops.iter().find_map(|l| mounts.of_loop(l.minor).next());
+        let Some(mount) = found.filter(|mount| is_discarding(mount) != on) else {
+            return Ok(false);
+        };
+        let can_not = || {
+            Error::FailedPrecondition(format!(
+                "{} can't change discard while it is mounted: stop what uses volume {} first",
+                mount.fs_type, self.record.id
+            ))
+        };
+        let fs = FsType::parse(&mount.fs_type).ok_or_else(can_not)?;
+        match kernel.remount_discard(&mount.mount_point, fs, on) {
+            Err(sys::Error::Unsupported { .. }) => Err(can_not()),
+            remounted => remounted.map(|()| true).map_err(Error::from),
+        }
+    }
+}
+
+/// Whether a filesystem gives space back as it is mounted (of btrfs, `discard=async`).
+fn is_discarding(mount: &MountEntry) -> bool {
+    let says = |option: &String| option.split('=').next() == Some("discard");
+    mount.super_options.iter().any(says)
+}
+
+#[cfg(test)]
+mod tests;

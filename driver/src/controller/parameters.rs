@@ -1,0 +1,210 @@
+//! Class parameters and mutable parameters: what they may say, and what comes of it. Pure.
+//!
+//! A key that is not known is refused by name: a parameter that is mistyped must not be a
+//! parameter that is ignored. Keys under [`METADATA`] are not the user's but what a provisioner
+//! adds of its own, and mean nothing here.
+
+use std::collections::BTreeMap;
+
+use crate::pool::{Provisioning, Settings};
+use crate::request::{Invalid, invalid};
+
+#[cfg(test)]
+mod tests;
+mod words;
+
+pub use words::words;
+
+/// Prefix of the keys that Kubernetes' provisioners add to parameters ("…/pvc/name").
+pub const METADATA: &str = "csi.storage.k8s.io/";
+
+/// The most bytes a map of parameters may have (CSI, "Size Limits").
+const MAX_MAP: usize = 4096;
+
+/// The largest read-ahead, in KiB: 1 GiB.
+const MAX_READ_AHEAD: u32 = 1 << 20;
+
+/// A map of parameters, as requests and records have them.
+pub type Parameters = BTreeMap<String, String>;
+
+/// What a class asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Class {
+    /// The pool's name; `None` is the first configured.
+    pub pool: Option<String>,
+    /// Further words for mkfs.
+    pub mkfs_options: Vec<String>,
+    /// What else it says.
+    pub changes: Changes,
+}
+
+/// What is asked of a volume's settings; `None` where nothing is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// `provisioning`: `thin` or `thick`.
+    pub provisioning: Option<Provisioning>,
+    /// `discard`: `true` or `false`.
+    pub discard: Option<bool>,
+    /// `directIO`: `true` or `false`.
+    pub direct_io: Option<bool>,
+    /// `readAheadKiB`: a number.
+    pub read_ahead_kib: Option<u32>,
+}
+
+impl Changes {
+    /// These, and where they say nothing, `others`.
+    pub fn or(self, others: Changes) -> Changes {
+        Changes {
+            provisioning: self.provisioning.or(others.provisioning),
+            discard: self.discard.or(others.discard),
+            direct_io: self.direct_io.or(others.direct_io),
+            read_ahead_kib: self.read_ahead_kib.or(others.read_ahead_kib),
+        }
+    }
+
+    /// The settings of a new volume. What nobody says is thin (or as its source was), gives freed
+    /// space back if it is thin, and does direct I/O.
+    pub fn create(self, inherited: Option<Provisioning>) -> Result<Settings, Invalid> {
+        let provisioning = self.provisioning.or(inherited).unwrap_or_default();
+        checked(Settings {
+            provisioning,
+            discard: self.discard.unwrap_or(provisioning == Provisioning::Thin),
+            direct_io: self.direct_io.unwrap_or(true),
+            read_ahead_kib: self.read_ahead_kib,
+        })
+    }
+
+    /// The settings of a volume after ControllerModifyVolume. What is not said stays, but that a
+    /// thick volume never gives space back.
+    pub fn modify(self, now: &Settings) -> Result<Settings, Invalid> {
+        let provisioning = self.provisioning.unwrap_or(now.provisioning);
+        let keeps = now.discard && provisioning == Provisioning::Thin;
+        checked(Settings {
+            provisioning,
+            discard: self.discard.unwrap_or(keeps),
+            direct_io: self.direct_io.unwrap_or(now.direct_io),
+            read_ahead_kib: self.read_ahead_kib.or(now.read_ahead_kib),
+        })
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Option<Result<(), &'static str>> {
+        Some(match key {
+            "provisioning" => provisioning(value).map(|v| self.provisioning = Some(v)),
+            "discard" => boolean(value).map(|v| self.discard = Some(v)),
+            "directIO" => boolean(value).map(|v| self.direct_io = Some(v)),
+            "readAheadKiB" => read_ahead(value).map(|v| self.read_ahead_kib = Some(v)),
+            _ => return None,
+        })
+    }
+}
+
+fn checked(settings: Settings) -> Result<Settings, Invalid> {
+    if settings.provisioning == Provisioning::Thick && settings.discard {
+        // Given back, its space would no longer be its own.
+        return Err(invalid(
+            "discard",
+            "is for thin volumes: a thick one keeps its space",
+        ));
+    }
+    Ok(settings)
+}
+
+/// Reads CreateVolume's (and GetCapacity's) `parameters`.
+pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
+    let mut class = Class::default();
+    for (key, value) in own("parameters", parameters)? {
+        let field = || format!("parameters[{key:?}]");
+        match key {
+            "pool" | "kind" => {
+                let other = class.pool.replace(value.to_owned());
+                if value.is_empty() || other.is_some_and(|other| other != value) {
+                    return Err(invalid(field(), "does not name one pool"));
+                }
+            }
+            "mkfsOptions" => {
+                class.mkfs_options = words(value).map_err(|why| invalid(field(), why))?;
+            }
+            _ => match class.changes.set(key, value) {
+                Some(set) => set.map_err(|why| invalid(field(), why))?,
+                None => return Err(invalid(field(), "is no parameter of this driver")),
+            },
+        }
+    }
+    Ok(class)
+}
+
+/// Reads `mutable_parameters`. With `accepted`, only the names in it are taken; one among these
+/// that means nothing to this driver is taken and means nothing, as the host-path driver has it.
+pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, Invalid> {
+    let mut changes = Changes::default();
+    for (key, value) in own("mutable_parameters", parameters)? {
+        let field = || format!("mutable_parameters[{key:?}]");
+        let listed = accepted.iter().any(|name| name == key);
+        if !listed && !accepted.is_empty() {
+            return Err(invalid(field(), "is not among the accepted parameters"));
+        }
+        match changes.set(key, value) {
+            Some(set) => set.map_err(|why| invalid(field(), why))?,
+            None if listed => {}
+            None => return Err(invalid(field(), "is no mutable parameter of this driver")),
+        }
+    }
+    Ok(changes)
+}
+
+/// Checks the `parameters` of a snapshot or a group, which has none to know.
+pub fn none(parameters: &Parameters) -> Result<(), Invalid> {
+    match own("parameters", parameters)?.next() {
+        None => Ok(()),
+        Some((key, _)) => Err(invalid(
+            format!("parameters[{key:?}]"),
+            "is no parameter of snapshots",
+        )),
+    }
+}
+
+/// Whether two maps say the same, whatever a provisioner added.
+pub fn same(a: &Parameters, b: &Parameters) -> bool {
+    users(a).eq(users(b))
+}
+
+fn users(parameters: &Parameters) -> impl Iterator<Item = (&str, &str)> {
+    let all = parameters.iter().map(|(k, v)| (k.as_str(), v.as_str()));
+    all.filter(|(key, _)| !key.starts_with(METADATA))
+}
+
+/// A map's entries but those of a provisioner, once its size is checked.
+fn own<'a>(
+    field: &str,
+    parameters: &'a Parameters,
+) -> Result<impl Iterator<Item = (&'a str, &'a str)>, Invalid> {
+    let bytes: usize = parameters.iter().map(|(k, v)| k.len() + v.len()).sum();
+    if bytes > MAX_MAP {
+        let why = format!("have {bytes} bytes, more than {MAX_MAP}");
+        return Err(invalid(field, why));
+    }
+    Ok(users(parameters))
+}
+
+fn provisioning(value: &str) -> Result<Provisioning, &'static str> {
+    match value {
+        "thin" => Ok(Provisioning::Thin),
+        "thick" => Ok(Provisioning::Thick),
+        _ => Err("is neither thin nor thick"),
+    }
+}
+
+fn boolean(value: &str) -> Result<bool, &'static str> {
+    match value {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err("is neither true nor false"),
+    }
+}
+
+fn read_ahead(value: &str) -> Result<u32, &'static str> {
+    let digits = value.bytes().all(|b| b.is_ascii_digit());
+    let number = value.parse().ok().filter(|n| *n <= MAX_READ_AHEAD);
+    // `parse` would take a leading plus.
+    (number.filter(|_| digits)).ok_or("is no number of KiB from 0 to 1048576")
+}

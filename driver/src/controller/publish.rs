@@ -1,0 +1,178 @@
+//! ControllerPublishVolume and ControllerUnpublishVolume: who may use a volume, as the record has
+//! it. The work itself is the node's.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use hostloop_proto::csi;
+
+use super::capability::{compatible, of_volume};
+use super::{Controller, Error, Result, lookup};
+use crate::pool::{Publication, VolumeHandle, VolumeId, VolumeRecord};
+use crate::request;
+
+/// What ControllerPublishVolume has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Publish {
+    /// Record it.
+    Record,
+    /// It is recorded.
+    Done,
+}
+
+/// Judges a publication against those there are.
+fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publish> {
+    if let Some(published) = record.publications.get(node) {
+        let same = published.readonly == asked.readonly
+            && compatible(&published.capability, &asked.capability);
+        return match same {
+            true => Ok(Publish::Done),
+            false => Err(Error::AlreadyExists(format!(
+                "volume {} is published to node {node} already, {} and for another use",
+                record.id,
+                if published.readonly {
+                    "read-only"
+                } else {
+                    "writable"
+                },
+            ))),
+        };
+    }
+    // A volume published elsewhere can only mean that this node had another ID before.
+    match record.publications.keys().next() {
+        Some(other) if !asked.capability.mode.is_multi_node() => {
+            Err(Error::FailedPrecondition(format!(
+                "volume {} is published to node {other}, and its access mode allows only one",
+                record.id
+            )))
+        }
+        _ => Ok(Publish::Record),
+    }
+}
+
+/// The attach slots of the node: one for each volume that is published to it.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    /// Volumes that are being published: counted, and not yet recorded.
+    taken: Mutex<BTreeSet<VolumeId>>,
+}
+
+/// A slot, held until the publication is recorded. Dropped, it is free again, or the record's.
+struct Slot<'a> {
+    slots: &'a Slots,
+    volume: VolumeId,
+}
+
+impl Slots {
+    /// Takes a slot. The lock is held for counting alone, never across a write.
+    fn take(
+        &self,
+        volume: VolumeId,
+        limit: u64,
+        published: impl FnOnce() -> Result<BTreeSet<VolumeId>>,
+    ) -> Result<Slot<'_>> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        // In this order: what is recorded meanwhile is still held as taken.
+        let mut used = taken.clone();
+        used.extend(published()?);
+        used.remove(&volume);
+        if used.len() as u64 >= limit {
+            return Err(Error::ResourceExhausted(format!(
+                "{} volumes are published to this node, and no more than {limit} may be",
+                used.len()
+            )));
+        }
+        taken.insert(volume);
+        Ok(Slot {
+            slots: self,
+            volume,
+        })
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        let taken = self.slots.taken.lock();
+        taken
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.volume);
+    }
+}
+
+impl Controller {
+    /// ControllerPublishVolume.
+    pub fn controller_publish_volume(
+        &self,
+        req: csi::ControllerPublishVolumeRequest,
+    ) -> Result<csi::ControllerPublishVolumeResponse> {
+        self.attaches("ControllerPublishVolume")?;
+        request::required("volume_id", &req.volume_id)?;
+        request::required("node_id", &req.node_id)?;
+        let capability = req.volume_capability.as_ref();
+        // A capability that is none is told before a volume that is none.
+        request::capability("volume_capability", capability, &self.config.capabilities)?;
+        let record = self.volume("volume_id", &req.volume_id)?;
+        let node = &self.config.node_id;
+        if req.node_id != *node {
+            return Err(lookup::not_found("node", &req.node_id));
+        }
+        let rules = &self.config.capabilities;
+        let publication = Publication {
+            capability: of_volume("volume_capability", capability, rules, &record)?,
+            readonly: req.readonly,
+        };
+        if decide(&record, node, &publication)? == Publish::Record {
+            let limit = self.config.attach_limit;
+            let _slot = limit.map(|limit| self.slot(&record, limit)).transpose()?;
+            self.pools.update_volume(&record.id, |record| {
+                record.publications.insert(node.clone(), publication);
+            })?;
+        }
+        Ok(csi::ControllerPublishVolumeResponse {
+            publish_context: Default::default(),
+        })
+    }
+
+    fn slot(&self, record: &VolumeRecord, limit: u64) -> Result<Slot<'_>> {
+        self.slots.take(record.id, limit, || {
+            let volumes = self.pools.volumes()?;
+            let here = volumes
+                .iter()
+                .filter(|v| v.publications.contains_key(&self.config.node_id));
+            Ok(here.map(|v| v.id).collect())
+        })
+    }
+
+    /// ControllerUnpublishVolume: from one node, or from all. What is published nowhere is done.
+    pub fn controller_unpublish_volume(
+        &self,
+        req: csi::ControllerUnpublishVolumeRequest,
+    ) -> Result<csi::ControllerUnpublishVolumeResponse> {
+        self.attaches("ControllerUnpublishVolume")?;
+        let done = Ok(csi::ControllerUnpublishVolumeResponse {});
+        let Some(handle) = lookup::id::<VolumeHandle>("volume_id", &req.volume_id)? else {
+            return done;
+        };
+        let Some(record) = lookup::unless_gone(self.pools.volume(&handle))? else {
+            return done;
+        };
+        self.pools.update_volume(&record.id, |record| {
+            if req.node_id.is_empty() {
+                record.publications.clear();
+            } else {
+                record.publications.remove(&req.node_id);
+            }
+        })?;
+        done
+    }
+
+    fn attaches(&self, call: &'static str) -> Result<()> {
+        match self.config.attach {
+            true => Ok(()),
+            false => Err(Error::Off(call)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

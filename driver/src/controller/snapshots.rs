@@ -1,0 +1,92 @@
+//! CreateSnapshot, DeleteSnapshot and GetSnapshot.
+
+use std::sync::Arc;
+
+use hostloop_proto::csi;
+
+use super::{Controller, Error, Result, answer, lookup, parameters, topology};
+use crate::pool::{SnapshotId, SnapshotRecord, VolumeId};
+use crate::request;
+
+/// Whether a snapshot of this name is the one that is asked for ("Snapshot already exists but is
+/// incompatible").
+fn fits(existing: &SnapshotRecord, source: &VolumeId) -> std::result::Result<(), String> {
+    if existing.source != *source {
+        return Err(format!("is of volume {}", existing.source));
+    }
+    match &existing.group {
+        Some(group) => Err(format!("belongs to group {group}")),
+        None => Ok(()),
+    }
+}
+
+impl Controller {
+    /// CreateSnapshot: idempotent by name, and answered when the snapshot is complete.
+    pub fn create_snapshot(
+        &self,
+        req: csi::CreateSnapshotRequest,
+    ) -> Result<csi::CreateSnapshotResponse> {
+        let name = request::name("name", &req.name)?;
+        request::required("source_volume_id", &req.source_volume_id)?;
+        parameters::none(&req.parameters)?;
+        let ours = &self.config.topology;
+        if !topology::satisfied(req.accessibility_requirements.as_ref(), ours)? {
+            return Err(Error::ResourceExhausted(
+                "snapshots of this node are usable from none of the requisite topologies".into(),
+            ));
+        }
+        let record = self.snapshot_of(name, &req)?;
+        let mut snapshot = answer::snapshot(&record, ours);
+        if topology::names_one(req.accessibility_requirements.as_ref()) {
+            snapshot.accessible_topology.clear();
+        }
+        Ok(csi::CreateSnapshotResponse {
+            snapshot: Some(snapshot),
+        })
+    }
+
+    fn snapshot_of(
+        &self,
+        name: &str,
+        req: &csi::CreateSnapshotRequest,
+    ) -> Result<Arc<SnapshotRecord>> {
+        // A snapshot outlives its volume, and so does the answer to a repeated call.
+        let id: Option<VolumeId> = req.source_volume_id.parse().ok();
+        let existing = self.pools.snapshot_named(name);
+        let source = match (&existing, id) {
+            (Some(_), Some(id)) => id,
+            _ => self.volume("source_volume_id", &req.source_volume_id)?.id,
+        };
+        let Some(existing) = existing else {
+            return Ok(self.pools.create_snapshot(&source, name, &req.parameters)?);
+        };
+        fits(&existing, &source).map_err(|why| {
+            let name = lookup::shown(name);
+            Error::AlreadyExists(format!(
+                "snapshot {} has the name {name} already, and {why}",
+                existing.id
+            ))
+        })?;
+        Ok(existing)
+    }
+
+    /// DeleteSnapshot: what is gone, or was never ours, is deleted. What may be on another node is
+    /// not.
+    pub fn delete_snapshot(
+        &self,
+        req: csi::DeleteSnapshotRequest,
+    ) -> Result<csi::DeleteSnapshotResponse> {
+        if let Some(id) = lookup::id::<SnapshotId>("snapshot_id", &req.snapshot_id)? {
+            lookup::unless_gone(self.pools.delete_snapshot(&id))?;
+        }
+        Ok(csi::DeleteSnapshotResponse {})
+    }
+
+    /// GetSnapshot.
+    pub fn get_snapshot(&self, req: csi::GetSnapshotRequest) -> Result<csi::GetSnapshotResponse> {
+        let snapshot = self.snapshot("snapshot_id", &req.snapshot_id)?;
+        Ok(csi::GetSnapshotResponse {
+            snapshot: Some(answer::snapshot(&snapshot, &self.config.topology)),
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! CreateVolume, DeleteVolume, ControllerGetVolume and ValidateVolumeCapabilities.
+
+use std::sync::Arc;
+
+use hostloop_proto::csi;
+
+use super::{Controller, Error, Result, answer, lookup, size};
+use crate::pool::{NewVolume, VolumeHandle, VolumeRecord};
+use crate::request::invalid;
+use crate::sys::FsType;
+
+mod order;
+mod source;
+mod validate;
+
+use order::Order;
+use source::Origin;
+
+impl Controller {
+    /// CreateVolume: idempotent by name.
+    pub fn create_volume(
+        &self,
+        req: csi::CreateVolumeRequest,
+    ) -> Result<csi::CreateVolumeResponse> {
+        let order = Order::read(&req, &self.config)?;
+        let record = match self.pools.volume_named(&order.name) {
+            Some(existing) => {
+                order.fits(&existing).map_err(|why| {
+                    let name = lookup::shown(&order.name);
+                    Error::AlreadyExists(format!(
+                        "volume {} has the name {name} already, and {why}",
+                        existing.id
+                    ))
+                })?;
+                existing
+            }
+            None => self.make(order)?,
+        };
+        Ok(csi::CreateVolumeResponse {
+            volume: Some(answer::volume(&record, &self.config.topology)),
+        })
+    }
+
+    fn make(&self, order: Order) -> Result<Arc<VolumeRecord>> {
+        if !order.accessible {
+            return Err(Error::ResourceExhausted(
+                "volumes of this node are accessible from none of the requisite topologies"
+                    .to_owned(),
+            ));
+        }
+        let origin = order.source.map(|source| self.origin(source)).transpose()?;
+        let pool = self.pools.named(order.class.pool.as_deref())?;
+        let wanted = order
+            .wanted
+            .on_volume_with(origin.as_ref().and_then(Origin::fs));
+        if let Some(origin) = &origin {
+            origin.serves(&wanted)?;
+        }
+        if let Some(fs) = wanted.fs() {
+            self.require_tools(fs)?;
+        }
+        let inherited = origin.as_ref().map(|o| o.provisioning);
+        let settings = order.changes.create(inherited)?;
+        let bounds = size::Bounds {
+            filesystem: wanted.fs().map_or(0, FsType::minimum_bytes),
+            grown: wanted.fs().map_or(0, FsType::minimum_grown_bytes),
+            source: origin.as_ref().map(|o| o.bytes),
+            largest: self.pools.options().max_volume_bytes,
+        };
+        let capacity_bytes = size::create(order.range, bounds).map_err(Error::OutOfRange)?;
+        let new = NewVolume {
+            name: order.name,
+            capacity_bytes,
+            capabilities: wanted.into_all(),
+            parameters: order.parameters,
+            mutable_parameters: order.mutable_parameters,
+            settings,
+            mkfs_options: order.class.mkfs_options,
+            source: origin.map(|o| o.source),
+            inline: None,
+        };
+        Ok(self.pools.create_volume(&pool, new)?)
+    }
+
+    /// A filesystem whose tools are not installed is not offered.
+    fn require_tools(&self, fs: FsType) -> Result<()> {
+        match self.missing_tools(fs) {
+            None => Ok(()),
+            Some(why) => {
+                let why = format!("{fs} is not offered on this node: {why}");
+                Err(invalid("volume_capabilities", why).into())
+            }
+        }
+    }
+
+    /// Why a filesystem can't be made here, if it can't.
+    pub(super) fn missing_tools(&self, fs: FsType) -> Option<String> {
+        let offered = self.pools.kernel().filesystems();
+        let (_, state) = offered.into_iter().find(|(offered, _)| *offered == fs)?;
+        state.err()
+    }
+
+    /// DeleteVolume: what is gone, or was never ours, is deleted. What may be on another node is
+    /// not.
+    pub fn delete_volume(
+        &self,
+        req: csi::DeleteVolumeRequest,
+    ) -> Result<csi::DeleteVolumeResponse> {
+        let done = Ok(csi::DeleteVolumeResponse {});
+        let Some(handle) = lookup::id::<VolumeHandle>("volume_id", &req.volume_id)? else {
+            return done;
+        };
+        let Some(record) = lookup::unless_gone(self.pools.volume(&handle))? else {
+            return done;
+        };
+        if let (true, Some(node)) = (self.config.attach, record.publications.keys().next()) {
+            return Err(Error::FailedPrecondition(format!(
+                "volume {handle} is published to node {node}: unpublish it first"
+            )));
+        }
+        lookup::unless_gone(self.pools.delete_volume(&record.id))?;
+        done
+    }
+
+    /// ControllerGetVolume.
+    pub fn controller_get_volume(
+        &self,
+        req: csi::ControllerGetVolumeRequest,
+    ) -> Result<csi::ControllerGetVolumeResponse> {
+        use csi::controller_get_volume_response::VolumeStatus;
+        let record = self.volume("volume_id", &req.volume_id)?;
+        Ok(csi::ControllerGetVolumeResponse {
+            volume: Some(answer::volume(&record, &self.config.topology)),
+            status: Some(VolumeStatus {
+                published_node_ids: answer::nodes(&record),
+            }),
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! ValidateVolumeCapabilities: whether a volume is what an orchestrator believes it to be.
+
+use std::collections::BTreeMap;
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::validate_volume_capabilities_response::Confirmed;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+
+use super::super::capability::{Wanted, own_fs, unsupported};
+use super::super::parameters::{self, METADATA};
+use super::super::{Config, Controller, Result};
+use crate::pool::VolumeRecord;
+use crate::request::{Invalid, invalid};
+
+/// Prefix of what Kubernetes' provisioner adds to every volume's context.
+const PROVISIONER: &str = "storage.kubernetes.io/";
+
+impl Controller {
+    /// ValidateVolumeCapabilities.
+    pub fn validate_volume_capabilities(
+        &self,
+        req: csi::ValidateVolumeCapabilitiesRequest,
+    ) -> Result<csi::ValidateVolumeCapabilitiesResponse> {
+        let record = self.volume("volume_id", &req.volume_id)?;
+        complete(&req.volume_capabilities)?;
+        let message = differs(&req, &record, &self.config);
+        let confirmed = message.is_none().then_some(Confirmed {
+            volume_context: req.volume_context,
+            volume_capabilities: req.volume_capabilities,
+            parameters: req.parameters,
+            mutable_parameters: req.mutable_parameters,
+        });
+        Ok(csi::ValidateVolumeCapabilitiesResponse {
+            confirmed,
+            message: message.unwrap_or_default(),
+        })
+    }
+}
+
+/// What is missing in a capability is the caller's fault. What is unknown or unsupported is not:
+/// it is just not confirmed.
+fn complete(capabilities: &[csi::VolumeCapability]) -> std::result::Result<(), Invalid> {
+    const FIELD: &str = "volume_capabilities";
+    if capabilities.is_empty() {
+        return Err(invalid(FIELD, "is required"));
+    }
+    for (i, capability) in capabilities.iter().enumerate() {
+        if capability.access_type.is_none() {
+            return Err(invalid(format!("{FIELD}[{i}].access_type"), "is required"));
+        }
+        let mode = capability.access_mode.as_ref().map_or(0, |m| m.mode);
+        if mode == Mode::Unknown as i32 {
+            return Err(invalid(format!("{FIELD}[{i}].access_mode"), "is required"));
+        }
+    }
+    Ok(())
+}
+
+/// What is not as the request has it, in words.
+fn differs(
+    req: &csi::ValidateVolumeCapabilitiesRequest,
+    record: &VolumeRecord,
+    config: &Config,
+) -> Option<String> {
+    let rules = &config.capabilities;
+    let wanted = match Wanted::read("volume_capabilities", &req.volume_capabilities, rules) {
+        Ok(wanted) => wanted.on_volume_with(own_fs(record)),
+        Err(e) => return Some(e.to_string()),
+    };
+    if let Some(why) = wanted
+        .into_all()
+        .iter()
+        .find_map(|c| unsupported(record, c))
+    {
+        return Some(format!("volume_capabilities: {why}"));
+    }
+    // No volume of ours has a context of its own.
+    if let Some(key) = foreign_key(&req.volume_context) {
+        return Some(format!("volume_context: the volume has no {key:?}"));
+    }
+    if !req.parameters.is_empty() && !parameters::same(&req.parameters, &record.parameters) {
+        return Some("parameters: the volume was made with others".to_owned());
+    }
+    let changes = match parameters::mutable(&req.mutable_parameters, &config.mutable_parameters) {
+        Ok(changes) => changes,
+        Err(e) => return Some(e.to_string()),
+    };
+    match changes.modify(&record.settings) {
+        Ok(settings) if settings == record.settings => None,
+        Ok(_) => Some("mutable_parameters: the volume has others now".to_owned()),
+        Err(e) => Some(e.to_string()),
+    }
+}
+
+fn foreign_key(context: &BTreeMap<String, String>) -> Option<&String> {
+    let added = |key: &str| key.starts_with(PROVISIONER) || key.starts_with(METADATA);
+    context.keys().find(|key| !added(key))
+}
