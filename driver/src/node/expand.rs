@@ -1,0 +1,255 @@
+//! NodeExpandVolume: the loop device and the filesystem follow the image, in use or not.
+
+use std::path::{Path, PathBuf};
+
+use hostloop_proto::csi;
+
+use super::attach;
+use super::capability::word;
+use super::view::{Found, View};
+use super::{Error, Node, Result};
+use crate::pool::{Access, VolumeRecord};
+use crate::request::{self, Invalid, Range, invalid};
+use crate::sys::{FsType, Kernel, LoopDevice, file_id};
+
+/// The least that the kernel resizes a btrfs to, in bytes, whatever it had before.
+const BTRFS_LEAST: u64 = 256 << 20;
+
+/// What is at a volume's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Its filesystem.
+    Mount(FsType),
+    /// Its device, or where its device is staged.
+    Block,
+}
+
+/// The size to expand to: what is asked for, which is at most `max`, or what the volume has. It
+/// never shrinks.
+fn target_bytes(range: &Range, now: u64, max: Option<u64>) -> Result<u64> {
+    if let Some(max) = max.filter(|max| range.required > *max) {
+        return Err(Error::OutOfRange(format!(
+            "{} bytes are asked for, and this node allows a volume {max} \
+             (--max-volume-size-node)",
+            range.required
+        )));
+    }
+    let size = range.size(now);
+    size.filter(|size| range.allows(*size)).ok_or_else(|| {
+        Error::OutOfRange(format!(
+            "the volume has {now} bytes and does not shrink, at least {} are asked for and at \
+             most {}",
+            range.required,
+            range.limit.map_or("any".to_owned(), |l| l.to_string())
+        ))
+    })
+}
+
+/// The capability of a request must be what is at its path ("Exceeds capabilities").
+fn matches_path(asked: &Access, at: At) -> std::result::Result<(), Invalid> {
+    match (asked, at) {
+        (Access::Block, At::Block) | (Access::Mount { .. }, At::Mount(_)) => Ok(()),
+        _ => Err(invalid(
+            "volume_capability",
+            format!("is {}, which the volume is not at this path", word(asked)),
+        )),
+    }
+}
+
+/// Whether a filesystem that is mounted can be grown to a size, by this process.
+fn growable(kernel: &dyn Kernel, fs: FsType, bytes: u64) -> Result<()> {
+    if fs == FsType::Btrfs && bytes < BTRFS_LEAST {
+        return Err(Error::OutOfRange(format!(
+            "btrfs grows to {BTRFS_LEAST} bytes at least, not to {bytes}"
+        )));
+    }
+    if !kernel.grows_mounted(fs) {
+        return Err(Error::FailedPrecondition(format!(
+            "the driver may not grow a mounted {fs} (it lacks CAP_SYS_RESOURCE); it grows when the \
+             volume is staged next"
+        )));
+    }
+    Ok(())
+}
+
+impl Node {
+    pub(super) fn expand(&self, req: &csi::NodeExpandVolumeRequest) -> Result<u64> {
+        if !self.config.expansion {
+            return Err(Error::Off("NodeExpandVolume"));
+        }
+        let id = request::required("volume_id", &req.volume_id)?;
+        request::required("volume_path", &req.volume_path)?;
+        let range = request::range("capacity_range", req.capacity_range.as_ref())?;
+        let record = self.volume(id)?;
+        let (path, at) = self.expandable(&record, req)?;
+        if let Some(value) = &req.volume_capability {
+            let asked = self.asked(Some(value))?.of(&record);
+            let asked = asked.map_err(|e| invalid("volume_capability", e.to_string()))?;
+            matches_path(&asked.access, at)?;
+        }
+        let size = target_bytes(&range, record.capacity_bytes, self.config.max_volume_bytes)?;
+        let mut record = record;
+        if size > record.capacity_bytes {
+            // Without a controller's half, this is the half that makes the room.
+            if let At::Mount(fs) = at {
+                growable(self.pools.kernel().as_ref(), fs, size)?;
+            }
+            record = self.pools.expand_volume(&record.id, size)?;
+        }
+        self.grow(&record, &path, at)
+            .map_err(|error| self.explain_full(&record, error))?;
+        Ok(record.capacity_bytes)
+    }
+
+    /// The volume must be at the path of the request.
+    fn expandable(
+        &self,
+        record: &VolumeRecord,
+        req: &csi::NodeExpandVolumeRequest,
+    ) -> Result<(PathBuf, At)> {
+        let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
+        let path = super::stats::place(&req.volume_path).ok_or_else(not_there)?;
+        let owner = self.owner(record)?;
+        let view = View::take(self.pools.kernel().as_ref(), &owner)?;
+        let staged_block = record
+            .stage
+            .as_ref()
+            .is_some_and(|s| s.path == path && s.capability.access == Access::Block);
+        let fs = |path: &Path| FsType::parse(&view.mount_at(path)?.fs_type);
+        let at = match view.at(&path)? {
+            Found::Filesystem { .. } => At::Mount(fs(&path).ok_or_else(not_there)?),
+            Found::Device { .. } => At::Block,
+            Found::Nothing if staged_block && view.own().next().is_some() => At::Block,
+            _ => return Err(not_there()),
+        };
+        Ok((path, at))
+    }
+
+    fn grow(&self, record: &VolumeRecord, path: &Path, at: At) -> Result<()> {
+        let kernel = self.pools.kernel().as_ref();
+        let (image, owner) = self.image(record)?;
+        self.thaw(record, &owner, path)?;
+        let view = View::take(kernel, &owner)?;
+        let mut devices = Vec::new();
+        for own in view.own() {
+            let device = kernel.loop_open(own.minor, file_id(&image)?)?;
+            attach::follow_size(kernel, &device, &image)?;
+            devices.push(device);
+        }
+        for over in view.read_only() {
+            kernel.loop_grow(&kernel.loop_open(over.minor, over.backing)?)?;
+        }
+        let At::Mount(fs) = at else {
+            return Ok(());
+        };
+        let entry = view.whole_mount(path).ok_or_else(|| {
+            Error::FailedPrecondition(format!(
+                "the filesystem at {} is read-only and can't grow",
+                path.display()
+            ))
+        })?;
+        let device = devices.iter().find(|d| Some(d.minor) == entry.loop_minor());
+        match device {
+            Some(device) => grow_mounted(kernel, device, &entry.mount_point, fs),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Grows a filesystem that is smaller than its device.
+pub(super) fn grow_mounted(
+    kernel: &dyn Kernel,
+    device: &LoopDevice,
+    mounted_at: &Path,
+    fs: FsType,
+) -> Result<()> {
+    let Some(info) = kernel.loop_info(device.minor)? else {
+        return Ok(());
+    };
+    if kernel.fs_size(mounted_at, &device.path(), fs)? >= info.size_bytes {
+        return Ok(());
+    }
+    growable(kernel, fs, info.size_bytes)?;
+    Ok(kernel.grow(&device.path(), mounted_at, fs)?)
+}
+
+/// The same for a volume that is being staged, where what can't grow now may do so later.
+pub(super) fn grow_if_possible(
+    kernel: &dyn Kernel,
+    device: &LoopDevice,
+    mounted_at: &Path,
+    fs: FsType,
+) -> Result<()> {
+    match grow_mounted(kernel, device, mounted_at, fs) {
+        Err(error @ (Error::OutOfRange(_) | Error::FailedPrecondition(_))) => {
+            let path = mounted_at.display();
+            tracing::warn!(staging_target_path = %path, %error, "smaller than its volume");
+            Ok(())
+        }
+        grown => grown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expands_to_what_is_asked_for_and_never_shrinks() {
+        const GI: u64 = 1 << 30;
+        let range = |required, limit| Range { required, limit };
+        // range, size now → size, or out of range
+        let table = [
+            (range(0, None), GI, Some(GI)),
+            (range(GI, None), GI, Some(GI)),
+            (range(GI / 2, None), GI, Some(GI)),
+            (range(2 * GI, None), GI, Some(2 * GI)),
+            (range(GI + 1, None), GI, Some(GI + 4096)),
+            (range(GI + 1, Some(GI + 2)), GI, None),
+            (range(2 * GI, Some(2 * GI)), GI, Some(2 * GI)),
+            (range(0, Some(GI / 2)), GI, None),
+            (range(u64::MAX, None), GI, None),
+        ];
+        for (range, now, expected) in table {
+            match (target_bytes(&range, now, None), expected) {
+                (Ok(got), Some(expected)) => assert_eq!(got, expected, "{range:?}"),
+                (Err(Error::OutOfRange(_)), None) => {}
+                (got, expected) => panic!("{range:?} of {now}: {got:?}, not {expected:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn no_more_than_the_node_allows_is_asked_for() {
+        const GI: u64 = 1 << 30;
+        let asked = |required, now| {
+            let range = Range {
+                required,
+                limit: None,
+            };
+            target_bytes(&range, now, Some(GI)).ok()
+        };
+        assert_eq!(asked(GI, 4096), Some(GI));
+        assert_eq!(asked(GI + 1, 4096), None);
+        // A volume that is larger already is what it is.
+        assert_eq!(asked(0, 2 * GI), Some(2 * GI));
+    }
+
+    #[test]
+    fn the_capability_is_that_of_the_path() {
+        let mount = Access::Mount {
+            fs: FsType::Ext4,
+            flags: Vec::new(),
+            group: None,
+        };
+        let table = [
+            (&Access::Block, At::Block, true),
+            (&Access::Block, At::Mount(FsType::Xfs), false),
+            (&mount, At::Mount(FsType::Ext4), true),
+            (&mount, At::Block, false),
+        ];
+        for (asked, at, fits) in table {
+            assert_eq!(matches_path(asked, at).is_ok(), fits, "{asked:?} {at:?}");
+        }
+    }
+}

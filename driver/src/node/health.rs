@@ -1,0 +1,96 @@
+//! NodeGetVolumeHealth and NodeGetStorageHealth: what [`crate::health`] knows of volumes and
+//! pools, and what is at the paths of the request.
+
+use std::path::{Path, PathBuf};
+
+use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
+use hostloop_proto::csi::{self, VolumeHealthErrorType};
+
+use super::view::{Found, View};
+use super::{Node, Result, paths};
+use crate::health::{self, Condition};
+use crate::pool::{Access, VolumeRecord};
+use crate::request;
+
+/// A path of a health request; where it is not given, nothing is looked at.
+fn optional(field: &str, value: &str) -> Result<Option<PathBuf>> {
+    match value {
+        "" => Ok(None),
+        given => paths::place(&request::path(field, given)?).map(Some),
+    }
+}
+
+/// What it means that something is, or is not, where the volume was published.
+fn at_target(found: &Found, target: &Path) -> Option<Condition> {
+    let path = target.display();
+    let (reason, message) = match found {
+        Found::Filesystem { .. } | Found::Device { .. } => return None,
+        Found::Nothing => ("NotPublished", format!("nothing is mounted at {path}")),
+        Found::Stale => (
+            "DeviceLost",
+            format!("{path} is bound to a loop device that lost the volume"),
+        ),
+        Found::Foreign(what) => (
+            "ForeignMount",
+            format!("{what} is mounted at {path}, which is not this volume"),
+        ),
+    };
+    Some(Condition {
+        status: VolumeHealthErrorType::Inaccessible,
+        reason,
+        message,
+    })
+}
+
+/// The same for the staging path, where a block volume shows nothing.
+fn at_staging(found: &Found, staging: &Path, record: &VolumeRecord) -> Option<Condition> {
+    let path = staging.display();
+    let stage = record.stage.as_ref();
+    let (reason, message) = match (found, stage) {
+        (Found::Filesystem { .. }, _) => return None,
+        (Found::Nothing, Some(stage)) if stage.capability.access == Access::Block => return None,
+        (Found::Nothing, _) => ("NotStaged", format!("nothing is mounted at {path}")),
+        (Found::Foreign(what), _) => (
+            "ForeignStagingMount",
+            format!("{what} is mounted at {path}, which is not this volume"),
+        ),
+        (Found::Device { .. } | Found::Stale, _) => (
+            "ForeignStagingMount",
+            format!("a device node is bound at {path}"),
+        ),
+    };
+    Some(Condition {
+        status: VolumeHealthErrorType::Inaccessible,
+        reason,
+        message,
+    })
+}
+
+impl Node {
+    pub(super) fn volume_health(
+        &self,
+        req: &csi::NodeGetVolumeHealthRequest,
+    ) -> Result<csi::VolumeHealth> {
+        let id = request::required("volume_id", &req.volume_id)?;
+        let target = optional("volume_publish_path", &req.volume_publish_path)?;
+        let staging = optional("staging_target_path", &req.staging_target_path)?;
+        let record = self.volume(id)?;
+        let mut entries = health::volume(&self.pools, &record);
+        if target.is_some() || staging.is_some() {
+            let view = View::take(self.pools.kernel().as_ref(), &self.owner(&record)?)?;
+            let mut conditions = Vec::new();
+            if let Some(target) = target {
+                conditions.extend(at_target(&view.at(&target)?, &target));
+            }
+            if let Some(staging) = staging {
+                conditions.extend(at_staging(&view.at(&staging)?, &staging, &record));
+            }
+            entries.extend(health::entries(conditions));
+        }
+        Ok(health::message(id, entries))
+    }
+
+    pub(super) fn storage_health(&self) -> Vec<StorageBackendHealth> {
+        health::backends(&health::storage(&self.pools))
+    }
+}

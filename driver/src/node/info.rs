@@ -1,0 +1,116 @@
+//! NodeGetInfo and NodeGetCapabilities: pure, from the command line's settings.
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::node_service_capability::rpc::Type;
+use hostloop_proto::csi::node_service_capability::{self, Rpc};
+
+use super::Config;
+
+/// Who this node is, and what it can reach.
+pub(super) fn info(config: &Config) -> csi::NodeGetInfoResponse {
+    csi::NodeGetInfoResponse {
+        node_id: config.node_id.clone(),
+        max_volumes_per_node: i64::try_from(config.max_volumes).unwrap_or(i64::MAX),
+        accessible_topology: config.report_topology.then(|| csi::Topology {
+            segments: config.topology.clone(),
+        }),
+    }
+}
+
+/// What of the node service is served.
+pub(super) fn capabilities(config: &Config) -> Vec<csi::NodeServiceCapability> {
+    let served = [
+        (Type::StageUnstageVolume, true),
+        (Type::GetVolumeStats, true),
+        (Type::ExpandVolume, config.expansion),
+        (Type::SingleNodeMultiWriter, true),
+        (Type::VolumeMountGroup, config.capabilities.mount_group),
+        (Type::GetVolumeHealth, true),
+        (Type::GetStorageHealth, true),
+    ];
+    served
+        .into_iter()
+        .filter(|(_, on)| *on)
+        .map(|(kind, _)| csi::NodeServiceCapability {
+            r#type: Some(node_service_capability::Type::Rpc(Rpc {
+                r#type: kind.into(),
+            })),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::CapabilityRules;
+    use crate::sys::FsType;
+
+    fn config() -> Config {
+        Config {
+            node_id: "n1".to_owned(),
+            topology: [("topology.example/node".to_owned(), "n1".to_owned())].into(),
+            max_volumes: 0,
+            report_topology: true,
+            expansion: true,
+            max_volume_bytes: None,
+            check_lifecycle: false,
+            capabilities: CapabilityRules {
+                default_fs: FsType::Ext4,
+                reject_multi_node: false,
+                mount_group: false,
+            },
+            default_inline_bytes: 1 << 30,
+        }
+    }
+
+    fn served(config: &Config) -> Vec<Type> {
+        let kinds = capabilities(config).into_iter().map(|c| match c.r#type {
+            Some(node_service_capability::Type::Rpc(rpc)) => rpc.r#type(),
+            None => Type::Unknown,
+        });
+        kinds.collect()
+    }
+
+    #[test]
+    fn capabilities_follow_the_switches() {
+        let always = [
+            Type::StageUnstageVolume,
+            Type::GetVolumeStats,
+            Type::SingleNodeMultiWriter,
+            Type::GetVolumeHealth,
+            Type::GetStorageHealth,
+        ];
+        for (expansion, mount_group) in [(false, false), (true, false), (false, true), (true, true)]
+        {
+            let mut config = config();
+            config.expansion = expansion;
+            config.capabilities.mount_group = mount_group;
+            let served = served(&config);
+            assert!(
+                always.iter().all(|kind| served.contains(kind)),
+                "{served:?}"
+            );
+            assert_eq!(served.contains(&Type::ExpandVolume), expansion);
+            assert_eq!(served.contains(&Type::VolumeMountGroup), mount_group);
+            let more = usize::from(expansion) + usize::from(mount_group);
+            assert_eq!(served.len(), always.len() + more, "{served:?}");
+        }
+    }
+
+    #[test]
+    fn info_tells_node_limit_and_topology() {
+        let mut config = config();
+        let told = info(&config);
+        assert_eq!(
+            (told.node_id.as_str(), told.max_volumes_per_node),
+            ("n1", 0)
+        );
+        let topology = told.accessible_topology.expect("is reported by default");
+        assert_eq!(topology.segments["topology.example/node"], "n1");
+        config.report_topology = false;
+        config.max_volumes = u64::MAX;
+        let told = info(&config);
+        assert_eq!(told.accessible_topology, None);
+        assert_eq!(told.max_volumes_per_node, i64::MAX, "never negative");
+    }
+}

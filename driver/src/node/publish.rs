@@ -1,0 +1,209 @@
+//! NodePublishVolume: a staged volume at a pod's path. The kernel says where it is already.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hostloop_proto::csi;
+
+use super::capability::{self, Publish, Published};
+use super::stage::already;
+use super::unstage::foreign;
+use super::view::{Found, View};
+use super::{Error, Node, Result, group, paths};
+use crate::pool::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
+use crate::request;
+use crate::sys::loop_path;
+
+/// Kubelet's word for an inline volume, in `volume_context` (with podInfoOnMount).
+const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
+
+/// A publication that is asked for.
+pub(super) struct Wanted {
+    /// Where, as the mount table shows it.
+    pub(super) target: PathBuf,
+    /// As what.
+    pub(super) capability: Capability,
+    /// Nothing can be written there.
+    pub(super) read_only: bool,
+}
+
+/// Whether a request is about an inline volume: kubelet's handle says so, whether it passes pod
+/// information or not.
+fn is_inline(volume_id: &str, context: &BTreeMap<String, String>) -> Result<bool> {
+    let inline = matches!(volume_id.parse(), Ok(VolumeHandle::Inline(_)));
+    if context.get(EPHEMERAL).is_some_and(|v| v == "true") && !inline {
+        let why = "is no handle of an inline volume (\"csi-\" and 64 hex digits)";
+        return Err(request::invalid("volume_id", why).into());
+    }
+    Ok(inline)
+}
+
+/// The staging a publication stands on.
+///
+/// Kubelet stages a block volume below the name of one PV and publishes it for each PV that has
+/// the same volume below its own, with nothing at any of these paths; so there, a sibling will do.
+fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
+    let not_staged = |why: String| {
+        Error::FailedPrecondition(format!(
+            "volume {} is not staged at {}{why}: NodeStageVolume comes first",
+            record.id,
+            path.display()
+        ))
+    };
+    let Some(stage) = &record.stage else {
+        return Err(not_staged(String::new()));
+    };
+    if stage.minor.is_none() {
+        return Err(not_staged(" yet".to_owned()));
+    }
+    let sibling = stage.capability.access == Access::Block && stage.path.parent() == path.parent();
+    match stage.path == path || sibling {
+        true => Ok(stage),
+        false => Err(not_staged(format!(", but at {}", stage.path.display()))),
+    }
+}
+
+impl Node {
+    pub(super) fn publish(&self, req: &csi::NodePublishVolumeRequest) -> Result<()> {
+        let id = request::required("volume_id", &req.volume_id)?;
+        let target = request::path("target_path", &req.target_path)?;
+        let asked = self.asked(req.volume_capability.as_ref())?;
+        let target = paths::place(&target)?;
+        if is_inline(id, &req.volume_context)? {
+            return self.publish_inline(req, target, asked);
+        }
+        if req.staging_target_path.is_empty() {
+            return Err(Error::FailedPrecondition(
+                "staging_target_path is required: NodeStageVolume comes first".to_owned(),
+            ));
+        }
+        let staged_at = request::path("staging_target_path", &req.staging_target_path)?;
+        let record = self.volume(id)?;
+        let capability = match asked.of(&record) {
+            Err(error) if self.is_at(&record, &target)? => return Err(already(error)),
+            capability => capability?,
+        };
+        self.check_lifecycle(&record)?;
+        let stage = staging(&record, &paths::place(&staged_at)?)?;
+        if target == stage.path {
+            return Err(paths::wrong(&target, "is where the volume is staged"));
+        }
+        let publication = record.publications.get(&self.config.node_id);
+        let wanted = Wanted {
+            target,
+            read_only: req.readonly
+                || capability.mode.is_read_only()
+                || publication.is_some_and(|p| p.readonly),
+            capability,
+        };
+        let done = match &wanted.capability.access {
+            Access::Block => self.publish_block(&record, stage, &wanted),
+            Access::Mount { group, .. } => self.publish_mount(&record, stage, &wanted, *group),
+        };
+        done.map_err(|error| self.explain_full(&record, error))
+    }
+
+    fn is_at(&self, record: &VolumeRecord, target: &Path) -> Result<bool> {
+        let view = View::take(self.pools.kernel().as_ref(), &self.owner(record)?)?;
+        let found = view.at(target)?;
+        Ok(matches!(
+            found,
+            Found::Filesystem { .. } | Found::Device { .. }
+        ))
+    }
+
+    /// What is to be done, given what is at the target and elsewhere.
+    fn judge(&self, view: &View<'_>, stage: &Stage, wanted: &Wanted) -> Result<Publish> {
+        let here = match view.at(&wanted.target)? {
+            Found::Nothing => None,
+            Found::Filesystem { read_only, .. } | Found::Device { read_only, .. } => {
+                Some(read_only)
+            }
+            Found::Stale => {
+                let why = "a loop device that is gone is bound here; unpublish it first";
+                return Err(paths::wrong(&wanted.target, why));
+            }
+            Found::Foreign(what) => return Err(foreign(&wanted.target, &what)),
+        };
+        let targets = view.targets(stage)?;
+        let published = Published {
+            here,
+            elsewhere: targets.iter().any(|path| *path != wanted.target),
+        };
+        capability::decide(
+            &stage.capability,
+            &wanted.capability,
+            wanted.read_only,
+            published,
+        )
+    }
+
+    fn publish_mount(
+        &self,
+        record: &VolumeRecord,
+        stage: &Stage,
+        wanted: &Wanted,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        let kernel = self.pools.kernel().as_ref();
+        let view = View::take(kernel, &self.owner(record)?)?;
+        let decided = self.judge(&view, stage, wanted)?;
+        if view.mount_at(&stage.path).is_none() {
+            return Err(Error::FailedPrecondition(format!(
+                "volume {} is not mounted at {} any more: stage it again",
+                record.id,
+                stage.path.display()
+            )));
+        }
+        if decided == Publish::Bind {
+            let made = paths::make_directory(&wanted.target)?;
+            kernel
+                .bind(&stage.path, &wanted.target, wanted.read_only)
+                .inspect_err(|_| self.give_up(record, &wanted.target, made))?;
+        }
+        match gid {
+            Some(gid) if !wanted.read_only => group::give(&wanted.target, gid),
+            _ => Ok(()),
+        }
+    }
+
+    fn publish_block(&self, record: &VolumeRecord, stage: &Stage, wanted: &Wanted) -> Result<()> {
+        let kernel = self.pools.kernel().as_ref();
+        let view = View::take(kernel, &self.owner(record)?)?;
+        let decided = self.judge(&view, stage, wanted)?;
+        let Some(own) = view.own().next() else {
+            return Err(Error::FailedPrecondition(format!(
+                "volume {} has lost its loop device: stage it again",
+                record.id
+            )));
+        };
+        if decided == Publish::Done {
+            return Ok(());
+        }
+        let made = paths::make_file(&wanted.target)?;
+        let bound = match wanted.read_only {
+            false => Ok(own.minor),
+            // A read-only bind of a device node would still take writes.
+            true => self.read_only_device(record, &view, own, &wanted.target),
+        };
+        let bound = bound.and_then(|minor| {
+            let node = loop_path(minor);
+            Ok(kernel.bind(&node, &wanted.target, wanted.read_only)?)
+        });
+        bound.inspect_err(|_| self.give_up(record, &wanted.target, made))
+    }
+
+    /// Takes back what a failed publication did at its target. While something is still bound
+    /// there, a read-only device stays below it: without, it would be a bind of somebody else's
+    /// next device.
+    fn give_up(&self, record: &VolumeRecord, target: &Path, made: bool) {
+        let taken_back = self.owner(record).and_then(|owner| {
+            self.clear(&owner, target).map(drop)?;
+            self.give_up_read_only(record, target)?;
+            if made { paths::remove(target) } else { Ok(()) }
+        });
+        if let Err(error) = taken_back {
+            tracing::warn!(target_path = %target.display(), %error, "a failed publication left it");
+        }
+    }
+}

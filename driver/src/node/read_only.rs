@@ -1,0 +1,107 @@
+//! Read-only publications of a block volume: a second loop device, attached read-only over the
+//! volume's, because a device node that is bound read-only still takes writes.
+
+use std::path::Path;
+
+use super::view::View;
+use super::{Error, Node, Result, attach};
+use crate::pool::{VolumeHandle, VolumeRecord};
+use crate::sys::{self, LoopInfo, LoopSpec};
+
+/// How many minors are tried before giving up: others take loop devices at the same time.
+const ATTEMPTS: usize = 16;
+
+impl Node {
+    /// The read-only device for a target. The record names its minor before it is attached, so a
+    /// driver that dies in between finds it again.
+    pub(super) fn read_only_device(
+        &self,
+        record: &VolumeRecord,
+        view: &View<'_>,
+        own: &LoopInfo,
+        target: &Path,
+    ) -> Result<u32> {
+        let kernel = self.pools.kernel().as_ref();
+        let recorded = record
+            .stage
+            .as_ref()
+            .and_then(|s| s.read_only_loops.get(target));
+        if let Some(info) = view.read_only().find(|l| Some(&l.minor) == recorded) {
+            return Ok(info.minor);
+        }
+        let below = kernel.loop_open(own.minor, own.backing)?;
+        for minor in view.free_minors().take(ATTEMPTS) {
+            self.record_read_only(record, target, minor)?;
+            let attached = kernel.loop_attach(&LoopSpec {
+                backing: &below.file,
+                label: &format!("{} ro", record.id),
+                read_only: true,
+                direct_io: record.settings.direct_io,
+                autoclear: false,
+                minor: Some(minor),
+            });
+            match attached {
+                Err(sys::Error::Busy { .. }) => continue,
+                Err(other) => return Err(other.into()),
+                Ok(device) => {
+                    kernel.loop_set_read_ahead(&device, attach::read_ahead_kib(record))?;
+                    return Ok(minor);
+                }
+            }
+        }
+        Err(Error::FailedPrecondition(
+            "others took every free loop device; try again".to_owned(),
+        ))
+    }
+
+    /// Detaches the read-only device of a target, and forgets it.
+    pub(super) fn drop_read_only(
+        &self,
+        record: &VolumeRecord,
+        view: &View<'_>,
+        target: &Path,
+    ) -> Result<()> {
+        let recorded = record
+            .stage
+            .as_ref()
+            .and_then(|s| s.read_only_loops.get(target));
+        let Some(minor) = recorded else {
+            return Ok(());
+        };
+        if let Some(info) = view.read_only().find(|l| l.minor == *minor) {
+            detach(self.pools.kernel().as_ref(), info)?;
+        }
+        self.clear_record(&record.id, |r| {
+            if let Some(stage) = &mut r.stage {
+                stage.read_only_loops.remove(target);
+            }
+        })
+    }
+
+    /// The same after a publication that failed, of which the record may know more by now.
+    pub(super) fn give_up_read_only(&self, record: &VolumeRecord, target: &Path) -> Result<()> {
+        let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
+        let view = View::take(self.pools.kernel().as_ref(), &self.owner(&record)?)?;
+        self.drop_read_only(&record, &view, target)
+    }
+
+    fn record_read_only(&self, record: &VolumeRecord, target: &Path, minor: u32) -> Result<()> {
+        self.pools.update_volume(&record.id, |r| {
+            if let Some(stage) = &mut r.stage {
+                stage.read_only_loops.insert(target.to_owned(), minor);
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Detaches a device, or says that it is held.
+pub(super) fn detach(kernel: &dyn sys::Kernel, info: &LoopInfo) -> Result<()> {
+    match attach::detach(kernel, info.minor, info.backing)? {
+        true => Ok(()),
+        false => Err(Error::FailedPrecondition(format!(
+            "{} is still held open",
+            attach::names([info])
+        ))),
+    }
+}

@@ -1,0 +1,268 @@
+//! NodeStageVolume: from an image to a mounted filesystem, or to an attached device.
+//!
+//! The record says "staged here, for this" before the first effect and until after the last of
+//! unstaging, and the kernel says how far it really got. A staging of which the kernel shows
+//! nothing (the driver died, the node was restarted) is a leftover, and gives way.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hostloop_proto::csi;
+
+use super::attach::{self, Purpose};
+use super::capability::Asked;
+use super::mounting::Mounting;
+use super::unstage::foreign;
+use super::view::{Found, Owner, View};
+use super::{Error, Node, Result, paths};
+use crate::pool::{Access, Capability, Format, Stage, VolumeRecord};
+use crate::request;
+use crate::sys::{self, file};
+
+/// A staging that is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    /// Where, as the mount table shows it.
+    pub(super) path: PathBuf,
+    /// For what.
+    pub(super) capability: Capability,
+    /// Mounted read-only, superblock and all.
+    pub(super) read_only: bool,
+}
+
+/// What to do about a request to stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Go {
+    /// Everything.
+    Begin,
+    /// It is in place; what can follow a mount may be missing.
+    Finish,
+}
+
+/// What the kernel shows of a volume that is to be staged.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    /// A loop device is over its image.
+    attached: bool,
+    /// Where its filesystem is mounted.
+    mounted_at: Vec<PathBuf>,
+}
+
+/// Judges a request by what was staged before, as far as the kernel still shows it. A repeated
+/// request is known by volume, path and capability, not by `volume_context`.
+fn judge(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<Go> {
+    let mounted = |path: &Path| seen.mounted_at.iter().any(|p| p == path);
+    let in_place = |stage: &&Stage| match stage.capability.access {
+        Access::Block => seen.attached,
+        Access::Mount { .. } => mounted(&stage.path),
+    };
+    let elsewhere = |path: &Path| {
+        Err(Error::FailedPrecondition(format!(
+            "the volume is at {} already; unstage or unpublish it there first",
+            path.display()
+        )))
+    };
+    if let Some(stage) = stage.filter(in_place) {
+        return match stage.path == wanted.path {
+            false => elsewhere(&stage.path),
+            true if stage.capability != wanted.capability => Err(Error::AlreadyExists(
+                "staged at this path already, for another use".to_owned(),
+            )),
+            true => Ok(Go::Finish),
+        };
+    }
+    match (&wanted.capability.access, seen.mounted_at.first()) {
+        (Access::Mount { .. }, Some(_)) if mounted(&wanted.path) => Ok(Go::Finish),
+        (_, Some(path)) => elsewhere(path),
+        (_, None) => Ok(Go::Begin),
+    }
+}
+
+/// What a volume was not made for, it is not there for either: of the two answers the
+/// specification has for that, the one for a path where the volume already is.
+pub(super) fn already(error: Error) -> Error {
+    match error {
+        Error::FailedPrecondition(why) => {
+            Error::AlreadyExists(format!("at this path already, for another use: {why}"))
+        }
+        other => other,
+    }
+}
+
+impl Node {
+    pub(super) fn stage(&self, req: &csi::NodeStageVolumeRequest) -> Result<()> {
+        let id = request::required("volume_id", &req.volume_id)?;
+        let path = request::path("staging_target_path", &req.staging_target_path)?;
+        let asked = self.asked(req.volume_capability.as_ref())?;
+        let record = self.volume(id)?;
+        let path = paths::place(&path)?;
+        let here = |stage: &Stage| stage.path == path;
+        let capability = match record.stage.as_ref().is_some_and(here) {
+            false => asked.of(&record)?,
+            true => asked.of(&record).map_err(already)?,
+        };
+        self.check_lifecycle(&record)?;
+        let wanted = Wanted {
+            path,
+            capability,
+            read_only: false,
+        };
+        self.stage_at(&record, &wanted)
+    }
+
+    /// A capability of a request.
+    pub(super) fn asked(&self, value: Option<&csi::VolumeCapability>) -> Result<Asked> {
+        Ok(Asked::read(
+            "volume_capability",
+            value,
+            &self.config.capabilities,
+        )?)
+    }
+
+    /// Stages a volume, or finishes what was begun.
+    pub(super) fn stage_at(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
+        let kernel = self.pools.kernel().as_ref();
+        let (image, owner) = self.image(record)?;
+        let view = View::take(kernel, &owner)?;
+        let seen = Seen {
+            attached: view.own().next().is_some(),
+            mounted_at: view.mounts().map(|e| e.mount_point.clone()).collect(),
+        };
+        let go = judge(record.stage.as_ref(), &seen, wanted)?;
+        if go == Go::Begin && wanted.capability.access != Access::Block {
+            // Before anything is written down: a path that won't do changes nothing.
+            if let Found::Foreign(what) = view.at(&wanted.path)? {
+                return Err(foreign(&wanted.path, &what));
+            }
+            paths::directory(&wanted.path)?;
+        }
+        // What an attached device may still have in its cache, the file does not tell.
+        let blank = !seen.attached && !file::has_data(&image)?;
+        let intended = self.intend(record, wanted, go, blank)?;
+        let done = match wanted.capability.access {
+            Access::Block => self.stage_block(&intended, &image, &view),
+            Access::Mount { fs, .. } => {
+                let mounting = Mounting {
+                    node: self,
+                    record: &intended,
+                    image: &image,
+                    owner: &owner,
+                    view: &view,
+                    wanted,
+                    fs,
+                    blank,
+                };
+                match go {
+                    Go::Begin => mounting.begin(),
+                    Go::Finish => mounting.finish(),
+                }
+            }
+        };
+        done.map_err(|error| {
+            if go == Go::Begin {
+                self.undo(record, &owner, wanted);
+            }
+            self.explain_full(record, error)
+        })
+    }
+
+    /// Writes down what is about to happen. A volume that is handed out as a device is the user's
+    /// from here on, and is never formatted. One that was never formatted and is `blank` for
+    /// certain is going to be, and one write says both.
+    fn intend(
+        &self,
+        record: &VolumeRecord,
+        wanted: &Wanted,
+        go: Go,
+        blank: bool,
+    ) -> Result<Arc<VolumeRecord>> {
+        let raw = wanted.capability.access == Access::Block;
+        let same =
+            |stage: &&Stage| stage.path == wanted.path && stage.capability == wanted.capability;
+        let known = record.stage.as_ref().filter(same);
+        let mut stage = known.cloned().unwrap_or_else(|| Stage {
+            path: wanted.path.clone(),
+            capability: wanted.capability.clone(),
+            minor: None,
+            read_only_loops: Default::default(),
+        });
+        if go == Go::Begin && !raw {
+            stage.minor = None;
+        }
+        Ok(self.pools.update_volume(&record.id, |r| {
+            r.stage = Some(stage);
+            match (&wanted.capability.access, r.format) {
+                (Access::Block, _) => r.format = Format::Raw,
+                (Access::Mount { fs, .. }, Format::None) if go == Go::Begin && blank => {
+                    r.format = Format::Formatting(*fs);
+                }
+                _ => {}
+            }
+        })?)
+    }
+
+    /// Attaches a volume to be handed out. Targets that are still bound to the node of a device
+    /// it lost want this very device back.
+    fn stage_block(&self, record: &VolumeRecord, image: &File, view: &View<'_>) -> Result<()> {
+        let kernel = self.pools.kernel().as_ref();
+        let recorded = record.stage.as_ref().and_then(|s| s.minor);
+        let bound = match recorded {
+            Some(minor) if view.is_bound(minor)? => Some(minor),
+            _ => None,
+        };
+        let device = attach::attach(kernel, record, image, Purpose::Block, bound).map_err(
+            |error| match (&error, bound) {
+                (Error::Kernel(sys::Error::Busy { .. }), Some(minor)) => {
+                    Error::FailedPrecondition(format!(
+                        "targets of volume {} are bound to /dev/loop{minor}, which has become \
+                         somebody else's: unpublish them",
+                        record.id
+                    ))
+                }
+                _ => error,
+            },
+        )?;
+        self.staged(record, device.minor)
+    }
+
+    /// Writes down that it is done. Nothing is published from a staging that does not say so.
+    pub(super) fn staged(&self, record: &VolumeRecord, minor: u32) -> Result<()> {
+        self.pools.update_volume(&record.id, |r| {
+            if let Some(stage) = &mut r.stage {
+                stage.minor = Some(minor);
+            }
+            if let Format::Formatting(fs) = r.format {
+                r.format = Format::Done(fs);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Takes back what a failed staging did, and the intent with it if nothing is left; whoever
+    /// comes next starts from what the kernel shows. What was recorded of a block volume before
+    /// stays: it tells whose the targets are that are bound to a device it lost.
+    fn undo(&self, record: &VolumeRecord, owner: &Owner, wanted: &Wanted) {
+        let block = |stage: &&Stage| stage.capability.access == Access::Block;
+        let before = record.stage.as_ref().filter(block).cloned();
+        let undone = self.release(owner, &wanted.path).and_then(|left| {
+            if left.is_empty() {
+                self.clear_record(&record.id, |r| r.stage = before)?;
+            }
+            Ok(left)
+        });
+        match undone {
+            Ok(left) if left.is_empty() => {}
+            Ok(left) => {
+                let held = attach::names(&left);
+                tracing::warn!(volume = %record.id, held, "a failed staging left a device behind");
+            }
+            Err(error) => {
+                tracing::warn!(volume = %record.id, %error, "a failed staging can't be undone");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

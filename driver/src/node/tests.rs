@@ -1,0 +1,7 @@
+//! The node service over the model of the kernel: what it does, in which order, and what it
+//! leaves when any step fails.
+
+mod bench;
+mod faults;
+mod publishing;
+mod staging;

@@ -1,0 +1,211 @@
+//! Every step of every call fails once, or is the last thing the driver does before it dies: what
+//! is left is clean, or the next call goes on from it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeMultiWriter;
+
+use super::bench::*;
+use crate::node::Result;
+use crate::pool::{Access, VolumeId};
+
+/// A volume's way through one node, as an orchestrator drives it.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    block: bool,
+    readonly: bool,
+}
+
+const WAYS: [Way; 4] = [
+    Way {
+        block: false,
+        readonly: false,
+    },
+    Way {
+        block: false,
+        readonly: true,
+    },
+    Way {
+        block: true,
+        readonly: false,
+    },
+    Way {
+        block: true,
+        readonly: true,
+    },
+];
+
+const STEPS: [&str; 4] = ["stage", "publish", "unpublish", "unstage"];
+
+/// Everything the service does to the kernel on these ways.
+const EFFECTS: [&str; 10] = [
+    "loop.attach",
+    "loop.detach",
+    "loop.read-ahead",
+    "loop.flush",
+    "mount",
+    "bind",
+    "unmount",
+    "mkfs",
+    "check",
+    "grow",
+];
+
+/// And everything it asks.
+const QUESTIONS: [&str; 7] = [
+    "loops",
+    "loop_info",
+    "loop_open",
+    "loop_at",
+    "mounts",
+    "probe",
+    "fs_size",
+];
+
+impl Way {
+    fn bench(self) -> (Bench, VolumeId) {
+        let bench = Bench::new();
+        let id = bench.volume(if self.block { Access::Block } else { ext4() });
+        (bench, id)
+    }
+
+    fn cap(self) -> csi::VolumeCapability {
+        match self.block {
+            true => block(SingleNodeMultiWriter),
+            false => mount("ext4", SingleNodeMultiWriter),
+        }
+    }
+
+    fn step(self, bench: &Bench, id: VolumeId, name: &str) -> Result<()> {
+        match name {
+            "stage" => bench.stage(id, "a", &self.cap()),
+            "publish" => bench.publish(id, "a", "p", &self.cap(), self.readonly),
+            "unpublish" => bench.unpublish(id, "p"),
+            _ => bench.unstage(id, "a"),
+        }
+    }
+
+    /// Goes all the way, repeating what fails; how often something failed.
+    fn go(self, bench: &Bench, id: VolumeId, what: &str) -> usize {
+        let mut failed = 0;
+        for name in STEPS {
+            let mut tries = 0;
+            while let Err(error) = self.step(bench, id, name) {
+                tries += 1;
+                assert!(tries <= 3, "{what}: {name} never succeeds: {error}");
+            }
+            failed += tries;
+        }
+        bench.kernel.behave();
+        bench.assert_clean(id, what);
+        failed
+    }
+}
+
+#[test]
+fn every_call_can_fail_anywhere_and_be_repeated() {
+    let mut injected = 0;
+    for way in WAYS {
+        for op in EFFECTS.into_iter().chain(QUESTIONS) {
+            for nth in 1.. {
+                let (bench, id) = way.bench();
+                bench.kernel.fail(op, nth, libc::EIO);
+                if way.go(&bench, id, &format!("{way:?}, {op} {nth}")) == 0 {
+                    // It is not called that often, or what it fails for is not needed.
+                    break;
+                }
+                injected += 1;
+            }
+        }
+    }
+    assert!(injected > 60, "only {injected} failures were noticed");
+}
+
+/// What was asked for is done, and reported as failed; then the undoing fails as well.
+#[test]
+fn an_effect_can_fail_after_it_took_place_and_so_can_its_undoing() {
+    for way in WAYS {
+        for op in EFFECTS {
+            for undo in [None, Some("loop.detach"), Some("unmount")] {
+                for nth in 1..=2 {
+                    let (bench, id) = way.bench();
+                    bench.kernel.fail_afterwards(op, nth, libc::EIO);
+                    if let Some(undo) = undo {
+                        bench.kernel.fail(undo, 1, libc::EIO);
+                    }
+                    way.go(&bench, id, &format!("{way:?}, {op} {nth} and {undo:?}"));
+                }
+            }
+        }
+    }
+}
+
+/// The orchestrator gives up after a failure and goes back: everything is undone.
+#[test]
+fn every_call_can_fail_anywhere_and_be_given_up() {
+    for way in WAYS {
+        for op in EFFECTS {
+            for nth in 1.. {
+                let what = format!("{way:?}, {op} {nth}");
+                let (bench, id) = way.bench();
+                bench.kernel.fail(op, nth, libc::EIO);
+                let failed = STEPS.iter().any(|name| way.step(&bench, id, name).is_err());
+                bench.kernel.behave();
+                for name in ["unpublish", "unstage"] {
+                    way.step(&bench, id, name)
+                        .unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
+                }
+                bench.assert_clean(id, &what);
+                bench.node.pools.delete_volume(&id).unwrap();
+                if !failed {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// The driver dies just before an effect, comes back, recovers its pool, and the orchestrator
+/// repeats its call.
+#[test]
+fn the_driver_can_die_anywhere_and_come_back() {
+    let mut deaths = 0;
+    for way in WAYS {
+        for op in EFFECTS {
+            for nth in 1.. {
+                let (mut bench, id) = way.bench();
+                let mut calls = 0;
+                bench.kernel.hook(op, move |_| {
+                    calls += 1;
+                    assert!(calls != nth, "the driver dies here");
+                    Ok(())
+                });
+                let what = format!("{way:?}, before {op} {nth}");
+                let died = STEPS.iter().position(|name| {
+                    let step = AssertUnwindSafe(|| way.step(&bench, id, name));
+                    match catch_unwind(step) {
+                        Err(_) => true,
+                        Ok(done) => {
+                            done.unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
+                            false
+                        }
+                    }
+                });
+                bench.kernel.behave();
+                let Some(died) = died else {
+                    bench.assert_clean(id, &what);
+                    break;
+                };
+                bench.restart();
+                for name in &STEPS[died..] {
+                    way.step(&bench, id, name)
+                        .unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
+                }
+                bench.assert_clean(id, &what);
+                deaths += 1;
+            }
+        }
+    }
+    assert!(deaths > 25, "the driver died only {deaths} times");
+}

@@ -1,0 +1,94 @@
+//! NodeUnpublishVolume: goes by what is at the target, and needs no record for it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hostloop_proto::csi;
+
+use super::lookup::Known;
+use super::unstage::foreign;
+use super::view::{Found, Owner, View};
+use super::{Node, Result, attach, paths, read_only};
+use crate::pool::{VolumeHandle, VolumeRecord};
+use crate::request;
+
+impl Node {
+    pub(super) fn unpublish(&self, req: &csi::NodeUnpublishVolumeRequest) -> Result<()> {
+        let id = request::required("volume_id", &req.volume_id)?;
+        let target = request::path("target_path", &req.target_path)?;
+        let target = paths::place(&target)?;
+        if matches!(id.parse(), Ok(VolumeHandle::Inline(_))) {
+            return self.unpublish_inline(id, &target);
+        }
+        match self.known(id)? {
+            Known::Recorded(record) => self.unpublish_recorded(&record, &target),
+            // A pod can go while the pool of its volume is missing.
+            Known::Unrecorded(owner) | Known::Away(Some(owner), _) => {
+                let cleared = self.clear(&owner, &target)?;
+                self.remove_target(&target, cleared)
+            }
+            Known::Away(None, why) => Err(why.into()),
+            // Not even an ID: nothing there can be ours, not even the directory.
+            Known::Nobody => self.nothing_at(&target),
+        }
+    }
+
+    fn unpublish_recorded(&self, record: &VolumeRecord, target: &Path) -> Result<()> {
+        if record.stage.as_ref().is_some_and(|s| s.path == target) {
+            let why = "is where the volume is staged, not where it is published";
+            return Err(paths::wrong(target, why));
+        }
+        let owner = self.owner(record)?;
+        let cleared = self.clear(&owner, target)?;
+        let view = View::take(self.pools.kernel().as_ref(), &owner)?;
+        self.drop_read_only(record, &view, target)?;
+        self.remove_target(target, cleared)
+    }
+
+    /// Removes the empty directory or file at a target. Where nothing of the volume was any more,
+    /// it may be what an earlier call left, or a directory where a volume is staged: those are the
+    /// orchestrator's.
+    fn remove_target(&self, target: &Path, cleared: bool) -> Result<()> {
+        let staged_here = |records: Vec<Arc<VolumeRecord>>| {
+            let mut stages = records.iter().filter_map(|r| r.stage.as_ref());
+            stages.any(|stage| stage.path == target)
+        };
+        // While a pool is missing, nobody can say.
+        match cleared || !self.pools.volumes().map_or(true, staged_here) {
+            true => paths::remove(target),
+            false => Ok(()),
+        }
+    }
+
+    /// Unmounts what of the volume is at the target, however often it is there, and a read-only
+    /// device with it that no record knows. True if there was something.
+    pub(super) fn clear(&self, owner: &Owner, target: &Path) -> Result<bool> {
+        let kernel = self.pools.kernel().as_ref();
+        let mut cleared = false;
+        loop {
+            let view = View::take(kernel, owner)?;
+            let found = view.at(target)?;
+            match found {
+                Found::Nothing => return Ok(cleared),
+                Found::Foreign(what) => return Err(foreign(target, &what)),
+                Found::Filesystem { .. } | Found::Device { .. } | Found::Stale => {
+                    attach::unmount(kernel, target)?;
+                    cleared = true;
+                }
+            }
+            let Found::Device {
+                minor,
+                read_only: true,
+            } = found
+            else {
+                continue;
+            };
+            let unrecorded = |l: &&crate::sys::LoopInfo| {
+                l.minor == minor && !view.read_only().any(|known| known.minor == minor)
+            };
+            if let Some(info) = view.over().find(unrecorded) {
+                read_only::detach(kernel, info)?;
+            }
+        }
+    }
+}

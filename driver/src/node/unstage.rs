@@ -1,0 +1,132 @@
+//! NodeUnstageVolume: undoes a staging as the kernel shows it.
+
+use std::path::{Path, PathBuf};
+
+use hostloop_proto::csi;
+
+use super::lookup::Known;
+use super::view::{Found, Owner, View};
+use super::{Error, Node, Result, attach, paths};
+use crate::pool::{Access, VolumeRecord};
+use crate::request;
+use crate::sys::LoopInfo;
+
+impl Node {
+    pub(super) fn unstage(&self, req: &csi::NodeUnstageVolumeRequest) -> Result<()> {
+        let id = request::required("volume_id", &req.volume_id)?;
+        let path = request::path("staging_target_path", &req.staging_target_path)?;
+        let path = paths::place(&path)?;
+        match self.known(id)? {
+            Known::Recorded(record) => self.unstage_recorded(&record, &path),
+            // What it was is unclear without its record, and the record would still say "staged".
+            Known::Away(_, why) => Err(why.into()),
+            Known::Unrecorded(owner) => {
+                self.nobody_elses(&owner, &path)?;
+                still_held(&self.release(&owner, &path)?)
+            }
+            Known::Nobody => self.nothing_at(&path),
+        }
+    }
+
+    /// Undoes a staging of a volume whose record is there.
+    pub(super) fn unstage_recorded(&self, record: &VolumeRecord, path: &Path) -> Result<()> {
+        let owner = self.owner(record)?;
+        self.nobody_elses(&owner, path)?;
+        let kernel = self.pools.kernel().as_ref();
+        let view = View::take(kernel, &owner)?;
+        let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
+            // Staged elsewhere, or not at all: only a mount that no record knows of is left to do.
+            return match view.mount_at(path) {
+                Some(_) if record.stage.is_none() => still_held(&self.release(&owner, path)?),
+                Some(_) => Err(published(record, &[path.to_owned()])),
+                None => Ok(()),
+            };
+        };
+        let elsewhere = view.published(stage)?;
+        if !elsewhere.is_empty() {
+            return Err(published(record, &elsewhere));
+        }
+        if stage.capability.access != Access::Block {
+            self.thaw(record, &owner, path)?;
+        }
+        let left = self.release(&owner, path)?;
+        match stage.capability.access {
+            Access::Block => still_held(&left)?,
+            // The kernel detaches it when the last namespace that has it mounted is gone, and
+            // staging it again meanwhile takes the same device.
+            Access::Mount { .. } if !left.is_empty() => {
+                let held = attach::names(&left);
+                tracing::warn!(volume = %record.id, held, "unmounted, and still held elsewhere");
+            }
+            Access::Mount { .. } => {}
+        }
+        self.clear_record(&record.id, |r| r.stage = None)
+    }
+
+    /// Unmounts the volume's filesystem at a path and detaches its devices, the read-only ones
+    /// over them first. Comes back with those that somebody still holds.
+    pub(super) fn release(&self, owner: &Owner, path: &Path) -> Result<Vec<LoopInfo>> {
+        let kernel = self.pools.kernel().as_ref();
+        let view = View::take(kernel, owner)?;
+        let stacked = view.mounts().filter(|e| e.mount_point == path).count();
+        if view.mount_at(path).is_some() {
+            for _ in 0..stacked {
+                attach::unmount(kernel, path)?;
+            }
+        }
+        let mut left = Vec::new();
+        for info in view.read_only().chain(view.own()) {
+            if !attach::detach(kernel, info.minor, info.backing)? {
+                left.push(info.clone());
+            }
+        }
+        Ok(left)
+    }
+
+    /// A path where nothing is mounted, or this volume.
+    fn nobody_elses(&self, owner: &Owner, path: &Path) -> Result<()> {
+        match View::take(self.pools.kernel().as_ref(), owner)?.at(path)? {
+            Found::Foreign(what) => Err(foreign(path, &what)),
+            _ => Ok(()),
+        }
+    }
+
+    /// A path where nothing is mounted.
+    pub(super) fn nothing_at(&self, path: &Path) -> Result<()> {
+        match self.pools.kernel().mounts()?.at(path) {
+            None => Ok(()),
+            Some(entry) => Err(foreign(
+                path,
+                &format!("{} ({})", entry.fs_type, entry.source),
+            )),
+        }
+    }
+}
+
+/// Something of somebody else's at a path.
+pub(super) fn foreign(path: &Path, what: &str) -> Error {
+    paths::wrong(
+        path,
+        format!("{what} is mounted here, which is not this volume; left as it is"),
+    )
+}
+
+fn published(record: &VolumeRecord, at: &[PathBuf]) -> Error {
+    let at: Vec<_> = at.iter().map(|p| p.display().to_string()).collect();
+    Error::FailedPrecondition(format!(
+        "volume {} is still at {}; unpublish it first",
+        record.id,
+        at.join(", ")
+    ))
+}
+
+/// Devices that are still held keep a volume from being unstaged.
+fn still_held(left: &[LoopInfo]) -> Result<()> {
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(Error::FailedPrecondition(format!(
+        "{} is still held open",
+        attach::names(left)
+    )))
+}

@@ -1,0 +1,15 @@
+//! The node service on the machine's own kernel: real loop devices, filesystems and mounts.
+//! Needs root, loop devices and the tools of all three filesystems.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test that panics fails, helpers included"
+)]
+
+mod block;
+mod copies;
+mod expand;
+mod inline;
+mod lifecycle;
+mod odd;
+mod rig;
