@@ -1,0 +1,256 @@
+//! The command line.
+//!
+//! Names follow the host-path CSI driver's where the meaning is the same, so that its manifests
+//! work with the image swapped. Every flag can be given by the environment too, as
+//! `HOSTLOOP_<FLAG>`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::pool::config;
+use crate::sys::FsType;
+use crate::{demo, fsck, status};
+
+mod pools;
+mod switches;
+mod values;
+
+pub use pools::{PoolArgs, PoolArgsError};
+pub use switches::Switches;
+pub(crate) use values::is_label_value;
+pub use values::{Cap, HttpEndpoint};
+
+/// Volumes for Kubernetes that are files on a node's own storage, each behind a loop device.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hostloop",
+    version,
+    max_term_width = 100,
+    propagate_version = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the CSI services on a Unix socket
+    Serve(Box<ServeArgs>),
+    /// Show pools, volumes, snapshots, loop devices and mounts, and what belongs to nobody
+    Status(status::Options),
+    /// Check the records of the pools against disk and kernel; repair on request
+    Fsck(fsck::Options),
+    /// Walk through the life of a volume on this machine, showing what the kernel shows
+    Demo(demo::Options),
+}
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  A pool in a directory:
+    hostloop serve --endpoint unix:///run/hostloop/csi.sock --nodeid n1 --pool default=/srv/volumes
+
+  Two pools, a whole disk and an image that can't outgrow 200 GiB:
+    hostloop serve --endpoint unix:///run/hostloop/csi.sock --nodeid n1 \\
+      --pool fast=/dev/nvme1n1 --pool slow=/srv/volumes,image=200Gi
+
+  By the environment:
+    HOSTLOOP_ENDPOINT=unix:///run/hostloop/csi.sock HOSTLOOP_NODEID=n1 \\
+    HOSTLOOP_POOL='default=/srv/volumes' hostloop serve";
+
+/// `hostloop serve`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = SERVE_EXAMPLES)]
+pub struct ServeArgs {
+    /// The Unix socket to serve on; CSI_ENDPOINT is read, too
+    #[arg(
+        long,
+        env = "HOSTLOOP_ENDPOINT",
+        value_name = "unix:///PATH",
+        value_parser = values::endpoint,
+        required_unless_present = "csi_endpoint"
+    )]
+    pub endpoint: Option<PathBuf>,
+
+    /// By the environment alone: the name other drivers know.
+    #[arg(
+        long = "csi-endpoint",
+        env = "CSI_ENDPOINT",
+        value_parser = values::endpoint,
+        hide = true
+    )]
+    pub csi_endpoint: Option<PathBuf>,
+
+    /// This node's ID [default: the host's name]
+    #[arg(long = "nodeid", env = "HOSTLOOP_NODEID", value_name = "ID")]
+    pub node_id: Option<String>,
+
+    /// Pools.
+    #[command(flatten)]
+    pub pools: PoolArgs,
+
+    /// Switches.
+    #[command(flatten)]
+    pub switches: Switches,
+
+    /// Limits.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+
+    /// What volumes are like.
+    #[command(flatten)]
+    pub volumes: VolumeArgs,
+
+    /// Logging and HTTP.
+    #[command(flatten)]
+    pub watch: WatchArgs,
+
+    /// The version GetPluginInfo answers.
+    #[arg(
+        long,
+        env = "HOSTLOOP_VENDOR_VERSION",
+        default_value = env!("CARGO_PKG_VERSION"),
+        hide = true
+    )]
+    pub vendor_version: String,
+}
+
+/// How many, and how large.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitArgs {
+    /// Volumes the scheduler may place on this node; 0 leaves it to the scheduler
+    #[arg(
+        long = "maxvolumespernode",
+        env = "HOSTLOOP_MAXVOLUMESPERNODE",
+        value_name = "N",
+        default_value_t = 0
+    )]
+    pub max_volumes_per_node: u64,
+
+    /// Volumes that may be published to this node at once; 0 is no limit
+    #[arg(
+        long,
+        env = "HOSTLOOP_ATTACH_LIMIT",
+        value_name = "N",
+        default_value_t = 0
+    )]
+    pub attach_limit: u64,
+
+    /// NodeExpandVolume refuses sizes above this [default: no limit]
+    #[arg(
+        long,
+        env = "HOSTLOOP_MAX_VOLUME_SIZE_NODE",
+        value_name = "SIZE",
+        value_parser = config::size
+    )]
+    pub max_volume_size_node: Option<u64>,
+}
+
+/// What volumes are like.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Volumes")]
+pub struct VolumeArgs {
+    /// The filesystem of volumes that ask for none in particular: ext4, xfs or btrfs
+    #[arg(
+        long = "default-fstype",
+        env = "HOSTLOOP_DEFAULT_FSTYPE",
+        value_name = "FS",
+        default_value = "ext4",
+        value_parser = values::filesystem
+    )]
+    pub default_fs: FsType,
+
+    /// The topology key whose value is the node's ID
+    #[arg(
+        long,
+        env = "HOSTLOOP_TOPOLOGY_KEY",
+        value_name = "KEY",
+        default_value = "topology.hostloop.csi.dev/node",
+        value_parser = values::label_key
+    )]
+    pub topology_key: String,
+
+    /// Mutable parameters that are taken [default: all the driver knows]
+    #[arg(
+        long = "accepted-mutable-parameter-names",
+        env = "HOSTLOOP_ACCEPTED_MUTABLE_PARAMETER_NAMES",
+        value_name = "NAME,...",
+        value_delimiter = ','
+    )]
+    pub mutable_parameters: Vec<String>,
+
+    /// How changed blocks are told
+    #[arg(
+        long = "snapshot-metadata-block-type",
+        env = "HOSTLOOP_SNAPSHOT_METADATA_BLOCK_TYPE",
+        value_name = "TYPE",
+        default_value = "FIXED_LENGTH",
+        ignore_case = true
+    )]
+    pub metadata_blocks: BlockType,
+}
+
+/// How changed blocks are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BlockType {
+    /// In blocks of 4096 bytes.
+    #[value(name = "FIXED_LENGTH")]
+    Fixed,
+    /// In runs of any length.
+    #[value(name = "VARIABLE_LENGTH")]
+    Variable,
+}
+
+/// What can be seen of the driver.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Logging and HTTP")]
+pub struct WatchArgs {
+    /// The form of log lines
+    #[arg(
+        long,
+        env = "HOSTLOOP_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
+    pub log_format: LogFormat,
+
+    /// error, warn, info, debug or trace; or by module, as in info,hostloop_driver::pool=debug
+    #[arg(
+        long,
+        env = "HOSTLOOP_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
+    pub log_level: String,
+
+    /// The verbosity of Go programs, for manifests made for them: 5 and more is debug.
+    #[arg(long = "v", env = "HOSTLOOP_V", value_name = "N", hide = true)]
+    pub verbosity: Option<u8>,
+
+    /// Serve /metrics and /healthz here, as HOST:PORT or :PORT [default: nowhere]
+    #[arg(long, env = "HOSTLOOP_HTTP_ENDPOINT", value_name = "ADDRESS")]
+    pub http_endpoint: Option<HttpEndpoint>,
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl ServeArgs {
+    /// The socket. clap has seen to it that there is one.
+    pub fn endpoint(&self) -> Option<&PathBuf> {
+        self.endpoint.as_ref().or(self.csi_endpoint.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! Who the driver says it is, and what it can do: the Identity service but for its Probe.
+//!
+//! Pure: answers follow from the configuration.
+
+use std::collections::BTreeMap;
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::plugin_capability::{Service, Type, VolumeExpansion, service};
+
+/// What the command line says about the plugin as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The driver's name, in domain name notation.
+    pub name: String,
+    /// The version it reports.
+    pub vendor_version: String,
+    /// Volumes and snapshots are reachable from their node only, and it says so
+    /// (`--enable-topology`).
+    pub topology: bool,
+    /// Volumes can be expanded.
+    pub expansion: bool,
+    /// Changed blocks can be asked for.
+    pub snapshot_metadata: bool,
+}
+
+impl Identity {
+    /// GetPluginInfo.
+    pub fn plugin_info(&self) -> csi::GetPluginInfoResponse {
+        let manifest = [
+            ("build", env!("CARGO_PKG_VERSION")),
+            ("csi", "1.13.0"),
+            ("license", env!("CARGO_PKG_LICENSE")),
+        ];
+        csi::GetPluginInfoResponse {
+            name: self.name.clone(),
+            vendor_version: self.vendor_version.clone(),
+            manifest: BTreeMap::from(manifest.map(|(k, v)| (k.to_owned(), v.to_owned()))),
+        }
+    }
+
+    /// GetPluginCapabilities.
+    ///
+    /// Expansion is ONLINE alone: OFFLINE would say that a volume in use can't be expanded.
+    pub fn capabilities(&self) -> csi::GetPluginCapabilitiesResponse {
+        use service::Type::*;
+        let services = [
+            (true, ControllerService),
+            (self.topology, VolumeAccessibilityConstraints),
+            (true, GroupControllerService),
+            (self.snapshot_metadata, SnapshotMetadataService),
+            (self.topology, SnapshotAccessibilityConstraints),
+        ];
+        let services = services
+            .into_iter()
+            .filter_map(|(on, service)| on.then_some(service))
+            .map(|service| {
+                Type::Service(Service {
+                    r#type: service.into(),
+                })
+            });
+        let expansion = self.expansion.then(|| {
+            let online = csi::plugin_capability::volume_expansion::Type::Online;
+            Type::VolumeExpansion(VolumeExpansion {
+                r#type: online.into(),
+            })
+        });
+        let capabilities = services
+            .chain(expansion)
+            .map(|capability| csi::PluginCapability {
+                r#type: Some(capability),
+            })
+            .collect();
+        csi::GetPluginCapabilitiesResponse { capabilities }
+    }
+}
+
+/// Why a driver name can't be one: at most 63 characters, beginning and ending with a letter or
+/// digit, with dashes, dots, letters and digits between (GetPluginInfoResponse.name).
+pub fn check_name(name: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric();
+    if name.len() > 63 {
+        return Err(format!("has {} characters, more than 63", name.len()));
+    }
+    if !name.starts_with(plain) || !name.ends_with(plain) {
+        return Err("does not begin and end with a letter or digit".to_owned());
+    }
+    match name.chars().find(|c| !plain(*c) && !matches!(c, '-' | '.')) {
+        Some(c) => Err(format!(
+            "contains {c:?}; letters, digits, '-' and '.' are allowed"
+        )),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity {
+            name: "hostloop.csi.dev".into(),
+            vendor_version: "1.2.3".into(),
+            topology: true,
+            expansion: true,
+            snapshot_metadata: true,
+        }
+    }
+
+    fn names(identity: &Identity) -> Vec<&'static str> {
+        let name = |capability: csi::PluginCapability| match capability.r#type {
+            Some(Type::Service(s)) => s.r#type().as_str_name(),
+            Some(Type::VolumeExpansion(e)) => e.r#type().as_str_name(),
+            None => "nothing",
+        };
+        identity
+            .capabilities()
+            .capabilities
+            .into_iter()
+            .map(name)
+            .collect()
+    }
+
+    #[test]
+    fn capabilities_follow_the_configuration() {
+        let all = [
+            "CONTROLLER_SERVICE",
+            "VOLUME_ACCESSIBILITY_CONSTRAINTS",
+            "GROUP_CONTROLLER_SERVICE",
+            "SNAPSHOT_METADATA_SERVICE",
+            "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS",
+            "ONLINE",
+        ];
+        assert_eq!(names(&identity()), all);
+        let without = |off: &[&str]| -> Vec<_> {
+            all.into_iter().filter(|name| !off.contains(name)).collect()
+        };
+        assert_eq!(
+            names(&Identity {
+                topology: false,
+                ..identity()
+            }),
+            without(&[
+                "VOLUME_ACCESSIBILITY_CONSTRAINTS",
+                "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"
+            ])
+        );
+        assert_eq!(
+            names(&Identity {
+                expansion: false,
+                ..identity()
+            }),
+            without(&["ONLINE"])
+        );
+        assert_eq!(
+            names(&Identity {
+                snapshot_metadata: false,
+                ..identity()
+            }),
+            without(&["SNAPSHOT_METADATA_SERVICE"])
+        );
+    }
+
+    #[test]
+    fn info_names_the_plugin() {
+        let info = identity().plugin_info();
+        assert_eq!(info.name, "hostloop.csi.dev");
+        assert_eq!(info.vendor_version, "1.2.3");
+        assert_eq!(info.manifest["csi"], "1.13.0");
+    }
+
+    #[test]
+    fn driver_names() {
+        for name in ["hostloop.csi.dev", "a", "A-1.b", &"x".repeat(63)] {
+            assert_eq!(check_name(name), Ok(()), "{name}");
+        }
+        for name in ["", "-a", "a.", "a_b", "a/b", "ü", &"x".repeat(64)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+}

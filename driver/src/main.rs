@@ -1,0 +1,54 @@
+//! The `hostloop` binary.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use hostloop_driver::args::{Cli, Command};
+use hostloop_driver::{demo, fsck, run, status};
+
+/// A command line that can't be read (EX_USAGE). Not clap's 2, which `fsck` means something by.
+const USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    // Reads FAILPOINTS; the points are gone when it is dropped.
+    #[cfg(feature = "failpoints")]
+    let _scenario = fail::FailScenario::setup();
+
+    match Cli::try_parse() {
+        Ok(cli) => perform(cli.command).unwrap_or_else(|error| {
+            eprintln!("hostloop: {}", sentence(&error));
+            ExitCode::FAILURE
+        }),
+        // Help and version come here, too.
+        Err(said) => match (said.print(), said.use_stderr()) {
+            (Ok(()), false) => ExitCode::SUCCESS,
+            (Ok(()), true) => ExitCode::from(USAGE),
+            (Err(_), _) => ExitCode::FAILURE,
+        },
+    }
+}
+
+/// The error and what caused it, each said once: many of them name their cause themselves.
+fn sentence(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |said, cause| {
+        let cause = cause.to_string();
+        match said.as_str() {
+            "" => cause,
+            said if said.contains(&cause) => said.to_owned(),
+            said => format!("{said}: {cause}"),
+        }
+    })
+}
+
+fn perform(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Serve(args) => {
+            run::serve(&args).context("serve")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Status(options) => status::run(&options).context("status"),
+        Command::Fsck(options) => Ok(fsck::run(&options)),
+        Command::Demo(options) => demo::run(&options).context("demo"),
+    }
+}

@@ -1,0 +1,261 @@
+//! `hostloop serve`: what runs, in which order it starts, and how it stops.
+//!
+//! Start: arguments, what the machine must have, pools (opened and recovered), then the socket:
+//! who can connect gets an answer. Stop, on SIGTERM or SIGINT: the socket goes first, calls under
+//! way are finished within [`GRACE`], and what is not finished then is left to the next start,
+//! which can tell from disk and kernel how far it got. Mounts and loop devices outlive the
+//! process either way.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::ServeArgs;
+use crate::controller::Controller;
+use crate::node::Node;
+use crate::pool::{self, Pools};
+use crate::server::socket::{self, Socket};
+use crate::server::{Server, http};
+use crate::sys::linux::Linux;
+
+mod logging;
+mod machine;
+mod settings;
+
+use settings::{Settings, SettingsError};
+
+/// How long calls under way may take at the end; Kubernetes kills after 30 s.
+const GRACE: Duration = Duration::from_secs(25);
+/// How often pools that are missing are looked for.
+const SEARCH: Duration = Duration::from_secs(5);
+/// Threads that wait for sockets and timers; the work is done elsewhere.
+const WORKERS: usize = 2;
+/// Threads that may block: as many calls work at once, and the others wait for their turn.
+const BLOCKING_THREADS: usize = 64;
+
+/// Why the driver does not serve, or no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The command line contradicts itself, or what can be read from it does not work.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// `--log-level`.
+    #[error("--log-level: {0}")]
+    LogLevel(String),
+    /// The machine lacks what the driver can't do without.
+    #[error("this machine lacks {}", .0.join("; "))]
+    Machine(Vec<String>),
+    /// The pools.
+    #[error("opening the pools: {0}")]
+    Pools(#[from] pool::Error),
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] socket::Error),
+    /// `--http-endpoint`.
+    #[error("--http-endpoint {address}: {source}")]
+    Http {
+        /// As given.
+        address: String,
+        /// Why it can't be listened on.
+        source: io::Error,
+    },
+    /// The operating system refused something at start.
+    #[error("{0}: {1}")]
+    Start(&'static str, #[source] io::Error),
+    /// Something ended that must not end while the driver serves.
+    #[error("{role} ended: {why}")]
+    Role {
+        /// What.
+        role: &'static str,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Serves until a signal comes.
+pub fn serve(args: &ServeArgs) -> Result<(), Error> {
+    logging::start(&args.watch)?;
+    let settings = Settings::read(args, machine::hostname)?;
+    // Before the pools are touched: another driver may be using them.
+    socket::check(&settings.endpoint)?;
+    let kernel = Linux::new();
+    machine::check(kernel.missing(), &kernel, &settings)?;
+
+    let pools = Pools::open(&settings.pools, settings.options.clone(), Arc::new(kernel))?;
+    let pools = Arc::new(pools);
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name("hostloop")
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Start("starting threads", error))?;
+    let served = runtime.block_on(run(settings, pools));
+    // Work that outlasted its grace must not hold the process.
+    runtime.shutdown_background();
+    served
+}
+
+async fn run(settings: Settings, pools: Arc<Pools>) -> Result<(), Error> {
+    let mut signals = Signals::install()?;
+    let stop = CancellationToken::new();
+    let mut roles = Roles::default();
+
+    let controller = Controller::new(pools.clone(), settings.controller);
+    let node = Node {
+        pools: pools.clone(),
+        config: settings.node,
+    };
+    let identity = settings.identity.clone();
+    let server = Server::new(settings.identity, Arc::new(controller), Arc::new(node));
+
+    if let Some(address) = settings.http {
+        let listener = TcpListener::bind(&address).await;
+        let listener = listener.map_err(|source| Error::Http { address, source })?;
+        let serving = http::serve(listener, server.shown(), stop.clone().cancelled_owned());
+        roles.start("the HTTP endpoint", async {
+            serving.await.map_err(|error| error.to_string())
+        });
+    }
+    roles.start("the search for missing pools", search(pools, stop.clone()));
+
+    let (listener, name) = Socket::bind(&settings.endpoint)?.into_parts();
+    let listener = UnixListener::from_std(listener)
+        .map_err(|error| Error::Start("watching the socket", error))?;
+    let services = {
+        let (server, stop) = (server.clone(), stop.clone());
+        async move {
+            let connections = UnixListenerStream::new(listener);
+            let served = server.serve(connections, stop.cancelled()).await;
+            served.map_err(|error| error.to_string())
+        }
+    };
+    roles.start("the CSI services", services);
+    tracing::info!(
+        socket = %settings.endpoint.display(), driver = %identity.name,
+        version = %identity.vendor_version, node = %settings.node_id, "serving"
+    );
+
+    let served = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, in_flight = server.desk().in_flight(), "stopping");
+            Ok(())
+        }
+        ended = roles.next() => Err(ended),
+    };
+    drop(name);
+    stop.cancel();
+    let finished = async {
+        while !roles.is_empty() {
+            roles.next().await;
+        }
+        server.desk().close();
+        server.desk().drained().await;
+    };
+    tokio::select! {
+        () = finished => tracing::info!("stopped"),
+        () = tokio::time::sleep(GRACE) => unfinished(&server, "time is up"),
+        signal = signals.next() => unfinished(&server, signal),
+    }
+    served
+}
+
+fn unfinished(server: &Server, why: &'static str) {
+    tracing::warn!(
+        why,
+        in_flight = server.desk().in_flight(),
+        "stopped before every call was finished; the next start takes up what they left"
+    );
+}
+
+/// Opens pools that were missing and have turned up, and frees what could not be freed before.
+async fn search(pools: Arc<Pools>, stop: CancellationToken) -> Result<(), String> {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(SEARCH))
+        .await
+        .is_some()
+    {
+        let pools = pools.clone();
+        let looked = stop
+            .run_until_cancelled(tokio::task::spawn_blocking(move || pools.retry_missing()))
+            .await;
+        if let Some(Err(error)) = looked {
+            return Err(error.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// The signals that end it.
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn install() -> Result<Self, Error> {
+        let listen =
+            |kind| signal(kind).map_err(|error| Error::Start("listening to signals", error));
+        Ok(Signals {
+            term: listen(SignalKind::terminate())?,
+            int: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
+}
+
+/// What runs as long as the driver serves. The end of one is the end of all: a process that does
+/// half its work looks healthy and is not.
+#[derive(Default)]
+struct Roles(JoinSet<(&'static str, Result<(), String>)>);
+
+impl Roles {
+    fn start(
+        &mut self,
+        role: &'static str,
+        work: impl Future<Output = Result<(), String>> + Send + 'static,
+    ) {
+        self.0.spawn(async move {
+            // A task of its own, so that its panic is told with its name.
+            let ended = tokio::spawn(work).await;
+            (
+                role,
+                ended.unwrap_or_else(|panicked| Err(panicked.to_string())),
+            )
+        });
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next to end.
+    async fn next(&mut self) -> Error {
+        match self.0.join_next().await {
+            Some(Ok((role, ended))) => Error::Role {
+                role,
+                why: ended
+                    .err()
+                    .unwrap_or_else(|| "nothing told it to".to_owned()),
+            },
+            Some(Err(error)) => Error::Role {
+                role: "a role",
+                why: error.to_string(),
+            },
+            None => std::future::pending().await,
+        }
+    }
+}

@@ -1,0 +1,292 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, mpsc};
+use std::time::Duration;
+
+use super::*;
+
+const A: &str = "/csi.v1.Controller/CreateVolume";
+const B: &str = "/csi.v1.Controller/DeleteVolume";
+
+fn volume(id: &str) -> Vec<Key> {
+    vec![Key::Volume(id.to_owned())]
+}
+
+fn print(n: u8) -> Fingerprint {
+    Fingerprint::of(&[n])
+}
+
+/// Work that waits until it is let go.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn wait(&self) {
+        let mut open = self.0.0.lock().unwrap();
+        while !*open {
+            open = self.0.1.wait(open).unwrap();
+        }
+    }
+
+    fn open(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_all();
+    }
+}
+
+/// Starts work on `keys` that has begun when this returns, and waits at the gate.
+async fn begin(
+    desk: &Desk,
+    method: &'static str,
+    keys: Vec<Key>,
+    fingerprint: Fingerprint,
+    gate: &Gate,
+) -> tokio::task::JoinHandle<Result<u32, Status>> {
+    let (begun, has_begun) = tokio::sync::oneshot::channel();
+    let (desk, gate) = (desk.clone(), gate.clone());
+    let call = tokio::spawn(async move {
+        desk.run(method, keys, fingerprint, move || {
+            let _ = begun.send(());
+            gate.wait();
+            Ok::<_, Status>(7)
+        })
+        .await
+    });
+    has_begun.await.unwrap();
+    call
+}
+
+fn never() -> Result<u32, Status> {
+    panic!("must not run");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_request_on_a_held_key_is_aborted_and_names_it() {
+    let desk = Desk::new();
+    let gate = Gate::default();
+    let first = begin(&desk, A, volume("v"), print(1), &gate).await;
+    for (method, fingerprint) in [(A, print(2)), (B, print(1))] {
+        let refused = desk.run(method, volume("v"), fingerprint, never).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Code::Aborted);
+        assert_eq!(
+            refused.message(),
+            format!("an operation on volume v is in progress ({A})")
+        );
+    }
+    // Another volume is nobody's business.
+    let other = desk.run(A, volume("w"), print(1), || Ok::<_, Status>(1));
+    assert_eq!(other.await.unwrap(), 1);
+    gate.open();
+    assert_eq!(first.await.unwrap().unwrap(), 7);
+    // And its keys are back before its answer is.
+    let next = desk.run(B, volume("v"), print(3), || Ok::<_, Status>(2));
+    assert_eq!(next.await.unwrap(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_taken_all_or_none() {
+    let desk = Desk::new();
+    let gate = Gate::default();
+    let first = begin(&desk, A, volume("b"), print(1), &gate).await;
+    let ab = [volume("a"), volume("b")].concat();
+    let refused = desk.run(A, ab, print(2), never).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted);
+    // The refused call left no hand on "a".
+    let a = desk.run(A, volume("a"), print(3), || Ok::<_, Status>(1));
+    assert_eq!(a.await.unwrap(), 1);
+    gate.open();
+    first.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_named_twice_is_taken_once_and_given_back() {
+    let desk = Desk::new();
+    for _ in 0..2 {
+        let keys = [volume("a"), volume("a")].concat();
+        let done = desk.run(A, keys, print(1), || Ok::<_, Status>(1)).await;
+        assert_eq!(done.unwrap(), 1);
+    }
+    assert!(lock(&desk.table).held.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_request_joins_and_gets_the_same_answer() {
+    let desk = Desk::new();
+    let gate = Gate::default();
+    let first = begin(&desk, A, volume("v"), print(1), &gate).await;
+    let joined: Vec<_> = (0..20)
+        .map(|_| {
+            let desk = desk.clone();
+            tokio::spawn(async move { desk.run(A, volume("v"), print(1), never).await })
+        })
+        .collect();
+    // All of them have joined once they listen for the answer, with the first.
+    let job = lock(&desk.table).held[&volume("v")[0]].clone();
+    while job.answer.receiver_count() < 21 {
+        tokio::task::yield_now().await;
+    }
+    gate.open();
+    assert_eq!(first.await.unwrap().unwrap(), 7);
+    for call in joined {
+        assert_eq!(call.await.unwrap().unwrap(), 7);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
+    let desk = Desk::new();
+    let gate = Gate::default();
+    let first = begin(&desk, A, volume("v"), print(1), &gate).await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+
+    let refused = desk.run(B, volume("v"), print(9), never).await;
+    assert_eq!(refused.unwrap_err().code(), Code::Aborted);
+    let retry = {
+        let desk = desk.clone();
+        tokio::spawn(async move { desk.run(A, volume("v"), print(1), never).await })
+    };
+    let job = lock(&desk.table).held[&volume("v")[0]].clone();
+    while job.answer.receiver_count() < 1 {
+        tokio::task::yield_now().await;
+    }
+    gate.open();
+    assert_eq!(retry.await.unwrap().unwrap(), 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_is_internal_to_all_callers_and_gives_the_keys_back() {
+    let desk = Desk::new();
+    let panicked = desk
+        .run(A, volume("v"), print(1), || -> Result<u32, Status> {
+            panic!("boom")
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(panicked.code(), Code::Internal);
+    assert!(!panicked.message().contains("boom"));
+    let next = desk.run(B, volume("v"), print(2), || Ok::<_, Status>(1));
+    assert_eq!(next.await.unwrap(), 1);
+
+    let read = desk.read(|| -> Result<(), Status> { panic!("boom") });
+    assert_eq!(read.await.unwrap_err().code(), Code::Internal);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_are_shared_like_answers() {
+    let desk = Desk::new();
+    let failed = desk.run(A, volume("v"), print(1), || {
+        Err::<u32, _>(Status::resource_exhausted("full"))
+    });
+    let failed = failed.await.unwrap_err();
+    assert_eq!(
+        (failed.code(), failed.message()),
+        (Code::ResourceExhausted, "full")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_refuses_the_new_and_waits_for_the_old() {
+    let desk = Desk::new();
+    let gate = Gate::default();
+    let first = begin(&desk, A, volume("v"), print(1), &gate).await;
+    first.abort(); // nobody waits for it but the desk
+    desk.close();
+    assert_eq!(desk.in_flight(), 1);
+    let late = desk.run(A, volume("w"), print(2), never).await;
+    assert_eq!(late.unwrap_err().code(), Code::Unavailable);
+
+    let waited = tokio::time::timeout(Duration::from_millis(50), desk.drained()).await;
+    assert!(waited.is_err(), "it did not wait for the work");
+    gate.open();
+    desk.drained().await;
+}
+
+/// Many callers, few volumes, requests of one to three keys: no two pieces of work ever hold the
+/// same key, everybody gets the answer to his own request, and nothing is left in the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_key_is_ever_held_twice() {
+    const VOLUMES: usize = 5;
+    let desk = Desk::new();
+    let holders: Arc<Vec<AtomicUsize>> = Arc::new((0..VOLUMES).map(|_| 0.into()).collect());
+    let (ran, aborted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+
+    let callers: Vec<_> = (0..2000_usize)
+        .map(|n| {
+            let (desk, holders) = (desk.clone(), holders.clone());
+            let (ran, aborted) = (ran.clone(), aborted.clone());
+            tokio::spawn(async move {
+                // The same n % 40 is the same request.
+                let seed = n % 40;
+                let touched: Vec<usize> = (0..=seed % 3).map(|k| (seed + k) % VOLUMES).collect();
+                let keys = touched.iter().map(|v| Key::Volume(v.to_string())).collect();
+                let work = {
+                    let ran = ran.clone();
+                    move || {
+                        for v in &touched {
+                            assert_eq!(holders[*v].fetch_add(1, Ordering::SeqCst), 0);
+                        }
+                        ran.fetch_add(1, Ordering::SeqCst);
+                        std::thread::sleep(Duration::from_micros(200));
+                        for v in &touched {
+                            holders[*v].fetch_sub(1, Ordering::SeqCst);
+                        }
+                        Ok::<_, Status>(seed)
+                    }
+                };
+                match desk.run(A, keys, print(seed as u8), work).await {
+                    Ok(answer) => assert_eq!(answer, seed),
+                    Err(status) => {
+                        assert_eq!(status.code(), Code::Aborted, "{status:?}");
+                        aborted.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert!(ran.load(Ordering::SeqCst) > 0 && aborted.load(Ordering::SeqCst) > 0);
+    assert!(lock(&desk.table).held.is_empty());
+    desk.close();
+    desk.drained().await;
+}
+
+#[test]
+fn work_dropped_by_a_dying_runtime_gives_its_keys_back() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    let desk = Desk::new();
+    let (gate, (begun, has_begun)) = (Gate::default(), mpsc::channel());
+    // The only thread is taken, so the second piece of work never starts.
+    {
+        let (desk, gate) = (desk.clone(), gate.clone());
+        runtime.spawn(async move {
+            let work = move || {
+                begun.send(()).unwrap();
+                gate.wait();
+                Ok::<_, Status>(1)
+            };
+            desk.run(A, volume("v"), print(1), work).await
+        });
+    }
+    has_begun.recv().unwrap();
+    {
+        let desk = desk.clone();
+        runtime.spawn(async move { desk.run(A, volume("w"), print(2), never).await });
+    }
+    while desk.in_flight() < 2 {
+        std::thread::yield_now();
+    }
+    runtime.shutdown_background();
+    gate.open();
+    let emptied = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        lock(&desk.table).held.is_empty()
+    });
+    assert!(emptied);
+}

@@ -1,0 +1,43 @@
+//! The GroupController service on the wire.
+
+use hostloop_proto::csi;
+
+use super::desk::Key;
+use super::service::service;
+use crate::controller::Controller;
+
+service! {
+    /// The GroupController service.
+    GroupService: "csi.v1.GroupController", group_controller_server::GroupController,
+        done by Controller;
+
+    "GroupControllerGetCapabilities"
+        group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest)
+        -> GroupControllerGetCapabilitiesResponse
+        about |_| "";
+    "CreateVolumeGroupSnapshot" create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest)
+        -> CreateVolumeGroupSnapshotResponse
+        about |r| &r.name, holding new_group, but for [secrets];
+    "DeleteVolumeGroupSnapshot" delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest)
+        -> DeleteVolumeGroupSnapshotResponse
+        about |r| &r.group_snapshot_id, holding old_group, but for [secrets];
+    "GetVolumeGroupSnapshot" get_volume_group_snapshot(GetVolumeGroupSnapshotRequest)
+        -> GetVolumeGroupSnapshotResponse
+        about |r| &r.group_snapshot_id;
+}
+
+/// Its name, and every volume it is taken of.
+fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest) -> Vec<Key> {
+    let volumes = request.source_volume_ids.iter().cloned().map(Key::Volume);
+    std::iter::once(Key::GroupName(request.name.clone()))
+        .chain(volumes)
+        .collect()
+}
+
+/// Itself and its snapshots: none of them may be the source of a copy just now.
+fn old_group(request: &csi::DeleteVolumeGroupSnapshotRequest) -> Vec<Key> {
+    let snapshots = request.snapshot_ids.iter().cloned().map(Key::Snapshot);
+    std::iter::once(Key::Group(request.group_snapshot_id.clone()))
+        .chain(snapshots)
+        .collect()
+}

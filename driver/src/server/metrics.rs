@@ -1,0 +1,216 @@
+//! What `/metrics` shows: a histogram of calls, and gauges of the pools.
+//!
+//! The histogram is `csi_plugin_operations_seconds`, with the labels and buckets of the
+//! `csi_sidecar_operations_seconds` that CSI sidecars have, so that a dashboard made for these
+//! needs another name only.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use tonic::Code;
+
+use super::observe::code_name;
+
+/// Upper bounds in seconds, as the CSI sidecars have them.
+const BUCKETS: [f64; 13] = [
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
+];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    driver_name: Arc<String>,
+    method_name: &'static str,
+    grpc_status_code: &'static str,
+}
+
+/// Every call answered so far.
+pub struct Calls {
+    driver_name: Arc<String>,
+    seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
+    registry: Registry,
+}
+
+impl Calls {
+    /// None yet.
+    pub fn new(driver_name: &str) -> Self {
+        let seconds = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> _);
+        let mut registry = Registry::default();
+        registry.register(
+            "csi_plugin_operations_seconds",
+            "Container Storage Interface operation duration with gRPC error code status",
+            seconds.clone(),
+        );
+        Calls {
+            driver_name: Arc::new(driver_name.to_owned()),
+            seconds,
+            registry,
+        }
+    }
+
+    /// One more.
+    pub(crate) fn observe(&self, method: &'static str, code: Code, took: Duration) {
+        let labels = CallLabels {
+            driver_name: self.driver_name.clone(),
+            method_name: method,
+            grpc_status_code: code_name(code),
+        };
+        self.seconds
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+    }
+}
+
+/// A pool as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolGauges {
+    /// Its name.
+    pub name: String,
+    /// Whether it answers. Nothing below is shown of one that does not.
+    pub up: bool,
+    /// Size of the filesystem it is on, in bytes.
+    pub size_bytes: u64,
+    /// Free in that filesystem, in bytes.
+    pub free_bytes: u64,
+    /// What it can promise to new thin volumes, in bytes.
+    pub available_bytes: u64,
+    /// Its volumes, if they can be counted.
+    pub volumes: Option<u64>,
+    /// Its snapshots, likewise.
+    pub snapshots: Option<u64>,
+}
+
+/// One gauge: its name, what it is, and how to read it from a pool that is up.
+type PoolGauge = (&'static str, &'static str, fn(&PoolGauges) -> Option<u64>);
+
+const POOL_GAUGES: [PoolGauge; 5] = [
+    (
+        "hostloop_pool_size_bytes",
+        "Size of the filesystem the pool is on",
+        |p| Some(p.size_bytes),
+    ),
+    (
+        "hostloop_pool_free_bytes",
+        "Free space of the filesystem the pool is on",
+        |p| Some(p.free_bytes),
+    ),
+    (
+        "hostloop_pool_available_bytes",
+        "What the pool can promise to new volumes",
+        |p| Some(p.available_bytes),
+    ),
+    ("hostloop_pool_volumes", "Volumes in the pool", |p| {
+        p.volumes
+    }),
+    ("hostloop_pool_snapshots", "Snapshots in the pool", |p| {
+        p.snapshots
+    }),
+];
+
+type PoolLabels = [(&'static str, String); 1];
+
+/// The whole of `/metrics`, in OpenMetrics text.
+pub(crate) fn render(calls: &Calls, pools: &[PoolGauges]) -> Result<String, fmt::Error> {
+    let mut text = String::new();
+    encode_registry(&mut text, &calls.registry)?;
+    encode_registry(&mut text, &pool_registry(pools))?;
+    encode_eof(&mut text)?;
+    Ok(text)
+}
+
+/// Made anew for each scrape, so that a pool that goes takes its figures with it.
+fn pool_registry(pools: &[PoolGauges]) -> Registry {
+    let mut registry = Registry::default();
+    let labels = |pool: &PoolGauges| [("pool", pool.name.clone())];
+    let mut register = |name: &str, help: &str, value: &dyn Fn(&PoolGauges) -> Option<u64>| {
+        let gauges = Family::<PoolLabels, Gauge>::default();
+        for pool in pools {
+            if let Some(value) = value(pool) {
+                let value = i64::try_from(value).unwrap_or(i64::MAX);
+                gauges.get_or_create(&labels(pool)).set(value);
+            }
+        }
+        registry.register(name, help, gauges);
+    };
+    register("hostloop_pool_up", "Whether the pool answers", &|pool| {
+        Some(u64::from(pool.up))
+    });
+    for (name, help, value) in POOL_GAUGES {
+        register(name, help, &|pool| value(pool).filter(|_| pool.up));
+    }
+    registry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_and_pools_are_shown() {
+        let calls = Calls::new("hostloop.csi.dev");
+        let method = "/csi.v1.Controller/CreateVolume";
+        calls.observe(method, Code::Ok, Duration::from_millis(200));
+        calls.observe(method, Code::DeadlineExceeded, Duration::from_secs(11));
+        let pools = [
+            PoolGauges {
+                name: "fast".into(),
+                up: true,
+                size_bytes: 100,
+                free_bytes: 60,
+                available_bytes: 50,
+                volumes: Some(2),
+                snapshots: Some(1),
+            },
+            PoolGauges {
+                name: "gone".into(),
+                ..PoolGauges::default()
+            },
+        ];
+        let text = render(&calls, &pools).unwrap();
+        let labels = |code: &str| {
+            format!(
+                "driver_name=\"hostloop.csi.dev\",method_name=\"{method}\",\
+                 grpc_status_code=\"{code}\""
+            )
+        };
+        for line in [
+            format!("csi_plugin_operations_seconds_count{{{}}} 1", labels("OK")),
+            format!("csi_plugin_operations_seconds_sum{{{}}} 0.2", labels("OK")),
+            format!(
+                "csi_plugin_operations_seconds_bucket{{le=\"10.0\",{}}} 0",
+                labels("DeadlineExceeded")
+            ),
+            format!(
+                "csi_plugin_operations_seconds_bucket{{le=\"15.0\",{}}} 1",
+                labels("DeadlineExceeded")
+            ),
+            "hostloop_pool_up{pool=\"fast\"} 1".to_owned(),
+            "hostloop_pool_size_bytes{pool=\"fast\"} 100".to_owned(),
+            "hostloop_pool_free_bytes{pool=\"fast\"} 60".to_owned(),
+            "hostloop_pool_available_bytes{pool=\"fast\"} 50".to_owned(),
+            "hostloop_pool_volumes{pool=\"fast\"} 2".to_owned(),
+            "hostloop_pool_snapshots{pool=\"fast\"} 1".to_owned(),
+            "hostloop_pool_up{pool=\"gone\"} 0".to_owned(),
+            "# EOF".to_owned(),
+        ] {
+            assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
+        }
+        assert!(
+            !text.contains("hostloop_pool_volumes{pool=\"gone\"}"),
+            "{text}"
+        );
+        assert_eq!(text.matches("# EOF").count(), 1);
+    }
+
+    #[test]
+    fn what_was_not_called_is_not_shown() {
+        let text = render(&Calls::new("d"), &[]).unwrap();
+        assert!(!text.contains("method_name"), "{text}");
+    }
+}

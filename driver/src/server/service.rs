@@ -1,0 +1,141 @@
+//! From a request on the wire to a call of a service that blocks, and back.
+//!
+//! [`service!`] is a table, one row a call: what the call is about (for the log), what it holds
+//! while it works (for the [desk](super::desk)), and which fields do not decide its answer.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use super::desk::{Desk, Fingerprint, Key};
+use super::observe::{Interest, Observer};
+
+/// A request, as the server sees it.
+pub(crate) trait Call: Send + Sized + 'static {
+    /// The full method name, as it is in the path of the HTTP/2 request.
+    const METHOD: &'static str;
+
+    /// The ID or name of what it is about; empty if it is about nothing in particular.
+    fn about(&self) -> &str;
+
+    /// What it holds while it works. Nothing: it only reads.
+    fn holds(&self) -> Vec<Key>;
+
+    /// Of everything that decides the answer.
+    fn fingerprint(&self) -> Fingerprint;
+}
+
+/// What every service needs to answer.
+#[derive(Clone)]
+pub(crate) struct Front {
+    pub(crate) desk: Desk,
+    pub(crate) observer: Observer,
+}
+
+impl Front {
+    /// Has `work` done on a thread that may block, with what the request holds, and reports it.
+    pub(crate) async fn answer<C, S, R, E>(
+        &self,
+        service: &Arc<S>,
+        request: Request<C>,
+        work: fn(&S, C) -> Result<R, E>,
+    ) -> Result<Response<R>, Status>
+    where
+        C: Call,
+        S: Send + Sync + 'static,
+        R: Clone + Send + Sync + 'static,
+        E: Into<Status> + 'static,
+    {
+        let request = request.into_inner();
+        let service = service.clone();
+        let mut keys = request.holds();
+        // An ID that is missing is nobody's: the service refuses it.
+        keys.retain(|key| !key.is_empty());
+        let interest = match keys.is_empty() {
+            true => Interest::Question,
+            false => Interest::Change,
+        };
+        let report = self.observer.begin(C::METHOD, request.about(), interest);
+        let answer = if keys.is_empty() {
+            self.desk.read(move || work(&service, request)).await
+        } else {
+            let fingerprint = request.fingerprint();
+            let work = move || work(&service, request);
+            self.desk.run(C::METHOD, keys, fingerprint, work).await
+        };
+        report.end(answer.as_ref().err());
+        answer.map(Response::new)
+    }
+}
+
+/// Makes a tonic service of one whose calls block, from a table of its calls.
+macro_rules! service {
+    (
+        $(#[$doc:meta])*
+        $name:ident: $full:literal, $server:ident::$trait:ident, done by $service:ident;
+        $(
+            $rpc:literal $method:ident($request:ident) -> $response:ident
+            about $about:expr
+            $(, holding $holds:expr, but for [$($ignored:ident),*])?;
+        )+
+    ) => {
+        $(#[$doc])*
+        pub(crate) struct $name {
+            pub(crate) front: $crate::server::service::Front,
+            pub(crate) service: std::sync::Arc<$service>,
+        }
+
+        $($crate::server::service::call! {
+            $request, concat!("/", $full, "/", $rpc), $about
+            $(, $holds, [$($ignored),*])?
+        })+
+
+        #[tonic::async_trait]
+        impl hostloop_proto::csi::$server::$trait for $name {
+            $(
+                async fn $method(
+                    &self,
+                    request: tonic::Request<hostloop_proto::csi::$request>,
+                ) -> Result<tonic::Response<hostloop_proto::csi::$response>, tonic::Status> {
+                    self.front.answer(&self.service, request, $service::$method).await
+                }
+            )+
+        }
+    };
+}
+
+/// One row of [`service!`].
+macro_rules! call {
+    ($request:ident, $method:expr, $about:expr $(, $holds:expr, [$($ignored:ident),*])?) => {
+        impl $crate::server::service::Call for hostloop_proto::csi::$request {
+            const METHOD: &'static str = $method;
+
+            fn about(&self) -> &str {
+                let about: fn(&Self) -> &str = $about;
+                about(self)
+            }
+
+            fn holds(&self) -> Vec<$crate::server::desk::Key> {
+                $(
+                    let holds: fn(&Self) -> Vec<$crate::server::desk::Key> = $holds;
+                    return holds(self);
+                )?
+                #[allow(unreachable_code, reason = "of a row that holds something")]
+                Vec::new()
+            }
+
+            fn fingerprint(&self) -> $crate::server::desk::Fingerprint {
+                #[allow(unused_mut, reason = "of a row that has no fields to leave out")]
+                let mut decisive = self.clone();
+                $($(decisive.$ignored = Default::default();)*)?
+                // Maps are ordered, so equal requests have equal bytes.
+                $crate::server::desk::Fingerprint::of(&prost::Message::encode_to_vec(&decisive))
+            }
+        }
+    };
+}
+
+pub(crate) use {call, service};
+
+#[cfg(test)]
+mod tests;

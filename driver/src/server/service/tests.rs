@@ -1,0 +1,190 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+
+use super::*;
+
+fn map(value: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("key".to_owned(), value.to_owned())])
+}
+
+fn keys(request: &impl Call) -> BTreeSet<String> {
+    request.holds().iter().map(ToString::to_string).collect()
+}
+
+fn volume(id: &str) -> BTreeSet<String> {
+    BTreeSet::from([format!("volume {id}")])
+}
+
+#[test]
+fn calls_on_a_volume_hold_it() {
+    macro_rules! on_a_volume {
+        ($($request:ident)+) => {
+            $(
+                let request = csi::$request { volume_id: "v".into(), ..Default::default() };
+                assert_eq!(keys(&request), volume("v"), "{}", stringify!($request));
+                assert_eq!(request.about(), "v");
+                let other = csi::$request { volume_id: "w".into(), ..Default::default() };
+                assert!(request.fingerprint() != other.fingerprint());
+            )+
+        };
+    }
+    on_a_volume! {
+        DeleteVolumeRequest ControllerPublishVolumeRequest ControllerUnpublishVolumeRequest
+        ControllerExpandVolumeRequest ControllerModifyVolumeRequest NodeStageVolumeRequest
+        NodeUnstageVolumeRequest NodePublishVolumeRequest NodeUnpublishVolumeRequest
+        NodeExpandVolumeRequest
+    }
+}
+
+#[test]
+fn questions_hold_nothing() {
+    macro_rules! questions {
+        ($($request:ident)+) => {
+            $(assert_eq!(csi::$request::default().holds(), [], "{}", stringify!($request));)+
+        };
+    }
+    questions! {
+        ValidateVolumeCapabilitiesRequest ListVolumesRequest ControllerListVolumeHealthRequest
+        ControllerGetVolumeHealthRequest GetCapacityRequest ControllerGetCapabilitiesRequest
+        ListSnapshotsRequest GetSnapshotRequest ControllerGetVolumeRequest
+        GroupControllerGetCapabilitiesRequest GetVolumeGroupSnapshotRequest
+        GetMetadataAllocatedRequest GetMetadataDeltaRequest NodeGetVolumeStatsRequest
+        NodeGetVolumeHealthRequest NodeGetStorageHealthRequest NodeGetCapabilitiesRequest
+        NodeGetInfoRequest
+    }
+}
+
+#[test]
+fn a_new_volume_holds_its_name_and_its_source() {
+    let from = |source: Option<Type>| csi::CreateVolumeRequest {
+        name: "a/\n".into(),
+        volume_content_source: Some(csi::VolumeContentSource { r#type: source }),
+        ..Default::default()
+    };
+    let name = "volume \"a/\\n\"".to_owned();
+    let snapshot = Type::Snapshot(SnapshotSource {
+        snapshot_id: "s".into(),
+    });
+    let source = Type::Volume(VolumeSource {
+        volume_id: "v".into(),
+    });
+    for (request, held) in [
+        (
+            csi::CreateVolumeRequest {
+                name: "a/\n".into(),
+                ..Default::default()
+            },
+            vec![],
+        ),
+        (from(None), vec![]),
+        (from(Some(snapshot)), vec!["snapshot s".to_owned()]),
+        (from(Some(source)), vec!["volume v".to_owned()]),
+    ] {
+        let held = held.into_iter().chain([name.clone()]).collect();
+        assert_eq!(keys(&request), held);
+        assert_eq!(request.about(), "a/\n");
+    }
+}
+
+#[test]
+fn snapshots_and_groups_hold_what_they_touch() {
+    let snapshot = csi::CreateSnapshotRequest {
+        name: "s".into(),
+        source_volume_id: "v".into(),
+        ..Default::default()
+    };
+    let held = ["snapshot \"s\"", "volume v"].map(str::to_owned);
+    assert_eq!(keys(&snapshot), held.into());
+    let delete = csi::DeleteSnapshotRequest {
+        snapshot_id: "s".into(),
+        ..Default::default()
+    };
+    assert_eq!(keys(&delete), ["snapshot s".to_owned()].into());
+
+    let group = csi::CreateVolumeGroupSnapshotRequest {
+        name: "g".into(),
+        source_volume_ids: vec!["v".into(), "w".into()],
+        ..Default::default()
+    };
+    let held = ["group snapshot \"g\"", "volume v", "volume w"].map(str::to_owned);
+    assert_eq!(keys(&group), held.into());
+    let delete = csi::DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: "g".into(),
+        snapshot_ids: vec!["s".into(), "t".into()],
+        ..Default::default()
+    };
+    let held = ["group snapshot g", "snapshot s", "snapshot t"].map(str::to_owned);
+    assert_eq!(keys(&delete), held.into());
+}
+
+/// Two requests that differ in their secrets alone are the same. Every request that has secrets
+/// and holds something is in this test, by the protocol's own list.
+#[test]
+fn secrets_do_not_make_another_request() {
+    let mut tested = BTreeSet::new();
+    macro_rules! same_but_for_secrets {
+        ($($request:ident)+) => {
+            $(
+                let one = csi::$request { secrets: map("a"), ..Default::default() };
+                let other = csi::$request { secrets: map("b"), ..Default::default() };
+                assert!(one.fingerprint() == other.fingerprint(), "{}", stringify!($request));
+                tested.insert(concat!("csi.v1.", stringify!($request)));
+            )+
+        };
+    }
+    same_but_for_secrets! {
+        CreateVolumeRequest DeleteVolumeRequest ControllerPublishVolumeRequest
+        ControllerUnpublishVolumeRequest CreateSnapshotRequest DeleteSnapshotRequest
+        ControllerExpandVolumeRequest ControllerModifyVolumeRequest
+        CreateVolumeGroupSnapshotRequest DeleteVolumeGroupSnapshotRequest NodeStageVolumeRequest
+        NodePublishVolumeRequest NodeExpandVolumeRequest
+    }
+    let only_ask = [
+        "ValidateVolumeCapabilitiesRequest",
+        "ControllerListVolumeHealthRequest",
+        "ControllerGetVolumeHealthRequest",
+        "ListSnapshotsRequest",
+        "GetSnapshotRequest",
+        "GetVolumeGroupSnapshotRequest",
+        "GetMetadataAllocatedRequest",
+        "GetMetadataDeltaRequest",
+        "NodeGetStorageHealthRequest",
+    ];
+    for (message, field) in hostloop_proto::SECRET_FIELDS {
+        assert_eq!(*field, "secrets");
+        let asks = only_ask.iter().any(|name| message.ends_with(name));
+        assert!(asks || tested.contains(message), "{message}");
+    }
+}
+
+#[test]
+fn volume_context_does_not_make_another_request_but_everything_else_does() {
+    let stage = |context: &str, path: &str| csi::NodeStageVolumeRequest {
+        volume_context: map(context),
+        staging_target_path: path.into(),
+        ..Default::default()
+    };
+    assert!(stage("a", "/x").fingerprint() == stage("b", "/x").fingerprint());
+    assert!(stage("a", "/x").fingerprint() != stage("a", "/y").fingerprint());
+    let publish = |context: &str, readonly| csi::NodePublishVolumeRequest {
+        volume_context: map(context),
+        readonly,
+        ..Default::default()
+    };
+    assert!(publish("a", true).fingerprint() == publish("b", true).fingerprint());
+    assert!(publish("a", true).fingerprint() != publish("a", false).fingerprint());
+    let controller = |context: &str, node: &str| csi::ControllerPublishVolumeRequest {
+        volume_context: map(context),
+        node_id: node.into(),
+        ..Default::default()
+    };
+    assert!(controller("a", "n").fingerprint() == controller("b", "n").fingerprint());
+    assert!(controller("a", "n").fingerprint() != controller("a", "m").fingerprint());
+    let create = |parameters: &str| csi::CreateVolumeRequest {
+        parameters: map(parameters),
+        ..Default::default()
+    };
+    assert!(create("a").fingerprint() != create("b").fingerprint());
+}

@@ -1,0 +1,245 @@
+//! The Unix socket the services are reached at.
+//!
+//! It is made under a private name and renamed once it listens, so that whoever can connect gets
+//! an answer, and its mode is set before there is a name at all. What already lies at its path is
+//! looked at first: a socket somebody serves, or anything that is no socket, is left alone.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
+
+/// The longest path a Unix socket can have, in bytes (`sun_path` without its NUL).
+pub const MAX_PATH: usize = 107;
+
+/// Connections the kernel keeps waiting while the driver is busy.
+const BACKLOG: i32 = 128;
+
+/// Why a socket can't be served.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It is no path, or too long a one.
+    #[error("socket path {path}: {why}")]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Another process serves it.
+    #[error("socket {0} is served by another process; stop that one first")]
+    Served(PathBuf),
+    /// What lies there is no socket.
+    #[error("{0} exists and is no socket; it is left as it is")]
+    NotASocket(PathBuf),
+    /// A system call failed.
+    #[error("{op} {path}: {source}")]
+    Io {
+        /// The call.
+        op: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A listening socket in the filesystem, which takes its name away again when dropped.
+#[derive(Debug)]
+pub struct Socket {
+    name: Name,
+    listener: UnixListener,
+}
+
+/// The name of a listening socket. Dropping it removes it, if it is still this socket's.
+#[derive(Debug)]
+pub struct Name {
+    path: PathBuf,
+    id: (u64, u64),
+}
+
+impl Socket {
+    /// Makes it, and its directory if there is none.
+    pub fn bind(path: &Path) -> Result<Socket, Error> {
+        check(path)?;
+        let dir = path.parent().unwrap_or(path);
+        make_dir(dir)?;
+        let failed = |op| {
+            move |error: Errno| Error::Io {
+                op,
+                path: path.to_owned(),
+                source: error.into(),
+            }
+        };
+        let fd = new_socket().map_err(failed("socket"))?;
+        // The mode of an unbound socket is what bind gives the file.
+        fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("fchmod"))?;
+        let private = dir.join(private_name());
+        bind_beneath(&fd, dir, &private)?;
+        let made = Name::of(private)?;
+        listen(&fd, Backlog::new(BACKLOG).map_err(failed("listen"))?).map_err(failed("listen"))?;
+        let name = made.rename(path)?;
+        let listener = UnixListener::from(fd);
+        listener.set_nonblocking(true).map_err(|source| Error::Io {
+            op: "set_nonblocking",
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Socket { name, listener })
+    }
+
+    /// The listener, non-blocking, and its name, to be dropped when it is to take nobody any
+    /// more.
+    pub fn into_parts(self) -> (UnixListener, Name) {
+        (self.listener, self.name)
+    }
+}
+
+impl Name {
+    fn of(path: PathBuf) -> Result<Name, Error> {
+        match fs::symlink_metadata(&path) {
+            Ok(meta) => Ok(Name {
+                id: (meta.dev(), meta.ino()),
+                path,
+            }),
+            Err(source) => Err(Error::Io {
+                op: "stat",
+                path,
+                source,
+            }),
+        }
+    }
+
+    /// Takes another name, over a stale socket that may be there.
+    fn rename(mut self, to: &Path) -> Result<Name, Error> {
+        fs::rename(&self.path, to).map_err(|source| Error::Io {
+            op: "rename to",
+            path: to.to_owned(),
+            source,
+        })?;
+        self.path = to.to_owned();
+        Ok(self)
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let ours =
+            fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.id);
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "the socket stays behind");
+        }
+    }
+}
+
+/// Whether a socket could be made at this path: a path it can have, where nothing is, or a socket
+/// nobody serves.
+pub fn check(path: &Path) -> Result<(), Error> {
+    check_path(path)?;
+    refuse_what_is_not_stale(path)
+}
+
+/// A name nobody looks for and no other socket has.
+fn private_name() -> String {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let count = MADE.fetch_add(1, Ordering::Relaxed);
+    format!(".{}-{count}.sock", std::process::id())
+}
+
+fn make_dir(dir: &Path) -> Result<(), Error> {
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(dir);
+    made.map_err(|source| Error::Io {
+        op: "mkdir",
+        path: dir.to_owned(),
+        source,
+    })
+}
+
+fn check_path(path: &Path) -> Result<(), Error> {
+    let bad = |why: &str| Error::Path {
+        path: path.to_owned(),
+        why: why.to_owned(),
+    };
+    let length = path.as_os_str().len();
+    if length > MAX_PATH {
+        return Err(bad(&format!(
+            "has {length} bytes, and a Unix socket's path at most {MAX_PATH}; choose a shorter one"
+        )));
+    }
+    if !path.is_absolute() {
+        return Err(bad("is not absolute"));
+    }
+    if path.file_name().is_none() {
+        return Err(bad("has no file name"));
+    }
+    Ok(())
+}
+
+fn refuse_what_is_not_stale(path: &Path) -> Result<(), Error> {
+    let failed = |op, source| Error::Io {
+        op,
+        path: path.to_owned(),
+        source,
+    };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed("stat", error)),
+        Ok(meta) if !meta.file_type().is_socket() => {
+            return Err(Error::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    let fd = new_socket().map_err(|e| failed("socket", e.into()))?;
+    let address = UnixAddr::new(path).map_err(|e| failed("connect", e.into()))?;
+    match connect(fd.as_raw_fd(), &address) {
+        // Nobody listens: its process died without removing it. Or it went this moment.
+        Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(()),
+        // EAGAIN: somebody listens, and is behind with taking connections.
+        Ok(()) | Err(Errno::EAGAIN) => Err(Error::Served(path.to_owned())),
+        Err(error) => Err(failed("connect", error.into())),
+    }
+}
+
+fn new_socket() -> Result<OwnedFd, Errno> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    socket(AddressFamily::Unix, SockType::Stream, flags, None)
+}
+
+/// Binds by way of the directory's descriptor, so that the private name may be longer than the
+/// public one, and goes where the public one will go.
+fn bind_beneath(fd: &OwnedFd, dir: &Path, private: &Path) -> Result<(), Error> {
+    let failed = |op, path: &Path, source| Error::Io {
+        op,
+        path: path.to_owned(),
+        source,
+    };
+    let opened = fs::File::open(dir).map_err(|e| failed("open directory", dir, e))?;
+    let name = private.file_name().unwrap_or_default();
+    let by_fd = Path::new("/proc/self/fd")
+        .join(opened.as_raw_fd().to_string())
+        .join(name);
+    // Left by a process of the same ID that was killed just here.
+    match fs::remove_file(private) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(failed("unlink", private, error));
+        }
+        _ => {}
+    }
+    let address = UnixAddr::new(&by_fd).map_err(|e| failed("bind", private, e.into()))?;
+    bind(fd.as_raw_fd(), &address).map_err(|e| failed("bind", private, e.into()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! The model of the kernel with a gate before every filesystem mount, so that a test can look at
+//! the server while a call is under way.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use hostloop_driver::sys::model::Model;
+use hostloop_driver::sys::*;
+
+#[derive(Debug, Default)]
+struct Passage {
+    closed: bool,
+    /// Calls that came to the gate.
+    came: usize,
+}
+
+/// The kernel, and its gate.
+#[derive(Default)]
+pub(crate) struct Gated {
+    pub(crate) model: Model,
+    passage: Mutex<Passage>,
+    changed: Condvar,
+}
+
+impl Gated {
+    /// Holds mounts up from now on.
+    pub(crate) fn close(&self) {
+        self.passage.lock().unwrap().closed = true;
+    }
+
+    /// Lets them go.
+    pub(crate) fn open(&self) {
+        self.passage.lock().unwrap().closed = false;
+        self.changed.notify_all();
+    }
+
+    /// Mounts that were tried so far.
+    pub(crate) fn mounts_tried(&self) -> usize {
+        self.passage.lock().unwrap().came
+    }
+
+    /// Waits until so many mounts were tried.
+    pub(crate) fn wait_for(&self, tried: usize) {
+        let passage = self.passage.lock().unwrap();
+        let limit = Duration::from_secs(20);
+        let few = |p: &mut Passage| p.came < tried;
+        let (passage, waited) = self
+            .changed
+            .wait_timeout_while(passage, limit, few)
+            .unwrap();
+        assert!(
+            !waited.timed_out(),
+            "{} mounts tried, not {tried}",
+            passage.came
+        );
+    }
+
+    fn pass(&self) {
+        let mut passage = self.passage.lock().unwrap();
+        passage.came += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(passage, |p| p.closed).unwrap());
+    }
+}
+
+macro_rules! as_the_model_does {
+    ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $answer:ty;)+) => {
+        $(fn $name(&self $(, $arg: $type)*) -> $answer {
+            self.model.$name($($arg),*)
+        })+
+    };
+}
+
+impl Kernel for Gated {
+    fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
+        self.pass();
+        self.model.mount(spec)
+    }
+
+    as_the_model_does! {
+        fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice>;
+        fn loops(&self) -> Result<Vec<LoopInfo>>;
+        fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>>;
+        fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice>;
+        fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached>;
+        fn loop_grow(&self, device: &LoopDevice) -> Result<()>;
+        fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool>;
+        fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()>;
+        fn loop_flush(&self, device: &LoopDevice) -> Result<()>;
+        fn loop_at(&self, path: &Path) -> Result<Option<u32>>;
+        fn mounts(&self) -> Result<MountTable>;
+        fn bind(&self, source: &Path, target: &Path, read_only: bool) -> Result<()>;
+        fn remount_discard(&self, target: &Path, fs: FsType, on: bool) -> Result<()>;
+        fn unmount(&self, target: &Path) -> Result<()>;
+        fn probe(&self, device: &Path) -> Result<Probe>;
+        fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()>;
+        fn check(&self, device: &Path, fs: FsType) -> Result<()>;
+        fn grow(&self, device: &Path, mounted_at: &Path, fs: FsType) -> Result<()>;
+        fn fs_size(&self, mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64>;
+        fn trim(&self, mounted_at: &Path) -> Result<u64>;
+        fn freeze(&self, on: &File) -> Result<Freeze>;
+        fn thaw(&self, on: &File) -> Result<()>;
+        fn usage(&self, at: &Path) -> Result<FsUsage>;
+        fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>>;
+        fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)>;
+    }
+}
