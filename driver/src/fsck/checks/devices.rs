@@ -1,0 +1,99 @@
+//! Loop devices nobody should have, or should have twice.
+
+use std::collections::BTreeMap;
+
+use crate::survey::{LoopUse, Owner, Survey, Uses};
+
+use super::{Kind, Problem, Repair, Severity, person, problem};
+
+/// Checks the loop devices of ours. A loop over a loop of ours is left alone: that is a read-only
+/// publication, or kubelet's way of holding a raw block volume.
+pub(super) fn check(survey: &Survey, uses: &Uses, found: &mut Vec<Problem>) {
+    found.extend(twice(uses));
+    found.extend(uses.loops.values().filter_map(|l| match &l.owner {
+        Owner::Deleted(path) => Some(over_deleted(l, path)),
+        Owner::Volume(name) => (!staged(survey, name)).then(|| unused(l, name)).flatten(),
+        Owner::Snapshot(name) | Owner::Leftover(name) => unused(l, name),
+        Owner::Pool(_) | Owner::Loop(_) => None,
+    }));
+}
+
+/// More than one loop device over one image, one of them writable at least: each has a page cache
+/// of its own.
+fn twice(uses: &Uses) -> Vec<Problem> {
+    let mut over: BTreeMap<&Owner, Vec<&LoopUse>> = BTreeMap::new();
+    for l in uses.loops.values() {
+        match l.owner {
+            Owner::Loop(_) | Owner::Deleted(_) => {}
+            _ => over.entry(&l.owner).or_default().push(l),
+        }
+    }
+    let clash = |l: &Vec<&LoopUse>| l.len() > 1 && l.iter().any(|l| !l.device.read_only);
+    let clashes = over.into_iter().filter(|(_, l)| clash(l));
+    clashes
+        .map(|(owner, loops)| {
+            let devices: Vec<String> = loops.iter().map(|l| device(l)).collect();
+            problem(
+                Severity::Error,
+                Kind::LoopTwice,
+                object(owner),
+                format!(
+                    "is on {} at once: that destroys data",
+                    devices.join(" and ")
+                ),
+                person("stop what uses the later one, and detach it"),
+            )
+        })
+        .collect()
+}
+
+fn over_deleted(l: &LoopUse, path: &str) -> Problem {
+    let (what, repair) = match l.mounts.first() {
+        Some(mount) => (
+            format!("holds {path}, mounted at {}", mount.mount_point.display()),
+            person("unmount it: its space is freed then"),
+        ),
+        None => (
+            format!("holds {path}: its space is not free"),
+            Repair::Recovery,
+        ),
+    };
+    problem(
+        Severity::Warning,
+        Kind::LoopOverDeleted,
+        device(l),
+        what,
+        repair,
+    )
+}
+
+/// A loop device that is mounted nowhere and that no record speaks of.
+fn unused(l: &LoopUse, name: &str) -> Option<Problem> {
+    l.mounts.is_empty().then(|| {
+        problem(
+            Severity::Warning,
+            Kind::LoopUnused,
+            device(l),
+            format!("is over {name}, and nothing uses it"),
+            Repair::Recovery,
+        )
+    })
+}
+
+fn staged(survey: &Survey, name: &str) -> bool {
+    let mut volumes = survey.contents().flat_map(|(_, c)| &c.volumes);
+    volumes.any(|item| item.name == name && item.record.as_ref().is_ok_and(|v| v.stage.is_some()))
+}
+
+fn device(l: &LoopUse) -> String {
+    crate::sys::loop_path(l.device.minor).display().to_string()
+}
+
+fn object(owner: &Owner) -> String {
+    match owner {
+        Owner::Pool(name) => format!("pool {name}"),
+        Owner::Volume(name) | Owner::Snapshot(name) | Owner::Leftover(name) => name.clone(),
+        Owner::Deleted(path) => path.clone(),
+        Owner::Loop(minor) => format!("/dev/loop{minor}"),
+    }
+}

@@ -1,0 +1,103 @@
+//! What is there: the pools as they lie on the disk, the loop devices and the mounts, read
+//! without a lock and without changing anything, beside a running driver or without one.
+//!
+//! `status` shows it, `fsck` judges it. What is read here is not the driver's index but the disk
+//! itself, so broken records and stray files are part of it. Nothing is held still meanwhile: a
+//! reader must expect that a driver at work changes things between two looks.
+
+use std::path::{Path, PathBuf};
+
+pub mod locks;
+pub mod place;
+pub mod uses;
+
+pub use uses::{LoopUse, Owner, Uses};
+
+pub use crate::pool::readonly::{Area, Contents, Image, Item, Leftover, Unreadable};
+use crate::pool::{PoolKind, PoolSpec};
+use crate::sys::{Kernel, LoopInfo, MountTable};
+
+/// Everything, at about one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// The configured pools, in order.
+    pub pools: Vec<PoolSurvey>,
+    /// All attached loop devices of the machine.
+    pub loops: Vec<LoopInfo>,
+    /// The mount table of this process's namespace.
+    pub mounts: MountTable,
+}
+
+/// A configured pool.
+#[derive(Clone, Debug)]
+pub struct PoolSurvey {
+    /// Its name in the configuration.
+    pub name: String,
+    /// What it is kept in.
+    pub kind: PoolKind,
+    /// Its path in the configuration.
+    pub path: PathBuf,
+    /// The file it is kept in, if that is an image.
+    pub image: Option<Image>,
+    /// The process that has the pool open, where that can be told.
+    pub driver: Option<locks::Holder>,
+    /// Its filesystem, by the kernel's name.
+    pub fs_type: String,
+    /// What is in it, or why it can't be read.
+    pub state: Result<Contents, String>,
+}
+
+impl PoolSurvey {
+    fn take(
+        spec: &PoolSpec,
+        state_dir: &Path,
+        loops: &[LoopInfo],
+        mounts: &MountTable,
+    ) -> PoolSurvey {
+        let image = place::image_path(spec).and_then(|path| Image::at(&path).ok().flatten());
+        let root = place::root(spec, state_dir, image.as_ref(), loops, mounts);
+        let mount = root.as_ref().ok().and_then(|r| place::enclosing(mounts, r));
+        PoolSurvey {
+            name: spec.name.clone(),
+            kind: place::kind(spec),
+            path: spec.path.clone(),
+            image,
+            driver: mount
+                .zip(root.as_ref().ok())
+                .and_then(|(mount, root)| locks::of_pool(root, mount.device)),
+            fs_type: mount.map(|m| m.fs_type.clone()).unwrap_or_default(),
+            state: root.and_then(|root| Contents::read(&root).map_err(|e| e.to_string())),
+        }
+    }
+}
+
+impl Survey {
+    /// Looks at these pools and at the kernel. A pool that can't be read is part of the answer;
+    /// only a kernel that doesn't tell is an error.
+    pub fn take(
+        specs: &[PoolSpec],
+        state_dir: &Path,
+        kernel: &dyn Kernel,
+    ) -> crate::sys::Result<Survey> {
+        // Loops and mounts first: an image that is made and attached in between then is seen on
+        // the disk and not in use, which is harmless; the other way round it would be a stranger.
+        let mounts = kernel.mounts()?;
+        let loops = kernel.loops()?;
+        let pools = specs
+            .iter()
+            .map(|spec| PoolSurvey::take(spec, state_dir, &loops, &mounts))
+            .collect();
+        Ok(Survey {
+            pools,
+            loops,
+            mounts,
+        })
+    }
+
+    /// The pools that could be read.
+    pub fn contents(&self) -> impl Iterator<Item = (&PoolSurvey, &Contents)> {
+        self.pools
+            .iter()
+            .filter_map(|pool| Some((pool, pool.state.as_ref().ok()?)))
+    }
+}
