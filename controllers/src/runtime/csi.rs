@@ -1,0 +1,190 @@
+//! A CSI driver, as its client sees it: a channel, calls with a deadline, and what a failed call
+//! means for what comes next.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_proto::csi;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Request, Status};
+
+pub mod class;
+
+pub use class::{Call, Class, class};
+
+/// The largest answer that is taken, in bytes. A list of all volumes of a large node passes the
+/// usual 4 MiB.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// A driver. Clones share its connection, which is made when it is first needed and again after it
+/// broke.
+#[derive(Clone)]
+pub struct Csi {
+    channel: Channel,
+}
+
+impl fmt::Debug for Csi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Csi")
+    }
+}
+
+impl Csi {
+    /// The driver behind a Unix socket.
+    pub fn at_socket(path: impl Into<PathBuf>) -> Self {
+        let path = Arc::new(path.into());
+        Csi::over(move || {
+            let path = path.clone();
+            async move { UnixStream::connect(path.as_ref()).await }
+        })
+    }
+
+    /// The driver that is reached by opening a stream: a pipe in memory, in the process that has
+    /// both.
+    pub fn over<F, S>(open: impl Fn() -> F + Clone + Send + 'static) -> Self
+    where
+        F: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let connector = tower::service_fn(move |_: Uri| {
+            let opened = open();
+            async move { opened.await.map(TokioIo::new) }
+        });
+        // The authority says nothing here; drivers expect what other clients send.
+        let channel =
+            Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+        Csi { channel }
+    }
+}
+
+/// A call that failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{call}: {status}")]
+pub struct Failure {
+    /// Which call.
+    pub call: &'static str,
+    /// What came back, or stands for nothing coming back.
+    pub status: Status,
+}
+
+impl Failure {
+    /// The code that decides what comes next: the driver's own, or UNAVAILABLE if the answer was
+    /// lost on the way, whatever the transport calls that.
+    pub fn code(&self) -> Code {
+        let from_driver = std::error::Error::source(&self.status).is_none();
+        if from_driver {
+            self.status.code()
+        } else {
+            Code::Unavailable
+        }
+    }
+}
+
+/// Waits for an answer until the deadline, which is also sent along.
+async fn timely<T, R, F>(
+    call: &'static str,
+    message: T,
+    deadline: Duration,
+    send: impl FnOnce(Request<T>) -> F,
+) -> Result<R, Failure>
+where
+    F: Future<Output = Result<tonic::Response<R>, Status>>,
+{
+    let mut request = Request::new(message);
+    request.set_timeout(deadline);
+    // Here too: the connection may hang, and the driver may not keep to it.
+    let status = match tokio::time::timeout(deadline, send(request)).await {
+        Ok(Ok(response)) => return Ok(response.into_inner()),
+        Ok(Err(status)) => status,
+        Err(_) => Status::deadline_exceeded(format!("no answer within {deadline:?}")),
+    };
+    Err(Failure { call, status })
+}
+
+/// Methods for calls that have one answer.
+macro_rules! calls {
+    ($($client:ident::$type:ident {
+        $($method:ident($request:ident) -> $response:ident, $name:literal;)+
+    })+) => {
+        impl Csi {
+            $($(
+                #[doc = concat!($name, ", within a deadline.")]
+                pub async fn $method(
+                    &self,
+                    request: csi::$request,
+                    deadline: Duration,
+                ) -> Result<csi::$response, Failure> {
+                    let client = csi::$client::$type::new(self.channel.clone());
+                    let mut client = client.max_decoding_message_size(MAX_ANSWER);
+                    timely($name, request, deadline, |request| async move {
+                        client.$method(request).await
+                    })
+                    .await
+                }
+            )+)+
+        }
+    };
+}
+
+calls! {
+    identity_client::IdentityClient {
+        get_plugin_info(GetPluginInfoRequest) -> GetPluginInfoResponse, "GetPluginInfo";
+        get_plugin_capabilities(GetPluginCapabilitiesRequest)
+            -> GetPluginCapabilitiesResponse, "GetPluginCapabilities";
+        probe(ProbeRequest) -> ProbeResponse, "Probe";
+    }
+    controller_client::ControllerClient {
+        create_volume(CreateVolumeRequest) -> CreateVolumeResponse, "CreateVolume";
+        delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse, "DeleteVolume";
+        controller_publish_volume(ControllerPublishVolumeRequest)
+            -> ControllerPublishVolumeResponse, "ControllerPublishVolume";
+        controller_unpublish_volume(ControllerUnpublishVolumeRequest)
+            -> ControllerUnpublishVolumeResponse, "ControllerUnpublishVolume";
+        validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
+            -> ValidateVolumeCapabilitiesResponse, "ValidateVolumeCapabilities";
+        list_volumes(ListVolumesRequest) -> ListVolumesResponse, "ListVolumes";
+        controller_list_volume_health(ControllerListVolumeHealthRequest)
+            -> ControllerListVolumeHealthResponse, "ControllerListVolumeHealth";
+        controller_get_volume_health(ControllerGetVolumeHealthRequest)
+            -> ControllerGetVolumeHealthResponse, "ControllerGetVolumeHealth";
+        get_capacity(GetCapacityRequest) -> GetCapacityResponse, "GetCapacity";
+        controller_get_capabilities(ControllerGetCapabilitiesRequest)
+            -> ControllerGetCapabilitiesResponse, "ControllerGetCapabilities";
+        create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse, "CreateSnapshot";
+        delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse, "DeleteSnapshot";
+        list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse, "ListSnapshots";
+        get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse, "GetSnapshot";
+        controller_expand_volume(ControllerExpandVolumeRequest)
+            -> ControllerExpandVolumeResponse, "ControllerExpandVolume";
+        controller_get_volume(ControllerGetVolumeRequest)
+            -> ControllerGetVolumeResponse, "ControllerGetVolume";
+        controller_modify_volume(ControllerModifyVolumeRequest)
+            -> ControllerModifyVolumeResponse, "ControllerModifyVolume";
+    }
+    group_controller_client::GroupControllerClient {
+        group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest)
+            -> GroupControllerGetCapabilitiesResponse, "GroupControllerGetCapabilities";
+        create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest)
+            -> CreateVolumeGroupSnapshotResponse, "CreateVolumeGroupSnapshot";
+        delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest)
+            -> DeleteVolumeGroupSnapshotResponse, "DeleteVolumeGroupSnapshot";
+        get_volume_group_snapshot(GetVolumeGroupSnapshotRequest)
+            -> GetVolumeGroupSnapshotResponse, "GetVolumeGroupSnapshot";
+    }
+    node_client::NodeClient {
+        node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse, "NodeGetInfo";
+        node_get_capabilities(NodeGetCapabilitiesRequest)
+            -> NodeGetCapabilitiesResponse, "NodeGetCapabilities";
+        node_get_storage_health(NodeGetStorageHealthRequest)
+            -> NodeGetStorageHealthResponse, "NodeGetStorageHealth";
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+use std::sync::Mutex;
+
+use csi::controller_server::{Controller, ControllerServer};
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tonic::transport::Server;
+use tonic::{Response, async_trait};
+
+use super::*;
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A driver that does with a name what the name says.
+struct Driver;
+
+macro_rules! unimplemented_calls {
+    ($($method:ident($request:ident) -> $response:ident;)+) => {
+        #[async_trait]
+        impl Controller for Driver {
+            async fn create_volume(
+                &self,
+                request: Request<csi::CreateVolumeRequest>,
+            ) -> Result<Response<csi::CreateVolumeResponse>, Status> {
+                match request.into_inner().name.as_str() {
+                    "hang" => std::future::pending().await,
+                    "full" => Err(Status::resource_exhausted("full")),
+                    "unknown" => Err(Status::unknown("who knows")),
+                    _ => Ok(Response::new(csi::CreateVolumeResponse::default())),
+                }
+            }
+
+            $(
+                async fn $method(
+                    &self,
+                    _: Request<csi::$request>,
+                ) -> Result<Response<csi::$response>, Status> {
+                    Err(Status::unimplemented(stringify!($method)))
+                }
+            )+
+        }
+    };
+}
+
+unimplemented_calls! {
+    delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse;
+    controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse;
+    controller_unpublish_volume(ControllerUnpublishVolumeRequest)
+        -> ControllerUnpublishVolumeResponse;
+    validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
+        -> ValidateVolumeCapabilitiesResponse;
+    list_volumes(ListVolumesRequest) -> ListVolumesResponse;
+    controller_list_volume_health(ControllerListVolumeHealthRequest)
+        -> ControllerListVolumeHealthResponse;
+    controller_get_volume_health(ControllerGetVolumeHealthRequest)
+        -> ControllerGetVolumeHealthResponse;
+    get_capacity(GetCapacityRequest) -> GetCapacityResponse;
+    controller_get_capabilities(ControllerGetCapabilitiesRequest)
+        -> ControllerGetCapabilitiesResponse;
+    create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse;
+    delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse;
+    list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse;
+    get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse;
+    controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse;
+    controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse;
+    controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
+}
+
+/// A driver at the other end of pipes in memory. Ending the task breaks them.
+fn in_memory() -> (Csi, tokio::task::JoinHandle<()>) {
+    let (sender, receiver) = mpsc::unbounded_channel::<DuplexStream>();
+    let connections = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
+    let serving = tokio::spawn(async move {
+        Server::builder()
+            .add_service(ControllerServer::new(Driver))
+            .serve_with_incoming(connections.map(Ok::<_, io::Error>))
+            .await
+            .unwrap();
+    });
+    let csi = Csi::over(move || {
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let sent = sender.send(theirs);
+        async move {
+            sent.map(|()| ours)
+                .map_err(|_| io::ErrorKind::ConnectionRefused.into())
+        }
+    });
+    (csi, serving)
+}
+
+async fn create(csi: &Csi, name: &str) -> Result<csi::CreateVolumeResponse, Failure> {
+    let request = csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        ..Default::default()
+    };
+    csi.create_volume(request, SOON).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_come_through_memory() {
+    let (csi, _serving) = in_memory();
+    create(&csi, "fine").await.unwrap();
+    let full = create(&csi, "full").await.unwrap_err();
+    assert_eq!(full.code(), Code::ResourceExhausted);
+    assert!(full.to_string().starts_with("CreateVolume: "), "{full}");
+    // The driver's own UNKNOWN is an answer.
+    assert_eq!(
+        create(&csi, "unknown").await.unwrap_err().code(),
+        Code::Unknown
+    );
+    let off = csi
+        .get_capacity(Default::default(), SOON)
+        .await
+        .unwrap_err();
+    assert_eq!(off.code(), Code::Unimplemented);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_ends_at_its_deadline() {
+    let (csi, _serving) = in_memory();
+    let begun = tokio::time::Instant::now();
+    let late = create(&csi, "hang").await.unwrap_err();
+    assert_eq!(
+        class(Call::CreateVolume { movable: true }, late.code()),
+        Class::InBackground
+    );
+    assert!(begun.elapsed() >= SOON && begun.elapsed() < 2 * SOON);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_never_opens_ends_at_the_deadline() {
+    let csi = Csi::over(std::future::pending::<io::Result<DuplexStream>>);
+    let late = create(&csi, "x").await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_driver_that_dies_in_a_call_leaves_it_in_progress() {
+    // A pipe whose other end is dropped once the call is under way.
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let end = Arc::new(Mutex::new(Some(ours)));
+    let csi = Csi::over(move || {
+        let ours = end.lock().unwrap().take();
+        async move { ours.ok_or_else(|| io::ErrorKind::ConnectionRefused.into()) }
+    });
+    tokio::spawn(async move {
+        let mut theirs = theirs;
+        let mut bytes = [0; 64];
+        // The client has begun to speak.
+        tokio::io::AsyncReadExt::read(&mut theirs, &mut bytes)
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    });
+    let lost = create(&csi, "hang").await.unwrap_err();
+    assert_eq!(lost.code(), Code::Unavailable, "{lost:?}");
+    // And now it does not even answer.
+    let gone = create(&csi, "hang").await.unwrap_err();
+    assert_eq!(gone.code(), Code::Unavailable, "{gone:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("csi.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    // A runtime of its own, whose end is the end of all its connections, as a process's is.
+    let serving = std::thread::spawn(move || {
+        let listener = listener.into_std().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async move {
+            let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+            let connections = tokio_stream::wrappers::UnixListenerStream::new(listener);
+            let server = Server::builder()
+                .add_service(ControllerServer::new(Driver))
+                .serve_with_incoming(connections);
+            let _ = tokio::time::timeout(Duration::from_millis(300), server).await;
+        });
+    });
+    let csi = Csi::at_socket(&path);
+    create(&csi, "fine").await.unwrap();
+    let lost = create(&csi, "hang").await.unwrap_err();
+    assert_eq!(lost.code(), Code::Unavailable, "{lost:?}");
+    serving.join().unwrap();
+
+    // Once it serves again, the same client reaches it.
+    std::fs::remove_file(&path).unwrap();
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    tokio::spawn(async move {
+        let connections = tokio_stream::wrappers::UnixListenerStream::new(listener);
+        Server::builder()
+            .add_service(ControllerServer::new(Driver))
+            .serve_with_incoming(connections)
+            .await
+            .unwrap();
+    });
+    create(&csi, "fine").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_socket_that_is_not_there_is_unavailable() {
+    let gone = create(&Csi::at_socket("/nowhere/csi.sock"), "x")
+        .await
+        .unwrap_err();
+    assert_eq!(gone.code(), Code::Unavailable, "{gone:?}");
+}
