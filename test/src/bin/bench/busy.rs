@@ -1,0 +1,109 @@
+//! NodePublishVolume of one volume while a large copy of another runs on a pool without reflinks,
+//! against the same on an idle driver: no lock is held across the copy.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use hostloop_proto::csi::volume_content_source::{Type, VolumeSource};
+use hostloop_test::client::{Csi, mounted, new_volume};
+use hostloop_test::driver::DriverSpec;
+use hostloop_test::machine::text;
+use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
+use hostloop_test::scratch::Scratch;
+use tokio::runtime::Runtime;
+
+use crate::measure::{Aim, Figure, median, timed_async};
+use crate::stage::{create, delete, stage, unstage};
+
+/// Data to copy: seconds of work.
+const DATA: usize = 3 << 30;
+
+/// The figures.
+pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
+    let scratch = Scratch::new();
+    let pool = PoolFixture::new(&scratch, PoolKind::Ext4, 24 * GIB);
+    let driver = DriverSpec::new(&scratch, &[&pool])
+        .args(["--max-freeze=120s"])
+        .start();
+    runtime.block_on(async {
+        let csi = driver.csi().await;
+        let large = create(&csi, "large", 4 * GIB).await;
+        let staging = scratch.dir("staging-large");
+        stage(&csi, &large, &staging).await;
+        std::fs::write(staging.join("data"), vec![0x5a; DATA]).expect("the volume takes data");
+        unstage(&csi, &large, &staging).await;
+
+        let small = create(&csi, "small", 64 * MIB).await;
+        let staging = scratch.dir("staging-small");
+        stage(&csi, &small, &staging).await;
+        let target = scratch.path().join("target");
+
+        let mut idle = Vec::new();
+        for _ in 0..30 {
+            idle.push(publish_once(&csi, &small, &staging, &target).await);
+        }
+        let done = AtomicBool::new(false);
+        let copy = async {
+            let id = clone(&csi, &large).await;
+            done.store(true, Ordering::Relaxed);
+            id
+        };
+        let publishing = async {
+            let mut samples = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                samples.push(publish_once(&csi, &small, &staging, &target).await);
+            }
+            samples
+        };
+        let (copied, during) = tokio::join!(copy, publishing);
+
+        unstage(&csi, &small, &staging).await;
+        for id in [&large, &small, &copied] {
+            delete(&csi, id).await;
+        }
+        vec![Figure {
+            what: format!("publish while 3 GiB are copied ({} times)", during.len()),
+            ours: median(during),
+            floor: Some(median(idle)),
+            unit: "ms",
+            aim: Aim::None,
+        }]
+    })
+}
+
+async fn clone(csi: &Csi, source: &str) -> String {
+    let volume_id = source.to_owned();
+    let r#type = Some(Type::Volume(VolumeSource { volume_id }));
+    let request = csi::CreateVolumeRequest {
+        volume_content_source: Some(csi::VolumeContentSource { r#type }),
+        ..new_volume("copy", 4 * GIB)
+    };
+    csi.ok(request)
+        .await
+        .volume
+        .expect("CreateVolume answers a volume")
+        .volume_id
+}
+
+async fn publish_once(csi: &Csi, id: &str, staging: &Path, target: &Path) -> f64 {
+    let elapsed = timed_async(async {
+        csi.ok(csi::NodePublishVolumeRequest {
+            volume_id: id.to_owned(),
+            staging_target_path: text(staging).to_owned(),
+            target_path: text(target).to_owned(),
+            volume_capability: Some(mounted("ext4", Mode::SingleNodeWriter)),
+            ..Default::default()
+        })
+        .await;
+    })
+    .await;
+    let (volume_id, target_path) = (id.to_owned(), text(target).to_owned());
+    csi.ok(csi::NodeUnpublishVolumeRequest {
+        volume_id,
+        target_path,
+    })
+    .await;
+    elapsed
+}

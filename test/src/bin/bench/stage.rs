@@ -1,0 +1,111 @@
+//! NodeStageVolume of a fresh ext4 volume, against losetup, mkfs.ext4 and mount by hand on a file
+//! beside it.
+
+use std::path::Path;
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use hostloop_test::client::{Csi, mounted, new_volume};
+use hostloop_test::driver::{Driver, DriverSpec};
+use hostloop_test::machine::{run, text};
+use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
+use hostloop_test::scratch::Scratch;
+use tokio::runtime::Runtime;
+
+use crate::measure::{Aim, Figure, median, timed, timed_async};
+
+const ROUNDS: usize = 15;
+
+/// The figures.
+pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
+    let scratch = Scratch::new();
+    let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 40 * GIB);
+    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let (mut ours, mut floor) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        ours.push(runtime.block_on(stage_once(&driver, &scratch, round)));
+        floor.push(by_hand(pool.root(), &scratch));
+    }
+    vec![Figure {
+        what: "stage a fresh ext4, against mkfs + mount by hand".into(),
+        ours: median(ours),
+        floor: Some(median(floor)),
+        unit: "ms",
+        aim: Aim::RatioAtMost(1.2),
+    }]
+}
+
+async fn stage_once(driver: &Driver, scratch: &Scratch, round: usize) -> f64 {
+    let csi = driver.csi().await;
+    let id = create(&csi, &format!("stage-{round}"), GIB).await;
+    let staging = scratch.dir(&format!("staging-{round}"));
+    let elapsed = timed_async(stage(&csi, &id, &staging)).await;
+    unstage(&csi, &id, &staging).await;
+    delete(&csi, &id).await;
+    elapsed
+}
+
+fn by_hand(dir: &Path, scratch: &Scratch) -> f64 {
+    // Beside the pool's own folders, on the same filesystem.
+    let image = dir.parent().expect("a pool has a parent").join("by-hand");
+    let at = scratch.dir("by-hand");
+    std::fs::File::create(&image)
+        .and_then(|f| f.set_len(GIB))
+        .expect("an image can be made");
+    let mut device = String::new();
+    let elapsed = timed(|| {
+        let args = [
+            "--find",
+            "--show",
+            "--sector-size=4096",
+            "--direct-io=on",
+            text(&image),
+        ];
+        device = run("losetup", &args).trim().to_owned();
+        run("mkfs.ext4", &["-q", "-F", &device]);
+        run("mount", &["-t", "ext4", &device, text(&at)]);
+    });
+    run("umount", &[text(&at)]);
+    run("losetup", &["--detach", &device]);
+    std::fs::remove_file(&image).expect("the image can be removed");
+    elapsed
+}
+
+/// A volume of this size.
+pub(crate) async fn create(csi: &Csi, name: &str, bytes: u64) -> String {
+    let answer = csi.ok(new_volume(name, bytes)).await;
+    answer
+        .volume
+        .expect("CreateVolume answers a volume")
+        .volume_id
+}
+
+/// NodeStageVolume as ext4, published to the node before.
+pub(crate) async fn stage(csi: &Csi, id: &str, staging: &Path) {
+    csi.ok(csi::NodeStageVolumeRequest {
+        volume_id: id.to_owned(),
+        staging_target_path: text(staging).to_owned(),
+        volume_capability: Some(mounted("ext4", Mode::SingleNodeWriter)),
+        ..Default::default()
+    })
+    .await;
+}
+
+/// NodeUnstageVolume.
+pub(crate) async fn unstage(csi: &Csi, id: &str, staging: &Path) {
+    csi.ok(csi::NodeUnstageVolumeRequest {
+        volume_id: id.to_owned(),
+        staging_target_path: text(staging).to_owned(),
+    })
+    .await;
+}
+
+/// DeleteVolume.
+pub(crate) async fn delete(csi: &Csi, id: &str) {
+    let volume_id = id.to_owned();
+    csi.ok(csi::DeleteVolumeRequest {
+        volume_id,
+        ..Default::default()
+    })
+    .await;
+}

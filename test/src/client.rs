@@ -1,0 +1,216 @@
+//! A CSI client for tests: one [`Csi::call`] for every unary RPC, chosen by the request's type.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::controller_client::ControllerClient;
+use hostloop_proto::csi::group_controller_client::GroupControllerClient;
+use hostloop_proto::csi::identity_client::IdentityClient;
+use hostloop_proto::csi::node_client::NodeClient;
+use hostloop_proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::machine::text;
+
+/// No call of a test takes longer than this.
+const CALL_LIMIT: Duration = Duration::from_secs(180);
+
+/// All of a driver's services over one connection.
+#[derive(Clone)]
+pub struct Csi {
+    channel: Channel,
+}
+
+/// A request that knows its RPC.
+pub trait Call {
+    /// What is answered.
+    type Answer;
+    /// The RPC's name.
+    const NAME: &'static str;
+    /// Sends it.
+    fn send(self, channel: Channel) -> impl Future<Output = Result<Self::Answer, Status>> + Send;
+}
+
+macro_rules! calls {
+    ($($client:ident { $($method:ident: $request:ident -> $answer:ident),* $(,)? })*) => {$($(
+        impl Call for csi::$request {
+            type Answer = csi::$answer;
+            const NAME: &'static str = stringify!($method);
+            async fn send(self, channel: Channel) -> Result<csi::$answer, Status> {
+                let mut client = $client::new(channel);
+                client.$method(self).await.map(tonic::Response::into_inner)
+            }
+        }
+    )*)*};
+}
+
+calls! {
+    IdentityClient {
+        get_plugin_info: GetPluginInfoRequest -> GetPluginInfoResponse,
+        get_plugin_capabilities: GetPluginCapabilitiesRequest -> GetPluginCapabilitiesResponse,
+        probe: ProbeRequest -> ProbeResponse,
+    }
+    ControllerClient {
+        create_volume: CreateVolumeRequest -> CreateVolumeResponse,
+        delete_volume: DeleteVolumeRequest -> DeleteVolumeResponse,
+        controller_publish_volume:
+            ControllerPublishVolumeRequest -> ControllerPublishVolumeResponse,
+        controller_unpublish_volume:
+            ControllerUnpublishVolumeRequest -> ControllerUnpublishVolumeResponse,
+        validate_volume_capabilities:
+            ValidateVolumeCapabilitiesRequest -> ValidateVolumeCapabilitiesResponse,
+        list_volumes: ListVolumesRequest -> ListVolumesResponse,
+        controller_list_volume_health:
+            ControllerListVolumeHealthRequest -> ControllerListVolumeHealthResponse,
+        controller_get_volume_health:
+            ControllerGetVolumeHealthRequest -> ControllerGetVolumeHealthResponse,
+        get_capacity: GetCapacityRequest -> GetCapacityResponse,
+        controller_get_capabilities:
+            ControllerGetCapabilitiesRequest -> ControllerGetCapabilitiesResponse,
+        create_snapshot: CreateSnapshotRequest -> CreateSnapshotResponse,
+        delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotResponse,
+        list_snapshots: ListSnapshotsRequest -> ListSnapshotsResponse,
+        get_snapshot: GetSnapshotRequest -> GetSnapshotResponse,
+        controller_expand_volume:
+            ControllerExpandVolumeRequest -> ControllerExpandVolumeResponse,
+        controller_get_volume: ControllerGetVolumeRequest -> ControllerGetVolumeResponse,
+        controller_modify_volume:
+            ControllerModifyVolumeRequest -> ControllerModifyVolumeResponse,
+    }
+    GroupControllerClient {
+        group_controller_get_capabilities:
+            GroupControllerGetCapabilitiesRequest -> GroupControllerGetCapabilitiesResponse,
+        create_volume_group_snapshot:
+            CreateVolumeGroupSnapshotRequest -> CreateVolumeGroupSnapshotResponse,
+        delete_volume_group_snapshot:
+            DeleteVolumeGroupSnapshotRequest -> DeleteVolumeGroupSnapshotResponse,
+        get_volume_group_snapshot:
+            GetVolumeGroupSnapshotRequest -> GetVolumeGroupSnapshotResponse,
+    }
+    NodeClient {
+        node_stage_volume: NodeStageVolumeRequest -> NodeStageVolumeResponse,
+        node_unstage_volume: NodeUnstageVolumeRequest -> NodeUnstageVolumeResponse,
+        node_publish_volume: NodePublishVolumeRequest -> NodePublishVolumeResponse,
+        node_unpublish_volume: NodeUnpublishVolumeRequest -> NodeUnpublishVolumeResponse,
+        node_get_volume_stats: NodeGetVolumeStatsRequest -> NodeGetVolumeStatsResponse,
+        node_get_volume_health: NodeGetVolumeHealthRequest -> NodeGetVolumeHealthResponse,
+        node_get_storage_health: NodeGetStorageHealthRequest -> NodeGetStorageHealthResponse,
+        node_expand_volume: NodeExpandVolumeRequest -> NodeExpandVolumeResponse,
+        node_get_capabilities: NodeGetCapabilitiesRequest -> NodeGetCapabilitiesResponse,
+        node_get_info: NodeGetInfoRequest -> NodeGetInfoResponse,
+    }
+}
+
+/// The streaming calls, whose answers are gathered.
+macro_rules! streams {
+    ($($method:ident: $request:ident -> $answer:ident),* $(,)?) => {$(
+        impl Call for csi::$request {
+            type Answer = Vec<csi::$answer>;
+            const NAME: &'static str = stringify!($method);
+            async fn send(self, channel: Channel) -> Result<Vec<csi::$answer>, Status> {
+                let mut client = SnapshotMetadataClient::new(channel);
+                let mut stream = client.$method(self).await?.into_inner();
+                let mut answers = Vec::new();
+                while let Some(answer) = stream.message().await? {
+                    answers.push(answer);
+                }
+                Ok(answers)
+            }
+        }
+    )*};
+}
+
+streams! {
+    get_metadata_allocated: GetMetadataAllocatedRequest -> GetMetadataAllocatedResponse,
+    get_metadata_delta: GetMetadataDeltaRequest -> GetMetadataDeltaResponse,
+}
+
+impl Csi {
+    /// Connects to a driver's socket.
+    pub async fn connect(socket: &Path) -> Csi {
+        let endpoint = Endpoint::from_shared(format!("unix://{}", text(socket)))
+            .expect("a socket's path makes an endpoint");
+        let channel = endpoint.connect().await;
+        Csi {
+            channel: channel.expect("the driver serves"),
+        }
+    }
+
+    /// A call; one that is never answered fails the test.
+    pub async fn call<C: Call>(&self, request: C) -> Result<C::Answer, Status> {
+        let answer = tokio::time::timeout(CALL_LIMIT, request.send(self.channel.clone())).await;
+        answer.unwrap_or_else(|_| panic!("{} was not answered in {CALL_LIMIT:?}", C::NAME))
+    }
+
+    /// A call that must succeed.
+    pub async fn ok<C: Call>(&self, request: C) -> C::Answer {
+        self.call(request)
+            .await
+            .unwrap_or_else(|status| panic!("{}: {status:?}", C::NAME))
+    }
+
+    /// IDs of all volumes.
+    pub async fn volume_ids(&self) -> Vec<String> {
+        let entries = self.ok(csi::ListVolumesRequest::default()).await.entries;
+        let volumes = entries.into_iter().filter_map(|e| e.volume);
+        volumes.map(|v| v.volume_id).collect()
+    }
+
+    /// IDs of all snapshots.
+    pub async fn snapshot_ids(&self) -> Vec<String> {
+        let entries = self.ok(csi::ListSnapshotsRequest::default()).await.entries;
+        let snapshots = entries.into_iter().filter_map(|e| e.snapshot);
+        snapshots.map(|s| s.snapshot_id).collect()
+    }
+}
+
+/// A capability to mount, with the mode.
+pub fn mounted(fs: &str, mode: Mode) -> csi::VolumeCapability {
+    let mount = MountVolume {
+        fs_type: fs.to_owned(),
+        ..Default::default()
+    };
+    capability(AccessType::Mount(mount), mode)
+}
+
+/// A capability to use the raw device, with the mode.
+pub fn raw_block(mode: Mode) -> csi::VolumeCapability {
+    capability(AccessType::Block(BlockVolume {}), mode)
+}
+
+fn capability(access: AccessType, mode: Mode) -> csi::VolumeCapability {
+    csi::VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_type: Some(access),
+    }
+}
+
+/// At least this many bytes.
+pub fn at_least(bytes: u64) -> Option<csi::CapacityRange> {
+    let required_bytes = i64::try_from(bytes).expect("sizes of tests are small");
+    Some(csi::CapacityRange {
+        required_bytes,
+        limit_bytes: 0,
+    })
+}
+
+/// A map of strings.
+pub fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
+    pairs.iter().map(owned).collect()
+}
+
+/// A plain volume: mounted ext4, one writer.
+pub fn new_volume(name: &str, bytes: u64) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: at_least(bytes),
+        volume_capabilities: vec![mounted("ext4", Mode::SingleNodeWriter)],
+        ..Default::default()
+    }
+}

@@ -1,0 +1,112 @@
+//! Bytes whose checksum is known, written and read back with a limit on the time it may take.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+/// How much a test writes into a volume.
+pub const BYTES: usize = 2 << 20;
+
+/// A write into a frozen filesystem hangs for ever: one that takes longer than this is one.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A checksum of content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checksum([u8; 32]);
+
+impl Checksum {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> Checksum {
+        Checksum(Sha256::digest(bytes).into())
+    }
+}
+
+/// Content that does not compress and differs by seed.
+pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
+    // xorshift64*, which no seed but 0 stops.
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut content = Vec::with_capacity(bytes + 8);
+    while content.len() < bytes {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        content.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
+    }
+    content.truncate(bytes);
+    content
+}
+
+/// Writes content made from `seed` to the beginning of a file (made if missing) or a device, and
+/// waits until it is on the disk.
+pub fn write(path: &Path, seed: u64) -> Checksum {
+    let bytes = content(seed, BYTES);
+    let sum = Checksum::of(&bytes);
+    within_limit("write to", path, move |path| {
+        // A device is never made: a missing one must not turn into a plain file.
+        let make = !path.starts_with("/dev") && !path.exists();
+        let mut file = OpenOptions::new().write(true).create(make).open(path)?;
+        file.rewind()?;
+        file.write_all(&bytes)?;
+        file.sync_all()
+    });
+    sum
+}
+
+/// The checksum of what [`write()`] wrote there.
+pub fn read(path: &Path) -> Checksum {
+    let bytes = within_limit("read from", path, |path| {
+        let mut bytes = vec![0; BYTES];
+        File::open(path)?.read_exact(&mut bytes)?;
+        Ok(bytes)
+    });
+    Checksum::of(&bytes)
+}
+
+/// The size of a file or a device, in bytes.
+pub fn size(path: &Path) -> u64 {
+    within_limit("look at", path, |path| {
+        File::open(path)?.seek(SeekFrom::End(0))
+    })
+}
+
+/// Does it on a thread of its own, which is left behind if it hangs.
+fn within_limit<T: Send + 'static>(
+    what: &str,
+    path: &Path,
+    act: impl FnOnce(&Path) -> std::io::Result<T> + Send + 'static,
+) -> T {
+    let (done, wait) = mpsc::channel();
+    let there: PathBuf = path.to_path_buf();
+    std::thread::spawn(move || done.send(act(&there)));
+    match wait.recv_timeout(LIMIT) {
+        Ok(Ok(value)) => value,
+        Ok(Err(error)) => panic!("{what} {}: {error}", path.display()),
+        Err(_) => {
+            // So that the test can be taken down: a frozen filesystem holds everything up.
+            if let Some(dir) = path.parent() {
+                let _ =
+                    crate::machine::try_run("fsfreeze", &["--unfreeze", &dir.to_string_lossy()]);
+            }
+            panic!(
+                "{what} {}: hangs, as in a frozen filesystem",
+                path.display()
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_differs_by_seed_and_not_by_run() {
+        assert_eq!(content(1, 1000), content(1, 1000));
+        assert_ne!(content(1, 1000), content(2, 1000));
+        assert_eq!(content(3, 13).len(), 13);
+    }
+}

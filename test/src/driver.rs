@@ -1,0 +1,336 @@
+//! The built driver, as a process of its own.
+
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::client::Csi;
+use crate::machine::{self, text};
+use crate::namespace::Namespace;
+use crate::pools::{PoolFixture, state_dir};
+use crate::scratch::Scratch;
+
+/// The node every test's driver serves.
+pub const NODE: &str = "node-under-test";
+
+/// How long a driver may take to serve, or to stop.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How a driver is to be started.
+pub struct DriverSpec<'a> {
+    scratch: &'a Scratch,
+    pools: Vec<String>,
+    args: Vec<String>,
+    namespace: Option<&'a Namespace>,
+    failpoints: Option<String>,
+    binary: Option<PathBuf>,
+}
+
+impl<'a> DriverSpec<'a> {
+    /// A driver with these pools.
+    pub fn new(scratch: &'a Scratch, pools: &[&PoolFixture]) -> Self {
+        DriverSpec {
+            scratch,
+            pools: pools.iter().map(|p| p.argument()).collect(),
+            args: Vec::new(),
+            namespace: None,
+            failpoints: None,
+            binary: None,
+        }
+    }
+
+    /// With a further `--pool` value.
+    pub fn pool(mut self, argument: impl Into<String>) -> Self {
+        self.pools.push(argument.into());
+        self
+    }
+
+    /// With further arguments.
+    pub fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Inside this mount namespace.
+    pub fn inside(mut self, namespace: &'a Namespace) -> Self {
+        self.namespace = Some(namespace);
+        self
+    }
+
+    /// With fail points, by the build that has them.
+    pub fn failpoints(mut self, failpoints: impl Into<String>) -> Self {
+        self.failpoints = Some(failpoints.into());
+        self.binary = Some(failpoints_binary());
+        self
+    }
+
+    /// By this binary.
+    pub fn binary(mut self, binary: PathBuf) -> Self {
+        self.binary = Some(binary);
+        self
+    }
+
+    /// Starts it and waits until it serves. Failing to is the test's failure.
+    pub fn start(self) -> Driver {
+        match self.try_start() {
+            Ok(driver) => driver,
+            Err(dead) => panic!(
+                "the driver ended before it served: {}\n{}",
+                dead.status, dead.log
+            ),
+        }
+    }
+
+    /// Starts it and waits until it serves or has ended.
+    pub fn try_start(self) -> Result<Driver, Dead> {
+        machine::require();
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let log = self.scratch.path().join(format!("driver-{number}.log"));
+        let socket = self.scratch.path().join("csi.sock");
+        let mut driver = Driver {
+            child: self
+                .command(&socket, &log)
+                .spawn()
+                .expect("the driver's binary starts"),
+            pid: Pid::from_raw(0),
+            socket,
+            log,
+            view: self.namespace.map(|n| n.view(Path::new("/"))),
+            ended: None,
+        };
+        driver.pid = Pid::from_raw(i32::try_from(driver.child.id()).expect("a PID"));
+        match driver.wait_serving() {
+            None => Ok(driver),
+            Some(status) => Err(Dead {
+                status,
+                log: driver.tail(),
+            }),
+        }
+    }
+
+    fn command(&self, socket: &Path, log: &Path) -> Command {
+        let binary = self.binary.clone().unwrap_or_else(binary);
+        let mut command = match self.namespace {
+            None => Command::new(&binary),
+            Some(namespace) => {
+                let mut enter = Command::new(machine::which("nsenter").expect("was required"));
+                enter
+                    .arg(format!("--mount={}", text(&namespace.handle())))
+                    // nsenter would start in the namespace's root otherwise.
+                    .args(["--", text(&binary)]);
+                enter
+            }
+        };
+        let output = File::create(log).expect("a log can be made");
+        command
+            .arg("serve")
+            .args(["--endpoint", &format!("unix://{}", text(socket))])
+            .args(["--nodeid", NODE])
+            .args(["--statedir", text(&state_dir(self.scratch))])
+            .args(self.pools.iter().flat_map(|p| ["--pool", p]))
+            .args(&self.args)
+            .env_remove("FAILPOINTS")
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().expect("a file can be opened twice"))
+            .stderr(output);
+        if let Some(failpoints) = &self.failpoints {
+            command.env("FAILPOINTS", failpoints);
+        }
+        command
+    }
+}
+
+/// The driver as people run it: `HOSTLOOP_BIN`, or the debug build of this workspace.
+pub fn binary() -> PathBuf {
+    built("HOSTLOOP_BIN", "hostloop", "cargo build -p hostloop-driver")
+}
+
+/// The driver with fail points: `HOSTLOOP_FAILPOINTS_BIN`, or the debug build of this workspace
+/// put aside under another name.
+pub fn failpoints_binary() -> PathBuf {
+    built(
+        "HOSTLOOP_FAILPOINTS_BIN",
+        "hostloop-failpoints",
+        "scripts/test --only harness",
+    )
+}
+
+fn built(variable: &str, name: &str, how: &str) -> PathBuf {
+    let path = std::env::var_os(variable).map_or_else(
+        || {
+            Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("../target/debug")
+                .join(name)
+        },
+        PathBuf::from,
+    );
+    assert!(
+        path.is_file(),
+        "This test needs the built driver, and there is none at {} ({variable}): run `{how}`.",
+        path.display()
+    );
+    path
+}
+
+/// A driver that ended before it served.
+#[derive(Debug)]
+pub struct Dead {
+    /// How.
+    pub status: ExitStatus,
+    /// The end of its log.
+    pub log: String,
+}
+
+impl Dead {
+    /// Killed by SIGKILL, which is what a fail point does.
+    pub fn killed(&self) -> bool {
+        self.status.signal() == Some(Signal::SIGKILL as i32)
+    }
+}
+
+/// A running driver. Dropping it kills it.
+pub struct Driver {
+    child: Child,
+    pid: Pid,
+    socket: PathBuf,
+    log: PathBuf,
+    view: Option<PathBuf>,
+    ended: Option<ExitStatus>,
+}
+
+impl Driver {
+    /// Its socket, as an endpoint for other programs.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", text(&self.socket))
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Its process ID.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A client of it.
+    pub async fn csi(&self) -> Csi {
+        Csi::connect(&self.socket).await
+    }
+
+    /// A path as the driver sees it, reachable from here.
+    pub fn view(&self, path: &Path) -> PathBuf {
+        match &self.view {
+            None => path.to_path_buf(),
+            Some(root) => root.join(path.strip_prefix("/").expect("an absolute path")),
+        }
+    }
+
+    /// Resident memory in KiB, from `/proc`.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
+            .expect("the driver is running");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        let number = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
+        number.expect("/proc says how much is resident")
+    }
+
+    /// All it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The end of its log.
+    pub fn tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        let end = lines[lines.len().saturating_sub(12)..].iter();
+        let short = |line: &&str| line.chars().take(400).collect::<String>();
+        end.map(short).collect::<Vec<_>>().join("\n")
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().expect("the driver is our child");
+        }
+        self.ended
+    }
+
+    /// Waits for its end, for as long as this; `None` if it goes on.
+    pub fn wait_ended(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            if Instant::now() > deadline {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn wait_serving(&mut self) -> Option<ExitStatus> {
+        let deadline = Instant::now() + PATIENCE;
+        while UnixStream::connect(&self.socket).is_err() {
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the driver does not serve after {} s:\n{}",
+                PATIENCE.as_secs(),
+                self.tail()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        None
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        // An error means that it has ended by itself already.
+        let _ = kill(self.pid, Signal::SIGKILL);
+        self.ended = Some(self.child.wait().expect("the driver is our child"));
+    }
+
+    /// SIGTERM; it must end with success and take its socket away.
+    pub fn stop(mut self) {
+        kill(self.pid, Signal::SIGTERM).expect("the driver is running");
+        // It lets its clients close their connections first, and they are on this runtime.
+        let status = match tokio::runtime::Handle::try_current() {
+            Ok(_) => tokio::task::block_in_place(|| self.wait_ended(PATIENCE)),
+            Err(_) => self.wait_ended(PATIENCE),
+        };
+        let Some(status) = status else {
+            panic!("the driver ignores SIGTERM:\n{}", self.tail());
+        };
+        assert!(
+            status.success(),
+            "the driver ended with {status}:\n{}",
+            self.tail()
+        );
+        assert!(!self.socket.exists(), "the driver left its socket behind");
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            self.kill();
+        }
+        if std::thread::panicking() {
+            eprintln!("the end of the driver's log:\n{}", self.tail());
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What must not be left behind: loop devices, mounts, processes, files and bytes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::driver::Driver;
+use crate::loops;
+use crate::pools::PoolFixture;
+use crate::scratch::Scratch;
+
+/// Metadata a filesystem may keep after everything in it was deleted: directory blocks, trees that
+/// grew. A volume's image takes more.
+const SLACK_BYTES: u64 = 8 << 20;
+
+/// How long the kernel may take to let go of what was closed: a namespace's mounts go after its
+/// last process, XFS frees an unlinked file's blocks in the background.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Directories of a pool that are empty when it holds nothing.
+const POOL_DIRECTORIES: [&str; 5] = ["volumes", "snapshots", "groups", "incoming", "trash"];
+
+/// Something that was left behind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Leak {
+    /// A loop device, with what is behind it.
+    Loop {
+        /// `/dev/loopN`.
+        device: String,
+        /// Its backing file.
+        backing: String,
+    },
+    /// A mount.
+    Mount(PathBuf),
+    /// A process.
+    Process {
+        /// Its ID.
+        pid: u32,
+        /// Its command line.
+        command: String,
+    },
+    /// A file in a pool.
+    File(PathBuf),
+    /// Bytes on a pool's filesystem.
+    Bytes {
+        /// The pool.
+        pool: String,
+        /// In use at the beginning.
+        before: u64,
+        /// In use now.
+        now: u64,
+    },
+}
+
+impl fmt::Display for Leak {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Leak::Loop { device, backing } => write!(f, "loop device {device} over {backing}"),
+            Leak::Mount(path) => write!(f, "mount at {}", path.display()),
+            Leak::Process { pid, command } => write!(f, "process {pid}: {command}"),
+            Leak::File(path) => write!(f, "file {}", path.display()),
+            Leak::Bytes { pool, before, now } => {
+                write!(
+                    f,
+                    "pool {pool}: {now} bytes in use, {before} at the beginning"
+                )
+            }
+        }
+    }
+}
+
+/// How many there were of each.
+type Counted<T> = BTreeMap<T, usize>;
+
+/// A backing file: the device its filesystem is on, and its inode. The loop device's own number
+/// may change over a restart.
+type FileKey = (String, u64);
+
+fn count<T: Ord>(all: impl IntoIterator<Item = T>) -> Counted<T> {
+    let mut counted = BTreeMap::new();
+    for one in all {
+        *counted.entry(one).or_insert(0) += 1;
+    }
+    counted
+}
+
+/// Takes one out, if there is one.
+fn take<T: Ord>(counted: &mut Counted<T>, one: &T) -> bool {
+    match counted.get_mut(one) {
+        Some(left) if *left > 0 => {
+            *left -= 1;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn file_key(device: &loops::Loop) -> FileKey {
+    (device.backing_device.clone(), device.backing_inode)
+}
+
+/// What there was at the beginning.
+pub struct Leaks {
+    scratch: PathBuf,
+    loops: Counted<FileKey>,
+    mounts: Counted<PathBuf>,
+    bytes: Vec<(String, u64)>,
+}
+
+impl Leaks {
+    /// Takes stock, before the driver has served its first call. `driver` is asked only for where
+    /// its pools are.
+    pub fn before(scratch: &Scratch, pools: &[&PoolFixture], driver: &Driver) -> Leaks {
+        Leaks {
+            scratch: scratch.path().to_path_buf(),
+            loops: count(loops::beneath(scratch.path()).iter().map(file_key)),
+            mounts: count(mounts(scratch.path(), driver)),
+            bytes: pools
+                .iter()
+                .map(|p| (p.name.clone(), p.used_bytes(|path| driver.view(path))))
+                .collect(),
+        }
+    }
+
+    /// What is there now and was not then, after everything was deleted; the driver runs.
+    pub fn after(&self, pools: &[&PoolFixture], driver: &Driver) -> Vec<Leak> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let leaks = self.now(pools, driver);
+            if leaks.is_empty() || Instant::now() > deadline {
+                return leaks;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Fails with a list if anything is left.
+    pub fn assert_none(&self, pools: &[&PoolFixture], driver: &Driver) {
+        let leaks = self.after(pools, driver);
+        let list: Vec<_> = leaks.iter().map(|leak| format!("  {leak}")).collect();
+        assert!(leaks.is_empty(), "left behind:\n{}", list.join("\n"));
+    }
+
+    /// [`Leaks::after`], without waiting for the kernel to let go.
+    pub fn now(&self, pools: &[&PoolFixture], driver: &Driver) -> Vec<Leak> {
+        let mut leaks = self.kernel_leaks(driver);
+        for pool in pools {
+            leaks.extend(
+                files_in(&driver.view(pool.root()))
+                    .into_iter()
+                    .map(Leak::File),
+            );
+            let before = self.bytes.iter().find(|(name, _)| *name == pool.name);
+            let now = pool.used_bytes(|path| driver.view(path));
+            if let Some((name, before)) = before
+                && now > before + SLACK_BYTES
+            {
+                leaks.push(Leak::Bytes {
+                    pool: name.clone(),
+                    before: *before,
+                    now,
+                });
+            }
+        }
+        leaks
+    }
+
+    fn kernel_leaks(&self, driver: &Driver) -> Vec<Leak> {
+        let devices = loops::beneath(&self.scratch);
+        let processes = processes(&self.scratch, &devices, driver.pid());
+        let (mut old_loops, mut old_mounts) = (self.loops.clone(), self.mounts.clone());
+        let new_loops = devices
+            .into_iter()
+            .filter(|l| !take(&mut old_loops, &file_key(l)));
+        let new_mounts = mounts(&self.scratch, driver)
+            .into_iter()
+            .filter(|mount| !take(&mut old_mounts, mount));
+        new_loops
+            .map(|l| Leak::Loop {
+                device: format!("/dev/loop{}", l.minor),
+                backing: l.backing,
+            })
+            .chain(new_mounts.map(Leak::Mount))
+            .chain(processes)
+            .collect()
+    }
+}
+
+/// What lies in a pool's directories.
+pub fn files_in(root: &Path) -> Vec<PathBuf> {
+    let entries = |dir: &str| std::fs::read_dir(root.join(dir)).into_iter().flatten();
+    POOL_DIRECTORIES
+        .iter()
+        .flat_map(|dir| entries(dir))
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect()
+}
+
+fn mounts(scratch: &Path, driver: &Driver) -> Vec<PathBuf> {
+    let table = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/mountinfo"));
+    let mut mounts = mount_points(&table(std::process::id()).unwrap_or_default(), scratch);
+    mounts.extend(mount_points(
+        &table(driver.pid()).unwrap_or_default(),
+        scratch,
+    ));
+    mounts
+}
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub at: PathBuf,
+    /// What, often a device.
+    pub source: String,
+}
+
+impl Mounted {
+    /// Of a loop device.
+    pub fn on_loop(&self) -> bool {
+        self.source.starts_with("/dev/loop")
+    }
+}
+
+/// All mounts of a table, in the kernel's order.
+pub fn mounted(mountinfo: &str) -> Vec<Mounted> {
+    let read = |line: &str| {
+        let field = line.split(' ').nth(4)?;
+        let at = PathBuf::from(std::ffi::OsString::from_vec(unescape(field.as_bytes())));
+        let (_, rest) = line.split_once(" - ")?;
+        let source = rest.split(' ').nth(1)?.to_owned();
+        Some(Mounted { at, source })
+    };
+    mountinfo.lines().filter_map(read).collect()
+}
+
+/// The mount points beneath a directory, in the kernel's order.
+pub fn mount_points(mountinfo: &str, beneath: &Path) -> Vec<PathBuf> {
+    let points = mounted(mountinfo).into_iter().map(|mount| mount.at);
+    points.filter(|at| at.starts_with(beneath)).collect()
+}
+
+/// Space, tab, newline and backslash stand as `\040` and the like in mountinfo.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| first == b'\\');
+        let byte = octal
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        plain.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &tail[3..] } else { tail };
+    }
+    plain
+}
+
+/// Processes that name the scratch directory or one of its loop devices, but for this one and
+/// `driver`, and for what holds its namespace.
+fn processes(scratch: &Path, devices: &[loops::Loop], driver: u32) -> Vec<Leak> {
+    let scratch = scratch.to_string_lossy();
+    let devices: Vec<_> = devices
+        .iter()
+        .map(|l| format!("/dev/loop{}", l.minor))
+        .collect();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    let pids = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| *pid != driver && *pid != std::process::id())
+        .filter_map(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let words: Vec<_> = line
+                .split(|b| *b == 0)
+                .map(|w| String::from_utf8_lossy(w).into_owned())
+                .collect();
+            let named = |word: &String| word.contains(&*scratch) || devices.contains(word);
+            words.iter().any(named).then(|| Leak::Process {
+                pid,
+                command: words.join(" "),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_found_beneath_a_directory_and_unescaped() {
+        let table = "36 35 7:1 / /tmp/s/a\\040b rw - ext4 /dev/loop1 rw\n\
+                     37 35 7:2 / /tmp/sx rw - ext4 /dev/loop2 rw\n\
+                     38 35 7:3 / /tmp/s/c\\134d rw - ext4 /dev/loop3 rw\n";
+        assert_eq!(
+            mount_points(table, Path::new("/tmp/s")),
+            [PathBuf::from("/tmp/s/a b"), PathBuf::from("/tmp/s/c\\d")]
+        );
+    }
+}

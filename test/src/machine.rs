@@ -1,0 +1,85 @@
+//! What a test needs of the machine, and running its tools.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The tools the tests use, with the Debian package each comes in.
+const TOOLS: [(&str, &str); 9] = [
+    ("losetup", "mount"),
+    ("mount", "mount"),
+    ("unshare", "util-linux"),
+    ("nsenter", "util-linux"),
+    ("fsfreeze", "util-linux"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.xfs", "xfsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("blkid", "util-linux"),
+];
+
+/// Fails with a sentence if this machine can't run tests of the real kernel.
+pub fn require() {
+    assert!(
+        nix::unistd::geteuid().is_root(),
+        "This test mounts filesystems and attaches loop devices: run it as root."
+    );
+    assert!(
+        Path::new("/dev/loop-control").exists(),
+        "This test needs loop devices: there is no /dev/loop-control here."
+    );
+    for (tool, package) in TOOLS {
+        assert!(
+            which(tool).is_some(),
+            "This test needs {tool}: install the package {package}."
+        );
+    }
+}
+
+/// Where a tool is, searched as a login shell of root would.
+pub fn which(tool: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from))
+        .map(|dir| dir.join(tool))
+        .find(|file| file.is_file())
+}
+
+/// Runs a tool to its end and returns what it printed, or says how it failed.
+pub fn try_run(tool: &str, args: &[&str]) -> Result<String, String> {
+    let program = which(tool).ok_or_else(|| format!("{tool} is not installed"))?;
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = Command::new(program)
+        .args(args)
+        .output()
+        .map_err(|e| format!("{tool}: {e}"))?;
+    if status.success() {
+        return Ok(String::from_utf8_lossy(&stdout).trim_end().to_owned());
+    }
+    let said = String::from_utf8_lossy(&stderr);
+    Err(format!(
+        "{tool} {}: {status}: {}",
+        args.join(" "),
+        said.trim()
+    ))
+}
+
+/// [`try_run`], where failing fails the test.
+pub fn run(tool: &str, args: &[&str]) -> String {
+    try_run(tool, args).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// A path as text: the tests choose paths that are.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("test paths are UTF-8")
+}
+
+/// Whether this process may do what asks for a capability, by its number. Many sandboxes take some
+/// away from root.
+pub fn has_capability(number: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc is there");
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let effective = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    effective.expect("/proc shows capabilities") >> number & 1 == 1
+}

@@ -1,0 +1,305 @@
+//! What the crash test and the ENOSPC test walk through: for every mutating call, a situation to
+//! start from and the steps during which the world ends.
+
+use crate::pools::PoolKind;
+use crate::steps::{Name, Origin, Spec, Step};
+
+/// A situation and what is done in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// What happens, in a few words.
+    pub name: &'static str,
+    /// On which pool.
+    pub pool: PoolKind,
+    /// Whether the driver's mounts die with it (a container's do), or stay.
+    pub mounts_die: bool,
+    /// The situation, made undisturbed.
+    pub prepare: &'static [Step],
+    /// What is disturbed.
+    pub act: &'static [Step],
+}
+
+const EXT4: Spec = Spec::fs("ext4", 32);
+const XFS: Spec = Spec::fs("xfs", 300);
+const BTRFS: Spec = Spec::fs("btrfs", 128);
+const BLOCK: Spec = Spec::block(32);
+const THICK: Spec = EXT4.with(&[("provisioning", "thick")]);
+
+const fn create(volume: Name, spec: Spec) -> Step {
+    Step::Create {
+        volume,
+        spec,
+        from: None,
+    }
+}
+
+const fn copy(volume: Name, spec: Spec, from: Origin) -> Step {
+    Step::Create {
+        volume,
+        spec,
+        from: Some(from),
+    }
+}
+
+const fn publish(volume: Name) -> Step {
+    Step::Publish {
+        volume,
+        target: "pod",
+        read_only: false,
+    }
+}
+
+const fn publish_read_only(volume: Name) -> Step {
+    Step::Publish {
+        volume,
+        target: "reader",
+        read_only: true,
+    }
+}
+
+const fn unpublish(volume: Name, target: Name) -> Step {
+    Step::Unpublish { volume, target }
+}
+
+const SNAPSHOT: Step = Step::Snapshot {
+    snapshot: "s",
+    volume: "v",
+};
+const INLINE: Step = Step::Inline {
+    volume: "i",
+    target: "pod",
+    mib: 32,
+};
+const GROUP: Step = Step::Group {
+    group: "g",
+    volumes: &["v", "w"],
+};
+
+/// The steps that make `v` and put it to use, with data in it.
+macro_rules! in_use {
+    ($spec:expr $(, $more:expr)* $(,)?) => {
+        &[
+            create("v", $spec),
+            Step::Attach("v"),
+            Step::Stage("v"),
+            publish("v"),
+            Step::Write("v"),
+            $($more),*
+        ]
+    };
+}
+
+const fn scenario(
+    name: &'static str,
+    pool: PoolKind,
+    prepare: &'static [Step],
+    act: &'static [Step],
+) -> Scenario {
+    Scenario {
+        name,
+        pool,
+        mounts_die: true,
+        prepare,
+        act,
+    }
+}
+
+impl Scenario {
+    const fn mounts_stay(mut self) -> Scenario {
+        self.mounts_die = false;
+        self
+    }
+}
+
+use PoolKind::{Btrfs, Device, Ext4, Image, Xfs};
+
+/// All of them, in a fixed order.
+pub const SCENARIOS: &[Scenario] = &[
+    // Made from nothing.
+    scenario("create ext4", Ext4, &[], &[create("v", EXT4)]),
+    scenario("create xfs", Xfs, &[], &[create("v", XFS)]),
+    scenario("create btrfs", Btrfs, &[], &[create("v", BTRFS)]),
+    scenario("create block", Image, &[], &[create("v", BLOCK)]),
+    scenario("create thick", Ext4, &[], &[create("v", THICK)]),
+    scenario("create thick", Xfs, &[], &[create("v", THICK)]),
+    // Made from something.
+    scenario("restore", Ext4, FROM_SNAPSHOT, RESTORE),
+    scenario("restore", Xfs, FROM_SNAPSHOT, RESTORE),
+    scenario("restore larger", Btrfs, FROM_SNAPSHOT, RESTORE_LARGER),
+    scenario("restore thick", Xfs, FROM_SNAPSHOT, RESTORE_THICK),
+    scenario("clone in use", Ext4, in_use!(EXT4), CLONE),
+    scenario("clone in use", Xfs, in_use!(EXT4), CLONE),
+    scenario("clone block", Btrfs, in_use!(BLOCK), CLONE_BLOCK),
+    // Staged for the first time: mkfs.
+    scenario("stage ext4", Ext4, ATTACHED_EXT4, STAGE),
+    scenario("stage ext4, mounts stay", Xfs, ATTACHED_EXT4, STAGE).mounts_stay(),
+    scenario("stage xfs", Xfs, ATTACHED_XFS, STAGE),
+    scenario("stage btrfs", Btrfs, ATTACHED_BTRFS, STAGE),
+    scenario("stage block", Ext4, ATTACHED_BLOCK, STAGE),
+    scenario("stage thick", Ext4, ATTACHED_THICK, STAGE),
+    // Published.
+    scenario(
+        "publish",
+        Image,
+        STAGED_EXT4,
+        &[Step::Attach("v"), publish("v")],
+    ),
+    scenario(
+        "publish read-only",
+        Xfs,
+        in_use!(EXT4),
+        &[publish_read_only("v")],
+    ),
+    scenario("publish block", Ext4, STAGED_BLOCK, &[publish("v")]),
+    scenario(
+        "publish block read-only",
+        Xfs,
+        in_use!(BLOCK),
+        &[publish_read_only("v")],
+    ),
+    scenario("publish inline", Ext4, &[], &[INLINE]),
+    scenario("publish inline, mounts stay", Device, &[], &[INLINE]).mounts_stay(),
+    // Changed while in use.
+    scenario("expand ext4", Ext4, in_use!(EXT4), EXPAND_64),
+    scenario("expand ext4, mounts stay", Image, in_use!(EXT4), EXPAND_64).mounts_stay(),
+    scenario("expand xfs", Xfs, in_use!(XFS), EXPAND_400),
+    scenario("expand btrfs", Btrfs, in_use!(BTRFS), EXPAND_400),
+    scenario("expand block", Device, in_use!(BLOCK), EXPAND_64),
+    scenario("expand unused", Xfs, &[create("v", EXT4)], EXPAND_64),
+    scenario("modify to thick", Xfs, in_use!(EXT4), TO_THICK),
+    scenario("modify", Ext4, in_use!(EXT4), TUNE),
+    // Snapshots: a freeze that must end.
+    scenario("snapshot", Ext4, in_use!(EXT4), &[SNAPSHOT]),
+    scenario("snapshot", Xfs, in_use!(EXT4), &[SNAPSHOT]),
+    scenario("snapshot", Btrfs, in_use!(BTRFS), &[SNAPSHOT]),
+    scenario("snapshot of xfs", Xfs, in_use!(XFS), &[SNAPSHOT]),
+    scenario("snapshot, mounts stay", Ext4, in_use!(EXT4), &[SNAPSHOT]).mounts_stay(),
+    scenario("snapshot, mounts stay", Xfs, in_use!(XFS), &[SNAPSHOT]).mounts_stay(),
+    scenario("snapshot of block", Image, in_use!(BLOCK), &[SNAPSHOT]),
+    scenario("group", Xfs, TWO_IN_USE, &[GROUP]),
+    scenario("group, mounts stay", Btrfs, TWO_IN_USE, &[GROUP]).mounts_stay(),
+    // Taken down.
+    scenario("unpublish", Ext4, in_use!(EXT4), &[unpublish("v", "pod")]),
+    scenario(
+        "unpublish, mounts stay",
+        Xfs,
+        in_use!(EXT4),
+        &[unpublish("v", "pod")],
+    )
+    .mounts_stay(),
+    scenario("unpublish block", Xfs, READ_BLOCK, UNPUBLISH_BLOCK).mounts_stay(),
+    scenario("unpublish inline", Xfs, &[INLINE], &[unpublish("i", "pod")]).mounts_stay(),
+    scenario("unstage", Ext4, STAGED_EXT4, DOWN),
+    scenario("unstage, mounts stay", Xfs, STAGED_EXT4, DOWN).mounts_stay(),
+    scenario("unstage block, mounts stay", Ext4, STAGED_BLOCK, DOWN).mounts_stay(),
+    scenario(
+        "delete snapshot",
+        Xfs,
+        FROM_SNAPSHOT,
+        &[Step::DeleteSnapshot("s")],
+    ),
+    scenario("delete group", Xfs, A_GROUP, &[Step::DeleteGroup("g")]),
+    // A whole life on the pools that the driver mounts itself.
+    scenario("a life", Image, &[], LIFE),
+    scenario("a life, mounts stay", Device, &[], LIFE).mounts_stay(),
+];
+
+const FROM_SNAPSHOT: &[Step] = in_use!(EXT4, SNAPSHOT);
+const RESTORE: &[Step] = &[copy("r", EXT4, Origin::Snapshot("s"))];
+const RESTORE_LARGER: &[Step] = &[
+    copy("r", Spec::fs("ext4", 64), Origin::Snapshot("s")),
+    Step::Attach("r"),
+    Step::Stage("r"),
+];
+const RESTORE_THICK: &[Step] = &[copy("r", THICK, Origin::Snapshot("s"))];
+const CLONE: &[Step] = &[copy("c", EXT4, Origin::Volume("v"))];
+const CLONE_BLOCK: &[Step] = &[copy("c", BLOCK, Origin::Volume("v"))];
+
+const ATTACHED_EXT4: &[Step] = &[create("v", EXT4), Step::Attach("v")];
+const ATTACHED_XFS: &[Step] = &[create("v", XFS), Step::Attach("v")];
+const ATTACHED_BTRFS: &[Step] = &[create("v", BTRFS), Step::Attach("v")];
+const ATTACHED_BLOCK: &[Step] = &[create("v", BLOCK), Step::Attach("v")];
+const ATTACHED_THICK: &[Step] = &[create("v", THICK), Step::Attach("v")];
+const STAGED_EXT4: &[Step] = &[create("v", EXT4), Step::Attach("v"), Step::Stage("v")];
+const STAGED_BLOCK: &[Step] = &[create("v", BLOCK), Step::Attach("v"), Step::Stage("v")];
+const STAGE: &[Step] = &[Step::Stage("v")];
+
+const EXPAND_64: &[Step] = &[Step::Expand {
+    volume: "v",
+    mib: 64,
+}];
+const EXPAND_400: &[Step] = &[Step::Expand {
+    volume: "v",
+    mib: 400,
+}];
+const TO_THICK: &[Step] = &[Step::Modify {
+    volume: "v",
+    parameters: &[("provisioning", "thick")],
+}];
+const TUNE: &[Step] = &[Step::Modify {
+    volume: "v",
+    parameters: &[
+        ("discard", "true"),
+        ("directIO", "false"),
+        ("readAheadKiB", "512"),
+    ],
+}];
+
+const TWO_IN_USE: &[Step] = in_use!(
+    EXT4,
+    create("w", EXT4),
+    Step::Attach("w"),
+    Step::Stage("w"),
+    publish("w"),
+    Step::Write("w"),
+);
+const A_GROUP: &[Step] = &[create("v", EXT4), create("w", EXT4), GROUP];
+const READ_BLOCK: &[Step] = in_use!(BLOCK, publish_read_only("v"));
+const UNPUBLISH_BLOCK: &[Step] = &[unpublish("v", "reader"), unpublish("v", "pod")];
+const DOWN: &[Step] = &[Step::Unstage("v"), Step::Detach("v"), Step::Delete("v")];
+
+const LIFE: &[Step] = in_use!(
+    EXT4,
+    SNAPSHOT,
+    copy("r", EXT4, Origin::Snapshot("s")),
+    Step::DeleteSnapshot("s"),
+    unpublish("v", "pod"),
+    Step::Unstage("v"),
+    Step::Detach("v"),
+    Step::Delete("v"),
+);
+
+/// The ones that take long enough to be killed at any moment, and not only between two effects:
+/// mkfs, and copies that are made byte by byte under a freeze.
+pub const LONG: &[Scenario] = &[
+    scenario("stage ext4", Ext4, LARGE_EXT4, STAGE),
+    scenario("stage xfs", Ext4, LARGE_XFS, STAGE),
+    scenario("stage xfs, mounts stay", Xfs, LARGE_XFS, STAGE).mounts_stay(),
+    scenario("stage btrfs", Xfs, LARGE_BTRFS, STAGE),
+    scenario(
+        "create thick",
+        Xfs,
+        &[],
+        &[create("v", Spec::fs("ext4", 512).with(THICK.parameters))],
+    ),
+    scenario(
+        "snapshot",
+        Ext4,
+        in_use!(Spec::fs("ext4", 256)),
+        &[SNAPSHOT],
+    ),
+    scenario(
+        "snapshot, mounts stay",
+        Ext4,
+        in_use!(Spec::fs("xfs", 512)),
+        &[SNAPSHOT],
+    )
+    .mounts_stay(),
+    scenario("group, mounts stay", Btrfs, TWO_IN_USE, &[GROUP]).mounts_stay(),
+    scenario("restore", Ext4, FROM_SNAPSHOT, RESTORE),
+    scenario("a life", Device, &[], LIFE),
+];
+
+const LARGE_EXT4: &[Step] = &[create("v", Spec::fs("ext4", 2048)), Step::Attach("v")];
+const LARGE_XFS: &[Step] = &[create("v", Spec::fs("xfs", 2048)), Step::Attach("v")];
+const LARGE_BTRFS: &[Step] = &[create("v", Spec::fs("btrfs", 2048)), Step::Attach("v")];

@@ -1,0 +1,104 @@
+//! A directory for one test, and everything on it taken down again, also when the test fails.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::leaks::mount_points;
+use crate::{loops, machine};
+
+/// A directory beneath the system's temporary one. Dropping it unmounts what is mounted beneath,
+/// detaches the loop devices that stand on files in it, and only then removes the files.
+pub struct Scratch {
+    dir: Option<tempfile::TempDir>,
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// A new one.
+    pub fn new() -> Scratch {
+        let dir = tempfile::Builder::new()
+            .prefix("hostloop-test-")
+            .tempdir()
+            .expect("a temporary directory can be made");
+        // Resolved, so that it reads as the kernel's tables show it.
+        let path = dir
+            .path()
+            .canonicalize()
+            .expect("the new directory is there");
+        Scratch {
+            dir: Some(dir),
+            path,
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A directory in it, made if missing.
+    pub fn dir(&self, name: &str) -> PathBuf {
+        let dir = self.path.join(name);
+        std::fs::create_dir_all(&dir).expect("a scratch directory can be made");
+        dir
+    }
+
+    /// A file in it, written.
+    pub fn file(&self, name: &str, content: &str) -> PathBuf {
+        let file = self.path.join(name);
+        std::fs::write(&file, content).expect("a scratch file can be written");
+        file
+    }
+
+    /// Unmounts and detaches all that is beneath. What resists is named.
+    fn take_down(&self) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let mounts = mount_points(&own_mountinfo(), &self.path);
+            for mount in mounts.iter().rev() {
+                let _ = machine::try_run("umount", &[machine::text(mount)]);
+            }
+            let devices = loops::beneath(&self.path);
+            // What stands on another comes down first.
+            for device in devices.iter().rev() {
+                let _ = machine::try_run(
+                    "losetup",
+                    &["--detach", &format!("/dev/loop{}", device.minor)],
+                );
+            }
+            let left = loops::beneath(&self.path);
+            if mount_points(&own_mountinfo(), &self.path).is_empty() && left.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!(
+                    "still there: mounts {mounts:?}, loop devices {left:?}"
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn own_mountinfo() -> String {
+    std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Scratch::new()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        match self.take_down() {
+            Ok(()) => drop(self.dir.take()),
+            Err(why) => {
+                // Removing files under a live mount would reach into it: leave them.
+                let kept = self.dir.take().map(tempfile::TempDir::keep);
+                eprintln!("{kept:?} is left as it is: {why}");
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! What an orchestrator believes: the volumes and snapshots it made, where they are published, and
+//! what data is in them. It sends each [`Step`] to a driver, takes over what was answered, and
+//! checks the driver against it: after a restart, everything that was ever answered OK must be
+//! there, whole.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tonic::{Code, Status};
+
+use crate::client::Csi;
+use crate::data::{self, Checksum};
+use crate::driver::Driver;
+use crate::pools::MIB;
+use crate::steps::{Access, Name, Origin, Spec, Step};
+
+mod calls;
+
+/// How long an orchestrator's retries may take until a step succeeds.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Where a volume is published for [`World::verify`] if it is nowhere else.
+const VERIFY: Name = "verify";
+
+/// What the orchestrator believes.
+#[derive(Clone, Debug)]
+pub struct World {
+    kubelet: PathBuf,
+    volumes: BTreeMap<Name, Volume>,
+    snapshots: BTreeMap<Name, Snapshot>,
+    groups: BTreeMap<Name, Group>,
+    writes: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Volume {
+    id: String,
+    spec: Spec,
+    inline: bool,
+    attached: bool,
+    staged: bool,
+    /// Target → read-only.
+    targets: BTreeMap<Name, bool>,
+    data: Option<Checksum>,
+}
+
+#[derive(Clone, Debug)]
+struct Snapshot {
+    id: String,
+    spec: Spec,
+    data: Option<Checksum>,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    id: String,
+    snapshots: Vec<String>,
+}
+
+impl World {
+    /// An empty one; the paths a kubelet would use are made beneath this directory.
+    pub fn new(kubelet: PathBuf) -> World {
+        World {
+            kubelet,
+            volumes: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            writes: 0,
+        }
+    }
+
+    /// The staging path of a volume.
+    pub fn staging(&self, volume: Name) -> PathBuf {
+        self.kubelet
+            .join("plugins")
+            .join(volume)
+            .join("globalmount")
+    }
+
+    /// A target path of a volume.
+    pub fn target(&self, volume: Name, target: Name) -> PathBuf {
+        self.kubelet
+            .join("pods")
+            .join(target)
+            .join(volume)
+            .join("mount")
+    }
+
+    /// A volume's ID.
+    pub fn id(&self, volume: Name) -> &str {
+        &self.volume(volume).id
+    }
+
+    /// A snapshot's ID.
+    pub fn snapshot_id(&self, snapshot: Name) -> &str {
+        &self.snapshots[snapshot].id
+    }
+
+    /// A group's ID and those of its snapshots.
+    pub fn group_ids(&self, group: Name) -> (&str, &[String]) {
+        let group = &self.groups[group];
+        (&group.id, &group.snapshots)
+    }
+
+    fn volume(&self, name: Name) -> &Volume {
+        self.volumes
+            .get(name)
+            .unwrap_or_else(|| panic!("the test has made no volume {name}"))
+    }
+
+    fn volume_mut(&mut self, name: Name) -> &mut Volume {
+        self.volumes
+            .get_mut(name)
+            .unwrap_or_else(|| panic!("the test has made no volume {name}"))
+    }
+
+    /// Does one step; what is answered OK is believed from then on.
+    pub async fn apply(&mut self, driver: &Driver, csi: &Csi, step: Step) -> Result<(), Status> {
+        match step {
+            Step::Create { volume, spec, from } => self.create(csi, volume, spec, from).await,
+            Step::Attach(volume) => self.attach(csi, volume).await,
+            Step::Stage(volume) => self.stage(csi, volume).await,
+            Step::Publish {
+                volume,
+                target,
+                read_only,
+            } => self.publish(csi, volume, target, read_only).await,
+            Step::Inline {
+                volume,
+                target,
+                mib,
+            } => self.inline(csi, volume, target, mib).await,
+            Step::Write(volume) => {
+                self.write(driver, volume);
+                Ok(())
+            }
+            Step::Expand { volume, mib } => self.expand(csi, volume, mib).await,
+            Step::Modify { volume, parameters } => self.modify(csi, volume, parameters).await,
+            Step::Snapshot { snapshot, volume } => self.snapshot(csi, snapshot, volume).await,
+            Step::Group { group, volumes } => self.group(csi, group, volumes).await,
+            Step::Unpublish { volume, target } => self.unpublish(csi, volume, target).await,
+            Step::Unstage(volume) => self.unstage(csi, volume).await,
+            Step::Detach(volume) => self.detach(csi, volume).await,
+            Step::DeleteSnapshot(snapshot) => self.delete_snapshot(csi, snapshot).await,
+            Step::DeleteGroup(group) => self.delete_group(csi, group).await,
+            Step::Delete(volume) => self.delete(csi, volume).await,
+        }
+    }
+
+    /// Does one step as an orchestrator does: again and again until it succeeds. Answers that no
+    /// retry can change are failures of the test.
+    pub async fn insist(&mut self, driver: &Driver, csi: &Csi, step: Step) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let Err(status) = self.apply(driver, csi, step).await else {
+                return;
+            };
+            let hopeless = matches!(
+                status.code(),
+                Code::InvalidArgument
+                    | Code::AlreadyExists
+                    | Code::OutOfRange
+                    | Code::NotFound
+                    | Code::Unimplemented
+                    | Code::DataLoss
+            );
+            assert!(!hopeless, "{step:?}: {status:?}");
+            assert!(
+                Instant::now() < deadline,
+                "{step:?} never succeeds: {status:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// [`World::insist`] on each.
+    pub async fn insist_all(&mut self, driver: &Driver, csi: &Csi, steps: &[Step]) {
+        for step in steps {
+            self.insist(driver, csi, *step).await;
+        }
+    }
+
+    /// Puts every mount up again that is believed to be there, but for those of the volumes in
+    /// `but`: what a kubelet does on a node whose mounts are gone.
+    pub async fn restore(&mut self, driver: &Driver, csi: &Csi, but: &[Name]) {
+        let volumes: Vec<_> = self.volumes.clone().into_iter().collect();
+        for (name, volume) in volumes.iter().filter(|(name, _)| !but.contains(name)) {
+            if volume.staged {
+                self.insist(driver, csi, Step::Stage(name)).await;
+            }
+            for (target, read_only) in &volume.targets {
+                let step = match volume.inline {
+                    true => Step::Inline {
+                        volume: name,
+                        target,
+                        mib: volume.spec.mib,
+                    },
+                    false => Step::Publish {
+                        volume: name,
+                        target,
+                        read_only: *read_only,
+                    },
+                };
+                self.insist(driver, csi, step).await;
+            }
+        }
+    }
+
+    /// Checks everything that is believed: the lists, every volume's data, every snapshot's data
+    /// (restored into a new volume), and that every filesystem takes writes.
+    pub async fn verify(&mut self, driver: &Driver, csi: &Csi) {
+        self.verify_lists(csi).await;
+        let names: Vec<_> = self.volumes.keys().copied().collect();
+        for name in names {
+            self.verify_volume(driver, csi, name).await;
+        }
+        let snapshots: Vec<_> = self.snapshots.clone().into_iter().collect();
+        for (name, snapshot) in snapshots {
+            let from = Some(Origin::Snapshot(name));
+            let create = Step::Create {
+                volume: "restored",
+                spec: snapshot.spec,
+                from,
+            };
+            self.insist(driver, csi, create).await;
+            self.verify_volume(driver, csi, "restored").await;
+            self.remove_volume(driver, csi, "restored").await;
+        }
+    }
+
+    /// Checks that what is listed is what was made.
+    pub async fn verify_lists(&self, csi: &Csi) {
+        let mut listed = csi.volume_ids().await;
+        let mut believed: Vec<_> = self.volumes.values().map(|v| v.id.clone()).collect();
+        // An inline volume may be listed or not; its handle is the kubelet's.
+        let inline = |id: &String| id.starts_with("csi-");
+        listed.retain(|id| !inline(id));
+        believed.retain(|id| !inline(id));
+        listed.sort();
+        believed.sort();
+        if !self.volumes.values().any(|v| v.inline) {
+            assert_eq!(listed, believed, "the volumes listed are not those made");
+        }
+        let listed = csi.snapshot_ids().await;
+        for snapshot in self.snapshots.values() {
+            assert!(
+                listed.contains(&snapshot.id),
+                "{} is not listed",
+                snapshot.id
+            );
+        }
+        let of_groups: usize = self.groups.values().map(|g| g.snapshots.len()).sum();
+        assert_eq!(
+            listed.len(),
+            self.snapshots.len() + of_groups,
+            "the snapshots listed are not those made"
+        );
+    }
+
+    async fn verify_volume(&mut self, driver: &Driver, csi: &Csi, name: Name) {
+        if !self.volume(name).inline && !self.volume(name).targets.values().any(|ro| !ro) {
+            let publish = Step::Publish {
+                volume: name,
+                target: VERIFY,
+                read_only: false,
+            };
+            self.insist_all(
+                driver,
+                csi,
+                &[Step::Attach(name), Step::Stage(name), publish],
+            )
+            .await;
+        }
+        if let Some(expected) = self.volume(name).data {
+            let there = data::read(&self.data_path(driver, name));
+            assert_eq!(
+                there, expected,
+                "volume {name} does not hold what was written"
+            );
+        }
+        self.verify_size(driver, name);
+        // A filesystem that is still frozen, or has turned read-only, takes no write.
+        self.write(driver, name);
+    }
+
+    /// What the user sees is as large as what was asked for, but for a filesystem's own part.
+    fn verify_size(&self, driver: &Driver, name: Name) {
+        let asked = self.volume(name).spec.mib * MIB;
+        let path = self.data_path(driver, name);
+        let (seen, least) = match self.volume(name).spec.access {
+            Access::Block => (data::size(&path), asked),
+            Access::Fs(_) => {
+                let dir = path.parent().expect("data is in a directory");
+                let stat = nix::sys::statvfs::statvfs(dir).expect("the volume is mounted");
+                (stat.blocks() * stat.fragment_size(), asked / 10 * 7)
+            }
+        };
+        assert!(seen >= least, "volume {name} shows {seen} bytes of {asked}");
+    }
+
+    /// Deletes everything, as an orchestrator does.
+    pub async fn tear_down(&mut self, driver: &Driver, csi: &Csi) {
+        for group in self.groups.clone().into_keys() {
+            self.insist(driver, csi, Step::DeleteGroup(group)).await;
+        }
+        for snapshot in self.snapshots.clone().into_keys() {
+            self.insist(driver, csi, Step::DeleteSnapshot(snapshot))
+                .await;
+        }
+        for volume in self.volumes.clone().into_keys() {
+            self.remove_volume(driver, csi, volume).await;
+        }
+        assert_eq!(
+            csi.volume_ids().await,
+            Vec::<String>::new(),
+            "volumes after everything"
+        );
+        assert_eq!(
+            csi.snapshot_ids().await,
+            Vec::<String>::new(),
+            "snapshots after everything"
+        );
+    }
+
+    async fn remove_volume(&mut self, driver: &Driver, csi: &Csi, name: Name) {
+        let volume = self.volume(name).clone();
+        for target in volume.targets.into_keys() {
+            self.insist(
+                driver,
+                csi,
+                Step::Unpublish {
+                    volume: name,
+                    target,
+                },
+            )
+            .await;
+        }
+        if !volume.inline {
+            for step in [Step::Unstage(name), Step::Detach(name), Step::Delete(name)] {
+                self.insist(driver, csi, step).await;
+            }
+        }
+    }
+
+    fn write(&mut self, driver: &Driver, name: Name) {
+        self.writes += 1;
+        let sum = data::write(&self.data_path(driver, name), self.writes);
+        self.volume_mut(name).data = Some(sum);
+    }
+
+    /// Where a volume's data is: a file in it, or the device itself.
+    fn data_path(&self, driver: &Driver, name: Name) -> PathBuf {
+        let volume = self.volume(name);
+        let writable = volume.targets.iter().find(|(_, read_only)| !**read_only);
+        let (target, _) = writable.unwrap_or_else(|| panic!("{name} is published nowhere"));
+        let path = driver.view(&self.target(name, target));
+        match volume.spec.access {
+            Access::Fs(_) => path.join("data"),
+            Access::Block => path,
+        }
+    }
+}

@@ -1,0 +1,438 @@
+//! Many clients at once: the same name and the same volume end in one result, different volumes
+//! go their ways in parallel, a caller that hangs up leaves work that goes on, and nothing waits
+//! for a large copy elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_content_source::{Type, VolumeSource};
+use hostloop_test::client::{Call, Csi, new_volume};
+use hostloop_test::driver::{Driver, DriverSpec, NODE, binary, failpoints_binary};
+use hostloop_test::leaks::{Leaks, mount_points};
+use hostloop_test::loops;
+use hostloop_test::machine;
+use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
+use hostloop_test::scratch::Scratch;
+use tonic::{Code, Status};
+
+/// Clients that come at the same moment.
+const CLIENTS: usize = 24;
+
+/// A pool, a driver on it, and the paths of a kubelet.
+struct Site {
+    driver: Driver,
+    leaks: Leaks,
+    pool: PoolFixture,
+    scratch: Scratch,
+}
+
+impl Site {
+    fn new(kind: PoolKind) -> Site {
+        Site::disturbed(kind, None)
+    }
+
+    /// With fail points that slow chosen effects down.
+    fn disturbed(kind: PoolKind, failpoints: Option<&str>) -> Site {
+        machine::require();
+        let scratch = Scratch::new();
+        let pool = PoolFixture::new(&scratch, kind, 16 * GIB);
+        let spec = DriverSpec::new(&scratch, &[&pool]);
+        let spec = match failpoints {
+            None => spec.binary(binary()),
+            Some(failpoints) => spec.failpoints(failpoints).binary(failpoints_binary()),
+        };
+        let driver = spec.start();
+        let leaks = Leaks::before(&scratch, &[&pool], &driver);
+        Site {
+            driver,
+            leaks,
+            pool,
+            scratch,
+        }
+    }
+
+    fn staging(&self, name: &str) -> PathBuf {
+        self.scratch.dir(&format!("staging/{name}"))
+    }
+
+    fn target(&self, name: &str) -> PathBuf {
+        self.scratch.dir(&format!("pods/{name}")).join("mount")
+    }
+
+    /// Its own connection for every client.
+    async fn clients(&self, number: usize) -> Vec<Csi> {
+        join_all((0..number).map(|_| self.driver.csi())).await
+    }
+
+    fn close(self) {
+        self.leaks.assert_none(&[&self.pool], &self.driver);
+        self.driver.stop();
+    }
+
+    fn stage(&self, name: &str, id: &str) -> csi::NodeStageVolumeRequest {
+        csi::NodeStageVolumeRequest {
+            volume_id: id.to_owned(),
+            staging_target_path: self.staging(name).display().to_string(),
+            volume_capability: new_volume("", 0).volume_capabilities.pop(),
+            ..Default::default()
+        }
+    }
+
+    fn publish(&self, name: &str, id: &str) -> csi::NodePublishVolumeRequest {
+        csi::NodePublishVolumeRequest {
+            volume_id: id.to_owned(),
+            staging_target_path: self.staging(name).display().to_string(),
+            target_path: self.target(name).display().to_string(),
+            volume_capability: new_volume("", 0).volume_capabilities.pop(),
+            ..Default::default()
+        }
+    }
+
+    fn unpublish(&self, name: &str, id: &str) -> csi::NodeUnpublishVolumeRequest {
+        csi::NodeUnpublishVolumeRequest {
+            volume_id: id.to_owned(),
+            target_path: self.target(name).display().to_string(),
+        }
+    }
+
+    fn unstage(&self, name: &str, id: &str) -> csi::NodeUnstageVolumeRequest {
+        csi::NodeUnstageVolumeRequest {
+            volume_id: id.to_owned(),
+            staging_target_path: self.staging(name).display().to_string(),
+        }
+    }
+}
+
+fn attach(id: &str) -> csi::ControllerPublishVolumeRequest {
+    csi::ControllerPublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: NODE.to_owned(),
+        volume_capability: new_volume("", 0).volume_capabilities.pop(),
+        ..Default::default()
+    }
+}
+
+fn detach(id: &str) -> csi::ControllerUnpublishVolumeRequest {
+    csi::ControllerUnpublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: NODE.to_owned(),
+        ..Default::default()
+    }
+}
+
+fn delete(id: &str) -> csi::DeleteVolumeRequest {
+    csi::DeleteVolumeRequest {
+        volume_id: id.to_owned(),
+        secrets: BTreeMap::new(),
+    }
+}
+
+/// Sends the same request by all clients at once. Each is answered OK or ABORTED, one at least OK.
+async fn all_at_once<C: Call + Clone>(clients: &[Csi], request: C) -> Vec<C::Answer> {
+    let calls = clients.iter().map(|client| client.call(request.clone()));
+    let (mut answers, mut aborted) = (Vec::new(), 0);
+    for outcome in join_all(calls).await {
+        match outcome {
+            Ok(answer) => answers.push(answer),
+            Err(status) if status.code() == Code::Aborted => aborted += 1,
+            Err(status) => panic!("{}: {status:?}", C::NAME),
+        }
+    }
+    println!("{}: {} OK, {aborted} aborted", C::NAME, answers.len());
+    assert!(!answers.is_empty(), "{}: nobody was answered OK", C::NAME);
+    answers
+}
+
+/// Repeats a call that is aborted, as an orchestrator does.
+async fn patiently<C: Call + Clone>(csi: &Csi, request: C) -> C::Answer {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match csi.call(request.clone()).await {
+            Ok(answer) => return answer,
+            Err(status) if status.code() == Code::Aborted && Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(status) => panic!("{}: {status:?}", C::NAME),
+        }
+    }
+}
+
+fn id_of(answer: csi::CreateVolumeResponse) -> String {
+    answer.volume.expect("a volume is answered").volume_id
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_same_name_makes_one_volume() {
+    let site = Site::new(PoolKind::Ext4);
+    let clients = site.clients(CLIENTS).await;
+    for round in 0..8 {
+        let request = new_volume(&format!("pvc-{round}"), 32 * MIB);
+        let answers = all_at_once(&clients, request.clone()).await;
+        let mut ids: BTreeSet<_> = answers.into_iter().map(id_of).collect();
+        ids.insert(id_of(patiently(&clients[0], request).await));
+        assert_eq!(ids.len(), 1, "one name, one volume");
+        assert_eq!(clients[0].volume_ids().await, Vec::from_iter(ids.clone()));
+        all_at_once(&clients, delete(ids.first().expect("there is one"))).await;
+    }
+    site.close();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_same_name_with_another_size_makes_one_volume() {
+    let site = Site::new(PoolKind::Xfs);
+    let clients = site.clients(CLIENTS).await;
+    let calls = clients.iter().enumerate().map(|(n, client)| {
+        let mib = if n % 2 == 0 { 32 } else { 64 };
+        client.call(new_volume("pvc-contended", mib * MIB))
+    });
+    let mut ids = BTreeSet::new();
+    for outcome in join_all(calls).await {
+        match outcome {
+            Ok(answer) => drop(ids.insert(id_of(answer))),
+            Err(status) => {
+                assert!(
+                    matches!(status.code(), Code::Aborted | Code::AlreadyExists),
+                    "{status:?}"
+                );
+            }
+        }
+    }
+    assert_eq!(ids.len(), 1, "one name, one volume");
+    assert_eq!(clients[0].volume_ids().await.len(), 1);
+    patiently(&clients[0], delete(ids.first().expect("there is one"))).await;
+    site.close();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_same_volume_is_staged_and_published_once() {
+    let site = Site::new(PoolKind::Xfs);
+    let clients = site.clients(CLIENTS).await;
+    let csi = &clients[0];
+    let id = id_of(csi.ok(new_volume("pvc-one", 64 * MIB)).await);
+    all_at_once(&clients, attach(&id)).await;
+    let before = loops::beneath(site.scratch.path()).len();
+    all_at_once(&clients, site.stage("one", &id)).await;
+    patiently(csi, site.stage("one", &id)).await;
+    assert_eq!(
+        loops::beneath(site.scratch.path()).len(),
+        before + 1,
+        "one loop device"
+    );
+    all_at_once(&clients, site.publish("one", &id)).await;
+    patiently(csi, site.publish("one", &id)).await;
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
+    assert_eq!(
+        mount_points(&table, &site.target("one")).len(),
+        1,
+        "one mount at the target"
+    );
+    assert_eq!(
+        mount_points(&table, &site.staging("one")).len(),
+        1,
+        "one mount at the staging path"
+    );
+    let snapshot = csi::CreateSnapshotRequest {
+        source_volume_id: id.clone(),
+        name: "snapshot-one".to_owned(),
+        ..Default::default()
+    };
+    let answers = all_at_once(&clients, snapshot).await;
+    let ids: BTreeSet<_> = answers
+        .into_iter()
+        .filter_map(|a| Some(a.snapshot?.snapshot_id))
+        .collect();
+    assert_eq!(ids.len(), 1, "one name, one snapshot");
+    for snapshot_id in ids {
+        let secrets = BTreeMap::new();
+        all_at_once(
+            &clients,
+            csi::DeleteSnapshotRequest {
+                snapshot_id,
+                secrets,
+            },
+        )
+        .await;
+    }
+    all_at_once(&clients, site.unpublish("one", &id)).await;
+    all_at_once(&clients, site.unstage("one", &id)).await;
+    all_at_once(&clients, detach(&id)).await;
+    all_at_once(&clients, delete(&id)).await;
+    patiently(csi, delete(&id)).await;
+    site.close();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn different_volumes_never_wait_for_abort() {
+    let site = Site::new(PoolKind::Xfs);
+    let clients = site.clients(16).await;
+    let lives = clients
+        .iter()
+        .enumerate()
+        .map(|(n, csi)| life(&site, csi, format!("v{n}")));
+    for outcome in join_all(lives).await {
+        outcome.expect("another volume is nobody's business");
+    }
+    assert_eq!(clients[0].volume_ids().await, Vec::<String>::new());
+    site.close();
+}
+
+/// A whole life, without a retry anywhere.
+async fn life(site: &Site, csi: &Csi, name: String) -> Result<(), Status> {
+    let id = id_of(
+        csi.call(new_volume(&format!("pvc-{name}"), 32 * MIB))
+            .await?,
+    );
+    csi.call(attach(&id)).await?;
+    csi.call(site.stage(&name, &id)).await?;
+    csi.call(site.publish(&name, &id)).await?;
+    std::fs::write(site.target(&name).join("data"), &name).expect("the volume takes a write");
+    csi.call(site.unpublish(&name, &id)).await?;
+    csi.call(site.unstage(&name, &id)).await?;
+    csi.call(detach(&id)).await?;
+    csi.call(delete(&id)).await.map(drop)
+}
+
+/// Everybody does everything to everything, in a fixed disorder; each call is answered, and in the
+/// end nothing is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn disorder_ends_in_order() {
+    let site = Site::new(PoolKind::Btrfs);
+    let clients = site.clients(8).await;
+    let names = ["a", "b", "c"];
+    let workers = clients
+        .iter()
+        .enumerate()
+        .map(|(seed, csi)| disorder(&site, csi, seed, &names));
+    let internal: usize = join_all(workers).await.into_iter().sum();
+    assert_eq!(internal, 0, "nothing is anybody's internal error");
+    let csi = &clients[0];
+    for name in names {
+        let id = id_of(patiently(csi, new_volume(&format!("pvc-{name}"), 32 * MIB)).await);
+        patiently(csi, site.unpublish(name, &id)).await;
+        patiently(csi, site.unstage(name, &id)).await;
+        patiently(csi, detach(&id)).await;
+        patiently(csi, delete(&id)).await;
+    }
+    assert_eq!(csi.volume_ids().await, Vec::<String>::new());
+    site.close();
+}
+
+/// Returns how many calls were answered INTERNAL or UNKNOWN.
+async fn disorder(site: &Site, csi: &Csi, seed: usize, names: &[&str]) -> usize {
+    let mut state = seed as u64 + 1;
+    let mut internal = 0;
+    for _ in 0..60 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let name = names[(state >> 33) as usize % names.len()];
+        let made = csi.call(new_volume(&format!("pvc-{name}"), 32 * MIB)).await;
+        let Ok(id) = made.map(id_of) else { continue };
+        let outcome = match (state >> 41) % 7 {
+            0 => csi.call(attach(&id)).await.map(drop),
+            1 => csi.call(site.stage(name, &id)).await.map(drop),
+            2 => csi.call(site.publish(name, &id)).await.map(drop),
+            3 => csi.call(site.unpublish(name, &id)).await.map(drop),
+            4 => csi.call(site.unstage(name, &id)).await.map(drop),
+            5 => csi.call(detach(&id)).await.map(drop),
+            _ => csi.call(delete(&id)).await.map(drop),
+        };
+        if let Err(status) = outcome
+            && matches!(
+                status.code(),
+                Code::Internal | Code::Unknown | Code::DataLoss
+            )
+        {
+            eprintln!("{name}: {status:?}");
+            internal += 1;
+        }
+    }
+    internal
+}
+
+fn clone_of(id: &str, name: &str, bytes: u64) -> csi::CreateVolumeRequest {
+    let source = VolumeSource {
+        volume_id: id.to_owned(),
+    };
+    csi::CreateVolumeRequest {
+        volume_content_source: Some(csi::VolumeContentSource {
+            r#type: Some(Type::Volume(source)),
+        }),
+        ..new_volume(name, bytes)
+    }
+}
+
+/// Starts a call and hangs up before it can be done.
+async fn hang_up<T>(call: impl Future<Output = T>) {
+    let given_up = tokio::time::timeout(Duration::from_millis(300), call).await;
+    assert!(
+        given_up.is_err(),
+        "the call was done before the caller hung up"
+    );
+}
+
+/// How long the slow copies of these tests take at least.
+const SLOW: Duration = Duration::from_secs(3);
+
+/// Copies are slowed down, so that there is time to hang up and to look.
+const SLOW_COPY: &str = "file.copy=sleep(3000)";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn work_goes_on_when_the_caller_hangs_up() {
+    let site = Site::disturbed(PoolKind::Ext4, Some(SLOW_COPY));
+    let csi = site.driver.csi().await;
+    let source = id_of(csi.ok(new_volume("pvc-source", 64 * MIB)).await);
+    let request = clone_of(&source, "pvc-copy", 64 * MIB);
+    hang_up(csi.call(request.clone())).await;
+    // Nobody asks again: the copy is made all the same.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while csi.volume_ids().await.len() < 2 {
+        assert!(Instant::now() < deadline, "the work ended with its caller");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // A second copy: the retry joins the work that is going on, or is told to come again.
+    let request = clone_of(&source, "pvc-copy-2", 64 * MIB);
+    hang_up(csi.call(request.clone())).await;
+    let begin = Instant::now();
+    let id = id_of(patiently(&csi, request.clone()).await);
+    assert!(
+        begin.elapsed() < 2 * SLOW,
+        "the retry made the copy a second time"
+    );
+    assert_eq!(id_of(csi.ok(request).await), id, "one name, one volume");
+    assert_eq!(csi.volume_ids().await.len(), 3);
+    for id in csi.volume_ids().await {
+        patiently(&csi, delete(&id)).await;
+    }
+    site.close();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_waits_for_a_copy_elsewhere() {
+    let site = Site::disturbed(PoolKind::Ext4, Some(SLOW_COPY));
+    let csi = site.driver.csi().await;
+    let source = id_of(csi.ok(new_volume("pvc-source", 64 * MIB)).await);
+    let copier = site.driver.csi().await;
+    let request = clone_of(&source, "pvc-copy", 64 * MIB);
+    let copy = tokio::spawn(async move { copier.ok(request).await });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let begin = Instant::now();
+    life(&site, &csi, "other".to_owned())
+        .await
+        .expect("another volume goes its way");
+    let took = begin.elapsed();
+    assert!(
+        !copy.is_finished(),
+        "the copy was over too soon to tell ({took:?})"
+    );
+    println!("a whole life took {took:?} during a copy of {SLOW:?} elsewhere");
+    let copied = id_of(copy.await.expect("the copy succeeds"));
+    for id in [copied, source] {
+        patiently(&csi, delete(&id)).await;
+    }
+    site.close();
+}

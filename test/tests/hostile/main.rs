@@ -1,0 +1,69 @@
+//! Hostile requests, RPC by RPC: each is answered with its code and changes nothing, neither on
+//! the disk nor in the kernel, and no secret that comes with one reaches the log.
+
+mod bench;
+mod controller;
+mod create;
+mod group;
+mod node;
+mod state;
+mod strings;
+
+use bench::Bench;
+use hostloop_proto::csi;
+use hostloop_test::machine;
+use tonic::Code;
+
+/// The fewest requests a full run must send, so that a table that shrinks is noticed.
+const AT_LEAST: usize = 300;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn hostile_requests_change_nothing() {
+    machine::require();
+    let mut bench = Bench::new().await;
+    identity(&mut bench).await;
+    create::create_volume(&mut bench).await;
+    controller::volumes(&mut bench).await;
+    controller::publish(&mut bench).await;
+    controller::lists(&mut bench).await;
+    controller::expand_and_modify(&mut bench).await;
+    controller::capacity(&mut bench).await;
+    group::snapshots(&mut bench).await;
+    group::groups(&mut bench).await;
+    group::metadata(&mut bench).await;
+    node::paths(&mut bench).await;
+    node::stage(&mut bench).await;
+    node::publish(&mut bench).await;
+    node::take_down(&mut bench).await;
+    node::ask(&mut bench).await;
+    node::inline(&mut bench).await;
+    let sent = bench.finish().await;
+    println!("{sent} hostile requests");
+    assert!(sent >= AT_LEAST, "only {sent} requests");
+}
+
+/// What is odd and yet legal is taken: long paths, large contexts and secrets, a symlink in the
+/// middle of a path, names that read like paths.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn odd_requests_are_taken() {
+    machine::require();
+    let mut bench = Bench::new().await;
+    create::odd_names(&mut bench).await;
+    node::odd_paths(&mut bench).await;
+    bench.finish().await;
+}
+
+async fn identity(bench: &mut Bench) {
+    // No field to get wrong: they must go on answering through all of this.
+    bench
+        .take("GetPluginInfo", csi::GetPluginInfoRequest {})
+        .await;
+    bench.take("Probe", csi::ProbeRequest {}).await;
+    let nothing = csi::ListVolumesRequest {
+        max_entries: i32::MIN,
+        ..Default::default()
+    };
+    bench
+        .refuse("the least max_entries", nothing, &[Code::InvalidArgument])
+        .await;
+}

@@ -1,0 +1,87 @@
+//! The leak checker can fail: each kind of leak is made, and must be found and named.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use hostloop_proto::csi;
+use hostloop_test::client::new_volume;
+use hostloop_test::driver::{Driver, DriverSpec};
+use hostloop_test::leaks::{Leak, Leaks};
+use hostloop_test::machine::{self, text};
+use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind, sparse_loop};
+use hostloop_test::scratch::Scratch;
+
+fn found(leaks: &Leaks, pool: &PoolFixture, driver: &Driver) -> Vec<Leak> {
+    leaks.now(&[pool], driver)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_leak_is_found() {
+    machine::require();
+    let scratch = Scratch::new();
+    let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 4 * GIB);
+    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let leaks = Leaks::before(&scratch, &[&pool], &driver);
+    assert_eq!(
+        found(&leaks, &pool, &driver),
+        [],
+        "nothing has happened yet"
+    );
+
+    let csi = driver.csi().await;
+    let made = csi
+        .ok(new_volume("pvc-left", 32 * MIB))
+        .await
+        .volume
+        .expect("a volume");
+    let left = found(&leaks, &pool, &driver);
+    assert!(
+        matches!(&left[..], [Leak::File(path)] if path.ends_with(&made.volume_id)),
+        "{left:?}"
+    );
+    csi.ok(csi::DeleteVolumeRequest {
+        volume_id: made.volume_id,
+        ..Default::default()
+    })
+    .await;
+    leaks.assert_none(&[&pool], &driver);
+
+    let device = sparse_loop(&scratch.path().join("left.img"), 64 * MIB);
+    let left = found(&leaks, &pool, &driver);
+    assert!(
+        matches!(&left[..], [Leak::Loop { backing, .. }] if backing.ends_with("left.img")),
+        "{left:?}"
+    );
+    machine::run("losetup", &["--detach", text(&device)]);
+
+    let mount = scratch.dir("left mount");
+    machine::run("mount", &["-t", "tmpfs", "left", text(&mount)]);
+    assert_eq!(found(&leaks, &pool, &driver)[0], Leak::Mount(mount.clone()));
+    machine::run("umount", &[text(&mount)]);
+
+    let mut child = Command::new("sleep")
+        .arg("60")
+        .arg0(scratch.path())
+        .spawn()
+        .expect("sleep starts");
+    let left = found(&leaks, &pool, &driver);
+    assert!(
+        matches!(&left[..], [Leak::Process { pid, .. }] if *pid == child.id()),
+        "{left:?}"
+    );
+    child.kill().expect("it was alive");
+    child.wait().expect("it is our child");
+
+    let mount = pool.mount().expect("an XFS pool is mounted by the test");
+    let heavy = mount.join("not-in-the-pool");
+    let file = File::create(&heavy).expect("a file can be made");
+    let bytes = vec![1; 64 << 20];
+    std::io::Write::write_all(&mut &file, &bytes).expect("it can be written");
+    let left = found(&leaks, &pool, &driver);
+    assert!(matches!(&left[..], [Leak::Bytes { .. }]), "{left:?}");
+    std::fs::remove_file(&heavy).expect("it can be removed");
+    drop(file);
+    leaks.assert_none(&[&pool], &driver);
+    driver.stop();
+}

@@ -1,0 +1,190 @@
+//! csi-sanity, the specification's own tests, against the driver on every kind of pool: every
+//! spec runs, none is skipped, and nothing is left behind.
+
+use std::process::{Command, Stdio};
+
+use hostloop_test::driver::DriverSpec;
+use hostloop_test::leaks::Leaks;
+use hostloop_test::machine::{self, text};
+use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
+use hostloop_test::scratch::Scratch;
+use hostloop_test::tools::csi_sanity;
+
+/// Stands in every secret that csi-sanity sends.
+const SECRET: &str = "hush-4f1c9d";
+
+/// The calls csi-sanity has secrets for.
+const SECRETS: [&str; 13] = [
+    "CreateVolumeSecret",
+    "DeleteVolumeSecret",
+    "ControllerPublishVolumeSecret",
+    "ControllerUnpublishVolumeSecret",
+    "ControllerValidateVolumeCapabilitiesSecret",
+    "NodeStageVolumeSecret",
+    "NodePublishVolumeSecret",
+    "CreateSnapshotSecret",
+    "DeleteSnapshotSecret",
+    "ControllerExpandVolumeSecret",
+    "ControllerModifyVolumeSecret",
+    "ListSnapshotsSecret",
+    "GetSnapshotSecret",
+];
+
+/// Specs of csi-sanity 5.6.0 by what became of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    passed: u32,
+    failed: u32,
+    pending: u32,
+    skipped: u32,
+}
+
+const EVERYTHING: Counts = Counts {
+    passed: 102,
+    failed: 0,
+    pending: 1,
+    skipped: 0,
+};
+
+/// What ginkgo closes with: `… -- 102 Passed | 0 Failed | 1 Pending | 0 Skipped`.
+fn read_counts(output: &str) -> Option<Counts> {
+    let line = output.lines().rev().find(|l| l.contains(" Passed | "))?;
+    let (_, counted) = line.split_once(" -- ")?;
+    let number = |word: &str| {
+        let part = counted.split('|').find(|part| part.contains(word))?;
+        part.split_whitespace().next()?.parse().ok()
+    };
+    Some(Counts {
+        passed: number("Passed")?,
+        failed: number("Failed")?,
+        pending: number("Pending")?,
+        skipped: number("Skipped")?,
+    })
+}
+
+#[test]
+fn ginkgos_closing_line_is_read() {
+    let line = "x\nSUCCESS! -- 92 Passed | 0 Failed | 1 Pending | 10 Skipped\nPASS\n";
+    let counts = Counts {
+        passed: 92,
+        failed: 0,
+        pending: 1,
+        skipped: 10,
+    };
+    assert_eq!(read_counts(line), Some(counts));
+    assert_eq!(read_counts("nothing"), None);
+}
+
+/// Runs csi-sanity against a driver on this pool.
+fn sanity(kind: PoolKind, driver_args: &[&str], sanity_args: &[&str], expected: Counts) {
+    let scratch = Scratch::new();
+    let pool = PoolFixture::new(&scratch, kind, 40 * GIB);
+    let driver = DriverSpec::new(&scratch, &[&pool])
+        .args(["--attach-limit", "16"])
+        .args(driver_args.iter().copied())
+        .start();
+    let leaks = Leaks::before(&scratch, &[&pool], &driver);
+    let secrets: Vec<_> = SECRETS
+        .iter()
+        .map(|s| format!("{s}:\n  password: {SECRET}\n"))
+        .collect();
+    let secrets = scratch.file("secrets.yaml", &secrets.concat());
+    let mutable = scratch.file("mutable.yaml", "readAheadKiB: \"256\"\n");
+    let output = Command::new(csi_sanity())
+        .arg(format!("--csi.endpoint={}", driver.endpoint()))
+        .arg(format!(
+            "--csi.mountdir={}",
+            text(&scratch.path().join("mount"))
+        ))
+        .arg(format!(
+            "--csi.stagingdir={}",
+            text(&scratch.path().join("staging"))
+        ))
+        .arg(format!("--csi.testvolumesize={GIB}"))
+        .arg(format!(
+            "--csi.testvolumemutableparameters={}",
+            text(&mutable)
+        ))
+        .arg(format!("--csi.secrets={}", text(&secrets)))
+        .args(["--csi.testnodevolumeattachlimit", "--ginkgo.no-color"])
+        .args(sanity_args)
+        .stdin(Stdio::null())
+        .output()
+        .expect("csi-sanity starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let counts = read_counts(&said);
+    println!(
+        "csi-sanity on {} {driver_args:?} {sanity_args:?}: {counts:?}",
+        kind.name()
+    );
+    assert_eq!(
+        counts,
+        Some(expected),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        output.status.success(),
+        "csi-sanity ended with {}",
+        output.status
+    );
+    leaks.assert_none(&[&pool], &driver);
+    assert!(
+        !driver.log().contains(SECRET),
+        "a secret is in the log:\n{}",
+        driver.log()
+    );
+    driver.stop();
+}
+
+#[test]
+fn every_spec_on_an_ext4_pool() {
+    machine::require();
+    sanity(PoolKind::Ext4, &[], &[], EVERYTHING);
+}
+
+#[test]
+fn every_spec_on_an_xfs_pool() {
+    machine::require();
+    sanity(PoolKind::Xfs, &[], &[], EVERYTHING);
+}
+
+#[test]
+fn every_spec_on_a_btrfs_pool() {
+    machine::require();
+    sanity(PoolKind::Btrfs, &[], &[], EVERYTHING);
+}
+
+#[test]
+fn every_spec_on_an_image_pool() {
+    machine::require();
+    sanity(PoolKind::Image, &[], &[], EVERYTHING);
+}
+
+#[test]
+fn every_spec_on_a_block_device_pool() {
+    machine::require();
+    sanity(PoolKind::Device, &[], &[], EVERYTHING);
+}
+
+#[test]
+fn every_spec_but_publishing_without_attach() {
+    machine::require();
+    let expected = Counts {
+        passed: 92,
+        skipped: 10,
+        ..EVERYTHING
+    };
+    sanity(PoolKind::Xfs, &["--enable-attach=false"], &[], expected);
+}
+
+#[test]
+fn every_spec_on_raw_block_volumes() {
+    machine::require();
+    sanity(
+        PoolKind::Xfs,
+        &[],
+        &["--csi.testvolumeaccesstype=block"],
+        EVERYTHING,
+    );
+}
