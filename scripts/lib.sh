@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# What the scripts have in common: finding tools, installing what is missing, saying what happens.
+# Sourced, never run.
+# shellcheck disable=SC2034 # its variables are for the scripts that source it
+
+# The checkout these scripts are in.
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# Built tools are kept here, by version, outside the checkout.
+CACHE=${HOSTLOOP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/hostloop}
+
+CARGO_DENY_VERSION=0.20.2
+CSI_SANITY_VERSION=5.6.0
+
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+  BOLD=$'\e[1m' DIM=$'\e[2m' RED=$'\e[31m' RESET=$'\e[0m'
+else
+  BOLD='' DIM='' RED='' RESET=''
+fi
+
+# One line of progress.
+say() { printf '%s==>%s %s\n' "$BOLD" "$RESET" "$*"; }
+
+# A remark under it.
+note() { printf '    %s%s%s\n' "$DIM" "$*" "$RESET"; }
+
+# The end, with a sentence that says why.
+die() {
+  printf '%s%s: %s%s\n' "$RED" "$(basename "$0")" "$*" "$RESET" >&2
+  exit 1
+}
+
+# The comment at the head of the script is its help.
+usage() { sed -n '2,/^[^#]/{/^#/!q; s/^# \{0,1\}//; p}' "$0"; }
+
+# "3 s", "2 min 5 s".
+lasting() {
+  local s=$1
+  if [ "$s" -lt 60 ]; then echo "$s s"; else echo "$((s / 60)) min $((s % 60)) s"; fi
+}
+
+need_root() {
+  [ "$(id -u)" = 0 ] || die "this needs root, for loop devices and mounts: sudo $0 $*"
+}
+
+# need_packages COMMAND=PACKAGE…: installs the Debian packages of the commands that are missing.
+need_packages() {
+  local pair missing=()
+  for pair in "$@"; do
+    case $pair in
+      /*) [ -e "${pair%%=*}" ] || missing+=("${pair#*=}") ;;
+      *) command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}") ;;
+    esac
+  done
+  [ ${#missing[@]} = 0 ] && return
+  command -v apt-get >/dev/null ||
+    die "these Debian packages, or your distribution's like, are needed: ${missing[*]}"
+  say "Installing ${missing[*]} (Debian packages)"
+  local log
+  log=$(mktemp)
+  if ! { apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    cat "$log" >&2
+    rm -f "$log"
+    die "apt-get could not install ${missing[*]}"
+  fi
+  rm -f "$log"
+}
+
+# The filesystem tools the driver itself runs.
+need_filesystem_tools() {
+  need_packages mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs blkid=util-linux \
+    losetup=mount
+}
+
+# Finds cargo and go, also where sudo has cut the PATH, and keeps what root builds out of the
+# user's own caches.
+need_toolchain() {
+  local home
+  if [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then
+    home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
+    PATH=$PATH:$home/.cargo/bin:$home/go/bin
+    if [ -z "${RUSTUP_HOME:-}" ] && [ -d "$home/.rustup" ]; then
+      export RUSTUP_HOME=$home/.rustup CARGO_HOME=$CACHE/cargo
+    fi
+    export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$CACHE/target}
+  fi
+  PATH=$PATH:$HOME/.cargo/bin:/usr/local/go/bin:/usr/local/cargo/bin
+  export PATH
+  command -v cargo >/dev/null || die "cargo is not there: install Rust 1.89 or newer"
+  need_packages cc=gcc
+  # loopdev's bindings are made with libclang.
+  if ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null &&
+    ! compgen -G '/usr/lib/*/libclang*.so*' >/dev/null; then
+    need_packages /nonexistent=libclang-dev
+  fi
+  TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
+}
+
+# build_tool NAME VERSION COMMAND…: runs COMMAND with its output folder as the last word, unless
+# that version is built already; prints the folder.
+build_tool() {
+  local name=$1 version=$2
+  shift 2
+  local folder=$CACHE/tools/$name-$version
+  if [ ! -x "$folder/bin/$name" ]; then
+    say "Building $name $version, once (kept in $folder)" >&2
+    rm -rf "$folder.part"
+    mkdir -p "$folder.part"
+    "$@" "$folder.part" >"$folder.log" 2>&1 || {
+      tail -30 "$folder.log" >&2
+      die "$name could not be built"
+    }
+    rm -rf "$folder"
+    mv "$folder.part" "$folder"
+  fi
+  echo "$folder/bin/$name"
+}
+
+build_cargo_deny() {
+  env -u CARGO_TARGET_DIR cargo install --locked --version "$CARGO_DENY_VERSION" cargo-deny \
+    --root "$1"
+}
+
+build_csi_sanity() {
+  command -v go >/dev/null || die "go is not there: csi-sanity is a Go program, install Go 1.24+"
+  (cd "$ROOT/test/tools" && mkdir -p "$1/bin" && go build -o "$1/bin/csi-sanity" \
+    github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity)
+}
+
+# Prints each loop device and mount that is there now, to compare before and after.
+kernel_state() {
+  losetup --list --noheadings --output NAME,BACK-FILE 2>/dev/null | sort
+  # Mounts of loop devices, and those of other mounts the driver makes.
+  awk '$1 ~ /^\/dev\/loop/ || $2 ~ /hostloop/ {print $1, $2}' /proc/self/mounts | sort
+}
