@@ -268,7 +268,7 @@ impl World {
 
 fn pool_image(tree: &Tree, pool: &str) -> String {
     tree.pool()
-        .join(format!("{pool}.pool"))
+        .join(crate::pool::PoolSpec::image_name(pool))
         .display()
         .to_string()
 }

@@ -151,6 +151,11 @@ impl FromStr for PoolSpec {
 }
 
 impl PoolSpec {
+    /// The name of the file a pool of this name is kept in, with `image=SIZE`.
+    pub(crate) fn image_name(pool: &str) -> String {
+        format!("{pool}.pool")
+    }
+
     fn option(&mut self, word: &str) -> Result<(), BadOption> {
         let once = |given: bool| match given {
             true => Err(bad(word, "is given twice")),

@@ -20,7 +20,7 @@ pub fn kind(spec: &PoolSpec) -> PoolKind {
 /// The file a pool is kept in, if it is to be kept in one.
 pub fn image_path(spec: &PoolSpec) -> Option<PathBuf> {
     spec.image_bytes
-        .map(|_| spec.path.join(format!("{}.pool", spec.name)))
+        .map(|_| spec.path.join(PoolSpec::image_name(&spec.name)))
 }
 
 /// The directory of a pool, or why it can't be found. A pool in a device or image is found where

@@ -7,3 +7,5 @@ mod freezing;
 mod metadata;
 mod support;
 mod thick;
+#[path = "../rigs/tools.rs"]
+mod tools;

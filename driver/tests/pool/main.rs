@@ -8,3 +8,5 @@ mod life;
 mod recovery;
 mod start;
 mod support;
+#[path = "../rigs/tools.rs"]
+mod tools;

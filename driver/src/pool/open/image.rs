@@ -34,7 +34,7 @@ pub(super) fn attach(
 ) -> Result<Attached> {
     let path = path(spec);
     let dir = open_dir(&spec.path)?;
-    let name = format!("{}.pool", spec.name);
+    let name = PoolSpec::image_name(&spec.name);
     let open = || file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR);
     let (image, new) = match open() {
         Ok(image) => (image, false),
@@ -88,7 +88,7 @@ pub(super) fn attach(
 
 /// Where the image is.
 fn path(spec: &PoolSpec) -> PathBuf {
-    spec.path.join(format!("{}.pool", spec.name))
+    spec.path.join(PoolSpec::image_name(&spec.name))
 }
 
 /// Brings the image to its size: never to less, a filesystem is in it. Its length now.
