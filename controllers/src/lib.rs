@@ -1,6 +1,24 @@
 //! The Kubernetes side of hostloop.
 //!
 //! It knows a CSI driver as a client knows it, over a gRPC channel, and never the driver's own
-//! code: so it can run in front of any driver. [`runtime`] is what all its loops are built on.
+//! code: so it can run in front of any driver. [`runtime`] is what all its loops are built on;
+//! every loop is a module of its own, with its decisions as pure functions.
 
+pub mod args;
+pub mod attacher;
+pub mod capacity;
+pub mod health;
+pub mod liveness;
+pub mod provisioner;
+pub mod quantity;
+pub mod registrar;
+pub mod resizer;
+pub mod roles;
+pub mod run;
 pub mod runtime;
+pub mod snapshot_controller;
+pub mod snapshots;
+pub mod snapshotter;
+#[cfg(test)]
+mod testing;
+pub mod volume;

@@ -1,4 +1,25 @@
-//! What all loops are built on: a queue of keys to work on, and the CSI driver as they see it.
+//! What all loops are built on: the API server and the CSI driver as they see them, what they have
+//! seen of it, a queue of keys to work on, and who may act.
 
+pub mod caches;
+pub mod context;
 pub mod csi;
+pub mod driver;
+pub mod duration;
+pub mod events;
+pub mod kube;
+pub mod lease;
+pub mod metrics;
 pub mod queue;
+pub mod scope;
+pub mod watch;
+
+pub use caches::Caches;
+pub use context::Context;
+pub use driver::Driver;
+pub use events::{Events, Kind as EventKind};
+pub use kube::{ApiError, Kube, Resource};
+pub use lease::Leadership;
+pub use metrics::Metrics;
+pub use scope::Scope;
+pub use watch::{Change, Index, Watch};

@@ -11,8 +11,11 @@ use hostloop_proto::csi;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status};
+
+use super::metrics::Metrics;
 
 pub mod class;
 
@@ -27,6 +30,7 @@ const MAX_ANSWER: usize = 64 << 20;
 #[derive(Clone)]
 pub struct Csi {
     channel: Channel,
+    metrics: Option<Arc<Metrics>>,
 }
 
 impl fmt::Debug for Csi {
@@ -59,7 +63,22 @@ impl Csi {
         // The authority says nothing here; drivers expect what other clients send.
         let channel =
             Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
-        Csi { channel }
+        Csi {
+            channel,
+            metrics: None,
+        }
+    }
+
+    /// The same driver, its calls counted.
+    pub fn counted(self, metrics: Arc<Metrics>) -> Self {
+        let metrics = Some(metrics);
+        Csi { metrics, ..self }
+    }
+
+    fn count(&self, method: &'static str, code: Code, took: Duration) {
+        if let Some(metrics) = &self.metrics {
+            metrics.csi_call(method, code, took);
+        }
     }
 }
 
@@ -109,7 +128,7 @@ where
 
 /// Methods for calls that have one answer.
 macro_rules! calls {
-    ($($client:ident::$type:ident {
+    ($($service:literal $client:ident::$type:ident {
         $($method:ident($request:ident) -> $response:ident, $name:literal;)+
     })+) => {
         impl Csi {
@@ -122,10 +141,14 @@ macro_rules! calls {
                 ) -> Result<csi::$response, Failure> {
                     let client = csi::$client::$type::new(self.channel.clone());
                     let mut client = client.max_decoding_message_size(MAX_ANSWER);
-                    timely($name, request, deadline, |request| async move {
+                    let started = Instant::now();
+                    let answer = timely($name, request, deadline, |request| async move {
                         client.$method(request).await
                     })
-                    .await
+                    .await;
+                    let code = answer.as_ref().err().map_or(Code::Ok, Failure::code);
+                    self.count(concat!("/csi.v1.", $service, "/", $name), code, started.elapsed());
+                    answer
                 }
             )+)+
         }
@@ -133,13 +156,13 @@ macro_rules! calls {
 }
 
 calls! {
-    identity_client::IdentityClient {
+    "Identity" identity_client::IdentityClient {
         get_plugin_info(GetPluginInfoRequest) -> GetPluginInfoResponse, "GetPluginInfo";
         get_plugin_capabilities(GetPluginCapabilitiesRequest)
             -> GetPluginCapabilitiesResponse, "GetPluginCapabilities";
         probe(ProbeRequest) -> ProbeResponse, "Probe";
     }
-    controller_client::ControllerClient {
+    "Controller" controller_client::ControllerClient {
         create_volume(CreateVolumeRequest) -> CreateVolumeResponse, "CreateVolume";
         delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse, "DeleteVolume";
         controller_publish_volume(ControllerPublishVolumeRequest)
@@ -167,7 +190,7 @@ calls! {
         controller_modify_volume(ControllerModifyVolumeRequest)
             -> ControllerModifyVolumeResponse, "ControllerModifyVolume";
     }
-    group_controller_client::GroupControllerClient {
+    "GroupController" group_controller_client::GroupControllerClient {
         group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest)
             -> GroupControllerGetCapabilitiesResponse, "GroupControllerGetCapabilities";
         create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest)
@@ -177,7 +200,7 @@ calls! {
         get_volume_group_snapshot(GetVolumeGroupSnapshotRequest)
             -> GetVolumeGroupSnapshotResponse, "GetVolumeGroupSnapshot";
     }
-    node_client::NodeClient {
+    "Node" node_client::NodeClient {
         node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse, "NodeGetInfo";
         node_get_capabilities(NodeGetCapabilitiesRequest)
             -> NodeGetCapabilitiesResponse, "NodeGetCapabilities";

@@ -57,7 +57,17 @@ enum Place {
     Running { again: bool, at: Option<Instant> },
 }
 
+/// What can be seen of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Keys that could be worked on now.
+    pub ready: usize,
+    /// Keys that were put in line, since the queue was made.
+    pub adds: u64,
+}
+
 struct State<K> {
+    adds: u64,
     places: HashMap<K, Place>,
     failures: HashMap<K, u32>,
     ready: VecDeque<K>,
@@ -94,6 +104,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// An empty one.
     pub fn new(backoff: Backoff) -> Self {
         let state = State {
+            adds: 0,
             places: HashMap::new(),
             failures: HashMap::new(),
             ready: VecDeque::new(),
@@ -174,9 +185,17 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Keys that could be worked on now.
     pub fn depth(&self) -> usize {
+        self.stats().ready
+    }
+
+    /// What can be seen of it.
+    pub fn stats(&self) -> Stats {
         let mut state = self.lock();
         state.advance(Instant::now());
-        state.ready.len()
+        Stats {
+            ready: state.ready.len(),
+            adds: state.adds,
+        }
     }
 
     /// Failures in a row of a key.
@@ -231,6 +250,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             }
             None => {}
         }
+        self.adds += 1;
         self.places.insert(key.clone(), Place::Ready);
         self.ready.push_back(key);
     }

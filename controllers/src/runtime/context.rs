@@ -1,0 +1,121 @@
+//! What every loop is given.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::queue::{Backoff, Outcome, Queue};
+use super::{Caches, Driver, Events, Kube, Leadership, Metrics, Scope};
+
+/// What every loop is given. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The CSI driver.
+    pub driver: Arc<Driver>,
+    /// The API server.
+    pub kube: Kube,
+    /// What has been seen of it.
+    pub caches: Arc<Caches>,
+    /// Tells users what happened to their objects.
+    pub events: Events,
+    /// Counts.
+    pub metrics: Arc<Metrics>,
+    /// Whose objects these loops serve.
+    pub scope: Scope,
+    /// Whether this process does the work that one does for the cluster.
+    pub leader: Leadership,
+    /// Told when the driver may have more or less room than before.
+    pub room: Arc<Notify>,
+    /// Set when the loops are to end.
+    pub stop: CancellationToken,
+    /// What all loops take from the command line.
+    pub common: Common,
+}
+
+/// What the upstream sidecars have under one name with different defaults: given, it is for all
+/// loops; not given, each has its own.
+#[derive(Clone, Debug, Default)]
+pub struct Common {
+    /// `--timeout`: of one CSI call.
+    pub timeout: Option<Duration>,
+    /// `--worker-threads`.
+    pub worker_threads: Option<usize>,
+    /// `--retry-interval-start`.
+    pub retry_interval_start: Option<Duration>,
+    /// `--retry-interval-max`.
+    pub retry_interval_max: Option<Duration>,
+    /// `--resync-period`: between two looks at everything.
+    pub resync_period: Option<Duration>,
+    /// `--extra-create-metadata`.
+    pub extra_create_metadata: bool,
+    /// `--default-fstype`.
+    pub default_fstype: String,
+}
+
+impl Common {
+    /// The backoff of queues: 1 s to 5 min unless told otherwise.
+    pub fn backoff(&self) -> Backoff {
+        Backoff {
+            start: self.retry_interval_start.unwrap_or(Duration::from_secs(1)),
+            max: self.retry_interval_max.unwrap_or(Duration::from_secs(300)),
+        }
+    }
+}
+
+impl Context {
+    /// Whether this process does now what is within its scope: a node's part always, the whole
+    /// only as the leader. To be asked before each write and call.
+    pub fn acts(&self) -> bool {
+        match self.scope {
+            Scope::Node { .. } => true,
+            Scope::Cluster => self.leader.leads(),
+        }
+    }
+
+    /// Works on a queue's keys by so many workers until it is told to stop; then what is under way
+    /// is finished first. `name` is the queue's in the metrics.
+    pub async fn work<K, F>(
+        &self,
+        name: &'static str,
+        queue: &Queue<K>,
+        workers: usize,
+        on: impl Fn(K) -> F + Clone + Send + Sync + 'static,
+    ) where
+        K: Clone + Eq + std::hash::Hash + Send + 'static,
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        let shown = queue.clone();
+        self.metrics
+            .watch_queue(name, Box::new(move || shown.stats()));
+        let mut running = JoinSet::new();
+        for _ in 0..workers.max(1) {
+            let (queue, on, metrics) = (queue.clone(), on.clone(), self.metrics.clone());
+            running.spawn(async move {
+                queue
+                    .work(|key| {
+                        let (on, metrics) = (on.clone(), metrics.clone());
+                        async move {
+                            let started = tokio::time::Instant::now();
+                            let outcome = on(key).await;
+                            metrics.worked(name, outcome, started.elapsed());
+                            outcome
+                        }
+                    })
+                    .await;
+            });
+        }
+        self.stop.cancelled().await;
+        queue.close();
+        while let Some(ended) = running.join_next().await {
+            // A panic of a worker is the process's: it must not go on with less than it seems.
+            if let Err(error) = ended
+                && let Ok(panic) = error.try_into_panic()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}

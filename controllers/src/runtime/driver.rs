@@ -1,0 +1,180 @@
+//! The CSI driver, as it introduced itself: its name and what it can do.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hostloop_proto::csi;
+use tokio_util::sync::CancellationToken;
+
+use super::csi::{Csi, Failure};
+
+/// How long an answer to one of these questions may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// The wait between two tries.
+const RETRY: Duration = Duration::from_secs(1);
+
+pub use csi::controller_service_capability::rpc::Type as ControllerCapability;
+pub use csi::group_controller_service_capability::rpc::Type as GroupCapability;
+pub use csi::node_service_capability::rpc::Type as NodeCapability;
+pub use csi::plugin_capability::service::Type as Service;
+
+/// The driver. It is asked once, at start: a driver that can do something else is another process.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    /// The channel to it.
+    pub csi: Csi,
+    /// `GetPluginInfo`'s name.
+    pub name: String,
+    /// `GetPluginInfo`'s version.
+    pub version: String,
+    services: BTreeSet<i32>,
+    controller: BTreeSet<i32>,
+    group: BTreeSet<i32>,
+    node: BTreeSet<i32>,
+}
+
+/// A driver that can't be worked with.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// A call failed for good.
+    #[error("asking the CSI driver what it is: {0}")]
+    Call(#[from] Failure),
+    /// It was told to stop while waiting for the driver.
+    #[error("stopped while waiting for the CSI driver")]
+    Stopped,
+}
+
+impl Driver {
+    /// Waits until the driver is ready (its socket may not be there yet), and asks it.
+    pub async fn introduce(csi: Csi, stop: &CancellationToken) -> Result<Self, DriverError> {
+        stop.run_until_cancelled(ready(&csi))
+            .await
+            .ok_or(DriverError::Stopped)?;
+        let info = csi
+            .get_plugin_info(csi::GetPluginInfoRequest {}, DEADLINE)
+            .await?;
+        let services = csi
+            .get_plugin_capabilities(csi::GetPluginCapabilitiesRequest {}, DEADLINE)
+            .await?
+            .capabilities
+            .into_iter()
+            .filter_map(|capability| match capability.r#type? {
+                csi::plugin_capability::Type::Service(service) => Some(service.r#type),
+                csi::plugin_capability::Type::VolumeExpansion(_) => None,
+            })
+            .collect::<BTreeSet<_>>();
+        let mut driver = Driver {
+            csi,
+            name: info.name,
+            version: info.vendor_version,
+            services,
+            controller: BTreeSet::new(),
+            group: BTreeSet::new(),
+            node: BTreeSet::new(),
+        };
+        driver.ask_services().await?;
+        Ok(driver)
+    }
+
+    /// One that can do just this; for tests of decisions.
+    pub fn with(
+        csi: Csi,
+        name: &str,
+        services: &[Service],
+        controller: &[ControllerCapability],
+        group: &[GroupCapability],
+    ) -> Self {
+        Driver {
+            csi,
+            name: name.to_owned(),
+            version: "0".to_owned(),
+            services: services.iter().map(|one| *one as i32).collect(),
+            controller: controller.iter().map(|one| *one as i32).collect(),
+            group: group.iter().map(|one| *one as i32).collect(),
+            node: BTreeSet::new(),
+        }
+    }
+
+    async fn ask_services(&mut self) -> Result<(), Failure> {
+        if self.serves(Service::ControllerService) {
+            let request = csi::ControllerGetCapabilitiesRequest {};
+            let answer = self
+                .csi
+                .controller_get_capabilities(request, DEADLINE)
+                .await?;
+            self.controller = answer
+                .capabilities
+                .into_iter()
+                .filter_map(|capability| match capability.r#type? {
+                    csi::controller_service_capability::Type::Rpc(rpc) => Some(rpc.r#type),
+                })
+                .collect();
+        }
+        if self.serves(Service::GroupControllerService) {
+            let request = csi::GroupControllerGetCapabilitiesRequest {};
+            let answer = self
+                .csi
+                .group_controller_get_capabilities(request, DEADLINE)
+                .await?;
+            self.group = answer
+                .capabilities
+                .into_iter()
+                .filter_map(|capability| match capability.r#type? {
+                    csi::group_controller_service_capability::Type::Rpc(rpc) => Some(rpc.r#type),
+                })
+                .collect();
+        }
+        // A central deployment may have no node service at all.
+        let request = csi::NodeGetCapabilitiesRequest {};
+        if let Ok(answer) = self.csi.node_get_capabilities(request, DEADLINE).await {
+            self.node = answer
+                .capabilities
+                .into_iter()
+                .filter_map(|capability| match capability.r#type? {
+                    csi::node_service_capability::Type::Rpc(rpc) => Some(rpc.r#type),
+                })
+                .collect();
+        }
+        Ok(())
+    }
+
+    /// Whether it has this service, or is constrained so.
+    pub fn serves(&self, service: Service) -> bool {
+        self.services.contains(&(service as i32))
+    }
+
+    /// Whether its controller can do this.
+    pub fn can(&self, capability: ControllerCapability) -> bool {
+        self.controller.contains(&(capability as i32))
+    }
+
+    /// Whether its group controller can do this.
+    pub fn can_group(&self, capability: GroupCapability) -> bool {
+        self.group.contains(&(capability as i32))
+    }
+
+    /// Whether its node service can do this.
+    pub fn node_can(&self, capability: NodeCapability) -> bool {
+        self.node.contains(&(capability as i32))
+    }
+
+    /// Whether volumes can be reached from some places only.
+    pub fn has_topology(&self) -> bool {
+        self.serves(Service::VolumeAccessibilityConstraints)
+    }
+}
+
+async fn ready(csi: &Csi) {
+    let mut told = false;
+    loop {
+        // Unset means ready.
+        match csi.probe(csi::ProbeRequest {}, DEADLINE).await {
+            Ok(answer) if answer.ready != Some(false) => return,
+            Ok(_) if !told => tracing::info!("the CSI driver is not ready yet"),
+            Err(error) if !told => tracing::info!(%error, "waiting for the CSI driver"),
+            _ => {}
+        }
+        told = true;
+        tokio::time::sleep(RETRY).await;
+    }
+}

@@ -1,0 +1,67 @@
+//! Durations on the command line, in the form Go programs take them: `15s`, `1m30s`, `500ms`.
+
+use std::time::Duration;
+
+/// Reads one. A bare `0` is allowed, a bare number is not: its unit would be a guess.
+pub fn parse(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let wrong = || format!("{text:?} is not a duration such as 15s, 1m30s or 500ms");
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .ok_or_else(wrong)?;
+        let (number, after) = rest.split_at(digits);
+        let unit_end = after
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(after.len());
+        let (unit, next) = after.split_at(unit_end);
+        let seconds = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(wrong()),
+        };
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let part = Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+        rest = next;
+    }
+    if text.is_empty() {
+        Err(wrong())
+    } else {
+        Ok(total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, millis) in [
+            ("0", Some(0)),
+            ("15s", Some(15_000)),
+            ("1m30s", Some(90_000)),
+            ("1.5h", Some(5_400_000)),
+            ("500ms", Some(500)),
+            ("15", None),
+            ("", None),
+            ("s", None),
+            ("-1s", None),
+            ("1d", None),
+            ("1e300h", None),
+            ("1s ", None),
+        ] {
+            let read = parse(text).ok();
+            assert_eq!(read, millis.map(Duration::from_millis), "{text:?}");
+        }
+    }
+}

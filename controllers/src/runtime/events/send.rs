@@ -1,0 +1,268 @@
+//! Sending events.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event as Object, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Event, Kind};
+use crate::runtime::metrics::Metrics;
+
+/// How long one request may take.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// For how long the same event again is counted in the first.
+const SAME: Duration = Duration::from_secs(600);
+/// Events that are remembered for that, at most.
+const REMEMBERED: usize = 4096;
+/// What the API server takes of a message, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
+/// What makes two events the same.
+type Sameness = (Option<String>, String, Kind, String, String);
+
+struct Sent {
+    name: String,
+    count: i32,
+    at: Instant,
+}
+
+struct Sender {
+    client: Client,
+    component: String,
+    host: String,
+    sent: HashMap<Sameness, Sent>,
+}
+
+pub(super) async fn run(
+    client: Client,
+    component: String,
+    mut waiting: mpsc::Receiver<Event>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) {
+    let host = std::env::var("NODE_NAME").unwrap_or_default();
+    let mut sender = Sender {
+        client,
+        component,
+        host,
+        sent: HashMap::new(),
+    };
+    while let Some(Some(event)) = stop.run_until_cancelled(waiting.recv()).await {
+        let sending = tokio::time::timeout(DEADLINE, sender.send(&event));
+        match sending.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                metrics.event_lost();
+                tracing::debug!(reason = %event.reason, %error, "an event was not taken");
+            }
+            Err(_) => metrics.event_lost(),
+        }
+    }
+}
+
+impl Sender {
+    async fn send(&mut self, event: &Event) -> Result<(), kube::Error> {
+        let namespace = namespace(&event.about);
+        let api: Api<Object> = Api::namespaced(self.client.clone(), namespace);
+        let sameness = sameness(event);
+        if let Some(sent) = self.sent.get_mut(&sameness)
+            && sent.at.elapsed() < SAME
+        {
+            let count = sent.count.saturating_add(1);
+            let patch = json!({"count": count, "lastTimestamp": Time(Timestamp::now())});
+            let params = PatchParams::default();
+            match api.patch(&sent.name, &params, &Patch::Merge(patch)).await {
+                Ok(_) => {
+                    sent.count = count;
+                    return Ok(());
+                }
+                // It has been cleaned away: tell it anew.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let object = self.object(event, namespace);
+        let made = api.create(&PostParams::default(), &object).await?;
+        self.remember(sameness, made.metadata.name.unwrap_or_default());
+        Ok(())
+    }
+
+    fn remember(&mut self, sameness: Sameness, name: String) {
+        if self.sent.len() >= REMEMBERED {
+            self.sent.retain(|_, sent| sent.at.elapsed() < SAME);
+        }
+        if self.sent.len() >= REMEMBERED {
+            self.sent.clear();
+        }
+        let at = Instant::now();
+        self.sent.insert(sameness, Sent { name, count: 1, at });
+    }
+
+    fn object(&self, event: &Event, namespace: &str) -> Object {
+        let now = Time(Timestamp::now());
+        let name = event.about.name.as_deref().unwrap_or("unnamed");
+        Object {
+            metadata: ObjectMeta {
+                generate_name: Some(format!("{name}.")),
+                namespace: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
+            involved_object: event.about.clone(),
+            reason: Some(event.reason.clone()),
+            message: Some(cut(&event.message)),
+            type_: Some(
+                match event.kind {
+                    Kind::Normal => "Normal",
+                    Kind::Warning => "Warning",
+                }
+                .to_owned(),
+            ),
+            count: Some(1),
+            first_timestamp: Some(now.clone()),
+            last_timestamp: Some(now),
+            source: Some(EventSource {
+                component: Some(self.component.clone()),
+                host: Some(self.host.clone()).filter(|host| !host.is_empty()),
+            }),
+            reporting_component: Some(self.component.clone()),
+            reporting_instance: Some(self.host.clone()),
+            ..Object::default()
+        }
+    }
+}
+
+/// Events about objects of the whole cluster are in the default namespace.
+fn namespace(about: &ObjectReference) -> &str {
+    about
+        .namespace
+        .as_deref()
+        .filter(|namespace| !namespace.is_empty())
+        .unwrap_or("default")
+}
+
+fn sameness(event: &Event) -> Sameness {
+    let about = &event.about;
+    let name = about.name.clone().unwrap_or_default();
+    (
+        about.uid.clone(),
+        name,
+        event.kind,
+        event.reason.clone(),
+        event.message.clone(),
+    )
+}
+
+fn cut(message: &str) -> String {
+    if message.len() <= MAX_MESSAGE {
+        return message.to_owned();
+    }
+    let mut end = MAX_MESSAGE - "…".len();
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &message[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::runtime::events::Events;
+
+    fn about(name: &str) -> ObjectReference {
+        ObjectReference {
+            kind: Some("PersistentVolumeClaim".to_owned()),
+            namespace: Some("ns".to_owned()),
+            name: Some(name.to_owned()),
+            uid: Some(format!("uid-{name}")),
+            ..ObjectReference::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_same_again_is_counted() {
+        let calls: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+        let seen = calls.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let seen = seen.clone();
+            async move {
+                let call = format!("{} {}", request.method(), request.uri().path());
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let mut body: Value = serde_json::from_slice(&body).expect("JSON");
+                let known = {
+                    let mut seen = seen.lock().expect("calls");
+                    seen.push((call, body.clone()));
+                    seen.len()
+                };
+                body["metadata"] = json!({"name": format!("e{known}")});
+                body["involvedObject"] = json!({});
+                let bytes = serde_json::to_vec(&body).expect("JSON");
+                Ok::<_, Infallible>(Response::new(Body::from(bytes)))
+            }
+        });
+        let client = Client::new(service, "default");
+        let metrics = Arc::new(Metrics::default());
+        let (events, waiting) = Events::collected(metrics.clone());
+        for (name, message) in [
+            ("a", "no room"),
+            ("a", "no room"),
+            ("a", "other"),
+            ("b", "no room"),
+        ] {
+            events.tell(
+                about(name),
+                Kind::Warning,
+                "ProvisioningFailed",
+                message.to_owned(),
+            );
+        }
+        drop(events);
+        run(
+            client,
+            "d".to_owned(),
+            waiting,
+            metrics,
+            CancellationToken::new(),
+        )
+        .await;
+        let calls = calls.lock().expect("calls");
+        let told: Vec<_> = calls
+            .iter()
+            .map(|(call, body)| (call.as_str(), body["count"].clone()))
+            .collect();
+        let events = "/api/v1/namespaces/ns/events";
+        assert_eq!(
+            told,
+            [
+                (format!("POST {events}").as_str(), json!(1)),
+                (format!("PATCH {events}/e1").as_str(), json!(2)),
+                (format!("POST {events}").as_str(), json!(1)),
+                (format!("POST {events}").as_str(), json!(1)),
+            ]
+        );
+        assert_eq!(calls[0].1["type"], "Warning");
+        assert_eq!(calls[0].1["involvedObject"]["uid"], "uid-a");
+    }
+
+    #[test]
+    fn long_messages_are_cut_between_characters() {
+        assert_eq!(cut("short"), "short");
+        let long = "ä".repeat(600);
+        assert!(cut(&long).len() <= MAX_MESSAGE && cut(&long).ends_with('…'));
+    }
+}

@@ -1,0 +1,422 @@
+//! The API server, as the loops see it: every call has a deadline, is counted, and fails with what
+//! the caller can do about it.
+//!
+//! Nothing is ever replaced as a whole from a typed object: fields that are newer than our types
+//! would be lost. So there are creates, patches and deletes only.
+
+use std::fmt::{self, Debug};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::metrics::Metrics;
+use crate::snapshots::{
+    VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
+    VolumeSnapshotClass, VolumeSnapshotContent,
+};
+
+mod client;
+mod limit;
+
+pub use client::{ClientError, ClientOptions, connect};
+pub use limit::Limit;
+
+/// All the server says of a JSON patch that can't be applied, because a `test` fails or a path is
+/// not there. What it says of an object that is not valid names the object and the field.
+const UNFIT_PATCH: &str = "the server rejected our request due to an error in our request";
+
+/// How long a call may take unless its caller says otherwise.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A kind of object the loops work with.
+pub trait Resource:
+    kube::Resource<DynamicType = ()>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// Its API. The namespace means nothing to kinds of the whole cluster.
+    fn api(client: Client, namespace: &str) -> Api<Self>;
+    /// All of them, in all namespaces.
+    fn everywhere(client: Client) -> Api<Self>;
+}
+
+macro_rules! kinds {
+    (cluster: $($cluster:ty),+; namespaced: $($namespaced:ty),+ $(,)?) => {
+        $(impl Resource for $cluster {
+            fn api(client: Client, _: &str) -> Api<Self> { Api::all(client) }
+            fn everywhere(client: Client) -> Api<Self> { Api::all(client) }
+        })+
+        $(impl Resource for $namespaced {
+            fn api(client: Client, namespace: &str) -> Api<Self> {
+                Api::namespaced(client, namespace)
+            }
+            fn everywhere(client: Client) -> Api<Self> { Api::all(client) }
+        })+
+    };
+}
+
+kinds! {
+    cluster: CustomResourceDefinition, PersistentVolume, Node, CSIDriver, CSINode, StorageClass, VolumeAttachment,
+        VolumeAttributesClass, VolumeSnapshotClass, VolumeSnapshotContent,
+        VolumeGroupSnapshotClass, VolumeGroupSnapshotContent;
+    namespaced: PersistentVolumeClaim, Pod, ReplicaSet, Secret, CSIStorageCapacity, VolumeSnapshot,
+        VolumeGroupSnapshot,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// There is no such object (any more), or no such kind.
+    #[error("{call}: not found")]
+    NotFound {
+        /// Which call: verb, kind and name.
+        call: String,
+    },
+    /// The object is not as the call supposed it to be: a `resourceVersion`, a `test` or a
+    /// precondition failed.
+    #[error("{call}: {message}")]
+    Conflict {
+        /// Which call.
+        call: String,
+        /// What the server says.
+        message: String,
+    },
+    /// There is an object of that name already.
+    #[error("{call}: exists already")]
+    AlreadyExists {
+        /// Which call.
+        call: String,
+    },
+    /// The server will not take it as it is: trying again changes nothing.
+    #[error("{call}: {message}")]
+    Refused {
+        /// Which call.
+        call: String,
+        /// The HTTP status.
+        code: u16,
+        /// What the server says.
+        message: String,
+    },
+    /// No answer within the deadline; it may have been carried out.
+    #[error("{call}: no answer within {deadline:?}")]
+    Late {
+        /// Which call.
+        call: String,
+        /// How long was waited.
+        deadline: Duration,
+    },
+    /// No answer, or one that says the server is in trouble; it may have been carried out.
+    #[error("{call}: {source}")]
+    Failed {
+        /// Which call.
+        call: String,
+        /// What came back.
+        #[source]
+        source: Box<kube::Error>,
+    },
+}
+
+impl ApiError {
+    /// The object is gone.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, ApiError::NotFound { .. })
+    }
+
+    /// The object has changed in the meantime.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, ApiError::Conflict { .. })
+    }
+
+    /// It in one word, for counting.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            ApiError::NotFound { .. } => "not found",
+            ApiError::Conflict { .. } => "conflict",
+            ApiError::AlreadyExists { .. } => "exists",
+            ApiError::Refused { .. } => "refused",
+            ApiError::Late { .. } => "late",
+            ApiError::Failed { .. } => "failed",
+        }
+    }
+
+    fn new(call: String, error: kube::Error) -> Self {
+        let kube::Error::Api(status) = &error else {
+            return ApiError::Failed {
+                call,
+                source: Box::new(error),
+            };
+        };
+        let message = status.message.clone();
+        match status.code {
+            404 => ApiError::NotFound { call },
+            409 if status.is_already_exists() => ApiError::AlreadyExists { call },
+            409 => ApiError::Conflict { call, message },
+            422 if message == UNFIT_PATCH => ApiError::Conflict {
+                call,
+                message: "it is not as the patch supposes".to_owned(),
+            },
+            429 => ApiError::Failed {
+                call,
+                source: Box::new(error),
+            },
+            code @ 400..500 => ApiError::Refused {
+                call,
+                code,
+                message,
+            },
+            _ => ApiError::Failed {
+                call,
+                source: Box::new(error),
+            },
+        }
+    }
+}
+
+/// The API server. Clones share its connections.
+#[derive(Clone)]
+pub struct Kube {
+    client: Client,
+    limit: Option<Arc<Limit>>,
+    metrics: Arc<Metrics>,
+    manager: Arc<str>,
+    answered: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Debug for Kube {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kube")
+    }
+}
+
+/// What a call is told by.
+struct Call {
+    verb: &'static str,
+    kind: String,
+    name: String,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.verb, self.kind, self.name)
+    }
+}
+
+impl Call {
+    fn new<K: Resource>(verb: &'static str, namespace: &str, name: &str) -> Self {
+        let name = match namespace {
+            "" => name.to_owned(),
+            namespace => format!("{namespace}/{name}"),
+        };
+        Call {
+            verb,
+            kind: K::kind(&()).into_owned(),
+            name,
+        }
+    }
+}
+
+impl Kube {
+    /// Over a client; `manager` is the field manager writes are done as.
+    pub fn new(client: Client, limit: Option<Limit>, metrics: Arc<Metrics>, manager: &str) -> Self {
+        Kube {
+            client,
+            limit: limit.map(Arc::new),
+            metrics,
+            manager: manager.into(),
+            answered: Arc::default(),
+        }
+    }
+
+    /// Whether the server has answered a call not longer ago than this.
+    pub fn answered_within(&self, time: Duration) -> bool {
+        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.is_some_and(|at| at.elapsed() <= time)
+    }
+
+    /// The same server, with writes done as another field manager.
+    pub fn managed_by(&self, manager: &str) -> Self {
+        Kube {
+            manager: manager.into(),
+            ..self.clone()
+        }
+    }
+
+    /// The same server, with a limit of its own.
+    pub fn limited(&self, limit: Option<Limit>) -> Self {
+        Kube {
+            limit: limit.map(Arc::new),
+            ..self.clone()
+        }
+    }
+
+    /// For watches, which have no deadline.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// An object as the server has it now; `None` if there is none.
+    pub async fn get<K: Resource>(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<K>, ApiError> {
+        let api = K::api(self.client.clone(), namespace);
+        let call = Call::new::<K>("get", namespace, name);
+        match self.timely(call, api.get(name)).await {
+            Ok(object) => Ok(Some(object)),
+            Err(ApiError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes an object, of the name in its metadata.
+    pub async fn create<K: Resource>(&self, object: &K) -> Result<K, ApiError> {
+        let namespace = object.namespace().unwrap_or_default();
+        let api = K::api(self.client.clone(), &namespace);
+        let name = object
+            .meta()
+            .name
+            .clone()
+            .or_else(|| object.meta().generate_name.clone());
+        let call = Call::new::<K>("create", &namespace, &name.unwrap_or_default());
+        let params = PostParams {
+            field_manager: Some(self.manager.to_string()),
+            ..PostParams::default()
+        };
+        self.timely(call, api.create(&params, object)).await
+    }
+
+    /// A JSON merge patch of an object. Put `metadata.resourceVersion` in it if what is written
+    /// depends on what was read.
+    pub async fn merge<K: Resource>(&self, object: &K, patch: Value) -> Result<K, ApiError> {
+        self.patch(object, None, &Patch::Merge(patch)).await
+    }
+
+    /// A JSON merge patch of an object's status.
+    pub async fn merge_status<K: Resource>(&self, object: &K, patch: Value) -> Result<K, ApiError> {
+        self.patch(object, Some("status"), &Patch::Merge(patch))
+            .await
+    }
+
+    /// A strategic merge patch of an object's status (lists are merged by their keys); not for
+    /// kinds that come from a CustomResourceDefinition.
+    pub async fn strategic_status<K: Resource>(
+        &self,
+        object: &K,
+        patch: Value,
+    ) -> Result<K, ApiError> {
+        self.patch(object, Some("status"), &Patch::Strategic(patch))
+            .await
+    }
+
+    /// A JSON patch (RFC 6902) of an object: a list of operations, `test` among them.
+    pub async fn json<K: Resource>(&self, object: &K, operations: Value) -> Result<K, ApiError> {
+        self.json_of(object, None, operations).await
+    }
+
+    /// A JSON patch (RFC 6902) of an object's status.
+    pub async fn json_status<K: Resource>(
+        &self,
+        object: &K,
+        operations: Value,
+    ) -> Result<K, ApiError> {
+        self.json_of(object, Some("status"), operations).await
+    }
+
+    async fn json_of<K: Resource>(
+        &self,
+        object: &K,
+        subresource: Option<&'static str>,
+        operations: Value,
+    ) -> Result<K, ApiError> {
+        let patch: json_patch::Patch = serde_json::from_value(operations).map_err(|error| {
+            let call = Call::new::<K>("patch", "", &object.name_any()).to_string();
+            ApiError::Failed {
+                call,
+                source: Box::new(kube::Error::SerdeError(error)),
+            }
+        })?;
+        self.patch(object, subresource, &Patch::Json::<()>(patch))
+            .await
+    }
+
+    async fn patch<K: Resource, P: Serialize + Debug>(
+        &self,
+        object: &K,
+        subresource: Option<&'static str>,
+        patch: &Patch<P>,
+    ) -> Result<K, ApiError> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api = K::api(self.client.clone(), &namespace);
+        let params = PatchParams {
+            field_manager: Some(self.manager.to_string()),
+            ..PatchParams::default()
+        };
+        let call = Call::new::<K>("patch", &namespace, &name);
+        match subresource {
+            None => self.timely(call, api.patch(&name, &params, patch)).await,
+            Some(part) => {
+                self.timely(call, api.patch_subresource(part, &name, &params, patch))
+                    .await
+            }
+        }
+    }
+
+    /// Has an object deleted, if it is still the one that was read (by UID). That it is gone
+    /// already is success.
+    pub async fn delete<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api = K::api(self.client.clone(), &namespace);
+        let preconditions = Preconditions {
+            uid: object.uid(),
+            resource_version: None,
+        };
+        let params = DeleteParams::default().preconditions(preconditions);
+        let call = Call::new::<K>("delete", &namespace, &name);
+        match self.timely(call, api.delete(&name, &params)).await {
+            Ok(_) | Err(ApiError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn timely<T>(
+        &self,
+        call: Call,
+        sent: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        if let Some(limit) = &self.limit {
+            limit.take().await;
+        }
+        let answer = tokio::time::timeout(DEADLINE, sent).await;
+        let answer = match answer {
+            Err(_) => Err(ApiError::Late {
+                call: call.to_string(),
+                deadline: DEADLINE,
+            }),
+            Ok(answer) => answer.map_err(|error| ApiError::new(call.to_string(), error)),
+        };
+        self.metrics.api_call(call.verb, &call.kind, &answer);
+        if !matches!(answer, Err(ApiError::Late { .. } | ApiError::Failed { .. })) {
+            let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            *answered = Some(Instant::now());
+        }
+        answer
+    }
+}

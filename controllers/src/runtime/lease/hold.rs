@@ -1,0 +1,179 @@
+//! Getting a lease, and holding it.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, PostParams};
+use kube::{Client, ResourceExt};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::terms::{Held, Step, step};
+use super::{Leadership, Terms, Until};
+use crate::runtime::metrics::Metrics;
+
+/// Begins to want a lease, until `stop`; then it is given up. The client should be one without
+/// limits and retries.
+///
+/// The task that is returned ends after the lease was given up; its end at any other time is a
+/// fault, and leads no longer.
+pub fn hold(
+    client: Client,
+    terms: Terms,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) -> (Leadership, tokio::task::JoinHandle<()>) {
+    let (until, leadership) = Leadership::told();
+    metrics.leads(&terms.name, false);
+    let holder = Holder {
+        api: Api::namespaced(client, &terms.namespace),
+        terms,
+        until,
+        metrics,
+        seen: None,
+    };
+    (leadership, tokio::spawn(holder.run(stop)))
+}
+
+struct Holder {
+    api: Api<Lease>,
+    terms: Terms,
+    until: watch::Sender<Until>,
+    metrics: Arc<Metrics>,
+    seen: Option<Held>,
+}
+
+impl Holder {
+    async fn run(mut self, stop: CancellationToken) {
+        loop {
+            // Counted from before the write: others wait from after it.
+            let asked = Instant::now();
+            let leading = *self.until.borrow();
+            let deadline = leading.unwrap_or(asked + self.terms.renew_deadline);
+            let tried = tokio::select! {
+                tried = timeout_at(deadline, self.attempt(asked)) => tried,
+                () = stop.cancelled() => break,
+            };
+            match tried {
+                Ok(Ok(true)) => self.tell(Some(asked + self.terms.renew_deadline)),
+                Ok(Ok(false)) => self.tell(None),
+                Ok(Err(error)) => {
+                    tracing::warn!(lease = %self.terms.name, %error, "a lease failed")
+                }
+                Err(_) => tracing::warn!(lease = %self.terms.name, "a lease got no answer in time"),
+            }
+            if self
+                .until
+                .borrow()
+                .is_some_and(|until| until <= Instant::now())
+            {
+                self.tell(None);
+            }
+            let wait = tokio::time::sleep(self.terms.retry_period);
+            if stop.run_until_cancelled(wait).await.is_none() {
+                break;
+            }
+        }
+        let led = self.until.borrow().is_some();
+        self.tell(None);
+        if led {
+            let deadline = Instant::now() + self.terms.renew_deadline;
+            if let Ok(Err(error)) = timeout_at(deadline, self.give_up()).await {
+                tracing::warn!(lease = %self.terms.name, %error, "a lease could not be given up");
+            }
+        }
+    }
+
+    fn tell(&self, until: Until) {
+        let led = self.until.send_replace(until).is_some();
+        if led != until.is_some() {
+            let leads = until.is_some();
+            tracing::info!(lease = %self.terms.name, holder = %self.terms.identity, leads, "leading");
+            self.metrics.leads(&self.terms.name, leads);
+        }
+    }
+
+    /// Whether the lease is ours now. An error says nothing about that.
+    async fn attempt(&mut self, now: Instant) -> Result<bool, kube::Error> {
+        let lease = self.api.get_opt(&self.terms.name).await?;
+        let (step, seen) = step(
+            lease.as_ref(),
+            self.seen.take(),
+            &self.terms.identity,
+            self.terms.duration,
+            now,
+        );
+        self.seen = seen;
+        let params = PostParams::default();
+        let written = match (step, lease) {
+            (Step::Wait, _) => return Ok(false),
+            (Step::Create, _) | (_, None) => self.api.create(&params, &self.fresh()).await,
+            (Step::Renew, Some(lease)) => {
+                let lease = self.ours(lease, false);
+                self.api.replace(&self.terms.name, &params, &lease).await
+            }
+            (Step::Take, Some(lease)) => {
+                let lease = self.ours(lease, true);
+                self.api.replace(&self.terms.name, &params, &lease).await
+            }
+        };
+        match written {
+            Ok(_) => Ok(true),
+            // Somebody was quicker.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn fresh(&self) -> Lease {
+        let metadata = ObjectMeta {
+            name: Some(self.terms.name.clone()),
+            namespace: Some(self.terms.namespace.clone()),
+            ..ObjectMeta::default()
+        };
+        let lease = Lease {
+            metadata,
+            spec: None,
+        };
+        self.ours(lease, true)
+    }
+
+    /// The lease as it is written by who holds it. It keeps its `resourceVersion`.
+    fn ours(&self, mut lease: Lease, taken: bool) -> Lease {
+        let now = Some(MicroTime(Timestamp::now()));
+        let labels = self.terms.labels.clone();
+        lease.labels_mut().extend(labels);
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        if taken {
+            let before = spec.lease_transitions;
+            spec.lease_transitions = Some(before.map_or(0, |times| times.saturating_add(1)));
+            spec.acquire_time = now.clone();
+        }
+        spec.holder_identity = Some(self.terms.identity.clone());
+        spec.renew_time = now;
+        let seconds = self.terms.duration.as_secs().max(1);
+        spec.lease_duration_seconds = Some(i32::try_from(seconds).unwrap_or(i32::MAX));
+        lease
+    }
+
+    async fn give_up(&self) -> Result<(), kube::Error> {
+        let Some(mut lease) = self.api.get_opt(&self.terms.name).await? else {
+            return Ok(());
+        };
+        let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
+        if spec.holder_identity.as_deref() != Some(&self.terms.identity) {
+            return Ok(());
+        }
+        spec.holder_identity = Some(String::new());
+        spec.lease_duration_seconds = Some(1);
+        spec.renew_time = Some(MicroTime(Timestamp::now()));
+        let params = PostParams::default();
+        self.api
+            .replace(&self.terms.name, &params, &lease)
+            .await
+            .map(drop)
+    }
+}

@@ -1,0 +1,221 @@
+use std::convert::Infallible;
+use std::sync::Mutex;
+
+use http::{Request, Response};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::runtime::metrics::Metrics;
+
+fn lease(holder: &str, renewed: u32, version: u32) -> Lease {
+    serde_json::from_value(json!({
+        "metadata": {"name": "l", "resourceVersion": version.to_string()},
+        "spec": {
+            "holderIdentity": holder, "leaseDurationSeconds": 15,
+            "renewTime": format!("2026-01-01T00:00:{renewed:02}.000000Z"),
+        },
+    }))
+    .expect("a lease")
+}
+
+#[test]
+fn names_as_upstream_makes_them() {
+    for (name, made) in [
+        ("hostloop.csi.dev", "hostloop-csi-dev"),
+        ("a_b/c", "a-b-c"),
+        ("ends.", "ends-X"),
+        ("plain-1", "plain-1"),
+    ] {
+        assert_eq!(lease_name(name), made);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_to_do_about_a_lease() {
+    let wait = Duration::from_secs(15);
+    let begun = Instant::now();
+    let later = begun + Duration::from_secs(15);
+    let other = lease("other", 1, 7);
+    let seen = step(Some(&other), None, "us", wait, begun).1;
+    let renewed = lease("other", 2, 8);
+    for (what, lease, seen, now, expected) in [
+        ("none", None, None, begun, Step::Create),
+        ("ours", Some(lease("us", 1, 7)), None, begun, Step::Renew),
+        ("given up", Some(lease("", 1, 7)), None, begun, Step::Take),
+        ("first seen", Some(other.clone()), None, later, Step::Wait),
+        (
+            "not long enough",
+            Some(other.clone()),
+            seen.clone(),
+            later - Duration::from_millis(1),
+            Step::Wait,
+        ),
+        (
+            "long enough",
+            Some(other.clone()),
+            seen.clone(),
+            later,
+            Step::Take,
+        ),
+        ("renewed meanwhile", Some(renewed), seen, later, Step::Wait),
+    ] {
+        assert_eq!(
+            step(lease.as_ref(), seen, "us", wait, now).0,
+            expected,
+            "{what}"
+        );
+    }
+}
+
+/// An API server with one lease, that minds resource versions.
+#[derive(Clone, Default)]
+struct OneLease(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    lease: Option<Value>,
+    version: u64,
+    hangs: bool,
+}
+
+impl OneLease {
+    fn client(&self) -> Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let server = server.clone();
+            async move { Ok::<_, Infallible>(server.answer(request).await) }
+        });
+        Client::new(service, "default")
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        if self.0.lock().expect("state").hangs {
+            std::future::pending::<()>().await;
+        }
+        let method = request.method().as_str().to_owned();
+        let body = request.into_body().collect_bytes().await.expect("a body");
+        let body: Option<Value> = serde_json::from_slice(&body).ok();
+        let mut state = self.0.lock().expect("state");
+        let known = state
+            .lease
+            .as_ref()
+            .map(|lease| lease["metadata"]["resourceVersion"].clone());
+        let (code, answer) = match (method.as_str(), body) {
+            ("GET", _) if known.is_none() => (404, status(404, "NotFound")),
+            ("GET", _) => (200, state.lease.clone().expect("a lease")),
+            ("POST", _) if known.is_some() => (409, status(409, "AlreadyExists")),
+            ("PUT", Some(body)) if Some(&body["metadata"]["resourceVersion"]) != known.as_ref() => {
+                (409, status(409, "Conflict"))
+            }
+            (_, Some(mut body)) => {
+                state.version += 1;
+                body["metadata"]["resourceVersion"] = json!(state.version.to_string());
+                state.lease = Some(body.clone());
+                (200, body)
+            }
+            _ => (400, status(400, "BadRequest")),
+        };
+        let bytes = serde_json::to_vec(&answer).expect("JSON");
+        Response::builder()
+            .status(code)
+            .body(Body::from(bytes))
+            .expect("a response")
+    }
+
+    fn holder(&self) -> String {
+        let state = self.0.lock().expect("state");
+        let lease = state.lease.as_ref().expect("a lease");
+        lease["spec"]["holderIdentity"]
+            .as_str()
+            .expect("a holder")
+            .to_owned()
+    }
+}
+
+fn status(code: u16, reason: &str) -> Value {
+    json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": ""})
+}
+
+fn terms(identity: &str) -> Terms {
+    Terms {
+        namespace: "ns".to_owned(),
+        name: "l".to_owned(),
+        identity: identity.to_owned(),
+        duration: Duration::from_secs(15),
+        renew_deadline: Duration::from_secs(10),
+        retry_period: Duration::from_secs(5),
+        labels: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
+    }
+}
+
+fn candidate(server: &OneLease, identity: &str) -> (Leadership, CancellationToken) {
+    let stop = CancellationToken::new();
+    let metrics = Arc::new(Metrics::default());
+    let (leadership, _) = hold(server.client(), terms(identity), metrics, stop.clone());
+    (leadership, stop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_leads_and_the_next_follows_at_once() {
+    let server = OneLease::default();
+    let (mut first, stop) = candidate(&server, "first");
+    first.gained().await;
+    let (mut second, _stop) = candidate(&server, "second");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert!(first.leads() && !second.leads());
+    stop.cancel();
+    first.lost().await;
+    let given_up = Instant::now();
+    second.gained().await;
+    assert!(
+        given_up.elapsed() <= Duration::from_secs(6),
+        "{:?}",
+        given_up.elapsed()
+    );
+    assert_eq!(server.holder(), "second");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_renew_stops_before_anybody_else_begins() {
+    let server = OneLease::default();
+    let (mut first, _stop) = candidate(&server, "first");
+    first.gained().await;
+    server.0.lock().expect("state").hangs = true;
+    let hung = Instant::now();
+    first.lost().await;
+    assert!(
+        hung.elapsed() <= Duration::from_secs(10),
+        "{:?}",
+        hung.elapsed()
+    );
+    assert!(!first.leads());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_was_paused_knows_it_before_its_tasks_do() {
+    let (until, leadership) = Leadership::told();
+    until.send_replace(Some(Instant::now() + Duration::from_secs(10)));
+    assert!(leadership.leads());
+    tokio::time::advance(Duration::from_secs(11)).await;
+    // Nobody has told anything.
+    assert!(!leadership.leads());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ran_out_is_taken() {
+    let server = OneLease::default();
+    let dead = serde_json::to_value(lease("dead", 1, 0)).expect("JSON");
+    server.0.lock().expect("state").lease = Some(dead);
+    let begun = Instant::now();
+    let (mut next, _stop) = candidate(&server, "next");
+    next.gained().await;
+    let waited = begun.elapsed();
+    assert!(
+        waited >= Duration::from_secs(15) && waited <= Duration::from_secs(21),
+        "{waited:?}"
+    );
+}

@@ -1,0 +1,286 @@
+//! What is counted of the loops, by upstream's names.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use tonic::Code;
+
+use super::kube::ApiError;
+use super::queue::{Outcome, Stats};
+
+/// Upper bounds in seconds of CSI calls, as the sidecars have them.
+const CALL_BUCKETS: [f64; 13] = [
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
+];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    driver_name: String,
+    method_name: &'static str,
+    grpc_status_code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ApiLabels {
+    verb: &'static str,
+    kind: String,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Named {
+    name: String,
+}
+
+type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
+type ReadQueue = Box<dyn Fn() -> Stats + Send + Sync>;
+
+/// The counts of a process's loops.
+pub struct Metrics {
+    driver: OnceLock<String>,
+    calls: Seconds<CallLabels>,
+    api: Family<ApiLabels, Counter>,
+    work: Seconds<Named>,
+    retries: Family<Named, Counter>,
+    events_lost: Counter,
+    leads: Family<Named, Gauge>,
+    queues: Mutex<Vec<(&'static str, ReadQueue)>>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let calls: fn() -> Histogram = || Histogram::new(CALL_BUCKETS);
+        let work: fn() -> Histogram = || Histogram::new(exponential_buckets(1e-4, 10.0, 8));
+        Metrics {
+            driver: OnceLock::new(),
+            calls: Family::new_with_constructor(calls),
+            api: Family::default(),
+            work: Family::new_with_constructor(work),
+            retries: Family::default(),
+            events_lost: Counter::default(),
+            leads: Family::default(),
+            queues: Mutex::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Names the driver, once it is known. Calls before are an unknown driver's.
+    pub fn introduce(&self, driver: &str) {
+        self.driver.get_or_init(|| driver.to_owned());
+    }
+
+    /// Has what is counted shown by a registry.
+    pub fn register(self: &Arc<Self>, registry: &mut Registry) {
+        registry.register(
+            "csi_sidecar_operations_seconds",
+            "Container Storage Interface operation duration with gRPC error code status",
+            self.calls.clone(),
+        );
+        registry.register(
+            "hostloop_api_requests",
+            "Requests to the API server, but for watches and leases",
+            self.api.clone(),
+        );
+        registry.register(
+            "hostloop_events_lost",
+            "Events that were not sent, for want of room or for an error",
+            self.events_lost.clone(),
+        );
+        registry.register(
+            "leader_election_master_status",
+            "Whether this process holds the lease of that name",
+            self.leads.clone(),
+        );
+        registry.register(
+            "workqueue_work_duration_seconds",
+            "How long working on a key took",
+            self.work.clone(),
+        );
+        registry.register(
+            "workqueue_retries",
+            "Keys that come back because working on them failed",
+            self.retries.clone(),
+        );
+        registry.register_collector(Box::new(Queues(self.clone())));
+    }
+
+    /// A CSI call was answered; `method` is the full path.
+    pub fn csi_call(&self, method: &'static str, code: Code, took: Duration) {
+        let driver = self.driver.get().map_or("unknown-driver", String::as_str);
+        let labels = CallLabels {
+            driver_name: driver.to_owned(),
+            method_name: method,
+            grpc_status_code: code_name(code),
+        };
+        self.calls
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+    }
+
+    /// A call to the API server was answered.
+    pub fn api_call<T>(&self, verb: &'static str, kind: &str, answer: &Result<T, ApiError>) {
+        let labels = ApiLabels {
+            verb,
+            kind: kind.to_owned(),
+            result: answer.as_ref().err().map_or("ok", ApiError::word),
+        };
+        self.api.get_or_create(&labels).inc();
+    }
+
+    /// Has a queue shown.
+    pub fn watch_queue(&self, name: &'static str, read: ReadQueue) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        // A loop that begins again, as after leading was lost and gained, has a new queue.
+        queues.retain(|(known, _)| *known != name);
+        queues.push((name, read));
+    }
+
+    /// A queue's key was worked on.
+    pub fn worked(&self, queue: &'static str, outcome: Outcome, took: Duration) {
+        let labels = Named {
+            name: queue.to_owned(),
+        };
+        self.work.get_or_create(&labels).observe(took.as_secs_f64());
+        if matches!(outcome, Outcome::Failed | Outcome::FailedFor(_)) {
+            self.retries.get_or_create(&labels).inc();
+        }
+    }
+
+    /// An event was not sent.
+    pub fn event_lost(&self) {
+        self.events_lost.inc();
+    }
+
+    /// Whether a lease is held.
+    pub fn leads(&self, lease: &str, leads: bool) {
+        let labels = Named {
+            name: lease.to_owned(),
+        };
+        self.leads.get_or_create(&labels).set(leads.into());
+    }
+}
+
+/// Reads the queues when somebody looks.
+#[derive(Debug)]
+struct Queues(Arc<Metrics>);
+
+impl Collector for Queues {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let queues = self.0.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let read: Vec<_> = queues.iter().map(|(name, read)| (*name, read())).collect();
+        drop(queues);
+        let depths = read
+            .iter()
+            .map(|(name, stats)| (*name, ConstGauge::new(stats.ready as i64)));
+        encode(
+            &mut encoder,
+            "workqueue_depth",
+            "Keys that wait to be worked on",
+            depths,
+        )?;
+        let adds = read
+            .iter()
+            .map(|(name, stats)| (*name, ConstCounter::new(stats.adds)));
+        encode(&mut encoder, "workqueue_adds", "Keys that were added", adds)
+    }
+}
+
+fn encode<M: EncodeMetric + prometheus_client::metrics::TypedMetric>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl Iterator<Item = (&'static str, M)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, M::TYPE)?;
+    for (queue, value) in values {
+        value.encode(family.encode_family(&[("name", queue)])?)?;
+    }
+    Ok(())
+}
+
+/// A code by the name gRPC's other implementations print, which dashboards know.
+fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    #[test]
+    fn dashboards_find_what_they_know() {
+        let metrics = Arc::new(Metrics::default());
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        metrics.csi_call(
+            "/csi.v1.Identity/Probe",
+            Code::Unavailable,
+            Duration::from_millis(50),
+        );
+        metrics.introduce("d.example");
+        metrics.csi_call(
+            "/csi.v1.Controller/CreateVolume",
+            Code::Ok,
+            Duration::from_secs(2),
+        );
+        metrics.watch_queue("claims", Box::new(|| Stats { ready: 3, adds: 9 }));
+        metrics.worked("claims", Outcome::Failed, Duration::from_millis(1));
+        metrics.leads("d-example", true);
+        metrics.event_lost();
+        metrics.api_call("patch", "PersistentVolume", &Ok(()));
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("text");
+        for line in [
+            "csi_sidecar_operations_seconds_bucket{le=\"0.1\",driver_name=\"unknown-driver\",\
+             method_name=\"/csi.v1.Identity/Probe\",grpc_status_code=\"Unavailable\"} 1",
+            "csi_sidecar_operations_seconds_count{driver_name=\"d.example\",\
+             method_name=\"/csi.v1.Controller/CreateVolume\",grpc_status_code=\"OK\"} 1",
+            "workqueue_depth{name=\"claims\"} 3",
+            "workqueue_adds_total{name=\"claims\"} 9",
+            "workqueue_retries_total{name=\"claims\"} 1",
+            "leader_election_master_status{name=\"d-example\"} 1",
+            "hostloop_events_lost_total 1",
+            "hostloop_api_requests_total{verb=\"patch\",kind=\"PersistentVolume\",result=\"ok\"} 1",
+        ] {
+            assert!(
+                text.lines().any(|known| known == line),
+                "{line} is not in\n{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,57 @@
+use serde_json::json;
+
+use super::*;
+
+fn here() -> Scope {
+    let segments = BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]);
+    Scope::Node {
+        name: "n1".to_owned(),
+        segments,
+    }
+}
+
+fn volume(affinity: serde_json::Value) -> PersistentVolume {
+    serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {"nodeAffinity": affinity}}))
+        .expect("a volume")
+}
+
+#[test]
+fn volumes_by_affinity() {
+    let term = |key: &str, operator: &str, values: &[&str]| {
+        json!({"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]}})
+    };
+    for (affinity, within) in [
+        (json!(null), true),
+        (term("t/node", "In", &["n1"]), true),
+        (term("t/node", "In", &["n2", "n1"]), true),
+        (term("t/node", "In", &["n2"]), false),
+        (term("t/node", "NotIn", &["n1"]), false),
+        (term("t/node", "Exists", &[]), true),
+        (term("t/node", "DoesNotExist", &[]), false),
+        (term("zone", "In", &["z"]), true),
+        (json!({"required": {"nodeSelectorTerms": []}}), false),
+    ] {
+        assert_eq!(
+            here().has_volume(&volume(affinity.clone())),
+            within,
+            "{affinity}"
+        );
+        assert!(Scope::Cluster.has_volume(&volume(affinity)));
+    }
+}
+
+#[test]
+fn contents_by_label_and_source() {
+    let there = volume(json!({"required": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "t/node", "operator": "In", "values": ["n2"]}]}]}}));
+    let label = |node: &str| BTreeMap::from([(MANAGED_BY.to_owned(), node.to_owned())]);
+    for (labels, source, within) in [
+        (label("n1"), Some(&there), true),
+        (label("n2"), None, false),
+        (BTreeMap::new(), Some(&there), false),
+        (BTreeMap::new(), None, true),
+    ] {
+        assert_eq!(here().has_content(&labels, source), within, "{labels:?}");
+    }
+}

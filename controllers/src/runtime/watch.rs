@@ -1,0 +1,423 @@
+//! What has been seen of a kind of objects: one watch of it, whose objects all loops share.
+//!
+//! A loop asks to be told of changes ([`Watch::on_change`]), adds keys to its queue then, and reads
+//! the objects here when it works on a key. Its own writes are put in at once ([`Watch::wrote`]),
+//! so that it never decides by what it has itself outdated.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::{self, Debug};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, ResourceExt};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::kube::Resource;
+
+/// The wait after the first failure of a watch, doubled with each.
+const RETRY: Duration = Duration::from_millis(500);
+/// At most.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Namespace ("" for kinds of the whole cluster) and name.
+type Key = (String, String);
+
+/// What happened to an object.
+#[derive(Clone, Debug)]
+pub enum Change<K> {
+    /// It is there, new or changed or merely told again.
+    Applied {
+        /// As it was seen before.
+        old: Option<Arc<K>>,
+        /// As it is.
+        new: Arc<K>,
+    },
+    /// It is gone; this is how it was last seen.
+    Deleted(Arc<K>),
+}
+
+impl<K> Change<K> {
+    /// The object, as last seen.
+    pub fn object(&self) -> &Arc<K> {
+        match self {
+            Change::Applied { new, .. } => new,
+            Change::Deleted(object) => object,
+        }
+    }
+}
+
+type Handler<K> = Arc<dyn Fn(&Change<K>) + Send + Sync>;
+type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
+
+struct IndexState<K> {
+    keys_of: KeysOf<K>,
+    entries: HashMap<String, BTreeSet<Key>>,
+}
+
+struct State<K> {
+    objects: BTreeMap<Key, Arc<K>>,
+    handlers: Vec<Handler<K>>,
+    indexes: Vec<IndexState<K>>,
+    /// The highest `resourceVersion` the watch has told of.
+    seen: u64,
+    /// Keys told of since a list began; the others are gone when it ends.
+    listing: Option<BTreeSet<Key>>,
+}
+
+struct Inner<K> {
+    state: Mutex<State<K>>,
+    synced: watch::Sender<bool>,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+/// Why a watch does not get on.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    /// Since when.
+    pub since: Instant,
+    /// What failed last.
+    pub error: String,
+}
+
+/// The objects of a kind. Clones share them.
+pub struct Watch<K>(Arc<Inner<K>>);
+
+impl<K> Clone for Watch<K> {
+    fn clone(&self) -> Self {
+        Watch(self.0.clone())
+    }
+}
+
+impl<K> Debug for Watch<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+/// Objects of a watch by something else than their names.
+pub struct Index<K> {
+    watch: Watch<K>,
+    number: usize,
+}
+
+impl<K> Clone for Index<K> {
+    fn clone(&self) -> Self {
+        Index {
+            watch: self.watch.clone(),
+            number: self.number,
+        }
+    }
+}
+
+impl<K: Resource> Default for Watch<K> {
+    fn default() -> Self {
+        Watch::new()
+    }
+}
+
+impl<K: Resource> Watch<K> {
+    /// One that has seen nothing, and does not until [`Watch::run`]. Tests fill it by
+    /// [`Watch::wrote`].
+    pub fn new() -> Self {
+        let state = State {
+            objects: BTreeMap::new(),
+            handlers: Vec::new(),
+            indexes: Vec::new(),
+            seen: 0,
+            listing: None,
+        };
+        Watch(Arc::new(Inner {
+            state: Mutex::new(state),
+            synced: watch::Sender::new(false),
+            trouble: Mutex::new(None),
+        }))
+    }
+
+    /// Has every change told, from now on; what is there already is told at once. The handler
+    /// runs in the watch's way and must only take note, as by adding a key to a queue.
+    pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        let mut state = self.lock();
+        for object in state.objects.values() {
+            handler(&Change::Applied {
+                old: None,
+                new: object.clone(),
+            });
+        }
+        state.handlers.push(Arc::new(handler));
+    }
+
+    /// Objects by what `keys_of` says of them.
+    pub fn index(&self, keys_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Index<K> {
+        let mut state = self.lock();
+        let mut index = IndexState {
+            keys_of: Box::new(keys_of),
+            entries: HashMap::new(),
+        };
+        for (key, object) in &state.objects {
+            index.add(key, object);
+        }
+        state.indexes.push(index);
+        Index {
+            watch: self.clone(),
+            number: state.indexes.len() - 1,
+        }
+    }
+
+    /// An object of the whole cluster.
+    pub fn get(&self, name: &str) -> Option<Arc<K>> {
+        self.get_in("", name)
+    }
+
+    /// An object in a namespace.
+    pub fn get_in(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.lock().objects.get(&key).cloned()
+    }
+
+    /// All of them, by namespace and name.
+    pub fn all(&self) -> Vec<Arc<K>> {
+        self.lock().objects.values().cloned().collect()
+    }
+
+    /// Whether everything there was at the start has been seen.
+    pub fn is_synced(&self) -> bool {
+        *self.0.synced.borrow()
+    }
+
+    /// As if everything had been seen.
+    #[cfg(test)]
+    pub(crate) fn note_synced(&self) {
+        self.0.synced.send_replace(true);
+    }
+
+    /// Waits for that.
+    pub async fn synced(&self) {
+        let mut synced = self.0.synced.subscribe();
+        // The sender lives as long as this does.
+        let _ = synced.wait_for(|synced| *synced).await;
+    }
+
+    /// Puts in what the server answered to a write, unless something newer has been seen.
+    pub fn wrote(&self, object: K) {
+        let mut state = self.lock();
+        let version = version(&object);
+        let key = key(&object);
+        let newer = match state.objects.get(&key) {
+            Some(known) => version > self::version(known.as_ref()),
+            // It may have been deleted since: then the watch is past it.
+            None => version > state.seen || version == 0,
+        };
+        if newer {
+            state.apply(key, object);
+        }
+    }
+
+    /// Why it does not get on, if it does not.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.0
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Watches until `stop`. A kind the server does not know has no objects, until it does.
+    pub async fn run(self, api: Api<K>, config: watcher::Config, stop: CancellationToken) {
+        let mut failures = 0_u32;
+        let events = watcher(api, config);
+        tokio::pin!(events);
+        while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
+            match event {
+                Ok(event) => {
+                    failures = 0;
+                    self.note(None);
+                    self.take(event);
+                }
+                Err(error) => {
+                    failures = failures.saturating_add(1);
+                    if is_unknown_kind(&error) {
+                        self.take(Event::Init);
+                        self.take(Event::InitDone);
+                        self.note(None);
+                    } else {
+                        tracing::warn!(kind = %K::kind(&()), %error, "watching failed");
+                        self.note(Some(error.to_string()));
+                    }
+                    let wait = tokio::time::sleep(backoff(failures));
+                    if stop.run_until_cancelled(wait).await.is_none() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn note(&self, error: Option<String>) {
+        let mut trouble = self
+            .0
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *trouble = error.map(|error| Trouble {
+            since: trouble
+                .as_ref()
+                .map_or_else(Instant::now, |known| known.since),
+            error,
+        });
+    }
+
+    fn take(&self, event: Event<K>) {
+        let mut state = self.lock();
+        match event {
+            Event::Init => state.listing = Some(BTreeSet::new()),
+            Event::InitApply(object) | Event::Apply(object) => {
+                state.seen = state.seen.max(version(&object));
+                let key = key(&object);
+                if let Some(listing) = &mut state.listing {
+                    listing.insert(key.clone());
+                }
+                let known = state.objects.get(&key).map(|known| version(known.as_ref()));
+                // Our own write may have been put in before the watch tells of an older one.
+                if known.is_none_or(|known| version(&object) >= known) {
+                    state.apply(key, object);
+                }
+            }
+            Event::Delete(object) => {
+                state.seen = state.seen.max(version(&object));
+                state.delete(&key(&object));
+            }
+            Event::InitDone => {
+                let listed = state.listing.take().unwrap_or_default();
+                let seen = state.seen;
+                let gone: Vec<Key> = state
+                    .objects
+                    .iter()
+                    .filter(|(key, object)| {
+                        !listed.contains(*key) && version(object.as_ref()) <= seen
+                    })
+                    .map(|(key, _)| key.clone())
+                    .collect();
+                for key in gone {
+                    state.delete(&key);
+                }
+                drop(state);
+                self.0.synced.send_replace(true);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Resource> Index<K> {
+    /// The objects that have this key.
+    pub fn get(&self, key: &str) -> Vec<Arc<K>> {
+        let state = self.watch.lock();
+        let Some(keys) = state.indexes[self.number].entries.get(key) else {
+            return Vec::new();
+        };
+        keys.iter()
+            .filter_map(|key| state.objects.get(key).cloned())
+            .collect()
+    }
+}
+
+impl<K: Resource> IndexState<K> {
+    fn add(&mut self, key: &Key, object: &K) {
+        for entry in (self.keys_of)(object) {
+            self.entries.entry(entry).or_default().insert(key.clone());
+        }
+    }
+
+    fn remove(&mut self, key: &Key, object: &K) {
+        for entry in (self.keys_of)(object) {
+            if let Some(keys) = self.entries.get_mut(&entry) {
+                keys.remove(key);
+                if keys.is_empty() {
+                    self.entries.remove(&entry);
+                }
+            }
+        }
+    }
+}
+
+impl<K: Resource> State<K> {
+    fn apply(&mut self, key: Key, mut object: K) {
+        // Nobody reads them, and they are often half of an object.
+        object.meta_mut().managed_fields = None;
+        let new = Arc::new(object);
+        let old = self.objects.insert(key.clone(), new.clone());
+        for index in &mut self.indexes {
+            if let Some(old) = &old {
+                index.remove(&key, old);
+            }
+            index.add(&key, &new);
+        }
+        self.tell(&Change::Applied { old, new });
+    }
+
+    fn delete(&mut self, key: &Key) {
+        let Some(old) = self.objects.remove(key) else {
+            return;
+        };
+        for index in &mut self.indexes {
+            index.remove(key, &old);
+        }
+        self.tell(&Change::Deleted(old));
+    }
+
+    fn tell(&self, change: &Change<K>) {
+        for handler in &self.handlers {
+            handler(change);
+        }
+    }
+}
+
+fn key<K: Resource>(object: &K) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// Versions of one kind are decimal numbers that grow; the API promises so.
+fn version<K: Resource>(object: &K) -> u64 {
+    object
+        .meta()
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
+}
+
+fn is_unknown_kind(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 404,
+        _ => false,
+    }
+}
+
+/// Half of it is chance: many watches that broke together must not come back together.
+fn backoff(failures: u32) -> Duration {
+    let whole = super::queue::Backoff {
+        start: RETRY,
+        max: RETRY_MAX,
+    }
+    .delay(failures.max(1));
+    let chance = fraction();
+    whole / 2 + (whole / 2).mul_f64(chance)
+}
+
+/// A number in 0..1 that differs from call to call and from process to process.
+fn fraction() -> f64 {
+    use std::hash::{BuildHasher, RandomState};
+    let random = RandomState::new().hash_one(std::process::id());
+    (random >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests;

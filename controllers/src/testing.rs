@@ -1,0 +1,79 @@
+//! What loops are tested against: an API server of a few kinds and a CSI driver, both in memory
+//! and both telling what they were asked.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::context::Common;
+use crate::runtime::driver::{ControllerCapability, Service};
+use crate::runtime::events::Event;
+use crate::runtime::{
+    Caches, Context, Driver, Events, Kube, Leadership, Metrics, Resource, Scope, Watch,
+};
+
+mod api;
+mod driver;
+
+pub(crate) use api::Api;
+pub(crate) use driver::{Call, Script};
+
+/// The name of the scripted driver.
+pub(crate) const DRIVER: &str = "csi.example";
+
+/// A loop's surroundings.
+pub(crate) struct World {
+    pub(crate) api: Api,
+    pub(crate) script: Script,
+    pub(crate) context: Context,
+    events: mpsc::Receiver<Event>,
+}
+
+impl World {
+    /// With a driver that can do this.
+    pub(crate) fn new(capabilities: &[ControllerCapability]) -> Self {
+        let api = Api::default();
+        let script = Script::default();
+        let metrics = Arc::new(Metrics::default());
+        let (events, told) = Events::collected(metrics.clone());
+        let services = [Service::ControllerService];
+        let driver = Driver::with(script.serve(), DRIVER, &services, capabilities, &[]);
+        let context = Context {
+            driver: Arc::new(driver),
+            kube: Kube::new(api.client(), None, metrics.clone(), "test"),
+            caches: Arc::new(Caches::unwatched()),
+            events,
+            metrics,
+            scope: Scope::Cluster,
+            leader: Leadership::always(),
+            room: Arc::default(),
+            stop: CancellationToken::new(),
+            common: Common::default(),
+        };
+        World {
+            api,
+            script,
+            context,
+            events: told,
+        }
+    }
+
+    /// Puts an object in the server and in a watch of it.
+    pub(crate) fn add<K: Resource>(&self, watch: &Watch<K>, object: serde_json::Value) {
+        let stored = self.api.put(object);
+        watch.wrote(serde_json::from_value(stored).expect("an object of the kind"));
+    }
+
+    /// The events told since last asked, as `Normal Reason: message`.
+    pub(crate) fn events(&mut self) -> Vec<String> {
+        let mut told = Vec::new();
+        while let Ok(event) = self.events.try_recv() {
+            told.push(format!(
+                "{:?} {}: {}",
+                event.kind, event.reason, event.message
+            ));
+        }
+        told
+    }
+}

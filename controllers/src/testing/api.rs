@@ -1,0 +1,222 @@
+//! An API server in memory: get and patch, with versions, preconditions and finalizers.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tonic::codegen::http::{Request, Response};
+
+/// What an API server says of a JSON patch that can't be applied, and no more.
+const UNFIT_PATCH: &str = "the server rejected our request due to an error in our request";
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Value>,
+    version: u64,
+    log: Vec<(String, Value)>,
+    refusals: Vec<(String, u16)>,
+}
+
+/// The server. Clones are the same one.
+#[derive(Clone, Default)]
+pub(crate) struct Api(Arc<Mutex<State>>);
+
+type Answer = Result<Value, (u16, String)>;
+
+impl Api {
+    /// Puts an object in, as if somebody had written it, and says how it is stored.
+    pub(crate) fn put(&self, mut object: Value) -> Value {
+        let mut state = self.lock();
+        state.version += 1;
+        object["metadata"]["resourceVersion"] = json!(state.version.to_string());
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = json!(format!("uid-{}", state.version));
+        }
+        state.objects.insert(path_of(&object), object.clone());
+        object
+    }
+
+    /// An object as it is now.
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+        let state = self.lock();
+        let mut found = state.objects.iter().filter(|(key, _)| key.ends_with(path));
+        found.next().map(|(_, object)| object.clone())
+    }
+
+    /// Refuses the next write to a path that ends so.
+    pub(crate) fn refuse(&self, path: &str, code: u16) {
+        self.lock().refusals.push((path.to_owned(), code));
+    }
+
+    /// The writes since last asked: `name[/status] <body>`, without what binds them to a version.
+    pub(crate) fn writes(&self) -> Vec<String> {
+        let log = std::mem::take(&mut self.lock().log);
+        log.into_iter()
+            .map(|(path, body)| {
+                let (_, name) = path.split_at(path.rfind("s/").map_or(0, |at| at + 2));
+                let name = match name {
+                    "status" => {
+                        let mut parts = path.rsplit('/');
+                        format!("{}/status", parts.nth(1).unwrap_or_default())
+                    }
+                    name => name.to_owned(),
+                };
+                format!("{name} {}", unbound(body))
+            })
+            .collect()
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move { Ok::<_, Infallible>(api.answer(request).await) }
+        });
+        Client::new(service, "default")
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        let bytes = body.collect_bytes().await.expect("a body");
+        let path = head.uri.path().to_owned();
+        let answer = if head.method == "GET" {
+            let found = self.lock().objects.get(&path).cloned();
+            found.ok_or((404, "not found".to_owned()))
+        } else {
+            let kind = head.headers["content-type"].to_str().expect("a type");
+            let body = serde_json::from_slice(&bytes).expect("a JSON body");
+            self.patch(&path, kind, body)
+        };
+        let (code, body) = match answer {
+            Ok(object) => (200, object),
+            Err((code, message)) => {
+                let reason = if code == 409 { "Conflict" } else { "Other" };
+                let status = json!({
+                    "kind": "Status", "status": "Failure",
+                    "message": message, "reason": reason, "code": code,
+                });
+                (code, status)
+            }
+        };
+        Response::builder()
+            .status(code)
+            .body(Body::from(serde_json::to_vec(&body).expect("JSON")))
+            .expect("a response")
+    }
+
+    fn patch(&self, path: &str, kind: &str, body: Value) -> Answer {
+        let mut state = self.lock();
+        state.log.push((path.to_owned(), body.clone()));
+        if let Some(at) = state
+            .refusals
+            .iter()
+            .position(|(end, _)| path.ends_with(end))
+        {
+            let (_, code) = state.refusals.remove(at);
+            return Err((code, "refused".to_owned()));
+        }
+        let object = path.strip_suffix("/status").unwrap_or(path).to_owned();
+        let old = state.objects.get(&object).cloned();
+        let old = old.ok_or((404, "not found".to_owned()))?;
+        for field in ["uid", "resourceVersion"] {
+            let asked = &body["metadata"][field];
+            if !asked.is_null() && *asked != old["metadata"][field] {
+                return Err((409, format!("{field} differs")));
+            }
+        }
+        let mut new = old.clone();
+        match kind {
+            "application/json-patch+json" => {
+                let patch: json_patch::Patch = serde_json::from_value(body).expect("a patch");
+                json_patch::patch(&mut new, &patch).map_err(|_| (422, UNFIT_PATCH.to_owned()))?;
+            }
+            "application/strategic-merge-patch+json" => strategic(&mut new, body),
+            _ => json_patch::merge(&mut new, &body),
+        }
+        // The subresource takes the status, and metadata that is not protected; the object the rest.
+        if path.ends_with("/status") {
+            new["spec"] = old["spec"].clone();
+        } else {
+            new["status"] = old["status"].clone();
+        }
+        if new != old {
+            state.version += 1;
+            new["metadata"]["resourceVersion"] = json!(state.version.to_string());
+        }
+        let kept = new["metadata"]["finalizers"]
+            .as_array()
+            .is_some_and(|list| !list.is_empty());
+        if !new["metadata"]["deletionTimestamp"].is_null() && !kept {
+            state.objects.remove(&object);
+        } else {
+            state.objects.insert(object, new.clone());
+        }
+        Ok(new)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("the server")
+    }
+}
+
+/// A strategic merge as far as claims go: conditions are merged by their type, or replaced.
+fn strategic(object: &mut Value, mut patch: Value) {
+    let conditions = patch["status"]
+        .as_object_mut()
+        .and_then(|status| status.remove("conditions"));
+    json_patch::merge(object, &patch);
+    let Some(Value::Array(given)) = conditions else {
+        return;
+    };
+    let known = object["status"]["conditions"].as_array().cloned();
+    let mut merged = known.unwrap_or_default();
+    let replace = given.iter().any(|one| one["$patch"] == "replace");
+    if replace {
+        merged.clear();
+    }
+    for one in given {
+        if one["$patch"] == "replace" {
+            continue;
+        }
+        merged.retain(|known| known["type"] != one["type"]);
+        if one["$patch"] != "delete" {
+            merged.push(one);
+        }
+    }
+    object["status"]["conditions"] = json!(merged);
+}
+
+fn unbound(mut body: Value) -> Value {
+    if let Some(Value::Object(metadata)) = body.get_mut("metadata") {
+        metadata.remove("uid");
+        metadata.remove("resourceVersion");
+        if metadata.is_empty()
+            && let Some(body) = body.as_object_mut()
+        {
+            body.remove("metadata");
+        }
+    }
+    body
+}
+
+fn path_of(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().expect("a name");
+    let (group, plural) = match object["kind"].as_str().expect("a kind") {
+        "PersistentVolume" => ("/api/v1", "persistentvolumes"),
+        "PersistentVolumeClaim" => ("/api/v1", "persistentvolumeclaims"),
+        "Pod" => ("/api/v1", "pods"),
+        "Secret" => ("/api/v1", "secrets"),
+        "VolumeAttachment" => ("/apis/storage.k8s.io/v1", "volumeattachments"),
+        "VolumeAttributesClass" => ("/apis/storage.k8s.io/v1", "volumeattributesclasses"),
+        "CSINode" => ("/apis/storage.k8s.io/v1", "csinodes"),
+        kind => panic!("objects of kind {kind}"),
+    };
+    match metadata["namespace"].as_str() {
+        None => format!("{group}/{plural}/{name}"),
+        Some(namespace) => format!("{group}/namespaces/{namespace}/{plural}/{name}"),
+    }
+}

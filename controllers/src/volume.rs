@@ -1,0 +1,278 @@
+//! A PersistentVolume as CSI calls speak of it: its capability and its secrets, the same for every
+//! loop that makes calls for volumes there already are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hostloop_proto::csi::{VolumeCapability, volume_capability};
+use k8s_openapi::api::core::v1::{PersistentVolumeSpec, Secret, SecretReference};
+use tonic::Code;
+use volume_capability::access_mode::Mode;
+use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+
+use crate::runtime::csi::Failure;
+use crate::runtime::{ApiError, Kube};
+
+/// Access modes that have no equivalent in CSI.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccessModesError {
+    /// ReadWriteOncePod with another one.
+    #[error("access mode ReadWriteOncePod excludes all others")]
+    OncePodAndOthers,
+    /// Many may read, one may write.
+    #[error("CSI does not know ReadOnlyMany and ReadWriteOnce on the same volume")]
+    ReadersAndWriter,
+    /// None, or none that is known.
+    #[error("no known access mode in {0:?}")]
+    Unknown(Vec<String>),
+}
+
+/// All of a volume's access modes in one. `multi_writer` is the driver's capability
+/// SINGLE_NODE_MULTI_WRITER.
+pub fn access_mode(modes: &[String], multi_writer: bool) -> Result<Mode, AccessModesError> {
+    let set: BTreeSet<&str> = modes.iter().map(String::as_str).collect();
+    if set.contains("ReadWriteOncePod") {
+        return match (set.len(), multi_writer) {
+            (1, true) => Ok(Mode::SingleNodeSingleWriter),
+            (1, false) => Ok(Mode::SingleNodeWriter),
+            _ => Err(AccessModesError::OncePodAndOthers),
+        };
+    }
+    if set.contains("ReadWriteMany") {
+        return Ok(Mode::MultiNodeMultiWriter);
+    }
+    match (
+        set.contains("ReadOnlyMany"),
+        set.contains("ReadWriteOnce"),
+        multi_writer,
+    ) {
+        (true, true, _) => Err(AccessModesError::ReadersAndWriter),
+        (true, false, _) => Ok(Mode::MultiNodeReaderOnly),
+        (false, true, true) => Ok(Mode::SingleNodeMultiWriter),
+        (false, true, false) => Ok(Mode::SingleNodeWriter),
+        (false, false, _) => Err(AccessModesError::Unknown(modes.to_vec())),
+    }
+}
+
+/// What a volume is used as. `default_fstype` is for filesystems whose volume names none.
+pub fn capability(
+    spec: &PersistentVolumeSpec,
+    multi_writer: bool,
+    default_fstype: &str,
+) -> Result<VolumeCapability, AccessModesError> {
+    let modes = spec.access_modes.as_deref().unwrap_or_default();
+    let mode = access_mode(modes, multi_writer)?;
+    let access_type = if spec.volume_mode.as_deref() == Some("Block") {
+        AccessType::Block(BlockVolume {})
+    } else {
+        let fs_type = spec.csi.as_ref().and_then(|csi| csi.fs_type.as_deref());
+        AccessType::Mount(MountVolume {
+            fs_type: fs_type
+                .filter(|fs_type| !fs_type.is_empty())
+                .unwrap_or(default_fstype)
+                .to_owned(),
+            mount_flags: spec.mount_options.clone().unwrap_or_default(),
+            volume_mount_group: String::new(),
+        })
+    };
+    Ok(VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode as i32 }),
+        access_type: Some(access_type),
+    })
+}
+
+/// A secret that can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// It can't be read.
+    #[error("secret {namespace}/{name}: {source}")]
+    Unreadable {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Why.
+        #[source]
+        source: ApiError,
+    },
+    /// There is none.
+    #[error("there is no secret {namespace}/{name}")]
+    Missing {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// CSI takes text only.
+    #[error("secret {namespace}/{name}: the value of {key:?} is not text")]
+    NotText {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// The key.
+        key: String,
+    },
+}
+
+/// What a secret holds now. It is not kept anywhere, and must go nowhere but in the call.
+pub async fn secrets(
+    kube: &Kube,
+    reference: Option<&SecretReference>,
+) -> Result<BTreeMap<String, String>, SecretError> {
+    let Some(reference) = reference else {
+        return Ok(BTreeMap::new());
+    };
+    let namespace = reference.namespace.clone().unwrap_or_default();
+    let name = reference.name.clone().unwrap_or_default();
+    match kube.get::<Secret>(&namespace, &name).await {
+        Ok(Some(secret)) => texts(secret, &namespace, &name),
+        Ok(None) => Err(SecretError::Missing { namespace, name }),
+        Err(source) => Err(SecretError::Unreadable {
+            namespace,
+            name,
+            source,
+        }),
+    }
+}
+
+fn texts(
+    secret: Secret,
+    namespace: &str,
+    name: &str,
+) -> Result<BTreeMap<String, String>, SecretError> {
+    let entries = secret.data.unwrap_or_default().into_iter();
+    entries
+        .map(|(key, value)| match String::from_utf8(value.0) {
+            Ok(value) => Ok((key, value)),
+            Err(_) => Err(SecretError::NotText {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                key,
+            }),
+        })
+        .collect()
+}
+
+/// A failed call as users of Go programs know it from events and statuses.
+pub fn rpc_error(failure: &Failure) -> String {
+    let code = code_name(failure.code());
+    let message = failure.status.message();
+    format!("rpc error: code = {code} desc = {message}")
+}
+
+/// A code's name as those users know it.
+pub fn code_name(code: Code) -> String {
+    match code {
+        Code::Ok => "OK".to_owned(),
+        Code::Cancelled => "Canceled".to_owned(),
+        code => format!("{code:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::ByteString;
+    use serde_json::json;
+
+    #[test]
+    fn access_modes_in_one() {
+        use AccessModesError::*;
+        for (modes, plain, multi_writer) in [
+            (
+                "ReadWriteOnce",
+                Ok(Mode::SingleNodeWriter),
+                Ok(Mode::SingleNodeMultiWriter),
+            ),
+            (
+                "ReadWriteOncePod",
+                Ok(Mode::SingleNodeWriter),
+                Ok(Mode::SingleNodeSingleWriter),
+            ),
+            (
+                "ReadOnlyMany",
+                Ok(Mode::MultiNodeReaderOnly),
+                Ok(Mode::MultiNodeReaderOnly),
+            ),
+            (
+                "ReadWriteMany",
+                Ok(Mode::MultiNodeMultiWriter),
+                Ok(Mode::MultiNodeMultiWriter),
+            ),
+            (
+                "ReadWriteMany ReadOnlyMany ReadWriteOnce",
+                Ok(Mode::MultiNodeMultiWriter),
+                Ok(Mode::MultiNodeMultiWriter),
+            ),
+            (
+                "ReadOnlyMany ReadWriteOnce",
+                Err(ReadersAndWriter),
+                Err(ReadersAndWriter),
+            ),
+            (
+                "ReadWriteOncePod ReadWriteMany",
+                Err(OncePodAndOthers),
+                Err(OncePodAndOthers),
+            ),
+            (
+                "Other",
+                Err(Unknown(vec!["Other".to_owned()])),
+                Err(Unknown(vec!["Other".to_owned()])),
+            ),
+        ] {
+            let list: Vec<String> = modes.split(' ').map(str::to_owned).collect();
+            assert_eq!(access_mode(&list, false), plain, "{modes}");
+            assert_eq!(access_mode(&list, true), multi_writer, "{modes}");
+        }
+        assert_eq!(access_mode(&[], false), Err(Unknown(Vec::new())));
+    }
+
+    #[test]
+    fn capabilities() {
+        let spec = |value| serde_json::from_value::<PersistentVolumeSpec>(value).unwrap();
+        let block = spec(json!({"accessModes": ["ReadWriteOnce"], "volumeMode": "Block"}));
+        let block = capability(&block, false, "ext4").unwrap().access_type;
+        assert_eq!(block, Some(AccessType::Block(BlockVolume {})));
+        for (fs_type, default, expected) in
+            [("xfs", "ext4", "xfs"), ("", "ext4", "ext4"), ("", "", "")]
+        {
+            let spec = spec(json!({
+                "accessModes": ["ReadWriteOnce"], "mountOptions": ["noatime"],
+                "csi": {"driver": "d", "volumeHandle": "h", "fsType": fs_type},
+            }));
+            let mount = capability(&spec, false, default).unwrap().access_type;
+            let expected = MountVolume {
+                fs_type: expected.to_owned(),
+                mount_flags: vec!["noatime".to_owned()],
+                volume_mount_group: String::new(),
+            };
+            assert_eq!(mount, Some(AccessType::Mount(expected)));
+        }
+    }
+
+    #[test]
+    fn secrets_are_text() {
+        let secret = |value: &[u8]| Secret {
+            data: Some([("key".to_owned(), ByteString(value.to_vec()))].into()),
+            ..Secret::default()
+        };
+        let read = texts(secret(b"hush"), "ns", "s").unwrap();
+        assert_eq!(read["key"], "hush");
+        let error = texts(secret(b"\xff\xfe"), "ns", "s").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            r#"secret ns/s: the value of "key" is not text"#
+        );
+        assert!(texts(Secret::default(), "ns", "s").unwrap().is_empty());
+    }
+
+    #[test]
+    fn errors_as_go_says_them() {
+        let failure = Failure {
+            call: "ControllerPublishVolume",
+            status: tonic::Status::cancelled("no more"),
+        };
+        let said = rpc_error(&failure);
+        assert_eq!(said, "rpc error: code = Canceled desc = no more");
+    }
+}
