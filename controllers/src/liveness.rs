@@ -1,0 +1,203 @@
+//! Tells kubelet whether the process is to live on: `/healthz`, 200 or 500.
+//!
+//! Each request probes the driver, so that the answer is of now; and goes through the [`Checks`]
+//! that other parts of the process have added. What kubelet does about a failure is to start the
+//! container anew, so only what that can help belongs there.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use hostloop_proto::csi;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::csi::Csi;
+
+/// The usual port.
+pub const PORT: u16 = 9808;
+
+/// How long a probe may usually take.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Probes at a time. Kubelet makes one every few seconds; a driver that hangs must not have them
+/// pile up.
+const PROBES: usize = 4;
+
+/// How long connections may hold up the end.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Why the endpoint is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address can't be had.
+    #[error("listening on {address} for liveness probes: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// It ended.
+    #[error("serving liveness probes: {0}")]
+    Serve(#[source] io::Error),
+}
+
+/// Whether one part of the process is well, and if not, why.
+type Check = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// What has to be well besides the driver. Clones share it, and more can be added at any time.
+#[derive(Clone, Default)]
+pub struct Checks(Arc<RwLock<Vec<(String, Check)>>>);
+
+impl fmt::Debug for Checks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let checks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        f.debug_set()
+            .entries(checks.iter().map(|(name, _)| name))
+            .finish()
+    }
+}
+
+impl Checks {
+    /// Adds one. It is called for each request, and must only look at what is known.
+    pub fn add(
+        &self,
+        name: impl Into<String>,
+        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) {
+        let mut checks = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        checks.push((name.into(), Box::new(check)));
+    }
+
+    /// Those that fail, a line each.
+    pub fn failures(&self) -> Vec<String> {
+        let checks = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let failures = checks
+            .iter()
+            .filter_map(|(name, check)| check().err().map(|why| format!("{name}: {why}")));
+        failures.collect()
+    }
+}
+
+/// How to serve it.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Where (`--health-port`, on all addresses: kubelet asks at the pod's).
+    pub address: SocketAddr,
+    /// How long the driver may take to answer (`--probe-timeout`).
+    pub probe_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            address: SocketAddr::from(([0, 0, 0, 0], PORT)),
+            probe_timeout: PROBE_TIMEOUT,
+        }
+    }
+}
+
+/// Answers until told to stop.
+pub async fn run(
+    options: Options,
+    csi: Csi,
+    checks: Checks,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    let Options {
+        address,
+        probe_timeout,
+    } = options;
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|source| Error::Listen { address, source })?;
+    serve(listener, Liveness::new(csi, probe_timeout, checks), stop).await
+}
+
+/// Answers at a listener until told to stop.
+pub async fn serve(
+    listener: TcpListener,
+    liveness: Liveness,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    let router = Router::new()
+        .route("/healthz", get(healthz))
+        .with_state(liveness);
+    let served =
+        axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let overdue = async {
+        stop.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        served = served.into_future() => served.map_err(Error::Serve),
+        // A connection on which nothing comes.
+        () = overdue => Ok(()),
+    }
+}
+
+async fn healthz(State(liveness): State<Liveness>) -> (StatusCode, String) {
+    match liveness.look().await {
+        Ok(()) => (StatusCode::OK, "ok".to_owned()),
+        Err(why) => {
+            tracing::warn!(why, "liveness probe failed");
+            (StatusCode::INTERNAL_SERVER_ERROR, why)
+        }
+    }
+}
+
+/// What liveness is judged by. Clones are one in what they do at a time.
+#[derive(Clone, Debug)]
+pub struct Liveness {
+    csi: Csi,
+    timeout: Duration,
+    checks: Checks,
+    probes: Arc<Semaphore>,
+}
+
+impl Liveness {
+    /// Of a driver, and of what else has to be well.
+    pub fn new(csi: Csi, timeout: Duration, checks: Checks) -> Self {
+        Liveness {
+            csi,
+            timeout,
+            checks,
+            probes: Arc::new(Semaphore::new(PROBES)),
+        }
+    }
+
+    /// Whether all is well now; if not, everything that is not, a line each.
+    pub async fn look(&self) -> Result<(), String> {
+        let mut failures = self.checks.failures();
+        failures.extend(self.probe().await.err());
+        if failures.is_empty() {
+            Ok(())
+        } else {
+            Err(failures.join("\n"))
+        }
+    }
+
+    async fn probe(&self) -> Result<(), String> {
+        let Ok(_one) = self.probes.try_acquire() else {
+            return Err(format!(
+                "{PROBES} probes are waiting for the driver already"
+            ));
+        };
+        match self.csi.probe(csi::ProbeRequest {}, self.timeout).await {
+            Ok(answer) if answer.ready == Some(false) => Err("the driver is not ready".to_owned()),
+            // Unset means ready.
+            Ok(_) => Ok(()),
+            Err(failure) => Err(failure.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::*;
+use crate::registrar::tests::driver::{Driver, State};
+
+async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (
+        head.split(' ').nth(1).unwrap().parse().unwrap(),
+        body.to_owned(),
+    )
+}
+
+/// The endpoint of a driver, with a probe timeout.
+async fn endpoint(
+    driver: &Driver,
+    timeout: u64,
+    checks: Checks,
+) -> (SocketAddr, CancellationToken) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stop = CancellationToken::new();
+    let liveness = Liveness::new(driver.serve(), Duration::from_millis(timeout), checks);
+    tokio::spawn(serve(listener, liveness, stop.clone()));
+    (address, stop)
+}
+
+#[tokio::test]
+async fn the_answer_is_the_drivers_of_now() {
+    let driver = Driver::new(State::Unset);
+    let (address, _stop) = endpoint(&driver, 500, Checks::default()).await;
+    let cases = [
+        (State::Unset, 200, "ok"),
+        (State::Ready, 200, "ok"),
+        (State::NotReady, 500, "the driver is not ready"),
+        (State::Broken, 500, "the disk is away"),
+        (State::Hanging, 500, "Probe: "),
+        (State::Ready, 200, "ok"),
+    ];
+    for (i, (state, status, text)) in (1..).zip(cases) {
+        driver.set(state);
+        let (found, body) = get(address, "/healthz").await;
+        assert_eq!(found, status, "{state:?}: {body}");
+        assert!(body.contains(text), "{state:?}: {body}");
+        assert_eq!(*driver.probes.lock().unwrap(), i, "{state:?}");
+    }
+    assert_eq!(get(address, "/").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_driver_that_is_not_there_is_not_alive() {
+    let driver = Csi::at_socket("/nonexistent/csi.sock");
+    let liveness = Liveness::new(driver, Duration::from_secs(1), Checks::default());
+    assert!(liveness.look().await.is_err());
+}
+
+#[tokio::test]
+async fn checks_fail_it_with_all_there_is_to_say() {
+    let driver = Driver::new(State::Ready);
+    let checks = Checks::default();
+    let (address, _stop) = endpoint(&driver, 500, checks.clone()).await;
+    let stale = Arc::new(AtomicBool::new(false));
+    let watch = stale.clone();
+    // Also those that are added when it is served already.
+    checks.add("registrar", || Ok(()));
+    checks.add("watch of claims", move || {
+        if watch.load(Ordering::Relaxed) {
+            Err("stale for 10 min".to_owned())
+        } else {
+            Ok(())
+        }
+    });
+    assert_eq!(get(address, "/healthz").await, (200, "ok".to_owned()));
+    stale.store(true, Ordering::Relaxed);
+    driver.set(State::NotReady);
+    let expected = "watch of claims: stale for 10 min\nthe driver is not ready";
+    assert_eq!(get(address, "/healthz").await, (500, expected.to_owned()));
+    assert_eq!(format!("{checks:?}"), r#"{"registrar", "watch of claims"}"#);
+}
+
+#[tokio::test]
+async fn probes_do_not_pile_up() {
+    let driver = Driver::new(State::Hanging);
+    let (address, _stop) = endpoint(&driver, 1000, Checks::default()).await;
+    let probes = futures::future::join_all((0..20).map(|_| get(address, "/healthz"))).await;
+    assert!(probes.iter().all(|(status, _)| *status == 500));
+    let turned_away = probes
+        .iter()
+        .filter(|(_, why)| why.contains("already"))
+        .count();
+    assert_eq!(turned_away, 20 - PROBES);
+    assert_eq!(*driver.probes.lock().unwrap() as usize, PROBES);
+    // They are over, and leave nothing behind.
+    driver.set(State::Ready);
+    assert_eq!(get(address, "/healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn it_stops_although_somebody_stays_connected() {
+    let driver = Driver::new(State::Ready);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _idle = TcpStream::connect(listener.local_addr().unwrap())
+        .await
+        .unwrap();
+    let stop = CancellationToken::new();
+    let liveness = Liveness::new(driver.serve(), PROBE_TIMEOUT, Checks::default());
+    let served = tokio::spawn(serve(listener, liveness, stop.clone()));
+    tokio::task::yield_now().await;
+    stop.cancel();
+    tokio::time::timeout(Duration::from_secs(10), served)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_told() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let options = Options {
+        address: taken.local_addr().unwrap(),
+        ..Options::default()
+    };
+    let driver = Driver::new(State::Ready);
+    let ended = run(
+        options,
+        driver.serve(),
+        Checks::default(),
+        CancellationToken::new(),
+    )
+    .await;
+    assert!(
+        ended
+            .unwrap_err()
+            .to_string()
+            .starts_with("listening on 127.0.0.1:")
+    );
+}

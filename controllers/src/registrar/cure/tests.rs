@@ -1,0 +1,430 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const DATA: u8 = 0;
+const SETTINGS: u8 = 4;
+
+/// The path kubelet sends, as it is and in Huffman code (any bytes will do: it is not decoded).
+const PLAIN: &[u8] = b"%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fhostloop.csi.dev-reg.sock";
+const HUFFMAN: &[u8] = &[
+    0x15, 0x8c, 0x3b, 0xb0, 0x76, 0x50, 0x56, 0x30, 0xa0, 0x68, 0xf1, 0x55, 0x63, 0x05,
+];
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+fn integer(first: u8, bits: u32, value: u32) -> Vec<u8> {
+    let full = (1 << bits) - 1;
+    if value < full {
+        return vec![first | u8::try_from(value).unwrap()];
+    }
+    let mut bytes = vec![first | u8::try_from(full).unwrap()];
+    let mut left = value - full;
+    while left >= 0x80 {
+        bytes.push(u8::try_from(left & 0x7f).unwrap() | 0x80);
+        left >>= 7;
+    }
+    bytes.push(u8::try_from(left).unwrap());
+    bytes
+}
+
+fn string(huffman: bool, bytes: &[u8]) -> Vec<u8> {
+    let mut coded = integer(
+        u8::from(huffman) << 7,
+        7,
+        u32::try_from(bytes.len()).unwrap(),
+    );
+    coded.extend(bytes);
+    coded
+}
+
+fn join(parts: &[&[u8]]) -> Vec<u8> {
+    parts.concat()
+}
+
+/// What comes out if the bytes go in as pieces of these sizes, and then the rest at once.
+fn cured(bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let mut cure = Cure::default();
+    let mut rest = bytes.as_mut_slice();
+    for size in sizes {
+        let (piece, others) = rest.split_at_mut((*size).min(rest.len()));
+        cure.feed(piece);
+        rest = others;
+    }
+    cure.feed(rest);
+    bytes
+}
+
+fn after_preface(frames: &[u8]) -> Vec<u8> {
+    join(&[PREFACE, frames])
+}
+
+/// Fields around the authority as a client sends them: method, scheme, a path, two header fields.
+fn block(authority: &[u8]) -> Vec<u8> {
+    join(&[
+        &[0x83, 0x86],
+        &[0x45],
+        &string(true, &[0x62, 0xba, 0x2d, 0x98]),
+        authority,
+        &[0x5f],
+        &string(true, &[0x1d, 0x75]),
+        &[0x40],
+        &string(false, b"te"),
+        &string(false, b"trailers"),
+    ])
+}
+
+#[test]
+fn an_authority_is_overwritten_however_it_is_written() {
+    let cases: [(&str, Vec<u8>, Vec<u8>); 8] = [
+        (
+            "an entry, plain",
+            join(&[&[0x41], &string(false, PLAIN)]),
+            join(&[&[0x41], &string(false, &[b'x'; 69])]),
+        ),
+        (
+            "an entry, Huffman",
+            join(&[&[0x41], &string(true, HUFFMAN)]),
+            join(&[&[0x41], &string(false, &[b'x'; 14])]),
+        ),
+        (
+            "no entry",
+            join(&[&[0x01], &string(true, HUFFMAN)]),
+            join(&[&[0x01], &string(false, &[b'x'; 14])]),
+        ),
+        (
+            "never an entry",
+            join(&[&[0x11], &string(false, b"%2F")]),
+            join(&[&[0x11], &string(false, b"xxx")]),
+        ),
+        (
+            "a length of several bytes",
+            join(&[&[0x41], &string(true, &[0xff; 300])]),
+            join(&[&[0x41], &string(false, &[b'x'; 300])]),
+        ),
+        (
+            "empty",
+            join(&[&[0x41], &string(false, b"")]),
+            join(&[&[0x41], &string(false, b"")]),
+        ),
+        (
+            "twice, after a change of the table's size",
+            join(&[
+                &[0x3f, 0xe1, 0x1f, 0x41],
+                &string(false, b"%"),
+                &[0x41],
+                &string(false, b"/"),
+            ]),
+            join(&[
+                &[0x3f, 0xe1, 0x1f, 0x41],
+                &string(false, b"x"),
+                &[0x41],
+                &string(false, b"x"),
+            ]),
+        ),
+        (
+            "an entry made before",
+            vec![0xff, 0x01, 0xc0],
+            vec![0xff, 0x01, 0xc0],
+        ),
+    ];
+    for (what, authority, expected) in cases {
+        let sent = after_preface(&frame(HEADERS, END_HEADERS, 1, &block(&authority)));
+        let expected = after_preface(&frame(HEADERS, END_HEADERS, 1, &block(&expected)));
+        assert_eq!(cured(&sent, &[]), expected, "{what}");
+        assert_eq!(
+            cured(&sent, &vec![1; sent.len()]),
+            expected,
+            "{what}, byte by byte"
+        );
+    }
+}
+
+#[test]
+fn a_block_is_followed_through_padding_priority_and_frames() {
+    let bad = block(&join(&[&[0x41], &string(false, PLAIN)]));
+    let good = block(&join(&[&[0x41], &string(false, &[b'x'; 69])]));
+    let priority = [0x80, 0, 0, 0, 0x41];
+    let padding = [0x41; 7];
+    type Framed = fn(&[u8], &[u8], &[u8]) -> Vec<u8>;
+    let cases: [(&str, Framed); 5] = [
+        ("priority", |block, priority, _| {
+            frame(
+                HEADERS,
+                END_HEADERS | PRIORITY,
+                3,
+                &join(&[priority, block]),
+            )
+        }),
+        ("padding", |block, _, padding| {
+            frame(
+                HEADERS,
+                END_HEADERS | PADDED,
+                3,
+                &join(&[&[7], block, padding]),
+            )
+        }),
+        (
+            "both, and a block in three frames",
+            |block, priority, padding| {
+                let first = join(&[&[7], priority, &block[..20], padding]);
+                join(&[
+                    &frame(HEADERS, PADDED | PRIORITY, 3, &first),
+                    &frame(CONTINUATION, 0, 3, &block[20..21]),
+                    &frame(CONTINUATION, END_HEADERS, 3, &block[21..]),
+                ])
+            },
+        ),
+        ("frames without a fragment", |block, priority, padding| {
+            join(&[
+                &frame(
+                    HEADERS,
+                    PADDED | PRIORITY,
+                    3,
+                    &join(&[&[7], priority, padding]),
+                ),
+                &frame(CONTINUATION, 0, 3, &[]),
+                &frame(CONTINUATION, END_HEADERS, 3, block),
+                &frame(HEADERS, END_HEADERS, 5, &[]),
+            ])
+        }),
+        (
+            "after other frames, and before them",
+            |block, _, padding| {
+                join(&[
+                    &frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]),
+                    &frame(SETTINGS, 1, 0, &[]),
+                    &frame(HEADERS, END_HEADERS, 3, block),
+                    &frame(DATA, 1, 3, padding),
+                    &frame(HEADERS, END_HEADERS, 5, block),
+                ])
+            },
+        ),
+    ];
+    for (what, framed) in cases {
+        let sent = after_preface(&framed(&bad, &priority, &padding));
+        let expected = after_preface(&framed(&good, &priority, &padding));
+        assert_eq!(cured(&sent, &[]), expected, "{what}");
+        assert_eq!(
+            cured(&sent, &vec![1; sent.len()]),
+            expected,
+            "{what}, byte by byte"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_followed_passes_as_it_is() {
+    let literal = join(&[&[0x41], &string(false, PLAIN)]);
+    let headers = frame(HEADERS, END_HEADERS, 1, &literal);
+    let too_long = vec![0; MAX_FRAME as usize + 1];
+    let cases: [(&str, Vec<u8>); 9] = [
+        ("no preface", join(&[b"GET / HTTP/1.1\r\n\r\n", &headers])),
+        (
+            "a frame that is too long",
+            after_preface(&join(&[&frame(DATA, 0, 1, &too_long), &headers])),
+        ),
+        (
+            "headers that are too long",
+            after_preface(&frame(
+                HEADERS,
+                END_HEADERS,
+                1,
+                &join(&[&literal, &too_long]),
+            )),
+        ),
+        (
+            "a continuation of nothing",
+            after_preface(&join(&[
+                &frame(CONTINUATION, END_HEADERS, 1, &literal),
+                &headers,
+            ])),
+        ),
+        (
+            "a continuation on another stream",
+            after_preface(&join(&[
+                &frame(HEADERS, 0, 1, &[0x83]),
+                &frame(CONTINUATION, END_HEADERS, 3, &literal),
+            ])),
+        ),
+        (
+            "something in between",
+            after_preface(&join(&[
+                &frame(HEADERS, 0, 1, &[0x83]),
+                &frame(DATA, 0, 1, &[]),
+                &frame(CONTINUATION, END_HEADERS, 1, &literal),
+            ])),
+        ),
+        (
+            "more padding than payload",
+            after_preface(&join(&[
+                &frame(HEADERS, END_HEADERS | PADDED, 1, &[9, 0x41, 1, b'%']),
+                &headers,
+            ])),
+        ),
+        (
+            "no number of padding bytes",
+            after_preface(&join(&[
+                &frame(HEADERS, END_HEADERS | PADDED, 1, &[]),
+                &headers,
+            ])),
+        ),
+        (
+            "a number that does not end",
+            after_preface(&join(&[
+                &frame(HEADERS, END_HEADERS, 1, &[0xff; 12]),
+                &headers,
+            ])),
+        ),
+    ];
+    for (what, sent) in cases {
+        assert_eq!(cured(&sent, &[]), sent, "{what}");
+        assert_eq!(
+            cured(&sent, &vec![1; sent.len()]),
+            sent,
+            "{what}, byte by byte"
+        );
+    }
+}
+
+/// A field as it is sent, and as it is to come out.
+fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+    let text = || (any::<bool>(), prop::collection::vec(any::<u8>(), 0..200));
+    let first = prop::sample::select(vec![(0x40u8, 6u32), (0x00, 4), (0x10, 4)]);
+    let plain = prop_oneof![
+        (0u32..400).prop_map(|index| integer(0x80, 7, index)),
+        (0u32..5000).prop_map(|size| integer(0x20, 5, size)),
+        (first.clone(), 2u32..400, text()).prop_map(|((first, bits), name, (huffman, value))| {
+            join(&[&integer(first, bits, name), &string(huffman, &value)])
+        }),
+        (first.clone(), text(), text()).prop_map(|((first, bits), name, value)| {
+            join(&[
+                &integer(first, bits, 0),
+                &string(name.0, &name.1),
+                &string(value.0, &value.1),
+            ])
+        }),
+    ];
+    let authority = (first, text()).prop_map(|((first, bits), (huffman, value))| {
+        let name = integer(first, bits, AUTHORITY);
+        let harmless = vec![HARMLESS; value.len()];
+        (
+            join(&[&name, &string(huffman, &value)]),
+            join(&[&name, &string(false, &harmless)]),
+        )
+    });
+    prop_oneof![2 => plain.prop_map(|bytes| (bytes.clone(), bytes)), 1 => authority]
+}
+
+/// Frames: a block of headers in several, or another one. As sent, and as it is to come out.
+fn frames() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+    let fields = prop::collection::vec(field(), 0..8);
+    let cuts = prop::collection::vec(any::<prop::sample::Index>(), 0..4);
+    let headers = (
+        fields,
+        cuts,
+        prop::option::of(any::<u8>()),
+        any::<bool>(),
+        1u32..9,
+    )
+        .prop_map(|(fields, cuts, padding, priority, stream)| {
+            let (sent, expected): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
+            let (sent, expected) = (sent.concat(), expected.concat());
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(sent.len() + 1)).collect();
+            cuts.sort_unstable();
+            let framed = |block: &[u8]| in_frames(block, &cuts, padding, priority, stream);
+            (framed(&sent), framed(&expected))
+        });
+    let kind = any::<u8>().prop_filter("has no headers", |kind| {
+        ![HEADERS, CONTINUATION].contains(kind)
+    });
+    let payload = prop::collection::vec(any::<u8>(), 0..300);
+    let other =
+        (kind, any::<u8>(), any::<u32>(), payload).prop_map(|(kind, flags, stream, payload)| {
+            let frame = frame(kind, flags, stream, &payload);
+            (frame.clone(), frame)
+        });
+    prop_oneof![headers, other]
+}
+
+fn in_frames(
+    block: &[u8],
+    cuts: &[usize],
+    padding: Option<u8>,
+    priority: bool,
+    stream: u32,
+) -> Vec<u8> {
+    let mut frames = Vec::new();
+    let mut from = 0;
+    for (i, to) in cuts.iter().copied().chain([block.len()]).enumerate() {
+        let mut flags = if i == cuts.len() { END_HEADERS } else { 0 };
+        let fragment = &block[from..to];
+        from = to;
+        if i > 0 {
+            frames.extend(frame(CONTINUATION, flags, stream, fragment));
+            continue;
+        }
+        let mut payload = Vec::new();
+        payload.extend(padding);
+        payload.extend(priority.then_some([0x41u8; 5]).into_iter().flatten());
+        payload.extend(fragment);
+        payload.extend(vec![0x41; usize::from(padding.unwrap_or(0))]);
+        flags |= if padding.is_some() { PADDED } else { 0 };
+        flags |= if priority { PRIORITY } else { 0 };
+        frames.extend(frame(HEADERS, flags, stream, &payload));
+    }
+    frames
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn nothing_but_authorities_changes(
+        frames in prop::collection::vec(frames(), 0..6),
+        sizes in prop::collection::vec(0usize..40, 0..60),
+    ) {
+        let (sent, expected): (Vec<_>, Vec<_>) = frames.into_iter().unzip();
+        let (sent, expected) = (after_preface(&sent.concat()), after_preface(&expected.concat()));
+        prop_assert_eq!(cured(&sent, &sizes), expected);
+    }
+
+    #[test]
+    fn how_bytes_are_cut_makes_no_difference(
+        frames in prop::collection::vec(frames(), 0..4),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+        tail in prop::collection::vec(any::<u8>(), 0..100),
+        preface in prop::bool::weighted(0.95),
+        sizes in prop::collection::vec(0usize..40, 0..60),
+    ) {
+        let mut sent = if preface { PREFACE.to_vec() } else { Vec::new() };
+        sent.extend(frames.into_iter().flat_map(|(sent, _)| sent));
+        sent.extend(tail);
+        for (at, byte) in damage {
+            if !sent.is_empty() {
+                let at = at.index(sent.len());
+                sent[at] = byte;
+            }
+        }
+        let whole = cured(&sent, &[]);
+        prop_assert_eq!(&cured(&sent, &sizes), &whole);
+        // Headers are never changed into something else than harmless letters and plain lengths.
+        for (before, after) in sent.iter().zip(&whole) {
+            prop_assert!(before == after || *after == HARMLESS || *after == before & 0x7f);
+        }
+    }
+
+    #[test]
+    fn what_was_cured_stays_as_it_is(frames in prop::collection::vec(frames(), 0..6)) {
+        let sent = after_preface(&frames.into_iter().flat_map(|(sent, _)| sent).collect::<Vec<_>>());
+        let once = cured(&sent, &[]);
+        prop_assert_eq!(cured(&once, &[]), once);
+    }
+}

@@ -1,0 +1,383 @@
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener as BlockingListener;
+use std::path::Path;
+use std::time::Duration;
+
+use hostloop_proto::registration::registration_client::RegistrationClient;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
+
+use super::*;
+use driver::{Driver, State};
+
+pub(crate) mod driver;
+
+const SOON: Duration = Duration::from_secs(20);
+const SOCKET: &str = "memory.csi.dev-reg.sock";
+const ENDPOINT: &str = "/var/lib/kubelet/plugins/memory.csi.dev/csi.sock";
+
+/// All that grpc-go 1.79, in the way kubelet 1.36 uses it, sends for two calls of GetInfo to
+/// `/var/lib/kubelet/plugins_registry/hostloop.csi.dev-reg.sock`. The second refers to the first's
+/// authority by its number.
+const KUBELET: &str = "\
+    505249202a20485454502f322e300d0a0d0a534d0d0a0d0a000000040000000000000000040100000000\
+    00008b0104000000018386459c62ba2d98d558598c84d83498f52fb4b31909b06931ea63115392a94f41b25458\
+    7b8ec545868346a8b0f5b632d054aa2c35d16cc6a91158598c84d9e951619ce84d073d6b91065e42f75ac2ccba\
+    0e4ebf5f8b1d75d0620d263d4c4d65647a8b9acac8b4c7602bbafaecff40027465864d833505b11f40899acac8\
+    b24d494f6a7f860befbecbb6ff0000050001000000010000000000\
+    00000f0104000000038386c3c2c1c0bf7e860befbee376ff0000050001000000030000000000";
+
+fn unhex(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
+
+/// What kubelet would send without compressing anything.
+fn plain() -> Vec<u8> {
+    let mut block = vec![0x83, 0x86];
+    for (name, value) in [
+        (0x44, "/pluginregistration.Registration/GetInfo"),
+        (
+            0x41,
+            "%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fhostloop.csi.dev-reg.sock",
+        ),
+        (0x5f, "application/grpc"),
+    ] {
+        block.push(name);
+        block.push(u8::try_from(value.len()).unwrap());
+        block.extend(value.as_bytes());
+    }
+    block.extend(b"\x40\x02te\x08trailers");
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0".to_vec();
+    bytes.extend([u8::try_from(block.len()).unwrap(), 1, 4, 0, 0, 0, 1]);
+    bytes.extend(block);
+    bytes.extend([0, 0, 5, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+    bytes
+}
+
+/// A stream's frames of one kind, as the server sent them.
+fn frames(mut sent: &[u8], kind: u8, stream: u32) -> Vec<Vec<u8>> {
+    let mut found = Vec::new();
+    while let Some((header, rest)) = sent.split_at_checked(9) {
+        let length = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
+        let Some((payload, rest)) = rest.split_at_checked(length) else {
+            break;
+        };
+        let on = u32::from_be_bytes(header[5..].try_into().unwrap());
+        if (header[3], on) == (kind, stream) {
+            found.push(payload.to_vec());
+        }
+        sent = rest;
+    }
+    found
+}
+
+const DATA: u8 = 0;
+const RST_STREAM: u8 = 3;
+const PROTOCOL_ERROR: [u8; 4] = [0, 0, 0, 1];
+
+/// Sends bytes in pieces, and waits for an answer to each of the streams: data, or a reset.
+async fn exchange(
+    mut connection: impl AsyncReadExt + AsyncWriteExt + Unpin,
+    bytes: &[u8],
+    size: usize,
+    streams: &[u32],
+) -> Vec<u8> {
+    for piece in bytes.chunks(size) {
+        connection.write_all(piece).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    let mut sent = Vec::new();
+    let answered = async {
+        let done = |sent: &[u8], stream| {
+            !frames(sent, DATA, stream).is_empty() || !frames(sent, RST_STREAM, stream).is_empty()
+        };
+        while !streams.iter().all(|stream| done(&sent, *stream)) {
+            assert_ne!(connection.read_buf(&mut sent).await.unwrap(), 0, "{sent:?}");
+        }
+    };
+    tokio::time::timeout(SOON, answered)
+        .await
+        .expect("an answer");
+    sent
+}
+
+fn service() -> RegistrationServer<Service> {
+    RegistrationServer::new(Service {
+        info: PluginInfo {
+            name: "hostloop.csi.dev".to_owned(),
+            ..PluginInfo::default()
+        },
+        health: Health::default(),
+        refused: mpsc::channel(1).0,
+    })
+}
+
+#[tokio::test]
+async fn a_plain_server_refuses_kubelet() {
+    for (bytes, streams) in [(unhex(KUBELET), &[1, 3][..]), (plain(), &[1])] {
+        let (here, there) = tokio::io::duplex(1 << 16);
+        let incoming = tokio_stream::once(Ok::<_, io::Error>(there));
+        tokio::spawn(
+            Server::builder()
+                .add_service(service())
+                .serve_with_incoming(incoming),
+        );
+        let sent = exchange(here, &bytes, bytes.len(), streams).await;
+        for stream in streams {
+            assert_eq!(
+                frames(&sent, RST_STREAM, *stream),
+                [PROTOCOL_ERROR],
+                "stream {stream}"
+            );
+            assert!(frames(&sent, DATA, *stream).is_empty());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cured_one_answers_kubelet() {
+    for (bytes, streams) in [(unhex(KUBELET), &[1, 3][..]), (plain(), &[1])] {
+        for size in [1, 7, 64, bytes.len()] {
+            let (here, there) = tokio::io::duplex(1 << 16);
+            let incoming = tokio_stream::once(Ok::<_, io::Error>(Cured::new(there)));
+            tokio::spawn(
+                Server::builder()
+                    .add_service(service())
+                    .serve_with_incoming(incoming),
+            );
+            let sent = exchange(here, &bytes, size, streams).await;
+            for stream in streams {
+                let answer = frames(&sent, DATA, *stream).concat();
+                let name = b"hostloop.csi.dev";
+                assert!(
+                    answer.windows(name.len()).any(|window| window == name),
+                    "{answer:?}"
+                );
+            }
+        }
+    }
+}
+
+/// A registrar at work in a directory of its own.
+struct Run {
+    dir: TempDir,
+    driver: Driver,
+    health: Health,
+    stop: CancellationToken,
+    ended: JoinHandle<Result<(), Error>>,
+}
+
+impl Run {
+    fn of(driver: Driver, dir: TempDir) -> Run {
+        let health = Health::default();
+        let stop = CancellationToken::new();
+        let options = Options {
+            registration_dir: dir.path().to_owned(),
+            endpoint: ENDPOINT.into(),
+            driver_name: None,
+            health: health.clone(),
+        };
+        let ended = tokio::spawn(run(options, driver.serve(), stop.clone()));
+        Run {
+            dir,
+            driver,
+            health,
+            stop,
+            ended,
+        }
+    }
+
+    fn new(state: State) -> Run {
+        Run::of(Driver::new(state), TempDir::new().unwrap())
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        self.dir.path().join(SOCKET)
+    }
+
+    async fn is_good(&self) {
+        let good = async {
+            while self.health.verdict() != Verdict::Good {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(SOON, good)
+            .await
+            .expect("a registration socket");
+    }
+
+    async fn kubelet(&self) -> RegistrationClient<Channel> {
+        let path = self.socket();
+        let endpoint = Endpoint::from_static("http://localhost");
+        let channel = endpoint
+            .connect_with_connector(tower::service_fn(move |_| {
+                let path = path.clone();
+                async move {
+                    UnixStream::connect(path)
+                        .await
+                        .map(hyper_util::rt::TokioIo::new)
+                }
+            }))
+            .await
+            .unwrap();
+        RegistrationClient::new(channel)
+    }
+
+    async fn ended(self) -> (TempDir, Result<(), Error>) {
+        let ended = tokio::time::timeout(SOON, self.ended).await;
+        assert_eq!(self.health.verdict(), Verdict::Idle);
+        (self.dir, ended.expect("an end").unwrap())
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_driver_is_registered_while_it_runs() {
+    for state in [State::Ready, State::Unset] {
+        let run = Run::new(state);
+        run.is_good().await;
+        let meta = fs::symlink_metadata(run.socket()).unwrap();
+        assert!(meta.file_type().is_socket());
+        assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+        assert_eq!(names(run.dir.path()), [SOCKET]);
+
+        let mut kubelet = run.kubelet().await;
+        let info = kubelet.get_info(InfoRequest {}).await.unwrap().into_inner();
+        let expected = PluginInfo {
+            r#type: "CSIPlugin".to_owned(),
+            name: "memory.csi.dev".to_owned(),
+            endpoint: ENDPOINT.to_owned(),
+            supported_versions: vec!["1.0.0".to_owned()],
+        };
+        assert_eq!(info, expected);
+        assert!(!run.health.is_registered());
+        let good = RegistrationStatus {
+            plugin_registered: true,
+            error: String::new(),
+        };
+        kubelet.notify_registration_status(good).await.unwrap();
+        assert!(run.health.is_registered());
+
+        // Kubelet's connection, still open, does not hold up the end.
+        run.stop.cancel();
+        let (dir, ended) = run.ended().await;
+        ended.unwrap();
+        assert!(names(dir.path()).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn kubelet_itself_is_answered() {
+    let run = Run::new(State::Ready);
+    run.is_good().await;
+    let connection = UnixStream::connect(run.socket()).await.unwrap();
+    let sent = exchange(connection, &unhex(KUBELET), 50, &[1, 3]).await;
+    assert!(!frames(&sent, DATA, 3).is_empty());
+}
+
+#[tokio::test]
+async fn a_refusal_ends_it() {
+    let run = Run::new(State::Ready);
+    run.is_good().await;
+    let mut kubelet = run.kubelet().await;
+    let bad = RegistrationStatus {
+        plugin_registered: false,
+        error: "no such luck".to_owned(),
+    };
+    kubelet.notify_registration_status(bad).await.unwrap();
+    let (dir, ended) = run.ended().await;
+    let shown = ended.unwrap_err().to_string();
+    assert_eq!(
+        shown,
+        "kubelet refused to register driver memory.csi.dev: no such luck"
+    );
+    assert!(names(dir.path()).is_empty());
+}
+
+#[tokio::test]
+async fn nothing_is_registered_before_the_driver_is_ready() {
+    for state in [State::NotReady, State::Broken] {
+        let run = Run::new(state);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(run.health.verdict(), Verdict::Idle);
+        assert!(names(run.dir.path()).is_empty());
+        run.driver.set(State::Ready);
+        run.is_good().await;
+    }
+    let run = Run::new(State::Hanging);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    run.stop.cancel();
+    run.ended().await.1.unwrap();
+}
+
+#[tokio::test]
+async fn a_socket_that_goes_is_made_again() {
+    let run = Run::new(State::Ready);
+    run.is_good().await;
+    fs::remove_file(run.socket()).unwrap();
+    assert!(matches!(run.health.verdict(), Verdict::NoSocket(_)));
+    assert_eq!(run.health.verdict().status(), 404);
+    assert!(run.health.check().is_err());
+    run.is_good().await;
+    run.kubelet().await.get_info(InfoRequest {}).await.unwrap();
+
+    // The whole directory, likewise.
+    fs::remove_file(run.socket()).unwrap();
+    fs::remove_dir(run.dir.path()).unwrap();
+    run.is_good().await;
+    run.kubelet().await.get_info(InfoRequest {}).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_that_took_the_place_is_left_alone() {
+    let run = Run::new(State::Ready);
+    run.is_good().await;
+    fs::remove_file(run.socket()).unwrap();
+    let _other = BlockingListener::bind(run.socket()).unwrap();
+    assert_eq!(run.health.verdict().status(), 500);
+    assert!(run.health.check().is_err());
+    let (dir, ended) = run.ended().await;
+    assert!(matches!(ended, Err(Error::Served(_))), "{ended:?}");
+    assert_eq!(names(dir.path()), [SOCKET]);
+}
+
+#[tokio::test]
+async fn a_predecessor_may_take_its_time_to_go() {
+    let dir = TempDir::new().unwrap();
+    let before = BlockingListener::bind(dir.path().join(SOCKET)).unwrap();
+    let run = Run::of(Driver::new(State::Ready), dir);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(run.health.verdict(), Verdict::Idle);
+    drop(before);
+    run.is_good().await;
+}
+
+#[test]
+fn names_that_can_be_part_of_a_path() {
+    let cases = [
+        ("hostloop.csi.dev", None, true),
+        ("a", Some("a"), true),
+        ("a", Some("b"), false),
+        ("", None, false),
+        ("../escape", None, false),
+        ("a/b", None, false),
+        (".hidden", None, false),
+        ("a-", None, false),
+        ("ä", None, false),
+    ];
+    for (name, expected, good) in cases {
+        assert_eq!(check_name(name, expected).is_ok(), good, "{name:?}");
+    }
+}
