@@ -1,0 +1,472 @@
+//! The provisioner: makes volumes for claims, and deletes those whose claims are gone.
+//!
+//! A claim takes one CreateVolume call and one write to the API server, the volume's object, which
+//! is complete from the start. What is between the two is remembered: a call that may still succeed
+//! is made again until it says what came of it, and a volume that was made gets its object, however
+//! long the API server is away. A claim may be worked on by several processes (after a restart, or
+//! on two nodes when it is moved); the name of the object decides which volume is the claim's, and
+//! the others are deleted.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{ArgAction, Args};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use kube::ResourceExt;
+use tokio::task::JoinSet;
+
+use crate::runtime::driver::ControllerCapability;
+use crate::runtime::queue::{Outcome, Queue};
+use crate::runtime::{Change, Context, Index, Kube, Scope, duration};
+
+mod access;
+mod claim;
+mod deletion;
+mod finalizers;
+mod kept;
+mod lookup;
+mod metrics;
+mod names;
+mod plan;
+mod problem;
+mod protection;
+mod provision;
+mod save;
+mod secrets;
+mod source;
+mod topology;
+mod volume;
+
+pub use metrics::Metrics;
+
+use kept::Kept;
+use plan::Settings;
+
+/// How long a CSI call may take unless told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Workers of each queue unless told otherwise.
+const WORKERS: usize = 100;
+/// How often everything is looked at again.
+const RESYNC: Duration = Duration::from_secs(15 * 60);
+
+/// The provisioner's flags.
+#[derive(Clone, Debug, Args)]
+#[group(skip)]
+#[command(next_help_heading = "Provisioner")]
+pub struct Options {
+    /// Prefix of the names of volumes
+    #[arg(
+        long,
+        env = "HOSTLOOP_VOLUME_NAME_PREFIX",
+        value_name = "PREFIX",
+        default_value = "pvc"
+    )]
+    pub volume_name_prefix: String,
+
+    /// Digits of the claim's UID in the names of volumes; all of it, with dashes, if negative
+    #[arg(
+        long,
+        env = "HOSTLOOP_VOLUME_NAME_UUID_LENGTH",
+        value_name = "N",
+        default_value_t = -1,
+        allow_negative_numbers = true
+    )]
+    pub volume_name_uuid_length: i64,
+
+    /// Workers that let go claims nothing is cloned from any more
+    #[arg(
+        long,
+        env = "HOSTLOOP_CLONING_PROTECTION_THREADS",
+        value_name = "N",
+        default_value_t = 1
+    )]
+    pub cloning_protection_threads: usize,
+
+    /// How often snapshots are let go that nobody restores from any more
+    #[arg(
+        long,
+        env = "HOSTLOOP_SNAPSHOT_ORPHAN_SWEEP_INTERVAL",
+        value_name = "DURATION",
+        default_value = "5m",
+        value_parser = duration::parse
+    )]
+    pub snapshot_orphan_sweep_interval: Duration,
+
+    /// Ask for a volume on the selected node, instead of one that can be reached from there
+    #[arg(
+        long,
+        env = "HOSTLOOP_STRICT_TOPOLOGY",
+        value_name = "BOOL",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true",
+        hide_possible_values = true
+    )]
+    pub strict_topology: bool,
+
+    /// Tell the driver of all places there are if a volume may be anywhere
+    #[arg(
+        long,
+        env = "HOSTLOOP_IMMEDIATE_TOPOLOGY",
+        value_name = "BOOL",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "true",
+        default_missing_value = "true",
+        hide_possible_values = true
+    )]
+    pub immediate_topology: bool,
+
+    /// Mark volumes whose only access mode is ReadOnlyMany as read-only
+    #[arg(
+        long,
+        env = "HOSTLOOP_CONTROLLER_PUBLISH_READONLY",
+        value_name = "BOOL",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true",
+        hide_possible_values = true
+    )]
+    pub controller_publish_readonly: bool,
+
+    /// Refuse to restore a snapshot into a volume of another mode, unless its content allows it
+    #[arg(
+        long,
+        env = "HOSTLOOP_PREVENT_VOLUME_MODE_CONVERSION",
+        value_name = "BOOL",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "true",
+        default_missing_value = "true",
+        hide_possible_values = true
+    )]
+    pub prevent_volume_mode_conversion: bool,
+
+    /// One per node: make volumes for claims with immediate binding, too
+    #[arg(
+        long,
+        env = "HOSTLOOP_NODE_DEPLOYMENT_IMMEDIATE_BINDING",
+        value_name = "BOOL",
+        action = ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "true",
+        default_missing_value = "true",
+        hide_possible_values = true
+    )]
+    pub node_deployment_immediate_binding: bool,
+}
+
+/// Why the provisioner can't run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Volumes would have no names.
+    #[error("--volume-name-prefix is empty: names of volumes must begin with something")]
+    NoPrefix,
+}
+
+/// Namespace and name.
+type Named = (String, String);
+
+/// The provisioner at work.
+struct Provisioner {
+    context: Context,
+    options: Options,
+    metrics: Metrics,
+    settings: Settings,
+    /// The API server, with writes done in its own name.
+    kube: Kube,
+    timeout: Duration,
+    /// The wait before a volume's object is tried to be written again.
+    retry: Duration,
+    identity: String,
+    kept: Kept,
+    /// Claims by UID.
+    claims: Index<PersistentVolumeClaim>,
+    /// Claims by class.
+    by_class: Index<PersistentVolumeClaim>,
+    /// Claims by what they wait for.
+    awaited: Index<PersistentVolumeClaim>,
+    /// Attachments by volume; none if the driver does not attach.
+    attachments: Option<Index<VolumeAttachment>>,
+    /// Volumes that have no object yet.
+    unsaved: Queue<String>,
+}
+
+/// What there is to do, by keys.
+#[derive(Clone)]
+struct Queues {
+    /// Claims, by UID.
+    claims: Queue<String>,
+    /// Volumes, by name.
+    volumes: Queue<String>,
+    /// Claims volumes are cloned from.
+    clones: Queue<Named>,
+    /// Classes that changed, by name.
+    classes: Queue<String>,
+}
+
+/// Runs it until `context.stop`.
+pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
+    if options.volume_name_prefix.is_empty() {
+        return Err(Error::NoPrefix);
+    }
+    let stop = context.stop.clone();
+    let provisioner = Arc::new(Provisioner::new(context, options, metrics));
+    if stop
+        .run_until_cancelled(provisioner.synced())
+        .await
+        .is_none()
+    {
+        return Ok(());
+    }
+    let queues = provisioner.queues();
+    provisioner.listen(&queues);
+    provisioner.work(queues).await;
+    Ok(())
+}
+
+impl Provisioner {
+    fn new(context: Context, options: Options, metrics: Metrics) -> Self {
+        let common = &context.common;
+        let settings = Settings {
+            prefix: options.volume_name_prefix.clone(),
+            uuid_length: options.volume_name_uuid_length,
+            fs_type: common.default_fstype.clone(),
+            extra_metadata: common.extra_create_metadata,
+            publish_read_only: options.controller_publish_readonly,
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let millis = now.unwrap_or_default().as_millis();
+        let random = RandomState::new().hash_one(millis);
+        let driver = &context.driver;
+        let attaches = driver.can(ControllerCapability::PublishUnpublishVolume);
+        let by_volume = |one: &VolumeAttachment| {
+            let name = one.spec.source.persistent_volume_name.clone();
+            name.into_iter().collect()
+        };
+        let claims = context.caches.claims();
+        Provisioner {
+            timeout: common.timeout.unwrap_or(TIMEOUT),
+            retry: common.backoff().start,
+            identity: volume::identity(&driver.name, context.scope.node(), millis, random),
+            kube: context.kube.managed_by("hostloop-provisioner"),
+            kept: Kept::default(),
+            claims: claims.index(|claim| claim.uid().into_iter().collect()),
+            by_class: claims.index(|claim| {
+                let pending = claim::volume_name(claim).is_none();
+                let name = claim::class_name(claim).filter(|_| pending);
+                name.map(str::to_owned).into_iter().collect()
+            }),
+            awaited: claims.index(protection::awaited),
+            attachments: attaches.then(|| context.caches.attachments().index(by_volume)),
+            unsaved: Queue::new(common.backoff()),
+            settings,
+            options,
+            metrics,
+            context,
+        }
+    }
+
+    /// Has whoever tells of the driver's room ask it again: there may be more or less than before.
+    fn room_changed(&self) {
+        self.context.room.notify_one();
+    }
+
+    /// Waits until all has been seen that is decided by.
+    async fn synced(&self) {
+        let caches = &self.context.caches;
+        caches.claims().synced().await;
+        caches.volumes().synced().await;
+        caches.classes().synced().await;
+        if self.attachments.is_some() {
+            caches.attachments().synced().await;
+        }
+        if self.sees_nodes() {
+            caches.nodes().synced().await;
+            caches.csi_nodes().synced().await;
+        }
+    }
+
+    fn sees_nodes(&self) -> bool {
+        self.context.scope == Scope::Cluster && self.context.driver.has_topology()
+    }
+
+    fn has_snapshots(&self) -> bool {
+        let driver = &self.context.driver;
+        driver.can(ControllerCapability::CreateDeleteSnapshot)
+    }
+
+    fn queues(&self) -> Queues {
+        let backoff = self.context.common.backoff();
+        Queues {
+            claims: Queue::new(backoff),
+            volumes: Queue::new(backoff),
+            clones: Queue::new(backoff),
+            classes: Queue::new(backoff),
+        }
+    }
+
+    /// Has changes fill the queues.
+    fn listen(&self, queues: &Queues) {
+        let caches = &self.context.caches;
+        self.doubt();
+        let (claims, clones) = (queues.claims.clone(), queues.clones.clone());
+        let driver = self.context.driver.name.clone();
+        caches.claims().on_change(move |change| {
+            let claim = change.object();
+            let gone = matches!(change, Change::Deleted(_));
+            if let Some(uid) = claim
+                .uid()
+                .filter(|_| gone || claim::is_for(claim, &driver))
+            {
+                claims.add(uid);
+            }
+            for source in protection::touched(claim) {
+                clones.add(source);
+            }
+        });
+        let volumes = queues.volumes.clone();
+        let driver = self.context.driver.name.clone();
+        caches.volumes().on_change(move |change| {
+            let volume = change.object();
+            let gone = matches!(change, Change::Deleted(_));
+            if !gone && deletion::decide(volume, &driver) != deletion::Work::Nothing {
+                volumes.add(volume.name_any());
+            }
+        });
+        let classes = queues.classes.clone();
+        caches
+            .classes()
+            .on_change(move |change: &Change<StorageClass>| {
+                classes.add(change.object().name_any());
+            });
+        if self.attachments.is_some() {
+            let volumes = queues.volumes.clone();
+            caches.attachments().on_change(move |change| {
+                let name = change.object().spec.source.persistent_volume_name.clone();
+                if let (Change::Deleted(_), Some(name)) = (change, name) {
+                    volumes.add(name);
+                }
+            });
+        }
+    }
+
+    /// Claims that are there when this process begins may have volumes an earlier one made.
+    fn doubt(&self) {
+        let all = self.context.caches.claims().all();
+        let driver = &self.context.driver.name;
+        let ours = all.iter().filter(|claim| claim::is_for(claim, driver));
+        self.kept.doubt(ours.filter_map(|claim| claim.uid()));
+    }
+
+    /// Works on the queues until told to stop.
+    async fn work(self: Arc<Self>, queues: Queues) {
+        let workers = self.context.common.worker_threads.unwrap_or(WORKERS);
+        let stop = self.context.stop.clone();
+        let mut beside = JoinSet::new();
+        let this = self.clone();
+        let filled = queues.clone();
+        beside.spawn(async move { this.refill(&filled).await });
+        if self.has_snapshots() {
+            let this = self.clone();
+            beside.spawn(async move { this.sweeps().await });
+        }
+        let context = &self.context;
+        let (one, two, three, four) = (self.clone(), self.clone(), self.clone(), self.clone());
+        let again = queues.claims.clone();
+        tokio::join!(
+            context.work("claims", &queues.claims, workers, move |uid: String| {
+                let this = one.clone();
+                async move { this.claim(&uid).await }
+            }),
+            context.work("volumes", &queues.volumes, workers, move |name: String| {
+                let this = two.clone();
+                async move { this.volume(&name).await }
+            }),
+            context.work("unsaved", &self.unsaved, workers, move |name: String| {
+                let this = three.clone();
+                async move { this.unsaved(&name).await }
+            }),
+            context.work(
+                "clone",
+                &queues.clones,
+                self.options.cloning_protection_threads,
+                move |(namespace, name): Named| {
+                    let this = four.clone();
+                    async move { this.cloned(&namespace, &name).await }
+                }
+            ),
+            context.work("classes", &queues.classes, 1, {
+                let this = self.clone();
+                move |name: String| {
+                    let (this, claims) = (this.clone(), again.clone());
+                    async move {
+                        for claim in this.by_class.get(&name) {
+                            claim.uid().into_iter().for_each(|uid| claims.add(uid));
+                        }
+                        Outcome::Done
+                    }
+                }
+            }),
+            stop.cancelled(),
+        );
+        beside.shutdown().await;
+    }
+
+    /// Has everything looked at every so often, and when this process begins to lead.
+    async fn refill(&self, queues: &Queues) {
+        let mut leader = self.context.leader.clone();
+        loop {
+            let led = leader.leads();
+            let turned = async {
+                if led {
+                    leader.lost().await;
+                } else {
+                    leader.gained().await;
+                    if !leader.leads() {
+                        std::future::pending::<()>().await;
+                    }
+                }
+            };
+            tokio::select! {
+                () = turned => {}
+                () = tokio::time::sleep(RESYNC) => {}
+            }
+            if !led && leader.leads() {
+                // Who led before may have made volumes for them.
+                self.doubt();
+            }
+            self.add_all(queues);
+        }
+    }
+
+    fn add_all(&self, queues: &Queues) {
+        let caches = &self.context.caches;
+        let driver = &self.context.driver.name;
+        for claim in caches.claims().all() {
+            if let Some(uid) = claim.uid().filter(|_| claim::is_for(&claim, driver)) {
+                queues.claims.add(uid);
+            }
+            for source in protection::touched(&claim) {
+                queues.clones.add(source);
+            }
+        }
+        for volume in caches.volumes().all() {
+            if deletion::decide(&volume, driver) != deletion::Work::Nothing {
+                queues.volumes.add(volume.name_any());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! How a volume is to be used: a claim's access modes and volume mode in CSI's terms.
+
+use hostloop_proto::csi::VolumeCapability;
+use hostloop_proto::csi::volume_capability::{
+    AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode,
+};
+
+/// An access mode there is no CSI mode for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AccessProblem {
+    /// There is none at all.
+    #[error("spec.accessModes is empty: name at least one, such as ReadWriteOnce")]
+    None,
+    /// It is not known.
+    #[error(
+        "spec.accessModes has {0:?}: it must be ReadWriteOnce, ReadWriteOncePod, ReadOnlyMany or \
+         ReadWriteMany"
+    )]
+    Unknown(String),
+}
+
+/// How the volume is seen in a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// As a device.
+    Block,
+    /// As a directory.
+    Filesystem {
+        /// The filesystem; the driver's choice if empty.
+        fs_type: String,
+        /// The mount options.
+        flags: Vec<String>,
+    },
+}
+
+/// The CSI mode of an access mode. Drivers that tell pods from nodes have finer ones.
+fn mode(name: &str, tells_writers: bool) -> Result<Mode, AccessProblem> {
+    Ok(match (name, tells_writers) {
+        ("ReadWriteOnce", true) => Mode::SingleNodeMultiWriter,
+        ("ReadWriteOncePod", true) => Mode::SingleNodeSingleWriter,
+        ("ReadWriteOnce" | "ReadWriteOncePod", false) => Mode::SingleNodeWriter,
+        ("ReadOnlyMany", _) => Mode::MultiNodeReaderOnly,
+        ("ReadWriteMany", _) => Mode::MultiNodeMultiWriter,
+        (other, _) => return Err(AccessProblem::Unknown(other.to_owned())),
+    })
+}
+
+/// One capability for each access mode.
+pub(crate) fn capabilities(
+    modes: &[String],
+    shape: &Shape,
+    tells_writers: bool,
+) -> Result<Vec<VolumeCapability>, AccessProblem> {
+    if modes.is_empty() {
+        return Err(AccessProblem::None);
+    }
+    let access_type = match shape {
+        Shape::Block => AccessType::Block(BlockVolume {}),
+        Shape::Filesystem { fs_type, flags } => AccessType::Mount(MountVolume {
+            fs_type: fs_type.clone(),
+            mount_flags: flags.clone(),
+            ..MountVolume::default()
+        }),
+    };
+    modes
+        .iter()
+        .map(|name| {
+            let mode = mode(name, tells_writers)?;
+            Ok(VolumeCapability {
+                access_mode: Some(AccessMode { mode: mode.into() }),
+                access_type: Some(access_type.clone()),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mode() {
+        use Mode::*;
+        for (name, plain, telling) in [
+            ("ReadWriteOnce", SingleNodeWriter, SingleNodeMultiWriter),
+            ("ReadWriteOncePod", SingleNodeWriter, SingleNodeSingleWriter),
+            ("ReadOnlyMany", MultiNodeReaderOnly, MultiNodeReaderOnly),
+            ("ReadWriteMany", MultiNodeMultiWriter, MultiNodeMultiWriter),
+        ] {
+            assert_eq!(mode(name, false), Ok(plain), "{name}");
+            assert_eq!(mode(name, true), Ok(telling), "{name}");
+        }
+        let unknown = mode("ReadWriteTwice", true);
+        assert_eq!(
+            unknown,
+            Err(AccessProblem::Unknown("ReadWriteTwice".to_owned()))
+        );
+    }
+
+    #[test]
+    fn one_capability_each() {
+        let modes = ["ReadWriteOnce".to_owned(), "ReadOnlyMany".to_owned()];
+        let shape = Shape::Filesystem {
+            fs_type: "xfs".to_owned(),
+            flags: vec!["noatime".to_owned()],
+        };
+        let made = capabilities(&modes, &shape, false).expect("known modes");
+        assert_eq!(made.len(), 2);
+        let Some(AccessType::Mount(mount)) = &made[1].access_type else {
+            panic!("{made:?}");
+        };
+        assert_eq!(mount.fs_type, "xfs");
+        assert_eq!(mount.mount_flags, ["noatime"]);
+        let block = capabilities(&modes[..1], &Shape::Block, false).expect("known modes");
+        let access = block[0].access_type.clone();
+        assert_eq!(access, Some(AccessType::Block(BlockVolume {})));
+        let none = capabilities(&[], &Shape::Block, false);
+        assert_eq!(none, Err(AccessProblem::None));
+    }
+}

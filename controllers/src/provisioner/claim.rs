@@ -1,0 +1,171 @@
+//! Claims: what they say, and whether a volume is to be made for one.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+
+use crate::runtime::Scope;
+use crate::runtime::scope::SELECTED_NODE;
+
+use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA};
+use crate::quantity;
+
+/// The volume mode where none is told.
+pub(crate) const FILESYSTEM: &str = "Filesystem";
+/// The other one.
+pub(crate) const BLOCK: &str = "Block";
+
+/// An annotation that says something.
+fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str> {
+    let value = claim.annotations().get(key).map(String::as_str);
+    value.filter(|value| !value.is_empty())
+}
+
+/// The class a claim names.
+pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let field = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.storage_class_name.as_deref());
+    annotation(claim, CLASS_BETA)
+        .or(field)
+        .filter(|name| !name.is_empty())
+}
+
+/// The volume a claim names, or got.
+pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let name = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.volume_name.as_deref());
+    name.filter(|name| !name.is_empty())
+}
+
+/// How the volume is to be seen.
+pub(crate) fn volume_mode(claim: &PersistentVolumeClaim) -> &str {
+    let mode = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.volume_mode.as_deref());
+    mode.unwrap_or(FILESYSTEM)
+}
+
+/// The attributes class a claim names.
+pub(crate) fn attributes_class(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let spec = claim.spec.as_ref();
+    let name = spec.and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    name.filter(|name| !name.is_empty())
+}
+
+/// The node the scheduler chose.
+pub(crate) fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
+    annotation(claim, SELECTED_NODE)
+}
+
+/// The size asked for, or what is there in its stead.
+pub(crate) fn requested(claim: &PersistentVolumeClaim) -> Result<i64, String> {
+    let resources = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
+    let requests = resources.and_then(|resources| resources.requests.as_ref());
+    let text = requests.and_then(|requests| requests.get("storage"));
+    let text = text.map(|quantity| quantity.0.as_str()).unwrap_or_default();
+    let size = quantity::bytes(text).filter(|size| *size > 0);
+    size.ok_or_else(|| text.to_owned())
+}
+
+/// Whether it has no volume yet, as far as is known.
+pub(crate) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
+    let phase = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    phase.is_none_or(|phase| phase == "Pending")
+}
+
+/// Whether its volume is to be made by this driver, as far as the claim alone tells.
+pub(crate) fn is_for(claim: &PersistentVolumeClaim, driver: &str) -> bool {
+    let keys = [PROVISIONER, PROVISIONER_BETA, MIGRATED_TO];
+    volume_name(claim).is_none()
+        && keys
+            .iter()
+            .any(|key| annotation(claim, key) == Some(driver))
+}
+
+/// Who decides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing<'a> {
+    /// The driver's name.
+    pub(crate) driver: &'a str,
+    /// Whose claims are served.
+    pub(crate) scope: &'a Scope,
+    /// Whether this process does the cluster's work.
+    pub(crate) leads: bool,
+    /// Whether a node makes volumes for claims no node was selected for.
+    pub(crate) takes_immediate: bool,
+}
+
+/// Whether a claim is this process's, if it is to get a volume. Where one process serves each
+/// node, a claim no node was selected for is the leader's.
+pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: Standing<'_>) -> bool {
+    match (standing.scope, selected_node(claim)) {
+        (Scope::Cluster, _) => standing.leads,
+        (Scope::Node { name, .. }, Some(node)) => node == name,
+        (Scope::Node { .. }, None) => standing.leads && standing.takes_immediate,
+    }
+}
+
+/// Whether a volume is to be made for a claim, here and now.
+pub(crate) fn is_due(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    standing: Standing<'_>,
+) -> bool {
+    let driver = standing.driver;
+    let migrated = annotation(claim, MIGRATED_TO) == Some(driver);
+    if !is_for(claim, driver) || (class.provisioner != driver && !migrated) {
+        return false;
+    }
+    let delayed = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
+    let placed = !delayed || selected_node(claim).is_some();
+    placed && is_here(claim, standing)
+}
+
+/// Whether a volume that was made for a claim is still wanted, by how the claim is now. `Err`
+/// says why not.
+pub(crate) fn still_wants(
+    now: Option<&PersistentVolumeClaim>,
+    then: &PersistentVolumeClaim,
+    volume: &str,
+    scope: &Scope,
+) -> Result<(), &'static str> {
+    let Some(now) = now.filter(|now| now.uid() == then.uid()) else {
+        return Err("its claim is gone");
+    };
+    if volume_name(now).is_some_and(|name| name != volume) {
+        return Err("its claim has got another volume");
+    }
+    // A volume of one node is of no use to a pod that was moved to another.
+    let moved = selected_node(now) != selected_node(then);
+    if scope.node().is_some() && moved {
+        return Err("its claim was moved to another node");
+    }
+    Ok(())
+}
+
+/// The volume's name.
+pub(crate) fn volume_name_for(uid: &str, prefix: &str, uuid_length: i64) -> String {
+    match usize::try_from(uuid_length) {
+        Err(_) => format!("{prefix}-{uid}"),
+        Ok(length) => {
+            let digits: String = uid.chars().filter(|c| *c != '-').take(length).collect();
+            format!("{prefix}-{digits}")
+        }
+    }
+}
+
+/// No annotations, where some are needed by reference.
+pub(crate) static NO_ANNOTATIONS: BTreeMap<String, String> = BTreeMap::new();
+
+#[cfg(test)]
+mod tests;

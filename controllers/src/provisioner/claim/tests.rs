@@ -1,0 +1,239 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn claim(value: Value) -> PersistentVolumeClaim {
+    serde_json::from_value(value).expect("a claim")
+}
+
+fn class(mode: &str) -> StorageClass {
+    serde_json::from_value(json!({
+        "metadata": {"name": "fast"}, "provisioner": "d", "volumeBindingMode": mode,
+    }))
+    .expect("a class")
+}
+
+fn node(name: &str) -> Scope {
+    Scope::Node {
+        name: name.to_owned(),
+        segments: BTreeMap::new(),
+    }
+}
+
+const LATE: &str = "WaitForFirstConsumer";
+const NOW: &str = "Immediate";
+
+#[test]
+fn due_claims() {
+    let asked = "volume.kubernetes.io/storage-provisioner";
+    let asked_beta = "volume.beta.kubernetes.io/storage-provisioner";
+    let migrated = "pv.kubernetes.io/migrated-to";
+    let (all, n1) = (Scope::Cluster, node("n1"));
+    type Case<'a> = (
+        &'a str,
+        &'a [(&'a str, &'a str)],
+        &'a str,
+        &'a Scope,
+        bool,
+        bool,
+    );
+    let cases: &[Case<'_>] = &[
+        ("asked of us", &[(asked, "d")], NOW, &all, true, true),
+        (
+            "in the old way",
+            &[(asked_beta, "d")],
+            NOW,
+            &all,
+            true,
+            true,
+        ),
+        ("migrated", &[(migrated, "d")], NOW, &all, true, true),
+        ("of another", &[(asked, "e")], NOW, &all, true, false),
+        ("of nobody yet", &[], NOW, &all, true, false),
+        ("another leads", &[(asked, "d")], NOW, &all, false, false),
+        ("no node yet", &[(asked, "d")], LATE, &all, true, false),
+        (
+            "an empty node",
+            &[(asked, "d"), (SELECTED_NODE, "")],
+            LATE,
+            &all,
+            true,
+            false,
+        ),
+        (
+            "a node",
+            &[(asked, "d"), (SELECTED_NODE, "n7")],
+            LATE,
+            &all,
+            true,
+            true,
+        ),
+        (
+            "our node",
+            &[(asked, "d"), (SELECTED_NODE, "n1")],
+            LATE,
+            &n1,
+            false,
+            true,
+        ),
+        (
+            "our node, now",
+            &[(asked, "d"), (SELECTED_NODE, "n1")],
+            NOW,
+            &n1,
+            false,
+            true,
+        ),
+        (
+            "other node",
+            &[(asked, "d"), (SELECTED_NODE, "n2")],
+            LATE,
+            &n1,
+            true,
+            false,
+        ),
+        (
+            "other node, now",
+            &[(asked, "d"), (SELECTED_NODE, "n2")],
+            NOW,
+            &n1,
+            true,
+            false,
+        ),
+        ("no node for nodes", &[(asked, "d")], LATE, &n1, true, false),
+        ("now, we lead", &[(asked, "d")], NOW, &n1, true, true),
+        (
+            "now, another leads",
+            &[(asked, "d")],
+            NOW,
+            &n1,
+            false,
+            false,
+        ),
+    ];
+    for (what, annotations, mode, scope, leads, due) in cases {
+        let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+        let claim = claim(json!({"metadata": {"name": "c", "annotations": annotations}}));
+        let standing = Standing {
+            driver: "d",
+            scope,
+            leads: *leads,
+            takes_immediate: true,
+        };
+        assert_eq!(is_due(&claim, &class(mode), standing), *due, "{what}");
+        let refusing = Standing {
+            takes_immediate: false,
+            ..standing
+        };
+        let selected = selected_node(&claim).is_some();
+        let due = *due && (selected || **scope == Scope::Cluster);
+        assert_eq!(is_due(&claim, &class(mode), refusing), due, "{what}");
+    }
+}
+
+#[test]
+fn bound_claims_are_not_due() {
+    let claim = claim(json!({
+        "metadata": {"name": "c", "annotations": {PROVISIONER: "d"}},
+        "spec": {"volumeName": "pv"},
+    }));
+    assert!(!is_for(&claim, "d"));
+}
+
+#[test]
+fn a_class_of_another_driver_is_not_ours() {
+    let claim = claim(json!({"metadata": {"name": "c", "annotations": {PROVISIONER: "d"}}}));
+    let mut class = class(NOW);
+    class.provisioner = "e".to_owned();
+    let standing = Standing {
+        driver: "d",
+        scope: &Scope::Cluster,
+        leads: true,
+        takes_immediate: true,
+    };
+    assert!(!is_due(&claim, &class, standing));
+}
+
+#[test]
+fn what_claims_say() {
+    let new = claim(json!({
+        "metadata": {"name": "c", "annotations": {CLASS_BETA: "old"}},
+        "spec": {"storageClassName": "new", "volumeAttributesClassName": "",
+                 "resources": {"requests": {"storage": "1500M"}}},
+    }));
+    assert_eq!(class_name(&new), Some("old"));
+    assert_eq!(attributes_class(&new), None);
+    assert_eq!(volume_mode(&new), FILESYSTEM);
+    assert_eq!(requested(&new), Ok(1_500_000_000));
+    for bad in ["0", "-1Gi", "much", "8Ei"] {
+        let claim = claim(json!({"metadata": {},
+            "spec": {"resources": {"requests": {"storage": bad}}}}));
+        assert_eq!(requested(&claim), Err(bad.to_owned()));
+    }
+    assert_eq!(
+        requested(&claim(json!({"metadata": {}}))),
+        Err(String::new())
+    );
+}
+
+#[test]
+fn wanted_volumes() {
+    let then = claim(json!({
+        "metadata": {"name": "c", "uid": "1", "annotations": {SELECTED_NODE: "n1"}},
+    }));
+    let with = |uid: &str, node: Option<&str>, volume: Option<&str>| {
+        let annotations: BTreeMap<_, _> =
+            node.map(|node| (SELECTED_NODE, node)).into_iter().collect();
+        claim(json!({
+            "metadata": {"name": "c", "uid": uid, "annotations": annotations},
+            "spec": {"volumeName": volume},
+        }))
+    };
+    let n1 = node("n1");
+    for (what, now, scope, wanted) in [
+        ("as it was", Some(with("1", Some("n1"), None)), &n1, true),
+        (
+            "bound to it",
+            Some(with("1", Some("n1"), Some("pvc-1"))),
+            &n1,
+            true,
+        ),
+        ("gone", None, &n1, false),
+        (
+            "another of its name",
+            Some(with("2", Some("n1"), None)),
+            &n1,
+            false,
+        ),
+        (
+            "bound elsewhere",
+            Some(with("1", Some("n1"), Some("pv"))),
+            &n1,
+            false,
+        ),
+        ("moved", Some(with("1", Some("n2"), None)), &n1, false),
+        ("about to be moved", Some(with("1", None, None)), &n1, false),
+        (
+            "moved in a cluster",
+            Some(with("1", Some("n2"), None)),
+            &Scope::Cluster,
+            true,
+        ),
+    ] {
+        let found = still_wants(now.as_ref(), &then, "pvc-1", scope);
+        assert_eq!(found.is_ok(), wanted, "{what}: {found:?}");
+    }
+}
+
+#[test]
+fn names_of_volumes() {
+    let uid = "0a1b2c3d-4e5f-6789-abcd-ef0123456789";
+    for (length, name) in [
+        (-1, "pvc-0a1b2c3d-4e5f-6789-abcd-ef0123456789"),
+        (0, "pvc-"),
+        (10, "pvc-0a1b2c3d4e"),
+        (99, "pvc-0a1b2c3d4e5f6789abcdef0123456789"),
+    ] {
+        assert_eq!(volume_name_for(uid, "pvc", length), name);
+    }
+}

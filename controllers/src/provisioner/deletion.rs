@@ -1,0 +1,279 @@
+//! Deleting volumes whose claims are gone, and the finalizer that keeps their objects until then.
+
+use std::collections::BTreeMap;
+
+use hostloop_proto::csi::{ControllerGetVolumeRequest, DeleteVolumeRequest};
+use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
+use kube::ResourceExt;
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::runtime::driver::ControllerCapability;
+use crate::runtime::queue::Outcome;
+use crate::runtime::{ApiError, Scope};
+
+use super::Provisioner;
+use super::claim::NO_ANNOTATIONS;
+use super::finalizers;
+use super::names::{
+    DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO, PROVISIONED_BY, VOLUME_FINALIZER,
+};
+use super::provision::without;
+use super::secrets::{self, About, Use};
+
+const FAILED: &str = "VolumeFailedDelete";
+
+/// What a volume's object calls for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Nothing.
+    Nothing,
+    /// It is to be kept until its volume is deleted.
+    AddFinalizer,
+    /// Its volume will not be deleted.
+    RemoveFinalizer,
+    /// Its volume is to be deleted.
+    Delete,
+}
+
+/// What it calls for, of this driver.
+pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
+    let spec = volume.spec.clone().unwrap_or_default();
+    let is = |key: &str| volume.annotations().get(key).map(String::as_str) == Some(driver);
+    let by_csi = spec.csi.as_ref().is_some_and(|csi| csi.driver == driver);
+    if !(by_csi || is(PROVISIONED_BY) || is(MIGRATED_TO)) {
+        return Work::Nothing;
+    }
+    let kept = finalizers::has(volume, VOLUME_FINALIZER);
+    let going = volume.metadata.deletion_timestamp.is_some();
+    let phase = volume
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    match (spec.persistent_volume_reclaim_policy.as_deref(), phase) {
+        (Some("Retain"), _) if kept => Work::RemoveFinalizer,
+        (Some("Delete"), Some("Bound")) if !kept && !going => Work::AddFinalizer,
+        (Some("Delete"), Some("Released")) if !going || kept => Work::Delete,
+        _ => Work::Nothing,
+    }
+}
+
+/// Why a volume is not deleted yet.
+#[derive(Debug, thiserror::Error)]
+enum Obstacle {
+    #[error("persistentvolume {volume} is still attached to node {node}")]
+    Attached { volume: String, node: String },
+    #[error("it is not a CSI volume")]
+    NotCsi,
+    #[error(
+        "it has no node affinity, and the CSI driver cannot tell on which node it is: delete it \
+         there, and then this object"
+    )]
+    Nowhere,
+    #[error("rpc error: code = {code:?} desc = {message}")]
+    Refused { code: Code, message: String },
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+impl Provisioner {
+    /// Works on a volume, by its name.
+    pub(super) async fn volume(&self, name: &str) -> Outcome {
+        let watch = self.context.caches.volumes();
+        let Some(volume) = watch.get(name) else {
+            return Outcome::Done;
+        };
+        if !self.is_ours(&volume) {
+            return Outcome::Done;
+        }
+        let done = match decide(&volume, &self.context.driver.name) {
+            Work::Nothing => Ok(()),
+            Work::AddFinalizer => {
+                finalizers::add(&self.kube, Some(&watch), &*volume, VOLUME_FINALIZER).await
+            }
+            Work::RemoveFinalizer => {
+                finalizers::remove(&self.kube, Some(&watch), &*volume, VOLUME_FINALIZER).await
+            }
+            Work::Delete => return self.delete(&volume).await,
+        };
+        match done {
+            Ok(()) | Err(ApiError::NotFound { .. }) => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "the finalizer is not as it should be");
+                Outcome::Failed
+            }
+        }
+    }
+
+    fn is_ours(&self, volume: &PersistentVolume) -> bool {
+        match self.context.scope {
+            Scope::Cluster => self.context.leader.leads(),
+            Scope::Node { .. } => self.context.scope.has_volume(volume),
+        }
+    }
+
+    async fn delete(&self, volume: &PersistentVolume) -> Outcome {
+        let since = Instant::now();
+        let spec = volume.spec.as_ref();
+        let class = spec.and_then(|spec| spec.storage_class_name.as_deref());
+        let class = class.unwrap_or_default();
+        match self.deleted(volume).await {
+            Ok(true) => {
+                let took = since.elapsed();
+                self.metrics.deleted(class, Some(took));
+                self.room_changed();
+                Outcome::Done
+            }
+            Ok(false) => Outcome::Done,
+            Err(obstacle) => {
+                let name = volume.name_any();
+                tracing::warn!(volume = %name, %obstacle, "a volume is not deleted yet");
+                self.context
+                    .events
+                    .warning(volume, FAILED, obstacle.to_string());
+                self.metrics.deleted(class, None);
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// Deletes a volume and its object; `false` if there is nothing to delete after all.
+    async fn deleted(&self, seen: &PersistentVolume) -> Result<bool, Obstacle> {
+        let (driver, name) = (&self.context.driver, seen.name_any());
+        // Data is at stake: its object may have been given another policy or claim since.
+        let now = self.kube.get::<PersistentVolume>("", &name).await?;
+        let Some(volume) = now.filter(|now| now.uid() == seen.uid()) else {
+            return Ok(false);
+        };
+        if decide(&volume, &driver.name) != Work::Delete || !self.is_ours(&volume) {
+            return Ok(false);
+        }
+        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        let csi = csi.ok_or(Obstacle::NotCsi)?;
+        if let Some(node) = self.attached_to(&name) {
+            return Err(Obstacle::Attached { volume: name, node });
+        }
+        let volume_id = csi.volume_handle.clone();
+        let secrets = self.deletion_secrets(&volume).await;
+        if !self.is_here(&volume, &volume_id).await? {
+            return Ok(false);
+        }
+        let request = DeleteVolumeRequest {
+            volume_id,
+            secrets: secrets.clone(),
+        };
+        driver
+            .csi
+            .delete_volume(request, self.timeout)
+            .await
+            .map_err(|failure| Obstacle::Refused {
+                code: failure.code(),
+                message: without(failure.status.message(), &secrets),
+            })?;
+        let watch = self.context.caches.volumes();
+        self.kube.delete(&volume).await?;
+        finalizers::remove(&self.kube, Some(&watch), &volume, VOLUME_FINALIZER).await?;
+        Ok(true)
+    }
+
+    /// Whether one node's process may delete a volume. "There is no such volume" is success of
+    /// a deletion only where the volume would be: without an affinity that has to be asked for.
+    async fn is_here(&self, volume: &PersistentVolume, id: &str) -> Result<bool, Obstacle> {
+        let spec = volume.spec.as_ref();
+        let placed = spec.is_some_and(|spec| spec.node_affinity.is_some());
+        let driver = &self.context.driver;
+        if self.context.scope == Scope::Cluster || placed || !driver.has_topology() {
+            return Ok(true);
+        }
+        if !driver.can(ControllerCapability::GetVolume) {
+            // One of them tells the user.
+            return match self.context.leader.leads() {
+                true => Err(Obstacle::Nowhere),
+                false => Ok(false),
+            };
+        }
+        let request = ControllerGetVolumeRequest {
+            volume_id: id.to_owned(),
+        };
+        match driver
+            .csi
+            .controller_get_volume(request, self.timeout)
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(failure) if failure.code() == Code::NotFound => Ok(false),
+            Err(failure) => Err(Obstacle::Refused {
+                code: failure.code(),
+                message: failure.status.message().to_owned(),
+            }),
+        }
+    }
+
+    fn attached_to(&self, volume: &str) -> Option<String> {
+        let attached = self.attachments.as_ref()?.get(volume);
+        attached.first().map(|one| one.spec.node_name.clone())
+    }
+
+    /// The secrets a volume is deleted with. Those that are not there are done without: the driver
+    /// may not need them any more, and the volume must not stay because of them.
+    async fn deletion_secrets(&self, volume: &PersistentVolume) -> BTreeMap<String, String> {
+        let class_name = volume
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.storage_class_name.clone())
+            .unwrap_or_default();
+        let reference = match told(volume) {
+            Some(told) => Ok(told),
+            None => self.secret_by_class(volume, &class_name),
+        };
+        let read = match reference {
+            Ok(reference) => self
+                .secret(reference.as_ref(), &class_name)
+                .await
+                .map_err(|problem| problem.to_string()),
+            Err(problem) => Err(problem.to_string()),
+        };
+        read.unwrap_or_else(|problem| {
+            let name = volume.name_any();
+            tracing::warn!(volume = %name, problem, "deleting a volume without its secrets");
+            BTreeMap::new()
+        })
+    }
+
+    fn secret_by_class(
+        &self,
+        volume: &PersistentVolume,
+        class: &str,
+    ) -> Result<Option<SecretReference>, secrets::SecretProblem> {
+        let Some(class) = self.context.caches.classes().get(class) else {
+            return Ok(None);
+        };
+        let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+        let claim = claim.unwrap_or_default();
+        let about = About {
+            volume: &volume.name_any(),
+            claim: claim.name.as_deref().unwrap_or_default(),
+            namespace: claim.namespace.as_deref().unwrap_or_default(),
+            annotations: &NO_ANNOTATIONS,
+        };
+        match &class.parameters {
+            None => Ok(None),
+            Some(parameters) => secrets::reference(Use::Provisioner, parameters, about),
+        }
+    }
+}
+
+/// The secret a volume's object tells of, or that there is none; `None` if it says nothing.
+fn told(volume: &PersistentVolume) -> Option<Option<SecretReference>> {
+    let annotation = |key: &str| volume.annotations().get(key).cloned();
+    let name = annotation(DELETION_SECRET_NAME)?;
+    let namespace = annotation(DELETION_SECRET_NAMESPACE)?;
+    let some = !name.is_empty() && !namespace.is_empty();
+    Some(some.then_some(SecretReference {
+        name: Some(name),
+        namespace: Some(namespace),
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,104 @@
+//! Adding and taking finalizers, such that what others write in the meantime stays.
+
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::runtime::{ApiError, Kube, Resource, Watch};
+
+/// How often an object that changed under a write is read again.
+const TRIES: usize = 5;
+
+/// Whether an object has a finalizer.
+pub(crate) fn has<K: Resource>(object: &K, finalizer: &str) -> bool {
+    object.finalizers().iter().any(|one| one == finalizer)
+}
+
+/// Adds one; nothing is written if it is there. An object that is gone stays gone: that is an
+/// error.
+pub(crate) async fn add<K: Resource>(
+    kube: &Kube,
+    watch: Option<&Watch<K>>,
+    object: &K,
+    finalizer: &str,
+) -> Result<(), ApiError> {
+    let mut object = object.clone();
+    let mut tries = 1;
+    loop {
+        if has(&object, finalizer) {
+            return Ok(());
+        }
+        let mut all = object.finalizers().to_vec();
+        all.push(finalizer.to_owned());
+        let patch = json!({"metadata": {
+            "uid": object.uid(),
+            "resourceVersion": object.resource_version(),
+            "finalizers": all,
+        }});
+        match kube.merge(&object, patch).await {
+            Ok(written) => return note(watch, written),
+            Err(error) if error.is_conflict() && tries < TRIES => {
+                object = again(kube, &object).await?.ok_or(error)?;
+                tries += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Takes one away; nothing is written if it is not there, or if the object is gone.
+pub(crate) async fn remove<K: Resource>(
+    kube: &Kube,
+    watch: Option<&Watch<K>>,
+    object: &K,
+    finalizer: &str,
+) -> Result<(), ApiError> {
+    let mut object = object.clone();
+    let mut tries = 1;
+    loop {
+        let Some(at) = object.finalizers().iter().position(|one| one == finalizer) else {
+            return Ok(());
+        };
+        let path = format!("/metadata/finalizers/{at}");
+        let patch = json!([
+            {"op": "test", "path": "/metadata/uid", "value": object.uid()},
+            {"op": "test", "path": path, "value": finalizer},
+            {"op": "remove", "path": path},
+        ]);
+        match kube.json(&object, patch).await {
+            // The last finalizer of an object that is being deleted takes it away.
+            Ok(written) if written.finalizers().is_empty() && is_going(&written) => return Ok(()),
+            Ok(written) => return note(watch, written),
+            Err(ApiError::NotFound { .. }) => return Ok(()),
+            // A patch that does not apply is refused in more than one way.
+            Err(error @ (ApiError::Conflict { .. } | ApiError::Refused { code: 422, .. }))
+                if tries < TRIES =>
+            {
+                match again(kube, &object).await? {
+                    None => return Ok(()),
+                    Some(now) if now.finalizers() == object.finalizers() => return Err(error),
+                    Some(now) => object = now,
+                }
+                tries += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn is_going<K: Resource>(object: &K) -> bool {
+    object.meta().deletion_timestamp.is_some()
+}
+
+fn note<K: Resource>(watch: Option<&Watch<K>>, written: K) -> Result<(), ApiError> {
+    if let Some(watch) = watch {
+        watch.wrote(written);
+    }
+    Ok(())
+}
+
+/// The same object as it is now; not another of its name.
+async fn again<K: Resource>(kube: &Kube, object: &K) -> Result<Option<K>, ApiError> {
+    let namespace = object.namespace().unwrap_or_default();
+    let now = kube.get::<K>(&namespace, &object.name_any()).await?;
+    Ok(now.filter(|now| now.uid() == object.uid()))
+}

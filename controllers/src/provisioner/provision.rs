@@ -1,0 +1,381 @@
+//! Making volumes for claims.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_proto::csi::{DeleteVolumeRequest, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, SecretReference};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::runtime::csi::{Call, Class, Failure, class};
+use crate::runtime::queue::Outcome;
+use crate::runtime::scope::SELECTED_NODE;
+use crate::runtime::{ApiError, Scope};
+
+use super::Provisioner;
+use super::claim::{self, Standing};
+use super::kept::{Left, SLOW, Unsaved};
+use super::plan::{self, Found, Plan};
+use super::problem::{Problem, State};
+use super::source::Asked;
+use super::volume;
+
+/// A CreateVolume call that took longer is followed by a look at the claim as it is now.
+const LONG: Duration = Duration::from_secs(5);
+/// How often a volume that can't be used is tried to be deleted at once.
+const DELETE_TRIES: u32 = 5;
+
+const PROVISIONING: &str = "Provisioning";
+const SUCCEEDED: &str = "ProvisioningSucceeded";
+const FAILED: &str = "ProvisioningFailed";
+
+impl Plan {
+    /// The UID of the claim it is for.
+    pub(crate) fn uid(&self) -> &str {
+        self.draft.claim.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// Its source, as it is counted.
+    fn source(&self) -> &str {
+        source_of(&self.draft.asked)
+    }
+}
+
+fn source_of(asked: &Asked) -> &str {
+    match asked {
+        Asked::Nothing => "",
+        Asked::Snapshot(_) => "VolumeSnapshot",
+        Asked::Claim(_) => "PersistentVolumeClaim",
+        Asked::Other(kind) => kind,
+    }
+}
+
+/// What is to be done for a claim.
+enum Todo {
+    /// Nothing, or nothing here.
+    Nothing,
+    /// Nothing before this time has passed.
+    Wait(Duration),
+    /// Its volume.
+    Make(Box<Plan>),
+}
+
+impl Provisioner {
+    /// Works on a claim, by its UID.
+    pub(super) async fn claim(&self, uid: &str) -> Outcome {
+        if self.kept.has_unsaved(uid) {
+            return Outcome::Done;
+        }
+        if let Some(Left::Background(plan)) = self.kept.left(uid) {
+            if self.context.scope == Scope::Cluster && !self.context.leader.leads() {
+                // Whoever leads now finds the same volume by its name.
+                self.kept.forget(uid);
+                return Outcome::Done;
+            }
+            return self.make(plan, true).await;
+        }
+        let Some(claim) = self.claims.get(uid).pop() else {
+            self.kept.forget(uid);
+            return Outcome::Done;
+        };
+        match self.todo(&claim).await {
+            Ok(Todo::Nothing) => Outcome::Done,
+            Ok(Todo::Wait(left)) => Outcome::FailedFor(left),
+            Ok(Todo::Make(plan)) => self.make(Arc::new(*plan), false).await,
+            Err(problem) => {
+                let asked = super::source::asked(&claim).unwrap_or(Asked::Nothing);
+                self.failed(&claim, source_of(&asked), None, problem).await
+            }
+        }
+    }
+
+    async fn todo(&self, claim: &Arc<PersistentVolumeClaim>) -> Result<Todo, Problem> {
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        let driver = &*self.context.driver;
+        if !claim::is_for(claim, &driver.name) {
+            self.kept.forget(uid);
+            return Ok(Todo::Nothing);
+        }
+        let standing = Standing {
+            driver: &driver.name,
+            scope: &self.context.scope,
+            leads: self.context.leader.leads(),
+            takes_immediate: self.options.node_deployment_immediate_binding,
+        };
+        if !claim::is_here(claim, standing) {
+            return Ok(Todo::Nothing);
+        }
+        let class = self.class_of(claim).await?;
+        if self.has_volume(claim) || !claim::is_due(claim, &class, standing) {
+            return Ok(Todo::Nothing);
+        }
+        if let Some(left) = self.kept.waits(uid, class.metadata.uid.as_ref()) {
+            return Ok(Todo::Wait(left));
+        }
+        if let Asked::Other(kind) = super::source::asked(claim)? {
+            let message = format!(
+                "the claim's source is of the kind {kind}, which the provisioner does not fill \
+                 volumes from: assuming an external populator will"
+            );
+            self.context.events.normal(&**claim, PROVISIONING, message);
+            return Ok(Todo::Nothing);
+        }
+        let draft = plan::draft(claim, &class, driver, &self.settings)?;
+        let (source, guarded) = self.source(&draft).await?;
+        let found = Found {
+            source,
+            topology: self.topology(&draft).await?,
+            attributes: self.attributes(claim).await?,
+        };
+        let plan = plan::finish(draft, found, driver, &self.settings)?;
+        // Last, so that a claim that can't be served leaves no mark on its source.
+        self.guard(guarded).await?;
+        Ok(Todo::Make(Box::new(plan)))
+    }
+
+    /// Whether the volume of a claim has its object.
+    pub(super) fn has_volume(&self, claim: &PersistentVolumeClaim) -> bool {
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        let length = self.settings.uuid_length;
+        let name = claim::volume_name_for(uid, &self.settings.prefix, length);
+        self.context.caches.volumes().get(&name).is_some()
+    }
+
+    async fn class_of(&self, claim: &PersistentVolumeClaim) -> Result<Arc<StorageClass>, Problem> {
+        let name = claim::class_name(claim).unwrap_or_default();
+        if let Some(class) = self.context.caches.classes().get(name) {
+            return Ok(class);
+        }
+        let missing = || Problem::NoClass {
+            name: name.to_owned(),
+        };
+        if name.is_empty() {
+            return Err(missing());
+        }
+        let class = self.kube.get::<StorageClass>("", name).await?;
+        class.map(Arc::new).ok_or_else(missing)
+    }
+
+    /// Makes a volume by its plan, for the first time or again.
+    async fn make(&self, plan: Arc<Plan>, again: bool) -> Outcome {
+        let claim = plan.draft.claim.clone();
+        let since = Instant::now();
+        let made = self.call(&plan, again).await;
+        let volume = match made {
+            Ok(volume) => volume,
+            Err(problem) => {
+                self.room_changed();
+                let source = plan.source().to_owned();
+                return self.failed(&claim, &source, Some(plan), problem).await;
+            }
+        };
+        let driver = &self.context.driver.name;
+        let object = volume::object(&plan, &volume, driver, &self.identity, &self.settings);
+        let doubtful = again || since.elapsed() > LONG || self.kept.is_doubted(plan.uid());
+        let unsaved = Arc::new(Unsaved {
+            plan: plan.clone(),
+            object,
+            since,
+        });
+        // From here on the volume is remembered by this, whatever becomes of the claim.
+        self.kept.keep_unsaved(unsaved.clone());
+        self.kept.forget(plan.uid());
+        if self.save(&unsaved, doubtful).await == Outcome::Failed {
+            self.unsaved.add_after(plan.draft.name.clone(), self.retry);
+        }
+        self.room_changed();
+        Outcome::Done
+    }
+
+    async fn call(&self, plan: &Plan, again: bool) -> Result<Volume, Problem> {
+        let class_name = plan.draft.class.name_any();
+        let secrets = plan.secrets.provisioner.as_ref();
+        let secrets = self.secret(secrets, &class_name).await?;
+        if !again {
+            let claim = &plan.draft.claim;
+            let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+            let message = format!("making the volume of claim {namespace}/{name}");
+            self.context.events.normal(&**claim, PROVISIONING, message);
+        }
+        let mut request = plan.request.clone();
+        request.secrets = secrets.clone();
+        let csi = &self.context.driver.csi;
+        let answer = csi.create_volume(request, self.timeout).await;
+        let answer = answer.map_err(|failure| self.refused(plan, &failure, &secrets))?;
+        match volume::check(plan, answer) {
+            Ok(volume) => Ok(volume),
+            Err(unusable) => {
+                let fate = match unusable.volume_id {
+                    None => "not deleted, for want of an ID".to_owned(),
+                    Some(id) => self.undo(id, secrets).await,
+                };
+                Err(Problem::Unusable {
+                    driver: self.context.driver.name.clone(),
+                    what: unusable.what,
+                    fate,
+                })
+            }
+        }
+    }
+
+    fn refused(
+        &self,
+        plan: &Plan,
+        failure: &Failure,
+        secrets: &BTreeMap<String, String>,
+    ) -> Problem {
+        let movable =
+            self.context.driver.has_topology() && claim::selected_node(&plan.draft.claim).is_some();
+        let state = match class(Call::CreateVolume { movable }, failure.code()) {
+            Class::Retry | Class::InBackground => State::Background,
+            Class::Final | Class::InUse => State::Finished,
+            Class::Reschedule => State::Reschedule,
+            Class::Infeasible => State::Infeasible,
+        };
+        Problem::Create {
+            code: failure.code(),
+            message: without(failure.status.message(), secrets),
+            state,
+        }
+    }
+
+    /// Deletes a volume that can't be used, as far as one timeout allows.
+    async fn undo(&self, volume_id: String, secrets: BTreeMap<String, String>) -> String {
+        let until = Instant::now() + self.timeout;
+        let mut last = String::new();
+        for attempt in 0..DELETE_TRIES {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let request = DeleteVolumeRequest {
+                volume_id: volume_id.clone(),
+                secrets: secrets.clone(),
+            };
+            match self.context.driver.csi.delete_volume(request, left).await {
+                Ok(_) => return "deleted".to_owned(),
+                Err(failure) => last = without(failure.status.message(), &secrets),
+            }
+            let pause = Duration::from_millis(100) * 2_u32.pow(attempt);
+            tokio::time::sleep(pause.min(left)).await;
+        }
+        format!("not deleted: {last}")
+    }
+
+    /// Notes a failure, tells of it, and does what it calls for.
+    async fn failed(
+        &self,
+        claim: &Arc<PersistentVolumeClaim>,
+        source: &str,
+        plan: Option<Arc<Plan>>,
+        problem: Problem,
+    ) -> Outcome {
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        let class_name = claim::class_name(claim).unwrap_or_default();
+        let message =
+            format!("failed to provision volume with StorageClass {class_name:?}: {problem}");
+        tracing::warn!(claim = %claim.name_any(), namespace = claim.namespace(), "{message}");
+        self.context.events.warning(&**claim, FAILED, message);
+        self.metrics.provisioned(class_name, source, None);
+        match (problem.state(), plan) {
+            (State::Background, Some(plan)) => {
+                self.kept.leave(uid, Left::Background(plan));
+                Outcome::Failed
+            }
+            (State::NoChange | State::Background, _) => Outcome::Failed,
+            (State::Finished, _) => {
+                self.kept.forget(uid);
+                Outcome::Failed
+            }
+            (State::Infeasible, plan) => {
+                let class = plan.and_then(|plan| plan.draft.class.metadata.uid.clone());
+                let until = Instant::now() + SLOW;
+                self.kept.leave(uid, Left::Slow { class, until });
+                Outcome::FailedFor(SLOW)
+            }
+            (State::Reschedule, _) => {
+                self.kept.forget(uid);
+                self.reschedule(claim).await
+            }
+        }
+    }
+
+    /// Has the scheduler choose another node.
+    async fn reschedule(&self, claim: &PersistentVolumeClaim) -> Outcome {
+        let patch = json!({"metadata": {
+            "uid": claim.uid(),
+            "resourceVersion": claim.resource_version(),
+            "annotations": {SELECTED_NODE: null},
+        }});
+        match self.kube.merge(claim, patch).await {
+            Ok(written) => {
+                self.context.caches.claims().wrote(written);
+                Outcome::Done
+            }
+            Err(ApiError::NotFound { .. }) => Outcome::Done,
+            // It has changed: what it says now is decided anew.
+            Err(error) => {
+                tracing::info!(claim = %claim.name_any(), %error, "not rescheduled yet");
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// What is in a secret a class names.
+    pub(super) async fn secret(
+        &self,
+        reference: Option<&SecretReference>,
+        class_name: &str,
+    ) -> Result<BTreeMap<String, String>, Problem> {
+        let Some(reference) = reference else {
+            return Ok(BTreeMap::new());
+        };
+        let namespace = reference.namespace.clone().unwrap_or_default();
+        let name = reference.name.clone().unwrap_or_default();
+        let Some(secret) = self.kube.get::<Secret>(&namespace, &name).await? else {
+            return Err(Problem::NoSecret {
+                namespace,
+                name,
+                class: class_name.to_owned(),
+            });
+        };
+        let data = secret.data.unwrap_or_default().into_iter();
+        Ok(data
+            .map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()))
+            .collect())
+    }
+
+    /// Tells of a volume that has got its object.
+    pub(super) fn succeeded(&self, unsaved: &Unsaved) {
+        let (plan, draft) = (&unsaved.plan, &unsaved.plan.draft);
+        let message = format!("Successfully provisioned volume {}", draft.name);
+        self.context
+            .events
+            .normal(&*draft.claim, SUCCEEDED, message);
+        let class_name = claim::class_name(&draft.claim).unwrap_or_default();
+        let took = unsaved.since.elapsed();
+        self.metrics
+            .provisioned(class_name, plan.source(), Some(took));
+    }
+
+    /// Tells that a volume has no object yet.
+    pub(super) fn not_saved(&self, unsaved: &Unsaved, why: &str) {
+        let draft = &unsaved.plan.draft;
+        let message = format!("PersistentVolume {} cannot be saved yet: {why}", draft.name);
+        tracing::warn!(claim = %draft.claim.name_any(), "{message}");
+        self.context.events.warning(&*draft.claim, FAILED, message);
+    }
+}
+
+/// A driver's words, which may repeat what it was told in confidence.
+pub(super) fn without(message: &str, secrets: &BTreeMap<String, String>) -> String {
+    let mut message = message.to_owned();
+    for value in secrets.values().filter(|value| value.len() >= 4) {
+        message = message.replace(value.as_str(), "***");
+    }
+    message
+}

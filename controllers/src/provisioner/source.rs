@@ -1,0 +1,305 @@
+//! What a volume is filled from: another claim's volume, or a snapshot.
+
+use hostloop_proto::csi::VolumeContentSource;
+use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
+
+use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+
+use super::claim;
+use super::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
+use crate::quantity;
+
+/// What a claim asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// An empty volume.
+    Nothing,
+    /// What is in a snapshot of the claim's namespace.
+    Snapshot(String),
+    /// What is in the volume of a claim of the same namespace.
+    Claim(String),
+    /// Something another program fills volumes from.
+    Other(String),
+}
+
+/// A source that can't be used, or not yet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SourceProblem {
+    /// It is in another namespace.
+    #[error(
+        "spec.dataSourceRef.namespace is {namespace:?}: sources in other namespaces are not \
+         supported (feature CrossNamespaceVolumeDataSource is off)"
+    )]
+    OtherNamespace {
+        /// Which.
+        namespace: String,
+    },
+    /// It has no name.
+    #[error("spec.dataSource has no name")]
+    NoName,
+    /// It is not there.
+    #[error(
+        "the source of the claim, {what}, does not exist: create it, or correct spec.dataSource"
+    )]
+    Missing {
+        /// What.
+        what: String,
+    },
+    /// It is not as it has to be.
+    #[error("the source of the claim, {what}, cannot be used: {why}")]
+    Unfit {
+        /// What.
+        what: String,
+        /// Why.
+        why: String,
+    },
+    /// The claim is too small for it.
+    #[error(
+        "spec.resources.requests.storage is {requested}, but {what} needs at least {needed}: \
+         make the claim's request larger"
+    )]
+    Small {
+        /// What.
+        what: String,
+        /// The claim's request.
+        requested: String,
+        /// The least.
+        needed: String,
+    },
+    /// The volume is to be seen in another way.
+    #[error("spec.volumeMode is {requested}, but {what} has {has}: {advice}")]
+    Mode {
+        /// What.
+        what: String,
+        /// The claim's mode.
+        requested: String,
+        /// The source's.
+        has: String,
+        /// What the user can do.
+        advice: &'static str,
+    },
+}
+
+impl SourceProblem {
+    fn missing(what: String) -> Self {
+        SourceProblem::Missing { what }
+    }
+
+    fn unfit(what: &str, why: impl Into<String>) -> Self {
+        SourceProblem::Unfit {
+            what: what.to_owned(),
+            why: why.into(),
+        }
+    }
+}
+
+/// What a claim asks for, of the two fields that tell it.
+pub(crate) fn asked(claim: &PersistentVolumeClaim) -> Result<Asked, SourceProblem> {
+    let Some(spec) = &claim.spec else {
+        return Ok(Asked::Nothing);
+    };
+    let (group, kind, name, namespace) = match (&spec.data_source_ref, &spec.data_source) {
+        (Some(one), _) => (&one.api_group, &one.kind, &one.name, one.namespace.as_ref()),
+        (None, Some(one)) => (&one.api_group, &one.kind, &one.name, None),
+        (None, None) => return Ok(Asked::Nothing),
+    };
+    let asked = match (group.as_deref().unwrap_or_default(), kind.as_str()) {
+        ("", "PersistentVolumeClaim") => Asked::Claim(name.clone()),
+        (SNAPSHOT_GROUP, "VolumeSnapshot") => Asked::Snapshot(name.clone()),
+        ("", kind) => return Ok(Asked::Other(kind.to_owned())),
+        (group, kind) => return Ok(Asked::Other(format!("{kind}.{group}"))),
+    };
+    let other =
+        namespace.filter(|other| !other.is_empty() && claim.namespace().as_ref() != Some(other));
+    if let Some(namespace) = other {
+        let namespace = namespace.clone();
+        return Err(SourceProblem::OtherNamespace { namespace });
+    }
+    if name.is_empty() {
+        return Err(SourceProblem::NoName);
+    }
+    Ok(asked)
+}
+
+/// Whether a claim's volume is being made from this: `Asked::Snapshot` or `Asked::Claim`.
+pub(crate) fn waits_for(claim: &PersistentVolumeClaim) -> Option<Asked> {
+    if !claim::is_pending(claim) {
+        return None;
+    }
+    match asked(claim) {
+        Ok(asked @ (Asked::Snapshot(_) | Asked::Claim(_))) => Some(asked),
+        _ => None,
+    }
+}
+
+/// A claim that is to be filled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    /// It.
+    pub(crate) claim: &'a PersistentVolumeClaim,
+    /// Its size.
+    pub(crate) size: i64,
+    /// The driver.
+    pub(crate) driver: &'a str,
+}
+
+impl Target<'_> {
+    fn must_hold(&self, what: &str, needed: i64) -> Result<(), SourceProblem> {
+        if self.size >= needed {
+            return Ok(());
+        }
+        Err(SourceProblem::Small {
+            what: what.to_owned(),
+            requested: quantity::written(self.size),
+            needed: quantity::written(needed),
+        })
+    }
+}
+
+/// A snapshot as a source, if it can be one.
+pub(crate) fn from_snapshot(
+    target: Target<'_>,
+    name: &str,
+    snapshot: Option<&VolumeSnapshot>,
+    content: Option<&VolumeSnapshotContent>,
+    prevent_mode_change: bool,
+) -> Result<VolumeContentSource, SourceProblem> {
+    let namespace = target.claim.namespace().unwrap_or_default();
+    let what = format!("VolumeSnapshot {namespace}/{name}");
+    let unfit = |why: &str| SourceProblem::unfit(&what, why);
+    let snapshot = snapshot.ok_or_else(|| SourceProblem::missing(what.clone()))?;
+    let in_use = snapshot
+        .finalizers()
+        .iter()
+        .any(|one| one == SNAPSHOT_FINALIZER);
+    if snapshot.metadata.deletion_timestamp.is_some() && !in_use {
+        return Err(unfit("it is being deleted"));
+    }
+    let status = snapshot.status.clone().unwrap_or_default();
+    let bound = status
+        .bound_volume_snapshot_content_name
+        .filter(|name| !name.is_empty());
+    let bound = bound.ok_or_else(|| unfit("it is not bound to a VolumeSnapshotContent yet"))?;
+    let content = content.ok_or_else(|| {
+        SourceProblem::missing(format!("VolumeSnapshotContent {bound} of {what}"))
+    })?;
+    let back = &content.spec.volume_snapshot_ref;
+    let is_bound_back = back.uid == snapshot.uid()
+        && back.name.as_deref() == Some(name)
+        && back.namespace.as_ref() == Some(&namespace);
+    if !is_bound_back {
+        return Err(unfit(&format!(
+            "VolumeSnapshotContent {bound} is not bound to it"
+        )));
+    }
+    if content.spec.driver != target.driver {
+        let theirs = &content.spec.driver;
+        let why =
+            format!("it was taken by the driver {theirs}, and the claim's class uses another");
+        return Err(unfit(&why));
+    }
+    if status.ready_to_use != Some(true) {
+        return Err(unfit("it is not ready to use yet (status.readyToUse)"));
+    }
+    let handle = content
+        .status
+        .as_ref()
+        .and_then(|status| status.snapshot_handle.clone());
+    let handle = handle.filter(|handle| !handle.is_empty());
+    let snapshot_id = handle.ok_or_else(|| unfit("its content has no status.snapshotHandle"))?;
+    if let Some(size) = &status.restore_size {
+        let needed = quantity::bytes(size).ok_or_else(|| unfit("status.restoreSize is no size"))?;
+        target.must_hold(&what, needed)?;
+    }
+    let requested = claim::volume_mode(target.claim);
+    let has = content
+        .spec
+        .source_volume_mode
+        .as_deref()
+        .filter(|has| *has != requested);
+    let allowed = content
+        .annotations()
+        .get(ALLOW_MODE_CHANGE)
+        .map(String::as_str)
+        == Some("true");
+    if let Some(has) = has.filter(|_| prevent_mode_change && !allowed) {
+        return Err(SourceProblem::Mode {
+            what,
+            requested: requested.to_owned(),
+            has: has.to_owned(),
+            advice: "use the same mode, or have the VolumeSnapshotContent annotated with \
+                     snapshot.storage.kubernetes.io/allow-volume-mode-change=true",
+        });
+    }
+    let source = SnapshotSource { snapshot_id };
+    Ok(VolumeContentSource {
+        r#type: Some(Type::Snapshot(source)),
+    })
+}
+
+/// Another claim's volume as a source, if it can be one.
+pub(crate) fn from_claim(
+    target: Target<'_>,
+    name: &str,
+    source: Option<&PersistentVolumeClaim>,
+    volume: Option<&PersistentVolume>,
+) -> Result<VolumeContentSource, SourceProblem> {
+    let namespace = target.claim.namespace().unwrap_or_default();
+    let what = format!("PersistentVolumeClaim {namespace}/{name}");
+    let unfit = |why: &str| SourceProblem::unfit(&what, why);
+    let source = source.ok_or_else(|| SourceProblem::missing(what.clone()))?;
+    if source.metadata.deletion_timestamp.is_some() {
+        return Err(unfit("it is being deleted"));
+    }
+    let phase = source
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    if phase != Some("Bound") {
+        return Err(unfit("it is not bound to a volume yet"));
+    }
+    if claim::class_name(source).is_none() || claim::class_name(target.claim).is_none() {
+        return Err(unfit("both claims must name a StorageClass"));
+    }
+    let needed = claim::requested(source)
+        .map_err(|text| unfit(&format!("its spec.resources.requests.storage is {text:?}")))?;
+    target.must_hold(&what, needed)?;
+    let bound = claim::volume_name(source).unwrap_or_default();
+    let missing = || SourceProblem::missing(format!("PersistentVolume {bound} of {what}"));
+    let volume = volume.ok_or_else(missing)?;
+    let spec = volume.spec.as_ref().ok_or_else(missing)?;
+    let csi = spec.csi.as_ref().filter(|csi| csi.driver == target.driver);
+    let csi = csi.ok_or_else(|| unfit("its volume is not of the driver the claim's class uses"))?;
+    let back = spec.claim_ref.as_ref();
+    let is_bound_back = back.is_some_and(|back| {
+        back.uid == source.uid()
+            && back.name.as_deref() == Some(name)
+            && back.namespace.as_ref() == Some(&namespace)
+    });
+    if !is_bound_back {
+        return Err(unfit(&format!(
+            "PersistentVolume {bound} is not bound to it"
+        )));
+    }
+    let requested = claim::volume_mode(target.claim);
+    let has = spec.volume_mode.as_deref().unwrap_or(claim::FILESYSTEM);
+    if has != requested {
+        return Err(SourceProblem::Mode {
+            what,
+            requested: requested.to_owned(),
+            has: has.to_owned(),
+            advice: "a clone must have the mode of its source",
+        });
+    }
+    let source = VolumeSource {
+        volume_id: csi.volume_handle.clone(),
+    };
+    Ok(VolumeContentSource {
+        r#type: Some(Type::Volume(source)),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).expect("an object")
+}
+
+/// An object with parts of it changed: by path, as `/spec/driver`.
+fn changed(mut value: Value, changes: &[(&str, Value)]) -> Value {
+    for (path, new) in changes {
+        let (parent, key) = path.rsplit_once('/').expect("a path");
+        let parent = value.pointer_mut(parent).expect("a parent");
+        parent[key] = new.clone();
+    }
+    value
+}
+
+fn target() -> PersistentVolumeClaim {
+    read(json!({
+        "metadata": {"name": "copy", "namespace": "ns"},
+        "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "2Gi"}}},
+    }))
+}
+
+#[test]
+fn what_is_asked() {
+    let snapshot = |name: &str| Ok(Asked::Snapshot(name.to_owned()));
+    let other = |kind: &str| Ok(Asked::Other(kind.to_owned()));
+    let group = SNAPSHOT_GROUP;
+    for (spec, expected) in [
+        (json!({}), Ok(Asked::Nothing)),
+        (
+            json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "a"}}),
+            Ok(Asked::Claim("a".to_owned())),
+        ),
+        (
+            json!({"dataSource": {"apiGroup": "", "kind": "PersistentVolumeClaim", "name": "a"}}),
+            Ok(Asked::Claim("a".to_owned())),
+        ),
+        (
+            json!({"dataSource": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a"}}),
+            snapshot("a"),
+        ),
+        (
+            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a"},
+                   "dataSource": {"kind": "PersistentVolumeClaim", "name": "b"}}),
+            snapshot("a"),
+        ),
+        (
+            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a",
+                                     "namespace": "ns"}}),
+            snapshot("a"),
+        ),
+        (
+            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a",
+                                     "namespace": "far"}}),
+            Err(SourceProblem::OtherNamespace {
+                namespace: "far".to_owned(),
+            }),
+        ),
+        (
+            json!({"dataSource": {"apiGroup": group, "kind": "VolumeSnapshot", "name": ""}}),
+            Err(SourceProblem::NoName),
+        ),
+        (
+            json!({"dataSourceRef": {"apiGroup": "a.b", "kind": "Image", "name": "a"}}),
+            other("Image.a.b"),
+        ),
+        (
+            json!({"dataSource": {"kind": "VolumeSnapshot", "name": "a"}}),
+            other("VolumeSnapshot"),
+        ),
+    ] {
+        let claim: PersistentVolumeClaim = read(json!({
+            "metadata": {"name": "c", "namespace": "ns"}, "spec": spec,
+        }));
+        assert_eq!(asked(&claim), expected, "{spec}");
+    }
+}
+
+fn snapshot() -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {"name": "snap", "namespace": "ns", "uid": "u"},
+        "spec": {"source": {}},
+        "status": {"boundVolumeSnapshotContentName": "content", "readyToUse": true,
+                   "restoreSize": "1Gi"},
+    })
+}
+
+fn content() -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {"name": "content", "annotations": {}},
+        "spec": {"driver": "d", "deletionPolicy": "Delete", "source": {},
+                 "volumeSnapshotRef": {"name": "snap", "namespace": "ns", "uid": "u"}},
+        "status": {"snapshotHandle": "handle"},
+    })
+}
+
+#[test]
+fn snapshots() {
+    type Changes<'a> = Vec<(&'a str, Value)>;
+    let time = json!("2026-01-01T00:00:00Z");
+    let block = || ("/spec/sourceVolumeMode", json!("Block"));
+    let allow = json!({ALLOW_MODE_CHANGE: "true"});
+    let cases: Vec<(Changes<'_>, Changes<'_>, Option<&str>)> = vec![
+        (vec![], vec![], None),
+        (vec![("/status/restoreSize", json!("2Gi"))], vec![], None),
+        (
+            vec![("/status/restoreSize", json!("3Gi"))],
+            vec![],
+            Some("storage is 2Gi, but"),
+        ),
+        (vec![("/status/restoreSize", json!(null))], vec![], None),
+        (
+            vec![("/status/readyToUse", json!(false))],
+            vec![],
+            Some("not ready to use"),
+        ),
+        (
+            vec![("/status", json!(null))],
+            vec![],
+            Some("not bound to a VolumeSnapshotContent"),
+        ),
+        (
+            vec![("/metadata/deletionTimestamp", time.clone())],
+            vec![],
+            Some("being deleted"),
+        ),
+        (
+            vec![
+                ("/metadata/deletionTimestamp", time),
+                ("/metadata/finalizers", json!([SNAPSHOT_FINALIZER])),
+            ],
+            vec![],
+            None,
+        ),
+        (
+            vec![],
+            vec![("/spec/driver", json!("e"))],
+            Some("taken by the driver e"),
+        ),
+        (
+            vec![],
+            vec![("/spec/volumeSnapshotRef/uid", json!("v"))],
+            Some("content is not bound to it"),
+        ),
+        (
+            vec![],
+            vec![("/status", json!(null))],
+            Some("no status.snapshotHandle"),
+        ),
+        (vec![], vec![block()], Some("allow-volume-mode-change=true")),
+        (
+            vec![],
+            vec![block(), ("/metadata/annotations", allow)],
+            None,
+        ),
+        (
+            vec![],
+            vec![("/spec/sourceVolumeMode", json!("Filesystem"))],
+            None,
+        ),
+    ];
+    let claim = target();
+    let target = Target {
+        claim: &claim,
+        size: 2 << 30,
+        driver: "d",
+    };
+    for (of_snapshot, of_content, expected) in cases {
+        let one: VolumeSnapshot = read(changed(snapshot(), &of_snapshot));
+        let two: VolumeSnapshotContent = read(changed(content(), &of_content));
+        let made = from_snapshot(target, "snap", Some(&one), Some(&two), true);
+        let what = format!("{of_snapshot:?} {of_content:?}: {made:?}");
+        match (made, expected) {
+            (Ok(source), None) => {
+                let id = SnapshotSource {
+                    snapshot_id: "handle".to_owned(),
+                };
+                assert_eq!(source.r#type, Some(Type::Snapshot(id)));
+            }
+            (Err(problem), Some(part)) => assert!(problem.to_string().contains(part), "{what}"),
+            _ => panic!("{what}"),
+        }
+    }
+    let (one, two) = (read(snapshot()), read(changed(content(), &[block()])));
+    assert!(from_snapshot(target, "snap", Some(&one), Some(&two), false).is_ok());
+    let missing = from_snapshot(target, "snap", None, None, true).expect_err("missing");
+    assert!(
+        missing
+            .to_string()
+            .contains("VolumeSnapshot ns/snap, does not exist")
+    );
+    let missing = from_snapshot(target, "snap", Some(&one), None, true).expect_err("missing");
+    assert!(
+        missing
+            .to_string()
+            .contains("VolumeSnapshotContent content of")
+    );
+}
+
+fn source_claim() -> Value {
+    json!({
+        "metadata": {"name": "origin", "namespace": "ns", "uid": "u"},
+        "spec": {"storageClassName": "slow", "volumeName": "pv",
+                 "resources": {"requests": {"storage": "2Gi"}}},
+        "status": {"phase": "Bound"},
+    })
+}
+
+fn source_volume() -> Value {
+    json!({
+        "metadata": {"name": "pv"},
+        "spec": {"csi": {"driver": "d", "volumeHandle": "handle"},
+                 "claimRef": {"name": "origin", "namespace": "ns", "uid": "u"}},
+    })
+}
+
+#[test]
+fn claims() {
+    type Changes<'a> = Vec<(&'a str, Value)>;
+    let time = json!("2026-01-01T00:00:00Z");
+    let cases: Vec<(Changes<'_>, Changes<'_>, Option<&str>)> = vec![
+        (vec![], vec![], None),
+        (
+            vec![("/status/phase", json!("Pending"))],
+            vec![],
+            Some("not bound to a volume yet"),
+        ),
+        (
+            vec![("/status/phase", json!("Lost"))],
+            vec![],
+            Some("not bound to a volume yet"),
+        ),
+        (
+            vec![("/metadata/deletionTimestamp", time)],
+            vec![],
+            Some("being deleted"),
+        ),
+        (
+            vec![("/spec/storageClassName", json!(""))],
+            vec![],
+            Some("must name a StorageClass"),
+        ),
+        (
+            vec![("/spec/resources/requests/storage", json!("3Gi"))],
+            vec![],
+            Some("needs at least 3Gi"),
+        ),
+        (
+            vec![],
+            vec![("/spec/csi", json!(null))],
+            Some("not of the driver"),
+        ),
+        (
+            vec![],
+            vec![("/spec/csi/driver", json!("e"))],
+            Some("not of the driver"),
+        ),
+        (
+            vec![],
+            vec![("/spec/claimRef/uid", json!("v"))],
+            Some("pv is not bound to it"),
+        ),
+        (
+            vec![],
+            vec![("/spec/claimRef", json!(null))],
+            Some("pv is not bound to it"),
+        ),
+        (
+            vec![],
+            vec![("/spec/volumeMode", json!("Block"))],
+            Some("the mode of its source"),
+        ),
+    ];
+    let claim = target();
+    let target = Target {
+        claim: &claim,
+        size: 2 << 30,
+        driver: "d",
+    };
+    for (of_claim, of_volume, expected) in cases {
+        let one: PersistentVolumeClaim = read(changed(source_claim(), &of_claim));
+        let two: PersistentVolume = read(changed(source_volume(), &of_volume));
+        let made = from_claim(target, "origin", Some(&one), Some(&two));
+        let what = format!("{of_claim:?} {of_volume:?}: {made:?}");
+        match (made, expected) {
+            (Ok(source), None) => {
+                let id = VolumeSource {
+                    volume_id: "handle".to_owned(),
+                };
+                assert_eq!(source.r#type, Some(Type::Volume(id)));
+            }
+            (Err(problem), Some(part)) => assert!(problem.to_string().contains(part), "{what}"),
+            _ => panic!("{what}"),
+        }
+    }
+    let one = read(source_claim());
+    let missing = from_claim(target, "origin", Some(&one), None).expect_err("missing");
+    assert!(
+        missing.to_string().contains("PersistentVolume pv of"),
+        "{missing}"
+    );
+    let missing = from_claim(target, "origin", None, None).expect_err("missing");
+    assert!(
+        missing
+            .to_string()
+            .contains("PersistentVolumeClaim ns/origin, does not exist")
+    );
+}

@@ -1,0 +1,101 @@
+//! Deleting volumes.
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+
+use super::super::names::VOLUME_FINALIZER;
+use super::*;
+
+fn released(affinity: Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {"name": "pvc-u-1", "uid": "p", "resourceVersion": "1",
+                     "finalizers": ["kubernetes.io/pv-protection", VOLUME_FINALIZER]},
+        "spec": {"persistentVolumeReclaimPolicy": "Delete", "nodeAffinity": affinity,
+                 "csi": {"driver": "d", "volumeHandle": "handle"}},
+        "status": {"phase": "Released"},
+    })
+}
+
+impl Rig {
+    fn release(&self, value: &Value) {
+        let volume: PersistentVolume = read(value);
+        self.at_work.context.caches.volumes().wrote(volume);
+        let objects = &mut self.world.state().objects;
+        objects.insert(PV.to_owned(), value.clone());
+    }
+
+    async fn delete(&self) -> Outcome {
+        self.at_work.volume("pvc-u-1").await
+    }
+}
+
+#[tokio::test]
+async fn deletion_goes_in_order() {
+    let mut rig = central();
+    rig.release(&released(Value::Null));
+    let busy = Status::failed_precondition("busy");
+    rig.world.state().deletions.push_back(busy);
+    assert_eq!(rig.delete().await, Outcome::Failed);
+    assert_eq!(rig.reasons(), ["VolumeFailedDelete"]);
+    rig.world.log();
+    assert_eq!(rig.delete().await, Outcome::Done);
+    let verbs: Vec<_> = ["GET", "DELETE", "PATCH"]
+        .map(|verb| format!("{verb} {PV}"))
+        .into();
+    let expected = [&*verbs[0], "DeleteVolume handle", &verbs[1], &verbs[2]];
+    assert_eq!(rig.world.log(), expected);
+    let finalizers = rig.world.state().objects[PV]["metadata"]["finalizers"].clone();
+    assert_eq!(finalizers, json!(["kubernetes.io/pv-protection"]));
+}
+
+#[tokio::test]
+async fn what_the_server_says_decides() {
+    let rig = central();
+    rig.release(&released(Value::Null));
+    let path = PV.to_owned();
+    rig.world.state().objects.entry(path).and_modify(|volume| {
+        volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    });
+    assert_eq!(rig.delete().await, Outcome::Done);
+    assert_eq!(rig.world.log(), [format!("GET {PV}")]);
+}
+
+#[tokio::test]
+async fn an_attached_volume_is_not_deleted() {
+    let mut rig = central();
+    rig.release(&released(Value::Null));
+    let attachment = json!({"metadata": {"name": "a"}, "spec": {
+        "attacher": "d", "nodeName": "n3", "source": {"persistentVolumeName": "pvc-u-1"}}});
+    let caches = rig.at_work.context.caches.clone();
+    caches.attachments().wrote(read(&attachment));
+    assert_eq!(rig.delete().await, Outcome::Failed);
+    assert!(rig.last_message().contains("still attached to node n3"));
+    assert_eq!(rig.world.log(), [format!("GET {PV}")]);
+}
+
+#[tokio::test]
+async fn nodes_delete_only_their_own() {
+    let at = |zone: &str| {
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "zone", "operator": "In", "values": [zone]}]}]}})
+    };
+    for (affinity, known, deleted) in [
+        (at("n1"), false, true),
+        (at("n2"), true, false),
+        (Value::Null, true, true),
+        (Value::Null, false, false),
+    ] {
+        let scope = Scope::Node {
+            name: "n1".to_owned(),
+            segments: [("zone".to_owned(), "n1".to_owned())].into(),
+        };
+        let rig = rig(scope, true);
+        rig.release(&released(affinity));
+        if known {
+            rig.world.state().known.push("handle".to_owned());
+        }
+        assert_eq!(rig.delete().await, Outcome::Done);
+        let found = rig.world.log().contains(&"DeleteVolume handle".to_owned());
+        assert_eq!(found, deleted);
+    }
+}

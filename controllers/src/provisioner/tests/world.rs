@@ -1,0 +1,247 @@
+//! An API server and a driver that write down what is asked of them, in one list.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::controller_server::{Controller, ControllerServer};
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tonic::transport::Server;
+use tonic::{Code, Status, async_trait};
+
+use crate::runtime::csi::Csi;
+
+/// What is asked, and what is answered.
+#[derive(Default)]
+pub(super) struct State {
+    /// `POST persistentvolumes/pvc-1`, `CreateVolume pvc-1`, …
+    pub(super) log: Vec<String>,
+    /// Bodies of writes, in order.
+    pub(super) bodies: Vec<Value>,
+    /// Objects by path, as `persistentvolumes/pvc-1` or `ns/persistentvolumeclaims/data`.
+    pub(super) objects: BTreeMap<String, Value>,
+    /// Codes the next writes fail with; 0 is none.
+    pub(super) write_failures: VecDeque<u16>,
+    /// What the next CreateVolume calls answer; nothing is a good volume.
+    pub(super) creations: VecDeque<Result<csi::Volume, Status>>,
+    /// The requests of CreateVolume calls.
+    pub(super) created: Vec<csi::CreateVolumeRequest>,
+    /// What the next DeleteVolume calls answer; nothing is success.
+    pub(super) deletions: VecDeque<Status>,
+    /// Volumes ControllerGetVolume knows.
+    pub(super) known: Vec<String>,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct World(Arc<Mutex<State>>);
+
+impl World {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("nobody panicked")
+    }
+
+    /// What was asked since the last time.
+    pub(super) fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().log)
+    }
+
+    pub(super) fn client(&self) -> Client {
+        let world = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let world = world.clone();
+            async move { Ok::<_, Infallible>(world.answer(request).await) }
+        });
+        Client::new(service, "default")
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let method = request.method().as_str().to_owned();
+        let path = short(request.uri().path());
+        let body = request.into_body().collect_bytes().await.expect("a body");
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let (code, answer) = self.state().answer(&method, path, body);
+        let bytes = serde_json::to_vec(&answer).expect("JSON");
+        Response::builder()
+            .status(code)
+            .body(Body::from(bytes))
+            .expect("a response")
+    }
+
+    /// The driver, at the other end of pipes in memory.
+    pub(super) fn csi(&self) -> Csi {
+        let (sender, receiver) = mpsc::unbounded_channel::<DuplexStream>();
+        let connections = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
+        let server = ControllerServer::new(self.clone());
+        tokio::spawn(async move {
+            Server::builder()
+                .add_service(server)
+                .serve_with_incoming(connections.map(Ok::<_, io::Error>))
+                .await
+        });
+        Csi::over(move || {
+            let (near, far) = tokio::io::duplex(1 << 16);
+            let sent = sender.send(far);
+            async move { sent.map(|()| near).map_err(io::Error::other) }
+        })
+    }
+}
+
+/// A path without what all have: `ns/kind/name`.
+fn short(path: &str) -> String {
+    let parts: Vec<_> = path.trim_matches('/').split('/').collect();
+    let skip = if parts[0] == "api" { 2 } else { 3 };
+    let rest = &parts[skip..];
+    match rest {
+        ["namespaces", namespace, rest @ ..] => format!("{namespace}/{}", rest.join("/")),
+        rest => rest.join("/"),
+    }
+}
+
+fn status(code: u16, reason: &str) -> (u16, Value) {
+    let answer = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "code": code, "reason": reason, "message": reason,
+    });
+    (code, answer)
+}
+
+impl State {
+    fn answer(&mut self, method: &str, mut path: String, body: Value) -> (u16, Value) {
+        if method == "POST" {
+            let name = body["metadata"]["name"].as_str().unwrap_or_default();
+            path = format!("{path}/{name}");
+        }
+        self.log.push(format!("{method} {path}"));
+        let known = self.objects.get(&path).cloned();
+        if method == "GET" {
+            return known.map_or(status(404, "NotFound"), |object| (200, object));
+        }
+        self.bodies.push(body.clone());
+        match self.write_failures.pop_front() {
+            None | Some(0) => {}
+            Some(code) => return status(code, "as scripted"),
+        }
+        match (method, known) {
+            ("POST", Some(_)) => status(409, "AlreadyExists"),
+            ("POST", None) => {
+                self.objects.insert(path, body.clone());
+                (201, body)
+            }
+            (_, None) => status(404, "NotFound"),
+            ("DELETE", Some(mut object)) => {
+                object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                self.objects.insert(path, object.clone());
+                (200, object)
+            }
+            (_, Some(mut object)) => {
+                if body.is_array() {
+                    let patch: json_patch::Patch = serde_json::from_value(body).expect("a patch");
+                    if json_patch::patch(&mut object, &patch).is_err() {
+                        return status(
+                            422,
+                            "the server rejected our request due to an error in our request",
+                        );
+                    }
+                } else {
+                    let told = &body["metadata"]["resourceVersion"];
+                    if !told.is_null() && *told != object["metadata"]["resourceVersion"] {
+                        return status(409, "Conflict");
+                    }
+                    json_patch::merge(&mut object, &body);
+                }
+                self.objects.insert(path, object.clone());
+                (200, object)
+            }
+        }
+    }
+}
+
+macro_rules! driver {
+    ($($method:ident($request:ident) -> $response:ident;)+) => {
+        #[async_trait]
+        impl Controller for World {
+            async fn create_volume(
+                &self,
+                request: tonic::Request<csi::CreateVolumeRequest>,
+            ) -> Result<tonic::Response<csi::CreateVolumeResponse>, Status> {
+                let request = request.into_inner();
+                let mut state = self.state();
+                state.log.push(format!("CreateVolume {}", request.name));
+                state.created.push(request.clone());
+                let volume = match state.creations.pop_front() {
+                    Some(scripted) => scripted?,
+                    None => csi::Volume {
+                        volume_id: "handle".to_owned(),
+                        content_source: request.volume_content_source,
+                        ..csi::Volume::default()
+                    },
+                };
+                let volume = Some(volume);
+                Ok(tonic::Response::new(csi::CreateVolumeResponse { volume }))
+            }
+
+            async fn delete_volume(
+                &self,
+                request: tonic::Request<csi::DeleteVolumeRequest>,
+            ) -> Result<tonic::Response<csi::DeleteVolumeResponse>, Status> {
+                let mut state = self.state();
+                let id = request.into_inner().volume_id;
+                state.log.push(format!("DeleteVolume {id}"));
+                match state.deletions.pop_front() {
+                    Some(status) => Err(status),
+                    None => Ok(tonic::Response::new(csi::DeleteVolumeResponse {})),
+                }
+            }
+
+            async fn controller_get_volume(
+                &self,
+                request: tonic::Request<csi::ControllerGetVolumeRequest>,
+            ) -> Result<tonic::Response<csi::ControllerGetVolumeResponse>, Status> {
+                let id = request.into_inner().volume_id;
+                match self.state().known.contains(&id) {
+                    true => Ok(tonic::Response::new(csi::ControllerGetVolumeResponse::default())),
+                    false => Err(Status::new(Code::NotFound, "not here")),
+                }
+            }
+
+            $(
+                async fn $method(
+                    &self,
+                    _: tonic::Request<csi::$request>,
+                ) -> Result<tonic::Response<csi::$response>, Status> {
+                    Err(Status::unimplemented(stringify!($method)))
+                }
+            )+
+        }
+    };
+}
+
+driver! {
+    controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse;
+    controller_unpublish_volume(ControllerUnpublishVolumeRequest)
+        -> ControllerUnpublishVolumeResponse;
+    validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
+        -> ValidateVolumeCapabilitiesResponse;
+    list_volumes(ListVolumesRequest) -> ListVolumesResponse;
+    controller_list_volume_health(ControllerListVolumeHealthRequest)
+        -> ControllerListVolumeHealthResponse;
+    controller_get_volume_health(ControllerGetVolumeHealthRequest)
+        -> ControllerGetVolumeHealthResponse;
+    get_capacity(GetCapacityRequest) -> GetCapacityResponse;
+    controller_get_capabilities(ControllerGetCapabilitiesRequest)
+        -> ControllerGetCapabilitiesResponse;
+    create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse;
+    delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse;
+    list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse;
+    get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse;
+    controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse;
+    controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
+}

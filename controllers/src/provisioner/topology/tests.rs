@@ -1,0 +1,286 @@
+use k8s_openapi::api::core::v1::TopologySelectorLabelRequirement;
+
+use super::*;
+
+fn place(node: &str, labels: &str) -> Place {
+    let labels = segment(labels);
+    let keys = labels.keys().cloned().collect();
+    Place {
+        node: node.to_owned(),
+        labels,
+        keys,
+    }
+}
+
+fn segment(text: &str) -> Segment {
+    text.split_whitespace()
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// `zone=a|b rack=1` as a term of `allowedTopologies`.
+fn term(text: &str) -> TopologySelectorTerm {
+    let expressions = text.split_whitespace().filter_map(|pair| {
+        let (key, values) = pair.split_once('=')?;
+        Some(TopologySelectorLabelRequirement {
+            key: key.to_owned(),
+            values: values.split('|').map(str::to_owned).collect(),
+        })
+    });
+    TopologySelectorTerm {
+        match_label_expressions: Some(expressions.collect()),
+    }
+}
+
+fn list(topologies: &[Topology]) -> Vec<String> {
+    let one = |topology: &Topology| shown(&topology.segments).replace(", ", " ");
+    topologies.iter().map(one).collect()
+}
+
+#[test]
+fn requirements() {
+    type Expected<'a> = Result<Option<(&'a [&'a str], &'a [&'a str])>, &'a str>;
+    struct Case<'a> {
+        what: &'a str,
+        allowed: &'a [&'a str],
+        selected: Option<&'a str>,
+        strict: bool,
+        immediate: bool,
+        expected: Expected<'a>,
+    }
+    let places = [
+        place("n1", "zone=a rack=1"),
+        place("n2", "zone=a rack=2"),
+        place("n3", "zone=b rack=1"),
+        place("n4", "zone=b rack=1"),
+        place("other", "site=x"),
+        place("bare", ""),
+        Place {
+            keys: BTreeSet::from(["zone".to_owned()]),
+            ..place("unlabelled", "")
+        },
+    ];
+    let cases = [
+        Case {
+            what: "strict: the selected node alone",
+            allowed: &[],
+            selected: Some("n3"),
+            strict: true,
+            immediate: true,
+            expected: Ok(Some((&["rack=1 zone=b"], &["rack=1 zone=b"]))),
+        },
+        Case {
+            what: "strict, allowed",
+            allowed: &["zone=a|b"],
+            selected: Some("n3"),
+            strict: true,
+            immediate: true,
+            expected: Ok(Some((&["rack=1 zone=b"], &["rack=1 zone=b"]))),
+        },
+        Case {
+            what: "strict, not allowed",
+            allowed: &["zone=a"],
+            selected: Some("n3"),
+            strict: true,
+            immediate: true,
+            expected: Err("(rack=1, zone=b) is not in allowedTopologies"),
+        },
+        Case {
+            what: "delayed: all places that have the node's keys, the node's first",
+            allowed: &[],
+            selected: Some("n3"),
+            strict: false,
+            immediate: true,
+            expected: Ok(Some((
+                &["rack=1 zone=a", "rack=1 zone=b", "rack=2 zone=a"],
+                &["rack=1 zone=b", "rack=2 zone=a", "rack=1 zone=a"],
+            ))),
+        },
+        Case {
+            what: "delayed with allowedTopologies",
+            allowed: &["zone=a|b", "zone=c rack=1|2"],
+            selected: Some("n3"),
+            strict: false,
+            immediate: true,
+            expected: Ok(Some((
+                &["zone=a", "zone=b", "rack=1 zone=c", "rack=2 zone=c"],
+                &["zone=b", "rack=1 zone=c", "rack=2 zone=c", "zone=a"],
+            ))),
+        },
+        Case {
+            what: "delayed, not allowed",
+            allowed: &["zone=c"],
+            selected: Some("n3"),
+            strict: false,
+            immediate: true,
+            expected: Err("is not in allowedTopologies of the StorageClass (zone=c)"),
+        },
+        Case {
+            what: "a node that is gone",
+            allowed: &[],
+            selected: Some("n9"),
+            strict: false,
+            immediate: true,
+            expected: Err("n9 does not exist"),
+        },
+        Case {
+            what: "a node without the driver",
+            allowed: &[],
+            selected: Some("bare"),
+            strict: true,
+            immediate: true,
+            expected: Err("no topology keys on node bare"),
+        },
+        Case {
+            what: "a node whose labels are gone",
+            allowed: &[],
+            selected: Some("unlabelled"),
+            strict: true,
+            immediate: true,
+            expected: Err("registered: zone"),
+        },
+        Case {
+            what: "immediate: every node's place, whatever its keys",
+            allowed: &[],
+            selected: None,
+            strict: false,
+            immediate: true,
+            expected: Ok(Some((
+                &["site=x", "rack=1 zone=a", "rack=1 zone=b", "rack=2 zone=a"],
+                &[],
+            ))),
+        },
+        Case {
+            what: "immediate, but places are not to be told",
+            allowed: &[],
+            selected: None,
+            strict: false,
+            immediate: false,
+            expected: Ok(None),
+        },
+        Case {
+            what: "immediate, not to be told, but the class limits them",
+            allowed: &["zone=b"],
+            selected: None,
+            strict: true,
+            immediate: false,
+            expected: Ok(Some((&["zone=b"], &["zone=b"]))),
+        },
+    ];
+    for case in cases {
+        let allowed: Vec<_> = case.allowed.iter().map(|text| term(text)).collect();
+        let made = requirement(Ask {
+            claim: "claim",
+            allowed: &allowed,
+            selected: case.selected,
+            strict: case.strict,
+            immediate: case.immediate,
+            places: &places,
+        });
+        let what = case.what;
+        match (made, case.expected) {
+            (Ok(made), Ok(expected)) => {
+                assert_eq!(made.is_some(), expected.is_some(), "{what}");
+                let Some((made, (requisite, preferred))) = made.zip(expected) else {
+                    continue;
+                };
+                assert_eq!(list(&made.requisite), requisite, "{what}");
+                if !preferred.is_empty() {
+                    assert_eq!(list(&made.preferred), preferred, "{what}");
+                }
+            }
+            (Err(problem), Err(part)) => {
+                let text = problem.to_string();
+                assert!(text.contains(part), "{what}: {text}");
+            }
+            (made, _) => panic!("{what}: {made:?}"),
+        }
+    }
+}
+
+#[test]
+fn no_nodes_no_requirement() {
+    let made = requirement(Ask {
+        claim: "claim",
+        allowed: &[],
+        selected: None,
+        strict: false,
+        immediate: true,
+        places: &[],
+    });
+    assert_eq!(made, Ok(None));
+}
+
+#[test]
+fn hashes_as_published() {
+    for (text, hash) in [
+        ("", 0x811c_9dc5),
+        ("a", 0x050c_5d7e),
+        ("foobar", 0x31f0_b262),
+    ] {
+        assert_eq!(fnv(text), hash, "{text:?}");
+    }
+}
+
+#[test]
+fn replicas_are_spread() {
+    let web = fnv("web");
+    for (claim, number) in [
+        ("data-web-0", web),
+        ("data-web-3", web + 3),
+        ("log-web-3", web + 3),
+        ("web-3", web + 3),
+        ("a-b-web-3", web + 3),
+        ("web", web),
+        ("web-x", fnv("web-x")),
+        ("web-+1", fnv("web-+1")),
+        ("web-", fnv("web-")),
+        ("web-99999999999", fnv("web-99999999999")),
+    ] {
+        assert_eq!(spread(claim), number, "{claim}");
+    }
+    let places = ["a", "b", "c"].map(|zone| place(zone, &format!("zone={zone}")));
+    let firsts: BTreeSet<_> = (0..3)
+        .map(|ordinal| {
+            let made = requirement(Ask {
+                claim: &format!("data-web-{ordinal}"),
+                allowed: &[],
+                selected: None,
+                strict: false,
+                immediate: true,
+                places: &places,
+            });
+            let made = made.expect("places").expect("a requirement");
+            list(&made.preferred)[0].clone()
+        })
+        .collect();
+    assert_eq!(firsts.len(), 3);
+}
+
+#[test]
+fn affinities() {
+    assert_eq!(affinity(&[]), None);
+    assert_eq!(affinity(&[Topology::default()]), None);
+    let two = [
+        topology(segment("zone=a rack=1")),
+        topology(segment("zone=b")),
+    ];
+    let made = affinity(&two)
+        .and_then(|made| made.required)
+        .expect("terms");
+    let shown: Vec<_> = made
+        .node_selector_terms
+        .iter()
+        .flat_map(|term| term.match_expressions.iter().flatten())
+        .map(|one| (one.key.as_str(), one.operator.as_str(), one.values.clone()))
+        .collect();
+    let value = |value: &str| Some(vec![value.to_owned()]);
+    let expected = [
+        ("rack", "In", value("1")),
+        ("zone", "In", value("a")),
+        ("zone", "In", value("b")),
+    ];
+    assert_eq!(shown, expected);
+    assert_eq!(made.node_selector_terms.len(), 2);
+}

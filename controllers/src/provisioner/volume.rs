@@ -1,0 +1,172 @@
+//! What the driver made: whether it is what was asked for, and its object.
+
+use std::collections::BTreeMap;
+
+use hostloop_proto::csi::{CreateVolumeResponse, Volume};
+use k8s_openapi::api::core::v1::{
+    CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeSpec,
+    SecretReference,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+
+use super::access::Shape;
+use super::claim;
+use super::names::{
+    DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, IDENTITY, MODIFY_SECRET_NAME,
+    MODIFY_SECRET_NAMESPACE, PROVISIONED_BY, VOLUME_FINALIZER,
+};
+use super::plan::{Plan, Settings};
+use super::topology;
+use crate::quantity;
+
+/// An answer that can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unusable {
+    /// The volume, if it has an ID.
+    pub(crate) volume_id: Option<String>,
+    /// What is wrong, as the end of a sentence about the driver.
+    pub(crate) what: String,
+}
+
+/// The volume of an answer, with its size filled in.
+pub(crate) fn check(plan: &Plan, answer: CreateVolumeResponse) -> Result<Volume, Unusable> {
+    let Some(mut volume) = answer.volume.filter(|volume| !volume.volume_id.is_empty()) else {
+        return Err(Unusable {
+            volume_id: None,
+            what: "answered CreateVolume without a volume ID".to_owned(),
+        });
+    };
+    let unusable = |volume: &Volume, what| {
+        Err(Unusable {
+            volume_id: Some(volume.volume_id.clone()),
+            what,
+        })
+    };
+    if volume.capacity_bytes == 0 {
+        volume.capacity_bytes = plan.draft.size;
+    }
+    if volume.capacity_bytes < plan.draft.size {
+        let (made, asked) = (volume.capacity_bytes, plan.draft.size);
+        let what = format!("made a volume of {made} bytes where {asked} were asked for");
+        return unusable(&volume, what);
+    }
+    if plan.request.volume_content_source.is_some() && volume.content_source.is_none() {
+        let what = "made a volume without its source, although it says it can use sources";
+        return unusable(&volume, what.to_owned());
+    }
+    Ok(volume)
+}
+
+/// What this process is known by in volumes' attributes.
+pub(crate) fn identity(driver: &str, node: Option<&str>, millis: u128, random: u64) -> String {
+    let node = node.map(|node| format!("-{node}")).unwrap_or_default();
+    format!("{millis}-{}-{driver}{node}", random % 10_000)
+}
+
+/// The object of a volume.
+pub(crate) fn object(
+    plan: &Plan,
+    volume: &Volume,
+    driver: &str,
+    identity: &str,
+    settings: &Settings,
+) -> PersistentVolume {
+    let (draft, class) = (&plan.draft, &plan.draft.class);
+    let claim_spec = draft.claim.spec.clone().unwrap_or_default();
+    let size = Quantity(quantity::written(volume.capacity_bytes));
+    let policy = class.reclaim_policy.as_deref().unwrap_or("Delete");
+    let spec = PersistentVolumeSpec {
+        access_modes: claim_spec.access_modes.clone(),
+        mount_options: class.mount_options.clone(),
+        capacity: Some(BTreeMap::from([("storage".to_owned(), size)])),
+        claim_ref: Some(claim_ref(plan)),
+        storage_class_name: claim::class_name(&draft.claim).map(str::to_owned),
+        persistent_volume_reclaim_policy: Some(policy.to_owned()),
+        volume_mode: Some(claim::volume_mode(&draft.claim).to_owned()),
+        node_affinity: topology::affinity(&volume.accessible_topology),
+        csi: Some(csi(plan, volume, driver, identity, settings)),
+        volume_attributes_class_name: claim::attributes_class(&draft.claim).map(str::to_owned),
+        ..PersistentVolumeSpec::default()
+    };
+    let metadata = ObjectMeta {
+        name: Some(draft.name.clone()),
+        annotations: Some(annotations(plan, driver)),
+        finalizers: Some(vec![VOLUME_FINALIZER.to_owned()]),
+        ..ObjectMeta::default()
+    };
+    PersistentVolume {
+        metadata,
+        spec: Some(spec),
+        status: None,
+    }
+}
+
+fn claim_ref(plan: &Plan) -> ObjectReference {
+    let claim = &plan.draft.claim;
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("PersistentVolumeClaim".to_owned()),
+        namespace: claim.namespace(),
+        name: Some(claim.name_any()),
+        uid: claim.uid(),
+        resource_version: claim.resource_version(),
+        ..ObjectReference::default()
+    }
+}
+
+/// The deletion secret is always told, even that there is none: the class may be another by then.
+fn annotations(plan: &Plan, driver: &str) -> BTreeMap<String, String> {
+    let mut annotations = BTreeMap::from([(PROVISIONED_BY.to_owned(), driver.to_owned())]);
+    let deletion = plan.secrets.provisioner.clone().unwrap_or_default();
+    let mut put = |names: (&str, &str), secret: SecretReference| {
+        annotations.insert(names.0.to_owned(), secret.name.unwrap_or_default());
+        annotations.insert(names.1.to_owned(), secret.namespace.unwrap_or_default());
+    };
+    put((DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE), deletion);
+    if let Some(modify) = plan.secrets.controller_modify.clone() {
+        put((MODIFY_SECRET_NAME, MODIFY_SECRET_NAMESPACE), modify);
+    }
+    annotations
+}
+
+fn csi(
+    plan: &Plan,
+    volume: &Volume,
+    driver: &str,
+    identity: &str,
+    settings: &Settings,
+) -> CSIPersistentVolumeSource {
+    let mut attributes = BTreeMap::from([(IDENTITY.to_owned(), identity.to_owned())]);
+    attributes.extend(volume.volume_context.clone());
+    let claim_spec = plan.draft.claim.spec.as_ref();
+    let modes = claim_spec.and_then(|spec| spec.access_modes.as_deref());
+    let only_reads = modes.is_some_and(|modes| matches!(modes, [one] if one == "ReadOnlyMany"));
+    let fs_type = match &plan.draft.shape {
+        Shape::Filesystem { fs_type, .. } => Some(fs_type.clone()),
+        Shape::Block => None,
+    };
+    let secrets = plan.secrets.clone();
+    CSIPersistentVolumeSource {
+        driver: driver.to_owned(),
+        volume_handle: volume.volume_id.clone(),
+        fs_type: fs_type.filter(|fs_type| !fs_type.is_empty()),
+        read_only: (settings.publish_read_only && only_reads).then_some(true),
+        volume_attributes: Some(attributes),
+        controller_publish_secret_ref: secrets.controller_publish,
+        node_stage_secret_ref: secrets.node_stage,
+        node_publish_secret_ref: secrets.node_publish,
+        controller_expand_secret_ref: secrets.controller_expand,
+        node_expand_secret_ref: secrets.node_expand,
+    }
+}
+
+/// Whether an object is of this volume.
+pub(crate) fn is_of(object: &PersistentVolume, driver: &str, volume_id: &str) -> bool {
+    let csi = object.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    csi.is_some_and(|csi| csi.driver == driver && csi.volume_handle == volume_id)
+}
+
+#[cfg(test)]
+mod tests;

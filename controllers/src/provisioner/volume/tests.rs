@@ -1,0 +1,183 @@
+use hostloop_proto::csi::{Topology, VolumeContentSource};
+use serde_json::{Value, json};
+
+use super::super::plan::Found;
+use super::super::plan::tests::{planned, settings};
+use super::*;
+
+fn plan(claim: &[(&str, Value)], class: &[(&str, Value)]) -> Plan {
+    planned(claim, class, Found::default(), &settings()).expect("a plan")
+}
+
+fn made() -> Volume {
+    Volume {
+        volume_id: "handle".to_owned(),
+        capacity_bytes: 2 << 30,
+        volume_context: [("kept".to_owned(), "in".to_owned())].into(),
+        content_source: None,
+        accessible_topology: vec![Topology {
+            segments: [("zone".to_owned(), "a".to_owned())].into(),
+        }],
+    }
+}
+
+#[tokio::test]
+async fn answers() {
+    let answer = |change: fn(&mut Volume)| {
+        let mut volume = made();
+        change(&mut volume);
+        CreateVolumeResponse {
+            volume: Some(volume),
+        }
+    };
+    let plain = plan(&[], &[]);
+    let size = |plan: &Plan, answer| check(plan, answer).map(|volume| volume.capacity_bytes);
+    assert_eq!(size(&plain, answer(|_| {})), Ok(2 << 30));
+    assert_eq!(
+        size(&plain, answer(|one| one.capacity_bytes = 0)),
+        Ok(1 << 30)
+    );
+    let small = size(&plain, answer(|one| one.capacity_bytes = 5)).expect_err("too small");
+    assert_eq!(small.volume_id.as_deref(), Some("handle"));
+    assert!(
+        small.what.contains("5 bytes where 1073741824"),
+        "{}",
+        small.what
+    );
+    let unnamed = size(&plain, answer(|one| one.volume_id.clear())).expect_err("no ID");
+    assert_eq!(unnamed.volume_id, None);
+    assert!(check(&plain, CreateVolumeResponse::default()).is_err());
+    let mut filled = plain.clone();
+    filled.request.volume_content_source = Some(VolumeContentSource::default());
+    let empty = size(&filled, answer(|_| {})).expect_err("no source");
+    assert!(empty.what.contains("without its source"), "{}", empty.what);
+    let full = answer(|one| one.content_source = Some(VolumeContentSource::default()));
+    assert_eq!(size(&filled, full), Ok(2 << 30));
+}
+
+fn written(plan: &Plan, settings: &Settings) -> Value {
+    let object = object(plan, &made(), "d", "1-2-d", settings);
+    serde_json::to_value(object).expect("an object")
+}
+
+#[tokio::test]
+async fn the_whole_object() {
+    let secret = |word: &'static str| {
+        [
+            (format!("csi.storage.k8s.io/{word}-secret-name"), word),
+            (format!("csi.storage.k8s.io/{word}-secret-namespace"), "n"),
+        ]
+    };
+    let words = [
+        "provisioner",
+        "controller-publish",
+        "node-stage",
+        "node-publish",
+        "controller-expand",
+        "node-expand",
+        "controller-modify",
+    ];
+    let mut parameters: BTreeMap<_, _> = words.into_iter().flat_map(secret).collect();
+    parameters.insert("csi.storage.k8s.io/fstype".to_owned(), "xfs");
+    let class = [
+        ("/parameters", json!(parameters)),
+        ("/mountOptions", json!(["noatime"])),
+        ("/reclaimPolicy", json!("Retain")),
+    ];
+    let named = |name: &str| json!({"name": name, "namespace": "n"});
+    let expected = json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {
+            "name": "pvc-u-1",
+            "annotations": {
+                "pv.kubernetes.io/provisioned-by": "d",
+                "volume.kubernetes.io/provisioner-deletion-secret-name": "provisioner",
+                "volume.kubernetes.io/provisioner-deletion-secret-namespace": "n",
+                "volume.kubernetes.io/controller-modify-secret-name": "controller-modify",
+                "volume.kubernetes.io/controller-modify-secret-namespace": "n",
+            },
+            "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer"],
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "2Gi"},
+            "mountOptions": ["noatime"],
+            "claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "shop",
+                "name": "data", "uid": "u-1", "resourceVersion": "7",
+            },
+            "storageClassName": "fast",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "volumeMode": "Filesystem",
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "zone", "operator": "In", "values": ["a"]},
+            ]}]}},
+            "csi": {
+                "driver": "d",
+                "volumeHandle": "handle",
+                "fsType": "xfs",
+                "volumeAttributes": {
+                    "storage.kubernetes.io/csiProvisionerIdentity": "1-2-d", "kept": "in",
+                },
+                "controllerPublishSecretRef": named("controller-publish"),
+                "nodeStageSecretRef": named("node-stage"),
+                "nodePublishSecretRef": named("node-publish"),
+                "controllerExpandSecretRef": named("controller-expand"),
+                "nodeExpandSecretRef": named("node-expand"),
+            },
+        },
+    });
+    assert_eq!(written(&plan(&[], &class), &settings()), expected);
+}
+
+#[tokio::test]
+async fn the_least_object() {
+    let object = written(
+        &plan(&[("/spec/volumeMode", json!("Block"))], &[]),
+        &settings(),
+    );
+    assert_eq!(object["spec"]["persistentVolumeReclaimPolicy"], "Delete");
+    assert_eq!(object["spec"]["volumeMode"], "Block");
+    assert_eq!(object["spec"]["csi"].get("fsType"), None);
+    let annotations = json!({
+        "pv.kubernetes.io/provisioned-by": "d",
+        "volume.kubernetes.io/provisioner-deletion-secret-name": "",
+        "volume.kubernetes.io/provisioner-deletion-secret-namespace": "",
+    });
+    assert_eq!(object["metadata"]["annotations"], annotations);
+}
+
+#[tokio::test]
+async fn read_only_volumes() {
+    let telling = Settings {
+        publish_read_only: true,
+        ..settings()
+    };
+    for (modes, settings, expected) in [
+        (json!(["ReadOnlyMany"]), &telling, Some(true)),
+        (json!(["ReadOnlyMany"]), &settings(), None),
+        (json!(["ReadOnlyMany", "ReadWriteOnce"]), &telling, None),
+        (json!(["ReadWriteOnce"]), &telling, None),
+    ] {
+        let object = written(&plan(&[("/spec/accessModes", modes)], &[]), settings);
+        let found = object["spec"]["csi"]
+            .get("readOnly")
+            .and_then(Value::as_bool);
+        assert_eq!(found, expected);
+    }
+}
+
+#[tokio::test]
+async fn whose_object() {
+    let object = object(&plan(&[], &[]), &made(), "d", "i", &settings());
+    assert!(is_of(&object, "d", "handle"));
+    assert!(!is_of(&object, "e", "handle"));
+    assert!(!is_of(&object, "d", "other"));
+}
+
+#[test]
+fn identities() {
+    assert_eq!(identity("d", None, 5, 20_001), "5-1-d");
+    assert_eq!(identity("d", Some("n"), 5, 7), "5-7-d-n");
+}
