@@ -1,0 +1,269 @@
+//! The attacher: VolumeAttachments become ControllerPublishVolume and ControllerUnpublishVolume.
+//!
+//! Kubernetes makes a VolumeAttachment for each volume a node is to have, if the driver's
+//! CSIDriver asks for that (`attachRequired`; without it there are none, and nothing is to be done
+//! here), and deletes it when the node does not need the volume any more. A finalizer on it keeps
+//! it until the volume is detached; another on the volume keeps that until nothing is attached.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use kube::ResourceExt;
+
+use crate::runtime::driver::ControllerCapability;
+use crate::runtime::lease::lease_name;
+use crate::runtime::queue::{Outcome, Queue};
+use crate::runtime::{Change, Context, Index, Kube, Watch, duration};
+
+pub mod decide;
+mod publish;
+mod reconcile;
+
+use decide::Rules;
+pub use publish::PublishError;
+
+/// How long a call may take unless told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Attachments that are worked on at once unless told otherwise.
+const WORKERS: usize = 10;
+
+/// What it is told on the command line.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+pub struct Options {
+    /// How often all VolumeAttachments are looked at again; 0 is never
+    #[arg(
+        long = "resync", id = "attacher-resync", env = "HOSTLOOP_RESYNC",
+        value_name = "DURATION", default_value = "10m", value_parser = duration::parse
+    )]
+    pub resync: Duration,
+    /// How often VolumeAttachments are compared with what the driver says is attached
+    #[arg(
+        long = "reconcile-sync", env = "HOSTLOOP_RECONCILE_SYNC",
+        value_name = "DURATION", default_value = "1m", value_parser = duration::parse
+    )]
+    pub reconcile_sync: Duration,
+    /// How many volumes to ask the driver for at once when listing them; 0 is no limit
+    #[arg(
+        long = "max-entries",
+        env = "HOSTLOOP_MAX_ENTRIES",
+        value_name = "N",
+        default_value_t = 0
+    )]
+    pub max_entries: u32,
+}
+
+/// It does not fail: what goes wrong is tried again.
+pub type Error = Infallible;
+
+struct Attacher {
+    context: Context,
+    kube: Kube,
+    rules: Rules,
+    timeout: Duration,
+    attachments: Watch<VolumeAttachment>,
+    volumes: Watch<PersistentVolume>,
+    csi_nodes: Watch<CSINode>,
+    /// Attachments by their volume.
+    of_volume: Index<VolumeAttachment>,
+    /// Attachments the driver says something else of than their status.
+    forced: Mutex<BTreeSet<String>>,
+    queue: Queue<String>,
+    volume_queue: Queue<String>,
+}
+
+/// Attaches and detaches until told to stop.
+pub async fn run(context: Context, options: Options) -> Result<(), Error> {
+    let attacher = Arc::new(Attacher::new(context.clone()));
+    let synced = async {
+        attacher.attachments.synced().await;
+        attacher.volumes.synced().await;
+        attacher.csi_nodes.synced().await;
+    };
+    if context.stop.run_until_cancelled(synced).await.is_none() {
+        return Ok(());
+    }
+    attacher.listen();
+    let workers = context.common.worker_threads.unwrap_or(WORKERS);
+    let (of_attachments, of_volumes) = (attacher.clone(), attacher.clone());
+    tokio::join!(
+        context.work(
+            "csi-attacher-va",
+            &attacher.queue,
+            workers,
+            move |name: String| {
+                let attacher = of_attachments.clone();
+                async move { attacher.attachment(&name).await }
+            }
+        ),
+        context.work(
+            "csi-attacher-pv",
+            &attacher.volume_queue,
+            workers,
+            move |name: String| {
+                let attacher = of_volumes.clone();
+                async move { attacher.volume(&name).await }
+            }
+        ),
+        attacher.look_again(options.resync),
+        attacher.reconcile(options.reconcile_sync, options.max_entries),
+    );
+    Ok(())
+}
+
+impl Attacher {
+    fn new(context: Context) -> Self {
+        let driver = &context.driver;
+        let can = |capability| driver.can(capability);
+        let rules = Rules {
+            driver: driver.name.clone(),
+            finalizer: format!("external-attacher/{}", lease_name(&driver.name)),
+            attaches: can(ControllerCapability::PublishUnpublishVolume),
+            read_only: can(ControllerCapability::PublishReadonly),
+            multi_writer: can(ControllerCapability::SingleNodeMultiWriter),
+            default_fstype: context.common.default_fstype.clone(),
+        };
+        let attachments = context.caches.attachments();
+        let of_volume = attachments.index(|attachment| {
+            let volume = &attachment.spec.source.persistent_volume_name;
+            volume.iter().cloned().collect()
+        });
+        Attacher {
+            kube: context.kube.managed_by("hostloop-attacher"),
+            timeout: context.common.timeout.unwrap_or(TIMEOUT),
+            volumes: context.caches.volumes(),
+            csi_nodes: context.caches.csi_nodes(),
+            queue: Queue::new(context.common.backoff()),
+            volume_queue: Queue::new(context.common.backoff()),
+            forced: Mutex::default(),
+            attachments,
+            of_volume,
+            rules,
+            context,
+        }
+    }
+
+    /// Has changes noted in the queues.
+    fn listen(self: &Arc<Self>) {
+        let (rules, queue) = (self.rules.clone(), self.queue.clone());
+        let volumes = self.volume_queue.clone();
+        self.attachments.on_change(move |change| match change {
+            Change::Applied { old: None, new } => queue.add(new.name_any()),
+            Change::Applied {
+                old: Some(old),
+                new,
+            } => {
+                if rules.asks(old, new) {
+                    queue.add(new.name_any());
+                }
+            }
+            Change::Deleted(old) => {
+                if let Some(volume) = &old.spec.source.persistent_volume_name {
+                    volumes.add(volume.clone());
+                }
+            }
+        });
+        let (rules, queue) = (self.rules.clone(), self.volume_queue.clone());
+        self.volumes.on_change(move |change| {
+            if let Change::Applied { new, .. } = change
+                && new.metadata.deletion_timestamp.is_some()
+                && rules.has_finalizer(new.finalizers())
+            {
+                queue.add(new.name_any());
+            }
+        });
+    }
+
+    /// Whether an attachment is this process's.
+    fn is_mine(&self, attachment: &VolumeAttachment) -> bool {
+        attachment.spec.attacher == self.rules.driver
+            && self.context.scope.has_node(&attachment.spec.node_name)
+    }
+
+    async fn attachment(&self, name: &str) -> Outcome {
+        let attachment = self.attachments.get(name);
+        let Some(attachment) = attachment.filter(|attachment| self.is_mine(attachment)) else {
+            self.forced().remove(name);
+            return Outcome::Done;
+        };
+        if !self.context.acts() {
+            return Outcome::Done;
+        }
+        let forced = self.forced().contains(name);
+        match self.sync(&attachment, forced).await {
+            Ok(()) => {
+                self.forced().remove(name);
+                Outcome::Done
+            }
+            Err(PublishError::NotOurs) => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(attachment = name, %error, "not in line yet");
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// Takes the finalizer off a volume that is to go, once nothing is attached.
+    async fn volume(&self, name: &str) -> Outcome {
+        let volume = self.volumes.get(name);
+        let Some(volume) = volume.filter(|volume| self.context.scope.has_volume(volume)) else {
+            return Outcome::Done;
+        };
+        let named = !self.of_volume.get(name).is_empty();
+        let Some(patch) = self.rules.unprotect(&volume, named) else {
+            return Outcome::Done;
+        };
+        if !self.rules.attaches || !self.context.acts() {
+            return Outcome::Done;
+        }
+        match self.kube.json(volume.as_ref(), patch).await {
+            Ok(written) => {
+                if !written.finalizers().is_empty() {
+                    self.volumes.wrote(written);
+                }
+                Outcome::Done
+            }
+            Err(error) if error.is_not_found() => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "removing the finalizer failed");
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// Puts everything in the queues now and then.
+    async fn look_again(&self, every: Duration) {
+        if every.is_zero() {
+            return;
+        }
+        let stop = &self.context.stop;
+        while stop
+            .run_until_cancelled(tokio::time::sleep(every))
+            .await
+            .is_some()
+        {
+            self.add_all();
+        }
+    }
+
+    fn add_all(&self) {
+        for attachment in self.attachments.all() {
+            self.queue.add(attachment.name_any());
+        }
+        for volume in self.volumes.all() {
+            if volume.metadata.deletion_timestamp.is_some()
+                && self.rules.has_finalizer(volume.finalizers())
+            {
+                self.volume_queue.add(volume.name_any());
+            }
+        }
+    }
+
+    fn forced(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.forced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,348 @@
+//! Attaching and detaching: the calls, and the writes before and after them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hostloop_proto::csi::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::Attacher;
+use super::decide::{Action, Attach, Detach, Seen, Trouble, expected_name, is_attached};
+use crate::runtime::ApiError;
+use crate::runtime::csi::Failure;
+use crate::volume::{self, SecretError};
+
+/// Why an attachment is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// Nothing can be done.
+    #[error(transparent)]
+    Trouble(#[from] Trouble),
+    /// The secrets can't be had.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The API server did not take it.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The driver did not do it.
+    #[error("{}", volume::rpc_error(.0))]
+    Call(#[from] Failure),
+    /// This is now somebody else's work.
+    #[error("another process has taken over")]
+    NotOurs,
+}
+
+impl PublishError {
+    /// Whether users should see it. What only says that another try is needed is not theirs.
+    fn is_for_users(&self) -> bool {
+        match self {
+            PublishError::NotOurs => false,
+            PublishError::Api(error) => !error.is_conflict() && !error.is_not_found(),
+            _ => true,
+        }
+    }
+
+    fn code(&self) -> Option<i32> {
+        match self {
+            PublishError::Call(failure) => Some(failure.code() as i32),
+            _ => None,
+        }
+    }
+}
+
+impl Attacher {
+    /// Brings an attachment in line.
+    pub(super) async fn sync(
+        &self,
+        attachment: &Arc<VolumeAttachment>,
+        forced: bool,
+    ) -> Result<(), PublishError> {
+        let seen = self.look(attachment, forced).await?;
+        let decided = self.rules.decide(Seen {
+            attachment,
+            volume: seen.0.as_deref(),
+            csi_node: seen.1.as_deref(),
+            forced,
+        });
+        let deleting = attachment.metadata.deletion_timestamp.is_some();
+        let done = match decided {
+            Ok(Action::Nothing) => Ok(()),
+            Ok(Action::MarkAttached) => self.mark_attached(attachment, &BTreeMap::new()).await,
+            Ok(Action::Attach(how)) => self.attach(attachment, seen.0, *how).await,
+            Ok(Action::Detach(how)) => self.detach(attachment, *how).await,
+            Err(trouble) => Err(trouble.into()),
+        };
+        if let Err(error) = &done
+            && error.is_for_users()
+            && let Err(unsaved) = self.save(attachment, error, deleting).await
+        {
+            let name = attachment.name_any();
+            tracing::warn!(attachment = name, error = %unsaved, "saving an error failed");
+        }
+        done
+    }
+
+    /// The volume and the node's CSINode. The watches may be behind the one that told of the
+    /// attachment, so what they do not have is asked for.
+    async fn look(
+        &self,
+        attachment: &VolumeAttachment,
+        forced: bool,
+    ) -> Result<(Option<Arc<PersistentVolume>>, Option<Arc<CSINode>>), ApiError> {
+        if !self.rules.attaches {
+            return Ok((None, None));
+        }
+        let deleting = attachment.metadata.deletion_timestamp.is_some();
+        if is_attached(attachment) && !deleting && !forced {
+            return Ok((None, None));
+        }
+        let volume = match &attachment.spec.source.persistent_volume_name {
+            None => None,
+            Some(name) => match self.volumes.get(name) {
+                Some(volume) => Some(volume),
+                None => self.kube.get("", name).await?.map(Arc::new),
+            },
+        };
+        let node = &attachment.spec.node_name;
+        let csi_node = self.csi_nodes.get(node);
+        let known = self.rules.node_id(node, csi_node.as_deref()).is_ok();
+        let enough = known || deleting && self.rules.node_id_of(attachment, None).is_ok();
+        let csi_node = match enough {
+            true => csi_node,
+            false => self.kube.get("", node).await?.map(Arc::new),
+        };
+        Ok((volume, csi_node))
+    }
+
+    async fn attach(
+        &self,
+        attachment: &VolumeAttachment,
+        volume: Option<Arc<PersistentVolume>>,
+        how: Attach,
+    ) -> Result<(), PublishError> {
+        self.check_name(attachment, &how.request.volume_id);
+        if how.needs_volume_finalizer
+            && let Some(volume) = volume
+        {
+            self.protect(&volume).await?;
+        }
+        let secrets = volume::secrets(&self.kube, how.secret.as_ref()).await?;
+        self.ours()?;
+        let prepared = match how.prepare {
+            None => None,
+            Some(patch) => {
+                let written = self.kube.merge(attachment, patch).await?;
+                self.attachments.wrote(written.clone());
+                Some(written)
+            }
+        };
+        let attachment = prepared.as_ref().unwrap_or(attachment);
+        self.ours()?;
+        let request = ControllerPublishVolumeRequest {
+            secrets,
+            ..how.request
+        };
+        let csi = &self.context.driver.csi;
+        let answer = csi.controller_publish_volume(request, self.timeout).await?;
+        self.mark_attached(attachment, &answer.publish_context)
+            .await?;
+        tracing::info!(attachment = attachment.name_any(), "attached");
+        Ok(())
+    }
+
+    /// An attachment may be made by hand and is then served like any other; but no pod waits for
+    /// one that is not called so.
+    fn check_name(&self, attachment: &VolumeAttachment, handle: &str) {
+        let expected = expected_name(handle, &self.rules.driver, &attachment.spec.node_name);
+        let name = attachment.name_any();
+        if name != expected {
+            tracing::warn!(
+                attachment = name,
+                expected,
+                "kubelet does not look for an attachment of this name"
+            );
+        }
+    }
+
+    /// Puts the finalizer on a volume. Others write to volumes, too, as to bind them: so once more
+    /// with what the server has, if that is something else.
+    async fn protect(&self, volume: &PersistentVolume) -> Result<(), PublishError> {
+        let Some(patch) = self.rules.protect(volume) else {
+            return Ok(());
+        };
+        self.ours()?;
+        let written = match self.kube.json(volume, patch).await {
+            Err(error) if error.is_conflict() => {
+                let name = volume.name_any();
+                let now: Option<PersistentVolume> = self.kube.get("", &name).await?;
+                let now = now.ok_or_else(|| Trouble::NoVolume(name.clone()))?;
+                if now.metadata.deletion_timestamp.is_some() {
+                    return Err(Trouble::Deleting(name).into());
+                }
+                let Some(patch) = self.rules.protect(&now) else {
+                    return Ok(());
+                };
+                self.ours()?;
+                self.kube.json(&now, patch).await?
+            }
+            answer => answer?,
+        };
+        self.volumes.wrote(written);
+        Ok(())
+    }
+
+    /// Only what differs is written: a forced try often finds all well.
+    async fn mark_attached(
+        &self,
+        attachment: &VolumeAttachment,
+        context: &BTreeMap<String, String>,
+    ) -> Result<(), PublishError> {
+        let Some(patch) = attached_patch(attachment, context) else {
+            return Ok(());
+        };
+        self.ours()?;
+        let written = self.kube.merge_status(attachment, patch).await?;
+        self.attachments.wrote(written);
+        Ok(())
+    }
+
+    async fn detach(&self, attachment: &VolumeAttachment, how: Detach) -> Result<(), PublishError> {
+        let secrets = volume::secrets(&self.kube, how.secret.as_ref()).await?;
+        self.ours()?;
+        let request = ControllerUnpublishVolumeRequest {
+            secrets,
+            ..how.request
+        };
+        let csi = &self.context.driver.csi;
+        csi.controller_unpublish_volume(request, self.timeout)
+            .await?;
+        self.mark_detached(attachment).await?;
+        tracing::info!(attachment = attachment.name_any(), "detached");
+        Ok(())
+    }
+
+    /// The finalizer goes first: an attachment with it, attached or not, would be detached again.
+    async fn mark_detached(&self, attachment: &VolumeAttachment) -> Result<(), PublishError> {
+        let mut current = attachment.clone();
+        if let Some(patch) = self.rules.release(attachment) {
+            self.ours()?;
+            match self.kube.merge(attachment, patch).await {
+                Ok(written) => current = written,
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            if current.finalizers().is_empty() {
+                // Nothing kept it any more: it is gone.
+                return Ok(());
+            }
+            self.attachments.wrote(current.clone());
+        }
+        let Some(patch) = detached_patch(&current) else {
+            return Ok(());
+        };
+        self.ours()?;
+        match self.kube.merge_status(&current, patch).await {
+            Ok(written) => self.attachments.wrote(written),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    async fn save(
+        &self,
+        attachment: &VolumeAttachment,
+        error: &PublishError,
+        deleting: bool,
+    ) -> Result<(), PublishError> {
+        self.ours()?;
+        let patch = error_patch(attachment, error, deleting, Timestamp::now());
+        match self.kube.merge_status(attachment, patch).await {
+            Ok(written) => self.attachments.wrote(written),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// To be asked before each write and call.
+    fn ours(&self) -> Result<(), PublishError> {
+        match self.context.acts() {
+            true => Ok(()),
+            false => Err(PublishError::NotOurs),
+        }
+    }
+}
+
+/// Bound to the object, not to a version of it: it holds whatever else is changed.
+fn attached_patch(
+    attachment: &VolumeAttachment,
+    context: &BTreeMap<String, String>,
+) -> Option<Value> {
+    let status = attachment.status.clone().unwrap_or_default();
+    let known = status.attachment_metadata.unwrap_or_default();
+    if status.attached && status.attach_error.is_none() && known == *context {
+        return None;
+    }
+    let mut metadata: BTreeMap<&String, Value> = context
+        .iter()
+        .map(|(key, value)| (key, json!(value)))
+        .collect();
+    for key in known.keys() {
+        metadata.entry(key).or_insert(Value::Null);
+    }
+    let mut patch = json!({
+        "metadata": {"uid": attachment.uid()},
+        "status": {"attached": true, "attachError": null},
+    });
+    if !metadata.is_empty() {
+        patch["status"]["attachmentMetadata"] = json!(metadata);
+    }
+    Some(patch)
+}
+
+fn detached_patch(attachment: &VolumeAttachment) -> Option<Value> {
+    let status = attachment.status.as_ref()?;
+    let clean = !status.attached
+        && status.detach_error.is_none()
+        && status
+            .attachment_metadata
+            .as_ref()
+            .is_none_or(BTreeMap::is_empty);
+    if clean {
+        return None;
+    }
+    Some(json!({
+        "metadata": {"uid": attachment.uid()},
+        "status": {"attached": false, "detachError": null, "attachmentMetadata": null},
+    }))
+}
+
+fn error_patch(
+    attachment: &VolumeAttachment,
+    error: &PublishError,
+    deleting: bool,
+    now: Timestamp,
+) -> Value {
+    let time = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now);
+    let mut told = json!({"message": error.to_string(), "time": time});
+    let field = match deleting {
+        true => "detachError",
+        false => {
+            // Null takes away the code of an earlier error.
+            told["errorCode"] = json!(error.code());
+            "attachError"
+        }
+    };
+    json!({
+        "metadata": {"uid": attachment.uid()},
+        "status": {field: told},
+    })
+}
+
+#[cfg(test)]
+mod tests;

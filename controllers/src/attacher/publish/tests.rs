@@ -1,0 +1,276 @@
+use k8s_openapi::api::core::v1::PersistentVolume;
+use serde_json::json;
+use tonic::Status;
+
+use super::*;
+use crate::runtime::driver::ControllerCapability::{self, *};
+use crate::runtime::queue::Outcome;
+use crate::testing::{Call, DRIVER, World};
+
+const FINALIZER: &str = "external-attacher/csi-example";
+
+struct Setup {
+    world: World,
+    attacher: Attacher,
+}
+
+fn setup(capabilities: &[ControllerCapability]) -> Setup {
+    let world = World::new(capabilities);
+    let attacher = Attacher::new(world.context.clone());
+    let source = json!({
+        "driver": DRIVER, "volumeHandle": "h", "volumeAttributes": {"a": "b"},
+        "controllerPublishSecretRef": {"name": "s", "namespace": "ns"},
+    });
+    world.add(
+        &attacher.volumes,
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": {"name": "pv", "finalizers": ["kubernetes.io/pv-protection"]},
+            "spec": {"accessModes": ["ReadWriteOnce"], "csi": source},
+        }),
+    );
+    world.add(
+        &attacher.csi_nodes,
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
+            "metadata": {"name": "n1"},
+            "spec": {"drivers": [{"name": DRIVER, "nodeID": "id-1"}]},
+        }),
+    );
+    world.api.put(json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": "s", "namespace": "ns"}, "data": {"key": "aHVzaA=="},
+    }));
+    Setup { world, attacher }
+}
+
+impl Setup {
+    fn add(&self, patch: serde_json::Value) {
+        let mut attachment = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+            "metadata": {"name": "va"},
+            "spec": {
+                "attacher": DRIVER, "nodeName": "n1",
+                "source": {"persistentVolumeName": "pv"},
+            },
+            "status": {"attached": false},
+        });
+        json_patch::merge(&mut attachment, &patch);
+        self.world.add(&self.attacher.attachments, attachment);
+    }
+
+    fn stored(&self) -> Option<serde_json::Value> {
+        self.world.api.get("volumeattachments/va")
+    }
+}
+
+fn deleting() -> serde_json::Value {
+    json!({
+        "metadata": {
+            "deletionTimestamp": "2026-01-02T03:04:05Z", "finalizers": [FINALIZER],
+            "annotations": {"csi.alpha.kubernetes.io/node-id": "id-1"},
+        },
+        "status": {"attached": true, "attachmentMetadata": {"path": "/dev/x"}},
+    })
+}
+
+#[tokio::test]
+async fn attaching_writes_in_order() {
+    let setup = setup(&[PublishUnpublishVolume]);
+    setup.add(json!({}));
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(
+        setup.world.api.writes(),
+        [
+            format!(
+                r#"pv [{{"op":"test","path":"/metadata/finalizers","value":["kubernetes.io/pv-protection"]}},{{"op":"add","path":"/metadata/finalizers/-","value":"{FINALIZER}"}}]"#
+            ),
+            format!(
+                r#"va {{"metadata":{{"annotations":{{"csi.alpha.kubernetes.io/node-id":"id-1"}},"finalizers":["{FINALIZER}"]}}}}"#
+            ),
+            r#"va/status {"status":{"attachError":null,"attached":true,"attachmentMetadata":{"path":"/dev/x"}}}"#
+                .to_owned(),
+        ]
+    );
+    let calls = setup.world.script.calls();
+    let [Call::Publish(request)] = calls.as_slice() else {
+        panic!("{calls:?}");
+    };
+    assert_eq!((&*request.volume_id, &*request.node_id), ("h", "id-1"));
+    assert_eq!(request.secrets["key"], "hush");
+    // And now there is nothing more to do; nor when forced, but the call.
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.world.script.calls(), []);
+    setup.attacher.forced().insert("va".to_owned());
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.world.script.calls().len(), 1);
+    assert_eq!(setup.world.api.writes(), [""; 0]);
+    assert!(setup.attacher.forced().is_empty());
+}
+
+#[tokio::test]
+async fn a_failure_is_told_with_its_code_until_it_is_over() {
+    let setup = setup(&[PublishUnpublishVolume]);
+    setup.add(json!({}));
+    setup.world.script.fail(Status::resource_exhausted("full"));
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Failed);
+    let error = setup.stored().unwrap()["status"]["attachError"].clone();
+    assert_eq!(error["errorCode"], 8);
+    assert_eq!(
+        error["message"],
+        "rpc error: code = ResourceExhausted desc = full"
+    );
+    assert!(error["time"].is_string());
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    let status = setup.stored().unwrap()["status"].clone();
+    assert_eq!(
+        status,
+        json!({"attached": true, "attachmentMetadata": {"path": "/dev/x"}})
+    );
+}
+
+#[tokio::test]
+async fn what_the_watches_have_not_seen_is_asked_for() {
+    let setup = setup(&[PublishUnpublishVolume]);
+    setup.add(json!({"spec": {
+        "nodeName": "n2", "source": {"persistentVolumeName": "late"},
+    }}));
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Failed);
+    let error = setup.stored().unwrap()["status"]["attachError"].clone();
+    assert_eq!(error["message"], "there is no PersistentVolume late");
+    assert!(error["errorCode"].is_null());
+    setup.world.api.put(json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "late"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "csi": {"driver": DRIVER, "volumeHandle": "l"},
+        },
+    }));
+    setup.world.api.put(json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n2"},
+        "spec": {"drivers": [{"name": DRIVER, "nodeID": "id-2"}]},
+    }));
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    let calls = setup.world.script.calls();
+    let [Call::Publish(request)] = calls.as_slice() else {
+        panic!("{calls:?}");
+    };
+    assert_eq!((&*request.volume_id, &*request.node_id), ("l", "id-2"));
+}
+
+#[tokio::test]
+async fn a_volume_written_by_others_meanwhile_is_read_again() {
+    let setup = setup(&[PublishUnpublishVolume]);
+    setup.add(json!({}));
+    let mut volume = setup.world.api.get("persistentvolumes/pv").unwrap();
+    volume["metadata"]["finalizers"] = json!(["other", "kubernetes.io/pv-protection"]);
+    setup.world.api.put(volume);
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    let volume = setup.world.api.get("persistentvolumes/pv").unwrap();
+    assert_eq!(
+        volume["metadata"]["finalizers"],
+        json!(["other", "kubernetes.io/pv-protection", FINALIZER])
+    );
+}
+
+#[tokio::test]
+async fn detaching_frees_the_attachment_and_then_the_volume() {
+    let setup = setup(&[PublishUnpublishVolume]);
+    setup.add(deleting());
+    setup.world.script.fail(Status::internal("busy"));
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Failed);
+    let error = setup.stored().unwrap()["status"]["detachError"].clone();
+    assert_eq!(error["message"], "rpc error: code = Internal desc = busy");
+    assert!(error["errorCode"].is_null());
+    setup.world.api.writes();
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    let writes = setup.world.api.writes();
+    assert_eq!(writes, [r#"va {"metadata":{"finalizers":[]}}"#]);
+    assert_eq!(setup.stored(), None);
+    assert_eq!(setup.world.script.calls().len(), 2);
+}
+
+#[tokio::test]
+async fn an_attachment_others_keep_is_told_to_be_detached() {
+    let setup = setup(&[PublishUnpublishVolume]);
+    let mut attachment = deleting();
+    attachment["metadata"]["finalizers"] = json!(["x", FINALIZER]);
+    setup.add(attachment);
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(
+        setup.world.api.writes(),
+        [
+            r#"va {"metadata":{"finalizers":["x"]}}"#,
+            r#"va/status {"status":{"attached":false,"attachmentMetadata":null,"detachError":null}}"#
+        ]
+    );
+    // It has no finalizer of ours, so it is done with.
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.world.script.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn a_volume_is_freed_when_nothing_names_it() {
+    let setup = setup(&[PublishUnpublishVolume]);
+    let mut volume = setup.world.api.get("persistentvolumes/pv").unwrap();
+    volume["metadata"]["finalizers"] = json!(["x", FINALIZER]);
+    volume["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+    setup.world.add(&setup.attacher.volumes, volume);
+    setup.add(json!({}));
+    assert_eq!(setup.attacher.volume("pv").await, Outcome::Done);
+    assert_eq!(setup.world.api.writes(), [""; 0]);
+    // Attaching it is refused now.
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Failed);
+    let error = setup.stored().unwrap()["status"]["attachError"].clone();
+    assert_eq!(
+        error["message"],
+        "PersistentVolume pv is marked for deletion"
+    );
+    setup.add(json!({"spec": {"source": {"persistentVolumeName": "another"}}}));
+    assert_eq!(setup.attacher.volume("pv").await, Outcome::Done);
+    let volume: PersistentVolume =
+        serde_json::from_value(setup.world.api.get("persistentvolumes/pv").unwrap()).unwrap();
+    assert_eq!(volume.finalizers(), ["x"]);
+}
+
+#[tokio::test]
+async fn without_attaching_it_is_attached_at_once() {
+    let setup = setup(&[]);
+    setup.add(json!({}));
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(
+        setup.world.api.writes(),
+        [r#"va/status {"status":{"attachError":null,"attached":true}}"#]
+    );
+    assert_eq!(setup.world.script.calls(), []);
+}
+
+#[tokio::test]
+async fn others_attachments_are_left_alone() {
+    let mut setup = setup(&[PublishUnpublishVolume]);
+    setup.add(json!({"spec": {"attacher": "other"}}));
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    setup.add(json!({"spec": {"nodeName": "n2"}}));
+    setup.attacher.context.scope = crate::runtime::Scope::Node {
+        name: "n1".to_owned(),
+        segments: Default::default(),
+    };
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    // Nor is anything done by who does not lead.
+    setup.add(json!({}));
+    let (_led, leader) = crate::runtime::Leadership::told();
+    setup.attacher.context.leader = leader;
+    setup.attacher.context.scope = crate::runtime::Scope::Cluster;
+    assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
+    assert_eq!(setup.world.api.writes(), [""; 0]);
+    assert_eq!(setup.world.script.calls(), []);
+}
+
+#[test]
+fn secrets_go_nowhere_else() {
+    // The request is the only thing that holds them, and does not print them.
+    let request = ControllerPublishVolumeRequest {
+        secrets: [("key".to_owned(), "hush".to_owned())].into(),
+        ..Default::default()
+    };
+    assert!(!format!("{request:?}").contains("hush"));
+}

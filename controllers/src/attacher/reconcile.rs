@@ -1,0 +1,131 @@
+//! What the driver says is attached, compared with what the attachments say.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hostloop_proto::csi::ListVolumesRequest;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::ResourceExt;
+
+use super::Attacher;
+use super::decide::{Rules, Seen, is_attached};
+use crate::runtime::csi::{Csi, Failure};
+use crate::runtime::driver::ControllerCapability;
+
+/// The driver's IDs of nodes, by volume handle.
+type Published = BTreeMap<String, Vec<String>>;
+
+/// Why there is no list.
+#[derive(Debug, thiserror::Error)]
+enum ListError {
+    #[error(transparent)]
+    Call(#[from] Failure),
+    #[error("ListVolumes gave the token {0:?} twice in a row")]
+    Endless(String),
+    #[error("ListVolumes: not all pages within {0:?}")]
+    Late(Duration),
+}
+
+impl Attacher {
+    /// Compares now and then, and has what differs worked on whatever its status says.
+    pub(super) async fn reconcile(&self, every: Duration, max_entries: u32) {
+        let can = |capability| self.context.driver.can(capability);
+        let told = can(ControllerCapability::ListVolumes)
+            && can(ControllerCapability::ListVolumesPublishedNodes);
+        if !self.rules.attaches || !told || every.is_zero() {
+            return;
+        }
+        let rounds = async {
+            loop {
+                if self.context.acts() {
+                    self.compare(max_entries).await;
+                }
+                tokio::time::sleep(every).await;
+            }
+        };
+        self.context.stop.run_until_cancelled(rounds).await;
+    }
+
+    async fn compare(&self, max_entries: u32) {
+        let listed = list(&self.context.driver.csi, max_entries, self.timeout).await;
+        let published = match listed {
+            Ok(published) => published,
+            Err(error) => {
+                tracing::warn!(%error, "attachments can't be compared with the driver's");
+                return;
+            }
+        };
+        for attachment in self.attachments.all() {
+            if !self.is_mine(&attachment) {
+                continue;
+            }
+            let source = &attachment.spec.source.persistent_volume_name;
+            let volume = source.as_ref().and_then(|name| self.volumes.get(name));
+            let csi_node = self.csi_nodes.get(&attachment.spec.node_name);
+            let seen = Seen {
+                attachment: &attachment,
+                volume: volume.as_deref(),
+                csi_node: csi_node.as_deref(),
+                forced: false,
+            };
+            if differs(&self.rules, seen, &published) {
+                let name = attachment.name_any();
+                tracing::warn!(
+                    attachment = name,
+                    attached = is_attached(&attachment),
+                    "the driver says otherwise"
+                );
+                self.forced().insert(name.clone());
+                self.queue.add(name);
+            }
+        }
+    }
+}
+
+/// Whether the driver says otherwise of an attachment than its status. Of what can't be told
+/// (no volume, no node) it does not.
+fn differs(rules: &Rules, seen: Seen<'_>, published: &Published) -> bool {
+    let attachment: &VolumeAttachment = seen.attachment;
+    let source = rules.source(attachment, seen.volume);
+    let node = rules.node_id_of(attachment, seen.csi_node);
+    let (Ok(source), Ok(node)) = (source, node) else {
+        return false;
+    };
+    let nodes = published.get(&source.csi.volume_handle);
+    let found = nodes.is_some_and(|nodes| nodes.iter().any(|one| one == node));
+    found != is_attached(attachment)
+}
+
+/// All volumes, page by page, within one deadline.
+async fn list(csi: &Csi, max_entries: u32, deadline: Duration) -> Result<Published, ListError> {
+    let pages = async {
+        let mut published = Published::new();
+        let mut token = String::new();
+        loop {
+            let request = ListVolumesRequest {
+                max_entries: i32::try_from(max_entries).unwrap_or(i32::MAX),
+                starting_token: token.clone(),
+            };
+            let page = csi.list_volumes(request, deadline).await?;
+            for entry in page.entries {
+                let nodes = entry.status.unwrap_or_default().published_node_ids;
+                if let Some(volume) = entry.volume {
+                    published.insert(volume.volume_id, nodes);
+                }
+            }
+            if page.next_token.is_empty() {
+                return Ok(published);
+            }
+            if page.next_token == token {
+                return Err(ListError::Endless(token));
+            }
+            token = page.next_token;
+        }
+    };
+    tokio::time::timeout(deadline, pages)
+        .await
+        .unwrap_or(Err(ListError::Late(deadline)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+use hostloop_proto::csi::list_volumes_response::{Entry, VolumeStatus};
+use hostloop_proto::csi::{ListVolumesResponse, Volume};
+use serde_json::json;
+use tonic::Status;
+
+use super::*;
+use crate::runtime::driver::ControllerCapability::*;
+use crate::testing::{Call, DRIVER, World};
+
+fn page(entries: &[(&str, &[&str])], next_token: &str) -> ListVolumesResponse {
+    let entries = entries.iter().map(|(volume, nodes)| Entry {
+        volume: Some(Volume {
+            volume_id: (*volume).to_owned(),
+            ..Volume::default()
+        }),
+        status: Some(VolumeStatus {
+            published_node_ids: nodes.iter().map(|node| (*node).to_owned()).collect(),
+        }),
+    });
+    ListVolumesResponse {
+        entries: entries.collect(),
+        next_token: next_token.to_owned(),
+    }
+}
+
+fn world() -> (World, Attacher) {
+    let world = World::new(&[
+        PublishUnpublishVolume,
+        ListVolumes,
+        ListVolumesPublishedNodes,
+    ]);
+    let attacher = Attacher::new(world.context.clone());
+    world.add(
+        &attacher.csi_nodes,
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n1"},
+            "spec": {"drivers": [{"name": DRIVER, "nodeID": "id-1"}]},
+        }),
+    );
+    for (handle, attached) in [("a", true), ("b", false), ("c", true), ("d", false)] {
+        let name = format!("pv-{handle}");
+        world.add(
+            &attacher.volumes,
+            json!({
+                "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+                "spec": {"csi": {"driver": DRIVER, "volumeHandle": handle}},
+            }),
+        );
+        for (attachment, attacher_name) in [
+            (format!("va-{handle}"), DRIVER),
+            (format!("other-{handle}"), "other"),
+        ] {
+            world.add(
+                &attacher.attachments,
+                json!({
+                    "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+                    "metadata": {"name": attachment},
+                    "spec": {
+                        "attacher": attacher_name, "nodeName": "n1",
+                        "source": {"persistentVolumeName": name},
+                    },
+                    "status": {"attached": attached},
+                }),
+            );
+        }
+    }
+    (world, attacher)
+}
+
+#[tokio::test]
+async fn what_differs_is_worked_on_whatever_its_status_says() {
+    let (world, attacher) = world();
+    // As told: a and d. Otherwise: b is there, c is on another node.
+    world
+        .script
+        .page(page(&[("a", &["id-0", "id-1"]), ("b", &["id-1"])], "2"));
+    world.script.page(page(&[("c", &["id-2"]), ("d", &[])], ""));
+    attacher.compare(2).await;
+    let forced: Vec<String> = attacher.forced().iter().cloned().collect();
+    assert_eq!(forced, ["va-b", "va-c"]);
+    assert_eq!(attacher.queue.depth(), 2);
+    let tokens: Vec<_> = world
+        .script
+        .calls()
+        .into_iter()
+        .map(|call| match call {
+            Call::List(request) => (request.max_entries, request.starting_token),
+            call => panic!("{call:?}"),
+        })
+        .collect();
+    assert_eq!(tokens, [(2, String::new()), (2, "2".to_owned())]);
+}
+
+#[tokio::test]
+async fn of_half_a_list_nothing_is_believed() {
+    let (world, attacher) = world();
+    world.script.fail(Status::aborted("token"));
+    attacher.compare(0).await;
+    world.script.page(page(&[], "1"));
+    world.script.page(page(&[], "1"));
+    attacher.compare(0).await;
+    assert_eq!(attacher.queue.depth(), 0);
+}

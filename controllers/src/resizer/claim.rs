@@ -1,0 +1,247 @@
+//! A claim as the resizer reads it, and patches of its status.
+
+use k8s_openapi::api::core::v1::{
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition,
+    PersistentVolumeClaimStatus,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+
+use crate::quantity;
+
+/// The resource that is resized.
+pub const STORAGE: &str = "storage";
+
+/// The controller is at it, or was when it failed.
+pub const RESIZING: &str = "Resizing";
+/// Kubelet is to grow the filesystem.
+pub const FILE_SYSTEM_RESIZE_PENDING: &str = "FileSystemResizePending";
+/// The controller failed for good.
+pub const CONTROLLER_RESIZE_ERROR: &str = "ControllerResizeError";
+/// Kubelet failed for good.
+pub const NODE_RESIZE_ERROR: &str = "NodeResizeError";
+/// All conditions that speak of resizing.
+pub const RESIZE_CONDITIONS: [&str; 4] = [
+    RESIZING,
+    FILE_SYSTEM_RESIZE_PENDING,
+    CONTROLLER_RESIZE_ERROR,
+    NODE_RESIZE_ERROR,
+];
+
+/// What is read of a claim; what is not there has a value that says so.
+pub trait Claim {
+    /// Its status; an empty one if it has none.
+    fn state(&self) -> Option<&PersistentVolumeClaimStatus>;
+    /// The size its user asks for.
+    fn requested(&self) -> Option<&Quantity>;
+    /// The size it has, as users see it.
+    fn capacity(&self) -> Option<&Quantity>;
+    /// The size an expansion begun earlier is to reach.
+    fn allocated(&self) -> Option<&Quantity>;
+    /// How far that is; "" if nothing is under way.
+    fn resize_status(&self) -> &str;
+    /// A condition, if it holds.
+    fn condition(&self, kind: &str) -> Option<&PersistentVolumeClaimCondition>;
+    /// Whether it is bound to a volume.
+    fn is_bound(&self) -> bool;
+    /// Whether that is this volume, by the volume's own word.
+    fn is_bound_to(&self, volume: &PersistentVolume) -> bool;
+}
+
+impl Claim for PersistentVolumeClaim {
+    fn state(&self) -> Option<&PersistentVolumeClaimStatus> {
+        self.status.as_ref()
+    }
+
+    fn requested(&self) -> Option<&Quantity> {
+        let resources = self.spec.as_ref()?.resources.as_ref()?;
+        resources.requests.as_ref()?.get(STORAGE)
+    }
+
+    fn capacity(&self) -> Option<&Quantity> {
+        self.state()?.capacity.as_ref()?.get(STORAGE)
+    }
+
+    fn allocated(&self) -> Option<&Quantity> {
+        self.state()?.allocated_resources.as_ref()?.get(STORAGE)
+    }
+
+    fn resize_status(&self) -> &str {
+        let statuses = (self.state()).and_then(|state| state.allocated_resource_statuses.as_ref());
+        let status = statuses.and_then(|statuses| statuses.get(STORAGE));
+        status.map_or("", String::as_str)
+    }
+
+    fn condition(&self, kind: &str) -> Option<&PersistentVolumeClaimCondition> {
+        let conditions = self.state()?.conditions.as_ref()?;
+        conditions
+            .iter()
+            .find(|condition| condition.type_ == kind && condition.status == "True")
+    }
+
+    fn is_bound(&self) -> bool {
+        let phase = self.state().and_then(|state| state.phase.as_deref());
+        phase == Some("Bound") && volume_name(self).is_some()
+    }
+
+    fn is_bound_to(&self, volume: &PersistentVolume) -> bool {
+        let reference = volume
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.claim_ref.as_ref());
+        reference.is_some_and(|reference| {
+            reference.namespace == self.namespace() && reference.uid == self.uid()
+        })
+    }
+}
+
+/// The volume a claim names.
+pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let name = claim.spec.as_ref()?.volume_name.as_deref()?;
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// The size of a volume.
+pub fn volume_capacity(volume: &PersistentVolume) -> Option<&Quantity> {
+    volume.spec.as_ref()?.capacity.as_ref()?.get(STORAGE)
+}
+
+/// A size in bytes; none at all is none, and what can't be read is too much to reach.
+pub fn size(quantity: Option<&Quantity>) -> i64 {
+    quantity.map_or(0, |quantity| {
+        quantity::bytes(&quantity.0).unwrap_or(i64::MAX)
+    })
+}
+
+/// A patch of a claim's status. What is as it should be already is left out of it, and a patch
+/// that would change nothing is none.
+pub struct StatusPatch<'a> {
+    claim: &'a PersistentVolumeClaim,
+    annotations: Map<String, Value>,
+    status: Map<String, Value>,
+    conditions: Vec<Value>,
+    now: Timestamp,
+}
+
+impl<'a> StatusPatch<'a> {
+    /// One that changes nothing yet.
+    pub fn of(claim: &'a PersistentVolumeClaim, now: Timestamp) -> Self {
+        StatusPatch {
+            claim,
+            annotations: Map::new(),
+            status: Map::new(),
+            conditions: Vec::new(),
+            now,
+        }
+    }
+
+    /// Has a condition hold, for this reason and with this message.
+    pub fn hold(&mut self, kind: &str, reason: Option<&str>, message: Option<&str>) -> &mut Self {
+        let known = self.known(kind);
+        if let Some(known) = known
+            && known.status == "True"
+            && known.reason.as_deref() == reason
+            && known.message.as_deref() == message
+        {
+            return self;
+        }
+        let same = known.is_some_and(|known| known.status == "True");
+        let since = known
+            .filter(|known| same && known.reason.as_deref() == reason)
+            .and_then(|known| known.last_transition_time.clone())
+            .unwrap_or(Time(self.now));
+        let mut condition = json!({
+            "type": kind, "status": "True",
+            "lastProbeTime": Time(self.now), "lastTransitionTime": since,
+        });
+        let had = |field: fn(&PersistentVolumeClaimCondition) -> bool| known.is_some_and(field);
+        // Elements are merged field by field: what is not to stay is taken away.
+        if reason.is_some() || had(|known| known.reason.is_some()) {
+            condition["reason"] = json!(reason);
+        }
+        if message.is_some() || had(|known| known.message.is_some()) {
+            condition["message"] = json!(message);
+        }
+        self.conditions.push(condition);
+        self
+    }
+
+    /// Has conditions gone.
+    pub fn drop(&mut self, kinds: &[&str]) -> &mut Self {
+        for kind in kinds {
+            if self.known(kind).is_some() {
+                self.conditions
+                    .push(json!({"$patch": "delete", "type": kind}));
+            }
+        }
+        self
+    }
+
+    /// How far resizing is.
+    pub fn resize_status(&mut self, status: Option<&str>) -> &mut Self {
+        if self.claim.resize_status() != status.unwrap_or_default() {
+            self.set("allocatedResourceStatuses", json!({ STORAGE: status }));
+        }
+        self
+    }
+
+    /// The size it is to reach.
+    pub fn allocated(&mut self, quantity: &Quantity) -> &mut Self {
+        if self.claim.allocated() != Some(quantity) {
+            self.set("allocatedResources", json!({ STORAGE: quantity }));
+        }
+        self
+    }
+
+    /// The size it has.
+    pub fn capacity(&mut self, quantity: &Quantity) -> &mut Self {
+        if self.claim.capacity() != Some(quantity) {
+            self.set("capacity", json!({ STORAGE: quantity }));
+        }
+        self
+    }
+
+    /// An annotation, or none.
+    pub fn annotation(&mut self, key: &str, value: Option<&str>) -> &mut Self {
+        if self.claim.annotations().get(key).map(String::as_str) != value {
+            self.annotations.insert(key.to_owned(), json!(value));
+        }
+        self
+    }
+
+    /// Any field of the status.
+    pub fn set(&mut self, field: &str, value: Value) -> &mut Self {
+        self.status.insert(field.to_owned(), value);
+        self
+    }
+
+    /// The patch, bound to the claim; and to the version that was read, if it depends on that.
+    pub fn finish(&mut self, versioned: bool) -> Option<Value> {
+        if !self.conditions.is_empty() {
+            let conditions = std::mem::take(&mut self.conditions);
+            self.set("conditions", json!(conditions));
+        }
+        if self.status.is_empty() && self.annotations.is_empty() {
+            return None;
+        }
+        let mut metadata = json!({"uid": self.claim.uid()});
+        if versioned {
+            metadata["resourceVersion"] = json!(self.claim.resource_version());
+        }
+        if !self.annotations.is_empty() {
+            metadata["annotations"] = json!(self.annotations);
+        }
+        Some(json!({"metadata": metadata, "status": self.status}))
+    }
+
+    fn known(&self, kind: &str) -> Option<&'a PersistentVolumeClaimCondition> {
+        let conditions = self.claim.status.as_ref()?.conditions.as_ref()?;
+        conditions.iter().find(|condition| condition.type_ == kind)
+    }
+}
+
+#[cfg(test)]
+mod tests;

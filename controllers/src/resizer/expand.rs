@@ -1,0 +1,319 @@
+//! Expanding: the writes before and after ControllerExpandVolume, and what its failures mean.
+
+use std::sync::Arc;
+
+use hostloop_proto::csi::{CapacityRange, ControllerExpandVolumeRequest};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::ResourceExt;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::claim::{
+    CONTROLLER_RESIZE_ERROR, Claim, FILE_SYSTEM_RESIZE_PENDING, NODE_RESIZE_ERROR,
+    RESIZE_CONDITIONS, RESIZING, STORAGE, StatusPatch, size, volume_capacity,
+};
+use super::recover::{
+    CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
+};
+use super::{Key, ResizeError, Resizer, Users, now, outcome_of, too_early};
+use crate::quantity;
+use crate::runtime::csi::{Call, Class, Failure, class};
+use crate::runtime::queue::Outcome;
+use crate::volume;
+
+/// On a volume: the size users saw before it was expanded, until kubelet is done.
+const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+/// On a claim: kubelet has nothing to do.
+const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
+
+/// How an expansion ended.
+struct Expanded {
+    capacity: Quantity,
+    node_too: bool,
+}
+
+/// Whether a change of a claim asks for work: its user's wishes, or kubelet's results. What this
+/// loop itself writes does not.
+pub(super) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
+    let ours = [CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING];
+    let status = new.resize_status();
+    size(old.requested()) != size(new.requested())
+        || size(new.capacity()) != size(old.capacity())
+        || old.resize_status() != status && !ours.contains(&status)
+        || !old.is_bound() && new.is_bound()
+}
+
+impl Resizer {
+    /// Brings a claim in line.
+    pub(super) async fn expand_claim(&self, key: &Key) -> Outcome {
+        let Some(claim) = self.claims.get_in(&key.0, &key.1) else {
+            return Outcome::Done;
+        };
+        match self.try_expand(key, claim).await {
+            Ok(outcome) => outcome,
+            Err(error) => outcome_of(&error, key),
+        }
+    }
+
+    async fn try_expand(
+        &self,
+        key: &Key,
+        claim: Arc<PersistentVolumeClaim>,
+    ) -> Result<Outcome, ResizeError> {
+        let live = is_wanted(&claim);
+        let Some(volume) = self.volume_of(&claim, live).await? else {
+            return Ok(Outcome::Done);
+        };
+        self.forget_earlier_capacity(&claim, &volume).await?;
+        let memory = self.recall(key);
+        let sizes = Sizes::of(&claim, &volume, memory.final_error, self.controller_expands);
+        let Some(target) = sizes.and_then(|sizes| sizes.target()) else {
+            return Ok(Outcome::Done);
+        };
+        let begun = claim.allocated();
+        let same = begun.is_some() && size(begun) == size(Some(target));
+        if same && let Some(left) = too_early(memory.expand_after) {
+            return Ok(Outcome::Again(left));
+        }
+        let marked = self
+            .write(claim.clone(), begin_patch(&claim, target, same))
+            .await?;
+        if memory.in_use && self.is_in_use(key).await? {
+            let message = "the driver can't expand the volume while a pod uses it";
+            self.context
+                .events
+                .warning(marked.as_ref(), "VolumeResizeFailed", message);
+            return Ok(Outcome::Failed);
+        }
+        let message = format!("Expanding volume {} to {}", volume.name_any(), target.0);
+        self.context
+            .events
+            .normal(marked.as_ref(), "Resizing", message);
+        match self.call(&volume, target).await {
+            Ok(expanded) => {
+                self.remember(key, |memory| {
+                    memory.final_error = false;
+                    memory.in_use = false;
+                    memory.expand_after = None;
+                });
+                self.record(marked, &volume, &expanded).await?;
+                Ok(Outcome::Done)
+            }
+            Err(error @ (ResizeError::NotOurs | ResizeError::Stopped)) => Err(error),
+            Err(error) => Ok(self.failed(key, marked, &volume, error).await),
+        }
+    }
+
+    /// Once kubelet is done, nobody asks any more what was before.
+    async fn forget_earlier_capacity(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+    ) -> Result<(), ResizeError> {
+        let told = volume.annotations().contains_key(PRE_RESIZE_CAPACITY);
+        if !told || size(claim.capacity()) < size(volume_capacity(volume)) {
+            return Ok(());
+        }
+        let patch = json!({"metadata": {
+            "uid": volume.uid(), "resourceVersion": volume.resource_version(),
+            "annotations": {PRE_RESIZE_CAPACITY: null},
+        }});
+        self.write_volume(volume, patch).await?;
+        Ok(())
+    }
+
+    async fn is_in_use(&self, key: &Key) -> Result<bool, ResizeError> {
+        if !self.options.handle_volume_inuse_error {
+            return Ok(false);
+        }
+        let begin = self.users.get_or_init(|| async {
+            let pods = self.context.caches.pods();
+            pods.synced().await;
+            Users::of(&pods, self.awaited())
+        });
+        let users = self.context.stop.run_until_cancelled(begin).await;
+        Ok(users.ok_or(ResizeError::Stopped)?.any(key))
+    }
+
+    async fn call(
+        &self,
+        volume: &PersistentVolume,
+        target: &Quantity,
+    ) -> Result<Expanded, ResizeError> {
+        if !self.controller_expands {
+            return Ok(Expanded {
+                capacity: target.clone(),
+                node_too: true,
+            });
+        }
+        // The volume is one of the driver's: it has both.
+        let spec = volume.spec.clone().unwrap_or_default();
+        let csi = spec.csi.clone().unwrap_or_default();
+        let capability = volume::capability(&spec, self.multi_writer, "")?;
+        let secrets =
+            volume::secrets(&self.kube, csi.controller_expand_secret_ref.as_ref()).await?;
+        self.ours()?;
+        let request = ControllerExpandVolumeRequest {
+            volume_id: csi.volume_handle,
+            capacity_range: Some(CapacityRange {
+                required_bytes: size(Some(target)),
+                limit_bytes: 0,
+            }),
+            secrets,
+            volume_capability: Some(capability),
+        };
+        let timeout = self.context.common.timeout;
+        let timeout = timeout.unwrap_or(self.options.resize_timeout);
+        let answer = self
+            .context
+            .driver
+            .csi
+            .controller_expand_volume(request, timeout)
+            .await?;
+        Ok(Expanded {
+            capacity: Quantity(quantity::written(answer.capacity_bytes)),
+            node_too: answer.node_expansion_required,
+        })
+    }
+
+    /// The volume first: what the claim says is by what the volume has.
+    async fn record(
+        &self,
+        claim: Arc<PersistentVolumeClaim>,
+        volume: &PersistentVolume,
+        expanded: &Expanded,
+    ) -> Result<(), ResizeError> {
+        let mut metadata = json!({"uid": volume.uid()});
+        let told = volume.annotations().contains_key(PRE_RESIZE_CAPACITY);
+        let tells = expanded.node_too && !told;
+        if tells {
+            let before = claim.capacity().map_or("0", |before| before.0.as_str());
+            metadata["annotations"] = json!({ PRE_RESIZE_CAPACITY: before });
+        }
+        if tells || volume_capacity(volume) != Some(&expanded.capacity) {
+            let spec = json!({"capacity": {STORAGE: expanded.capacity}});
+            let patch = json!({"metadata": metadata, "spec": spec});
+            self.write_volume(volume, patch).await?;
+        }
+        let patch = end_patch(&claim, expanded);
+        let claim = self.write(claim, patch).await?;
+        let name = volume.name_any();
+        let (reason, message) = match expanded.node_too {
+            true => (
+                "FileSystemResizeRequired",
+                format!("Volume {name} is expanded; its node has to follow"),
+            ),
+            false => (
+                "VolumeResizeSuccessful",
+                format!("Volume {name} is expanded to {}", expanded.capacity.0),
+            ),
+        };
+        self.context.events.normal(claim.as_ref(), reason, message);
+        Ok(())
+    }
+
+    async fn failed(
+        &self,
+        key: &Key,
+        claim: Arc<PersistentVolumeClaim>,
+        volume: &PersistentVolume,
+        error: ResizeError,
+    ) -> Outcome {
+        let message = format!("Expanding volume {} failed: {error}", volume.name_any());
+        self.context
+            .events
+            .warning(claim.as_ref(), "VolumeResizeFailed", &message);
+        tracing::warn!(namespace = key.0, claim = key.1, "{message}");
+        // What failed before the call says nothing of an earlier one.
+        let class = match &error {
+            ResizeError::Call(failure) => meaning(failure),
+            _ => Class::InBackground,
+        };
+        let is_final = class != Class::InBackground;
+        self.remember(key, |memory| {
+            memory.final_error = is_final;
+            memory.in_use = class == Class::InUse;
+            memory.expand_after = None;
+        });
+        if !is_final {
+            return Outcome::Failed;
+        }
+        let infeasible = class == Class::Infeasible;
+        let patch = failure_patch(&claim, &message, infeasible);
+        if let Err(error) = self.write(claim, patch).await {
+            return outcome_of(&error, key);
+        }
+        if !infeasible {
+            return Outcome::Failed;
+        }
+        let again = Instant::now() + self.slow;
+        self.remember(key, |memory| memory.expand_after = Some(again));
+        Outcome::FailedFor(self.slow)
+    }
+}
+
+fn meaning(failure: &Failure) -> Class {
+    class(Call::Expand, failure.code())
+}
+
+/// Before the call. An expansion to the same size as before is the same expansion, of which no
+/// more is written than that it goes on.
+fn begin_patch(
+    claim: &PersistentVolumeClaim,
+    target: &Quantity,
+    same: bool,
+) -> Option<serde_json::Value> {
+    let mut patch = StatusPatch::of(claim, now());
+    patch
+        .hold(RESIZING, None, None)
+        .annotation(NODE_EXPANSION_NOT_REQUIRED, None)
+        .allocated(target);
+    if !same {
+        let others = [
+            FILE_SYSTEM_RESIZE_PENDING,
+            CONTROLLER_RESIZE_ERROR,
+            NODE_RESIZE_ERROR,
+        ];
+        patch
+            .drop(&others)
+            .resize_status(Some(CONTROLLER_IN_PROGRESS));
+    }
+    patch.finish(true)
+}
+
+/// After the call.
+fn end_patch(claim: &PersistentVolumeClaim, expanded: &Expanded) -> Option<serde_json::Value> {
+    let mut patch = StatusPatch::of(claim, now());
+    if expanded.node_too {
+        let message = "Waiting for the node to grow the filesystem, when a pod uses the volume.";
+        patch
+            .hold(FILE_SYSTEM_RESIZE_PENDING, None, Some(message))
+            .annotation(NODE_EXPANSION_NOT_REQUIRED, None)
+            .resize_status(Some(NODE_PENDING));
+    } else {
+        patch
+            .drop(&RESIZE_CONDITIONS)
+            .annotation(NODE_EXPANSION_NOT_REQUIRED, Some("true"))
+            .resize_status(None)
+            .capacity(&expanded.capacity);
+    }
+    patch.finish(true)
+}
+
+/// After a call that failed for good. It is true of the claim whatever else was written since.
+fn failure_patch(
+    claim: &PersistentVolumeClaim,
+    message: &str,
+    infeasible: bool,
+) -> Option<serde_json::Value> {
+    let mut patch = StatusPatch::of(claim, now());
+    patch.hold(CONTROLLER_RESIZE_ERROR, None, Some(message));
+    if infeasible {
+        patch.resize_status(Some(CONTROLLER_INFEASIBLE));
+    }
+    patch.finish(false)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! Which VolumeAttributesClass a volume is to be modified to, and how that is written in the
+//! claim.
+//!
+//! The class in the claim's spec is a wish, the current one in its status is what the volume has,
+//! and the target in the status is what is being tried. A try whose end nobody knows is made again
+//! with the same target until its end is known: the driver could still be at it.
+
+use k8s_openapi::api::core::v1::{
+    ModifyVolumeStatus, PersistentVolume, PersistentVolumeClaim, SecretReference,
+};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::claim::{Claim, StatusPatch};
+use super::now;
+use crate::runtime::csi::{Call, Class, Failure, class};
+use crate::volume::code_name;
+
+mod carry_out;
+
+/// It goes on, or is tried again.
+pub const IN_PROGRESS: &str = "InProgress";
+/// There is no such class yet.
+pub const PENDING: &str = "Pending";
+/// The driver never will.
+pub const INFEASIBLE: &str = "Infeasible";
+
+/// A modification goes on.
+const MODIFYING: &str = "ModifyingVolume";
+/// The last try failed.
+const MODIFY_ERROR: &str = "ModifyVolumeError";
+
+/// On a volume: the secret its modification needs.
+const SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
+/// Where that is.
+const SECRET_NAMESPACE: &str = "volume.kubernetes.io/controller-modify-secret-namespace";
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Nothing,
+    /// The user wants none any more: say so.
+    Cancel,
+    /// Make the last try again, to this class.
+    Continue(String),
+    /// Try this class.
+    Begin(String),
+}
+
+/// What is to be done about a claim. `uncertain`: nobody knows whether the last try goes on.
+pub fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
+    if !claim.is_bound() {
+        return Step::Nothing;
+    }
+    let wished = wished(claim);
+    let status = status(claim);
+    if status.is_none() && wished == current(claim) {
+        return Step::Nothing;
+    }
+    let in_progress = status.filter(|status| status.status == IN_PROGRESS);
+    let target = in_progress.and_then(|status| status.target_volume_attributes_class_name.clone());
+    match (wished, target) {
+        ("", None) => match claim.condition(MODIFYING) {
+            Some(_) => Step::Cancel,
+            None => Step::Nothing,
+        },
+        ("", Some(target)) => Step::Continue(target),
+        (_, Some(target)) if uncertain => Step::Continue(target),
+        (wished, _) => Step::Begin(wished.to_owned()),
+    }
+}
+
+/// Whether what is wished for is what was tried last: what was infeasible still is.
+pub fn is_same_try(claim: &PersistentVolumeClaim) -> bool {
+    let target = status(claim).and_then(|s| s.target_volume_attributes_class_name.as_deref());
+    !wished(claim).is_empty() && target == Some(wished(claim))
+}
+
+/// Whether a try whose end is not known is written in a claim.
+pub fn is_in_progress(claim: &PersistentVolumeClaim) -> bool {
+    status(claim).is_some_and(|status| status.status == IN_PROGRESS)
+}
+
+/// Whether a change of a claim asks for work. What this loop writes does not, but that it is done:
+/// the user may have changed the wish meanwhile.
+pub fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
+    wished(old) != wished(new)
+        || status(old).is_some() && status(new).is_none()
+        || !old.is_bound() && new.is_bound()
+}
+
+/// The class a claim's user wishes for; "" for none.
+pub fn wished(claim: &PersistentVolumeClaim) -> &str {
+    let spec = claim.spec.as_ref();
+    let name = spec.and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    name.unwrap_or_default()
+}
+
+fn current(claim: &PersistentVolumeClaim) -> &str {
+    let status = claim.status.as_ref();
+    let name = status.and_then(|status| status.current_volume_attributes_class_name.as_deref());
+    name.unwrap_or_default()
+}
+
+fn status(claim: &PersistentVolumeClaim) -> Option<&ModifyVolumeStatus> {
+    claim.status.as_ref()?.modify_volume_status.as_ref()
+}
+
+/// The secret a modification needs.
+pub fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
+    let told = |key| {
+        let value = volume.annotations().get(key).cloned();
+        value.filter(|value| !value.is_empty())
+    };
+    if let (Some(name), Some(namespace)) = (told(SECRET_NAME), told(SECRET_NAMESPACE)) {
+        return Some(SecretReference {
+            name: Some(name),
+            namespace: Some(namespace),
+        });
+    }
+    let csi = volume.spec.as_ref()?.csi.as_ref()?;
+    csi.controller_expand_secret_ref.clone()
+}
+
+/// There is no such class: nothing but that is written.
+pub fn pending_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
+    let mut patch = StatusPatch::of(claim, now());
+    if status(claim).is_none_or(|status| status.status != PENDING) {
+        patch.set("modifyVolumeStatus", json!({"status": PENDING}));
+    }
+    patch.finish(true)
+}
+
+/// Before the first call to this class.
+pub fn begin_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
+    let mut patch = StatusPatch::of(claim, now());
+    set_status(&mut patch, claim, IN_PROGRESS, target);
+    let message = format!("Modifying the volume to {target:?} is in progress.");
+    patch.hold(MODIFYING, None, Some(&message));
+    patch.finish(true)
+}
+
+/// After a call that failed.
+pub fn failure_patch(
+    claim: &PersistentVolumeClaim,
+    target: &str,
+    failure: &Failure,
+) -> Option<Value> {
+    let class = meaning(failure);
+    let mut patch = StatusPatch::of(claim, now());
+    let status = match class {
+        Class::Infeasible => INFEASIBLE,
+        _ => IN_PROGRESS,
+    };
+    set_status(&mut patch, claim, status, target);
+    let message = match class {
+        Class::InBackground => format!("Modifying the volume to {target:?} is still in progress."),
+        _ => format!("Modifying the volume to {target:?} failed. It is tried again."),
+    };
+    patch.hold(MODIFYING, None, Some(&message));
+    let code = code_name(failure.code());
+    patch.hold(MODIFY_ERROR, Some(&code), Some(failure.status.message()));
+    patch.finish(true)
+}
+
+/// After the call. It is true of the claim whatever else was written since.
+pub fn end_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
+    let mut patch = StatusPatch::of(claim, now());
+    if status(claim).is_some() {
+        patch.set("modifyVolumeStatus", Value::Null);
+    }
+    if current(claim) != target {
+        patch.set("currentVolumeAttributesClassName", json!(target));
+    }
+    patch.drop(&[MODIFYING, MODIFY_ERROR]).finish(false)
+}
+
+/// Nothing is wished for any more.
+pub fn cancel_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
+    let mut patch = StatusPatch::of(claim, now());
+    patch.drop(&[MODIFYING]).finish(false)
+}
+
+fn set_status(
+    patch: &mut StatusPatch<'_>,
+    claim: &PersistentVolumeClaim,
+    written: &str,
+    target: &str,
+) {
+    let same = status(claim).is_some_and(|status| {
+        status.status == written
+            && status.target_volume_attributes_class_name.as_deref() == Some(target)
+    });
+    if !same {
+        let status = json!({"status": written, "targetVolumeAttributesClassName": target});
+        patch.set("modifyVolumeStatus", status);
+    }
+}
+
+/// What a failed call means.
+pub fn meaning(failure: &Failure) -> Class {
+    class(Call::Modify, failure.code())
+}
+
+#[cfg(test)]
+mod tests;

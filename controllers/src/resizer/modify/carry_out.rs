@@ -1,0 +1,301 @@
+//! Modifying: the writes before and after ControllerModifyVolume.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hostloop_proto::csi::ControllerModifyVolumeRequest;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::VolumeAttributesClass;
+use kube::ResourceExt;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::super::{
+    Classes, Key, ModifyKey, ResizeError, Resizer, key_of, lock, outcome_of, too_early,
+};
+use super::{
+    Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, is_in_progress,
+    is_same_try, meaning, pending_patch, secret_of, wished,
+};
+use crate::runtime::Change;
+use crate::runtime::csi::{Class, Failure};
+use crate::runtime::queue::Outcome;
+use crate::volume;
+
+impl Resizer {
+    /// The classes, watched from when they are first asked for.
+    pub(in super::super) async fn classes(&self) -> &Classes {
+        let begin = || async {
+            Classes {
+                watch: self.context.caches.attributes_classes(),
+                claims: self.claims.index(|claim| match wished(claim) {
+                    "" => Vec::new(),
+                    class => vec![class.to_owned()],
+                }),
+            }
+        };
+        self.classes.get_or_init(begin).await
+    }
+
+    /// Of what was in progress when the last process ended, nobody knows whether it goes on.
+    pub(in super::super) fn recall_uncertain(&self) {
+        for claim in self.claims.all() {
+            if is_in_progress(&claim) {
+                self.remember(&key_of(&claim), |memory| memory.uncertain = true);
+            }
+        }
+    }
+
+    /// Has changes of claims and classes noted in the queue.
+    pub(in super::super) async fn listen_to_modify(&self) {
+        let (queue, memory) = (self.modify_queue.clone(), self.memory.clone());
+        self.claims.on_change(move |change| match change {
+            Change::Applied { old, new } => {
+                if old.as_ref().is_none_or(|old| asks(old, new)) {
+                    queue.add(ModifyKey::Claim(key_of(new)));
+                }
+            }
+            Change::Deleted(old) => {
+                lock(&memory).remove(&key_of(old));
+            }
+        });
+        let queue = self.modify_queue.clone();
+        self.classes().await.watch.on_change(move |change| {
+            if let Change::Applied { old: None, new } = change {
+                queue.add(ModifyKey::Class(new.name_any()));
+            }
+        });
+    }
+
+    /// Brings a claim in line, or those that waited for a class.
+    pub(in super::super) async fn modify_key(&self, key: ModifyKey) -> Outcome {
+        let key = match key {
+            ModifyKey::Claim(key) => key,
+            ModifyKey::Class(class) => {
+                for claim in self.classes().await.claims.get(&class) {
+                    self.modify_queue.add(ModifyKey::Claim(key_of(&claim)));
+                }
+                return Outcome::Done;
+            }
+        };
+        let Some(claim) = self.claims.get_in(&key.0, &key.1) else {
+            return Outcome::Done;
+        };
+        match self.try_modify(&key, claim).await {
+            Ok(outcome) => outcome,
+            Err(error) => outcome_of(&error, &key),
+        }
+    }
+
+    async fn try_modify(
+        &self,
+        key: &Key,
+        claim: Arc<PersistentVolumeClaim>,
+    ) -> Result<Outcome, ResizeError> {
+        let memory = self.recall(key);
+        let step = decide(&claim, memory.uncertain);
+        if step == Step::Nothing {
+            return Ok(Outcome::Done);
+        }
+        let Some(volume) = self.volume_of(&claim, true).await? else {
+            return Ok(Outcome::Done);
+        };
+        if is_same_try(&claim)
+            && let Some(left) = too_early(memory.modify_after)
+        {
+            return Ok(Outcome::Again(left));
+        }
+        let (target, continues) = match step {
+            Step::Nothing => return Ok(Outcome::Done),
+            Step::Cancel => return self.cancel(claim).await,
+            Step::Continue(target) => (target, true),
+            Step::Begin(target) => (target, false),
+        };
+        let Some(class) = self.class(&claim, &target).await? else {
+            if continues {
+                return Ok(Outcome::Failed);
+            }
+            // Its coming, if it comes, is told by its watch.
+            let patch = pending_patch(&claim);
+            self.write(claim, patch).await?;
+            return Ok(Outcome::Done);
+        };
+        let claim = match continues {
+            true => claim,
+            false => self.begin(claim, &volume, &target).await?,
+        };
+        match self.modify(&claim, &volume, &class).await {
+            Ok(()) => self.completed(key, claim, &volume, &target).await,
+            Err(ResizeError::Call(failure)) => {
+                self.modify_failed(key, claim, &target, &failure).await
+            }
+            Err(error) => {
+                if !matches!(error, ResizeError::NotOurs) {
+                    let message = format!("Modifying the volume failed: {error}");
+                    self.warn_of_modify(&claim, message);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The class of this name, if it can be used. The watch may be behind the claim's.
+    async fn class(
+        &self,
+        claim: &PersistentVolumeClaim,
+        name: &str,
+    ) -> Result<Option<Arc<VolumeAttributesClass>>, ResizeError> {
+        let class = match self.classes().await.watch.get(name) {
+            None => self.kube.get("", name).await?.map(Arc::new),
+            known => known,
+        };
+        let Some(class) = class else {
+            let message = format!("There is no VolumeAttributesClass {name:?}");
+            self.warn_of_modify(claim, message);
+            return Ok(None);
+        };
+        if class.driver_name != self.context.driver.name {
+            let driver = &class.driver_name;
+            let message = format!("VolumeAttributesClass {name:?} is for CSI driver {driver}");
+            self.warn_of_modify(claim, message);
+            return Ok(None);
+        }
+        Ok(Some(class))
+    }
+
+    async fn begin(
+        &self,
+        claim: Arc<PersistentVolumeClaim>,
+        volume: &PersistentVolume,
+        target: &str,
+    ) -> Result<Arc<PersistentVolumeClaim>, ResizeError> {
+        let patch = begin_patch(&claim, target);
+        let claim = self.write(claim, patch).await?;
+        let message = format!("Modifying volume {} to {target:?}", volume.name_any());
+        self.context
+            .events
+            .normal(claim.as_ref(), "VolumeModify", message);
+        Ok(claim)
+    }
+
+    async fn modify(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+        class: &VolumeAttributesClass,
+    ) -> Result<(), ResizeError> {
+        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        let handle = csi.map(|csi| csi.volume_handle.clone());
+        let mut parameters = class.parameters.clone().unwrap_or_default();
+        if self.options.extra_modify_metadata {
+            parameters.extend(names(claim, volume));
+        }
+        let secret = secret_of(volume);
+        let secrets = volume::secrets(&self.kube, secret.as_ref()).await?;
+        self.ours()?;
+        let request = ControllerModifyVolumeRequest {
+            volume_id: handle.unwrap_or_default(),
+            secrets,
+            mutable_parameters: parameters,
+        };
+        let timeout = self.context.common.timeout;
+        let timeout = timeout.unwrap_or(self.options.modify_timeout);
+        let csi = &self.context.driver.csi;
+        csi.controller_modify_volume(request, timeout).await?;
+        Ok(())
+    }
+
+    /// The volume first: were the claim first, nobody would come back for the volume.
+    async fn completed(
+        &self,
+        key: &Key,
+        claim: Arc<PersistentVolumeClaim>,
+        volume: &PersistentVolume,
+        target: &str,
+    ) -> Result<Outcome, ResizeError> {
+        let spec = volume.spec.as_ref();
+        let known = spec.and_then(|spec| spec.volume_attributes_class_name.as_deref());
+        if known != Some(target) {
+            let patch = json!({
+                "metadata": {"uid": volume.uid()},
+                "spec": {"volumeAttributesClassName": target},
+            });
+            self.write_volume(volume, patch).await?;
+        }
+        let patch = end_patch(&claim, target);
+        let claim = self.write(claim, patch).await?;
+        self.remember(key, |memory| {
+            memory.uncertain = false;
+            memory.modify_after = None;
+        });
+        let message = format!("Volume {} is modified to {target:?}", volume.name_any());
+        self.context
+            .events
+            .normal(claim.as_ref(), "VolumeModifySuccessful", message);
+        Ok(Outcome::Done)
+    }
+
+    async fn modify_failed(
+        &self,
+        key: &Key,
+        claim: Arc<PersistentVolumeClaim>,
+        target: &str,
+        failure: &Failure,
+    ) -> Result<Outcome, ResizeError> {
+        let class = meaning(failure);
+        let uncertain = class == Class::InBackground;
+        self.remember(key, |memory| {
+            memory.uncertain = uncertain;
+            memory.modify_after = None;
+        });
+        let error = volume::rpc_error(failure);
+        let end = match uncertain {
+            true => "; it may be going on",
+            false => "",
+        };
+        let message = format!("Modifying the volume to {target:?} failed: {error}{end}");
+        tracing::warn!(namespace = key.0, claim = key.1, "{message}");
+        self.warn_of_modify(&claim, message);
+        let patch = failure_patch(&claim, target, failure);
+        self.write(claim, patch).await?;
+        if class != Class::Infeasible {
+            return Ok(Outcome::Failed);
+        }
+        let again = Instant::now() + self.slow;
+        self.remember(key, |memory| memory.modify_after = Some(again));
+        Ok(Outcome::FailedFor(self.slow))
+    }
+
+    async fn cancel(&self, claim: Arc<PersistentVolumeClaim>) -> Result<Outcome, ResizeError> {
+        let patch = cancel_patch(&claim);
+        let claim = self.write(claim, patch).await?;
+        let message = "No other VolumeAttributesClass is asked for any more";
+        self.context
+            .events
+            .normal(claim.as_ref(), "VolumeModifyCanceled", message);
+        Ok(Outcome::Done)
+    }
+
+    fn warn_of_modify(&self, claim: &PersistentVolumeClaim, message: String) {
+        self.context
+            .events
+            .warning(claim, "VolumeModifyFailed", message);
+    }
+}
+
+/// What `--extra-modify-metadata` adds to the parameters.
+fn names(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> BTreeMap<String, String> {
+    [
+        ("csi.storage.k8s.io/pvc/name", claim.name_any()),
+        (
+            "csi.storage.k8s.io/pvc/namespace",
+            claim.namespace().unwrap_or_default(),
+        ),
+        ("csi.storage.k8s.io/pv/name", volume.name_any()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+use super::*;
+use tonic::Status;
+
+fn claim(wished: &str, current: &str, status: &str, modifying: bool) -> PersistentVolumeClaim {
+    let name = |name: &str| match name {
+        "" => Value::Null,
+        name => json!(name),
+    };
+    let status = match status.split_once(' ') {
+        None if status.is_empty() => Value::Null,
+        None => json!({"status": status}),
+        Some((status, target)) => {
+            json!({"status": status, "targetVolumeAttributesClassName": target})
+        }
+    };
+    let conditions = match modifying {
+        true => json!([{"type": MODIFYING, "status": "True"}]),
+        false => json!([]),
+    };
+    serde_json::from_value(json!({
+        "metadata": {"name": "c", "namespace": "ns", "uid": "u", "resourceVersion": "5"},
+        "spec": {"volumeName": "pv", "volumeAttributesClassName": name(wished)},
+        "status": {
+            "phase": "Bound", "conditions": conditions,
+            "currentVolumeAttributesClassName": name(current), "modifyVolumeStatus": status,
+        },
+    }))
+    .unwrap()
+}
+
+#[test]
+fn what_is_done() {
+    let begin = |class: &str| Step::Begin(class.to_owned());
+    let go_on = |class: &str| Step::Continue(class.to_owned());
+    // Wished, current, how far, uncertain, condition.
+    for (wished, current, status, uncertain, modifying, expected) in [
+        ("", "", "", false, false, Step::Nothing),
+        ("a", "a", "", false, false, Step::Nothing),
+        ("a", "a", "", true, false, Step::Nothing),
+        ("b", "a", "", false, false, begin("b")),
+        ("b", "", "", false, false, begin("b")),
+        ("b", "a", "Pending", false, false, begin("b")),
+        ("b", "a", "Pending c", true, false, begin("b")),
+        ("b", "a", "Infeasible b", false, true, begin("b")),
+        ("c", "a", "Infeasible b", false, true, begin("c")),
+        ("c", "a", "Infeasible b", true, true, begin("c")),
+        ("b", "a", "InProgress b", false, true, begin("b")),
+        ("c", "a", "InProgress b", false, true, begin("c")),
+        ("c", "a", "InProgress b", true, true, go_on("b")),
+        // Back to what it has, of which is not known that it still has it.
+        ("a", "a", "InProgress b", true, true, go_on("b")),
+        ("a", "a", "InProgress b", false, true, begin("a")),
+        ("a", "a", "Infeasible b", false, true, begin("a")),
+        ("a", "a", "Pending", false, false, begin("a")),
+        // Nothing is wished for any more.
+        ("", "a", "", false, false, Step::Nothing),
+        ("", "", "Pending", false, false, Step::Nothing),
+        ("", "", "Infeasible b", false, true, Step::Cancel),
+        ("", "", "Infeasible b", false, false, Step::Nothing),
+        ("", "", "InProgress b", false, true, go_on("b")),
+        ("", "", "InProgress b", true, true, go_on("b")),
+    ] {
+        let claim = claim(wished, current, status, modifying);
+        let told = format!("{wished:?} {current:?} {status:?} {uncertain}");
+        assert_eq!(decide(&claim, uncertain), expected, "{told}");
+    }
+    let mut lost = claim("b", "a", "", false);
+    lost.status.as_mut().unwrap().phase = Some("Lost".to_owned());
+    assert_eq!(decide(&lost, false), Step::Nothing);
+}
+
+#[test]
+fn what_is_the_same_try() {
+    for (wished, status, expected) in [
+        ("b", "Infeasible b", true),
+        ("b", "InProgress b", true),
+        ("c", "Infeasible b", false),
+        ("", "Infeasible b", false),
+        ("b", "", false),
+        ("b", "Pending", false),
+    ] {
+        let claim = claim(wished, "a", status, false);
+        assert_eq!(is_same_try(&claim), expected, "{wished} {status}");
+    }
+}
+
+#[test]
+fn what_asks_for_work() {
+    for (old, new, expected) in [
+        (("a", ""), ("a", ""), false),
+        (("a", ""), ("b", ""), true),
+        (("a", ""), ("", ""), true),
+        (("b", ""), ("b", "InProgress b"), false),
+        (("b", "InProgress b"), ("b", "Infeasible b"), false),
+        (("b", "InProgress b"), ("b", ""), true),
+    ] {
+        let claims = [old, new].map(|(wished, status)| claim(wished, "a", status, false));
+        assert_eq!(asks(&claims[0], &claims[1]), expected, "{old:?} {new:?}");
+    }
+}
+
+#[test]
+fn what_is_written() {
+    let plain = claim("b", "a", "", false);
+    let begun = claim("b", "a", "InProgress b", false);
+    let status = |patch: Option<Value>| patch.map(|patch| patch["status"].clone());
+    let pending = status(pending_patch(&plain)).unwrap();
+    assert_eq!(
+        pending,
+        json!({"modifyVolumeStatus": {"status": "Pending"}})
+    );
+    assert_eq!(pending_patch(&claim("b", "a", "Pending", false)), None);
+
+    let begin = status(begin_patch(&plain, "b")).unwrap();
+    assert_eq!(
+        begin["modifyVolumeStatus"],
+        json!({"status": "InProgress", "targetVolumeAttributesClassName": "b"})
+    );
+    assert_eq!(begin["conditions"][0]["type"], MODIFYING);
+    assert_eq!(
+        begin["conditions"][0]["message"],
+        "Modifying the volume to \"b\" is in progress."
+    );
+
+    for (error, expected, holds) in [
+        (
+            Status::invalid_argument("x"),
+            json!({"status": "Infeasible", "targetVolumeAttributesClassName": "b"}),
+            "failed",
+        ),
+        (Status::internal("x"), Value::Null, "failed"),
+        (Status::not_found("x"), Value::Null, "failed"),
+        (
+            Status::resource_exhausted("x"),
+            Value::Null,
+            "is still in progress",
+        ),
+        (Status::cancelled("x"), Value::Null, "is still in progress"),
+    ] {
+        let code = code_name(error.code());
+        let failure = Failure {
+            call: "ControllerModifyVolume",
+            status: error,
+        };
+        let failed = status(failure_patch(&begun, "b", &failure)).unwrap();
+        assert_eq!(failed["modifyVolumeStatus"], expected, "{code}");
+        assert_eq!(failed["conditions"][1]["reason"], code);
+        assert_eq!(failed["conditions"][1]["message"], "x");
+        let message = failed["conditions"][0]["message"].as_str().unwrap();
+        assert!(message.contains(holds), "{code}: {message}");
+    }
+
+    let end = end_patch(&claim("b", "a", "InProgress b", true), "b").unwrap();
+    assert_eq!(
+        end,
+        json!({
+            "metadata": {"uid": "u"},
+            "status": {
+                "modifyVolumeStatus": null, "currentVolumeAttributesClassName": "b",
+                "conditions": [{"$patch": "delete", "type": MODIFYING}],
+            },
+        })
+    );
+    let cancel = status(cancel_patch(&claim("", "a", "Infeasible b", true))).unwrap();
+    assert_eq!(
+        cancel,
+        json!({"conditions": [{"$patch": "delete", "type": MODIFYING}]})
+    );
+}
+
+#[test]
+fn which_secret() {
+    let volume = |annotations: Value| -> PersistentVolume {
+        serde_json::from_value(json!({
+            "metadata": {"name": "pv", "annotations": annotations},
+            "spec": {"csi": {
+                "driver": "d", "volumeHandle": "h",
+                "controllerExpandSecretRef": {"name": "expand", "namespace": "ns"},
+            }},
+        }))
+        .unwrap()
+    };
+    for (annotations, expected) in [
+        (
+            json!({SECRET_NAME: "modify", SECRET_NAMESPACE: "ns"}),
+            "modify",
+        ),
+        (json!({SECRET_NAME: "modify"}), "expand"),
+        (json!({SECRET_NAME: "", SECRET_NAMESPACE: ""}), "expand"),
+        (json!({}), "expand"),
+    ] {
+        let secret = secret_of(&volume(annotations)).unwrap();
+        assert_eq!(secret.name.as_deref(), Some(expected));
+    }
+    assert_eq!(secret_of(&PersistentVolume::default()), None);
+}

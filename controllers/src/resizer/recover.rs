@@ -1,0 +1,197 @@
+//! The size to expand a volume to. That is not always what the user asks for now: an expansion
+//! that was begun may still be going on, in the driver or in kubelet, and has to come to an end
+//! first; after a failure the user may have asked for less.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::claim::{Claim, FILE_SYSTEM_RESIZE_PENDING, size, volume_capacity};
+
+/// The driver is at it, or nobody knows whether it is.
+pub const CONTROLLER_IN_PROGRESS: &str = "ControllerResizeInProgress";
+/// The driver never will.
+pub const CONTROLLER_INFEASIBLE: &str = "ControllerResizeInfeasible";
+/// It is kubelet's turn.
+pub const NODE_PENDING: &str = "NodeResizePending";
+/// Kubelet is at it.
+pub const NODE_IN_PROGRESS: &str = "NodeResizeInProgress";
+/// Kubelet never will.
+pub const NODE_INFEASIBLE: &str = "NodeResizeInfeasible";
+
+/// What the decision is made by.
+#[derive(Clone, Debug)]
+pub struct Sizes<'a> {
+    /// What the user asks for.
+    pub requested: &'a Quantity,
+    /// What the volume has.
+    pub volume: Option<&'a Quantity>,
+    /// What was being expanded to.
+    pub allocated: Option<&'a Quantity>,
+    /// How far that was.
+    pub status: &'a str,
+    /// The driver's last error was final: nothing is going on.
+    pub final_error: bool,
+    /// The condition FileSystemResizePending holds.
+    pub node_pending: bool,
+    /// The driver's controller expands, not its node alone.
+    pub controller_expands: bool,
+}
+
+impl<'a> Sizes<'a> {
+    /// Of a claim and its volume; none if the claim asks for no more than it has.
+    pub fn of(
+        claim: &'a PersistentVolumeClaim,
+        volume: &'a PersistentVolume,
+        final_error: bool,
+        controller_expands: bool,
+    ) -> Option<Self> {
+        if !is_wanted(claim) {
+            return None;
+        }
+        Some(Sizes {
+            requested: claim.requested()?,
+            volume: volume_capacity(volume),
+            allocated: claim.allocated(),
+            status: claim.resize_status(),
+            final_error,
+            node_pending: claim.condition(FILE_SYSTEM_RESIZE_PENDING).is_some(),
+            controller_expands,
+        })
+    }
+
+    /// The size to expand to; none if there is nothing to do here.
+    pub fn target(&self) -> Option<&'a Quantity> {
+        let begun = self.allocated.unwrap_or(self.requested);
+        let reached = |quantity| size(self.volume) >= size(Some(quantity));
+        if !reached(self.requested) {
+            return match self.status {
+                NODE_INFEASIBLE => Some(begun),
+                NODE_PENDING | NODE_IN_PROGRESS => Some(begun).filter(|begun| !reached(begun)),
+                CONTROLLER_IN_PROGRESS if !self.final_error => Some(begun),
+                _ => Some(self.requested),
+            };
+        }
+        match self.status {
+            NODE_PENDING | NODE_IN_PROGRESS => None,
+            NODE_INFEASIBLE if self.controller_expands => Some(begun),
+            NODE_INFEASIBLE => Some(self.requested),
+            CONTROLLER_IN_PROGRESS | CONTROLLER_INFEASIBLE => Some(begun),
+            "" if self.allocated.is_some() => self.allocated,
+            // An API server that does not know this recovery leaves only the condition.
+            _ => Some(self.requested).filter(|_| !self.node_pending),
+        }
+    }
+}
+
+/// Whether a claim asks for more than it has.
+pub fn is_wanted(claim: &PersistentVolumeClaim) -> bool {
+    claim.is_bound() && size(claim.requested()) > size(claim.capacity())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_the_table() {
+        use super::{
+            CONTROLLER_IN_PROGRESS as CP, CONTROLLER_INFEASIBLE as CI, NODE_IN_PROGRESS as NP,
+            NODE_INFEASIBLE as NI, NODE_PENDING as NW,
+        };
+        let stop = None;
+        // The volume, what was begun, how far it is, whether the last error was final, and
+        // whether the condition holds; 4 is asked for.
+        for (volume, allocated, status, final_error, node_pending, expected) in [
+            // The volume is smaller than what is asked for.
+            (2, Some(3), NI, false, false, Some(3)),
+            (2, None, NI, false, false, Some(4)),
+            (2, Some(3), NW, false, false, Some(3)),
+            (3, Some(3), NW, false, false, stop),
+            (3, Some(2), NW, false, false, stop),
+            (2, None, NW, false, false, Some(4)),
+            (2, Some(3), NP, false, false, Some(3)),
+            (3, Some(3), NP, false, false, stop),
+            (2, Some(3), CP, true, false, Some(4)),
+            (2, Some(3), CP, false, false, Some(3)),
+            (2, Some(8), CP, false, false, Some(8)),
+            (2, Some(8), CP, true, false, Some(4)),
+            (2, None, CP, false, false, Some(4)),
+            (2, Some(8), CI, false, false, Some(4)),
+            (2, Some(3), CI, true, false, Some(4)),
+            (2, None, CI, false, false, Some(4)),
+            (2, None, "", false, false, Some(4)),
+            (2, Some(3), "", false, false, Some(4)),
+            (2, None, "", false, true, Some(4)),
+            (2, Some(3), "Newer", false, false, Some(4)),
+            // It is not.
+            (4, Some(4), NW, false, true, stop),
+            (8, Some(8), NW, false, true, stop),
+            (4, None, NW, false, false, stop),
+            (4, Some(4), NP, false, true, stop),
+            (4, Some(4), NI, false, false, Some(4)),
+            (8, Some(8), NI, false, false, Some(8)),
+            (8, None, NI, false, false, Some(4)),
+            (4, Some(4), CP, false, false, Some(4)),
+            (8, Some(8), CP, true, false, Some(8)),
+            (4, None, CP, false, false, Some(4)),
+            (8, Some(8), CI, false, false, Some(8)),
+            (4, None, CI, false, false, Some(4)),
+            (8, Some(8), "", false, false, Some(8)),
+            (8, Some(8), "", false, true, Some(8)),
+            (4, None, "", false, true, stop),
+            (4, None, "", false, false, Some(4)),
+            (4, Some(8), "Newer", false, true, stop),
+            (4, Some(8), "Newer", false, false, Some(4)),
+        ] {
+            let quantity = |gib: i64| Quantity(format!("{gib}Gi"));
+            let (asked, volume) = (quantity(4), quantity(volume));
+            let allocated = allocated.map(quantity);
+            let sizes = Sizes {
+                requested: &asked,
+                volume: Some(&volume),
+                allocated: allocated.as_ref(),
+                status,
+                final_error,
+                node_pending,
+                controller_expands: true,
+            };
+            assert_eq!(sizes.target().cloned(), expected.map(quantity), "{sizes:?}");
+        }
+    }
+
+    #[test]
+    fn where_only_nodes_expand_a_failure_there_is_no_reason_for_more() {
+        let (four, eight) = (Quantity("4Gi".to_owned()), Quantity("8Gi".to_owned()));
+        let sizes = Sizes {
+            requested: &four,
+            volume: Some(&eight),
+            allocated: Some(&eight),
+            status: NODE_INFEASIBLE,
+            final_error: false,
+            node_pending: false,
+            controller_expands: false,
+        };
+        assert_eq!(sizes.target(), Some(&four));
+    }
+
+    #[test]
+    fn what_is_wanted() {
+        for (phase, volume, requested, capacity, expected) in [
+            ("Bound", "pv", "2Gi", "1Gi", true),
+            ("Bound", "pv", "1025Mi", "1Gi", true),
+            ("Bound", "pv", "1Gi", "1024Mi", false),
+            ("Bound", "pv", "1Gi", "2Gi", false),
+            ("Bound", "", "2Gi", "1Gi", false),
+            ("Lost", "pv", "2Gi", "1Gi", false),
+            ("Pending", "", "2Gi", "1Gi", false),
+        ] {
+            let claim = serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "c", "namespace": "ns"},
+                "spec": {"volumeName": volume, "resources": {"requests": {"storage": requested}}},
+                "status": {"phase": phase, "capacity": {"storage": capacity}},
+            }))
+            .unwrap();
+            assert_eq!(is_wanted(&claim), expected, "{claim:?}");
+        }
+    }
+}
