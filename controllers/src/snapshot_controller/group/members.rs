@@ -1,0 +1,218 @@
+//! The members of a group: a snapshot and a content for each of the snapshots the driver tells
+//! of, bound to each other.
+//!
+//! Another controller may be making them in another order, so each piece is looked at on its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{Facts, Failure, Step};
+use crate::runtime::scope::MANAGED_BY;
+use crate::snapshot_controller::names::{self, Fit};
+use crate::snapshots::{
+    ContentSource, DeletionPolicy, SnapshotInfo, SnapshotSource, VolumeGroupSnapshotContent,
+    VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotContentSpec, VolumeSnapshotSpec,
+};
+
+/// What there is of a member.
+#[derive(Clone, Debug)]
+pub(in crate::snapshot_controller) struct Member {
+    /// What the driver tells of it.
+    pub(in crate::snapshot_controller) info: SnapshotInfo,
+    /// The snapshot, if it has been made.
+    pub(in crate::snapshot_controller) snapshot: Option<Arc<VolumeSnapshot>>,
+    /// Its content, if it has been made.
+    pub(in crate::snapshot_controller) content: Option<Arc<VolumeSnapshotContent>>,
+    /// The volume it is of, if exactly one has that handle.
+    pub(in crate::snapshot_controller) volume: Option<Arc<PersistentVolume>>,
+}
+
+/// The next thing to do for the members of a group, if there is one.
+pub(super) fn next(
+    facts: &Facts,
+    group_content: &VolumeGroupSnapshotContent,
+) -> Result<Option<Step>, Failure> {
+    let status = group_content.status.as_ref();
+    let handle = status.and_then(|status| status.volume_group_snapshot_handle.as_deref());
+    let Some(handle) = handle else {
+        return Ok(None);
+    };
+    for member in &facts.members {
+        let whole = Whole {
+            facts,
+            group_content,
+            handle,
+            member,
+        };
+        if let Some(step) = whole.next()? {
+            return Ok(Some(step));
+        }
+    }
+    Ok(None)
+}
+
+/// A member and what it is of.
+struct Whole<'a> {
+    facts: &'a Facts,
+    group_content: &'a VolumeGroupSnapshotContent,
+    handle: &'a str,
+    member: &'a Member,
+}
+
+impl Whole<'_> {
+    fn next(&self) -> Result<Option<Step>, Failure> {
+        let Some(snapshot) = &self.member.snapshot else {
+            return Ok(Some(Step::CreateMember(Box::new(self.snapshot()))));
+        };
+        let Some(content) = &self.member.content else {
+            let content = Box::new(self.content(snapshot));
+            return Ok(Some(Step::CreateMemberContent(content)));
+        };
+        match names::fit(&content.spec.volume_snapshot_ref, &**snapshot) {
+            Fit::Bound => {}
+            Fit::Free => {
+                let uid = snapshot.uid().unwrap_or_default();
+                return Ok(Some(Step::BindMemberContent(content.clone(), uid)));
+            }
+            Fit::Other => {
+                let name = content.name_any();
+                let message = format!(
+                    "VolumeSnapshotContent {name} of a member is bound to another snapshot"
+                );
+                return Err(Failure::new("GroupSnapshotContentCreationFailed", message));
+            }
+        }
+        // Before the member is bound to it: a member is of a group from its first status on.
+        if let Some(status) = self.content_status(content) {
+            return Ok(Some(Step::MemberContentStatus(content.clone(), status)));
+        }
+        let status = snapshot.status.as_ref();
+        let bound = status.and_then(|it| it.bound_volume_snapshot_content_name.as_deref());
+        if bound.is_none_or(str::is_empty) {
+            let name = content.name_any();
+            return Ok(Some(Step::BindMember(snapshot.clone(), name)));
+        }
+        Ok(None)
+    }
+
+    fn names(&self) -> (String, String) {
+        let group = self.facts.group.uid().unwrap_or_default();
+        let volume = self.member.info.volume_handle.as_deref();
+        names::member_names(&group, volume.unwrap_or_default())
+    }
+
+    fn deletion_policy(&self) -> DeletionPolicy {
+        self.group_content.spec.deletion_policy
+    }
+
+    fn snapshot(&self) -> VolumeSnapshot {
+        let group = &*self.facts.group;
+        let mut finalizers = vec![names::SNAPSHOT_IN_GROUP, names::SNAPSHOT_AS_SOURCE];
+        if self.deletion_policy() == DeletionPolicy::Delete {
+            finalizers.push(names::SNAPSHOT_BOUND);
+        }
+        let volume = self.member.volume.as_ref();
+        let spec = volume.and_then(|volume| volume.spec.as_ref());
+        let claim = spec.and_then(|spec| spec.claim_ref.as_ref());
+        let metadata = ObjectMeta {
+            name: Some(self.names().0),
+            namespace: group.namespace(),
+            owner_references: Some(vec![names::owner(group)]),
+            finalizers: Some(finalizers.into_iter().map(str::to_owned).collect()),
+            ..ObjectMeta::default()
+        };
+        // A snapshot needs a source; that of a volume that is gone is a claim without a name.
+        let claim = claim
+            .and_then(|claim| claim.name.clone())
+            .unwrap_or_default();
+        VolumeSnapshot {
+            metadata,
+            spec: VolumeSnapshotSpec {
+                source: SnapshotSource {
+                    persistent_volume_claim_name: Some(claim),
+                    volume_snapshot_content_name: None,
+                },
+                volume_snapshot_class_name: None,
+            },
+            status: None,
+        }
+    }
+
+    fn content(&self, snapshot: &VolumeSnapshot) -> VolumeSnapshotContent {
+        let group_content = self.group_content;
+        let mut annotations =
+            BTreeMap::from([(names::GROUP_HANDLE.to_owned(), self.handle.to_owned())]);
+        // The group's secrets were made out when its content was made.
+        for (from, to) in [
+            (
+                names::GROUP_DELETION_SECRET_NAME,
+                names::DELETION_SECRET_NAME,
+            ),
+            (
+                names::GROUP_DELETION_SECRET_NAMESPACE,
+                names::DELETION_SECRET_NAMESPACE,
+            ),
+        ] {
+            if let Some(value) = group_content.annotations().get(from) {
+                annotations.insert(to.to_owned(), value.clone());
+            }
+        }
+        let node = group_content.labels().get(MANAGED_BY);
+        let volume = self.member.volume.as_ref();
+        let volume_spec = volume.and_then(|volume| volume.spec.as_ref());
+        let metadata = ObjectMeta {
+            name: Some(self.names().1),
+            annotations: Some(annotations),
+            labels: node.map(|node| BTreeMap::from([(MANAGED_BY.to_owned(), node.clone())])),
+            finalizers: Some(vec![names::CONTENT_BOUND.to_owned()]),
+            ..ObjectMeta::default()
+        };
+        let spec = VolumeSnapshotContentSpec {
+            volume_snapshot_ref: ObjectReference {
+                api_version: Some(format!("{}/v1", names::SNAPSHOT_API)),
+                kind: Some("VolumeSnapshot".to_owned()),
+                name: snapshot.metadata.name.clone(),
+                namespace: snapshot.metadata.namespace.clone(),
+                uid: snapshot.uid(),
+                ..ObjectReference::default()
+            },
+            deletion_policy: self.deletion_policy(),
+            driver: group_content.spec.driver.clone(),
+            volume_snapshot_class_name: None,
+            source: ContentSource {
+                volume_handle: self.member.info.volume_handle.clone(),
+                snapshot_handle: None,
+            },
+            source_volume_mode: volume_spec.and_then(|spec| spec.volume_mode.clone()),
+        };
+        VolumeSnapshotContent {
+            metadata,
+            spec,
+            status: None,
+        }
+    }
+
+    /// The status a member's content lacks. What it has is the driver's loop's to change.
+    fn content_status(&self, content: &VolumeSnapshotContent) -> Option<Value> {
+        let known = content.status.clone().unwrap_or_default();
+        if known.snapshot_handle.is_some() && known.volume_group_snapshot_handle.is_some() {
+            return None;
+        }
+        let info = &self.member.info;
+        let mut status = json!({
+            "snapshotHandle": info.snapshot_handle,
+            "volumeGroupSnapshotHandle": self.handle,
+            "creationTime": info.creation_time,
+            "readyToUse": info.ready_to_use.unwrap_or(false),
+        });
+        if let Some(size) = info.restore_size.filter(|size| *size > 0) {
+            status["restoreSize"] = json!(size);
+        }
+        Some(status)
+    }
+}

@@ -1,0 +1,441 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+mod members;
+
+const CONTENT: &str = "groupsnapcontent-g1";
+
+fn group(changes: Value) -> Value {
+    let mut group = json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1",
+        "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": "all", "namespace": "team", "uid": "g1", "resourceVersion": "7",
+            "finalizers": [names::GROUP_BOUND]},
+        "spec": {"source": {"selector": {"matchLabels": {"app": "db"}}},
+            "volumeGroupSnapshotClassName": "fast"},
+    });
+    json_patch::merge(&mut group, &changes);
+    group
+}
+
+fn content(changes: Value) -> Value {
+    let mut content = json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1",
+        "kind": "VolumeGroupSnapshotContent",
+        "metadata": {"name": CONTENT},
+        "spec": {
+            "volumeGroupSnapshotRef": {"namespace": "team", "name": "all", "uid": "g1"},
+            "deletionPolicy": "Delete", "driver": "csi.example",
+            "source": {"volumeHandles": ["vol-1", "vol-2"]},
+        },
+    });
+    json_patch::merge(&mut content, &changes);
+    content
+}
+
+/// A content made beforehand, for a group that names it.
+fn given(changes: Value) -> Value {
+    let mut content = content(json!({"spec": {
+        "source": {"volumeHandles": null, "groupSnapshotHandles":
+            {"volumeGroupSnapshotHandle": "gs", "volumeSnapshotHandles": ["s"]}},
+        "volumeGroupSnapshotRef": {"uid": null},
+    }}));
+    json_patch::merge(&mut content, &changes);
+    content
+}
+
+/// A claim and its volume, of which there is the number in all names.
+fn claim(number: usize, claim: Value, volume: Value) -> Claim {
+    let name = format!("data-{number}");
+    let mut it = json!({
+        "metadata": {"name": name, "namespace": "team", "uid": name, "labels": {"app": "db"}},
+        "spec": {"volumeName": format!("pv-{number}")}, "status": {"phase": "Bound"},
+    });
+    json_patch::merge(&mut it, &claim);
+    let mut its = json!({
+        "metadata": {"name": format!("pv-{number}")},
+        "spec": {
+            "claimRef": {"namespace": "team", "name": name, "uid": name},
+            "csi": {"driver": "csi.example", "volumeHandle": format!("vol-{number}")},
+            "volumeMode": "Block",
+        },
+    });
+    json_patch::merge(&mut its, &volume);
+    (of(it), Some(of(its)))
+}
+
+type Claim = (Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>);
+
+fn of<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
+    Arc::new(serde_json::from_value(value).unwrap())
+}
+
+fn class(name: &str, changes: Value) -> Arc<VolumeGroupSnapshotClass> {
+    let mut class = json!({"metadata": {"name": name}, "driver": "csi.example",
+        "deletionPolicy": "Delete"});
+    json_patch::merge(&mut class, &changes);
+    of(class)
+}
+
+/// All is there but the content.
+fn facts(it: Value) -> Facts {
+    Facts {
+        group: of(it),
+        content: None,
+        classes: vec![class("fast", json!({})), class("slow", json!({}))],
+        claims: vec![
+            claim(1, json!({}), json!({})),
+            claim(2, json!({}), json!({})),
+            claim(
+                3,
+                json!({"metadata": {"labels": {"app": "web"}}}),
+                json!({}),
+            ),
+        ],
+        members: Vec::new(),
+        owned: Vec::new(),
+        restoring: Vec::new(),
+        nodes: None,
+    }
+}
+
+/// A step, short.
+fn told(step: Step) -> String {
+    match step {
+        Step::Done => "done".to_owned(),
+        Step::Pend(why) => format!("pend: {why}"),
+        Step::SetClass(class) => format!("class {class}"),
+        Step::Finalizers(list) => format!("finalizers {}", list.len()),
+        Step::Create(content) => {
+            let handles = content.spec.source.volume_handles.unwrap_or_default();
+            format!("create {}", handles.join(" "))
+        }
+        Step::Bind(class) => format!("bind {}", class.unwrap_or_default()),
+        Step::CreateMember(_) => "member".to_owned(),
+        Step::CreateMemberContent(_) => "member's content".to_owned(),
+        Step::BindMemberContent(_, uid) => format!("bind member's content to {uid}"),
+        Step::BindMember(_, content) => format!("bind member to {content}"),
+        Step::MemberContentStatus(_, status) => format!("member's content {status}"),
+        Step::Status(change) => format!("status {}", change.patch),
+        Step::Mark => "mark".to_owned(),
+        Step::DeleteContent => "delete content".to_owned(),
+        Step::DeleteMembers(members) => format!("delete {} members", members.len()),
+        Step::Fail(failure) => {
+            let ready = if failure.unready {
+                ""
+            } else {
+                " (still ready)"
+            };
+            format!("{}{ready}: {}", failure.reason, failure.message)
+        }
+    }
+}
+
+#[track_caller]
+fn expect(facts: &Facts, expected: &str) {
+    let step = match names::is_deleting(&*facts.group) {
+        true => decide_deletion(facts),
+        false => decide(facts),
+    };
+    let step = told(step);
+    assert!(step.contains(expected), "{step}\nnot {expected}");
+}
+
+#[test]
+fn before_there_is_a_content() {
+    let selector = |selector: Value| json!({"spec": {"source": {"selector": selector}}});
+    let expression = |operator: &str| {
+        selector(json!({"matchLabels": null, "matchExpressions": [
+            {"key": "app", "operator": operator, "values": ["db"]}]}))
+    };
+    for (changes, expected) in [
+        (json!({}), "create vol-1 vol-2"),
+        (expression("In"), "create vol-1 vol-2"),
+        (expression("NotIn"), "create vol-3"),
+        (
+            selector(json!({"matchLabels": null})),
+            "create vol-1 vol-2 vol-3",
+        ),
+        (
+            selector(json!({"matchLabels": {"app": "none"}})),
+            "GroupSnapshotContentCreationFailed: its selector fits no claim",
+        ),
+        (
+            expression("Near"),
+            "GroupSnapshotContentCreationFailed: selector",
+        ),
+        (json!({"metadata": {"finalizers": null}}), "finalizers 1"),
+        (
+            json!({"spec": {"volumeGroupSnapshotClassName": "none"}}),
+            "GetGroupSnapshotClassFailed (still ready): there is no VolumeGroupSnapshotClass none",
+        ),
+        (
+            json!({"spec": {"volumeGroupSnapshotClassName": null}}),
+            "SetDefaultGroupSnapshotClassFailed (still ready): there is no default",
+        ),
+        (
+            selector(json!(null)),
+            "GroupSnapshotValidationError: exactly one",
+        ),
+        (
+            json!({"spec": {"source": {"selector": null, "volumeGroupSnapshotContentName": "c"}}}),
+            "GroupSnapshotContentMissing: there is no VolumeGroupSnapshotContent c",
+        ),
+        (
+            json!({"status": {"readyToUse": true, "boundVolumeGroupSnapshotContentName": "c"}}),
+            "GroupSnapshotContentMissing: its VolumeGroupSnapshotContent is missing",
+        ),
+    ] {
+        expect(&facts(group(changes)), expected);
+    }
+}
+
+#[test]
+fn default_classes() {
+    let mark = json!({"metadata": {"annotations": {names::DEFAULT_GROUP_CLASS: "true"}}});
+    let mut other = mark.clone();
+    other["driver"] = json!("other.example");
+    for (fast, slow, expected) in [
+        (&mark, &json!({}), "class fast"),
+        (&other, &mark, "class slow"),
+        (
+            &mark,
+            &mark,
+            "there are 2 default VolumeGroupSnapshotClasses of driver csi.example",
+        ),
+    ] {
+        let mut facts = facts(group(
+            json!({"spec": {"volumeGroupSnapshotClassName": null}}),
+        ));
+        facts.classes = vec![class("fast", fast.clone()), class("slow", slow.clone())];
+        expect(&facts, expected);
+    }
+}
+
+#[test]
+fn what_a_group_is_of() {
+    let affine = |node: &str| {
+        json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "on", "operator": "In", "values": [node]}]}]}}}})
+    };
+    for (claim_is, volume_is, expected) in [
+        (json!({}), affine("1"), "create vol-1 vol-2"),
+        (
+            json!({}),
+            affine("2"),
+            "the volumes are on different nodes (node-1, node-2)",
+        ),
+        (
+            json!({"status": {"phase": "Pending"}}),
+            json!({}),
+            "claim data-2 is not bound to a volume yet",
+        ),
+        (
+            json!({}),
+            json!({"spec": {"csi": null}}),
+            "volume pv-2 is not of a CSI driver",
+        ),
+        (
+            json!({}),
+            json!({"spec": {"csi": {"driver": "other"}}}),
+            "VolumeGroupSnapshotClass fast is of driver csi.example, but volume pv-2 is of other",
+        ),
+    ] {
+        let mut facts = facts(group(json!({})));
+        facts.claims = vec![
+            claim(1, json!({}), affine("1")),
+            claim(2, claim_is, volume_is),
+        ];
+        let node = |number: &str| {
+            of(json!({"metadata": {"name": format!("node-{number}"),
+                "labels": {"on": number}}}))
+        };
+        facts.nodes = Some(vec![node("1"), node("2")]);
+        expect(&facts, expected);
+    }
+}
+
+#[test]
+fn the_content_made() {
+    let mut facts = facts(group(json!({})));
+    facts.nodes = Some(vec![of(json!({"metadata": {"name": "node-1"}}))]);
+    let affinity = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}]}}}});
+    facts.claims = vec![claim(1, json!({}), affinity)];
+    let secret = |what: &str| format!("csi.storage.k8s.io/group-snapshotter-secret-{what}");
+    facts.classes = vec![class(
+        "fast",
+        json!({"parameters": {secret("name"): "key", secret("namespace"): "keys"}}),
+    )];
+    let Step::Create(made) = decide(&facts) else {
+        panic!("{:?}", decide(&facts));
+    };
+    assert_eq!(
+        serde_json::to_value(made).unwrap(),
+        json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1",
+            "kind": "VolumeGroupSnapshotContent",
+            "metadata": {
+                "name": "groupsnapcontent-g1",
+                "annotations": {
+                    "groupsnapshot.storage.kubernetes.io/deletion-secret-name": "key",
+                    "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace": "keys",
+                },
+                "labels": {"snapshot.storage.kubernetes.io/managed-by": "node-1"},
+                "finalizers": ["groupsnapshot.storage.kubernetes.io/\
+                    volumegroupsnapshotcontent-bound-protection"],
+            },
+            "spec": {
+                "volumeGroupSnapshotRef": {"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+                    "kind": "VolumeGroupSnapshot", "namespace": "team", "name": "all",
+                    "uid": "g1", "resourceVersion": "7"},
+                "deletionPolicy": "Delete",
+                "driver": "csi.example",
+                "volumeGroupSnapshotClassName": "fast",
+                "source": {"volumeHandles": ["vol-1"]},
+            },
+        })
+    );
+}
+
+#[test]
+fn with_a_content() {
+    let reference = |changes: Value| json!({"spec": {"volumeGroupSnapshotRef": changes}});
+    let bound = |ready: bool| json!({"status": {"boundVolumeGroupSnapshotContentName": CONTENT, "readyToUse": ready}});
+    let taken = json!({"status": {"readyToUse": true, "volumeGroupSnapshotHandle": "gs",
+        "creationTime": "2026-01-02T03:04:05Z"}});
+    for (changes, content_is, expected) in [
+        (
+            json!({}),
+            json!({}),
+            "status {\"boundVolumeGroupSnapshotContentName\":\"groupsnapcontent-g1\",\
+             \"readyToUse\":false}",
+        ),
+        (
+            bound(false),
+            taken.clone(),
+            "status {\"creationTime\":\"2026-01-02T03:04:05Z\",\"readyToUse\":true}",
+        ),
+        (bound(false), json!({}), "done"),
+        (
+            json!({"metadata": {"finalizers": null}}),
+            json!({}),
+            "finalizers 1",
+        ),
+        (
+            json!({}),
+            json!({"spec": {"source": {"volumeHandles": null, "groupSnapshotHandles":
+                {"volumeGroupSnapshotHandle": "gs", "volumeSnapshotHandles": []}}}}),
+            "GroupSnapshotContentMismatch",
+        ),
+        (
+            json!({}),
+            reference(json!({"uid": "other"})),
+            "GroupSnapshotContentMisbound",
+        ),
+        (
+            json!({}),
+            reference(json!({"uid": null})),
+            "GroupSnapshotContentMisbound",
+        ),
+        (bound(true), taken, "done"),
+        (
+            bound(true),
+            reference(json!({"uid": "other"})),
+            "GroupSnapshotMisbound",
+        ),
+    ] {
+        let mut facts = facts(group(changes));
+        facts.content = Some(of(content(content_is)));
+        expect(&facts, expected);
+    }
+}
+
+#[test]
+fn with_a_content_made_beforehand() {
+    let bound = json!({"uid": "g1"});
+    for (class, content_is, expected) in [
+        (Some("fast"), json!({}), "bind fast"),
+        (None, json!({}), "bind "),
+        (Some("gone"), json!({}), "GetGroupSnapshotClassFailed"),
+        (
+            None,
+            json!({"spec": {"volumeGroupSnapshotRef": bound}}),
+            "status",
+        ),
+        (
+            Some("fast"),
+            json!({"spec": {"volumeGroupSnapshotRef": {"uid": "other"}}}),
+            "GroupSnapshotContentMisbound",
+        ),
+        (
+            Some("fast"),
+            json!({"spec": {"source": {"volumeHandles": ["v"], "groupSnapshotHandles": null}}}),
+            "GroupSnapshotContentMismatch",
+        ),
+    ] {
+        let mut facts = facts(group(json!({"spec": {
+            "source": {"selector": null, "volumeGroupSnapshotContentName": CONTENT},
+            "volumeGroupSnapshotClassName": class,
+        }})));
+        facts.content = Some(of(given(content_is)));
+        expect(&facts, expected);
+    }
+}
+
+#[test]
+fn deletion() {
+    let marked = json!({names::GROUP_BEING_DELETED: "yes"});
+    let going = json!({"annotations": marked, "deletionTimestamp": "2026-01-01T00:00:00Z"});
+    let retained = json!({"metadata": {"annotations": marked},
+        "spec": {"deletionPolicy": "Retain"}});
+    let member = |deleting: Option<&str>| {
+        of::<VolumeSnapshot>(json!({"apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshot", "metadata": {"name": "s", "deletionTimestamp": deleting},
+            "spec": {"source": {}}}))
+    };
+    let kept = || vec![member(None), member(Some("2026-01-01T00:00:00Z"))];
+    for (content_is, owned, restoring, expected) in [
+        (None, vec![], vec![], "finalizers 0"),
+        (None, kept(), vec![], "delete 1 members"),
+        (
+            None,
+            vec![],
+            vec!["s".to_owned()],
+            "pend: claims are being restored",
+        ),
+        (Some(json!({})), vec![], vec![], "mark"),
+        (
+            Some(json!({"metadata": {"annotations": marked}})),
+            kept(),
+            vec![],
+            "delete content",
+        ),
+        (
+            Some(json!({"metadata": going})),
+            kept(),
+            vec![],
+            "delete 1 members",
+        ),
+        (Some(json!({"metadata": going})), vec![], vec![], "done"),
+        (Some(retained.clone()), kept(), vec![], "delete 1 members"),
+        (Some(retained), vec![], vec![], "finalizers 0"),
+        (
+            Some(json!({"spec": {"volumeGroupSnapshotRef": {"uid": "other"}}})),
+            vec![],
+            vec![],
+            "finalizers 0",
+        ),
+    ] {
+        let changes = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let mut facts = facts(group(changes));
+        facts.content = content_is.map(|changes| of(content(changes)));
+        facts.owned = owned;
+        facts.restoring = restoring;
+        expect(&facts, expected);
+    }
+    let unheld = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z",
+        "finalizers": ["x/other"]}});
+    expect(&facts(group(unheld)), "done");
+}

@@ -1,0 +1,90 @@
+//! Which node's loops a snapshot is for: the one its volume is on.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume,
+};
+use kube::ResourceExt;
+
+/// The node a volume is on, if its affinity says so: the first that fits.
+pub(super) fn node_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<String> {
+    let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
+    let terms = &affinity.required.as_ref()?.node_selector_terms;
+    let fits = |node: &&Arc<Node>| terms.iter().any(|term| admits(term, node));
+    nodes.iter().find(fits).map(|node| node.name_any())
+}
+
+/// A term without requirements admits nothing.
+fn admits(term: &NodeSelectorTerm, node: &Node) -> bool {
+    let labels = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let name = node.name_any();
+    let by_label = |one: &NodeSelectorRequirement| {
+        fulfils(one, node.labels().get(&one.key).map(String::as_str))
+    };
+    let by_field = |one: &NodeSelectorRequirement| {
+        fulfils(one, (one.key == "metadata.name").then_some(name.as_str()))
+    };
+    !(labels.is_empty() && fields.is_empty())
+        && labels.iter().all(by_label)
+        && fields.iter().all(by_field)
+}
+
+fn fulfils(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = value.is_some_and(|value| values.iter().any(|one| one == value));
+    match requirement.operator.as_str() {
+        "In" => listed,
+        "NotIn" => !listed,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared(value, values).is_some_and(|(value, bound)| value > bound),
+        "Lt" => compared(value, values).is_some_and(|(value, bound)| value < bound),
+        _ => false,
+    }
+}
+
+fn compared(value: Option<&str>, values: &[String]) -> Option<(i64, i64)> {
+    Some((value?.parse().ok()?, values.first()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(name: &str, zone: &str) -> Arc<Node> {
+        let node = json!({"metadata": {"name": name, "labels": {"zone": zone, "size": "7"}}});
+        Arc::new(serde_json::from_value(node).unwrap())
+    }
+
+    #[test]
+    fn nodes() {
+        let nodes = [node("a", "east"), node("b", "west")];
+        let label = |key: &str, operator: &str, values: Value| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
+        let named = json!({"matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": ["b"]}]});
+        for (terms, expected) in [
+            (json!([label("zone", "In", json!(["west"]))]), Some("b")),
+            (json!([label("zone", "NotIn", json!(["east"]))]), Some("b")),
+            (json!([label("zone", "In", json!(["north"]))]), None),
+            (json!([label("zone", "Exists", json!([]))]), Some("a")),
+            (json!([label("zone", "DoesNotExist", json!([]))]), None),
+            (json!([label("size", "Gt", json!(["6"]))]), Some("a")),
+            (json!([label("size", "Lt", json!(["7"]))]), None),
+            (json!([label("zone", "Gt", json!(["6"]))]), None),
+            (json!([named]), Some("b")),
+            (json!([{}]), None),
+            (json!([{}, label("zone", "In", json!(["west"]))]), Some("b")),
+        ] {
+            let volume = json!({"metadata": {}, "spec": {"nodeAffinity": {
+                "required": {"nodeSelectorTerms": terms}}}});
+            let volume = serde_json::from_value(volume).unwrap();
+            assert_eq!(node_of(&volume, &nodes).as_deref(), expected, "{terms}");
+        }
+        let anywhere = serde_json::from_value(json!({"metadata": {}, "spec": {}})).unwrap();
+        assert_eq!(node_of(&anywhere, &nodes), None);
+    }
+}

@@ -1,0 +1,308 @@
+//! What has been seen of the cluster, as the decisions want it.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
+
+use super::group;
+use super::names;
+use super::snapshot::{self, GroupOfContent};
+use crate::runtime::{ApiError, Caches, Index, Kube, Resource, Watch};
+use crate::snapshots::{
+    VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
+    VolumeSnapshotClass, VolumeSnapshotContent,
+};
+
+/// The watches, and what they are looked at by.
+#[derive(Clone)]
+pub(super) struct Seen {
+    pub(super) snapshots: Watch<VolumeSnapshot>,
+    pub(super) contents: Watch<VolumeSnapshotContent>,
+    pub(super) classes: Watch<VolumeSnapshotClass>,
+    pub(super) groups: Watch<VolumeGroupSnapshot>,
+    pub(super) group_contents: Watch<VolumeGroupSnapshotContent>,
+    pub(super) group_classes: Watch<VolumeGroupSnapshotClass>,
+    pub(super) claims: Watch<PersistentVolumeClaim>,
+    pub(super) volumes: Watch<PersistentVolume>,
+    /// If contents are to be labelled with nodes.
+    pub(super) nodes: Option<Watch<Node>>,
+    /// Claims that wait for data, by the snapshot they want it of.
+    restoring: Index<PersistentVolumeClaim>,
+    /// Claims by namespace.
+    claims_in: Index<PersistentVolumeClaim>,
+    /// Snapshots by the claim they are of.
+    pub(super) of_claim: Index<VolumeSnapshot>,
+    /// Snapshots by the group that owns them, or that they say they are a member of.
+    pub(super) of_group: Index<VolumeSnapshot>,
+    /// Volumes by driver and handle.
+    by_handle: Index<PersistentVolume>,
+    /// Group contents by driver and the CSI group snapshot's ID.
+    by_group_handle: Index<VolumeGroupSnapshotContent>,
+}
+
+fn at(one: &str, other: &str) -> String {
+    format!("{one}/{other}")
+}
+
+impl Seen {
+    pub(super) fn new(caches: &Caches, with_nodes: bool) -> Self {
+        let (snapshots, claims, volumes) = (caches.snapshots(), caches.claims(), caches.volumes());
+        let group_contents = caches.group_contents();
+        Seen {
+            restoring: claims.index(wanted),
+            claims_in: claims.index(|claim| vec![claim.namespace().unwrap_or_default()]),
+            of_claim: snapshots.index(source_claim),
+            of_group: snapshots.index(groups_of),
+            by_handle: volumes.index(handle),
+            by_group_handle: group_contents.index(group_handle),
+            snapshots,
+            contents: caches.contents(),
+            classes: caches.snapshot_classes(),
+            groups: caches.groups(),
+            group_contents,
+            group_classes: caches.group_classes(),
+            claims,
+            volumes,
+            nodes: with_nodes.then(|| caches.nodes()),
+        }
+    }
+
+    /// Waits until everything has been seen once.
+    pub(super) async fn synced(&self) {
+        self.snapshots.synced().await;
+        self.contents.synced().await;
+        self.classes.synced().await;
+        self.groups.synced().await;
+        self.group_contents.synced().await;
+        self.group_classes.synced().await;
+        self.claims.synced().await;
+        self.volumes.synced().await;
+        if let Some(nodes) = &self.nodes {
+            nodes.synced().await;
+        }
+    }
+
+    /// What is known of a snapshot.
+    pub(super) async fn snapshot(
+        &self,
+        kube: &Kube,
+        snapshot: Arc<VolumeSnapshot>,
+    ) -> Result<snapshot::Facts, ApiError> {
+        let namespace = snapshot.namespace().unwrap_or_default();
+        let status = snapshot.status.clone().unwrap_or_default();
+        let bound = status.bound_volume_snapshot_content_name.is_some();
+        let must = bound || names::is_deleting(&*snapshot);
+        let expected = snapshot::expected_content(&snapshot);
+        let content = find(&self.contents, kube, expected, must).await?;
+        let source = &snapshot.spec.source;
+        let claim = source.persistent_volume_claim_name.as_deref();
+        let claim = claim.and_then(|name| self.claims.get_in(&namespace, name));
+        Ok(snapshot::Facts {
+            volume: claim.as_ref().and_then(|claim| self.volume_of(claim)),
+            claim,
+            classes: self.classes.all(),
+            restoring: self.restoring.get(&names::path(&*snapshot)).len(),
+            group: self.group_of(&snapshot),
+            group_of_content: self.group_of_content(content.as_deref()),
+            nodes: self.nodes.as_ref().map(Watch::all),
+            content,
+            snapshot,
+        })
+    }
+
+    /// What is known of a group.
+    pub(super) async fn group(
+        &self,
+        kube: &Kube,
+        group: Arc<VolumeGroupSnapshot>,
+    ) -> Result<group::Facts, ApiError> {
+        let namespace = group.namespace().unwrap_or_default();
+        let status = group.status.clone().unwrap_or_default();
+        let bound = status.bound_volume_group_snapshot_content_name.is_some();
+        let must = bound || names::is_deleting(&*group);
+        let expected = group::expected_content(&group);
+        let content = find(&self.group_contents, kube, expected, must).await?;
+        let claims = self.claims_in.get(&namespace).into_iter();
+        let owned = self.of_group.get(&names::path(&*group));
+        let owned: Vec<_> = owned
+            .into_iter()
+            .filter(|one| names::owning_group(one).map(|it| &it.uid) == group.metadata.uid.as_ref())
+            .collect();
+        let is_wanted =
+            |one: &&Arc<VolumeSnapshot>| !self.restoring.get(&names::path(&***one)).is_empty();
+        Ok(group::Facts {
+            classes: self.group_classes.all(),
+            claims: claims
+                .map(|claim| (claim.clone(), self.volume_of(&claim)))
+                .collect(),
+            members: self.members(&group, content.as_deref()),
+            restoring: owned
+                .iter()
+                .filter(is_wanted)
+                .map(|one| one.name_any())
+                .collect(),
+            owned,
+            nodes: self.nodes.as_ref().map(Watch::all),
+            content,
+            group,
+        })
+    }
+
+    fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
+        let name = claim.spec.as_ref()?.volume_name.as_ref()?;
+        self.volumes.get(name)
+    }
+
+    /// The group a snapshot is a member of, if it still exists.
+    fn group_of(&self, snapshot: &VolumeSnapshot) -> Option<Arc<VolumeGroupSnapshot>> {
+        let namespace = snapshot.namespace().unwrap_or_default();
+        if let Some(owner) = names::owning_group(snapshot) {
+            let group = self.groups.get_in(&namespace, &owner.name)?;
+            return (group.metadata.uid.as_ref() == Some(&owner.uid)).then_some(group);
+        }
+        let status = snapshot.status.as_ref()?;
+        let name = status.volume_group_snapshot_name.as_ref()?;
+        self.groups.get_in(&namespace, name)
+    }
+
+    fn group_of_content(&self, content: Option<&VolumeSnapshotContent>) -> GroupOfContent {
+        let Some(content) = content else {
+            return GroupOfContent::None;
+        };
+        let status = content.status.as_ref();
+        let handle = status.and_then(|status| status.volume_group_snapshot_handle.as_deref());
+        let Some(handle) = handle else {
+            return GroupOfContent::None;
+        };
+        let found = self.by_group_handle.get(&at(&content.spec.driver, handle));
+        let name = found
+            .first()
+            .and_then(|found| found.spec.volume_group_snapshot_ref.name.clone());
+        name.map_or(GroupOfContent::Unknown, GroupOfContent::Named)
+    }
+
+    /// What there is of the members a group's content tells of.
+    fn members(
+        &self,
+        group: &VolumeGroupSnapshot,
+        content: Option<&VolumeGroupSnapshotContent>,
+    ) -> Vec<group::Member> {
+        let uid = group.uid().unwrap_or_default();
+        let namespace = group.namespace().unwrap_or_default();
+        let Some(content) = content else {
+            return Vec::new();
+        };
+        let status = content.status.clone().unwrap_or_default();
+        let infos = status.volume_snapshot_info_list.unwrap_or_default();
+        let member = |info: crate::snapshots::SnapshotInfo| {
+            let volume_handle = info.volume_handle.as_deref()?;
+            info.snapshot_handle.as_deref()?;
+            let (snapshot, member_content) = names::member_names(&uid, volume_handle);
+            let volumes = self.by_handle.get(&at(&content.spec.driver, volume_handle));
+            Some(group::Member {
+                snapshot: self.snapshots.get_in(&namespace, &snapshot),
+                content: self.contents.get(&member_content),
+                volume: match &volumes[..] {
+                    [volume] => Some(volume.clone()),
+                    _ => None,
+                },
+                info,
+            })
+        };
+        infos.into_iter().filter_map(member).collect()
+    }
+}
+
+/// An object of the whole cluster; if it must be there, the server is asked where the watch does
+/// not know of it: what is told by one watch may be ahead of another.
+async fn find<K: Resource>(
+    watch: &Watch<K>,
+    kube: &Kube,
+    name: Option<String>,
+    must: bool,
+) -> Result<Option<Arc<K>>, ApiError> {
+    let Some(name) = name.filter(|name| !name.is_empty()) else {
+        return Ok(None);
+    };
+    let known = watch.get(&name);
+    if known.is_some() || !must {
+        return Ok(known);
+    }
+    Ok(kube.get("", &name).await?.map(Arc::new))
+}
+
+/// The snapshots a claim waits for the data of.
+fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let status = claim.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    let Some(spec) = claim.spec.as_ref().filter(|_| phase == Some("Pending")) else {
+        return Vec::new();
+    };
+    let own = claim.namespace().unwrap_or_default();
+    let is_snapshot = |group: Option<&String>, kind: &str| {
+        kind == "VolumeSnapshot" && group.is_some_and(|group| group == names::SNAPSHOT_API)
+    };
+    let mut wanted = Vec::new();
+    if let Some(source) = &spec.data_source
+        && is_snapshot(source.api_group.as_ref(), &source.kind)
+    {
+        wanted.push(at(&own, &source.name));
+    }
+    if let Some(source) = &spec.data_source_ref
+        && is_snapshot(source.api_group.as_ref(), &source.kind)
+    {
+        let namespace = source.namespace.as_deref().unwrap_or(&own);
+        wanted.push(at(namespace, &source.name));
+    }
+    wanted.dedup();
+    wanted
+}
+
+/// The snapshots whose deletion may wait for this claim.
+pub(super) fn sources(claim: &PersistentVolumeClaim) -> Vec<(String, String)> {
+    let spec = claim.spec.clone().unwrap_or_default();
+    let own = claim.namespace().unwrap_or_default();
+    let plain = spec
+        .data_source
+        .into_iter()
+        .map(|it| (own.clone(), it.name));
+    let other = spec.data_source_ref.into_iter();
+    let other = other.map(|it| (it.namespace.unwrap_or_else(|| own.clone()), it.name));
+    let mut all: Vec<_> = plain.chain(other).collect();
+    all.dedup();
+    all
+}
+
+fn source_claim(snapshot: &VolumeSnapshot) -> Vec<String> {
+    let namespace = snapshot.namespace().unwrap_or_default();
+    let claim = &snapshot.spec.source.persistent_volume_claim_name;
+    claim.iter().map(|claim| at(&namespace, claim)).collect()
+}
+
+/// The groups a snapshot is a member of.
+pub(super) fn groups_of(snapshot: &VolumeSnapshot) -> Vec<String> {
+    let namespace = snapshot.namespace().unwrap_or_default();
+    let owner = names::owning_group(snapshot).map(|owner| owner.name.clone());
+    let status = snapshot.status.as_ref();
+    let told = status.and_then(|status| status.volume_group_snapshot_name.clone());
+    let mut groups: Vec<String> = owner.into_iter().chain(told).collect();
+    groups.dedup();
+    groups.iter().map(|group| at(&namespace, group)).collect()
+}
+
+fn handle(volume: &PersistentVolume) -> Vec<String> {
+    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    csi.iter()
+        .map(|csi| at(&csi.driver, &csi.volume_handle))
+        .collect()
+}
+
+fn group_handle(content: &VolumeGroupSnapshotContent) -> Vec<String> {
+    let status = content.status.as_ref();
+    let handle = status.and_then(|status| status.volume_group_snapshot_handle.as_ref());
+    handle
+        .iter()
+        .map(|handle| at(&content.spec.driver, handle))
+        .collect()
+}

@@ -1,0 +1,465 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+mod deletion;
+
+const UID: &str = "11-22";
+
+fn snapshot(changes: Value) -> Value {
+    let mut snapshot = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshot",
+        "metadata": {"name": "snap", "namespace": "team", "uid": UID, "resourceVersion": "7",
+            "finalizers": [names::SNAPSHOT_AS_SOURCE, names::SNAPSHOT_BOUND]},
+        "spec": {"source": {"persistentVolumeClaimName": "data"},
+            "volumeSnapshotClassName": "fast"},
+    });
+    json_patch::merge(&mut snapshot, &changes);
+    snapshot
+}
+
+fn content(changes: Value) -> Value {
+    let mut content = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshotContent",
+        "metadata": {"name": format!("snapcontent-{UID}")},
+        "spec": {
+            "volumeSnapshotRef": {"namespace": "team", "name": "snap", "uid": UID},
+            "deletionPolicy": "Delete", "driver": "csi.example",
+            "source": {"volumeHandle": "vol-1"},
+        },
+    });
+    json_patch::merge(&mut content, &changes);
+    content
+}
+
+/// A content made beforehand, for a snapshot that names it.
+fn given(changes: Value) -> Value {
+    let source = json!({"spec": {
+        "source": {"volumeHandle": null, "snapshotHandle": "s-1"},
+        "volumeSnapshotRef": {"uid": null},
+    }});
+    let mut content = content(source);
+    json_patch::merge(&mut content, &changes);
+    content
+}
+
+fn class(name: &str, changes: Value) -> Value {
+    let mut class = json!({"metadata": {"name": name}, "driver": "csi.example",
+        "deletionPolicy": "Delete"});
+    json_patch::merge(&mut class, &changes);
+    class
+}
+
+fn claim(changes: Value) -> Value {
+    let mut claim = json!({
+        "metadata": {"name": "data", "namespace": "team", "uid": "c",
+            "finalizers": [names::CLAIM_AS_SOURCE]},
+        "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
+    });
+    json_patch::merge(&mut claim, &changes);
+    claim
+}
+
+fn volume(changes: Value) -> Value {
+    let mut volume = json!({
+        "metadata": {"name": "pv"},
+        "spec": {
+            "claimRef": {"namespace": "team", "name": "data", "uid": "c"},
+            "csi": {"driver": "csi.example", "volumeHandle": "vol-1"},
+            "volumeMode": "Filesystem",
+        },
+    });
+    json_patch::merge(&mut volume, &changes);
+    volume
+}
+
+fn of<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
+    Arc::new(serde_json::from_value(value).unwrap())
+}
+
+/// All is there but the content.
+fn facts(it: Value) -> Facts {
+    Facts {
+        snapshot: of(it),
+        content: None,
+        classes: vec![of(class("fast", json!({}))), of(class("slow", json!({})))],
+        claim: Some(of(claim(json!({})))),
+        volume: Some(of(volume(json!({})))),
+        restoring: 0,
+        group: None,
+        group_of_content: GroupOfContent::None,
+        nodes: None,
+    }
+}
+
+/// A step, short.
+fn told(step: Step) -> String {
+    match step {
+        Step::Done => "done".to_owned(),
+        Step::Wait(_) => "wait".to_owned(),
+        Step::Pend(why) => format!("pend: {why}"),
+        Step::SetClass(class) => format!("class {class}"),
+        Step::Finalizers(list) => {
+            let short = |name: String| name.split('/').nth(1).unwrap_or_default().to_owned();
+            let list: Vec<String> = list.into_iter().map(short).collect();
+            format!("finalizers {}", list.join(" "))
+        }
+        Step::Adopt(owner) => format!("adopt {} {}", owner.name, owner.uid),
+        Step::HoldClaim(list) => format!("hold {}", list.len()),
+        Step::Create(_) => "create".to_owned(),
+        Step::Bind(class) => format!("bind {}", class.unwrap_or_default()),
+        Step::Status(change) => format!("status {}", change.patch),
+        Step::Mark => "mark".to_owned(),
+        Step::DeleteContent => "delete content".to_owned(),
+        Step::Fail(failure) => {
+            let ready = if failure.unready {
+                ""
+            } else {
+                " (still ready)"
+            };
+            format!("{}{ready}: {}", failure.reason, failure.message)
+        }
+    }
+}
+
+#[track_caller]
+fn expect(facts: &Facts, expected: &str) {
+    let step = match names::is_deleting(&*facts.snapshot) {
+        true => decide_deletion(facts),
+        false => decide(facts),
+    };
+    let step = told(step);
+    assert!(step.contains(expected), "{step}\nnot {expected}");
+}
+
+#[test]
+fn before_there_is_a_content() {
+    let protection = json!({"metadata": {"finalizers": null}});
+    let no_class = json!({"spec": {"volumeSnapshotClassName": null}});
+    for (changes, expected) in [
+        (json!({}), "create"),
+        (
+            protection,
+            "finalizers volumesnapshot-as-source-protection volumesnapshot-bound-protection",
+        ),
+        (
+            json!({"metadata": {"finalizers": ["x/y"]}}),
+            "finalizers y volumesnapshot-as-source-protection volumesnapshot-bound-protection",
+        ),
+        (
+            json!({"spec": {"volumeSnapshotClassName": "none"}}),
+            "GetSnapshotClassFailed (still ready): there is no VolumeSnapshotClass none",
+        ),
+        (
+            no_class,
+            "SetDefaultSnapshotClassFailed (still ready): there is no default",
+        ),
+        (
+            json!({"spec": {"source": {"persistentVolumeClaimName": null}}}),
+            "SnapshotValidationError: exactly one",
+        ),
+        (
+            json!({"spec": {"source": {"volumeSnapshotContentName": "c"}}}),
+            "SnapshotValidationError: exactly one",
+        ),
+        (
+            json!({"spec": {"source": {
+                "persistentVolumeClaimName": null, "volumeSnapshotContentName": "c"}}}),
+            "SnapshotContentMissing: there is no VolumeSnapshotContent c",
+        ),
+        (
+            json!({"metadata": {"ownerReferences": [{"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+                "kind": "VolumeGroupSnapshot", "name": "g", "uid": "g"}]}}),
+            "wait",
+        ),
+        (
+            json!({"status": {"readyToUse": true, "boundVolumeSnapshotContentName": "c"}}),
+            "SnapshotContentMissing: its VolumeSnapshotContent is missing",
+        ),
+    ] {
+        expect(&facts(snapshot(changes)), expected);
+    }
+}
+
+#[test]
+fn default_classes() {
+    let mark = json!({"metadata": {"annotations": {names::DEFAULT_CLASS: "true"}}});
+    let no_mark = json!({"metadata": {"annotations": {names::DEFAULT_CLASS: "false"}}});
+    let mut other = mark.clone();
+    other["driver"] = json!("other.example");
+    for (fast, slow, expected) in [
+        (&mark, &json!({}), "class fast"),
+        (&other, &mark, "class slow"),
+        (
+            &mark,
+            &mark,
+            "there are 2 default VolumeSnapshotClasses of driver csi.example",
+        ),
+        (
+            &no_mark,
+            &other,
+            "there is no default VolumeSnapshotClass of driver csi.example",
+        ),
+    ] {
+        let mut facts = facts(snapshot(json!({"spec": {"volumeSnapshotClassName": null}})));
+        facts.classes = vec![
+            of(class("fast", fast.clone())),
+            of(class("slow", slow.clone())),
+        ];
+        expect(&facts, expected);
+    }
+}
+
+#[test]
+fn what_a_snapshot_is_of() {
+    let deleting = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    let mut unheld = deleting.clone();
+    unheld["metadata"]["finalizers"] = json!(["x"]);
+    for (claim_is, volume_is, expected) in [
+        (
+            json!({"metadata": {"finalizers": ["x"]}}),
+            json!({}),
+            "hold 2",
+        ),
+        (deleting, json!({}), "create"),
+        (unheld, json!({}), "claim data is being deleted"),
+        (
+            json!({"status": {"phase": "Pending"}}),
+            json!({}),
+            "not bound to a volume yet",
+        ),
+        (
+            json!({}),
+            json!({"spec": {"claimRef": {"uid": "other"}}}),
+            "volume pv is not bound to claim data",
+        ),
+        (
+            json!({}),
+            json!({"spec": {"csi": null}}),
+            "volume pv is not of a CSI driver",
+        ),
+        (
+            json!({}),
+            json!({"spec": {"csi": {"driver": "other.example"}}}),
+            "VolumeSnapshotClass fast is of driver csi.example, but volume pv is of other.example",
+        ),
+    ] {
+        let mut facts = facts(snapshot(json!({})));
+        facts.claim = Some(of(claim(claim_is)));
+        facts.volume = Some(of(volume(volume_is)));
+        expect(&facts, expected);
+    }
+    let mut facts = facts(snapshot(json!({})));
+    facts.volume = None;
+    expect(&facts, "the volume of claim data does not exist");
+    facts.claim = None;
+    expect(
+        &facts,
+        "SnapshotContentCreationFailed: there is no claim \"data\"",
+    );
+}
+
+#[test]
+fn the_content_made() {
+    let mut facts = facts(snapshot(json!({})));
+    facts.nodes = Some(vec![of(
+        json!({"metadata": {"name": "node-1", "labels": {"on": "1"}}}),
+    )]);
+    facts.volume = Some(of(volume(json!({"spec": {"nodeAffinity": {"required": {
+        "nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "on", "operator": "In", "values": ["1"]}]}]}}}}))));
+    facts.classes = vec![of(class(
+        "fast",
+        json!({"parameters": {
+            "csi.storage.k8s.io/snapshotter-secret-name": "key-${volumesnapshot.name}",
+            "csi.storage.k8s.io/snapshotter-secret-namespace": "${volumesnapshot.namespace}"}}),
+    ))];
+    let Step::Create(made) = decide(&facts) else {
+        panic!("{:?}", decide(&facts));
+    };
+    assert_eq!(
+        serde_json::to_value(made).unwrap(),
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshotContent",
+            "metadata": {
+                "name": "snapcontent-11-22",
+                "annotations": {
+                    "snapshot.storage.kubernetes.io/deletion-secret-name": "key-snap",
+                    "snapshot.storage.kubernetes.io/deletion-secret-namespace": "team",
+                },
+                "labels": {"snapshot.storage.kubernetes.io/managed-by": "node-1"},
+                "finalizers": [
+                    "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"],
+            },
+            "spec": {
+                "volumeSnapshotRef": {"apiVersion": "snapshot.storage.k8s.io/v1",
+                    "kind": "VolumeSnapshot", "namespace": "team", "name": "snap", "uid": "11-22",
+                    "resourceVersion": "7"},
+                "deletionPolicy": "Delete",
+                "driver": "csi.example",
+                "volumeSnapshotClassName": "fast",
+                "source": {"volumeHandle": "vol-1"},
+                "sourceVolumeMode": "Filesystem",
+            },
+        })
+    );
+}
+
+#[test]
+fn with_a_content() {
+    let reference = |changes: Value| json!({"spec": {"volumeSnapshotRef": changes}});
+    let bound = json!({"status": {"boundVolumeSnapshotContentName": "snapcontent-11-22",
+        "readyToUse": false}});
+    let ready = json!({"status": {"boundVolumeSnapshotContentName": "snapcontent-11-22",
+        "readyToUse": true}});
+    for (changes, content_is, expected) in [
+        (
+            json!({}),
+            json!({}),
+            "status {\"boundVolumeSnapshotContentName\":\"snapcontent-11-22\",\"readyToUse\":false}",
+        ),
+        (
+            bound.clone(),
+            json!({"status": {"readyToUse": true, "restoreSize": 1024, "creationTime": 0}}),
+            "status {\"creationTime\":\"1970-01-01T00:00:00Z\",\"readyToUse\":true,\
+             \"restoreSize\":\"1Ki\"}",
+        ),
+        (bound.clone(), json!({}), "done"),
+        // A class that is gone hinders no snapshot that has its content.
+        (
+            json!({"spec": {"volumeSnapshotClassName": "gone"}, "status": bound["status"]}),
+            json!({}),
+            "done",
+        ),
+        (
+            json!({"metadata": {"finalizers": [names::SNAPSHOT_AS_SOURCE]}}),
+            json!({}),
+            "finalizers volumesnapshot-as-source-protection volumesnapshot-bound-protection",
+        ),
+        (
+            json!({"metadata": {"finalizers": [names::SNAPSHOT_AS_SOURCE]},
+                "status": bound["status"]}),
+            json!({"spec": {"deletionPolicy": "Retain"}}),
+            "done",
+        ),
+        (
+            json!({}),
+            json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "s"}}}),
+            "SnapshotContentMismatch",
+        ),
+        (
+            json!({}),
+            reference(json!({"uid": "other"})),
+            "SnapshotContentMisbound",
+        ),
+        (
+            json!({}),
+            reference(json!({"uid": null})),
+            "SnapshotContentMisbound",
+        ),
+        (
+            json!({}),
+            reference(json!({"namespace": "n"})),
+            "SnapshotContentMisbound",
+        ),
+        (ready.clone(), json!({}), "done"),
+        (
+            ready.clone(),
+            reference(json!({"uid": "other"})),
+            "SnapshotMisbound",
+        ),
+    ] {
+        let mut facts = facts(snapshot(changes));
+        facts.content = Some(of(content(content_is)));
+        expect(&facts, expected);
+    }
+}
+
+#[test]
+fn with_a_content_made_beforehand() {
+    let source = json!({"persistentVolumeClaimName": null, "volumeSnapshotContentName": "c"});
+    let bound = json!({"uid": UID});
+    for (class, content_is, expected) in [
+        ("fast", json!({}), "bind fast"),
+        ("", json!({}), "bind "),
+        ("gone", json!({}), "GetSnapshotClassFailed"),
+        (
+            "fast",
+            json!({"spec": {"volumeSnapshotRef": bound}}),
+            "bind fast",
+        ),
+        ("", json!({"spec": {"volumeSnapshotRef": bound}}), "status"),
+        (
+            "fast",
+            json!({"spec": {"volumeSnapshotRef": bound, "volumeSnapshotClassName": "x"}}),
+            "status",
+        ),
+        (
+            "fast",
+            json!({"spec": {"source": {"volumeHandle": "v", "snapshotHandle": null}}}),
+            "SnapshotContentMismatch",
+        ),
+        (
+            "fast",
+            json!({"spec": {"volumeSnapshotRef": {"name": "other"}}}),
+            "SnapshotContentMisbound",
+        ),
+        (
+            "fast",
+            json!({"spec": {"volumeSnapshotRef": {"uid": "other"}}}),
+            "SnapshotContentMisbound",
+        ),
+    ] {
+        let class = Some(class).filter(|class| !class.is_empty());
+        let changes = json!({"spec": {"source": source, "volumeSnapshotClassName": class}});
+        let mut facts = facts(snapshot(changes));
+        facts.content = Some(of(given(content_is)));
+        expect(&facts, expected);
+    }
+}
+
+#[test]
+fn members_of_groups() {
+    let owner = json!([{"apiVersion": "groupsnapshot.storage.k8s.io/v1beta2",
+        "kind": "VolumeGroupSnapshot", "name": "g", "uid": "g"}]);
+    let group = || {
+        of::<VolumeGroupSnapshot>(json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+            "kind": "VolumeGroupSnapshot", "metadata": {"name": "g", "namespace": "team",
+            "uid": "g"}, "spec": {"source": {}}}))
+    };
+    let owned = json!({"metadata": {"ownerReferences": owner}});
+    let ready = json!({"status": {"readyToUse": true, "volumeGroupSnapshotName": "g",
+        "boundVolumeSnapshotContentName": "snapcontent-11-22"}});
+    let mut adopted = ready.clone();
+    adopted["metadata"]["ownerReferences"] = owner;
+    for (changes, content_is, of_content, expected) in [
+        (&owned, json!({}), GroupOfContent::None, "status"),
+        (
+            &owned,
+            json!({"spec": {"volumeSnapshotRef": {"uid": null}}}),
+            GroupOfContent::None,
+            "wait",
+        ),
+        (&owned, json!({}), GroupOfContent::Unknown, "wait"),
+        (
+            &owned,
+            json!({}),
+            GroupOfContent::Named("g".to_owned()),
+            "\"volumeGroupSnapshotName\":\"g\"",
+        ),
+        (&ready, json!({}), GroupOfContent::None, "adopt g g"),
+        (&adopted, json!({}), GroupOfContent::None, "done"),
+    ] {
+        let mut facts = facts(snapshot(changes.clone()));
+        facts.content = Some(of(content(content_is)));
+        facts.group = Some(group());
+        facts.group_of_content = of_content;
+        expect(&facts, expected);
+    }
+    let mut facts = facts(snapshot(ready));
+    facts.content = Some(of(content(json!({}))));
+    expect(&facts, "done");
+}

@@ -1,0 +1,139 @@
+//! Deleting a snapshot, and what is left alone.
+
+use super::*;
+
+#[test]
+fn contents_expected() {
+    let owner = json!([{"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+        "kind": "VolumeGroupSnapshot", "name": "g", "uid": "g"}]);
+    for (changes, expected) in [
+        (json!({}), Some("snapcontent-11-22")),
+        (
+            json!({"status": {"boundVolumeSnapshotContentName": "b"}}),
+            Some("b"),
+        ),
+        (
+            json!({"status": {"boundVolumeSnapshotContentName": ""}}),
+            Some("snapcontent-11-22"),
+        ),
+        (
+            json!({"spec": {"source": {"persistentVolumeClaimName": null,
+                "volumeSnapshotContentName": "c"}}}),
+            Some("c"),
+        ),
+        (json!({"metadata": {"ownerReferences": owner}}), None),
+        (
+            json!({"metadata": {"name": "snapshot-ab", "ownerReferences": owner}}),
+            Some("snapcontent-ab"),
+        ),
+    ] {
+        let snapshot: Arc<VolumeSnapshot> = of(snapshot(changes));
+        assert_eq!(expected_content(&snapshot).as_deref(), expected);
+    }
+}
+
+#[test]
+fn deletion() {
+    let marked = json!({names::BEING_DELETED: "yes"});
+    let going = json!({"annotations": marked, "deletionTimestamp": "2026-01-01T00:00:00Z"});
+    let in_group = json!([names::SNAPSHOT_IN_GROUP]);
+    for (finalizers, content_is, restoring, expected) in [
+        (json!([]), None, 0, "done"),
+        (json!(["x/other"]), None, 0, "done"),
+        (json!(null), None, 0, "finalizers "),
+        (in_group, None, 0, "finalizers "),
+        (json!(null), None, 1, "finalizers "),
+        (
+            json!(null),
+            Some(json!({})),
+            1,
+            "pend: 1 claims are being restored",
+        ),
+        (json!(null), Some(json!({})), 0, "mark"),
+        (
+            json!(null),
+            Some(json!({"metadata": {"annotations": marked}})),
+            0,
+            "delete content",
+        ),
+        // It stays until the content is gone.
+        (
+            json!(null),
+            Some(json!({"metadata": going})),
+            0,
+            "finalizers volumesnapshot-bound-protection",
+        ),
+        (
+            json!([names::SNAPSHOT_BOUND]),
+            Some(json!({"metadata": going})),
+            0,
+            "done",
+        ),
+        (
+            json!(null),
+            Some(json!({"spec": {"deletionPolicy": "Retain"}})),
+            0,
+            "mark",
+        ),
+        (
+            json!(null),
+            Some(json!({"metadata": {"annotations": marked},
+                "spec": {"deletionPolicy": "Retain"}})),
+            0,
+            "finalizers ",
+        ),
+        // Another's content is left alone.
+        (
+            json!(null),
+            Some(json!({"spec": {"volumeSnapshotRef": {"uid": "other"}}})),
+            0,
+            "finalizers ",
+        ),
+    ] {
+        let mut changes = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        if !finalizers.is_null() {
+            changes["metadata"]["finalizers"] = finalizers;
+        }
+        let mut facts = facts(snapshot(changes));
+        facts.content = content_is.map(|changes| of(content(changes)));
+        facts.restoring = restoring;
+        expect(&facts, expected);
+    }
+}
+
+#[test]
+fn deletion_of_members() {
+    for (deleting, expected) in [
+        (
+            None,
+            "pend: this snapshot is a member of group snapshot team/g: delete that",
+        ),
+        (Some("2026-01-01T00:00:00Z"), "wait"),
+    ] {
+        let changes = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let mut facts = facts(snapshot(changes));
+        facts.group = Some(of(json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+            "kind": "VolumeGroupSnapshot", "metadata": {"name": "g", "namespace": "team",
+            "uid": "g", "deletionTimestamp": deleting}, "spec": {"source": {}}})));
+        expect(&facts, expected);
+    }
+}
+
+#[test]
+fn claims_held() {
+    let deleting = "2026-01-01T00:00:00Z";
+    for (changes, expected) in [
+        (json!({}), true),
+        (json!({"status": {"readyToUse": false}}), true),
+        (json!({"status": {"readyToUse": true}}), false),
+        (json!({"metadata": {"deletionTimestamp": deleting}}), true),
+        (
+            json!({"metadata": {"deletionTimestamp": deleting,
+                "finalizers": [names::SNAPSHOT_BOUND]}}),
+            false,
+        ),
+    ] {
+        let snapshot: Arc<VolumeSnapshot> = of(snapshot(changes));
+        assert_eq!(needs_claim(&snapshot), expected);
+    }
+}

@@ -1,0 +1,75 @@
+//! Definitions for a cluster that has none.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt;
+
+use super::crds;
+use crate::runtime::kube::DEADLINE;
+use crate::runtime::{ApiError, Kube};
+
+/// How long the API server may take to serve a new kind.
+const SERVED_WITHIN: Duration = Duration::from_secs(10);
+/// Between two looks at that.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Makes the definitions of kinds the server does not serve, and waits until it does. Those there
+/// are, are left as they are, whoever brought them and however old or new they are.
+///
+/// What is served everybody may ask; only where something is missing the right is needed to
+/// create definitions.
+pub async fn ensure_crds(kube: &Kube) -> Result<(), ApiError> {
+    let mut made = Vec::new();
+    for crd in crds() {
+        if is_served(kube, &crd).await? {
+            continue;
+        }
+        match kube.create(&crd).await {
+            Ok(_) => {
+                tracing::info!(name = crd.name_any(), "made the missing definition");
+                made.push(crd);
+            }
+            // It does not serve our version, and is not ours to change.
+            Err(ApiError::AlreadyExists { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let served = async {
+        for crd in &made {
+            while !is_served(kube, crd).await.unwrap_or(false) {
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    };
+    // Those who watch the kinds go on asking for them; this only saves them the wait.
+    let _ = tokio::time::timeout(SERVED_WITHIN, served).await;
+    Ok(())
+}
+
+/// Whether the server serves the kind a definition is of, in its version.
+async fn is_served(kube: &Kube, crd: &CustomResourceDefinition) -> Result<bool, ApiError> {
+    let version = crd.spec.versions.first().map(|version| &version.name);
+    let version = version.map(String::as_str).unwrap_or_default();
+    let served = resources(kube, &format!("{}/{version}", crd.spec.group)).await?;
+    Ok(served.contains(&crd.spec.names.plural))
+}
+
+/// The resources served of a group and version; none if that is not served at all.
+async fn resources(kube: &Kube, version: &str) -> Result<BTreeSet<String>, ApiError> {
+    let call = format!("list resources of {version}");
+    let asked = kube.client().list_api_group_resources(version);
+    match tokio::time::timeout(DEADLINE, asked).await {
+        Ok(Ok(list)) => Ok(list.resources.into_iter().map(|one| one.name).collect()),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(BTreeSet::new()),
+        Ok(Err(error)) => Err(ApiError::Failed {
+            call,
+            source: Box::new(error),
+        }),
+        Err(_) => Err(ApiError::Late {
+            call,
+            deadline: DEADLINE,
+        }),
+    }
+}

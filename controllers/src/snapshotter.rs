@@ -1,0 +1,257 @@
+//! The driver-side loop of snapshots: what VolumeSnapshotContents and VolumeGroupSnapshotContents
+//! ask for is done by the CSI driver, and what came of it is written into their status.
+//!
+//! The cluster's snapshot-controller makes the contents and binds them to what users ask for; an
+//! administrator makes them for snapshots that exist already (*pre-provisioned*).
+//!
+//! # States of a content
+//!
+//! | it is | then |
+//! |---|---|
+//! | made of a volume, and not ready | marked *being created*; CreateSnapshot by the name `snapshot-<UID of the VolumeSnapshot>`, again and again, ever more rarely, until the snapshot is ready; the mark goes as soon as the driver says yes, or no for good |
+//! | made of a snapshot, or the member of a group, and not ready | the driver is asked about the snapshot until it is ready; a driver that can't be asked is believed |
+//! | annotated as a group's member, without status | left alone: the snapshot-controller is about to say which snapshot it is |
+//! | ready | nothing is done, but for a mark that was left behind |
+//! | deleted, while marked *being created* | as above: a snapshot that may yet come to be must be known before it can be deleted |
+//! | deleted, and *being deleted* (or bound to nobody) | with policy Delete, a known handle and no group: DeleteSnapshot, then the status is cleared; in any case the finalizer is taken off |
+//! | failed | `status.error` says why and `readyToUse` is false; an event tells it when it is new; tried again, ever more rarely |
+//!
+//! Groups go the same way by CreateVolumeGroupSnapshot, GetVolumeGroupSnapshot (for those made
+//! beforehand) and DeleteVolumeGroupSnapshot, with all their members' IDs. Their members' contents
+//! are made by the snapshot-controller, and are deleted with the group.
+//!
+//! # Whose a content is
+//!
+//! Where every node has these loops, a content is the node's that its label
+//! `snapshot.storage.kubernetes.io/managed-by` names; else, the one's to which the affinity of its
+//! source's PersistentVolume leads; else, the one's whose driver knows the snapshot. The label is
+//! set at the first touch, so that it can be told when the PersistentVolume is gone. A content
+//! nobody knows is left alone, its finalizer too, unless no snapshot is to be deleted for it: then
+//! the leader lets it go.
+//!
+//! A cluster without the group kinds has no groups, until it has: single snapshots do not wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
+use crate::runtime::queue::Queue;
+use crate::runtime::{Change, Context, Resource, Scope, Watch};
+
+mod decide;
+mod group;
+mod names;
+mod owner;
+mod parameters;
+mod single;
+mod status;
+mod work;
+
+use group::Groups;
+use single::Singles;
+use work::Shared;
+
+/// Workers on each kind, unless told otherwise.
+const WORKERS: usize = 10;
+/// Between two looks at everything, unless told otherwise.
+const RESYNC: Duration = Duration::from_secs(15 * 60);
+
+/// What only this loop takes from the command line.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+pub struct Options {
+    /// Prefix of the names of snapshots.
+    #[arg(
+        long,
+        env = "HOSTLOOP_SNAPSHOT_NAME_PREFIX",
+        default_value = "snapshot"
+    )]
+    pub snapshot_name_prefix: String,
+    /// How many characters of the VolumeSnapshot's UID (without dashes) the names have; -1: the
+    /// UID as it is.
+    #[arg(
+        long,
+        env = "HOSTLOOP_SNAPSHOT_NAME_UUID_LENGTH",
+        default_value_t = -1,
+        allow_negative_numbers = true
+    )]
+    pub snapshot_name_uuid_length: i32,
+    /// Prefix of the names of group snapshots.
+    #[arg(
+        long,
+        env = "HOSTLOOP_GROUPSNAPSHOT_NAME_PREFIX",
+        default_value = "groupsnapshot"
+    )]
+    pub groupsnapshot_name_prefix: String,
+    /// How many characters of the VolumeGroupSnapshot's UID (without dashes) the names have; -1:
+    /// the UID as it is.
+    #[arg(
+        long,
+        env = "HOSTLOOP_GROUPSNAPSHOT_NAME_UUID_LENGTH",
+        default_value_t = -1,
+        allow_negative_numbers = true
+    )]
+    pub groupsnapshot_name_uuid_length: i32,
+}
+
+/// Why the loop can't run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Names of that length would not tell snapshots apart.
+    #[error("--{flag}={length}: a length is at least 1, or -1 for the whole UID")]
+    NameLength {
+        /// The flag.
+        flag: &'static str,
+        /// What was given.
+        length: i32,
+    },
+}
+
+impl Options {
+    fn check(&self) -> Result<(), Error> {
+        for (flag, length) in [
+            ("snapshot-name-uuid-length", self.snapshot_name_uuid_length),
+            (
+                "groupsnapshot-name-uuid-length",
+                self.groupsnapshot_name_uuid_length,
+            ),
+        ] {
+            if length != -1 && length < 1 {
+                return Err(Error::NameLength { flag, length });
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot_name_length(&self) -> Option<usize> {
+        usize::try_from(self.snapshot_name_uuid_length).ok()
+    }
+
+    fn group_name_length(&self) -> Option<usize> {
+        usize::try_from(self.groupsnapshot_name_uuid_length).ok()
+    }
+}
+
+/// Runs the loop until it is told to stop, for what the driver can do.
+pub async fn run(context: Context, options: Options) -> Result<(), Error> {
+    options.check()?;
+    let driver = context.driver.clone();
+    let groups = driver.serves(Service::GroupControllerService)
+        && driver.can_group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot);
+    // The members of groups have contents of their own.
+    let singles = driver.can(ControllerCapability::CreateDeleteSnapshot) || groups;
+    if !singles {
+        tracing::info!("the CSI driver takes no snapshots");
+    }
+    let shared = Shared::new(context.clone(), options);
+    let on_singles = async {
+        if singles {
+            run_singles(&context, shared.clone()).await;
+        }
+    };
+    let on_groups = async {
+        if groups {
+            run_groups(&context, shared.clone()).await;
+        }
+    };
+    // Each waits for its own kinds only.
+    tokio::join!(on_singles, on_groups);
+    context.stop.cancelled().await;
+    Ok(())
+}
+
+async fn run_singles(context: &Context, shared: Shared) {
+    let contents = context.caches.contents();
+    let classes = context.caches.snapshot_classes();
+    let synced = async {
+        tokio::join!(contents.synced(), classes.synced(), volumes_synced(context));
+    };
+    if context.stop.run_until_cancelled(synced).await.is_none() {
+        return;
+    }
+    let queue = Queue::new(context.common.backoff());
+    feed(&contents, &queue, decide::single_matters);
+    let singles = Arc::new(Singles::new(shared));
+    let work = context.work(
+        "snapshotter-content",
+        &queue,
+        workers(context),
+        move |name| {
+            let singles = singles.clone();
+            async move { singles.sync(&name).await }
+        },
+    );
+    tokio::join!(work, resync(context, &contents, &queue));
+}
+
+async fn run_groups(context: &Context, shared: Shared) {
+    let contents = context.caches.group_contents();
+    let classes = context.caches.group_classes();
+    let synced = async {
+        tokio::join!(contents.synced(), classes.synced(), volumes_synced(context));
+    };
+    if context.stop.run_until_cancelled(synced).await.is_none() {
+        return;
+    }
+    let queue = Queue::new(context.common.backoff());
+    feed(&contents, &queue, decide::group_matters);
+    let groups = Arc::new(Groups::new(shared));
+    let work = context.work(
+        "snapshotter-groupcontent",
+        &queue,
+        workers(context),
+        move |name| {
+            let groups = groups.clone();
+            async move { groups.sync(&name).await }
+        },
+    );
+    tokio::join!(work, resync(context, &contents, &queue));
+}
+
+fn workers(context: &Context) -> usize {
+    context.common.worker_threads.unwrap_or(WORKERS)
+}
+
+/// They say whose a content is, where that is a question.
+async fn volumes_synced(context: &Context) {
+    if context.scope != Scope::Cluster {
+        context.caches.volumes().synced().await;
+    }
+}
+
+/// Has contents worked on when they are new, or have changed in what counts.
+fn feed<K: Resource>(
+    contents: &Watch<K>,
+    queue: &Queue<String>,
+    matters: impl Fn(&K, &K) -> bool + Send + Sync + 'static,
+) {
+    let queue = queue.clone();
+    contents.on_change(move |change| {
+        let Change::Applied { old, new } = change else {
+            return;
+        };
+        if old.as_ref().is_none_or(|old| matters(old, new)) {
+            queue.add(new.meta().name.clone().unwrap_or_default());
+        }
+    });
+}
+
+/// Has everything worked on now and then, whatever was missed.
+async fn resync<K: Resource>(context: &Context, contents: &Watch<K>, queue: &Queue<String>) {
+    let period = context.common.resync_period.unwrap_or(RESYNC);
+    if period.is_zero() {
+        return;
+    }
+    loop {
+        let wait = tokio::time::sleep(period);
+        if context.stop.run_until_cancelled(wait).await.is_none() {
+            return;
+        }
+        for content in contents.all() {
+            queue.add(content.meta().name.clone().unwrap_or_default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

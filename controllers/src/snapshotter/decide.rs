@@ -1,0 +1,229 @@
+//! What a content needs next.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt;
+
+use super::names::{GROUP, GROUP_MEMBER, Marks, SINGLE};
+use crate::runtime::Resource;
+use crate::snapshots::{
+    DeletionPolicy, SnapshotError, VolumeGroupSnapshotContent, VolumeSnapshotContent,
+};
+
+/// A content, of either kind.
+pub(super) trait Content: Resource {
+    /// What is written on it.
+    const MARKS: &'static Marks;
+
+    /// What it needs next.
+    fn step(&self) -> Step;
+
+    /// Whether its snapshot can be used.
+    fn is_ready(&self) -> bool;
+
+    /// What went wrong last.
+    fn error(&self) -> Option<&SnapshotError>;
+}
+
+impl Content for VolumeSnapshotContent {
+    const MARKS: &'static Marks = &SINGLE;
+
+    fn step(&self) -> Step {
+        single(self)
+    }
+
+    fn is_ready(&self) -> bool {
+        let status = self.status.as_ref();
+        status.and_then(|status| status.ready_to_use) == Some(true)
+    }
+
+    fn error(&self) -> Option<&SnapshotError> {
+        self.status.as_ref()?.error.as_ref()
+    }
+}
+
+impl Content for VolumeGroupSnapshotContent {
+    const MARKS: &'static Marks = &GROUP;
+
+    fn step(&self) -> Step {
+        group(self)
+    }
+
+    fn is_ready(&self) -> bool {
+        let status = self.status.as_ref();
+        status.and_then(|status| status.ready_to_use) == Some(true)
+    }
+
+    fn error(&self) -> Option<&SnapshotError> {
+        self.status.as_ref()?.error.as_ref()
+    }
+}
+
+/// What a content needs next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing, for now.
+    Rest,
+    /// The snapshot is to be taken, or asked for again by its name until it is ready.
+    Create,
+    /// The driver is to be asked about a snapshot that was not taken for this content.
+    Check {
+        /// Its ID.
+        handle: String,
+    },
+    /// It is ready, and the mark of its making is to go.
+    Settle,
+    /// The snapshot is to be deleted, and then the content let go.
+    Delete {
+        /// Its ID.
+        handle: String,
+    },
+    /// The content is to be let go.
+    Release,
+}
+
+impl Step {
+    /// Whether it leaves the driver's snapshots alone.
+    pub(super) fn is_harmless(&self) -> bool {
+        matches!(self, Step::Rest | Step::Settle | Step::Release)
+    }
+}
+
+/// What a VolumeSnapshotContent needs.
+pub(super) fn single(content: &VolumeSnapshotContent) -> Step {
+    let status = content.status.as_ref();
+    let source = &content.spec.source;
+    let known = status.and_then(|status| status.snapshot_handle.clone());
+    let group = status.and_then(|status| status.volume_group_snapshot_handle.as_ref());
+    let pre_provisioned = source.snapshot_handle.is_some();
+    let bound = is_set(content.spec.volume_snapshot_ref.uid.as_deref());
+    if is_to_go(content, pre_provisioned && !bound) {
+        return match known {
+            // Members are deleted with their group.
+            Some(handle)
+                if content.spec.deletion_policy == DeletionPolicy::Delete && group.is_none() =>
+            {
+                Step::Delete { handle }
+            }
+            _ => release(content),
+        };
+    }
+    if content.is_ready() {
+        return settle(content);
+    }
+    let member = content.annotations().contains_key(GROUP_MEMBER);
+    match &source.snapshot_handle {
+        Some(handle) => Step::Check {
+            handle: known.unwrap_or_else(|| handle.clone()),
+        },
+        None => match (group, known) {
+            (Some(_), Some(handle)) => Step::Check { handle },
+            // The snapshot-controller is about to say which snapshot it is.
+            _ if member => Step::Rest,
+            _ => Step::Create,
+        },
+    }
+}
+
+/// What a VolumeGroupSnapshotContent needs.
+pub(super) fn group(content: &VolumeGroupSnapshotContent) -> Step {
+    let status = content.status.as_ref();
+    let source = &content.spec.source;
+    let known = status.and_then(|status| status.volume_group_snapshot_handle.clone());
+    let pre_provisioned = source.group_snapshot_handles.as_ref();
+    let bound = is_set(content.spec.volume_group_snapshot_ref.uid.as_deref());
+    if is_to_go(content, pre_provisioned.is_some() && !bound) {
+        return match known {
+            Some(handle) if content.spec.deletion_policy == DeletionPolicy::Delete => {
+                Step::Delete { handle }
+            }
+            _ => release(content),
+        };
+    }
+    if content.is_ready() {
+        return settle(content);
+    }
+    match pre_provisioned {
+        Some(handles) => Step::Check {
+            handle: known.unwrap_or_else(|| handles.volume_group_snapshot_handle.clone()),
+        },
+        None => Step::Create,
+    }
+}
+
+/// The members of a group snapshot: as the driver told, or as who made the content beforehand did.
+pub(super) fn members(content: &VolumeGroupSnapshotContent) -> Vec<String> {
+    let told: Vec<String> = content
+        .status
+        .iter()
+        .flat_map(|status| status.volume_snapshot_info_list.iter().flatten())
+        .filter_map(|member| member.snapshot_handle.clone())
+        .collect();
+    if !told.is_empty() {
+        return told;
+    }
+    let given = content.spec.source.group_snapshot_handles.as_ref();
+    given.map_or_else(Vec::new, |given| given.volume_snapshot_handles.clone())
+}
+
+fn is_set(uid: Option<&str>) -> bool {
+    uid.is_some_and(|uid| !uid.is_empty())
+}
+
+/// Whether the content is to go. One nobody is bound to goes when it is deleted; the others when
+/// the snapshot-controller says so, and not while the driver may yet make the snapshot.
+fn is_to_go<K: Content>(content: &K, unbound: bool) -> bool {
+    let has = |key: &str| content.annotations().contains_key(key);
+    content.meta().deletion_timestamp.is_some()
+        && (unbound || has(K::MARKS.being_deleted) && !has(K::MARKS.being_created))
+}
+
+fn release<K: Content>(content: &K) -> Step {
+    let finalizers = content.finalizers();
+    if finalizers.iter().any(|one| one == K::MARKS.finalizer) {
+        Step::Release
+    } else {
+        Step::Rest
+    }
+}
+
+fn settle<K: Content>(content: &K) -> Step {
+    if content.annotations().contains_key(K::MARKS.being_created) {
+        Step::Settle
+    } else {
+        Step::Rest
+    }
+}
+
+/// Whether a change of a VolumeSnapshotContent is worth a look. Our own writes are not: they would
+/// bring a content forward that is to wait.
+pub(super) fn single_matters(old: &VolumeSnapshotContent, new: &VolumeSnapshotContent) -> bool {
+    let group = |content: &VolumeSnapshotContent| {
+        let status = content.status.as_ref();
+        status.and_then(|status| status.volume_group_snapshot_handle.clone())
+    };
+    old.spec != new.spec || group(old) != group(new) || matters(old, new)
+}
+
+/// Whether a change of a VolumeGroupSnapshotContent is worth a look.
+pub(super) fn group_matters(
+    old: &VolumeGroupSnapshotContent,
+    new: &VolumeGroupSnapshotContent,
+) -> bool {
+    old.spec != new.spec || matters(old, new)
+}
+
+fn matters<K: Content>(old: &K, new: &K) -> bool {
+    let others = |content: &K| -> BTreeMap<String, String> {
+        let mut annotations = content.annotations().clone();
+        annotations.remove(K::MARKS.being_created);
+        annotations
+    };
+    new.is_ready() && !old.is_ready()
+        || old.uid() != new.uid()
+        || old.meta().deletion_timestamp != new.meta().deletion_timestamp
+        || others(old) != others(new)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! The names users, dashboards and the snapshot-controller know.
+
+/// Contents with this annotation are members of a group snapshot: they are never created or
+/// deleted one by one. Its value is the group's handle.
+pub(super) const GROUP_MEMBER: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
+/// Keys with this prefix in a class's parameters are for the loops, not for the driver.
+pub(super) const RESERVED: &str = "csi.storage.k8s.io/";
+
+/// What is written on, and read from, contents of one kind.
+#[derive(Debug)]
+pub(super) struct Marks {
+    /// Annotation: the driver was asked to take the snapshot and has not said what came of it.
+    pub(super) being_created: &'static str,
+    /// Annotation of the snapshot-controller: the user's object is being deleted.
+    pub(super) being_deleted: &'static str,
+    /// The finalizer that keeps the content until the snapshot is gone.
+    pub(super) finalizer: &'static str,
+    /// Annotation: the name of the secret for creating and deleting.
+    pub(super) secret_name: &'static str,
+    /// Annotation: its namespace.
+    pub(super) secret_namespace: &'static str,
+}
+
+/// Those of VolumeSnapshotContents.
+pub(super) const SINGLE: Marks = Marks {
+    being_created: "snapshot.storage.kubernetes.io/volumesnapshot-being-created",
+    being_deleted: "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted",
+    finalizer: "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
+    secret_name: "snapshot.storage.kubernetes.io/deletion-secret-name",
+    secret_namespace: "snapshot.storage.kubernetes.io/deletion-secret-namespace",
+};
+
+/// Those of VolumeGroupSnapshotContents.
+pub(super) const GROUP: Marks = Marks {
+    being_created: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created",
+    being_deleted: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted",
+    finalizer: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection",
+    secret_name: "groupsnapshot.storage.kubernetes.io/deletion-secret-name",
+    secret_namespace: "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace",
+};
+
+/// The name a snapshot is asked for by: the prefix and the UID of the user's object; with a length,
+/// so many of the UID's characters without its dashes.
+pub(super) fn snapshot_name(prefix: &str, uid: &str, length: Option<usize>) -> String {
+    match length {
+        None => format!("{prefix}-{uid}"),
+        Some(length) => {
+            let short: String = uid.chars().filter(|c| *c != '-').take(length).collect();
+            format!("{prefix}-{short}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_snapshots() {
+        for (prefix, length, name) in [
+            ("snapshot", None, "snapshot-0a1b-2c3d"),
+            ("s", Some(6), "s-0a1b2c"),
+            ("s", Some(8), "s-0a1b2c3d"),
+            ("s", Some(99), "s-0a1b2c3d"),
+        ] {
+            assert_eq!(snapshot_name(prefix, "0a1b-2c3d", length), name);
+        }
+    }
+}

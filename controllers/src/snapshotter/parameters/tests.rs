@@ -1,0 +1,135 @@
+use super::super::names::{GROUP, SINGLE};
+use super::*;
+
+fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+    entries
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+fn at(namespace: &str, name: &str) -> Option<SecretRef> {
+    Some(SecretRef {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+#[test]
+fn what_the_driver_is_told() {
+    let own = [
+        ("csi.storage.k8s.io/snapshotter-secret-name", "a"),
+        ("csi.storage.k8s.io/snapshotter-secret-namespace", "a"),
+        ("csi.storage.k8s.io/snapshotter-list-secret-name", "a"),
+        ("csi.storage.k8s.io/snapshotter-list-secret-namespace", "a"),
+        ("csi.storage.k8s.io/group-snapshotter-secret-name", "a"),
+        ("csi.storage.k8s.io/group-snapshotter-secret-namespace", "a"),
+        ("csi.storage.k8s.io/group-snapshotter-get-secret-name", "a"),
+        (
+            "csi.storage.k8s.io/group-snapshotter-get-secret-namespace",
+            "a",
+        ),
+        ("csiSnapshotterSecretName", "kept"),
+        ("pool", "fast"),
+    ];
+    let kept = for_driver(Some(&map(&own))).unwrap();
+    assert_eq!(
+        kept,
+        map(&[("csiSnapshotterSecretName", "kept"), ("pool", "fast")])
+    );
+    assert!(for_driver(None).unwrap().is_empty());
+    for unknown in ["fstype", "snapshotter-secret", "provisioner-secret-name"] {
+        let key = format!("{RESERVED}{unknown}");
+        assert!(for_driver(Some(&map(&[(&key, "x")]))).is_err(), "{key}");
+    }
+}
+
+#[test]
+fn secrets_by_annotations() {
+    for (name, namespace, expected) in [
+        (None, None, Ok(None)),
+        (Some("s"), None, Ok(None)),
+        (None, Some("n"), Ok(None)),
+        (Some("s"), Some("n"), Ok(at("n", "s"))),
+        (Some(""), Some("n"), Err(())),
+        (Some("s"), Some(""), Err(())),
+    ] {
+        for marks in [&SINGLE, &GROUP] {
+            let mut annotations = BTreeMap::new();
+            for (key, value) in [
+                (marks.secret_name, name),
+                (marks.secret_namespace, namespace),
+            ] {
+                annotations.extend(value.map(|value| (key.to_owned(), value.to_owned())));
+            }
+            let found = secret_by_annotations(&annotations, marks);
+            assert_eq!(found.map_err(|_| ()), expected, "{name:?} {namespace:?}");
+        }
+    }
+}
+
+#[test]
+fn secrets_by_class() {
+    let tokens = Tokens {
+        kind: "volumesnapshot",
+        content: "con",
+        namespace: "ns",
+        name: "vs",
+    };
+    for (name, namespace, expected) in [
+        (None, None, Ok(None)),
+        (Some("s"), None, Err(())),
+        (Some("s"), Some(""), Err(())),
+        (Some("s"), Some("n"), Ok(at("n", "s"))),
+        (
+            Some("${volumesnapshot.name}-x"),
+            Some("${volumesnapshot.namespace}"),
+            Ok(at("ns", "vs-x")),
+        ),
+        (
+            Some("a.${volumesnapshotcontent.name}"),
+            Some("b-${volumesnapshotcontent.name}"),
+            Ok(at("b-con", "a.con")),
+        ),
+        // A user's choice must not lead to a namespace.
+        (Some("s"), Some("${volumesnapshot.name}"), Err(())),
+        (Some("${pvc.name}"), Some("n"), Err(())),
+        // Without braces a token ends before the dot, and is another.
+        (Some("$volumesnapshot.name"), Some("n"), Err(())),
+        (Some("S"), Some("n"), Err(())),
+        (Some("s"), Some("n.m"), Err(())),
+        (Some("a..b"), Some("n"), Err(())),
+        (Some("$"), Some("n"), Err(())),
+        (Some("${volumesnapshot.name"), Some("n"), Err(())),
+    ] {
+        let mut parameters = BTreeMap::new();
+        for (end, value) in [("name", name), ("namespace", namespace)] {
+            let key = format!("{RESERVED}{LIST_SECRET}-{end}");
+            parameters.extend(value.map(|value| (key, value.to_owned())));
+        }
+        let found = secret_by_class(Some(&parameters), LIST_SECRET, tokens);
+        assert_eq!(found.map_err(|_| ()), expected, "{name:?} {namespace:?}");
+    }
+}
+
+#[test]
+fn groups_have_tokens_of_their_own() {
+    let parameters = map(&[
+        (
+            "csi.storage.k8s.io/group-snapshotter-get-secret-name",
+            "${volumegroupsnapshot.name}",
+        ),
+        (
+            "csi.storage.k8s.io/group-snapshotter-get-secret-namespace",
+            "${volumegroupsnapshot.namespace}",
+        ),
+    ]);
+    let tokens = Tokens {
+        kind: "volumegroupsnapshot",
+        content: "con",
+        namespace: "ns",
+        name: "vgs",
+    };
+    let found = secret_by_class(Some(&parameters), GROUP_GET_SECRET, tokens).unwrap();
+    assert_eq!(found, at("ns", "vgs"));
+}

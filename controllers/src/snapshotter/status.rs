@@ -1,0 +1,142 @@
+//! What is written into the status of contents, as merge patches of it.
+
+use hostloop_proto::csi;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::snapshots::{
+    SnapshotError, VolumeGroupSnapshotContentStatus, VolumeSnapshotContentStatus,
+};
+
+/// What is new in what the driver says of a snapshot; `None` if nothing is. What is known already
+/// stays, but for readiness.
+pub(super) fn of_snapshot(
+    old: Option<&VolumeSnapshotContentStatus>,
+    told: &csi::Snapshot,
+) -> Option<Value> {
+    let none = VolumeSnapshotContentStatus::default();
+    let old = old.unwrap_or(&none);
+    let mut new = Map::new();
+    if old.snapshot_handle.is_none() {
+        new.insert("snapshotHandle".to_owned(), json!(told.snapshot_id));
+    }
+    if old.creation_time.is_none() {
+        let taken = nanoseconds(told.creation_time.as_ref().map(|at| (at.seconds, at.nanos)));
+        new.insert("creationTime".to_owned(), json!(taken));
+    }
+    if old.restore_size.is_none() && told.size_bytes > 0 {
+        new.insert("restoreSize".to_owned(), json!(told.size_bytes));
+    }
+    let group = &told.group_snapshot_id;
+    if old.volume_group_snapshot_handle.is_none() && !group.is_empty() {
+        new.insert("volumeGroupSnapshotHandle".to_owned(), json!(group));
+    }
+    readiness(
+        old.ready_to_use,
+        old.error.as_ref(),
+        told.ready_to_use,
+        &mut new,
+    );
+    (!new.is_empty()).then_some(Value::Object(new))
+}
+
+/// Likewise of a group snapshot. Its members are told once; `members` are empty where they are
+/// somebody else's to tell.
+pub(super) fn of_group(
+    old: Option<&VolumeGroupSnapshotContentStatus>,
+    told: &csi::VolumeGroupSnapshot,
+    members: &[csi::Snapshot],
+) -> Option<Value> {
+    let none = VolumeGroupSnapshotContentStatus::default();
+    let old = old.unwrap_or(&none);
+    let mut new = Map::new();
+    if old.volume_group_snapshot_handle.is_none() {
+        let handle = json!(told.group_snapshot_id);
+        new.insert("volumeGroupSnapshotHandle".to_owned(), handle);
+    }
+    if old.creation_time.is_none() {
+        let taken = nanoseconds(told.creation_time.as_ref().map(|at| (at.seconds, at.nanos)));
+        let taken = Timestamp::from_nanosecond(i128::from(taken)).unwrap_or_default();
+        new.insert("creationTime".to_owned(), json!(Time(taken)));
+    }
+    let known = old.volume_snapshot_info_list.as_deref().unwrap_or_default();
+    if known.is_empty() && !members.is_empty() {
+        let infos: Vec<Value> = members.iter().map(member).collect();
+        new.insert("volumeSnapshotInfoList".to_owned(), json!(infos));
+    }
+    readiness(
+        old.ready_to_use,
+        old.error.as_ref(),
+        told.ready_to_use,
+        &mut new,
+    );
+    (!new.is_empty()).then_some(Value::Object(new))
+}
+
+/// That it is not ready, and why; `None` if just that is said already.
+pub(super) fn of_failure(
+    old: Option<&SnapshotError>,
+    message: &str,
+    now: Timestamp,
+) -> Option<Value> {
+    if old.and_then(|old| old.message.as_deref()) == Some(message) {
+        return None;
+    }
+    Some(json!({
+        "readyToUse": false,
+        "error": {"time": Time(now), "message": message},
+    }))
+}
+
+/// What a content does not say any more once its snapshot is deleted.
+pub(super) fn cleared_single() -> Value {
+    json!({"snapshotHandle": null, "readyToUse": null, "creationTime": null, "restoreSize": null})
+}
+
+/// Likewise, of a group snapshot.
+pub(super) fn cleared_group() -> Value {
+    json!({
+        "volumeGroupSnapshotHandle": null, "readyToUse": null, "creationTime": null, "error": null,
+    })
+}
+
+fn readiness(
+    old: Option<bool>,
+    error: Option<&SnapshotError>,
+    ready: bool,
+    new: &mut Map<String, Value>,
+) {
+    if old != Some(ready) {
+        new.insert("readyToUse".to_owned(), json!(ready));
+        if ready && error.is_some() {
+            new.insert("error".to_owned(), Value::Null);
+        }
+    }
+}
+
+fn member(told: &csi::Snapshot) -> Value {
+    let mut info = Map::new();
+    info.insert("volumeHandle".to_owned(), json!(told.source_volume_id));
+    info.insert("snapshotHandle".to_owned(), json!(told.snapshot_id));
+    if let Some(at) = &told.creation_time {
+        let taken = nanoseconds(Some((at.seconds, at.nanos)));
+        info.insert("creationTime".to_owned(), json!(taken));
+    }
+    info.insert("readyToUse".to_owned(), json!(told.ready_to_use));
+    if told.size_bytes > 0 {
+        info.insert("restoreSize".to_owned(), json!(told.size_bytes));
+    }
+    Value::Object(info)
+}
+
+/// Since 1970; a moment a driver does not tell is 1970 itself, as users of other drivers know it.
+fn nanoseconds(at: Option<(i64, i32)>) -> i64 {
+    let (seconds, nanos) = at.unwrap_or_default();
+    seconds
+        .saturating_mul(1_000_000_000)
+        .saturating_add(i64::from(nanos))
+}
+
+#[cfg(test)]
+mod tests;

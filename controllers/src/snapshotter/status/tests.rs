@@ -1,0 +1,160 @@
+use super::*;
+
+fn told(ready: bool) -> csi::Snapshot {
+    csi::Snapshot {
+        snapshot_id: "h".to_owned(),
+        source_volume_id: "v".to_owned(),
+        size_bytes: 10,
+        ready_to_use: ready,
+        ..csi::Snapshot::default()
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+#[test]
+fn news_of_snapshots() {
+    let mut timed = told(true);
+    let moment = timed.creation_time.get_or_insert_default();
+    (moment.seconds, moment.nanos) = (1_700_000_000, 7);
+    let sizeless = csi::Snapshot {
+        size_bytes: 0,
+        ..told(true)
+    };
+    let grouped = csi::Snapshot {
+        group_snapshot_id: "g".to_owned(),
+        ..told(true)
+    };
+    let known = json!({"snapshotHandle": "h", "creationTime": 5, "restoreSize": 10,
+        "readyToUse": false, "error": {"message": "no"}});
+    let failed = json!({"readyToUse": false, "error": {"message": "no"}});
+    for (old, told, expected) in [
+        (
+            Value::Null,
+            told(false),
+            json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10,
+                "readyToUse": false}),
+        ),
+        (
+            Value::Null,
+            timed,
+            json!({"snapshotHandle": "h", "creationTime": 1_700_000_000_000_000_007_i64,
+                "restoreSize": 10, "readyToUse": true}),
+        ),
+        (
+            Value::Null,
+            sizeless,
+            json!({"snapshotHandle": "h", "creationTime": 0, "readyToUse": true}),
+        ),
+        (
+            failed.clone(),
+            told(true),
+            json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10,
+                "readyToUse": true, "error": null}),
+        ),
+        // What is not ready has not got over its error.
+        (
+            failed,
+            told(false),
+            json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10}),
+        ),
+        (known.clone(), told(false), Value::Null),
+        (
+            known.clone(),
+            told(true),
+            json!({"readyToUse": true, "error": null}),
+        ),
+        (
+            known,
+            grouped,
+            json!({"readyToUse": true, "error": null, "volumeGroupSnapshotHandle": "g"}),
+        ),
+    ] {
+        let status: Option<VolumeSnapshotContentStatus> = read(old.clone());
+        let new = of_snapshot(status.as_ref(), &told).unwrap_or_default();
+        assert_eq!(new, expected, "{old}");
+    }
+}
+
+#[test]
+fn news_of_group_snapshots() {
+    let group = |ready| {
+        let mut group = csi::VolumeGroupSnapshot {
+            group_snapshot_id: "g".to_owned(),
+            snapshots: vec![told(ready), csi::Snapshot::default()],
+            ready_to_use: ready,
+            ..csi::VolumeGroupSnapshot::default()
+        };
+        let moment = group.creation_time.get_or_insert_default();
+        (moment.seconds, moment.nanos) = (1_700_000_000, 7);
+        let moment = group.snapshots[0].creation_time.get_or_insert_default();
+        (moment.seconds, moment.nanos) = (1, 1);
+        group
+    };
+    let infos = |ready| {
+        json!([
+            {"volumeHandle": "v", "snapshotHandle": "h", "creationTime": 1_000_000_001,
+                "readyToUse": ready, "restoreSize": 10},
+            {"volumeHandle": "", "snapshotHandle": "", "readyToUse": false},
+        ])
+    };
+    let taken = "2023-11-14T22:13:20Z";
+    let known = json!({"volumeGroupSnapshotHandle": "g", "creationTime": taken,
+        "readyToUse": false, "volumeSnapshotInfoList": infos(false)});
+    let failed = json!({"readyToUse": false, "error": {"message": "no"}});
+    for (old, told, members, expected) in [
+        (
+            Value::Null,
+            group(false),
+            true,
+            json!({"volumeGroupSnapshotHandle": "g", "creationTime": taken,
+                "readyToUse": false, "volumeSnapshotInfoList": infos(false)}),
+        ),
+        (
+            failed,
+            group(true),
+            false,
+            json!({"volumeGroupSnapshotHandle": "g", "creationTime": taken,
+                "readyToUse": true, "error": null}),
+        ),
+        (
+            Value::Null,
+            csi::VolumeGroupSnapshot {
+                creation_time: None,
+                ..group(true)
+            },
+            false,
+            json!({"volumeGroupSnapshotHandle": "g", "creationTime": "1970-01-01T00:00:00Z",
+                "readyToUse": true}),
+        ),
+        (known.clone(), group(false), true, Value::Null),
+        (known, group(true), true, json!({"readyToUse": true})),
+    ] {
+        let status: Option<VolumeGroupSnapshotContentStatus> = read(old.clone());
+        let members = if members {
+            told.snapshots.clone()
+        } else {
+            Vec::new()
+        };
+        let new = of_group(status.as_ref(), &told, &members).unwrap_or_default();
+        assert_eq!(new, expected, "{old}");
+    }
+}
+
+#[test]
+fn failures_are_told_once() {
+    let now = Timestamp::UNIX_EPOCH;
+    let said = |message: &str| -> SnapshotError { read(json!({"message": message})) };
+    let new = json!({"readyToUse": false,
+        "error": {"time": "1970-01-01T00:00:00Z", "message": "no"}});
+    for (old, expected) in [
+        (None, Some(new.clone())),
+        (Some(SnapshotError::default()), Some(new.clone())),
+        (Some(said("other")), Some(new)),
+        (Some(said("no")), None),
+    ] {
+        assert_eq!(of_failure(old.as_ref(), "no", now), expected);
+    }
+}

@@ -1,0 +1,423 @@
+//! What is asked and written for VolumeSnapshotContents, in its order.
+
+use tonic::Status;
+
+use super::*;
+
+const GET_SECRET: &str = "GET namespaces/safe/secrets/key";
+const CREATE: &str = "CreateSnapshot snapshot-u-1 of v with pass=open";
+
+fn patch(body: Value) -> String {
+    format!("PATCH {CONTENT} {body}")
+}
+
+fn status(body: Value) -> String {
+    format!("PATCH {CONTENT}/status {}", json!({"status": body}))
+}
+
+fn mark() -> String {
+    patch(json!({"metadata": {"annotations": {CREATING: "yes"}}}))
+}
+
+fn unmark() -> String {
+    patch(json!({"metadata": {"annotations": {CREATING: null}}}))
+}
+
+fn known(ready: bool) -> Value {
+    json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10, "readyToUse": ready})
+}
+
+#[tokio::test]
+async fn one_is_made() {
+    let mut single = Single::new(content(json!({})));
+    single
+        .world
+        .singles
+        .lock()
+        .unwrap()
+        .push_back(Ok(snapshot(true)));
+    assert_eq!(single.sync().await, Outcome::Done);
+    let expected = [
+        GET_SECRET.to_owned(),
+        mark(),
+        CREATE.to_owned(),
+        status(known(true)),
+        unmark(),
+    ];
+    assert_eq!(single.world.happened(), expected);
+    assert!(
+        single.content()["metadata"]["annotations"]
+            .get(CREATING)
+            .is_none()
+    );
+    assert!(single.events().is_empty());
+    // Now there is nothing to do.
+    assert_eq!(single.sync().await, Outcome::Done);
+    assert!(single.world.happened().is_empty());
+}
+
+#[tokio::test]
+async fn one_that_is_not_ready_is_asked_for_again() {
+    let single = Single::new(content(json!({})));
+    for ready in [false, false, true] {
+        single
+            .world
+            .singles
+            .lock()
+            .unwrap()
+            .push_back(Ok(snapshot(ready)));
+    }
+    assert_eq!(single.sync().await, Outcome::Failed);
+    assert_eq!(single.sync().await, Outcome::Failed);
+    assert_eq!(single.sync().await, Outcome::Done);
+    let secret = GET_SECRET.to_owned();
+    let create = CREATE.to_owned();
+    let expected = [
+        &[
+            secret.clone(),
+            mark(),
+            create.clone(),
+            status(known(false)),
+            unmark(),
+        ][..],
+        &[secret.clone(), mark(), create.clone(), unmark()],
+        &[
+            secret,
+            mark(),
+            create,
+            status(json!({"readyToUse": true})),
+            unmark(),
+        ],
+    ];
+    assert_eq!(single.world.happened(), expected.concat());
+}
+
+#[tokio::test]
+async fn parameters_and_metadata() {
+    let mut class = class(json!({"pool": "p",
+        "csi.storage.k8s.io/snapshotter-secret-name": "key",
+        "csi.storage.k8s.io/snapshotter-secret-namespace": "safe"}));
+    class["extra"] = json!(true);
+    let single = Single::within(Scope::Cluster, true, &all(), content(json!({})), class);
+    single
+        .world
+        .singles
+        .lock()
+        .unwrap()
+        .push_back(Ok(snapshot(true)));
+    assert_eq!(single.sync().await, Outcome::Done);
+    assert!(single.world.happened().contains(&format!(
+        "CreateSnapshot snapshot-u-1 of v {}pool=p with pass=open",
+        "csi.storage.k8s.io/volumesnapshot/name=vs csi.storage.k8s.io/volumesnapshot/namespace=ns \
+         csi.storage.k8s.io/volumesnapshotcontent/name=c "
+    )));
+}
+
+#[tokio::test]
+async fn failures_by_what_they_mean() {
+    for (failure, code, is_final) in [
+        (Status::invalid_argument("bad"), "InvalidArgument", true),
+        (Status::internal("bad"), "Internal", true),
+        (Status::unavailable("bad"), "Unavailable", false),
+        (Status::aborted("bad"), "Aborted", false),
+        (
+            Status::resource_exhausted("bad"),
+            "ResourceExhausted",
+            false,
+        ),
+        (Status::deadline_exceeded("bad"), "DeadlineExceeded", false),
+    ] {
+        let mut single = Single::new(content(json!({})));
+        for _ in 0..3 {
+            single
+                .world
+                .singles
+                .lock()
+                .unwrap()
+                .push_back(Err(failure.clone()));
+        }
+        let first = format!("Failed to create snapshot: CreateSnapshot: {code}: bad");
+        let later =
+            format!("Failed to check and update snapshot content: CreateSnapshot: {code}: bad");
+        let said = |message: &str| {
+            status(json!({"readyToUse": false, "error": {"time": "now", "message": message}}))
+        };
+        for (message, told) in [(&first, true), (&later, true), (&later, false)] {
+            assert_eq!(single.sync().await, Outcome::Failed);
+            let happened = single.world.happened();
+            assert_eq!(happened.contains(&unmark()), is_final, "{happened:?}");
+            assert_eq!(happened.contains(&said(message)), told, "{happened:?}");
+            let marked = single.content()["metadata"]["annotations"]
+                .get(CREATING)
+                .is_some();
+            assert_eq!(marked, !is_final);
+        }
+        let events = [
+            format!("SnapshotCreationFailed: {first}"),
+            format!("SnapshotContentCheckandUpdateFailed: {later}"),
+        ];
+        assert_eq!(single.events(), events);
+        // Then it works, and the error goes.
+        single
+            .world
+            .singles
+            .lock()
+            .unwrap()
+            .push_back(Ok(snapshot(true)));
+        assert_eq!(single.sync().await, Outcome::Done);
+        assert_eq!(single.content()["status"], known(true));
+    }
+}
+
+#[tokio::test]
+async fn what_can_not_be_asked_for() {
+    let bad = class(json!({"csi.storage.k8s.io/fstype": "xfs"}));
+    let secretless = json!({"metadata": {"annotations":
+        {"snapshot.storage.kubernetes.io/deletion-secret-name": "other"}}});
+    for (more, class, message) in [
+        (
+            json!({"spec": {"volumeSnapshotClassName": "gone"}}),
+            class(json!({})),
+            "there is no VolumeSnapshotClass gone",
+        ),
+        (
+            json!({"spec": {"volumeSnapshotClassName": null}}),
+            class(json!({})),
+            "c names no class to take a snapshot by",
+        ),
+        (
+            json!({"spec": {"volumeSnapshotRef": {"uid": null}}}),
+            class(json!({})),
+            "c is not bound to anything a snapshot could be taken for",
+        ),
+        (
+            json!({}),
+            bad,
+            "the class's parameter csi.storage.k8s.io/fstype is not known, and \
+             csi.storage.k8s.io/ is reserved",
+        ),
+        (
+            secretless,
+            class(json!({})),
+            "there is no secret safe/other",
+        ),
+    ] {
+        let mut single = Single::within(Scope::Cluster, true, &all(), content(more), class);
+        assert_eq!(single.sync().await, Outcome::Failed);
+        let message = format!("Failed to create snapshot: {message}");
+        assert_eq!(single.content()["status"]["error"]["message"], message);
+        assert_eq!(
+            single.events(),
+            [format!("SnapshotCreationFailed: {message}")]
+        );
+        let happened = single.world.happened();
+        assert!(!happened.contains(&mark()), "{happened:?}");
+    }
+}
+
+#[tokio::test]
+async fn others_are_left_alone() {
+    let other = json!({"metadata": {"name": "fast"}, "driver": "other",
+        "deletionPolicy": "Delete"});
+    for (more, class) in [
+        (json!({"spec": {"driver": "other"}}), class(json!({}))),
+        (
+            json!({"spec": {"source": {"volumeHandle": null}}}),
+            class(json!({})),
+        ),
+        (json!({}), other),
+    ] {
+        let single = Single::within(Scope::Cluster, true, &all(), content(more), class);
+        assert_eq!(single.sync().await, Outcome::Done);
+        assert!(single.world.happened().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn what_was_made_is_recorded_whoever_else_writes() {
+    let mut single = Single::new(content(json!({})));
+    single
+        .world
+        .singles
+        .lock()
+        .unwrap()
+        .push_back(Ok(snapshot(true)));
+    *single.world.conflicts.lock().unwrap() = 2;
+    assert_eq!(single.sync().await, Outcome::Done);
+    let written = status(known(true));
+    let get = format!("GET {CONTENT}");
+    let expected = [
+        GET_SECRET.to_owned(),
+        mark(),
+        CREATE.to_owned(),
+        written.clone(),
+        get.clone(),
+        written.clone(),
+        get,
+        written,
+        unmark(),
+    ];
+    assert_eq!(single.world.happened(), expected);
+    assert!(single.events().is_empty());
+}
+
+#[tokio::test]
+async fn one_made_beforehand_is_asked_about() {
+    let made =
+        || content(json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "h"}}}));
+    let listing = || {
+        class(json!({
+            "csi.storage.k8s.io/snapshotter-list-secret-name": "key",
+            "csi.storage.k8s.io/snapshotter-list-secret-namespace": "safe"}))
+    };
+    let can = ControllerCapability::CreateDeleteSnapshot;
+    let list = ControllerCapability::ListSnapshots;
+    let get = ControllerCapability::GetSnapshot;
+    let ready = json!({"snapshotHandle": "h", "creationTime": 0, "readyToUse": true});
+    for (can, asked, answer, expected) in [
+        (
+            vec![can, list],
+            vec![GET_SECRET, "ListSnapshots h with pass=open"],
+            Ok(snapshot(true)),
+            known(true),
+        ),
+        (
+            vec![can, get],
+            vec![GET_SECRET, "GetSnapshot h"],
+            Ok(snapshot(true)),
+            known(true),
+        ),
+        (vec![can], vec![], Err(Status::internal("not asked")), ready),
+    ] {
+        let single = Single::within(Scope::Cluster, true, &can, made(), listing());
+        single.world.singles.lock().unwrap().push_back(answer);
+        assert_eq!(single.sync().await, Outcome::Done);
+        let mut happened: Vec<String> = asked.into_iter().map(str::to_owned).collect();
+        happened.push(status(expected));
+        assert_eq!(single.world.happened(), happened);
+    }
+    for can in [vec![can, list], vec![can, get]] {
+        let mut single = Single::within(Scope::Cluster, true, &can, made(), listing());
+        assert_eq!(single.sync().await, Outcome::Failed);
+        let message = "Failed to check and update snapshot content: the driver knows no snapshot h";
+        assert_eq!(single.content()["status"]["error"]["message"], message);
+        let event = format!("SnapshotContentCheckandUpdateFailed: {message}");
+        assert_eq!(single.events(), [event]);
+    }
+}
+
+#[tokio::test]
+async fn members_of_groups_are_asked_about_with_what_made_them() {
+    let member = content(json!({
+        "metadata": {"annotations": {names::GROUP_MEMBER: "g"}},
+        "spec": {"volumeSnapshotClassName": null},
+        "status": {"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g"}}));
+    let single = Single::new(member);
+    single
+        .world
+        .singles
+        .lock()
+        .unwrap()
+        .push_back(Ok(snapshot(true)));
+    assert_eq!(single.sync().await, Outcome::Done);
+    let news = json!({"creationTime": 0, "restoreSize": 10, "readyToUse": true});
+    let expected = [
+        GET_SECRET.to_owned(),
+        "ListSnapshots h with pass=open".to_owned(),
+        status(news),
+    ];
+    assert_eq!(single.world.happened(), expected);
+}
+
+#[tokio::test]
+async fn one_is_deleted() {
+    let ready = json!({"status": {"snapshotHandle": "h", "readyToUse": true}});
+    let mut single = Single::new(content(and(deleted(), ready)));
+    let failure = Status::failed_precondition("in use");
+    let answers = [Err(failure), Ok(())];
+    single.world.deletions.lock().unwrap().extend(answers);
+    assert_eq!(single.sync().await, Outcome::Failed);
+    let delete = "DeleteSnapshot h with pass=open".to_owned();
+    assert_eq!(
+        single.world.happened(),
+        [GET_SECRET.to_owned(), delete.clone()]
+    );
+    let event = "SnapshotDeleteError: Failed to delete snapshot: \
+                 DeleteSnapshot: FailedPrecondition: in use";
+    assert_eq!(single.events(), [event]);
+    assert_eq!(single.sync().await, Outcome::Done);
+    let path = "/metadata/finalizers/0";
+    let release = json!([{"op": "test", "path": path, "value": names::SINGLE.finalizer},
+        {"op": "remove", "path": path}]);
+    let cleared = json!({"snapshotHandle": null, "readyToUse": null, "creationTime": null,
+        "restoreSize": null});
+    let expected = [
+        GET_SECRET.to_owned(),
+        delete,
+        status(cleared),
+        patch(release),
+    ];
+    assert_eq!(single.world.happened(), expected);
+    assert_eq!(single.content()["metadata"]["finalizers"], json!([]));
+}
+
+#[tokio::test]
+async fn an_unreadable_secret_blocks_deletion() {
+    let more = json!({"status": {"snapshotHandle": "h"}, "metadata": {"annotations":
+        {"snapshot.storage.kubernetes.io/deletion-secret-name": "gone"}}});
+    let mut single = Single::new(content(and(deleted(), more)));
+    assert_eq!(single.sync().await, Outcome::Failed);
+    assert_eq!(
+        single.world.happened(),
+        ["GET namespaces/safe/secrets/gone"]
+    );
+    let event = "SnapshotDeleteError: Failed to get snapshot credentials: \
+                 there is no secret safe/gone";
+    assert_eq!(single.events(), [event]);
+}
+
+#[tokio::test]
+async fn one_deleted_while_it_is_made_is_made_first() {
+    let marked = json!({"metadata": {"annotations": {CREATING: "yes"}}});
+    let single = Single::new(content(and(deleted(), marked)));
+    single
+        .world
+        .singles
+        .lock()
+        .unwrap()
+        .push_back(Ok(snapshot(true)));
+    single.world.deletions.lock().unwrap().push_back(Ok(()));
+    assert_eq!(single.sync().await, Outcome::Again(Duration::ZERO));
+    let expected = [
+        GET_SECRET.to_owned(),
+        CREATE.to_owned(),
+        status(known(true)),
+        unmark(),
+    ];
+    assert_eq!(single.world.happened(), expected);
+    assert_eq!(single.sync().await, Outcome::Done);
+    assert_eq!(single.content()["metadata"]["finalizers"], json!([]));
+}
+
+#[tokio::test]
+async fn kept_ones_and_members_are_let_go() {
+    for more in [
+        json!({"spec": {"deletionPolicy": "Retain"}, "status": {"snapshotHandle": "h"}}),
+        json!({"status": {"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g"}}),
+    ] {
+        let single = Single::new(content(and(deleted(), more)));
+        assert_eq!(single.sync().await, Outcome::Done);
+        assert_eq!(single.world.happened().len(), 1);
+        assert_eq!(single.content()["metadata"]["finalizers"], json!([]));
+    }
+}
+
+#[tokio::test]
+async fn an_outdated_content_is_not_begun() {
+    let single = Single::new(content(json!({})));
+    single.world.bump(CONTENT);
+    assert_eq!(single.sync().await, Outcome::Failed);
+    let expected = [GET_SECRET.to_owned(), mark()];
+    assert_eq!(single.world.happened(), expected);
+    assert!(single.content().get("status").is_none());
+}

@@ -1,0 +1,394 @@
+//! A small API server and a small CSI driver, and one log of what both were asked.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use hostloop_proto::csi;
+use http::{Method, Request, Response, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio_stream::StreamExt;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, async_trait};
+
+use crate::runtime::context::Common;
+use crate::runtime::csi::Csi;
+use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
+use crate::runtime::events::Event;
+use crate::runtime::{Caches, Context, Driver, Events, Kube, Leadership, Metrics, Scope};
+
+/// The log, the objects by their paths, and what the driver is to answer next.
+#[derive(Clone, Default)]
+pub(super) struct World {
+    pub(super) log: Arc<Mutex<Vec<String>>>,
+    objects: Arc<Mutex<BTreeMap<String, Value>>>,
+    /// Conflicts to answer status writes with, first.
+    pub(super) conflicts: Arc<Mutex<usize>>,
+    pub(super) singles: Answers<csi::Snapshot>,
+    pub(super) groups: Answers<csi::VolumeGroupSnapshot>,
+    pub(super) deletions: Answers<()>,
+}
+
+/// Answers in their order; after the last, there is none such.
+type Answers<T> = Arc<Mutex<VecDeque<Result<T, Status>>>>;
+
+fn next<T>(answers: &Answers<T>) -> Result<T, Status> {
+    let next = answers.lock().unwrap().pop_front();
+    next.unwrap_or_else(|| Err(Status::not_found("none such")))
+}
+
+impl World {
+    pub(super) fn put(&self, path: &str, mut object: Value) -> Value {
+        object["metadata"]["resourceVersion"] = json!("1");
+        object["metadata"]["uid"] = json!(format!("uid-of-{path}"));
+        self.objects
+            .lock()
+            .unwrap()
+            .insert(path.to_owned(), object.clone());
+        object
+    }
+
+    pub(super) fn get(&self, path: &str) -> Option<Value> {
+        self.objects.lock().unwrap().get(path).cloned()
+    }
+
+    /// As if somebody else had written it.
+    pub(super) fn bump(&self, path: &str) {
+        let mut objects = self.objects.lock().unwrap();
+        let object = objects.get_mut(path).unwrap();
+        object["metadata"]["resourceVersion"] = json!("9");
+    }
+
+    /// What happened since this was last asked.
+    pub(super) fn happened(&self) -> Vec<String> {
+        std::mem::take(&mut *self.log.lock().unwrap())
+    }
+
+    fn note(&self, what: String) {
+        self.log.lock().unwrap().push(what);
+    }
+
+    pub(super) fn context(
+        &self,
+        scope: Scope,
+        leads: bool,
+        controller: &[ControllerCapability],
+    ) -> (Context, tokio::sync::mpsc::Receiver<Event>) {
+        let metrics = Arc::new(Metrics::default());
+        let (events, told) = Events::collected(metrics.clone());
+        let driver = Driver::with(
+            self.csi(),
+            "d",
+            &[Service::ControllerService, Service::GroupControllerService],
+            controller,
+            &[GroupCapability::CreateDeleteGetVolumeGroupSnapshot],
+        );
+        let context = Context {
+            driver: Arc::new(driver),
+            kube: Kube::new(self.client(), None, metrics.clone(), "test"),
+            caches: Arc::new(Caches::unwatched()),
+            events,
+            metrics,
+            scope,
+            room: Arc::default(),
+            leader: if leads {
+                Leadership::always()
+            } else {
+                Leadership::told().1
+            },
+            stop: CancellationToken::new(),
+            common: Common::default(),
+        };
+        (context, told)
+    }
+
+    /// All objects of a kind. Groups of snapshots are a kind this server has not got.
+    fn list(&self, plural: &str) -> (StatusCode, Value) {
+        if plural.starts_with("volumegroup") {
+            return failure(StatusCode::NOT_FOUND, "NotFound");
+        }
+        let objects = self.objects.lock().unwrap();
+        let items: Vec<&Value> = objects
+            .iter()
+            .filter(|(path, _)| path.split('/').next() == Some(plural))
+            .map(|(_, object)| object)
+            .collect();
+        let list = json!({"kind": "List", "apiVersion": "v1", "items": items,
+            "metadata": {"resourceVersion": "1"}});
+        (StatusCode::OK, list)
+    }
+
+    pub(super) fn client(&self) -> Client {
+        let world = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let world = world.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                if parts
+                    .uri
+                    .query()
+                    .is_some_and(|query| query.contains("watch=true"))
+                {
+                    std::future::pending::<()>().await;
+                }
+                let body = body.collect_bytes().await.unwrap();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                let (code, answer) = world.answer(&parts.method, parts.uri.path(), &body);
+                let answer = serde_json::to_vec(&answer).unwrap();
+                let response = Response::builder().status(code).body(Body::from(answer));
+                Ok::<_, Infallible>(response.unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn answer(&self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+        let short = path.rsplit("/v1/").next().unwrap();
+        if !short.contains('/') {
+            return self.list(short);
+        }
+        let (name, status) = match short.strip_suffix("/status") {
+            Some(name) => (name, true),
+            None => (short, false),
+        };
+        self.note(if *method == Method::GET {
+            format!("GET {short}")
+        } else {
+            format!("{method} {short} {}", without_versions(body))
+        });
+        let mut objects = self.objects.lock().unwrap();
+        let Some(object) = objects.get_mut(name) else {
+            return failure(StatusCode::NOT_FOUND, "NotFound");
+        };
+        if *method == Method::GET {
+            return (StatusCode::OK, object.clone());
+        }
+        let mut conflicts = self.conflicts.lock().unwrap();
+        let conflict = failure(StatusCode::CONFLICT, "Conflict");
+        if status && *conflicts > 0 {
+            *conflicts -= 1;
+            object["metadata"]["resourceVersion"] = json!("77");
+            return conflict;
+        }
+        // As the server does: a status is not written by UID.
+        for (key, minded) in [("uid", !status), ("resourceVersion", true)] {
+            let wanted = &body["metadata"][key];
+            if minded && !wanted.is_null() && *wanted != object["metadata"][key] {
+                return conflict;
+            }
+        }
+        let version: u64 = object["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        if body.is_array() {
+            let operations = serde_json::from_value::<json_patch::Patch>(body.clone()).unwrap();
+            if json_patch::patch(object, &operations).is_err() {
+                return failure(
+                    StatusCode::UNPROCESSABLE_ENTITY,
+                    "the server rejected our request due to an error in our request",
+                );
+            }
+        } else {
+            json_patch::merge(object, body);
+        }
+        object["metadata"]["resourceVersion"] = json!((version + 1).to_string());
+        (StatusCode::OK, object.clone())
+    }
+
+    fn csi(&self) -> Csi {
+        use csi::controller_server::ControllerServer;
+        use csi::group_controller_server::GroupControllerServer;
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let connections = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
+        let serving = tonic::transport::Server::builder()
+            .add_service(ControllerServer::new(self.clone()))
+            .add_service(GroupControllerServer::new(self.clone()))
+            .serve_with_incoming(connections.map(Ok::<_, io::Error>));
+        tokio::spawn(serving);
+        Csi::over(move || {
+            let (ours, theirs) = tokio::io::duplex(64 << 10);
+            let sent = sender.send(theirs);
+            async move {
+                sent.map(|()| ours)
+                    .map_err(|_| io::ErrorKind::ConnectionRefused.into())
+            }
+        })
+    }
+}
+
+fn failure(code: StatusCode, reason: &str) -> (StatusCode, Value) {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "message": reason, "reason": reason, "code": code.as_u16()});
+    (code, body)
+}
+
+/// They would make every expected line long, and the server checks them.
+fn without_versions(body: &Value) -> String {
+    let mut body = body.clone();
+    if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("uid");
+        metadata.remove("resourceVersion");
+        if metadata.is_empty() {
+            body.as_object_mut().unwrap().remove("metadata");
+        }
+    }
+    if let Some(time) = body.pointer_mut("/status/error/time") {
+        *time = json!("now");
+    }
+    body.to_string()
+}
+
+fn pairs(map: &BTreeMap<String, String>) -> String {
+    let mut text = String::new();
+    for (key, value) in map {
+        let _ = write!(text, " {key}={value}");
+    }
+    text
+}
+
+macro_rules! driver {
+    ($($method:ident($request:ident) -> $response:ident;)+) => {
+        #[async_trait]
+        impl csi::controller_server::Controller for World {
+            async fn create_snapshot(
+                &self,
+                request: tonic::Request<csi::CreateSnapshotRequest>,
+            ) -> Result<tonic::Response<csi::CreateSnapshotResponse>, Status> {
+                let asked = request.into_inner();
+                let (more, secrets) = (pairs(&asked.parameters), pairs(&asked.secrets));
+                let (name, volume) = (asked.name, asked.source_volume_id);
+                self.note(format!("CreateSnapshot {name} of {volume}{more} with{secrets}"));
+                let snapshot = Some(next(&self.singles)?);
+                Ok(tonic::Response::new(csi::CreateSnapshotResponse { snapshot }))
+            }
+
+            async fn delete_snapshot(
+                &self,
+                request: tonic::Request<csi::DeleteSnapshotRequest>,
+            ) -> Result<tonic::Response<csi::DeleteSnapshotResponse>, Status> {
+                let asked = request.into_inner();
+                let secrets = pairs(&asked.secrets);
+                self.note(format!("DeleteSnapshot {} with{secrets}", asked.snapshot_id));
+                next(&self.deletions)?;
+                Ok(tonic::Response::new(csi::DeleteSnapshotResponse {}))
+            }
+
+            async fn list_snapshots(
+                &self,
+                request: tonic::Request<csi::ListSnapshotsRequest>,
+            ) -> Result<tonic::Response<csi::ListSnapshotsResponse>, Status> {
+                let asked = request.into_inner();
+                let secrets = pairs(&asked.secrets);
+                self.note(format!("ListSnapshots {} with{secrets}", asked.snapshot_id));
+                let snapshot = next(&self.singles).ok();
+                let mut answer = csi::ListSnapshotsResponse::default();
+                answer.entries.extend(snapshot.map(|snapshot| {
+                    csi::list_snapshots_response::Entry { snapshot: Some(snapshot) }
+                }));
+                Ok(tonic::Response::new(answer))
+            }
+
+            async fn get_snapshot(
+                &self,
+                request: tonic::Request<csi::GetSnapshotRequest>,
+            ) -> Result<tonic::Response<csi::GetSnapshotResponse>, Status> {
+                self.note(format!("GetSnapshot {}", request.into_inner().snapshot_id));
+                let snapshot = Some(next(&self.singles)?);
+                Ok(tonic::Response::new(csi::GetSnapshotResponse { snapshot }))
+            }
+
+            $(
+                async fn $method(
+                    &self,
+                    _: tonic::Request<csi::$request>,
+                ) -> Result<tonic::Response<csi::$response>, Status> {
+                    self.note(stringify!($method).to_owned());
+                    Err(Status::unimplemented(stringify!($method)))
+                }
+            )+
+        }
+    };
+}
+
+driver! {
+    create_volume(CreateVolumeRequest) -> CreateVolumeResponse;
+    delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse;
+    controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse;
+    controller_unpublish_volume(ControllerUnpublishVolumeRequest)
+        -> ControllerUnpublishVolumeResponse;
+    validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
+        -> ValidateVolumeCapabilitiesResponse;
+    list_volumes(ListVolumesRequest) -> ListVolumesResponse;
+    controller_list_volume_health(ControllerListVolumeHealthRequest)
+        -> ControllerListVolumeHealthResponse;
+    controller_get_volume_health(ControllerGetVolumeHealthRequest)
+        -> ControllerGetVolumeHealthResponse;
+    get_capacity(GetCapacityRequest) -> GetCapacityResponse;
+    controller_get_capabilities(ControllerGetCapabilitiesRequest)
+        -> ControllerGetCapabilitiesResponse;
+    controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse;
+    controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse;
+    controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
+}
+
+#[async_trait]
+impl csi::group_controller_server::GroupController for World {
+    async fn group_controller_get_capabilities(
+        &self,
+        _: tonic::Request<csi::GroupControllerGetCapabilitiesRequest>,
+    ) -> Result<tonic::Response<csi::GroupControllerGetCapabilitiesResponse>, Status> {
+        Err(Status::unimplemented("capabilities"))
+    }
+
+    async fn create_volume_group_snapshot(
+        &self,
+        request: tonic::Request<csi::CreateVolumeGroupSnapshotRequest>,
+    ) -> Result<tonic::Response<csi::CreateVolumeGroupSnapshotResponse>, Status> {
+        let asked = request.into_inner();
+        let (more, secrets) = (pairs(&asked.parameters), pairs(&asked.secrets));
+        let (name, volumes) = (asked.name, asked.source_volume_ids.join(","));
+        self.note(format!(
+            "CreateGroup {name} of {volumes}{more} with{secrets}"
+        ));
+        let group_snapshot = Some(next(&self.groups)?);
+        let answer = csi::CreateVolumeGroupSnapshotResponse { group_snapshot };
+        Ok(tonic::Response::new(answer))
+    }
+
+    async fn delete_volume_group_snapshot(
+        &self,
+        request: tonic::Request<csi::DeleteVolumeGroupSnapshotRequest>,
+    ) -> Result<tonic::Response<csi::DeleteVolumeGroupSnapshotResponse>, Status> {
+        let asked = request.into_inner();
+        let (group, members) = (asked.group_snapshot_id, asked.snapshot_ids.join(","));
+        self.note(format!(
+            "DeleteGroup {group} {members} with{}",
+            pairs(&asked.secrets)
+        ));
+        next(&self.deletions)?;
+        Ok(tonic::Response::new(
+            csi::DeleteVolumeGroupSnapshotResponse {},
+        ))
+    }
+
+    async fn get_volume_group_snapshot(
+        &self,
+        request: tonic::Request<csi::GetVolumeGroupSnapshotRequest>,
+    ) -> Result<tonic::Response<csi::GetVolumeGroupSnapshotResponse>, Status> {
+        let asked = request.into_inner();
+        let (group, members) = (asked.group_snapshot_id, asked.snapshot_ids.join(","));
+        self.note(format!(
+            "GetGroup {group} {members} with{}",
+            pairs(&asked.secrets)
+        ));
+        let group_snapshot = Some(next(&self.groups)?);
+        let answer = csi::GetVolumeGroupSnapshotResponse { group_snapshot };
+        Ok(tonic::Response::new(answer))
+    }
+}

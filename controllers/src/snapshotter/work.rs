@@ -1,0 +1,353 @@
+//! What work on contents of both kinds has in common: its inputs, its writes, and its failures.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_proto::csi;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::Options;
+use super::decide::{Content, Step};
+use super::owner;
+use super::parameters::{ParameterError, SecretError};
+use super::status;
+use crate::runtime::csi::Failure;
+use crate::runtime::driver::ControllerCapability;
+use crate::runtime::queue::Outcome;
+use crate::runtime::scope::MANAGED_BY;
+use crate::runtime::{ApiError, Context, Index, Kube, Resource, Scope, Watch};
+
+/// The timeout of a CSI call, unless told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// How often a status is written anew because its content has changed in the meantime.
+const TRIES: usize = 4;
+
+/// Why work on a content failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WorkError {
+    /// The API server; not the user's to mend, unless it refuses.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The class, or what it says.
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
+    /// The driver said no. The whole status has parts that differ from call to call.
+    #[error("{}: {:?}: {}", .0.call, .0.code(), .0.status.message())]
+    Call(Failure),
+    /// The driver answered with nothing.
+    #[error("{call}: the answer is empty")]
+    Empty {
+        /// Which call.
+        call: &'static str,
+    },
+    /// The class is not there.
+    #[error("there is no {kind} {name}")]
+    NoClass {
+        /// `VolumeSnapshotClass` or `VolumeGroupSnapshotClass`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// No class is named, but one is needed.
+    #[error("{content} names no class to take a snapshot by")]
+    Classless {
+        /// Which content.
+        content: String,
+    },
+    /// Nobody asked for this snapshot.
+    #[error("{content} is not bound to anything a snapshot could be taken for")]
+    Unbound {
+        /// Which content.
+        content: String,
+    },
+    /// The driver does not know it.
+    #[error("the driver knows no snapshot {handle}")]
+    NoSnapshot {
+        /// Its ID.
+        handle: String,
+    },
+    /// A group without members can't be named to the driver.
+    #[error("{content} names no member of its group snapshot")]
+    NoMembers {
+        /// Which content.
+        content: String,
+    },
+}
+
+impl From<SecretError> for WorkError {
+    fn from(error: SecretError) -> Self {
+        match error {
+            SecretError::Parameter(error) => WorkError::Parameter(error),
+            SecretError::Api(error) => WorkError::Api(error),
+        }
+    }
+}
+
+impl From<Failure> for WorkError {
+    fn from(failure: Failure) -> Self {
+        WorkError::Call(failure)
+    }
+}
+
+impl WorkError {
+    /// Whether a user should see it: not what the API server's troubles are.
+    pub(super) fn is_for_users(&self) -> bool {
+        !matches!(self, WorkError::Api(error) if !matches!(error, ApiError::Refused { .. }))
+    }
+}
+
+/// What the work on both kinds shares.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) context: Context,
+    pub(super) kube: Kube,
+    pub(super) options: Arc<Options>,
+    /// Of one CSI call.
+    pub(super) timeout: Duration,
+    /// PersistentVolumes by the driver's handle; where it matters whose they are.
+    pub(super) volumes: Option<Index<PersistentVolume>>,
+}
+
+impl Shared {
+    pub(super) fn new(context: Context, options: Options) -> Self {
+        let driver = context.driver.name.clone();
+        let volumes = (context.scope != Scope::Cluster).then(|| {
+            let volumes = context.caches.volumes();
+            volumes.index(move |volume| owner::handle(volume, &driver).into_iter().collect())
+        });
+        Shared {
+            kube: context.kube.managed_by("hostloop-snapshotter"),
+            timeout: context.common.timeout.unwrap_or(TIMEOUT),
+            options: Arc::new(options),
+            volumes,
+            context,
+        }
+    }
+
+    /// Whose a content is, as far as the caches say.
+    pub(super) fn owner<K: Resource>(&self, content: &K, volume: Option<&str>) -> owner::Owner {
+        let found = self.volumes.as_ref().zip(volume);
+        let sources = found.map_or_else(Vec::new, |(volumes, volume)| volumes.get(volume));
+        let sources = sources.iter().map(AsRef::as_ref);
+        owner::owner(&self.context.scope, content.labels(), sources)
+    }
+}
+
+/// The contents of one kind, and how they are written.
+pub(super) struct Contents<K> {
+    pub(super) kube: Kube,
+    pub(super) watch: Watch<K>,
+}
+
+impl<K: Content> Contents<K> {
+    /// Marks that the driver is about to be asked for a snapshot, and whose the content is. What
+    /// is deleted or changed since it was read is left alone.
+    pub(super) async fn begin(&self, content: &K, node: Option<&str>) -> Result<K, ApiError> {
+        let marked = content.annotations().contains_key(K::MARKS.being_created);
+        if marked && node.is_none() {
+            return Ok(content.clone());
+        }
+        let mut metadata = json!({
+            "resourceVersion": content.resource_version(),
+            "annotations": {K::MARKS.being_created: "yes"},
+        });
+        if let Some(node) = node {
+            metadata["labels"] = json!({MANAGED_BY: node});
+        }
+        self.merge(content, json!({"metadata": metadata})).await
+    }
+
+    /// Marks whose the content is.
+    pub(super) async fn adopt(&self, content: &K, node: Option<&str>) -> Result<K, ApiError> {
+        let Some(node) = node else {
+            return Ok(content.clone());
+        };
+        let version = content.resource_version();
+        let metadata = json!({"resourceVersion": version, "labels": {MANAGED_BY: node}});
+        self.merge(content, json!({"metadata": metadata})).await
+    }
+
+    /// Takes back that the driver may be making a snapshot.
+    pub(super) async fn settle(&self, content: &K) -> Result<K, ApiError> {
+        if !content.annotations().contains_key(K::MARKS.being_created) {
+            return Ok(content.clone());
+        }
+        let metadata = json!({
+            "uid": content.uid(),
+            "annotations": {K::MARKS.being_created: null},
+        });
+        self.merge(content, json!({"metadata": metadata})).await
+    }
+
+    /// Writes what `news` finds to be new, against the newest content there is: what the driver
+    /// has done is not to be asked for again because somebody else wrote at the same time.
+    pub(super) async fn record(
+        &self,
+        content: K,
+        news: impl Fn(&K) -> Option<Value>,
+    ) -> Result<K, ApiError> {
+        let mut current = content;
+        let mut tries = 1;
+        loop {
+            let Some(status) = news(&current) else {
+                return Ok(current);
+            };
+            // The UID would not be looked at here, the version is.
+            let metadata = json!({"resourceVersion": current.resource_version()});
+            let patch = json!({"metadata": metadata, "status": status});
+            match self.kube.merge_status(&current, patch).await {
+                Ok(written) => return Ok(self.noted(written)),
+                Err(error) if error.is_conflict() && tries < TRIES => {
+                    tries += 1;
+                    let newest: Option<K> = self.kube.get("", &current.name_any()).await?;
+                    // Another of the same name is told nothing.
+                    let same = newest.filter(|newest| newest.uid() == current.uid());
+                    let Some(newest) = same else {
+                        return Err(error);
+                    };
+                    current = newest;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes our finalizer off.
+    pub(super) async fn release(&self, content: &K) -> Result<(), ApiError> {
+        let finalizers = content.finalizers();
+        let Some(place) = finalizers.iter().position(|one| one == K::MARKS.finalizer) else {
+            return Ok(());
+        };
+        let path = format!("/metadata/finalizers/{place}");
+        let operations = json!([
+            {"op": "test", "path": path, "value": K::MARKS.finalizer},
+            {"op": "remove", "path": path},
+        ]);
+        match self.kube.json(content, operations).await {
+            Ok(written) => self.watch.wrote(written),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn merge(&self, content: &K, patch: Value) -> Result<K, ApiError> {
+        let written = self.kube.merge(content, patch).await?;
+        Ok(self.noted(written))
+    }
+
+    fn noted(&self, written: K) -> K {
+        self.watch.wrote(written.clone());
+        written
+    }
+}
+
+/// What failed, as users are told: the event's reason, and the beginning of its message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Complaint {
+    pub(super) reason: &'static str,
+    pub(super) message: &'static str,
+}
+
+/// What came of a write after which nothing is left to do.
+pub(super) fn quiet<K: Content>(content: &K, result: Result<(), ApiError>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Done,
+        Err(error) if error.is_not_found() => Outcome::Done,
+        Err(error) => {
+            tracing::warn!(content = content.name_any(), %error, "it was not written");
+            Outcome::Failed
+        }
+    }
+}
+
+impl Shared {
+    /// What comes after having asked for, or about, a snapshot.
+    pub(super) async fn end<K: Content>(
+        &self,
+        contents: &Contents<K>,
+        name: &str,
+        complaint: Complaint,
+        result: Result<K, WorkError>,
+    ) -> Outcome {
+        match result {
+            Ok(now) if now.is_ready() => match now.step() {
+                Step::Rest => Outcome::Done,
+                // It was deleted while it was made.
+                _ => Outcome::Again(Duration::ZERO),
+            },
+            // Asked again, ever more rarely, until it is ready.
+            Ok(_) => Outcome::Failed,
+            Err(WorkError::Api(ApiError::NotFound { .. })) => Outcome::Done,
+            Err(error) => self.complain(contents, name, complaint, &error).await,
+        }
+    }
+
+    /// Tells users why a content is not ready: in its status, and by an event if that is new.
+    async fn complain<K: Content>(
+        &self,
+        contents: &Contents<K>,
+        name: &str,
+        complaint: Complaint,
+        error: &WorkError,
+    ) -> Outcome {
+        tracing::warn!(content = name, %error, "{}", complaint.message);
+        let Some(content) = contents.watch.get(name) else {
+            return Outcome::Done;
+        };
+        if !error.is_for_users() {
+            return Outcome::Failed;
+        }
+        let message = format!("{}: {error}", complaint.message);
+        let now = Timestamp::now();
+        let Some(status) = status::of_failure(content.error(), &message, now) else {
+            return Outcome::Failed;
+        };
+        self.context
+            .events
+            .warning(content.as_ref(), complaint.reason, message.clone());
+        // Written against what was read only: a twin may have made it ready.
+        let metadata = json!({"resourceVersion": content.resource_version()});
+        let patch = json!({"metadata": metadata, "status": status});
+        match contents.kube.merge_status(content.as_ref(), patch).await {
+            Ok(written) => contents.watch.wrote(written),
+            Err(error) => tracing::warn!(content = name, %error, "its status was not written"),
+        }
+        Outcome::Failed
+    }
+
+    /// Tells users, by an event, why a snapshot was not deleted.
+    pub(super) fn complain_of_deletion<K: Resource>(
+        &self,
+        content: &K,
+        reason: &'static str,
+        message: &str,
+        error: &WorkError,
+    ) -> Outcome {
+        tracing::warn!(content = content.name_any(), %error, "{message}");
+        let message = format!("{message}: {error}");
+        self.context.events.warning(content, reason, message);
+        Outcome::Failed
+    }
+}
+
+impl Shared {
+    /// Whether the driver is sure to have a volume of this ID.
+    pub(super) async fn has_volume(&self, volume: &str) -> bool {
+        let driver = &self.context.driver;
+        if !driver.can(ControllerCapability::GetVolume) {
+            return false;
+        }
+        let request = csi::ControllerGetVolumeRequest {
+            volume_id: volume.to_owned(),
+        };
+        let answer = driver
+            .csi
+            .controller_get_volume(request, self.timeout)
+            .await;
+        answer.is_ok_and(|answer| answer.volume.is_some())
+    }
+}
