@@ -1,0 +1,348 @@
+//! Tells users what a driver knows of the health of their volumes, as events on their claims, and
+//! operators, as metrics.
+//!
+//! The driver is asked at intervals: for all volumes that something is wrong with, if it can list
+//! them, and else for each bound volume. The storage below a node's volumes is asked for, too: what
+//! is wrong there is told at the node. A condition is told when it begins, when it changes, from
+//! time to time while it lasts, and when it is over.
+//!
+//! What was told is remembered by the process only. After a restart a condition that lasts is told
+//! once more, and of one that ended meanwhile nothing is told.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use hostloop_proto::csi;
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
+use tokio::time::{Instant, MissedTickBehavior};
+use tonic::Code;
+
+use crate::runtime::csi::{Csi, Failure};
+use crate::runtime::driver::{ControllerCapability, NodeCapability};
+use crate::runtime::duration;
+use crate::runtime::{Context, EventKind, Scope};
+
+mod decide;
+mod metrics;
+mod nodes;
+
+use decide::{Change, Finding, Volume};
+pub use metrics::Conditions;
+
+/// How often this looks, and at what.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+#[command(next_help_heading = "Health")]
+pub struct Options {
+    /// How often the driver is asked for all volumes that are not well, if it can list them
+    #[arg(
+        long = "list-volumes-interval",
+        env = "HOSTLOOP_LIST_VOLUMES_INTERVAL",
+        value_name = "DURATION",
+        default_value = "5m",
+        value_parser = duration::parse
+    )]
+    pub list_interval: Duration,
+
+    /// How often each volume is asked for otherwise, and the storage of this node in any case
+    #[arg(
+        long,
+        env = "HOSTLOOP_MONITOR_INTERVAL",
+        value_name = "DURATION",
+        default_value = "1m",
+        value_parser = duration::parse
+    )]
+    pub monitor_interval: Duration,
+
+    /// Tell claims whose pods run on a node that is down
+    #[arg(
+        long = "enable-node-watcher",
+        env = "HOSTLOOP_ENABLE_NODE_WATCHER",
+        value_name = "BOOL",
+        num_args = 0..=1,
+        default_value = "false",
+        default_missing_value = "true"
+    )]
+    pub node_watcher: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            list_interval: Duration::from_secs(300),
+            monitor_interval: Duration::from_secs(60),
+            node_watcher: false,
+        }
+    }
+}
+
+/// `--timeout`, unless told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// `--worker-threads`, unless told otherwise: how many volumes are asked for at a time.
+const WORKERS: usize = 10;
+
+/// The most of a list that is taken in one answer.
+const PAGE: i32 = 500;
+
+/// Looks at what the driver can tell of, until told to stop.
+pub async fn run(context: Context, options: Options, conditions: Conditions) {
+    let driver = &context.driver;
+    let lists = driver.can(ControllerCapability::ListVolumeHealth);
+    let volumes = lists || driver.can(ControllerCapability::GetVolumeHealth);
+    let storage = driver.node_can(NodeCapability::GetStorageHealth);
+    if !volumes && !storage {
+        tracing::info!(driver = driver.name, "the driver tells nothing of health");
+    }
+    let interval = if lists {
+        options.list_interval
+    } else {
+        options.monitor_interval
+    };
+    let watcher = Watcher {
+        context: context.clone(),
+        conditions,
+        lists,
+    };
+    let of_volumes = async {
+        if volumes {
+            watcher.volumes(interval).await;
+        }
+    };
+    let of_storage = async {
+        if storage {
+            watcher.storage(options.monitor_interval).await;
+        }
+    };
+    let of_nodes = async {
+        if options.node_watcher {
+            nodes::run(&context).await;
+        }
+    };
+    // Also where there is nothing to look at.
+    tokio::join!(of_volumes, of_storage, of_nodes, context.stop.cancelled());
+}
+
+/// Asks the driver, and tells.
+struct Watcher {
+    context: Context,
+    conditions: Conditions,
+    lists: bool,
+}
+
+impl Watcher {
+    async fn volumes(&self, interval: Duration) {
+        let stop = &self.context.stop;
+        let known = self.context.caches.volumes();
+        if stop.run_until_cancelled(known.synced()).await.is_none() {
+            return;
+        }
+        let mut tick = ticks(interval);
+        while stop.run_until_cancelled(tick.tick()).await.is_some() {
+            if !acts(&self.context) {
+                // Whoever does tells it.
+                self.conditions.forget_volumes();
+                continue;
+            }
+            if stop
+                .run_until_cancelled(self.volumes_once())
+                .await
+                .is_none()
+            {
+                return;
+            }
+        }
+    }
+
+    async fn volumes_once(&self) {
+        let name = &self.context.driver.name;
+        let volumes: Vec<Volume> = served(
+            &self.context.caches.volumes().all(),
+            name,
+            &self.context.scope,
+        );
+        let found = if self.lists {
+            self.list(&volumes).await
+        } else {
+            Ok(self.get(&volumes).await)
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(failure) => {
+                tracing::warn!(%failure, "the volumes' health is not known");
+                return;
+            }
+        };
+        let changes = self
+            .conditions
+            .volumes(|known| decide::judge(known, &volumes, &found, Instant::now()));
+        for (claim, change) in changes {
+            // It may have been lost while the driver was asked.
+            if acts(&self.context) {
+                self.tell(claim, "Volume", change);
+            }
+        }
+    }
+
+    /// What is wrong with volumes, for all of them.
+    async fn list(&self, volumes: &[Volume]) -> Result<HashMap<String, Vec<Finding>>, Failure> {
+        // Those that are not listed are well.
+        let mut found: HashMap<String, Vec<Finding>> = volumes
+            .iter()
+            .map(|volume| (volume.handle.clone(), Vec::new()))
+            .collect();
+        let mut token = String::new();
+        loop {
+            let request = csi::ControllerListVolumeHealthRequest {
+                max_entries: PAGE,
+                starting_token: token.clone(),
+                ..csi::ControllerListVolumeHealthRequest::default()
+            };
+            let csi = &self.context.driver.csi;
+            let page = csi
+                .controller_list_volume_health(request, self.timeout())
+                .await?;
+            for entry in page.entries {
+                if let Some(findings) = found.get_mut(&entry.volume_id) {
+                    findings.extend(entry.health_statuses.into_iter().map(Finding::from));
+                }
+            }
+            // The same token again would never end.
+            if page.next_token.is_empty() || page.next_token == token {
+                return Ok(found);
+            }
+            token = page.next_token;
+        }
+    }
+
+    /// What is wrong with each volume, for those that could be asked for.
+    async fn get(&self, volumes: &[Volume]) -> HashMap<String, Vec<Finding>> {
+        let handles: BTreeSet<String> =
+            volumes.iter().map(|volume| volume.handle.clone()).collect();
+        let workers = self.context.common.worker_threads.unwrap_or(WORKERS).max(1);
+        let (csi, timeout) = (self.context.driver.csi.clone(), self.timeout());
+        futures::stream::iter(handles)
+            .map(move |handle| get_one(csi.clone(), timeout, handle))
+            .buffer_unordered(workers)
+            .filter_map(std::future::ready)
+            .collect()
+            .await
+    }
+
+    async fn storage(&self, interval: Duration) {
+        let stop = &self.context.stop;
+        let mut tick = ticks(interval);
+        while stop.run_until_cancelled(tick.tick()).await.is_some() {
+            if stop
+                .run_until_cancelled(self.storage_once())
+                .await
+                .is_none()
+            {
+                return;
+            }
+        }
+    }
+
+    async fn storage_once(&self) {
+        let request = csi::NodeGetStorageHealthRequest::default();
+        let csi = &self.context.driver.csi;
+        let found = match csi.node_get_storage_health(request, self.timeout()).await {
+            Ok(answer) => answer
+                .backend_health
+                .into_iter()
+                .map(Finding::from)
+                .collect::<Vec<_>>(),
+            Err(failure) => {
+                tracing::warn!(%failure, "the storage's health is not known");
+                return;
+            }
+        };
+        let change = self
+            .conditions
+            .storage(|known| decide::judge_one(known, &found, Instant::now()));
+        let Some(change) = change else { return };
+        match &change {
+            Change::Abnormal(what) => tracing::warn!(what, "the storage is not well"),
+            Change::Normal => tracing::info!("the storage is well again"),
+        }
+        // Which node's it is, is known to the one that serves a node only.
+        if let Some(node) = self.context.scope.node() {
+            self.tell(node_reference(node), "Storage", change);
+        }
+    }
+
+    fn tell(&self, about: ObjectReference, what: &str, change: Change) {
+        let (kind, word, message) = match change {
+            Change::Abnormal(message) => (EventKind::Warning, "Abnormal", message),
+            Change::Normal => (
+                EventKind::Normal,
+                "Normal",
+                format!("The {} is well again", what.to_lowercase()),
+            ),
+        };
+        self.context
+            .events
+            .tell(about, kind, &format!("{what}Condition{word}"), message);
+    }
+
+    fn timeout(&self) -> Duration {
+        self.context.common.timeout.unwrap_or(TIMEOUT)
+    }
+}
+
+/// What is wrong with a volume, if that could be found out.
+async fn get_one(csi: Csi, timeout: Duration, handle: String) -> Option<(String, Vec<Finding>)> {
+    let request = csi::ControllerGetVolumeHealthRequest {
+        volume_id: handle.clone(),
+        ..csi::ControllerGetVolumeHealthRequest::default()
+    };
+    match csi.controller_get_volume_health(request, timeout).await {
+        Ok(answer) => {
+            let statuses = answer.volume_health.unwrap_or_default().health_statuses;
+            Some((handle, statuses.into_iter().map(Finding::from).collect()))
+        }
+        Err(failure) if failure.code() == Code::NotFound => {
+            Some((handle, vec![Finding::volume_not_found()]))
+        }
+        Err(failure) => {
+            tracing::warn!(volume = handle, %failure, "a volume's health is not known");
+            None
+        }
+    }
+}
+
+/// Whether this process tells of volumes now: a node's of its own, and otherwise the leader.
+fn acts(context: &Context) -> bool {
+    matches!(context.scope, Scope::Node { .. }) || context.leader.leads()
+}
+
+/// The driver's volumes that are bound and within the scope.
+fn served(volumes: &[Arc<PersistentVolume>], driver: &str, scope: &Scope) -> Vec<Volume> {
+    let within = volumes.iter().filter(|volume| scope.has_volume(volume));
+    within
+        .filter_map(|volume| Volume::bound(volume, driver))
+        .collect()
+}
+
+/// A node as its events name it: kubelet puts the name for the UID.
+fn node_reference(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+fn ticks(interval: Duration) -> tokio::time::Interval {
+    // Zero is no interval.
+    let mut ticks = tokio::time::interval(interval.max(Duration::from_secs(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! The conditions there are, as metrics.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::TypedMetric;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use super::decide::{Condition, Known, kinds};
+
+/// The conditions of volumes and storage, as they were found last. Clones are the same ones.
+#[derive(Clone, Debug, Default)]
+pub struct Conditions(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    volumes: Known,
+    storage: Option<Condition>,
+}
+
+impl Conditions {
+    /// Has them shown by a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(self.clone()));
+    }
+
+    pub(super) fn volumes<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+        work(&mut self.lock().volumes)
+    }
+
+    pub(super) fn storage<T>(&self, work: impl FnOnce(&mut Option<Condition>) -> T) -> T {
+        work(&mut self.lock().storage)
+    }
+
+    pub(super) fn forget_volumes(&self) {
+        self.lock().volumes.clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collector for Conditions {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let state = self.lock();
+        let one = ConstGauge::new(1_i64);
+        let help = "Conditions of volumes that are not well, by what is wrong";
+        let name = "hostloop_volume_health_abnormal";
+        let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::<i64>::TYPE)?;
+        for condition in state.volumes.values() {
+            // A sample may be there only once, whatever the driver says.
+            for (status, reason) in kinds(&condition.findings) {
+                let labels = [
+                    (
+                        "namespace",
+                        condition.claim.namespace.as_deref().unwrap_or_default(),
+                    ),
+                    (
+                        "persistentvolumeclaim",
+                        condition.claim.name.as_deref().unwrap_or_default(),
+                    ),
+                    ("persistentvolume", condition.volume.as_str()),
+                    ("status", status),
+                    ("reason", reason),
+                ];
+                one.encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let help = "Conditions of the storage under the volumes that is not well, by what is wrong";
+        let name = "hostloop_storage_health_abnormal";
+        let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::<i64>::TYPE)?;
+        let storage = state
+            .storage
+            .as_ref()
+            .map(|condition| kinds(&condition.findings));
+        for (status, reason) in storage.into_iter().flatten() {
+            let labels = [("status", status), ("reason", reason)];
+            one.encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use k8s_openapi::api::core::v1::ObjectReference;
+    use prometheus_client::encoding::text::encode;
+    use tokio::time::Instant;
+
+    use super::super::decide::{Finding, Volume, judge, judge_one};
+    use super::*;
+
+    #[test]
+    fn what_is_not_well_is_shown() {
+        let conditions = Conditions::default();
+        let mut registry = Registry::default();
+        conditions.register(&mut registry);
+        let show = || {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            text.lines()
+                .filter(|line| !line.starts_with('#'))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert!(show().is_empty());
+        let finding = |status, reason: &str| Finding {
+            status,
+            reason: reason.to_owned(),
+            message: String::new(),
+        };
+        let volume = Volume {
+            uid: "u".to_owned(),
+            name: "pv".to_owned(),
+            handle: "h".to_owned(),
+            claim: ObjectReference {
+                namespace: Some("ns".to_owned()),
+                name: Some("pvc".to_owned()),
+                ..ObjectReference::default()
+            },
+        };
+        let found = HashMap::from([("h".to_owned(), vec![finding("DataLoss", "ImageGone"); 2])]);
+        conditions.volumes(|known| judge(known, &[volume], &found, Instant::now()));
+        let full = [finding("Degraded", "Full")];
+        conditions.storage(|known| judge_one(known, &full, Instant::now()));
+        let expected = [
+            "hostloop_volume_health_abnormal{namespace=\"ns\",persistentvolumeclaim=\"pvc\",\
+             persistentvolume=\"pv\",status=\"DataLoss\",reason=\"ImageGone\"} 1",
+            "hostloop_storage_health_abnormal{status=\"Degraded\",reason=\"Full\"} 1",
+        ];
+        assert_eq!(show(), expected);
+        conditions.forget_volumes();
+        assert_eq!(show(), expected[1..]);
+    }
+}

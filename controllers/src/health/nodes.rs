@@ -1,0 +1,309 @@
+//! Tells of claims whose pods run on a node that is down.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolume, Pod};
+use kube::ResourceExt;
+use tokio::time::Instant;
+
+use super::decide::Volume;
+use super::ticks;
+use crate::runtime::{Context, EventKind};
+
+/// How long a node must be down to be told of. Shorter is not worth it: nodes restart.
+const DOWN: Duration = Duration::from_secs(300);
+
+/// How often nodes are looked at.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// A node that is down.
+#[derive(Clone, Debug, PartialEq)]
+struct Down {
+    /// Since when, as far as was seen here.
+    since: Instant,
+    /// Whose claims were told of it, once they were.
+    told: Option<Vec<ObjectReference>>,
+}
+
+/// What has happened to a node.
+#[derive(Clone, Debug, PartialEq)]
+enum Change {
+    /// It has been down for long.
+    Failed(String),
+    /// It is up again, which is of interest to these claims.
+    Recovered(String, Vec<ObjectReference>),
+}
+
+/// Looks at nodes while this process leads, until told to stop.
+pub(super) async fn run(context: &Context) {
+    let caches = &context.caches;
+    let (nodes, pods, volumes) = (caches.nodes(), caches.pods(), caches.volumes());
+    let synced = async { tokio::join!(nodes.synced(), pods.synced(), volumes.synced()) };
+    if context.stop.run_until_cancelled(synced).await.is_none() {
+        return;
+    }
+    let mut known = BTreeMap::new();
+    let mut tick = ticks(LOOK);
+    while context
+        .stop
+        .run_until_cancelled(tick.tick())
+        .await
+        .is_some()
+    {
+        if !context.leader.leads() {
+            known.clear();
+            continue;
+        }
+        let seen = nodes
+            .all()
+            .iter()
+            .map(|node| (node.name_any(), is_ready(node)))
+            .collect();
+        for change in decide(&mut known, &seen, Instant::now()) {
+            match change {
+                Change::Failed(node) => {
+                    let claims = in_use(&node, &pods.all(), &volumes.all(), &context.driver.name);
+                    let message =
+                        format!("Node {node}, on which pods use the volume, is not ready");
+                    tell(context, EventKind::Warning, "NodeFailed", &claims, &message);
+                    if let Some(down) = known.get_mut(&node) {
+                        down.told = Some(claims);
+                    }
+                }
+                Change::Recovered(node, claims) => {
+                    let message = format!("Node {node} is ready again");
+                    tell(
+                        context,
+                        EventKind::Normal,
+                        "NodeRecovered",
+                        &claims,
+                        &message,
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn tell(
+    context: &Context,
+    kind: EventKind,
+    reason: &str,
+    claims: &[ObjectReference],
+    message: &str,
+) {
+    for claim in claims {
+        context
+            .events
+            .tell(claim.clone(), kind, reason, message.to_owned());
+    }
+}
+
+/// What has happened to nodes of which it was seen whether they are ready.
+fn decide(
+    known: &mut BTreeMap<String, Down>,
+    nodes: &BTreeMap<String, bool>,
+    now: Instant,
+) -> Vec<Change> {
+    // One that was taken out of the cluster has not recovered.
+    known.retain(|node, _| nodes.contains_key(node));
+    let mut changes = Vec::new();
+    for (node, ready) in nodes {
+        if *ready {
+            if let Some(Down {
+                told: Some(claims), ..
+            }) = known.remove(node)
+            {
+                changes.push(Change::Recovered(node.clone(), claims));
+            }
+            continue;
+        }
+        let down = known.entry(node.clone()).or_insert(Down {
+            since: now,
+            told: None,
+        });
+        if down.told.is_none() && now.duration_since(down.since) >= DOWN {
+            changes.push(Change::Failed(node.clone()));
+        }
+    }
+    changes
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
+    ready.any(|condition| condition.status == "True")
+}
+
+/// Claims on volumes of the driver that pods on a node use.
+fn in_use(
+    node: &str,
+    pods: &[Arc<Pod>],
+    volumes: &[Arc<PersistentVolume>],
+    driver: &str,
+) -> Vec<ObjectReference> {
+    let on_node = pods
+        .iter()
+        .filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node));
+    let used: BTreeSet<(String, String)> = on_node.flat_map(|pod| claims_of(pod)).collect();
+    let bound = volumes
+        .iter()
+        .filter_map(|volume| Volume::bound(volume, driver));
+    let claims = bound.map(|volume| volume.claim);
+    let name = |part: &Option<String>| part.clone().unwrap_or_default();
+    claims
+        .filter(|claim| used.contains(&(name(&claim.namespace), name(&claim.name))))
+        .collect()
+}
+
+/// The claims a pod uses, by namespace and name; those made for it have its name and the volume's.
+fn claims_of(pod: &Pod) -> Vec<(String, String)> {
+    let volumes = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.volumes.iter().flatten());
+    let names = volumes.filter_map(|volume| {
+        let made = volume
+            .ephemeral
+            .as_ref()
+            .map(|_| format!("{}-{}", pod.name_any(), volume.name));
+        let named = volume
+            .persistent_volume_claim
+            .as_ref()
+            .map(|claim| claim.claim_name.clone());
+        named.or(made)
+    });
+    names
+        .map(|name| (pod.namespace().unwrap_or_default(), name))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn from<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    fn seen(nodes: &[(&str, bool)]) -> BTreeMap<String, bool> {
+        nodes
+            .iter()
+            .map(|(name, ready)| ((*name).to_owned(), *ready))
+            .collect()
+    }
+
+    #[test]
+    fn a_node_is_told_of_once_it_is_down_for_long() {
+        let start = Instant::now();
+        let claims = vec![ObjectReference::default()];
+        let failed = || vec![Change::Failed("a".to_owned())];
+        let recovered = || vec![Change::Recovered("a".to_owned(), claims.clone())];
+        type Step = (u64, &'static [(&'static str, bool)], Vec<Change>);
+        let steps: [Step; 11] = [
+            (0, &[("a", true), ("b", false)], vec![]),
+            (100, &[("a", false), ("b", true)], vec![]),
+            (399, &[("a", false), ("b", true)], vec![]),
+            // A short while is nothing, and begins anew.
+            (399, &[("a", true)], vec![]),
+            (400, &[("a", false)], vec![]),
+            (699, &[("a", false)], vec![]),
+            (700, &[("a", false)], failed()),
+            (800, &[("a", false)], vec![]),
+            (900, &[("a", true)], recovered()),
+            (901, &[("a", true)], vec![]),
+            (902, &[], vec![]),
+        ];
+        let mut known = BTreeMap::new();
+        for (at, nodes, expected) in steps {
+            let changes = decide(&mut known, &seen(nodes), start + Duration::from_secs(at));
+            assert_eq!(changes, expected, "after {at} s");
+            for change in changes {
+                if let Change::Failed(node) = change {
+                    known.get_mut(&node).unwrap().told = Some(claims.clone());
+                }
+            }
+        }
+        // One that goes while it is down is forgotten.
+        decide(&mut known, &seen(&[("a", false)]), start);
+        assert!(decide(&mut known, &seen(&[]), start + DOWN).is_empty());
+        assert!(known.is_empty());
+    }
+
+    #[test]
+    fn readiness_is_a_condition() {
+        let cases = [
+            (
+                json!({"conditions": [{"type": "Ready", "status": "True"}]}),
+                true,
+            ),
+            (
+                json!({"conditions": [{"type": "Ready", "status": "Unknown"}]}),
+                false,
+            ),
+            (
+                json!({"conditions": [{"type": "DiskPressure", "status": "True"}]}),
+                false,
+            ),
+            (json!({}), false),
+        ];
+        for (status, ready) in cases {
+            let node = from::<Node>(json!({"metadata": {"name": "a"}, "status": status}));
+            assert_eq!(is_ready(&node), ready, "{status}");
+        }
+    }
+
+    #[test]
+    fn claims_in_use_are_those_of_the_nodes_pods() {
+        let pod = |name: &str, node: &str, volumes: Value| {
+            from::<Pod>(json!({
+                "metadata": {"name": name, "namespace": "ns"},
+                "spec": {"nodeName": node, "containers": [], "volumes": volumes},
+            }))
+        };
+        let volume = |claim: &str, driver: &str| {
+            from::<PersistentVolume>(json!({
+                "metadata": {"name": format!("pv-{claim}"), "uid": claim},
+                "spec": {
+                    "csi": {"driver": driver, "volumeHandle": claim},
+                    "claimRef": {"namespace": "ns", "name": claim},
+                },
+                "status": {"phase": "Bound"},
+            }))
+        };
+        let claim = |name: &str| json!({"name": "v", "persistentVolumeClaim": {"claimName": name}});
+        let pods = [
+            pod(
+                "p",
+                "a",
+                json!([claim("one"), {"name": "tmp", "ephemeral": {}}, {"name": "e"}]),
+            ),
+            pod("q", "a", json!([claim("one"), claim("others")])),
+            pod("r", "b", json!([claim("two")])),
+        ];
+        let volumes = [
+            volume("one", "d"),
+            volume("two", "d"),
+            volume("p-tmp", "d"),
+            volume("unused", "d"),
+            volume("others", "else"),
+        ];
+        let found = |node| {
+            let claims = in_use(node, &pods, &volumes, "d");
+            claims
+                .into_iter()
+                .map(|claim| claim.name.unwrap())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(found("a"), ["one", "p-tmp"]);
+        assert_eq!(found("b"), ["two"]);
+        assert!(found("c").is_empty());
+    }
+}

@@ -1,0 +1,266 @@
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde_json::json;
+use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::runtime::context::Common;
+use crate::runtime::events::Event;
+use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Metrics};
+use fake::{Answer, Fake};
+
+mod fake;
+
+/// The loop at work, and what it tells.
+struct Run {
+    fake: Fake,
+    told: Receiver<Event>,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+/// A PV on a node, bound to a claim, of a handle.
+fn pv(handle: &str, node: &str) -> PersistentVolume {
+    let value = json!({
+        "metadata": {"name": format!("pv-{handle}"), "uid": handle, "resourceVersion": "1"},
+        "spec": {
+            "csi": {"driver": "d", "volumeHandle": handle},
+            "claimRef": {"namespace": "ns", "name": handle},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "node", "operator": "In", "values": [node]},
+            ]}]}},
+        },
+        "status": {"phase": "Bound"},
+    });
+    serde_json::from_value(value).unwrap()
+}
+
+async fn start(
+    fake: &Fake,
+    scope: Scope,
+    leader: Leadership,
+    volumes: Vec<PersistentVolume>,
+) -> Run {
+    let service = tower::service_fn(|_: Request<Body>| async {
+        let list = json!({
+            "kind": "PersistentVolumeList", "apiVersion": "v1",
+            "metadata": {"resourceVersion": "1"}, "items": [],
+        });
+        Ok::<_, Infallible>(Response::new(Body::from(
+            serde_json::to_vec(&list).unwrap(),
+        )))
+    });
+    let client = Client::new(service, "default");
+    let metrics = Arc::new(Metrics::default());
+    let stop = CancellationToken::new();
+    let caches = Caches::unwatched();
+    let watch = caches.volumes();
+    tokio::spawn(watch.clone().run(
+        kube::Api::all(client.clone()),
+        kube::runtime::watcher::Config::default(),
+        stop.clone(),
+    ));
+    watch.synced().await;
+    for volume in volumes {
+        watch.wrote(PersistentVolume {
+            metadata: kube::core::ObjectMeta {
+                resource_version: Some("9".to_owned()),
+                ..volume.metadata
+            },
+            ..volume
+        });
+    }
+    let (events, told) = Events::collected(metrics.clone());
+    let driver = Driver::introduce(fake.serve(), &stop).await.unwrap();
+    let context = Context {
+        driver: Arc::new(driver),
+        kube: Kube::new(client, None, metrics.clone(), "test"),
+        caches: Arc::new(caches),
+        events,
+        metrics,
+        scope,
+        leader,
+        room: Arc::default(),
+        stop: stop.clone(),
+        common: Common::default(),
+    };
+    let running = tokio::spawn(run(context, Options::default(), Conditions::default()));
+    Run {
+        fake: fake.clone(),
+        told,
+        stop,
+        running,
+    }
+}
+
+fn node(name: &str) -> Scope {
+    let segments = BTreeMap::from([("node".to_owned(), name.to_owned())]);
+    Scope::Node {
+        name: name.to_owned(),
+        segments,
+    }
+}
+
+impl Run {
+    /// What is told within so many seconds: reason, about whom, and message.
+    async fn tells(&mut self, seconds: u64) -> Vec<String> {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        let mut told = Vec::new();
+        while let Ok(event) = self.told.try_recv() {
+            let about = event.about;
+            let namespace = about.namespace.as_deref().unwrap_or("-");
+            let (kind, name) = (about.kind.unwrap(), about.name.unwrap());
+            let Event {
+                kind: good,
+                reason,
+                message,
+                ..
+            } = event;
+            told.push(format!(
+                "{good:?} {reason} {kind} {namespace}/{name}: {message}"
+            ));
+        }
+        told.sort();
+        told
+    }
+
+    fn sets(&self, handle: &'static str, answer: Answer) {
+        self.fake.state().volumes.insert(handle, Some(answer));
+    }
+
+    async fn ends(self) {
+        self.stop.cancel();
+        self.running.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_are_told_of_what_is_listed() {
+    let fake = Fake::default();
+    fake.state().lists = true;
+    fake.state()
+        .volumes
+        .insert("one", Some(Answer::Ill("Gone")));
+    fake.state()
+        .volumes
+        .insert("two", Some(Answer::Ill("Gone")));
+    fake.state()
+        .volumes
+        .insert("unknown", Some(Answer::Ill("Gone")));
+    let volumes = vec![pv("one", "a"), pv("two", "a"), pv("far", "b")];
+    let mut run = start(&fake, node("a"), Leadership::told().1, volumes).await;
+    let ill = |name| {
+        format!(
+            "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/{name}: \
+             Inaccessible: Gone: it is away"
+        )
+    };
+    assert_eq!(run.tells(1).await, [ill("one"), ill("two")]);
+    assert_eq!(fake.state().calls, ["list ", "list two", "list unknown"]);
+    run.sets("one", Answer::Healthy);
+    assert!(run.tells(298).await.is_empty());
+    let well =
+        "Normal VolumeConditionNormal PersistentVolumeClaim ns/one: The volume is well again";
+    assert_eq!(run.tells(2).await, [well]);
+    assert!(run.tells(1400).await.is_empty());
+    assert_eq!(run.tells(300).await, [ill("two")]);
+    run.ends().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_volume_is_asked_for_where_nothing_is_listed() {
+    let fake = Fake::default();
+    fake.state()
+        .volumes
+        .insert("bad", Some(Answer::Ill("Gone")));
+    fake.state().volumes.insert("good", Some(Answer::Healthy));
+    fake.state().volumes.insert("odd", Some(Answer::Error));
+    let volumes = ["bad", "good", "odd", "lost"]
+        .map(|handle| pv(handle, "a"))
+        .to_vec();
+    let mut run = start(&fake, node("a"), Leadership::told().1, volumes).await;
+    let expected = [
+        "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/bad: \
+         Inaccessible: Gone: it is away",
+        "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/lost: \
+         Inaccessible: VolumeNotFound: the driver knows no such volume",
+    ];
+    assert_eq!(run.tells(1).await, expected);
+    // What can't be told now is as it was.
+    run.sets("bad", Answer::Error);
+    assert!(run.tells(60).await.is_empty());
+    run.sets("bad", Answer::Healthy);
+    run.sets("lost", Answer::Healthy);
+    assert_eq!(run.tells(60).await.len(), 2);
+    assert_eq!(fake.state().calls.len(), 12);
+    run.ends().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_many_tells_for_the_cluster() {
+    let fake = Fake::default();
+    fake.state()
+        .volumes
+        .insert("one", Some(Answer::Ill("Gone")));
+    let (leads, leader) = Leadership::told();
+    let mut run = start(&fake, Scope::Cluster, leader, vec![pv("one", "a")]).await;
+    assert!(run.tells(300).await.is_empty());
+    assert!(fake.state().calls.is_empty());
+    leads
+        .send(Some(Instant::now() + Duration::from_secs(100)))
+        .unwrap();
+    assert_eq!(run.tells(61).await.len(), 1);
+    // Whoever leads now tells of it; this one only once it leads again.
+    run.sets("one", Answer::Ill("Other"));
+    assert!(run.tells(600).await.is_empty());
+    leads
+        .send(Some(Instant::now() + Duration::from_secs(100)))
+        .unwrap();
+    assert_eq!(run.tells(61).await.len(), 1);
+    run.ends().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_storage_is_told_of_at_its_node() {
+    let fake = Fake::default();
+    fake.state().lists = true;
+    fake.state().storage = vec!["Full"];
+    let mut run = start(&fake, node("a"), Leadership::told().1, Vec::new()).await;
+    let ill = "Warning StorageConditionAbnormal Node -/a: Degraded: Full";
+    assert_eq!(run.tells(1).await, [ill]);
+    assert!(run.tells(600).await.is_empty());
+    fake.state().storage.clear();
+    let well = "Normal StorageConditionNormal Node -/a: The storage is well again";
+    assert_eq!(run.tells(60).await, [well]);
+    run.ends().await;
+
+    // Which node a driver for the whole cluster is on says nothing.
+    fake.state().storage = vec!["Full"];
+    let mut run = start(&fake, Scope::Cluster, Leadership::always(), Vec::new()).await;
+    assert!(run.tells(100).await.is_empty());
+    run.ends().await;
+}
+
+#[test]
+fn flags_have_the_defaults_of_the_code() {
+    use clap::{Args, FromArgMatches};
+    let matches = Options::augment_args(clap::Command::new("test")).get_matches_from(["test"]);
+    let read = Options::from_arg_matches(&matches).unwrap();
+    assert_eq!(format!("{read:?}"), format!("{:?}", Options::default()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_goes_on_where_there_is_nothing_to_look_at() {
+    let fake = Fake::default();
+    fake.state().silent = true;
+    let mut run = start(&fake, Scope::Cluster, Leadership::told().1, Vec::new()).await;
+    assert!(run.tells(1000).await.is_empty());
+    assert!(!run.running.is_finished());
+    run.ends().await;
+}
