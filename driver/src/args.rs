@@ -40,6 +40,10 @@ pub struct Cli {
 pub enum Command {
     /// Serve the CSI services on a Unix socket
     Serve(Box<ServeArgs>),
+    /// Serve them, and do all that Kubernetes wants done around them, in one process
+    Run(Box<RunArgs>),
+    /// Do what Kubernetes wants done, in front of any CSI driver
+    Controllers(Box<ControllersArgs>),
     /// Show pools, volumes, snapshots, loop devices and mounts, and what belongs to nobody
     Status(status::Options),
     /// Check the records of the pools against disk and kernel; repair on request
@@ -116,6 +120,66 @@ pub struct ServeArgs {
         hide = true
     )]
     pub vendor_version: String,
+}
+
+/// `hostloop run`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub struct RunArgs {
+    /// The CSI services.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+
+    /// The Kubernetes loops.
+    #[command(flatten)]
+    pub controllers: hostloop_controllers::args::Args,
+}
+
+const RUN_EXAMPLES: &str = "\
+Example, as in a DaemonSet's pod:
+    NODE_NAME=n1 hostloop run --endpoint unix:///var/lib/kubelet/plugins/hostloop.csi.dev/csi.sock \\
+      --pool default=/var/lib/hostloop";
+
+const CONTROLLERS_EXAMPLES: &str = "\
+Examples:
+  In the pod of another driver, in place of its sidecars:
+    hostloop controllers --csi-address unix:///csi/csi.sock --leader-election
+
+  Only some, from outside the cluster:
+    hostloop controllers --csi-address unix:///tmp/csi.sock --kubeconfig ~/.kube/config \\
+      --controllers provisioner,snapshotter,snapshot-controller";
+
+/// `hostloop controllers`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = CONTROLLERS_EXAMPLES)]
+pub struct ControllersArgs {
+    /// The driver's Unix socket
+    #[arg(
+        long,
+        env = "HOSTLOOP_CSI_ADDRESS",
+        value_name = "unix:///PATH",
+        default_value = "unix:///run/csi/socket",
+        value_parser = values::endpoint
+    )]
+    pub csi_address: PathBuf,
+
+    /// The filesystem of volumes whose class names none [default: the driver chooses]
+    #[arg(
+        long = "default-fstype",
+        env = "HOSTLOOP_DEFAULT_FSTYPE",
+        value_name = "FS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub default_fstype: String,
+
+    /// The Kubernetes loops.
+    #[command(flatten)]
+    pub controllers: hostloop_controllers::args::Args,
+
+    /// Logging and HTTP.
+    #[command(flatten)]
+    pub watch: WatchArgs,
 }
 
 /// How many, and how large.

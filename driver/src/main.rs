@@ -47,6 +47,14 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
             run::serve(&args).context("serve")?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Run(args) => {
+            run::run(&args).context("run")?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Controllers(args) => {
+            run::controllers(&args).context("controllers")?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Status(options) => status::run(&options).context("status"),
         Command::Fsck(options) => Ok(fsck::run(&options)),
         Command::Demo(options) => demo::run(&options).context("demo"),

@@ -1,7 +1,9 @@
-//! `hostloop serve`: what runs, in which order it starts, and how it stops.
+//! `hostloop serve`, `run` and `controllers`: what runs, in which order it starts, and how it
+//! stops.
 //!
 //! Start: arguments, what the machine must have, pools (opened and recovered), then the socket:
-//! who can connect gets an answer. Stop, on SIGTERM or SIGINT: the socket goes first, calls under
+//! who can connect gets an answer; then the driver is registered, while the Kubernetes loops fill
+//! their caches. Stop: the registration goes first, leases are given up and the loops end. Then, on SIGTERM or SIGINT: the socket goes first, calls under
 //! way are finished within [`GRACE`], and what is not finished then is left to the next start,
 //! which can tell from disk and kernel how far it got. Mounts and loop devices outlive the
 //! process either way.
@@ -16,7 +18,9 @@ use tokio::task::JoinSet;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::ServeArgs;
+use hostloop_controllers::args::Args as ControllerArgs;
+
+use crate::args::{ControllersArgs, RunArgs, ServeArgs};
 use crate::controller::Controller;
 use crate::node::Node;
 use crate::pool::{self, Pools};
@@ -25,9 +29,11 @@ use crate::server::{Server, http};
 use crate::sys::linux::Linux;
 
 mod logging;
+mod loops;
 mod machine;
 mod settings;
 
+use loops::Loops;
 use settings::{Settings, SettingsError};
 
 /// How long calls under way may take at the end; Kubernetes kills after 30 s.
@@ -68,6 +74,9 @@ pub enum Error {
     /// The operating system refused something at start.
     #[error("{0}: {1}")]
     Start(&'static str, #[source] io::Error),
+    /// The Kubernetes loops.
+    #[error(transparent)]
+    Controllers(#[from] hostloop_controllers::run::Error),
     /// Something ended that must not end while the driver serves.
     #[error("{role} ended: {why}")]
     Role {
@@ -80,6 +89,37 @@ pub enum Error {
 
 /// Serves until a signal comes.
 pub fn serve(args: &ServeArgs) -> Result<(), Error> {
+    serve_with(args, None)
+}
+
+/// Serves, with the Kubernetes loops beside, until a signal comes.
+pub fn run(args: &RunArgs) -> Result<(), Error> {
+    let mut serve = args.serve.clone();
+    // One name for the node, whoever asks.
+    serve.node_id = serve.node_id.or_else(|| args.controllers.node_name.clone());
+    serve_with(&serve, Some(&args.controllers))
+}
+
+/// Runs the Kubernetes loops in front of a driver until a signal comes.
+pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
+    logging::start(&args.watch)?;
+    let runtime = runtime()?;
+    let ran = runtime.block_on(loops::alone(args));
+    runtime.shutdown_background();
+    ran
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name("hostloop")
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Start("starting threads", error))
+}
+
+fn serve_with(args: &ServeArgs, controllers: Option<&ControllerArgs>) -> Result<(), Error> {
     logging::start(&args.watch)?;
     let settings = Settings::read(args, machine::hostname)?;
     // Before the pools are touched: another driver may be using them.
@@ -90,20 +130,18 @@ pub fn serve(args: &ServeArgs) -> Result<(), Error> {
     let pools = Pools::open(&settings.pools, settings.options.clone(), Arc::new(kernel))?;
     let pools = Arc::new(pools);
 
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .max_blocking_threads(BLOCKING_THREADS)
-        .thread_name("hostloop")
-        .enable_all()
-        .build()
-        .map_err(|error| Error::Start("starting threads", error))?;
-    let served = runtime.block_on(run(settings, pools));
+    let runtime = runtime()?;
+    let served = runtime.block_on(work(settings, pools, controllers.cloned()));
     // Work that outlasted its grace must not hold the process.
     runtime.shutdown_background();
     served
 }
 
-async fn run(settings: Settings, pools: Arc<Pools>) -> Result<(), Error> {
+async fn work(
+    settings: Settings,
+    pools: Arc<Pools>,
+    controllers: Option<ControllerArgs>,
+) -> Result<(), Error> {
     let mut signals = Signals::install()?;
     let stop = CancellationToken::new();
     let mut roles = Roles::default();
@@ -116,14 +154,12 @@ async fn run(settings: Settings, pools: Arc<Pools>) -> Result<(), Error> {
     let identity = settings.identity.clone();
     let server = Server::new(settings.identity, Arc::new(controller), Arc::new(node));
 
-    if let Some(address) = settings.http {
-        let listener = TcpListener::bind(&address).await;
-        let listener = listener.map_err(|source| Error::Http { address, source })?;
-        let serving = http::serve(listener, server.shown(), stop.clone().cancelled_owned());
-        roles.start("the HTTP endpoint", async {
-            serving.await.map_err(|error| error.to_string())
-        });
-    }
+    let loops = controllers.map(|args| Loops::beside(&server, args, &settings.endpoint));
+    let shown = http::Shown {
+        services: Some(server.shown()),
+        loops: loops.as_ref().map(Loops::view),
+    };
+    show(settings.http, shown, &stop, &mut roles).await?;
     roles.start("the search for missing pools", search(pools, stop.clone()));
 
     let (listener, name) = Socket::bind(&settings.endpoint)?.into_parts();
@@ -143,16 +179,25 @@ async fn run(settings: Settings, pools: Arc<Pools>) -> Result<(), Error> {
         version = %identity.vendor_version, node = %settings.node_id, "serving"
     );
 
+    let mut loops = loops.map(Loops::start);
     let served = tokio::select! {
         signal = signals.next() => {
             tracing::info!(signal, in_flight = server.desk().in_flight(), "stopping");
             Ok(())
         }
         ended = roles.next() => Err(ended),
+        ended = loops::ended(&mut loops) => Err(ended),
     };
-    drop(name);
-    stop.cancel();
+    // Kubelet is to make no calls any more, and the loops end while the services still answer.
+    let loops = async {
+        if let Some(loops) = loops {
+            loops.finish().await;
+        }
+    };
     let finished = async {
+        loops.await;
+        drop(name);
+        stop.cancel();
         while !roles.is_empty() {
             roles.next().await;
         }
@@ -173,6 +218,25 @@ fn unfinished(server: &Server, why: &'static str) {
         in_flight = server.desk().in_flight(),
         "stopped before every call was finished; the next start takes up what they left"
     );
+}
+
+/// Serves what `--http-endpoint` shows, if it is given.
+async fn show(
+    address: Option<String>,
+    shown: http::Shown,
+    stop: &CancellationToken,
+    roles: &mut Roles,
+) -> Result<(), Error> {
+    let Some(address) = address else {
+        return Ok(());
+    };
+    let listener = TcpListener::bind(&address).await;
+    let listener = listener.map_err(|source| Error::Http { address, source })?;
+    let serving = http::serve(listener, shown, stop.clone().cancelled_owned());
+    roles.start("the HTTP endpoint", async {
+        serving.await.map_err(|error| error.to_string())
+    });
+    Ok(())
 }
 
 /// Opens pools that were missing and have turned up, and frees what could not be freed before.

@@ -84,9 +84,9 @@ impl Server {
         &self.front.desk
     }
 
-    /// What the HTTP endpoint shows.
-    pub fn shown(&self) -> http::Shown {
-        http::Shown {
+    /// What the HTTP endpoint shows of it.
+    pub fn shown(&self) -> http::Services {
+        http::Services {
             calls: self.calls.clone(),
             gauges: self.gauges.clone(),
             prober: self.prober.clone(),

@@ -1,0 +1,128 @@
+//! Who leads: leases, as the loops need them.
+
+use std::sync::Arc;
+
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+use super::{Roles, View};
+use crate::args::Args;
+use crate::runtime::lease::{Terms, hold, lease_name};
+use crate::runtime::{Context, Leadership, Metrics, Scope};
+
+/// Leases, as they are needed.
+pub(super) struct Elections {
+    args: Args,
+    client: Client,
+    metrics: Arc<Metrics>,
+    view: View,
+    identity: String,
+    stop: CancellationToken,
+}
+
+impl Elections {
+    pub(super) fn new(
+        args: &Args,
+        client: Client,
+        metrics: Arc<Metrics>,
+        view: View,
+        stop: CancellationToken,
+    ) -> Self {
+        let (args, identity) = (args.clone(), identity());
+        Elections {
+            args,
+            client,
+            metrics,
+            view,
+            identity,
+            stop,
+        }
+    }
+
+    /// The lead among processes of which every node has one.
+    pub(super) fn of_nodes(
+        &mut self,
+        driver: &str,
+        scope: &Scope,
+        roles: &mut Roles,
+    ) -> Leadership {
+        let per_node = scope.node().is_some();
+        match self.args.election.leader_election.unwrap_or(per_node) && per_node {
+            true => self.of(&format!("hostloop-{driver}"), None, roles),
+            false => Leadership::always(),
+        }
+    }
+
+    /// The lead of one loop among processes that serve the whole cluster, if it is elected.
+    pub(super) fn of_loop(
+        &mut self,
+        context: &Context,
+        lease: &str,
+        roles: &mut Roles,
+    ) -> Option<(String, Leadership)> {
+        let central = context.scope.node().is_none();
+        let elected = central && self.args.election.leader_election.unwrap_or(false);
+        elected.then(|| (lease_name(lease), self.of(lease, None, roles)))
+    }
+
+    /// A lease, in a namespace or in the one there is for leases.
+    pub(super) fn of(
+        &mut self,
+        name: &str,
+        namespace: Option<&str>,
+        roles: &mut Roles,
+    ) -> Leadership {
+        let election = &self.args.election;
+        let terms = Terms {
+            namespace: namespace.map_or_else(
+                || {
+                    election
+                        .leader_election_namespace
+                        .clone()
+                        .unwrap_or_else(own_namespace)
+                },
+                str::to_owned,
+            ),
+            name: lease_name(name),
+            identity: self.identity.clone(),
+            duration: election.leader_election_lease_duration,
+            renew_deadline: election.leader_election_renew_deadline,
+            retry_period: election.leader_election_retry_period,
+            labels: election.labels(),
+        };
+        let lease = terms.name.clone();
+        let (leader, task) = hold(
+            self.client.clone(),
+            terms,
+            self.metrics.clone(),
+            self.stop.clone(),
+        );
+        self.view.add_leader(&lease, &leader);
+        roles.begin("leader election", async {
+            task.await.map_err(|error| error.to_string())
+        });
+        leader
+    }
+}
+
+/// Different for every process, and the same for a container that was started anew in its pod: it
+/// may go on at once with what it held.
+fn identity() -> String {
+    let of_pod = std::env::var("POD_NAME")
+        .ok()
+        .filter(|name| !name.is_empty());
+    of_pod.unwrap_or_else(|| {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        format!("{}_{}", host.trim(), std::process::id())
+    })
+}
+
+fn own_namespace() -> String {
+    const FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+    let named = std::env::var("POD_NAMESPACE").ok();
+    let named = named.or_else(|| std::fs::read_to_string(FILE).ok());
+    let named = named
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty());
+    named.unwrap_or_else(|| "default".to_owned())
+}

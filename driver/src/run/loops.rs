@@ -1,0 +1,159 @@
+//! The Kubernetes loops, beside the services in one process or alone.
+
+use std::io;
+use std::path::Path;
+
+use hostloop_controllers::args::Args;
+use hostloop_controllers::run::{self as controllers, Setup, View};
+use hostloop_controllers::runtime::csi::Csi;
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, GRACE, Roles, Signals, show};
+use crate::args::ControllersArgs;
+use crate::server::Server;
+use crate::server::http::Shown;
+
+/// What one side may send before the other has read it, in bytes.
+const PIPE: usize = 64 << 10;
+
+/// The loops, ready to begin.
+pub(super) struct Loops {
+    setup: Setup,
+    view: View,
+}
+
+impl Loops {
+    /// Of a server in this process, reached through memory.
+    pub(super) fn beside(server: &Server, args: Args, endpoint: &Path) -> Self {
+        let setup = Setup {
+            args,
+            // The driver in this process chooses.
+            default_fstype: String::new(),
+            csi: through_memory(server),
+            node_deployment: true,
+            registration_endpoint: Some(endpoint.to_owned()),
+        };
+        let view = View::new();
+        Loops { setup, view }
+    }
+
+    pub(super) fn view(&self) -> View {
+        self.view.clone()
+    }
+
+    pub(super) fn start(self) -> Running {
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(controllers::run(self.setup, self.view, stop.clone()));
+        Running { stop, task }
+    }
+}
+
+/// The loops at work.
+pub(super) struct Running {
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), controllers::Error>>,
+}
+
+impl Running {
+    /// Tells them to end, and waits until they have.
+    pub(super) async fn finish(self) {
+        self.stop.cancel();
+        if self.task.is_finished() {
+            return;
+        }
+        match self.task.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the controllers did not end well"),
+            Err(panicked) => tracing::warn!(%panicked, "the controllers did not end well"),
+        }
+    }
+}
+
+/// Why they have ended before they were told to; never, if there are none.
+pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
+    let Some(loops) = loops else {
+        return std::future::pending().await;
+    };
+    match (&mut loops.task).await {
+        Ok(Err(error)) => error.into(),
+        Ok(Ok(())) => Error::Role {
+            role: "the controllers",
+            why: "nothing told them to".to_owned(),
+        },
+        Err(panicked) => Error::Role {
+            role: "the controllers",
+            why: panicked.to_string(),
+        },
+    }
+}
+
+/// A client of a server in this process. The server serves as long as there is a client, and so
+/// answers the loops to their end.
+fn through_memory(server: &Server) -> Csi {
+    let (opened, connections) = mpsc::channel::<DuplexStream>(1);
+    let server = server.clone();
+    tokio::spawn(async move {
+        let connections = ReceiverStream::new(connections).map(Ok::<_, io::Error>);
+        if let Err(error) = server.serve(connections, std::future::pending()).await {
+            tracing::error!(%error, "serving the controllers ended");
+        }
+    });
+    Csi::over(move || {
+        let opened = opened.clone();
+        async move {
+            let (ours, theirs) = tokio::io::duplex(PIPE);
+            match opened.send(theirs).await {
+                Ok(()) => Ok(ours),
+                Err(_) => Err(io::ErrorKind::ConnectionRefused.into()),
+            }
+        }
+    })
+}
+
+/// `hostloop controllers`.
+pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
+    let mut signals = Signals::install()?;
+    let stop = CancellationToken::new();
+    let mut roles = Roles::default();
+    let setup = Setup {
+        args: args.controllers.clone(),
+        default_fstype: args.default_fstype.clone(),
+        csi: Csi::at_socket(&args.csi_address),
+        node_deployment: false,
+        registration_endpoint: None,
+    };
+    let loops = Loops {
+        setup,
+        view: View::new(),
+    };
+    let shown = Shown {
+        services: None,
+        loops: Some(loops.view()),
+    };
+    let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
+    show(address, shown, &stop, &mut roles).await?;
+    tracing::info!(csi = %args.csi_address.display(), "starting the controllers");
+    let mut loops = Some(loops.start());
+    let ran = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, "stopping");
+            Ok(())
+        }
+        ended = roles.next() => Err(ended),
+        ended = ended(&mut loops) => Err(ended),
+    };
+    stop.cancel();
+    if let Some(loops) = loops {
+        tokio::select! {
+            () = loops.finish() => tracing::info!("stopped"),
+            () = tokio::time::sleep(GRACE) => tracing::warn!("stopped before all was finished"),
+            signal = signals.next() => tracing::warn!(signal, "stopped before all was finished"),
+        }
+    }
+    ran
+}
