@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Of scripts/cluster: the programs a cluster is made of, built once for each version.
+# Sourced, never run.
+# shellcheck disable=SC2034 # its variables are for the scripts that source it
+
+KUBERNETES_VERSION=1.36.3
+ETCD_VERSION=3.6.5
+CONTAINERD_VERSION=2.4.2
+
+# Where each program is once it is built. The pause program is ours, so its text is its version.
+tool_paths() {
+  KUBE_BIN=$CACHE/tools/kubelet-$KUBERNETES_VERSION/bin
+  ETCD=$CACHE/tools/etcd-$ETCD_VERSION/bin/etcd
+  CONTAINERD_BIN=$CACHE/tools/containerd-$CONTAINERD_VERSION/bin
+  PAUSE_VERSION=$(sha256sum <"$ROOT/test/cluster/pause/main.go" | cut -c1-12)
+  PAUSE=$CACHE/tools/pause-$PAUSE_VERSION/bin/pause
+}
+
+# go_build MODULE OUT LDFLAGS PACKAGE…: the module's tools, into OUT.
+go_build() {
+  local module=$1 out=$2 ldflags=$3
+  shift 3
+  mkdir -p "$(dirname "$out")"
+  (cd "$ROOT/test/cluster/$module" &&
+    go build -trimpath -ldflags "-s -w $ldflags" -o "$out" "$@")
+}
+
+# Without the version told, Kubernetes calls itself v0.0.0 and refuses its own kubelet.
+build_kubelet() {
+  local v=k8s.io/component-base/version
+  go_build kubernetes "$1/bin/" \
+    "-X $v.gitVersion=v$KUBERNETES_VERSION -X $v.gitMajor=1 -X $v.gitMinor=36" \
+    k8s.io/kubernetes/cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubelet,kubectl}
+}
+
+# The package is named by its module's version, which is no name for a program.
+build_etcd() { go_build etcd "$1/bin/etcd" "" go.etcd.io/etcd/server/v3; }
+
+build_containerd() {
+  go_build containerd "$1/bin/" "" \
+    github.com/containerd/containerd/v2/cmd/{containerd,ctr,containerd-shim-runc-v2}
+}
+
+# Static: it runs where there is no C library.
+build_pause() { CGO_ENABLED=0 go_build pause "$1/bin/pause" "" .; }
+
+# Builds what is missing; one builder at a time, for several clusters may come up at once.
+build() {
+  tool_paths
+  [ ! -x "$KUBE_BIN/kubelet" ] || [ ! -x "$ETCD" ] || [ ! -x "$CONTAINERD_BIN/containerd" ] ||
+    [ ! -x "$PAUSE" ] || return 0
+  PATH=$PATH:/usr/local/go/bin
+  command -v go >/dev/null || die "go is not there: the cluster's programs are Go programs"
+  mkdir -p "$CACHE/tools"
+  (
+    flock 9
+    build_tool etcd $ETCD_VERSION build_etcd
+    build_tool containerd $CONTAINERD_VERSION build_containerd
+    build_tool pause "$PAUSE_VERSION" build_pause
+    build_tool kubelet $KUBERNETES_VERSION build_kubelet
+  ) 9>"$CACHE/tools/.lock" >/dev/null
+}

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Of scripts/cluster: the images its pods run, made without a container engine or a registry.
+# Sourced, never run.
+
+PAUSE_IMAGE=hostloop.csi.dev/pause:1
+# A tag of its own, for kubelet asks a registry for the newest of `latest`.
+BUSYBOX_IMAGE=busybox:1
+
+# image FILE NAME ROOT COMMAND: a docker archive of one layer, which is the folder ROOT.
+image() {
+  local file=$1 name=$2 root=$3 command=$4 work layer
+  work=$(mktemp -d "$DIR/images/work.XXXXXX")
+  tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$root" -cf "$work/layer.tar" .
+  layer=$(sha256sum <"$work/layer.tar" | cut -d' ' -f1)
+  cat >"$work/config.json" <<EOF
+{"architecture": "$(dpkg --print-architecture)", "os": "linux",
+ "config": {"Cmd": ["$command"], "Env": ["PATH=/bin"]},
+ "rootfs": {"type": "layers", "diff_ids": ["sha256:$layer"]}}
+EOF
+  echo "[{\"Config\": \"config.json\", \"RepoTags\": [\"$name\"], \"Layers\": [\"layer.tar\"]}]" \
+    >"$work/manifest.json"
+  tar -C "$work" -cf "$file" config.json manifest.json layer.tar
+  rm -r "$work"
+}
+
+make_images() {
+  local root=$DIR/images/root
+  mkdir -p "$root/bin" "$root/tmp" "$root/etc" "$DIR/images/pause"
+  chmod 1777 "$root/tmp"
+  cp "$PAUSE" "$DIR/images/pause/pause"
+  image "$DIR/images/pause.tar" "$PAUSE_IMAGE" "$DIR/images/pause" /pause
+  cp "$(command -v busybox)" "$root/bin/busybox"
+  local applet
+  while read -r applet; do
+    [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"
+  done < <("$root/bin/busybox" --list)
+  printf 'root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n' >"$root/etc/passwd"
+  printf 'root:x:0:\nnogroup:x:65534:\n' >"$root/etc/group"
+  image "$DIR/images/busybox.tar" "$BUSYBOX_IMAGE" "$root" /bin/sh
+}
+
+# load NODE FILE: imports an archive into a node.
+load() {
+  local said
+  said=$(ctr "$1" images import "$2" 2>&1) || die "$2 could not be imported into node $1: $said"
+}

@@ -1,0 +1,192 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC2153 # what is in capitals, scripts/cluster sets
+# Of scripts/cluster: a node, which is a containerd and a kubelet with a bridge, a subnet, a cgroup
+# and a folder of their own. Nodes are counted from 1; all that tells them apart is a function of
+# the count. Sourced, never run.
+
+node_name() { echo "$NODE_NAME-$1"; }
+node_dir() { echo "$DIR/node-$1"; }
+node_bridge() { echo "hl$PORT-$1"; }
+node_cgroup() { echo "$NAME-$PORT-$1"; }
+node_kubelet_dir() { if [ "$1" = 1 ]; then echo "$KUBELET_DIR"; else echo "$KUBELET_DIR-$1"; fi; }
+
+# The first three bytes of the node's subnet: carved from 100.64.0.0/10, four for each block of 20
+# ports, so that clusters whose ports do not clash have subnets that do not.
+node_net() {
+  local n=$(((PORT / 20) * 4 + $1 - 1))
+  echo "100.$((64 + n / 256)).$((n % 256))"
+}
+
+ctr() { # NODE ARGUMENT…
+  local i=$1
+  shift
+  "$CONTAINERD_BIN/ctr" --address "$(node_dir "$i")/containerd.sock" --namespace k8s.io "$@"
+}
+
+# The PID of a kubelet that has this root.
+kubelet_in() {
+  local pid root
+  for pid in $(pgrep -x kubelet || true); do
+    # A process that is ending has no words any more.
+    [ -n "$(tr -d '\0' 2>/dev/null <"/proc/$pid/cmdline")" ] || continue
+    root=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/cmdline" | sed -n 's/^--root-dir=//p')
+    [ "${root:-/var/lib/kubelet}" != "$1" ] || echo "$pid"
+  done
+}
+
+# Dies when a kubelet's root is in use: at `down` all that is mounted beneath it goes.
+need_free_kubelet_dir() {
+  local at=$1 until=$((SECONDS + 15)) pid
+  # An earlier cluster may be going down right now.
+  while pid=$(kubelet_in "$at") && [ -n "$pid$(mounts_below "$at")" ]; do
+    if [ $SECONDS -ge $until ]; then
+      [ -z "$pid" ] || die "a kubelet (process $pid) uses $at: choose another with --kubelet-dir"
+      die "something is mounted beneath $at: unmount it, or choose another with --kubelet-dir"
+    fi
+    sleep 0.3
+  done
+}
+
+# The bridge is made before containers are, for kubelet listens on its address: the API server
+# reaches it there, and no name has to be resolved.
+node_network() {
+  local i=$1 bridge net
+  bridge=$(node_bridge "$i") net=$(node_net "$i")
+  ip link add "$bridge" type bridge
+  ip address add "$net.1/24" dev "$bridge"
+  ip link set "$bridge" up
+  # Pods call the API server by its service address, which is led to where it listens. The kernel
+  # lets packets from a bridge reach 127.0.0.0/8 only where it is told to.
+  echo 1 >"/proc/sys/net/ipv4/conf/$bridge/route_localnet"
+  api_rule "$i" -A
+  mkdir -p "$(node_dir "$i")/cni"
+  cat >"$(node_dir "$i")/cni/10-bridge.conflist" <<EOF
+{"cniVersion": "1.0.0", "name": "$(node_cgroup "$i")", "plugins": [
+  {"type": "bridge", "bridge": "$bridge", "isGateway": true, "ipMasq": false,
+   "ipam": {"type": "host-local", "dataDir": "$(node_dir "$i")/cni-addresses",
+            "ranges": [[{"subnet": "$net.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
+EOF
+}
+
+# api_rule NODE -A|-D: adds or deletes the one packet filter rule of a node.
+api_rule() {
+  iptables -w 30 -t nat "$2" PREROUTING -i "$(node_bridge "$1")" -d "$SERVICE_API/32" -p tcp \
+    --dport 443 -m comment --comment "cluster $NAME" -j DNAT --to-destination "127.0.0.1:$PORT"
+}
+
+# kubelet wants its cgroup to be there, in every hierarchy.
+node_cgroups() {
+  local cgroup hierarchy file controller
+  cgroup=$(node_cgroup "$1")
+  if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+    while read -r controller; do
+      # kubelet says which it misses of those that can't be had.
+      echo "+$controller" 2>/dev/null >/sys/fs/cgroup/cgroup.subtree_control || true
+    done < <(tr ' ' '\n' </sys/fs/cgroup/cgroup.controllers)
+    mkdir "/sys/fs/cgroup/$cgroup"
+    return
+  fi
+  while read -r hierarchy; do
+    mkdir "$hierarchy/$cgroup"
+    # A new cpuset is empty, and nothing can run in it.
+    for file in cpuset.cpus cpuset.mems; do
+      [ ! -e "$hierarchy/$file" ] || cat "$hierarchy/$file" >"$hierarchy/$cgroup/$file"
+    done
+  done < <(awk '$3 == "cgroup" {print $2}' /proc/self/mounts)
+}
+
+containerd_config() {
+  local at
+  at=$(node_dir "$1")
+  # Beside what it needs to run, this keeps its state in the node's folder, all of it it can.
+  # Lowering a container's OOM score takes a capability that virtual machines may lack.
+  cat >"$at/containerd.toml" <<EOF
+version = 3
+root = "$at/containerd"
+state = "$at/run"
+disabled_plugins = ["io.containerd.nri.v1.nri", "io.containerd.internal.v1.tracing"]
+[grpc]
+  address = "$at/containerd.sock"
+[plugins.'io.containerd.internal.v1.opt']
+  path = "$at/opt"
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = "overlayfs"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = "$PAUSE_IMAGE"
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+  Root = "$at/runc"
+  SystemdCgroup = false
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+  bin_dirs = ["/usr/lib/cni"]
+  conf_dir = "$at/cni"
+EOF
+}
+
+kubelet_config() {
+  local at address frequency=10s
+  at=$(node_dir "$1") address=$(node_net "$1").1
+  [ -z "$FAST" ] || frequency=1s
+  # There is no DNS here. With a server named that is not there lookups fail at once, and kubelet
+  # does not warn about each pod that it has none.
+  cat >"$at/kubelet.yaml" <<EOF
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: $address
+port: 10250
+healthzBindAddress: $address
+healthzPort: 10248
+readOnlyPort: 0
+authentication:
+  anonymous: {enabled: false}
+  webhook: {enabled: false}
+  x509: {clientCAFile: "$DIR/certs/ca.crt"}
+authorization: {mode: AlwaysAllow}
+cgroupDriver: cgroupfs
+cgroupRoot: /$(node_cgroup "$1")
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+resolvConf: ""
+clusterDNS: [127.0.0.1]
+podLogsDir: "$at/pod-logs"
+volumePluginDir: "$at/volume-plugins"
+containerRuntimeEndpoint: "unix://$at/containerd.sock"
+nodeStatusUpdateFrequency: $frequency
+evictionHard: {memory.available: 50Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}
+EOF
+}
+
+start_containerd() { # NODE
+  # The shim is found on the PATH.
+  PATH=$CONTAINERD_BIN:$PATH start_process "containerd-$1" "$CONTAINERD_BIN/containerd" \
+    --config "$(node_dir "$1")/containerd.toml"
+  wait_for "containerd-$1" 60 "containerd" ctr "$1" version
+}
+
+start_kubelet() { # NODE
+  start_process "kubelet-$1" "$KUBE_BIN/kubelet" \
+    --kubeconfig="$DIR/certs/kubelet-$1.kubeconfig" --config="$(node_dir "$1")/kubelet.yaml" \
+    --hostname-override="$(node_name "$1")" --node-ip="$(node_net "$1").1" \
+    --root-dir="$(node_kubelet_dir "$1")" --cert-dir="$(node_dir "$1")/certs"
+}
+
+node_up() { # NODE
+  local i=$1 at kubelet_dir
+  at=$(node_dir "$i") kubelet_dir=$(node_kubelet_dir "$i")
+  mkdir -p "$at"
+  # A folder that was not there before goes at `down`.
+  if [ -z "$(ls -A "$kubelet_dir" 2>/dev/null)" ]; then touch "$at/owns-kubelet-dir"; fi
+  node_network "$i"
+  node_cgroups "$i"
+  containerd_config "$i"
+  kubelet_config "$i"
+  start_containerd "$i"
+  load "$i" "$DIR/images/pause.tar"
+  load "$i" "$DIR/images/busybox.tar"
+  start_kubelet "$i"
+}

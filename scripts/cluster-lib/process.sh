@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Of scripts/cluster: its processes. A part is one process; its log is DIR/log/PART and its
+# identity is in DIR/pid/PART. Sourced, never run.
+
+# When a process began, in ticks since the machine did: with the PID it names one process for good.
+started_at() {
+  # The name in brackets may hold spaces, so count from behind it.
+  sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20
+}
+
+# start_process PART COMMAND…: in a session of its own, so that no terminal takes it along.
+start_process() {
+  local part=$1
+  shift
+  mkdir -p "$(dirname "$DIR/log/$part")"
+  setsid "$@" >>"$DIR/log/$part" 2>&1 </dev/null &
+  echo "$! $(started_at $!)" >"$DIR/pid/$part"
+}
+
+# The PID of PART, if that very process is still there.
+running() {
+  local pid began
+  read -r pid began 2>/dev/null <"$DIR/pid/$1" || return 1
+  [ -n "$began" ] && [ "$(started_at "$pid")" = "$began" ] || return 1
+  # A dead child whose parent has not looked is not running.
+  ! grep -q '^State:\sZ' "/proc/$pid/status" 2>/dev/null || return 1
+  echo "$pid"
+}
+
+# stop_process PART [SIGNAL]: returns when it has ended.
+stop_process() {
+  local pid
+  if pid=$(running "$1"); then
+    kill "-${2:-TERM}" "$pid" 2>/dev/null || true
+    for _ in $(seq 150); do
+      running "$1" >/dev/null || break
+      sleep 0.1
+    done
+    if running "$1" >/dev/null; then kill -KILL "$pid" 2>/dev/null || true; fi
+  fi
+  rm -f "$DIR/pid/$1"
+}
+
+# die_of PART WHY: with the end of the log that tells more.
+die_of() {
+  printf '%s\n' "--- the end of $DIR/log/$1:" >&2
+  tail -n 25 "$DIR/log/$1" >&2 || true
+  die "$2"
+}
+
+# wait_for PART SECONDS WHAT COMMAND…: until COMMAND succeeds; dies when PART does.
+wait_for() {
+  local part=$1 limit=$2 what=$3 until
+  shift 3
+  until=$((SECONDS + limit))
+  until "$@" >/dev/null 2>&1; do
+    running "$part" >/dev/null || die_of "$part" "$part ended while $what was awaited"
+    [ $SECONDS -lt $until ] || die_of "$part" "$what is not there after $limit s"
+    sleep 0.2
+  done
+}

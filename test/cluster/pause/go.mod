@@ -1,0 +1,3 @@
+module hostloop.csi.dev/test/cluster/pause
+
+go 1.24

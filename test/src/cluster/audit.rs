@@ -1,0 +1,182 @@
+//! What was asked of the API server, by its audit log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// One request that was answered, or a watch that has begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Who asked: `system:serviceaccount:hostloop:hostloop`.
+    pub user: String,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
+    pub verb: String,
+    /// The plural, with the subresource: `persistentvolumeclaims/status`. A request for no object
+    /// has its path: `/readyz`.
+    pub resource: String,
+    /// The object's namespace, if it has one.
+    pub namespace: String,
+    /// The object's name, where the request names one.
+    pub name: String,
+    /// The HTTP status of the answer.
+    pub code: u16,
+    /// What was said where it was refused.
+    pub message: String,
+}
+
+/// The requests up to a point of time, in the order of their answers.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    requests: Vec<(String, Request)>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    #[serde(rename = "auditID")]
+    id: String,
+    verb: String,
+    #[serde(rename = "requestURI")]
+    uri: String,
+    user: User,
+    object_ref: Option<ObjectRef>,
+    response_status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct User {
+    #[serde(default)]
+    username: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ObjectRef {
+    resource: String,
+    subresource: String,
+    namespace: String,
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    code: u16,
+    #[serde(default)]
+    message: String,
+}
+
+impl Audit {
+    pub(super) fn read(log: &Path) -> Audit {
+        let log = std::fs::read(log).unwrap_or_default();
+        Audit::parse(&String::from_utf8_lossy(&log))
+    }
+
+    /// A watch has a line when it begins and one when it ends: the first counts.
+    fn parse(log: &str) -> Audit {
+        let mut seen = BTreeSet::new();
+        // The last line may be half written.
+        let lines = log.lines().filter_map(|l| serde_json::from_str(l).ok());
+        let requests = lines
+            .filter(|line: &Line| seen.insert(line.id.clone()))
+            .map(|line| (line.id.clone(), line.into()))
+            .collect();
+        Audit { requests }
+    }
+
+    /// The requests that came after an earlier look.
+    pub fn since(&self, earlier: &Audit) -> Audit {
+        let old: BTreeSet<&str> = earlier.requests.iter().map(|(id, _)| id.as_str()).collect();
+        let new = self
+            .requests
+            .iter()
+            .filter(|(id, _)| !old.contains(id.as_str()));
+        Audit {
+            requests: new.cloned().collect(),
+        }
+    }
+
+    /// The requests of the users whose names begin so: `system:serviceaccount:hostloop:`.
+    pub fn of(&self, user: &str) -> Vec<&Request> {
+        let all = self.requests.iter().map(|(_, request)| request);
+        all.filter(|request| request.user.starts_with(user))
+            .collect()
+    }
+
+    /// Those of [`Audit::of`] that were refused for want of a right. In a namespace on its way out
+    /// nobody may make anything, an event neither.
+    pub fn forbidden(&self, user: &str) -> Vec<&Request> {
+        let mut all = self.of(user);
+        all.retain(|r| r.code == 403 && !r.message.contains("because it is being terminated"));
+        all
+    }
+
+    /// How many requests of [`Audit::of`] there were, by verb and resource.
+    pub fn counts(&self, user: &str) -> BTreeMap<(&str, &str), usize> {
+        let mut counts = BTreeMap::new();
+        for request in self.of(user) {
+            *counts
+                .entry((request.verb.as_str(), request.resource.as_str()))
+                .or_default() += 1;
+        }
+        counts
+    }
+}
+
+impl From<Line> for Request {
+    fn from(line: Line) -> Request {
+        let object = line.object_ref.unwrap_or_default();
+        let path = line.uri.split('?').next().unwrap_or_default();
+        let resource = match (&*object.resource, &*object.subresource) {
+            ("", _) => path.to_owned(),
+            (resource, "") => resource.to_owned(),
+            (resource, sub) => format!("{resource}/{sub}"),
+        };
+        Request {
+            user: line.user.username,
+            verb: line.verb,
+            resource,
+            namespace: object.namespace,
+            name: object.name,
+            code: line
+                .response_status
+                .as_ref()
+                .map_or(0, |status| status.code),
+            message: line
+                .response_status
+                .map_or_else(String::new, |status| status.message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = r#"
+{"auditID":"1","stage":"ResponseComplete","requestURI":"/readyz?verbose","verb":"get","user":{"username":"admin"},"responseStatus":{"code":200}}
+{"auditID":"2","stage":"ResponseStarted","requestURI":"/x","verb":"watch","user":{"username":"sa:a"},"objectRef":{"resource":"pods"},"responseStatus":{"code":200}}
+{"auditID":"3","stage":"ResponseComplete","requestURI":"/x","verb":"patch","user":{"username":"sa:a"},"objectRef":{"resource":"pods","subresource":"status","namespace":"n","name":"p"},"responseStatus":{"code":403}}
+{"auditID":"2","stage":"ResponseComplete","requestURI":"/x","verb":"watch","user":{"username":"sa:a"},"objectRef":{"resource":"pods"},"responseStatus":{"code":200}}
+{"auditID":"4","stage":"Resp"#;
+
+    #[test]
+    fn requests_are_read_once_each() {
+        let audit = Audit::parse(LOG);
+        assert_eq!(audit.of("admin")[0].resource, "/readyz");
+        let counts = audit.counts("sa:");
+        assert_eq!(counts[&("watch", "pods")], 1);
+        assert_eq!(counts[&("patch", "pods/status")], 1);
+        let refused = audit.forbidden("");
+        assert_eq!(refused.len(), 1);
+        assert_eq!((&*refused[0].namespace, &*refused[0].name), ("n", "p"));
+    }
+
+    #[test]
+    fn what_was_seen_before_is_left_out() {
+        let (first, _) = LOG.split_at(LOG.find("\"auditID\":\"3\"").expect("it is there") - 1);
+        let later = Audit::parse(LOG).since(&Audit::parse(first));
+        assert_eq!(later.of("").len(), 1);
+    }
+}

@@ -1,0 +1,98 @@
+//! What a test on a cluster left behind: objects, loop devices, mounts, files in pools.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cluster::{Cluster, wait_for};
+use crate::leaks::{files_in, mounted};
+use crate::loops;
+
+/// How long deletions may take that nobody waits for: a volume is deleted after its claim is gone.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What every cluster has of the kinds that volumes leave.
+const OBJECTS: [&str; 3] = [
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "volumeattachments",
+];
+
+/// Kinds that a cluster has once their definitions are applied.
+const SNAPSHOT_GROUPS: [&str; 2] = ["snapshot.storage.k8s.io", "groupsnapshot.storage.k8s.io"];
+
+/// What there was at the beginning of a test.
+pub struct Stock {
+    pools: Vec<PathBuf>,
+    before: BTreeSet<String>,
+}
+
+impl Stock {
+    /// Takes stock. `pools` are the roots of the driver's pools, as this machine sees them.
+    pub fn take(cluster: &Cluster, pools: &[&Path]) -> Stock {
+        let pools: Vec<_> = pools.iter().map(|p| p.to_path_buf()).collect();
+        let before = things(cluster, &pools).unwrap_or_else(|why| panic!("{why}"));
+        Stock { pools, before }
+    }
+
+    /// What is there now and was not then, a line for each.
+    pub fn left(&self, cluster: &Cluster) -> Result<Vec<String>, String> {
+        let now = things(cluster, &self.pools)?;
+        Ok(now.difference(&self.before).cloned().collect())
+    }
+
+    /// Waits until nothing is left; fails the test with a list of what is.
+    pub async fn assert_nothing_left(&self, cluster: &Cluster) {
+        wait_for("a clean cluster", PATIENCE, async || {
+            let left = self.left(cluster)?;
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("left behind:\n  {}", left.join("\n  ")))
+            }
+        })
+        .await;
+    }
+}
+
+fn things(cluster: &Cluster, pools: &[PathBuf]) -> Result<BTreeSet<String>, String> {
+    let mut things = objects(cluster)?;
+    let mut roots = cluster.kubelet_dirs();
+    things.extend(mounts(&roots));
+    roots.extend_from_slice(pools);
+    // By their file, for a device's number is given anew.
+    let devices = roots.iter().flat_map(|root| loops::beneath(root));
+    things.extend(devices.map(|l| format!("loop device over {}", l.backing)));
+    let files = pools.iter().flat_map(|pool| files_in(pool));
+    things.extend(files.map(|file| format!("file {}", file.display())));
+    Ok(things)
+}
+
+fn objects(cluster: &Cluster) -> Result<BTreeSet<String>, String> {
+    let mut kinds: Vec<String> = OBJECTS.map(str::to_owned).into();
+    for group in SNAPSHOT_GROUPS {
+        let group = format!("--api-group={group}");
+        // A class is what a cluster has, not what a volume leaves.
+        let listed =
+            cluster.try_kubectl(&["api-resources", &group, "-o", "name", "--cached=false"])?;
+        let found = listed.lines().filter(|kind| !kind.contains("classes."));
+        kinds.extend(found.map(str::to_owned));
+    }
+    let listed = cluster.try_kubectl(&["get", &kinds.join(","), "-A", "-o", "name"])?;
+    Ok(listed.lines().map(str::to_owned).collect())
+}
+
+/// The mounts of volumes, not those of pods' other things.
+fn mounts(roots: &[PathBuf]) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let of_volume = |at: &Path| {
+        let at = at.to_string_lossy();
+        at.contains("/plugins/kubernetes.io/csi/") || at.contains("/volumes/kubernetes.io~csi/")
+    };
+    let ours = mounted(&table).into_iter().filter(|mount| {
+        roots.iter().any(|root| mount.at.starts_with(root))
+            && (mount.on_loop() || of_volume(&mount.at))
+    });
+    ours.map(|mount| format!("mount of {} at {}", mount.source, mount.at.display()))
+        .collect()
+}

@@ -1,0 +1,34 @@
+//! Waiting for what a cluster does in its own time.
+
+use std::time::{Duration, Instant};
+
+/// How often to look.
+const PACE: Duration = Duration::from_millis(100);
+
+/// Looks until `look` has a value, and returns it; while it has none it says what it saw. Fails
+/// the test with what was seen last.
+///
+/// ```ignore
+/// let bound = wait_for("the claim's volume", Duration::from_secs(30), async || {
+///     let claim = claims.get("data").await.map_err(|e| e.to_string())?;
+///     let volume = claim.spec.and_then(|s| s.volume_name);
+///     volume.ok_or_else(|| format!("phase {:?}", claim.status.and_then(|s| s.phase)))
+/// });
+/// ```
+pub async fn wait_for<T>(
+    what: &str,
+    timeout: Duration,
+    mut look: impl AsyncFnMut() -> Result<T, String>,
+) -> T {
+    let started = Instant::now();
+    loop {
+        match look().await {
+            Ok(value) => return value,
+            Err(seen) => assert!(
+                started.elapsed() < timeout,
+                "{what}: not there after {timeout:?}; seen last: {seen}"
+            ),
+        }
+        tokio::time::sleep(PACE).await;
+    }
+}

@@ -1,0 +1,246 @@
+//! The cluster the tests run on: it comes up, does what the tests need of it, and leaves nothing.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use hostloop_test::cluster::{BUSYBOX, Cluster, Options, Stock, wait_for};
+use hostloop_test::machine;
+use hostloop_test::scratch::Scratch;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+
+/// What one cluster leaves on the machine: processes, mounts, its network, its cgroups, its folder.
+fn traces(name: &str) -> Vec<String> {
+    let tables = [
+        machine::run("ps", &["-eo", "stat,args"]),
+        machine::run("mount", &[]),
+        machine::run("ip", &["-o", "address"]),
+        machine::run("iptables-save", &[]),
+        machine::run("find", &["/sys/fs/cgroup", "-maxdepth", "2", "-type", "d"]),
+        machine::run("find", &["/var/tmp", "-maxdepth", "2"]),
+    ];
+    let lines = tables.iter().flat_map(|table| table.lines());
+    lines
+        .filter(|line| line.contains(name) && !line.starts_with('Z'))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_plane_comes_and_goes() {
+    machine::require();
+    let cluster = Cluster::up(&Options::default());
+    let (name, kubeconfig) = (cluster.name().to_owned(), cluster.kubeconfig());
+    let client = cluster.client().await;
+
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let before = cluster.audit();
+    maps.create(&PostParams::default(), &map("one"))
+        .await
+        .expect("it can be created");
+    assert!(cluster.try_apply("kind: Nonsense").is_err());
+    assert!(
+        cluster
+            .kubectl(&["get", "configmaps", "-o", "name"])
+            .contains("one")
+    );
+
+    // The API server writes its log a little after its answer.
+    wait_for(
+        "the request in the audit log",
+        Duration::from_secs(10),
+        async || {
+            let audit = cluster.audit().since(&before);
+            let counts = audit.counts("admin");
+            match counts.get(&("create", "configmaps")) {
+                Some(1) => Ok(()),
+                _ => Err(format!("{counts:?}")),
+            }
+        },
+    )
+    .await;
+
+    // The API server goes and comes back; what it knew is still there.
+    cluster.kill("apiserver");
+    assert!(maps.get("one").await.is_err());
+    cluster.start("apiserver");
+    maps.get("one").await.expect("it is still there");
+
+    assert_ne!(traces(&name), Vec::<String>::new());
+    drop(cluster);
+    assert_eq!(traces(&name), Vec::<String>::new());
+    assert!(!kubeconfig.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_live_side_by_side_and_know_nothing_of_each_other() {
+    machine::require();
+    let one = Cluster::up(&Options::default());
+    let other = Cluster::up(&Options::default());
+    let namespaces: Api<Namespace> = Api::all(one.client().await);
+    let mut created = Namespace::default();
+    created.metadata.name = Some("only-here".to_owned());
+    namespaces
+        .create(&PostParams::default(), &created)
+        .await
+        .expect("it can be created");
+    assert!(one.try_kubectl(&["get", "namespace", "only-here"]).is_ok());
+    assert!(
+        other
+            .try_kubectl(&["get", "namespace", "only-here"])
+            .is_err()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_behind_is_named() {
+    machine::require();
+    let cluster = Cluster::up(&Options::default());
+    let stock = Stock::take(&cluster, &[]);
+    assert_eq!(stock.left(&cluster), Ok(Vec::new()));
+    cluster.apply(
+        r#"{apiVersion: v1, kind: PersistentVolume, metadata: {name: forgotten}, spec: {
+            capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce],
+            csi: {driver: d.example.com, volumeHandle: v}}}"#,
+    );
+    assert_eq!(
+        stock.left(&cluster),
+        Ok(vec!["persistentvolume/forgotten".to_owned()])
+    );
+    let volumes: Api<PersistentVolume> = Api::all(cluster.client().await);
+    volumes
+        .delete("forgotten", &DeleteParams::default())
+        .await
+        .expect("it can be deleted");
+    stock.assert_nothing_left(&cluster).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_run_pods_and_go_without_a_trace() {
+    machine::require();
+    let kubelet_dir = format!("/var/tmp/hostloop-test-kubelet-{}", std::process::id());
+    let cluster = Cluster::up(&Options {
+        nodes: 2,
+        kubelet_dir: Some(kubelet_dir.clone().into()),
+        ..Options::one_node()
+    });
+    let name = cluster.name().to_owned();
+    for (pod, node) in [("shell", 1), ("other", 2)] {
+        let node = cluster.node(node);
+        cluster.apply(&format!(
+            r#"{{apiVersion: v1, kind: Pod, metadata: {{name: {pod}}}, spec: {{
+                nodeName: {node}, terminationGracePeriodSeconds: 1, containers: [{{
+                name: shell, image: "{BUSYBOX}", command: [sh, -c, "echo begun; exec sleep 1d"],
+                volumeMounts: [{{name: m, mountPath: /m}}]}}],
+                volumes: [{{name: m, emptyDir: {{medium: Memory}}}}]}}}}"#
+        ));
+    }
+    for pod in ["shell", "other"] {
+        cluster.pod_ready("default", pod);
+        let exec = |command: &str| cluster.exec("default", pod, &["sh", "-c", command]);
+        assert_eq!(exec("echo here > /m/file; cat /m/file"), "here\n");
+        assert_eq!(cluster.logs("default", pod), "begun\n");
+        // The service's address leads to the API server: it takes the connection.
+        let connect = "nc -w 5 $KUBERNETES_SERVICE_HOST 443 </dev/null && echo open";
+        assert_eq!(exec(connect), "open\n");
+    }
+
+    // A pod outlives its kubelet.
+    cluster.stop("kubelet");
+    cluster.start("kubelet");
+    wait_for("kubelet again", Duration::from_secs(60), async || {
+        cluster.try_exec("default", "shell", &["cat", "/m/file"])
+    })
+    .await;
+
+    drop(cluster);
+    assert_eq!(traces(&name), Vec::<String>::new());
+    assert_eq!(traces(&kubelet_dir), Vec::<String>::new());
+}
+
+/// A folder of tools like the script's own, in which one program fails.
+fn tools_with_a_broken(program: &str) -> Scratch {
+    let scratch = Scratch::new();
+    let home = || Path::new(&std::env::var_os("HOME").expect("HOME is set")).join(".cache");
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(home, Into::into);
+    let cache = std::env::var_os("HOSTLOOP_CACHE").map_or(cache.join("hostloop"), Into::into);
+    let tools = scratch.dir("tools");
+    for tool in std::fs::read_dir(cache.join("tools")).expect("the tools are built") {
+        let bin = tool.expect("it can be listed").path().join("bin");
+        let name = bin.parent().and_then(Path::file_name).expect("it has one");
+        let ours = tools.join(name).join("bin");
+        std::fs::create_dir_all(&ours).expect("it can be made");
+        for file in std::fs::read_dir(&bin).into_iter().flatten().flatten() {
+            symlink(file.path(), ours.join(file.file_name())).expect("it can be linked");
+        }
+        if ours.join(program).exists() {
+            std::fs::remove_file(ours.join(program)).expect("it can be removed");
+            let text = "#!/bin/sh\necho no luck today >&2\nsleep 1\nexit 1\n";
+            std::fs::write(ours.join(program), text).expect("it can be written");
+            machine::run("chmod", &["0755", machine::text(&ours.join(program))]);
+        }
+    }
+    scratch
+}
+
+#[test]
+fn the_log_of_a_part_that_fails_is_shown_and_the_others_go_with_it() {
+    machine::require();
+    assert!(script().arg("build").status().is_ok_and(|s| s.success()));
+    let kubelet_dir = format!("/var/tmp/hostloop-test-broken-{}", std::process::id());
+    for program in ["etcd", "kube-controller-manager", "kubelet"] {
+        let tools = tools_with_a_broken(program);
+        let name = format!("broken-{}", std::process::id());
+        let up = script()
+            .args(["up", "--name", &name, "--kubelet-dir", &kubelet_dir])
+            .env("HOSTLOOP_CACHE", tools.path())
+            .output()
+            .expect("the script can be run");
+        let said = String::from_utf8_lossy(&up.stderr);
+        assert!(!up.status.success(), "{program}");
+        assert!(said.contains("no luck today"), "{program}: {said}");
+        assert_eq!(traces(&name), Vec::<String>::new(), "{program}: {said}");
+        assert!(!Path::new(&kubelet_dir).exists(), "{program}");
+    }
+}
+
+fn script() -> Command {
+    Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/cluster"))
+}
+
+fn map(name: &str) -> ConfigMap {
+    let mut map = ConfigMap::default();
+    map.metadata.name = Some(name.to_owned());
+    map
+}
+
+#[test]
+fn a_cluster_that_cannot_come_up_says_why_and_leaves_nothing() {
+    machine::require();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = taken.local_addr().expect("it has an address").port();
+    let base = (port - 3).to_string();
+    let cases: BTreeMap<&str, Vec<&str>> = BTreeMap::from([
+        ("are in use", vec!["--no-nodes", "--port-base", &base]),
+        ("--nodes must be", vec!["--nodes", "many"]),
+        ("not an absolute path", vec!["--no-nodes", "--dir", "here"]),
+        ("unknown argument", vec!["--no-nodes", "--colour"]),
+        ("holds files", vec!["--no-nodes", "--dir", "/usr/lib"]),
+    ]);
+    for (why, arguments) in cases {
+        let name = format!("fails-{}", std::process::id());
+        let up = script()
+            .args(["up", "--name", &name])
+            .args(&arguments)
+            .output()
+            .expect("the script can be run");
+        let said = String::from_utf8_lossy(&up.stderr);
+        assert!(!up.status.success(), "{arguments:?}");
+        assert!(said.contains(why), "{arguments:?}: {said}");
+        assert_eq!(traces(&name), Vec::<String>::new());
+    }
+}
