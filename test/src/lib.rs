@@ -7,11 +7,14 @@
 
 pub mod arena;
 pub mod client;
+pub mod cluster;
 pub mod data;
 pub mod driver;
+pub mod front;
 pub mod leaks;
 pub mod loops;
 pub mod machine;
+pub mod memory;
 pub mod namespace;
 pub mod pools;
 pub mod scenarios;

@@ -41,6 +41,16 @@ pub fn csi_sanity() -> PathBuf {
     tool
 }
 
+/// The folder of upstream's sidecars, which `scripts/test` builds from `test/interop`:
+/// `HOSTLOOP_SIDECARS`.
+pub fn sidecars() -> PathBuf {
+    let folder = std::env::var_os("HOSTLOOP_SIDECARS").map(PathBuf::from);
+    folder.expect(
+        "This test needs upstream's sidecars: run `scripts/test --only interop`, or name their \
+         folder by HOSTLOOP_SIDECARS.",
+    )
+}
+
 fn cache() -> PathBuf {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME")

@@ -3,6 +3,7 @@
 
 mod attach;
 mod busy;
+mod cluster;
 mod disk;
 mod measure;
 mod scale;
@@ -16,6 +17,9 @@ use measure::Figure;
 /// A part of the run: its name, and what makes its figures.
 type Part = (&'static str, fn(&tokio::runtime::Runtime) -> Vec<Figure>);
 
+/// Needs a Kubernetes, which takes long to build: it runs if it is asked for by name.
+const CLUSTER: &str = "cluster";
+
 const PARTS: &[Part] = &[
     ("attach", attach::figures),
     ("stage", stage::figures),
@@ -23,6 +27,7 @@ const PARTS: &[Part] = &[
     ("fio", disk::figures),
     ("busy", busy::figures),
     ("scale", scale::figures),
+    (CLUSTER, cluster::figures),
 ];
 
 fn main() -> ExitCode {
@@ -42,10 +47,10 @@ fn main() -> ExitCode {
     }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime can be made");
     let mut figures = Vec::new();
-    for (name, part) in PARTS
-        .iter()
-        .filter(|(n, _)| only.is_empty() || only.iter().any(|o| o == n))
-    {
+    for (name, part) in PARTS.iter().filter(|(n, _)| match only.is_empty() {
+        true => *n != CLUSTER,
+        false => only.iter().any(|o| o == n),
+    }) {
         eprintln!("measuring: {name}");
         for figure in part(&runtime) {
             println!("{figure}");

@@ -1,0 +1,25 @@
+//! The controllers on a real Kubernetes: how quickly claims get their volumes, against what the
+//! cluster itself needs for that, and what the deployed container takes.
+
+mod claims;
+mod container;
+mod floors;
+mod ground;
+mod pods;
+
+use hostloop_test::machine;
+use tokio::runtime::Runtime;
+
+use crate::measure::Figure;
+
+/// What the driver calls itself.
+const DRIVER: &str = "hostloop.csi.dev";
+
+/// The figures. Each half has a cluster of its own: claims need no node, and limits raised; pods
+/// need one, at the pace of a cluster out of the box.
+pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
+    machine::require();
+    let mut figures = claims::figures(runtime);
+    figures.extend(pods::figures(runtime));
+    figures
+}

@@ -1,0 +1,211 @@
+//! A control plane for claims: who works on it, making claims, seeing them bound, clearing up.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use hostloop_test::cluster::{Cluster, wait_for};
+use hostloop_test::driver::NODE;
+use hostloop_test::scratch::Scratch;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Config};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::DRIVER;
+use crate::cluster::floors::{By, made_by_hand};
+
+/// Where the claims are.
+pub(super) const NAMESPACE: &str = "bench";
+/// What marks the volumes that nobody deletes but this program.
+pub(super) const LABEL: &str = "bench";
+/// Of each volume.
+pub(super) const SIZE: &str = "64Mi";
+
+/// How many objects are made at once.
+const AT_ONCE: usize = 50;
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The control plane, as the administrator sees it.
+pub(super) struct Ground {
+    claims: Api<PersistentVolumeClaim>,
+    volumes: Api<PersistentVolume>,
+    bound: mpsc::UnboundedReceiver<(String, Instant)>,
+}
+
+impl Ground {
+    /// Makes what a cluster with the driver has, and the classes.
+    pub(super) async fn lay(cluster: &Cluster) -> Ground {
+        cluster.apply(&surroundings().to_string());
+        let client = cluster.client().await;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), NAMESPACE);
+        Ground {
+            bound: watch_bound(claims.clone()),
+            volumes: Api::all(client),
+            claims,
+        }
+    }
+
+    /// What `By::Hand` has ready before the clock starts: volumes the cluster has taken note of.
+    pub(super) async fn prepare(&self, by: By, names: &[String]) {
+        if by != By::Hand {
+            return;
+        }
+        let params = &PostParams::default();
+        let make = |volume| async move { self.volumes.create(params, &volume).await };
+        let volumes = stream::iter(names).map(|name| made_by_hand(name));
+        let made = volumes.map(make).buffer_unordered(AT_ONCE);
+        let made: Result<Vec<_>, _> = made.try_collect().await;
+        made.expect("volumes can be made");
+        wait_for("volumes made by hand", PATIENCE, async || {
+            let listed = self.volumes.list(&ListParams::default()).await;
+            let listed = listed.map_err(|e| e.to_string())?;
+            let waits = |volume: &&PersistentVolume| {
+                let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
+                matches!(phase, None | Some("Pending"))
+            };
+            match listed.items.iter().filter(waits).count() {
+                0 => Ok(()),
+                n => Err(format!("{n} are not available yet")),
+            }
+        })
+        .await;
+    }
+
+    /// Makes claims of these names; how long until the last is bound.
+    pub(super) async fn bind(&mut self, by: By, names: &[String]) -> Duration {
+        let params = &PostParams::default();
+        let began = Instant::now();
+        let api = &self.claims;
+        let make = |claim| async move { api.create(params, &claim).await };
+        let claims = stream::iter(names).map(|name| claim(by, name));
+        let made = claims.map(make).buffer_unordered(AT_ONCE);
+        let made: Result<Vec<_>, _> = made.try_collect().await;
+        made.expect("claims can be made");
+        let mut missing: HashSet<&str> = names.iter().map(String::as_str).collect();
+        let mut last = began;
+        while !missing.is_empty() {
+            let next = tokio::time::timeout(PATIENCE, self.bound.recv()).await;
+            let Ok(Some((name, when))) = next else {
+                panic!("{} claims of {by:?} are not bound", missing.len());
+            };
+            if missing.remove(name.as_str()) {
+                last = last.max(when);
+            }
+        }
+        last - began
+    }
+
+    /// Deletes all claims, and waits until their volumes are gone, too.
+    pub(super) async fn clear(&self) {
+        let (delete, all) = (DeleteParams::default(), ListParams::default());
+        let deleted = self.claims.delete_collection(&delete, &all).await;
+        deleted.expect("claims can be deleted");
+        wait_for("claims gone", PATIENCE, async || {
+            nothing(&self.claims).await
+        })
+        .await;
+        let ours = all.labels(&format!("{LABEL}=floor"));
+        let deleted = self.volumes.delete_collection(&delete, &ours).await;
+        deleted.expect("volumes can be deleted");
+        wait_for("volumes gone", PATIENCE, async || {
+            nothing(&self.volumes).await
+        })
+        .await;
+    }
+}
+
+async fn nothing<K>(api: &Api<K>) -> Result<(), String>
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let listed = api.list(&ListParams::default()).await;
+    match listed.map_err(|e| e.to_string())?.items.len() {
+        0 => Ok(()),
+        n => Err(format!("{n} are left")),
+    }
+}
+
+/// Tells of each claim when it is first seen bound.
+fn watch_bound(claims: Api<PersistentVolumeClaim>) -> mpsc::UnboundedReceiver<(String, Instant)> {
+    let (tell, told) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let events = watcher(claims, watcher::Config::default()).default_backoff();
+        let mut events = pin!(events.applied_objects());
+        while let Some(event) = events.next().await {
+            let now = Instant::now();
+            // The watch begins again by itself.
+            let Ok(claim) = event else { continue };
+            let phase = claim.status.and_then(|s| s.phase);
+            let name = claim.metadata.name.unwrap_or_default();
+            if phase.as_deref() == Some("Bound") && tell.send((name, now)).is_err() {
+                return;
+            }
+        }
+    });
+    told
+}
+
+fn claim(by: By, name: &str) -> PersistentVolumeClaim {
+    let claim = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "storageClassName": by.class(),
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": SIZE}},
+        },
+    });
+    serde_json::from_value(claim).expect("it is a claim")
+}
+
+/// A node with the driver, though no kubelet serves it, and a class for each kind.
+fn surroundings() -> Value {
+    let key = format!("topology.{DRIVER}/node");
+    let mut items = vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
+        json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": NODE, "labels": {&key: NODE, "kubernetes.io/hostname": NODE}}}),
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": NODE},
+            "spec": {"drivers": [{"name": DRIVER, "nodeID": NODE, "topologyKeys": [&key]}]}}),
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
+            "spec": {"attachRequired": false}}),
+    ];
+    items.extend(By::ALL.map(|by| {
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {"name": by.class()}, "provisioner": by.provisioner(),
+            "volumeBindingMode": "Immediate", "reclaimPolicy": "Delete",
+        })
+    }));
+    json!({"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+/// A service account that may do anything, as its user name, with a kubeconfig of its own: the
+/// audit log tells its requests from others.
+pub(super) fn account(cluster: &Cluster, scratch: &Scratch, name: &str) -> (String, PathBuf) {
+    let user = format!("{NAMESPACE}:{name}");
+    cluster.kubectl(&["create", "serviceaccount", "-n", NAMESPACE, name]);
+    let (role, to) = (
+        "--clusterrole=cluster-admin",
+        format!("--serviceaccount={user}"),
+    );
+    cluster.kubectl(&["create", "clusterrolebinding", name, role, &to]);
+    let token = cluster.kubectl(&["create", "token", "-n", NAMESPACE, name, "--duration=2h"]);
+    let config = cluster.kubectl(&["config", "view", "--raw", "--output=json"]);
+    let mut config: Value = serde_json::from_str(&config).expect("kubectl prints JSON");
+    config["users"][0]["user"] = json!({"token": token.trim()});
+    let file = scratch.file(&format!("{name}.kubeconfig"), &config.to_string());
+    (format!("system:serviceaccount:{user}"), file)
+}
+
+/// A client by such a file.
+pub(super) async fn client(kubeconfig: &Path) -> Client {
+    let file = Kubeconfig::read_from(kubeconfig).expect("the kubeconfig was just written");
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    Client::try_from(config.expect("the kubeconfig is complete")).expect("it makes a client")
+}

@@ -1,0 +1,366 @@
+//! The controllers, as the built program, in front of a driver that is not hostloop, with a real
+//! API server and no nodes.
+//!
+//! A [`Front`] has a namespace, a driver name and nodes of its own, so several run on one control
+//! plane side by side. Its end is part of the test: see [`Front::down`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::memory::{MemoryDriver, Options};
+use crate::scratch::Scratch;
+
+pub mod objects;
+pub mod plane;
+pub mod process;
+pub mod wait;
+
+use objects::{Objects, Place};
+use process::Controllers;
+
+/// Stands in all secrets of these tests, and must be in no log, event or error.
+pub const SECRET: &str = "hush-7be210";
+
+/// How a front is to be.
+pub struct FrontSpec {
+    name: String,
+    options: Options,
+    controllers: String,
+    args: Vec<String>,
+    nodes: usize,
+}
+
+impl FrontSpec {
+    /// One of this name: short, of letters, digits and dashes. It is the end of the names of all
+    /// objects that belong to the cluster.
+    pub fn new(name: &str, controllers: &str) -> FrontSpec {
+        FrontSpec {
+            name: format!("{name}-{}", std::process::id()),
+            options: Options::default(),
+            controllers: controllers.to_owned(),
+            args: Vec::new(),
+            nodes: 1,
+        }
+    }
+
+    /// With a driver that differs like this.
+    #[must_use]
+    pub fn driver(mut self, change: impl FnOnce(&mut Options)) -> FrontSpec {
+        change(&mut self.options);
+        self
+    }
+
+    /// With further arguments of the controllers.
+    #[must_use]
+    pub fn args(mut self, args: &[&str]) -> FrontSpec {
+        self.args.extend(args.iter().map(|a| (*a).to_owned()));
+        self
+    }
+
+    /// With so many nodes that have the driver.
+    #[must_use]
+    pub fn nodes(mut self, nodes: usize) -> FrontSpec {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Brings it up on this control plane.
+    pub async fn up(self, kubeconfig: PathBuf) -> Front {
+        let objects = Objects::connect(&kubeconfig).await;
+        let scratch = Scratch::new();
+        let name = self.name;
+        let driver_name = format!("{name}.memory.csi.dev");
+        let key = format!("topology.{driver_name}/node");
+        let nodes: Vec<_> = (0..self.nodes).map(|i| format!("{name}-n{i}")).collect();
+        let segments = |node: &String| BTreeMap::from([(key.clone(), node.clone())]);
+        let options = Options {
+            name: driver_name.clone(),
+            node_id: nodes.first().map(id_of).unwrap_or_default(),
+            other_nodes: nodes.iter().skip(1).map(id_of).collect(),
+            topology: nodes.iter().map(segments).collect(),
+            ..self.options
+        };
+        let topology = options.capabilities.topology();
+        let driver = MemoryDriver::start(scratch.path().join("csi.sock"), options);
+        let front = Front {
+            namespace: name.clone(),
+            driver_name,
+            key,
+            nodes,
+            controllers: Mutex::new(None),
+            kubeconfig,
+            picked: self.controllers,
+            args: self.args,
+            objects,
+            driver,
+            scratch,
+            name,
+        };
+        front.make_surroundings(topology).await;
+        front.started()
+    }
+}
+
+/// The driver's ID of a node, which is not its name.
+fn id_of(node: &String) -> String {
+    format!("id-of-{node}")
+}
+
+/// Controllers in front of a driver.
+pub struct Front {
+    /// Its own.
+    pub name: String,
+    /// Where its claims are.
+    pub namespace: String,
+    /// What the driver calls itself.
+    pub driver_name: String,
+    /// The driver's topology key.
+    pub key: String,
+    /// The nodes that have the driver. No kubelet serves them.
+    pub nodes: Vec<String>,
+    /// The objects of the cluster.
+    pub objects: Objects,
+    /// The driver.
+    pub driver: MemoryDriver,
+    controllers: Mutex<Option<Controllers>>,
+    kubeconfig: PathBuf,
+    picked: String,
+    args: Vec<String>,
+    scratch: Scratch,
+}
+
+impl Front {
+    fn started(mut self) -> Front {
+        self.start_controllers();
+        self
+    }
+
+    /// Starts the controllers.
+    pub fn start_controllers(&mut self) {
+        let mut args = vec![
+            format!("--csi-address={}", self.driver.endpoint()),
+            format!("--kubeconfig={}", self.kubeconfig.display()),
+            format!("--controllers={}", self.picked),
+        ];
+        args.extend(self.args.iter().cloned());
+        let started = Controllers::start(self.scratch.path(), &self.namespace, &args);
+        self.controllers = Mutex::new(Some(started));
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Controllers>> {
+        self.controllers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if the controllers have ended by themselves: there is nothing to wait for.
+    pub(crate) fn assert_running(&self) {
+        let ended = self.running().as_mut().and_then(Controllers::ended);
+        if let Some(status) = ended {
+            panic!(
+                "{}: the controllers ended with {status}:\n{}",
+                self.name,
+                self.log()
+            );
+        }
+    }
+
+    /// Kills the controllers without a word.
+    pub fn kill_controllers(&self) {
+        if let Some(mut controllers) = self.running().take() {
+            controllers.kill();
+        }
+    }
+
+    /// What the controllers have logged.
+    pub fn log(&self) -> String {
+        process::log(self.scratch.path())
+    }
+
+    /// A file of the controllers' HTTP endpoint; they must have been given this address.
+    pub fn http(&self, address: &str, path: &str) -> String {
+        process::http(address, path)
+    }
+
+    /// What a cluster has of a driver: a namespace, the CSIDriver, nodes and their CSINodes, and a
+    /// class of the front's name.
+    async fn make_surroundings(&self, topology: bool) {
+        let driver = &self.driver_name;
+        let make = |object: Value| async move { self.objects.create(object).await };
+        make(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}))
+            .await;
+        make(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+            "metadata": {"name": driver},
+            "spec": {"attachRequired": true, "podInfoOnMount": false},
+        }))
+        .await;
+        for node in &self.nodes {
+            let labels = json!({&self.key: node, "kubernetes.io/hostname": node});
+            let made = make(json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": node, "labels": labels},
+            }))
+            .await;
+            let keys: Vec<_> = topology.then_some(&self.key).into_iter().collect();
+            make(json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
+                "metadata": {"name": node, "ownerReferences": [{
+                    "apiVersion": "v1", "kind": "Node", "name": node,
+                    "uid": made["metadata"]["uid"],
+                }]},
+                "spec": {"drivers": [{
+                    "name": driver, "nodeID": id_of(node), "topologyKeys": keys,
+                }]},
+            }))
+            .await;
+        }
+        self.class(&self.name, json!({})).await;
+    }
+
+    /// A class of this driver that binds at once and deletes, changed like this.
+    pub async fn class(&self, name: &str, change: Value) -> Value {
+        let mut class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {"name": name, "labels": {"front": self.name}},
+            "provisioner": self.driver_name,
+            "volumeBindingMode": "Immediate",
+            "reclaimPolicy": "Delete",
+            "allowVolumeExpansion": true,
+        });
+        objects::merge(&mut class, change);
+        self.objects.create(class).await
+    }
+
+    /// A claim in the front's class for 1 GiB by one writer, changed like this.
+    pub async fn claim(&self, name: &str, change: Value) -> Value {
+        let mut claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "storageClassName": self.name,
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        });
+        objects::merge(&mut claim, change);
+        self.objects.create(claim).await
+    }
+
+    /// A claim's place.
+    pub fn claim_at(&self, name: &str) -> Place {
+        self.at("PersistentVolumeClaim", name)
+    }
+
+    /// Where an object of this kind is: in the namespace, if its kind has one.
+    pub fn at(&self, kind: &str, name: &str) -> Place {
+        Place::of(kind, &self.namespace, name)
+    }
+
+    /// Waits until a claim is bound, and returns it with its volume.
+    pub async fn bound(&self, name: &str) -> (Value, Value) {
+        let is_bound = |object: &Value| object["status"]["phase"] == "Bound";
+        let claim = self.until(&self.claim_at(name), "bound", is_bound).await;
+        let volume = claim["spec"]["volumeName"].as_str().unwrap_or_default();
+        let volume = self.at("PersistentVolume", volume);
+        let volume = self.until(&volume, "bound", is_bound).await;
+        (claim, volume)
+    }
+
+    /// Makes a secret that holds [`SECRET`].
+    pub async fn secret(&self, name: &str) {
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "stringData": {"password": SECRET},
+        });
+        self.objects.create(secret).await;
+    }
+
+    /// Deletes an object and waits until it is gone.
+    pub async fn delete(&self, at: Place) {
+        self.objects.delete(&at).await;
+        self.until_gone(&at).await;
+    }
+
+    /// Ends it: deletes the claims and snapshots that are left, and then nothing may be left, in
+    /// the driver or in the cluster, and the controllers must stop as they are told, having said
+    /// no secret and been forbidden nothing.
+    pub async fn down(self) {
+        for kind in objects::USERS_KINDS {
+            for object in self.objects.list(kind, &self.namespace).await {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                self.delete(self.at(kind, name)).await;
+            }
+        }
+        let nothing = || async {
+            let left = self.left_in_cluster().await;
+            (left.is_empty() && self.driver.left() == Default::default()).then_some(())
+        };
+        if wait::until(Duration::from_secs(30), nothing)
+            .await
+            .is_none()
+        {
+            let (cluster, driver) = (self.left_in_cluster().await, self.driver.left());
+            panic!("{}: left are {cluster:?} and {driver:?}", self.name);
+        }
+        println!("{}: calls {:?}", self.name, self.driver.counts());
+        let controllers = self.running().take();
+        if let Some(controllers) = controllers {
+            controllers.stop();
+        }
+        let log = self.log();
+        for bad in [SECRET, "panicked", "is forbidden: User"] {
+            assert!(
+                !log.contains(bad),
+                "{}: {bad:?} is in the log:\n{log}",
+                self.name
+            );
+        }
+        for event in self.objects.list("Event", &self.namespace).await {
+            assert!(
+                !event.to_string().contains(SECRET),
+                "a secret is in {event}"
+            );
+        }
+        self.remove_surroundings().await;
+    }
+
+    /// What is there of this driver's, of kinds that belong to the cluster.
+    pub async fn left_in_cluster(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (kind, field) in objects::DRIVERS_KINDS {
+            for object in self.objects.list(kind, "").await {
+                if object
+                    .pointer(field)
+                    .is_some_and(|v| *v == self.driver_name)
+                {
+                    left.push(format!("{kind} {}", object["metadata"]["name"]));
+                }
+            }
+        }
+        left
+    }
+
+    async fn remove_surroundings(&self) {
+        for kind in objects::CLASS_KINDS {
+            for class in self.objects.list(kind, "").await {
+                let name = class["metadata"]["name"].as_str().unwrap_or_default();
+                if class["metadata"]["labels"]["front"] == self.name {
+                    self.objects.delete(&self.at(kind, name)).await;
+                }
+            }
+        }
+        for node in &self.nodes {
+            self.objects.delete(&self.at("CSINode", node)).await;
+            self.objects.delete(&self.at("Node", node)).await;
+        }
+        let driver = self.at("CSIDriver", &self.driver_name);
+        self.objects.delete(&driver).await;
+        self.objects.delete(&self.at("Namespace", &self.name)).await;
+    }
+}

@@ -1,0 +1,309 @@
+//! Objects of the cluster as plain JSON: a test sees every field there is, known to a type or not.
+
+use std::path::Path;
+
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client, Config};
+use serde_json::Value;
+
+/// Kinds: their group and version, name in the plural, and whether they are in namespaces.
+const KINDS: [(&str, &str, &str, &str, bool); 22] = [
+    ("", "v1", "Namespace", "namespaces", false),
+    ("", "v1", "Node", "nodes", false),
+    ("", "v1", "Secret", "secrets", true),
+    ("", "v1", "Event", "events", true),
+    ("", "v1", "Pod", "pods", true),
+    (
+        "",
+        "v1",
+        "PersistentVolumeClaim",
+        "persistentvolumeclaims",
+        true,
+    ),
+    ("", "v1", "PersistentVolume", "persistentvolumes", false),
+    (
+        "storage.k8s.io",
+        "v1",
+        "StorageClass",
+        "storageclasses",
+        false,
+    ),
+    ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", false),
+    ("storage.k8s.io", "v1", "CSINode", "csinodes", false),
+    (
+        "storage.k8s.io",
+        "v1",
+        "VolumeAttachment",
+        "volumeattachments",
+        false,
+    ),
+    (
+        "storage.k8s.io",
+        "v1",
+        "CSIStorageCapacity",
+        "csistoragecapacities",
+        true,
+    ),
+    (
+        "storage.k8s.io",
+        "v1",
+        "VolumeAttributesClass",
+        "volumeattributesclasses",
+        false,
+    ),
+    (SNAPSHOTS, "v1", "VolumeSnapshot", "volumesnapshots", true),
+    (
+        SNAPSHOTS,
+        "v1",
+        "VolumeSnapshotContent",
+        "volumesnapshotcontents",
+        false,
+    ),
+    (
+        SNAPSHOTS,
+        "v1",
+        "VolumeSnapshotClass",
+        "volumesnapshotclasses",
+        false,
+    ),
+    (
+        GROUPS,
+        "v1",
+        "VolumeGroupSnapshot",
+        "volumegroupsnapshots",
+        true,
+    ),
+    (
+        GROUPS,
+        "v1",
+        "VolumeGroupSnapshotContent",
+        "volumegroupsnapshotcontents",
+        false,
+    ),
+    (
+        GROUPS,
+        "v1",
+        "VolumeGroupSnapshotClass",
+        "volumegroupsnapshotclasses",
+        false,
+    ),
+    (
+        ADMISSION,
+        "v1",
+        "ValidatingAdmissionPolicy",
+        "validatingadmissionpolicies",
+        false,
+    ),
+    (
+        ADMISSION,
+        "v1",
+        "ValidatingAdmissionPolicyBinding",
+        "validatingadmissionpolicybindings",
+        false,
+    ),
+    (
+        "apiextensions.k8s.io",
+        "v1",
+        "CustomResourceDefinition",
+        "customresourcedefinitions",
+        false,
+    ),
+];
+
+const ADMISSION: &str = "admissionregistration.k8s.io";
+const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
+const GROUPS: &str = "groupsnapshot.storage.k8s.io";
+
+/// What users make in their namespaces, in the order it is to be deleted.
+pub(super) const USERS_KINDS: [&str; 3] = [
+    "VolumeGroupSnapshot",
+    "VolumeSnapshot",
+    "PersistentVolumeClaim",
+];
+
+/// What belongs to the cluster and to a driver, and where the driver's name is in it.
+pub(super) const DRIVERS_KINDS: [(&str, &str); 4] = [
+    ("PersistentVolume", "/spec/csi/driver"),
+    ("VolumeAttachment", "/spec/attacher"),
+    ("VolumeSnapshotContent", "/spec/driver"),
+    ("VolumeGroupSnapshotContent", "/spec/driver"),
+];
+
+/// Classes of all kinds.
+pub(super) const CLASS_KINDS: [&str; 4] = [
+    "StorageClass",
+    "VolumeAttributesClass",
+    "VolumeSnapshotClass",
+    "VolumeGroupSnapshotClass",
+];
+
+/// Where an object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    resource: ApiResource,
+    namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl Place {
+    /// Of this kind and name. The namespace is nothing to kinds that have none.
+    pub fn of(kind: &str, namespace: &str, name: &str) -> Place {
+        let known = KINDS.iter().find(|known| known.2 == kind);
+        let (group, version, _, plural, namespaced) =
+            known.unwrap_or_else(|| panic!("{kind} is missing in the table of kinds"));
+        let gvk = GroupVersionKind::gvk(group, version, kind);
+        let namespace = namespaced.then(|| namespace.to_owned());
+        Place {
+            resource: ApiResource::from_gvk_with_plural(&gvk, plural),
+            namespace: namespace.filter(|n| !n.is_empty()),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Of an object that says where it belongs.
+    pub fn of_object(object: &Value) -> Place {
+        let field = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let metadata = &object["metadata"];
+        Place::of(
+            &field(&object["kind"]),
+            &field(&metadata["namespace"]),
+            &field(&metadata["name"]),
+        )
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> &str {
+        &self.resource.kind
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.resource.kind, self.name)
+    }
+}
+
+/// The objects of a cluster. What goes wrong fails the test.
+#[derive(Clone)]
+pub struct Objects {
+    client: Client,
+}
+
+impl Objects {
+    /// Of the cluster this kubeconfig names.
+    pub async fn connect(kubeconfig: &Path) -> Objects {
+        let file = Kubeconfig::read_from(kubeconfig);
+        let file = file.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+        let config = config.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
+        let client = Client::try_from(config);
+        Objects {
+            client: client.expect("a client can be made"),
+        }
+    }
+
+    fn api(&self, at: &Place) -> Api<DynamicObject> {
+        match &at.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &at.resource),
+            None => Api::all_with(self.client.clone(), &at.resource),
+        }
+    }
+
+    /// Makes an object.
+    pub async fn create(&self, object: Value) -> Value {
+        let at = Place::of_object(&object);
+        let made = self.try_create(object).await;
+        made.unwrap_or_else(|e| panic!("making {at}: {e}"))
+    }
+
+    /// Makes an object, unless it is refused.
+    pub async fn try_create(&self, object: Value) -> Result<Value, kube::Error> {
+        let at = Place::of_object(&object);
+        let object = serde_json::from_value(object).expect("it is an object");
+        let made = self
+            .api(&at)
+            .create(&PostParams::default(), &object)
+            .await?;
+        Ok(plain(made))
+    }
+
+    /// An object, if it is there.
+    pub async fn get(&self, at: &Place) -> Option<Value> {
+        let got = self.api(at).get_opt(&at.name).await;
+        got.unwrap_or_else(|e| panic!("getting {at}: {e}"))
+            .map(plain)
+    }
+
+    /// All objects of a kind in a namespace, or anywhere if that is empty. A kind the server does
+    /// not know has none.
+    pub async fn list(&self, kind: &str, namespace: &str) -> Vec<Value> {
+        let at = Place::of(kind, namespace, "");
+        match self.api(&at).list(&ListParams::default()).await {
+            Ok(list) => list.items.into_iter().map(plain).collect(),
+            Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
+            Err(e) => panic!("listing {kind}: {e}"),
+        }
+    }
+
+    /// Begins to delete an object; one that is gone is deleted.
+    pub async fn delete(&self, at: &Place) {
+        match self
+            .api(at)
+            .delete(&at.name, &DeleteParams::default())
+            .await
+        {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(e) => panic!("deleting {at}: {e}"),
+        }
+    }
+
+    /// Merges this into an object.
+    pub async fn merge(&self, at: &Place, change: Value) -> Value {
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&change));
+        let patched = self.api(at).patch(&at.name, &params, &patch).await;
+        plain(patched.unwrap_or_else(|e| panic!("changing {at}: {e}")))
+    }
+
+    /// Merges this into the status of an object.
+    pub async fn merge_status(&self, at: &Place, change: Value) -> Value {
+        let (params, patch) = (PatchParams::default(), Patch::Merge(&change));
+        let patched = self.api(at).patch_status(&at.name, &params, &patch).await;
+        plain(patched.unwrap_or_else(|e| panic!("changing the status of {at}: {e}")))
+    }
+
+    /// Events about an object: type, reason and message of each.
+    pub async fn events(&self, at: &Place) -> Vec<(String, String, String)> {
+        let namespace = at.namespace.as_deref().unwrap_or("default");
+        let events = self.list("Event", namespace).await;
+        let about = |event: &&Value| {
+            let object = &event["involvedObject"];
+            object["kind"] == at.kind() && object["name"] == at.name
+        };
+        let field = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let of = |e: &Value| (field(&e["type"]), field(&e["reason"]), field(&e["message"]));
+        events.iter().filter(about).map(of).collect()
+    }
+}
+
+fn plain(object: DynamicObject) -> Value {
+    serde_json::to_value(object).expect("objects are JSON")
+}
+
+/// Merges a change into a value: objects by their keys, anything else as a whole; null removes.
+pub fn merge(value: &mut Value, change: Value) {
+    match (value, change) {
+        (Value::Object(value), Value::Object(change)) => {
+            for (key, change) in change {
+                match change {
+                    Value::Null => drop(value.remove(&key)),
+                    change => merge(value.entry(key).or_insert(Value::Null), change),
+                }
+            }
+        }
+        (value, change) => *value = change,
+    }
+}

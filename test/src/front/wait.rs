@@ -1,0 +1,118 @@
+//! Waiting for what controllers do in their own time.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::Front;
+use super::objects::Place;
+
+/// How long anything may take that has no longer wait of its own.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Asks again and again until there is an answer, or no time is left.
+pub async fn until<T, F>(limit: Duration, ask: impl Fn() -> F) -> Option<T>
+where
+    F: Future<Output = Option<T>>,
+{
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(answer) = ask().await {
+            return Some(answer);
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+impl Front {
+    /// Waits until an object is as it is to be, and returns it. Otherwise the test fails, with the
+    /// object, its events and the end of the log.
+    pub async fn until(&self, at: &Place, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let ask = || async {
+            self.assert_running();
+            self.objects.get(at).await.filter(|object| is(object))
+        };
+        match until(PATIENCE, ask).await {
+            Some(object) => object,
+            None => self.fail(at, what).await,
+        }
+    }
+
+    /// Waits until an object is gone.
+    pub async fn until_gone(&self, at: &Place) {
+        let ask = || async { self.objects.get(at).await.is_none().then_some(()) };
+        if until(PATIENCE, ask).await.is_none() {
+            self.fail(at, "gone").await
+        }
+    }
+
+    /// Waits for an event about an object, whose message has all of these words, and returns the
+    /// message.
+    pub async fn until_event(
+        &self,
+        at: &Place,
+        kind: &str,
+        reason: &str,
+        words: &[&str],
+    ) -> String {
+        let ask = || async {
+            self.assert_running();
+            let events = self.objects.events(at).await.into_iter();
+            let mut messages = events.filter(|e| e.0 == kind && e.1 == reason).map(|e| e.2);
+            messages.find(|m| words.iter().all(|word| m.contains(word)))
+        };
+        let what = format!("told by {kind} {reason} about {words:?}");
+        match until(PATIENCE, ask).await {
+            Some(message) => message,
+            None => self.fail(at, &what).await,
+        }
+    }
+
+    /// Waits until the driver has been called so often.
+    pub async fn until_called(&self, method: &str, times: usize) {
+        let ask = || async { (self.driver.count(method) >= times).then_some(()) };
+        if until(PATIENCE, ask).await.is_none() {
+            let counts = self.driver.counts();
+            let tail = self.tail();
+            panic!(
+                "{}: {method} was not called {times} times: {counts:?}\n{tail}",
+                self.name
+            );
+        }
+    }
+
+    /// Waits until something of the driver is so.
+    pub async fn until_so(&self, what: &str, so: impl Fn() -> bool) {
+        let ask = || async { so().then_some(()) };
+        if until(PATIENCE, ask).await.is_none() {
+            let (left, counts) = (self.driver.left(), self.driver.counts());
+            let tail = self.tail();
+            panic!("{}: not {what}: {left:?} {counts:?}\n{tail}", self.name);
+        }
+    }
+
+    async fn fail(&self, at: &Place, what: &str) -> ! {
+        let mut object = self.objects.get(at).await.unwrap_or_default();
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("managedFields");
+        }
+        let events = self.objects.events(at).await;
+        let calls = self.driver.counts();
+        let object = serde_json::to_string_pretty(&object).unwrap_or_default();
+        let tail = self.tail();
+        panic!(
+            "{}: {at} is not {what} after {PATIENCE:?}:\n{object}\nevents {events:#?}\n\
+             calls {calls:?}\nthe end of the log:\n{tail}",
+            self.name
+        );
+    }
+
+    fn tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}

@@ -1,0 +1,101 @@
+//! What only a driver with attachment shows.
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::objects::{name, text};
+use crate::space::Space;
+use crate::world::{DRIVER, NAMESPACE, World};
+
+/// The name the attach-detach controller and kubelet know an attachment by.
+fn attachment_name(handle: &str, node: &str) -> String {
+    let digest = Sha256::digest(format!("{handle}{DRIVER}{node}").as_bytes());
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("csi-{hex}")
+}
+
+/// A volume has an attachment for as long as a pod has it, and finalizers for as long as that.
+pub(crate) fn volumes_are_attached_and_detached(world: &World) {
+    let space = Space::new(world, "attach");
+    space.claim("data", "hostloop-ext4", json!({}));
+    space.pod("pod", &["data"]);
+    space.ready("pod");
+    let volume = space.volume("data");
+    let handle = text(&volume, "/spec/csi/volumeHandle");
+    let attachment = attachment_name(handle, &world.node());
+    let seen = world.get("VolumeAttachment", "", &attachment);
+    assert_eq!(seen.pointer("/status/attached"), Some(&json!(true)));
+    assert_eq!(
+        text(&seen, "/spec/source/persistentVolumeName"),
+        name(&volume)
+    );
+    const FINALIZER: &str = "external-attacher/hostloop-csi-dev";
+    let finalizers = |object: &Value| object["metadata"]["finalizers"].to_string();
+    assert!(finalizers(&seen).contains(FINALIZER), "{seen}");
+    let now = || world.get("PersistentVolume", "", name(&volume));
+    assert!(finalizers(&now()).contains(FINALIZER));
+    assert!(
+        record(world, handle).contains(&world.node()),
+        "the publication is recorded"
+    );
+
+    space.delete_pod("pod");
+    world.gone("VolumeAttachment", "", &attachment);
+    assert!(
+        !record(world, handle).contains(&world.node()),
+        "nor is it now"
+    );
+    world.delete("PersistentVolumeClaim", &space.name, "data");
+    world.gone("PersistentVolume", "", name(&volume));
+    space.end();
+}
+
+fn record(world: &World, handle: &str) -> String {
+    let file = world
+        .pool()
+        .join("volumes")
+        .join(handle)
+        .join("volume.json");
+    let read = std::fs::read_to_string(&file).expect("the record can be read");
+    let record: Value = serde_json::from_str(&read).expect("the record is JSON");
+    record["publications"].to_string()
+}
+
+/// A node that has as many volumes as it may is passed over, until one of its pods is gone.
+pub(crate) fn a_full_node_takes_no_more_volumes(world: &World) {
+    let limit = |setting: &str| {
+        let set = ["set", "env", "-n", NAMESPACE, "daemonset/hostloop", setting];
+        world.cluster().kubectl(&set);
+        world.driver_ready();
+    };
+    limit("HOSTLOOP_ATTACH_LIMIT=2");
+    world.until("the node's limit", || {
+        let node = world.get("CSINode", "", &world.node());
+        let drivers = node["spec"]["drivers"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let ours = drivers.iter().find(|d| text(d, "/name") == DRIVER);
+        match ours.and_then(|d| d.pointer("/allocatable/count")) {
+            Some(count) if *count == json!(2) => Ok(()),
+            _ => Err(node.to_string()),
+        }
+    });
+    let space = Space::new(world, "full");
+    let class = space.class("now", json!({}));
+    let names = ["a", "b", "c"];
+    for named in names {
+        space.claim(named, &class, json!({}));
+        space.volume(named);
+    }
+    for named in ["a", "b"] {
+        space.pod(named, &[named]);
+        space.ready(named);
+    }
+    space.pod("c", &["c"]);
+    space.event("c", "FailedScheduling", "max volume count");
+    space.delete_pod("a");
+    space.ready("c");
+    space.end();
+    limit("HOSTLOOP_ATTACH_LIMIT-");
+}

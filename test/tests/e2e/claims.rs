@@ -1,0 +1,119 @@
+//! Claims: how their volumes come and go.
+
+use serde_json::{Value, json};
+
+use crate::objects::text;
+use crate::space::{Space, attached};
+use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World};
+
+/// A claim waits for its pod, gets a volume where the pod is, keeps its data over pods, and goes
+/// with all that was its own.
+pub(crate) fn a_claim_goes_through_a_pod_and_back(world: &World) {
+    let space = Space::new(world, "claim");
+    space.claim("data", "hostloop-ext4", json!({}));
+    space.event("data", "WaitForFirstConsumer", "waiting for first consumer");
+    let claim = space.claim_now("data");
+    assert_eq!(text(&claim, "/status/phase"), "Pending");
+
+    space.pod("writer", &["data"]);
+    space.ready("writer");
+    space.sh("writer", "echo here > /data/file && sync");
+    let volume = space.volume("data");
+    assert_what_a_volume_says(world, &space, &volume);
+    let handle = text(&volume, "/spec/csi/volumeHandle");
+    assert_eq!(attached(handle), 1, "one loop device");
+
+    space.delete_pod("writer");
+    space.off_node(&volume);
+    space.pod("reader", &["data"]);
+    space.ready("reader");
+    assert_eq!(space.sh("reader", "cat /data/file"), "here");
+
+    // The claim goes only once its pod has; then its volume does.
+    world.delete("PersistentVolumeClaim", &space.name, "data");
+    assert_eq!(space.sh("reader", "cat /data/file"), "here");
+    space.delete_pod("reader");
+    world.gone("PersistentVolumeClaim", &space.name, "data");
+    world.gone("PersistentVolume", "", text(&volume, "/metadata/name"));
+    assert!(!world.pool().join("volumes").join(handle).exists());
+    space.end();
+}
+
+fn assert_what_a_volume_says(world: &World, space: &Space, volume: &Value) {
+    let claim = space.claim_now("data");
+    let uid = text(&claim, "/metadata/uid");
+    assert_eq!(text(volume, "/metadata/name"), format!("pvc-{uid}"));
+    assert_eq!(
+        text(
+            volume,
+            "/metadata/annotations/pv.kubernetes.io~1provisioned-by"
+        ),
+        DRIVER
+    );
+    assert_eq!(text(volume, "/spec/csi/driver"), DRIVER);
+    assert_eq!(text(volume, "/spec/csi/fsType"), "ext4");
+    assert_eq!(text(volume, "/spec/capacity/storage"), "512Mi");
+    assert_eq!(text(volume, "/spec/claimRef/uid"), uid);
+    assert_eq!(
+        text(volume, "/spec/persistentVolumeReclaimPolicy"),
+        "Delete"
+    );
+    let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": TOPOLOGY, "operator": "In", "values": [world.node()]}]}]}});
+    assert_eq!(volume.pointer("/spec/nodeAffinity"), Some(&affinity));
+    let finalizers = volume.pointer("/metadata/finalizers").map(Value::to_string);
+    let finalizers = finalizers.unwrap_or_default();
+    assert!(finalizers.contains("external-provisioner.volume.kubernetes.io/finalizer"));
+}
+
+/// A claim of an Immediate class is bound without a pod, and serves one afterwards.
+pub(crate) fn an_immediate_claim_is_bound_without_a_pod(world: &World) {
+    let space = Space::new(world, "immediate");
+    let class = space.class("now", json!({}));
+    space.claim("data", &class, json!({}));
+    space.volume("data");
+    space.pod("pod", &["data"]);
+    space.ready("pod");
+    assert_eq!(space.sh("pod", "echo x > /data/x && cat /data/x"), "x");
+    space.end();
+}
+
+/// Claims that are deleted at any moment of their provisioning leave neither volumes nor files.
+pub(crate) fn claims_deleted_while_they_are_provisioned_leave_nothing(world: &World) {
+    let space = Space::new(world, "fleeting");
+    let class = space.class("now", json!({}));
+    for i in 0..12u64 {
+        let named = format!("c{i}");
+        space.claim(&named, &class, json!({}));
+        std::thread::sleep(std::time::Duration::from_millis(i * 20));
+        world.delete("PersistentVolumeClaim", &space.name, &named);
+    }
+    for i in 0..12 {
+        world.gone("PersistentVolumeClaim", &space.name, &format!("c{i}"));
+    }
+    // That no file is left is seen when the tests beside this one are done.
+    space.end();
+}
+
+/// What room there is for volumes of a class is told for as long as the class is there.
+pub(crate) fn the_room_for_a_class_is_told(world: &World) {
+    let space = Space::new(world, "room");
+    let waits = json!({"volumeBindingMode": "WaitForFirstConsumer"});
+    let class = space.class("room", waits);
+    let told = || {
+        let all = world.list("CSIStorageCapacity", NAMESPACE);
+        all.into_iter()
+            .find(|c| text(c, "/storageClassName") == class)
+    };
+    let capacity = world.until("the room", || told().ok_or("none is told".to_owned()));
+    let node = json!({"matchLabels": {TOPOLOGY: world.node()}});
+    assert_eq!(capacity["nodeTopology"], node);
+    assert_ne!(text(&capacity, "/capacity"), "0");
+    let owner = text(&capacity, "/metadata/ownerReferences/0/kind");
+    assert!(["Pod", "DaemonSet"].contains(&owner), "{capacity}");
+    space.end();
+    world.until("the end of what was told", || match told() {
+        None => Ok(()),
+        Some(capacity) => Err(capacity.to_string()),
+    });
+}

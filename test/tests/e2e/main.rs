@@ -1,0 +1,111 @@
+//! End to end: pods on a real cluster, with the manifest and the image as they are deployed.
+//!
+//! One cluster for all tests. Those that only mind their own namespace run beside each other; those
+//! that take away something everybody needs (the driver's pod, kubelet, the API server) run by
+//! themselves, afterwards. Then the driver is deployed again with attachment, and at the end the
+//! audit log says whether its rights were enough and none too many.
+//!
+//!     cargo test -p hostloop-test --test e2e [-- NAME…]
+//!
+//! - `HOSTLOOP_IMAGE=FILE`: this image archive, instead of one made of `HOSTLOOP_BIN`.
+//! - `HOSTLOOP_CLUSTER=NAME`: a cluster that is up already, and stays up with all that is deployed.
+//! - `E2E_AT_ONCE=4`: how many tests run beside each other.
+//! - `E2E_OUTAGE=60`: for how many seconds the API server is away. Ten minutes are what the driver
+//!   must bear; one shows the same, but for caches and tokens that last longer.
+
+mod attached;
+mod attributes;
+mod bad;
+mod claims;
+mod expansion;
+mod filesystems;
+mod inline;
+mod node;
+mod objects;
+mod outage;
+mod pods;
+mod rights;
+mod runner;
+mod secrets;
+mod shared;
+mod snapshots;
+mod space;
+mod world;
+
+use runner::{Phase, Test};
+use world::World;
+
+/// A test function, under its own name.
+macro_rules! tests {
+    ($($module:ident: $($name:ident),+ $(,)?;)*) => {
+        &[$($(Test { name: concat!(stringify!($module), "::", stringify!($name)), run: $module::$name }),+),*]
+    };
+}
+
+/// In the order of their cost: the longest first, so that the others fill up the time beside it.
+const TOGETHER: &[Test] = tests! {
+    pods: volume_stats_are_in_kubelets_metrics;
+    snapshots:
+        a_snapshot_is_restored_and_larger_and_a_volume_cloned,
+        a_group_is_snapshotted_at_one_moment;
+    shared: two_volumes_share_one_handle;
+    expansion:
+        xfs_grows_while_its_pod_writes,
+        btrfs_grows_while_its_pod_writes,
+        ext4_grows_before_its_next_pod;
+    claims:
+        a_claim_goes_through_a_pod_and_back,
+        an_immediate_claim_is_bound_without_a_pod,
+        claims_deleted_while_they_are_provisioned_leave_nothing,
+        the_room_for_a_class_is_told;
+    filesystems: ext4, xfs, btrfs, block, read_only;
+    inline: an_inline_volume_comes_and_goes_with_its_pod;
+    pods:
+        one_pod_at_a_time_has_a_read_write_once_pod_volume,
+        an_ordinary_user_writes_by_its_fs_group,
+        forced_deletion_leaves_nothing;
+    secrets:
+        secrets_of_staging_and_publishing_are_delivered,
+        secrets_of_provisioning_are_read_and_missing_ones_named;
+    attributes: attributes_change_under_a_running_pod;
+    bad: what_cannot_be_made_says_why;
+};
+
+/// Each by itself.
+const ALONE: &[Test] = tests! {
+    node:
+        pods_notice_nothing_of_a_new_driver,
+        kubelet_is_restarted;
+    outage: the_api_server_goes_away;
+};
+
+/// With attachment, beside each other.
+const ATTACHED: &[Test] = tests! {
+    attached: volumes_are_attached_and_detached;
+    claims: an_immediate_claim_is_bound_without_a_pod;
+    filesystems: xfs, block;
+    expansion: btrfs_grows_while_its_pod_writes;
+    shared: two_volumes_share_one_handle;
+};
+
+/// With attachment, each by itself.
+const ATTACHED_ALONE: &[Test] = tests! {
+    attached: a_full_node_takes_no_more_volumes;
+    node: pods_notice_nothing_of_a_new_driver;
+};
+
+/// What the whole run shows.
+const LAST: &[Test] = tests! {
+    rights: no_secret_was_logged, nothing_was_forbidden, no_right_is_idle;
+};
+
+fn main() {
+    let phases = [
+        Phase::beside_each_other("", TOGETHER),
+        Phase::in_sequence("", ALONE),
+        Phase::beside_each_other("attached/", ATTACHED).prepared(World::deploy_attached),
+        Phase::in_sequence("attached/", ATTACHED_ALONE).prepared(World::deploy_attached),
+        Phase::in_sequence("", LAST),
+    ];
+    runner::run(&phases);
+}

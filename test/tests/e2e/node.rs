@@ -1,0 +1,134 @@
+//! The node's own processes come and go under running pods.
+
+use std::time::Duration;
+
+use hostloop_test::leaks::mounted;
+use serde_json::{Value, json};
+
+use crate::objects::{name, text};
+use crate::space::Space;
+use crate::world::World;
+
+/// Writes until it fails, and then ends: a pod that has restarted has noticed something.
+const WRITER: &str = "set -e; while :; do date +%s%N >> /data/log; sleep 0.05; done";
+
+struct Writer<'a, 'w> {
+    space: &'a Space<'w>,
+}
+
+impl Writer<'_, '_> {
+    fn lines(&self) -> u64 {
+        let printed = self.space.sh("writer", "wc -l < /data/log");
+        printed
+            .parse()
+            .unwrap_or_else(|_| panic!("wc: {printed:?}"))
+    }
+
+    /// It goes on writing, and never stopped.
+    fn assert_unharmed(&self) {
+        let before = self.lines();
+        self.space.world.until("more lines", || match self.lines() {
+            now if now > before => Ok(()),
+            now => Err(now.to_string()),
+        });
+        let pod = self.space.pod_now("writer");
+        let restarts = pod.pointer("/status/containerStatuses/0/restartCount");
+        assert_eq!(restarts, Some(&json!(0)), "{}", pod["status"]);
+        // No gap but that of a busy machine.
+        let gaps = "awk 'NR > 1 && $1 - last > max { max = $1 - last } { last = $1 } END { print int(max / 1e9) }' /data/log";
+        let gap = self.space.sh("writer", gaps);
+        assert!(gap.parse::<u64>().is_ok_and(|s| s < 10), "a gap of {gap} s");
+    }
+}
+
+fn mounts(world: &World) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
+    let ours = mounted(&table)
+        .into_iter()
+        .filter(|m| m.on_loop() && m.at.starts_with(world.kubelet_dir()));
+    ours.map(|m| format!("{} at {}", m.source, m.at.display()))
+        .collect()
+}
+
+/// The driver's pod is deleted and replaced while a pod writes: nothing is mounted anew, nothing is
+/// noticed, and the volume goes cleanly afterwards.
+pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
+    let space = Space::new(world, "new-driver");
+    space.claim("data", "hostloop-ext4", json!({}));
+    space.script("writer", &["data"], WRITER);
+    space.ready("writer");
+    space.sh("writer", "until [ -s /data/log ]; do sleep 0.1; done");
+    let writer = Writer { space: &space };
+    let volume = space.volume("data");
+    let before = mounts(world);
+    let old = world.driver_ready();
+    let new = world.restart_driver();
+    assert_ne!(name(&old), name(&new));
+    writer.assert_unharmed();
+    assert_eq!(mounts(world), before, "nothing is mounted anew");
+
+    // The same when its container dies without a word.
+    let status = new
+        .pointer("/status/containerStatuses/0")
+        .cloned()
+        .unwrap_or_default();
+    kill_container(text(&status, "/containerID"));
+    world.until("the container's successor", || {
+        let pod = world.get("Pod", crate::world::NAMESPACE, name(&new));
+        match pod
+            .pointer("/status/containerStatuses/0/restartCount")
+            .and_then(Value::as_u64)
+        {
+            Some(n) if n > 0 => Ok(()),
+            _ => Err(pod["status"].to_string()),
+        }
+    });
+    world.driver_ready();
+    writer.assert_unharmed();
+    assert_eq!(mounts(world), before, "nothing is mounted anew");
+
+    space.delete_pod("writer");
+    space.delete_claim("data");
+    world.gone("PersistentVolume", "", name(&volume));
+    space.end();
+}
+
+/// Kills the first process of a container, which its cgroup is named after.
+fn kill_container(id: &str) {
+    let id = id.rsplit('/').next().unwrap_or_default();
+    assert!(!id.is_empty(), "the container has an ID");
+    let found = hostloop_test::machine::run(
+        "find",
+        &["/sys/fs/cgroup", "-path", &format!("*/{id}/cgroup.procs")],
+    );
+    let first = found.lines().next().expect("the container has a cgroup");
+    let processes = std::fs::read_to_string(first).expect("it can be read");
+    for process in processes.lines() {
+        let pid = process.parse().expect("a process ID");
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
+    }
+}
+
+/// Kubelet goes and comes back: the driver registers anew, and pods' volumes come and go as before.
+pub(crate) fn kubelet_is_restarted(world: &World) {
+    let space = Space::new(world, "kubelet");
+    space.claim("data", "hostloop-ext4", json!({}));
+    space.script("writer", &["data"], WRITER);
+    space.ready("writer");
+    space.sh("writer", "until [ -s /data/log ]; do sleep 0.1; done");
+    world.cluster().stop("kubelet");
+    // Long enough for its registration to be asked for again.
+    std::thread::sleep(Duration::from_secs(3));
+    world.cluster().start("kubelet");
+    world.until("kubelet", || space.try_sh("writer", "true"));
+    Writer { space: &space }.assert_unharmed();
+    world.driver_ready();
+    space.claim("more", "hostloop-xfs", json!({}));
+    space.pod("pod", &["more"]);
+    space.ready("pod");
+    space.sh("pod", "echo x > /more/x");
+    for claim in ["data", "more"] {
+        space.volume(claim);
+    }
+    space.end();
+}

@@ -1,0 +1,137 @@
+//! Objects of any kind, as JSON.
+
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::discovery::ApiResource;
+use kube::{Api, Client};
+use serde_json::Value;
+
+use crate::world::World;
+
+/// The kinds the tests look at, and their groups.
+const KINDS: [(&str, &str); 20] = [
+    ("Namespace", ""),
+    ("Node", ""),
+    ("Event", ""),
+    ("Secret", ""),
+    ("Pod", ""),
+    ("PersistentVolumeClaim", ""),
+    ("PersistentVolume", ""),
+    ("DaemonSet", "apps"),
+    ("StorageClass", "storage.k8s.io"),
+    ("VolumeAttributesClass", "storage.k8s.io"),
+    ("VolumeAttachment", "storage.k8s.io"),
+    ("CSIDriver", "storage.k8s.io"),
+    ("CSINode", "storage.k8s.io"),
+    ("CSIStorageCapacity", "storage.k8s.io"),
+    ("VolumeSnapshotClass", "snapshot.storage.k8s.io"),
+    ("VolumeSnapshot", "snapshot.storage.k8s.io"),
+    ("VolumeSnapshotContent", "snapshot.storage.k8s.io"),
+    ("VolumeGroupSnapshot", "groupsnapshot.storage.k8s.io"),
+    ("VolumeGroupSnapshotContent", "groupsnapshot.storage.k8s.io"),
+    ("VolumeGroupSnapshotClass", "groupsnapshot.storage.k8s.io"),
+];
+
+fn resource(kind: &str) -> ApiResource {
+    let group = KINDS.iter().find(|(name, _)| *name == kind);
+    let (_, group) = group.unwrap_or_else(|| panic!("{kind} is none of the tests' kinds"));
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
+}
+
+/// A field by its JSON pointer, as text; empty where there is none.
+pub(crate) fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+/// `metadata.name`.
+pub(crate) fn name(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+fn value(object: DynamicObject) -> Value {
+    serde_json::to_value(object).expect("what was JSON is JSON")
+}
+
+/// Requests as the administrator. `namespace` is empty for what has none.
+impl World {
+    fn api(&self, kind: &str, namespace: &str) -> Api<DynamicObject> {
+        let (client, resource): (Client, _) = (self.client(), resource(kind));
+        if namespace.is_empty() {
+            Api::all_with(client, &resource)
+        } else {
+            Api::namespaced_with(client, namespace, &resource)
+        }
+    }
+
+    /// What the API server has under the name, if anything.
+    pub(crate) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
+        let found = self.wait(self.api(kind, namespace).get_opt(name));
+        found
+            .unwrap_or_else(|e| panic!("{kind} {name}: {e}"))
+            .map(value)
+    }
+
+    /// [`World::find`], where finding nothing fails the test.
+    pub(crate) fn get(&self, kind: &str, namespace: &str, name: &str) -> Value {
+        let found = self.find(kind, namespace, name);
+        found.unwrap_or_else(|| panic!("there is no {kind} {name}"))
+    }
+
+    /// All of a kind, in a namespace or everywhere.
+    pub(crate) fn list(&self, kind: &str, namespace: &str) -> Vec<Value> {
+        let listed = self.wait(self.api(kind, namespace).list(&ListParams::default()));
+        let listed = listed.unwrap_or_else(|e| panic!("{kind}: {e}"));
+        listed.items.into_iter().map(value).collect()
+    }
+
+    /// Creates an object that says what it is.
+    pub(crate) fn create(&self, object: &Value) -> Value {
+        let (kind, namespace) = (text(object, "/kind"), text(object, "/metadata/namespace"));
+        let body = serde_json::from_value(object.clone()).expect("it is an object");
+        let created = self.wait(
+            self.api(kind, namespace)
+                .create(&PostParams::default(), &body),
+        );
+        value(created.unwrap_or_else(|e| panic!("{kind} {}: {e}", name(object))))
+    }
+
+    /// Changes an object by a merge patch.
+    pub(crate) fn patch(&self, kind: &str, namespace: &str, name: &str, patch: &Value) -> Value {
+        let (api, params) = (self.api(kind, namespace), PatchParams::default());
+        let patched = self.wait(api.patch(name, &params, &Patch::Merge(patch)));
+        value(patched.unwrap_or_else(|e| panic!("{kind} {name}: {e}")))
+    }
+
+    /// Asks for an object's deletion; none there is no error.
+    pub(crate) fn delete(&self, kind: &str, namespace: &str, name: &str) {
+        self.delete_with(kind, namespace, name, &DeleteParams::default());
+    }
+
+    /// [`World::delete`] of a pod that is not waited for: its object goes at once.
+    pub(crate) fn force_delete(&self, namespace: &str, pod: &str) {
+        let now = DeleteParams::default().grace_period(0);
+        self.delete_with("Pod", namespace, pod, &now);
+    }
+
+    fn delete_with(&self, kind: &str, namespace: &str, name: &str, params: &DeleteParams) {
+        let deleted = self.wait(self.api(kind, namespace).delete(name, params));
+        match deleted {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(e) => panic!("{kind} {name}: {e}"),
+        }
+    }
+
+    /// Waits until there is no such object.
+    pub(crate) fn gone(&self, kind: &str, namespace: &str, name: &str) {
+        self.until(&format!("the end of {kind} {name}"), || {
+            match self.find(kind, namespace, name) {
+                None => Ok(()),
+                Some(object) => Err(object.to_string()),
+            }
+        });
+    }
+}

@@ -1,0 +1,131 @@
+//! The API server goes away, on the node whose driver leads.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use hostloop_test::client::{self, Csi};
+use hostloop_test::leaks::mounted;
+use serde_json::{Value, json};
+
+use crate::objects::{name, text};
+use crate::space::{Space, staged_as};
+use crate::world::{NAMESPACE, World, until};
+
+/// How long it is away.
+fn outage() -> Duration {
+    let told = std::env::var("E2E_OUTAGE").map(|s| s.parse().expect("seconds"));
+    Duration::from_secs(told.unwrap_or(60))
+}
+
+/// Pods go on; what kubelet unmounts is unmounted, what the driver is asked to stage is staged; and
+/// afterwards all goes on as if nothing had been, without a restart.
+pub(crate) fn the_api_server_goes_away(world: &World) {
+    let space = Space::new(world, "outage");
+    let class = space.class("now", json!({}));
+    for claim in ["stays", "goes", "staged"] {
+        space.claim(claim, &class, json!({}));
+    }
+    let volumes = ["stays", "goes", "staged"].map(|claim| space.volume(claim));
+    let script = "trap '' TERM; while :; do date >> /stays/log; sleep 0.1; done";
+    space.script("stays", &["stays"], script);
+    // It takes its time to end: by then there is no API server.
+    let grace = json!({"terminationGracePeriodSeconds": 15});
+    space.pod_with("goes", &["goes"], grace);
+    space.ready("stays");
+    space.ready("goes");
+    let driver = world.driver_ready();
+
+    world.delete("Pod", &space.name, "goes");
+    let gone = Instant::now();
+    world.cluster().stop("apiserver");
+    let handles = volumes
+        .each_ref()
+        .map(|v| text(v, "/spec/csi/volumeHandle"));
+    assert_unmounted(world, handles[1]);
+    world.wait(stage_and_unstage(world, &volumes[2]));
+    std::thread::sleep(outage().saturating_sub(gone.elapsed()));
+    world.wait(stage_and_unstage(world, &volumes[2]));
+    world.cluster().start("apiserver");
+
+    world.gone("Pod", &space.name, "goes");
+    let now = world.driver_ready();
+    assert_eq!(name(&now), name(&driver), "it is the same pod");
+    let restarts = |pod: &Value| {
+        pod.pointer("/status/containerStatuses/0/restartCount")
+            .cloned()
+    };
+    assert_eq!(
+        restarts(&now),
+        restarts(&driver),
+        "its container never ended"
+    );
+    let pod = space.pod_now("stays");
+    assert_eq!(restarts(&pod), Some(json!(0)));
+    // And the loops go on.
+    let back = Instant::now();
+    space.claim("new", &class, json!({}));
+    space.volume("new");
+    println!(
+        "    bound {:.1} s after the API server was back",
+        back.elapsed().as_secs_f64()
+    );
+    assert_eq!(
+        text(&world.get("Pod", NAMESPACE, name(&now)), "/status/phase"),
+        "Running"
+    );
+    space.end();
+}
+
+/// Kubelet takes the volume down without the API server.
+fn assert_unmounted(world: &World, handle: &str) {
+    let staged = staged_as(handle);
+    until("the unmounting", Duration::from_secs(90), || {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
+        let mut all = mounted(&table);
+        all.retain(|m| {
+            m.at.starts_with(world.kubelet_dir()) && m.at.to_string_lossy().contains(&staged)
+        });
+        if all.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{all:?}"))
+        }
+    });
+}
+
+/// What kubelet would ask for.
+async fn stage_and_unstage(world: &World, volume: &Value) {
+    let socket = world.plugin_dir().join("csi.sock");
+    let csi = Csi::connect(Path::new(&socket)).await;
+    let id = text(volume, "/spec/csi/volumeHandle").to_owned();
+    let folder = world
+        .kubelet_dir()
+        .join("plugins/kubernetes.io/csi")
+        .join("hostloop.csi.dev");
+    let staging = folder.join(staged_as(&id)).join("globalmount");
+    std::fs::create_dir_all(&staging).expect("the folder can be made");
+    let at = staging.to_str().expect("it is text").to_owned();
+    let attributes = &volume["spec"]["csi"]["volumeAttributes"];
+    let context: BTreeMap<String, String> =
+        serde_json::from_value(attributes.clone()).unwrap_or_default();
+    csi.call(csi::NodeStageVolumeRequest {
+        volume_id: id.clone(),
+        staging_target_path: at.clone(),
+        volume_capability: Some(client::mounted("ext4", Mode::SingleNodeWriter)),
+        volume_context: context,
+        ..Default::default()
+    })
+    .await
+    .expect("it can be staged");
+    csi.call(csi::NodeUnstageVolumeRequest {
+        volume_id: id,
+        staging_target_path: at,
+    })
+    .await
+    .expect("it can be unstaged");
+    std::fs::remove_dir(&staging).expect("it is empty");
+    std::fs::remove_dir(staging.parent().expect("it has one")).expect("it is empty");
+}

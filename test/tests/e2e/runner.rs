@@ -1,0 +1,147 @@
+//! Runs the tests: the usual harness can neither share a cluster, nor run some tests by themselves,
+//! nor look at what is left after the last.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crate::world::World;
+
+/// One test.
+#[derive(Clone, Copy)]
+pub(crate) struct Test {
+    /// `module::function`.
+    pub(crate) name: &'static str,
+    /// It panics where something is not as it should be.
+    pub(crate) run: fn(&World),
+}
+
+/// Tests that share a deployment.
+pub(crate) struct Phase {
+    prefix: &'static str,
+    tests: &'static [Test],
+    together: bool,
+    prepare: fn(&World),
+}
+
+impl Phase {
+    /// Tests that mind only what is their own.
+    pub(crate) fn beside_each_other(prefix: &'static str, tests: &'static [Test]) -> Phase {
+        Phase {
+            prefix,
+            tests,
+            together: true,
+            prepare: |_| (),
+        }
+    }
+
+    /// Tests that take away what others need.
+    pub(crate) fn in_sequence(prefix: &'static str, tests: &'static [Test]) -> Phase {
+        Phase {
+            together: false,
+            ..Phase::beside_each_other(prefix, tests)
+        }
+    }
+
+    /// What comes before the first of them.
+    pub(crate) fn prepared(self, prepare: fn(&World)) -> Phase {
+        Phase { prepare, ..self }
+    }
+
+    fn at_once(&self) -> usize {
+        let wanted = std::env::var("E2E_AT_ONCE").map(|n| n.parse().expect("a number"));
+        if self.together {
+            wanted.unwrap_or(4)
+        } else {
+            1
+        }
+    }
+
+    fn chosen(&self, words: &[String]) -> Vec<(String, Test)> {
+        let named = self
+            .tests
+            .iter()
+            .map(|t| (format!("{}{}", self.prefix, t.name), *t));
+        named
+            .filter(|(name, _)| words.is_empty() || words.iter().any(|w| name.starts_with(w)))
+            .collect()
+    }
+}
+
+/// Counts, over threads.
+#[derive(Default)]
+struct Tally {
+    passed: AtomicUsize,
+    failed: Mutex<Vec<String>>,
+}
+
+impl Tally {
+    /// Runs one thing that may panic; what it says then is on standard error already.
+    fn count<T>(&self, name: &str, run: impl FnOnce() -> T) -> Option<T> {
+        let started = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(run));
+        let said = if outcome.is_ok() { "ok" } else { "FAILED" };
+        println!(
+            "test {name} ... {said} ({:.1} s)",
+            started.elapsed().as_secs_f64()
+        );
+        if outcome.is_ok() {
+            self.passed.fetch_add(1, Ordering::Relaxed);
+        } else {
+            let mut failed = self.failed.lock().expect("it is only pushed to");
+            failed.push(name.to_owned());
+        }
+        outcome.ok()
+    }
+}
+
+/// Runs the phases, those of their tests whose names begin with one of the words, and ends the
+/// process with an error if one failed.
+pub(crate) fn run(phases: &[Phase]) {
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    // `--nocapture` and the like, which the usual harness knows.
+    words.retain(|word| !word.starts_with("--"));
+    let started = Instant::now();
+    let tally = Tally::default();
+    let world = tally.count("deployed", World::up);
+    if let Some(world) = world {
+        for phase in phases {
+            run_phase(phase, &words, &world, &tally);
+        }
+        tally.count("nothing_is_left", || world.down());
+    }
+    let failed = tally.failed.into_inner().expect("the threads are done");
+    for name in &failed {
+        println!("failed: {name}");
+    }
+    // As the usual harness ends, for whoever counts.
+    println!(
+        "test result: {}. {} passed; {} failed; 0 ignored; 0 measured; 0 filtered out; finished in {:.2}s",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        tally.passed.into_inner(),
+        failed.len(),
+        started.elapsed().as_secs_f64()
+    );
+    std::process::exit(i32::from(!failed.is_empty()));
+}
+
+fn run_phase(phase: &Phase, words: &[String], world: &World, tally: &Tally) {
+    let tests = phase.chosen(words);
+    if tests.is_empty() {
+        return;
+    }
+    (phase.prepare)(world);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((name, test)) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
+            tally.count(name, || (test.run)(world));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..phase.at_once() {
+            scope.spawn(work);
+        }
+    });
+    tally.count(&format!("{}clean", phase.prefix), || world.assert_clean());
+}

@@ -1,0 +1,80 @@
+//! Two volumes of the cluster's that are one of the driver's.
+
+use hostloop_test::leaks::mounted;
+use serde_json::{Value, json};
+
+use crate::objects::{name, text};
+use crate::space::{Space, staged_as};
+use crate::world::World;
+
+/// It is staged once and published twice, and only the deletion of the one whose policy says so
+/// deletes it.
+pub(crate) fn two_volumes_share_one_handle(world: &World) {
+    let space = Space::new(world, "shared");
+    space.claim("data", "hostloop-xfs", json!({}));
+    space.pod("one", &["data"]);
+    space.ready("one");
+    let first = space.volume("data");
+    let handle = text(&first, "/spec/csi/volumeHandle");
+    let second = second(&space, &first);
+    space.claim(
+        "again",
+        "hostloop-xfs",
+        json!({"volumeName": name(&second)}),
+    );
+    space.volume("again");
+    space.pod("two", &["again"]);
+    space.ready("two");
+
+    space.sh("one", "echo one > /data/file");
+    assert_eq!(space.sh("two", "cat /again/file"), "one");
+    let staged = staged_as(handle);
+    let mounts = |what: &str| {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
+        let all = mounted(&table);
+        let of = all.iter().filter(|m| m.at.starts_with(world.kubelet_dir()));
+        of.filter(|m| m.at.to_string_lossy().contains(what)).count()
+    };
+    let published = [name(&first), name(&second)].map(mounts);
+    assert_eq!((mounts(&staged), published), (1, [1, 1]));
+
+    // The end of the second takes neither the stage nor the volume from the first.
+    space.delete_pod("two");
+    world.until("the second's unmounting", || match mounts(name(&second)) {
+        0 => Ok(()),
+        n => Err(n.to_string()),
+    });
+    space.delete_claim("again");
+    world.until("the second's release", || {
+        match text(
+            &world.get("PersistentVolume", "", name(&second)),
+            "/status/phase",
+        ) {
+            "Released" => Ok(()),
+            phase => Err(phase.to_owned()),
+        }
+    });
+    world.delete("PersistentVolume", "", name(&second));
+    world.gone("PersistentVolume", "", name(&second));
+    space.sh("one", "echo still > /data/file && sync && cat /data/file");
+    assert_eq!(mounts(&staged), 1);
+    let files = world.pool().join("volumes").join(handle);
+    assert!(files.exists(), "only the first's deletion deletes it");
+
+    space.delete_pod("one");
+    space.delete_claim("data");
+    world.gone("PersistentVolume", "", name(&first));
+    assert!(!files.exists());
+    space.end();
+}
+
+/// Another volume of the same handle, made by hand, that is to be retained.
+fn second(space: &Space<'_>, first: &Value) -> Value {
+    let mut spec = first["spec"].clone();
+    spec["persistentVolumeReclaimPolicy"] = json!("Retain");
+    spec["claimRef"] = json!({"namespace": space.name, "name": "again"});
+    space.create_wide(json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {"name": format!("{}-again", space.name)},
+        "spec": spec}))
+}

@@ -1,0 +1,326 @@
+//! A test's own namespace, and what it makes there.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use hostloop_test::cluster::BUSYBOX;
+use hostloop_test::leaks::mounted;
+use hostloop_test::loops;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::objects::{name, text};
+use crate::world::{DRIVER, World, is_ready};
+
+/// A namespace. Its end is checked: [`Space::end`].
+pub(crate) struct Space<'w> {
+    /// The cluster.
+    pub(crate) world: &'w World,
+    /// The namespace's name.
+    pub(crate) name: String,
+    /// Volumes and snapshots that were seen here, by their handles.
+    handles: RefCell<BTreeSet<String>>,
+    /// Objects of the cluster's that the test made: kind and name.
+    made: RefCell<Vec<(String, String)>>,
+}
+
+impl<'w> Space<'w> {
+    /// A new one.
+    pub(crate) fn new(world: &'w World, name: &str) -> Space<'w> {
+        let name = format!("e2e-{name}");
+        // Of an earlier run on the same cluster.
+        if world.find("Namespace", "", &name).is_some() {
+            world.delete("Namespace", "", &name);
+            world.gone("Namespace", "", &name);
+        }
+        world.create(&json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+        Space {
+            world,
+            name,
+            handles: RefCell::default(),
+            made: RefCell::default(),
+        }
+    }
+
+    /// Creates something in this namespace.
+    pub(crate) fn create(&self, mut object: Value) -> Value {
+        object["metadata"]["namespace"] = json!(self.name);
+        self.world.create(&object)
+    }
+
+    /// Creates something that has no namespace, and goes with this one.
+    pub(crate) fn create_wide(&self, object: Value) -> Value {
+        let (kind, named) = (text(&object, "/kind"), name(&object));
+        self.world.delete(kind, "", named);
+        self.world.gone(kind, "", named);
+        let entry = (kind.to_owned(), named.to_owned());
+        self.made.borrow_mut().push(entry);
+        self.world.create(&object)
+    }
+
+    /// A storage class of the test's own: `hostloop-ext4` with other fields; returns its name.
+    pub(crate) fn class(&self, suffix: &str, fields: Value) -> String {
+        let named = format!("{}-{suffix}", self.name);
+        let mut class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {"name": named},
+            "provisioner": DRIVER,
+            "volumeBindingMode": "Immediate",
+            "reclaimPolicy": "Delete",
+            "allowVolumeExpansion": true});
+        merge(&mut class, fields);
+        self.create_wide(class);
+        named
+    }
+
+    /// A claim of 512 MiB for one node, with other fields in its spec.
+    pub(crate) fn claim(&self, named: &str, class: &str, spec: Value) -> Value {
+        let mut claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": named},
+            "spec": {
+                "storageClassName": class,
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "512Mi"}}}});
+        merge(&mut claim["spec"], spec);
+        self.create(claim)
+    }
+
+    /// A claim as it is now.
+    pub(crate) fn claim_now(&self, named: &str) -> Value {
+        self.world.get("PersistentVolumeClaim", &self.name, named)
+    }
+
+    /// Waits until a claim is bound; its volume.
+    pub(crate) fn volume(&self, claim: &str) -> Value {
+        let bound = self.world.until(&format!("a volume for {claim}"), || {
+            let claim = self.claim_now(claim);
+            match text(&claim, "/status/phase") {
+                "Bound" => Ok(text(&claim, "/spec/volumeName").to_owned()),
+                phase => Err(format!("{phase}; {}", self.events())),
+            }
+        });
+        let volume = self.world.get("PersistentVolume", "", &bound);
+        self.remember(text(&volume, "/spec/csi/volumeHandle"));
+        volume
+    }
+
+    /// Has [`Space::end`] look for what this handle may leave.
+    pub(crate) fn remember(&self, handle: &str) {
+        self.handles.borrow_mut().insert(handle.to_owned());
+    }
+
+    /// A pod that does nothing but have claims mounted, at `/NAME` or as the device `/dev/NAME`.
+    pub(crate) fn pod(&self, named: &str, claims: &[&str]) -> Value {
+        self.pod_with(named, claims, json!({}))
+    }
+
+    /// [`Space::pod`], with other fields in its spec.
+    pub(crate) fn pod_with(&self, named: &str, claims: &[&str], spec: Value) -> Value {
+        let block = |claim: &str| text(&self.claim_now(claim), "/spec/volumeMode") == "Block";
+        let (devices, files): (Vec<&str>, Vec<&str>) =
+            claims.iter().copied().partition(|c| block(c));
+        let volumes: Vec<_> = claims
+            .iter()
+            .map(|c| json!({"name": c, "persistentVolumeClaim": {"claimName": c}}))
+            .collect();
+        let mounts: Vec<_> = files
+            .iter()
+            .map(|c| json!({"name": c, "mountPath": format!("/{c}")}))
+            .collect();
+        let devices: Vec<_> = devices
+            .iter()
+            .map(|c| json!({"name": c, "devicePath": format!("/dev/{c}")}))
+            .collect();
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": named},
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{
+                    "name": "main", "image": BUSYBOX,
+                    "command": ["sleep", "1000000"],
+                    "volumeMounts": mounts, "volumeDevices": devices}],
+                "volumes": volumes}});
+        merge(&mut pod["spec"], spec);
+        self.create(pod)
+    }
+
+    /// Has the pod's one container run a script instead.
+    pub(crate) fn script(&self, named: &str, claims: &[&str], script: &str) -> Value {
+        let mounts: Vec<_> = claims
+            .iter()
+            .map(|c| json!({"name": c, "mountPath": format!("/{c}")}))
+            .collect();
+        let spec = json!({"containers": [{
+            "name": "main", "image": BUSYBOX,
+            "command": ["sh", "-c", script],
+            "volumeMounts": mounts}]});
+        self.pod_with(named, claims, spec)
+    }
+
+    /// A pod as it is now.
+    pub(crate) fn pod_now(&self, named: &str) -> Value {
+        self.world.get("Pod", &self.name, named)
+    }
+
+    /// Waits until a pod is ready.
+    pub(crate) fn ready(&self, named: &str) -> Value {
+        self.world.until(&format!("pod {named}"), || {
+            let pod = self.pod_now(named);
+            if is_ready(&pod) {
+                return Ok(pod);
+            }
+            Err(format!("{}; {}", pod["status"], self.events()))
+        })
+    }
+
+    /// Runs a script in a pod; what it printed, without the last newline.
+    pub(crate) fn sh(&self, pod: &str, script: &str) -> String {
+        self.try_sh(pod, script)
+            .unwrap_or_else(|why| panic!("{pod}: {script}: {why}"))
+    }
+
+    /// [`Space::sh`], or how it failed.
+    pub(crate) fn try_sh(&self, pod: &str, script: &str) -> Result<String, String> {
+        let command = ["sh", "-c", script];
+        let printed = self.world.cluster().try_exec(&self.name, pod, &command)?;
+        Ok(printed.trim_end().to_owned())
+    }
+
+    /// Deletes a pod and waits for its end.
+    pub(crate) fn delete_pod(&self, named: &str) {
+        self.world.delete("Pod", &self.name, named);
+        self.world.gone("Pod", &self.name, named);
+    }
+
+    /// Waits until kubelet has a volume off the node: a pod's object may go before.
+    pub(crate) fn off_node(&self, volume: &Value) {
+        let handle = text(volume, "/spec/csi/volumeHandle");
+        self.world
+            .until("the volume off its node", || match attached(handle) {
+                0 => Ok(()),
+                n => Err(format!("{n} loop devices")),
+            });
+    }
+
+    /// Deletes a claim and waits for its end.
+    pub(crate) fn delete_claim(&self, named: &str) {
+        self.world
+            .delete("PersistentVolumeClaim", &self.name, named);
+        self.world.gone("PersistentVolumeClaim", &self.name, named);
+    }
+
+    /// What the events here say.
+    pub(crate) fn events(&self) -> String {
+        let events = self.world.list("Event", &self.name);
+        let line = |e: &Value| {
+            let object = text(e, "/involvedObject/name");
+            format!("{object}: {}: {}", text(e, "/reason"), text(e, "/message"))
+        };
+        events.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Waits for an event about an object that says this.
+    pub(crate) fn event(&self, object: &str, reason: &str, message: &str) {
+        self.world
+            .until(&format!("{reason} of {object}: {message}"), || {
+                let events = self.world.list("Event", &self.name);
+                let found = events.iter().any(|e| {
+                    text(e, "/involvedObject/name") == object
+                        && text(e, "/reason") == reason
+                        && text(e, "/message").contains(message)
+                });
+                if found { Ok(()) } else { Err(self.events()) }
+            });
+    }
+
+    /// Deletes the namespace with all in it, and waits until nothing is left anywhere.
+    pub(crate) fn end(self) {
+        let world = self.world;
+        for claim in world.list("PersistentVolumeClaim", &self.name) {
+            let bound = text(&claim, "/spec/volumeName");
+            if let Some(volume) = world
+                .find("PersistentVolume", "", bound)
+                .filter(|_| !bound.is_empty())
+            {
+                self.remember(text(&volume, "/spec/csi/volumeHandle"));
+            }
+        }
+        world.delete("Namespace", "", &self.name);
+        world.until(&format!("the end of {}", self.name), || {
+            match world.find("Namespace", "", &self.name) {
+                None => Ok(()),
+                Some(space) => Err(space["status"].to_string()),
+            }
+        });
+        for (kind, named) in self.made.borrow().iter() {
+            world.delete(kind, "", named);
+        }
+        world.until(&format!("nothing left of {}", self.name), || {
+            let left = self.left();
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(left.join("\n  "))
+            }
+        });
+    }
+
+    fn left(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for (kind, reference) in [
+            ("PersistentVolume", "/spec/claimRef/namespace"),
+            ("VolumeSnapshotContent", "/spec/volumeSnapshotRef/namespace"),
+            (
+                "VolumeGroupSnapshotContent",
+                "/spec/volumeGroupSnapshotRef/namespace",
+            ),
+        ] {
+            let all = self.world.list(kind, "");
+            let ours = all.iter().filter(|o| text(o, reference) == self.name);
+            left.extend(ours.map(|o| format!("{kind} {o}")));
+        }
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let devices = loops::all();
+        for handle in self.handles.borrow().iter() {
+            let staged = staged_as(handle);
+            let mounts = mounted(&table)
+                .into_iter()
+                .map(|m| m.at.display().to_string());
+            left.extend(mounts.filter(|at| at.contains(handle) || at.contains(&staged)));
+            let attached = devices.iter().filter(|l| l.backing.contains(handle));
+            left.extend(attached.map(|l| format!("loop{} over {}", l.minor, l.backing)));
+            let files = hostloop_test::leaks::files_in(&self.world.pool());
+            let files = files.iter().map(|f| f.display().to_string());
+            left.extend(files.filter(|f| f.contains(handle)));
+        }
+        left
+    }
+}
+
+/// How many loop devices a volume has. By its name: a device is attached in a container, and once
+/// that is gone, its file's path begins nowhere.
+pub(crate) fn attached(handle: &str) -> usize {
+    let all = loops::all();
+    all.iter().filter(|l| l.backing.contains(handle)).count()
+}
+
+/// The folder kubelet stages a volume in.
+pub(crate) fn staged_as(handle: &str) -> String {
+    let digest = Sha256::digest(handle.as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Overlays one object's fields with another's, as deep as both are objects.
+pub(crate) fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}

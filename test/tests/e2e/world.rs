@@ -1,0 +1,328 @@
+//! The cluster all tests share, with the driver deployed in it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use hostloop_test::cluster::{Audit, Cluster, Options, Stock};
+use hostloop_test::leaks::{files_in, mounted};
+use hostloop_test::machine::{self, text as path_text};
+use hostloop_test::{driver, loops};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::objects::{name, text};
+
+/// The driver's name.
+pub(crate) const DRIVER: &str = "hostloop.csi.dev";
+/// Where it is deployed.
+pub(crate) const NAMESPACE: &str = "hostloop";
+/// What tells its nodes apart.
+pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
+
+/// How long a cluster may take for one step: a machine that builds beside it is slow.
+const PATIENCE: Duration = Duration::from_secs(180);
+const PACE: Duration = Duration::from_millis(200);
+
+/// The room of the pool, a sparse file.
+const POOL_OPTIONS: &str = ",image=24Gi";
+
+/// Secrets of the controllers lie beside the driver: the component grants these alone.
+pub(crate) const CONTROLLER_SECRETS: &str = "controller-secrets";
+
+/// The cluster, with the driver in it.
+pub(crate) struct World {
+    cluster: Cluster,
+    client: Client,
+    runtime: Runtime,
+    /// The directory on the node that has the pool's image.
+    pool_dir: PathBuf,
+    stock: Stock,
+    /// What was asked of the API server before.
+    asked: Audit,
+}
+
+impl World {
+    /// Brings the cluster up, and deploys the driver without attachment.
+    pub(crate) fn up() -> World {
+        machine::require();
+        let cluster = Cluster::up(&Options::one_node());
+        let runtime = Runtime::new().expect("threads can be had");
+        let client = runtime.block_on(cluster.client());
+        let pool_dir = PathBuf::from(format!("/var/tmp/hostloop-e2e-{}", cluster.name()));
+        let stock = Stock::take(&cluster, &[]);
+        let asked = cluster.audit();
+        let world = World {
+            cluster,
+            client,
+            runtime,
+            pool_dir,
+            stock,
+            asked,
+        };
+        world.cluster.load(&image());
+        world.create_crds();
+        world.deploy(&[]);
+        world
+    }
+
+    /// The cluster.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// What was asked of the API server since these tests began.
+    pub(crate) fn audit(&self) -> Audit {
+        self.cluster.audit().since(&self.asked)
+    }
+
+    /// A client for the administrator.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Runs a request to its end.
+    pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// The one node's name.
+    pub(crate) fn node(&self) -> String {
+        self.cluster.node(1)
+    }
+
+    /// Kubelet's root.
+    pub(crate) fn kubelet_dir(&self) -> PathBuf {
+        self.cluster.kubelet_dir(1)
+    }
+
+    /// The pool's own root: the driver mounts its image there.
+    pub(crate) fn pool(&self) -> PathBuf {
+        self.plugin_dir().join("pools/default")
+    }
+
+    /// Where the driver has its socket and its state.
+    pub(crate) fn plugin_dir(&self) -> PathBuf {
+        self.kubelet_dir().join("plugins").join(DRIVER)
+    }
+
+    /// Looks until `look` has a value; fails the test with what was seen last.
+    pub(crate) fn until<T>(&self, what: &str, look: impl FnMut() -> Result<T, String>) -> T {
+        until(what, PATIENCE, look)
+    }
+
+    fn create_crds(&self) {
+        let folder = root().join("deploy/crds");
+        // What is there already, it leaves alone and says so.
+        let _ = self
+            .cluster
+            .try_kubectl(&["create", "-k", path_text(&folder)]);
+        for crd in [
+            "volumesnapshots.snapshot",
+            "volumegroupsnapshots.groupsnapshot",
+        ] {
+            let crd = format!("crd/{crd}.storage.k8s.io");
+            self.cluster
+                .kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &crd]);
+        }
+    }
+
+    /// The driver again, with attachment.
+    pub(crate) fn deploy_attached(&self) {
+        if !self.attaches(true) {
+            self.deploy(&["attach"]);
+        }
+    }
+
+    /// Whether a driver is there that has its volumes attached, or has not.
+    fn attaches(&self, required: bool) -> bool {
+        let there = self.find("CSIDriver", "", DRIVER);
+        there.is_some_and(|d| d.pointer("/spec/attachRequired") == Some(&json!(required)))
+    }
+
+    /// Applies the manifest, with the snapshot controller and further components, and waits until
+    /// kubelet knows the driver.
+    fn deploy(&self, components: &[&str]) {
+        // The field is immutable: with another value the CSIDriver is another one.
+        if self.attaches(!components.contains(&"attach")) {
+            self.delete("CSIDriver", "", DRIVER);
+            self.gone("CSIDriver", "", DRIVER);
+        }
+        let manifest = self.manifest(components);
+        self.cluster.apply(&manifest);
+        // A cluster that was up already may run an older image of the same name.
+        if self.driver_pod().is_some() {
+            self.restart_driver();
+        }
+        self.driver_ready();
+    }
+
+    fn manifest(&self, components: &[&str]) -> String {
+        let mut render = Command::new(root().join("scripts/render"));
+        render.args(["--overlay", "snapshot-controller", "--output", "-"]);
+        render.args(["--pool-dir", path_text(&self.pool_dir)]);
+        render.args(["--pool-options", POOL_OPTIONS]);
+        render.args(["--kubelet-dir", path_text(&self.kubelet_dir())]);
+        for component in [CONTROLLER_SECRETS].iter().chain(components) {
+            render.args(["--component", component]);
+        }
+        let rendered = render.output().expect("scripts/render can be run");
+        let said = String::from_utf8_lossy(&rendered.stderr);
+        assert!(rendered.status.success(), "scripts/render: {said}");
+        String::from_utf8(rendered.stdout).expect("a manifest is text")
+    }
+
+    /// The driver's pod that is not on its way out.
+    pub(crate) fn driver_pod(&self) -> Option<Value> {
+        let pods = self.list("Pod", NAMESPACE);
+        pods.into_iter().find(|pod| {
+            text(pod, "/metadata/labels/app.kubernetes.io~1name") == "hostloop"
+                && pod.pointer("/metadata/deletionTimestamp").is_none()
+        })
+    }
+
+    /// Waits until the driver is there for pods, and returns its pod.
+    pub(crate) fn driver_ready(&self) -> Value {
+        self.until("the driver's pod", || {
+            let pod = self.driver_pod().ok_or("there is no pod")?;
+            let set = self.get("DaemonSet", NAMESPACE, "hostloop");
+            let current = text(&pod, "/metadata/labels/pod-template-generation")
+                == text(
+                    &set,
+                    "/metadata/annotations/deprecated.daemonset.template.generation",
+                );
+            if current && is_ready(&pod) && self.registered() {
+                return Ok(pod);
+            }
+            Err(format!(
+                "pod: {}; registered: {}",
+                pod["status"],
+                self.registered()
+            ))
+        })
+    }
+
+    /// Whether kubelet has the driver.
+    pub(crate) fn registered(&self) -> bool {
+        let node = self.find("CSINode", "", &self.node()).unwrap_or_default();
+        let drivers = node.pointer("/spec/drivers").and_then(Value::as_array);
+        drivers.is_some_and(|all| all.iter().any(|d| text(d, "/name") == DRIVER))
+    }
+
+    /// Deletes the driver's pod, and waits for its successor.
+    pub(crate) fn restart_driver(&self) -> Value {
+        let old = self.driver_ready();
+        self.delete("Pod", NAMESPACE, name(&old));
+        self.gone("Pod", NAMESPACE, name(&old));
+        self.driver_ready()
+    }
+
+    /// What the driver has printed, in its pod of now.
+    pub(crate) fn driver_log(&self) -> String {
+        self.cluster
+            .logs(NAMESPACE, "-l=app.kubernetes.io/name=hostloop")
+    }
+
+    /// Fails if a test left an object, a mount, a loop device or a file.
+    pub(crate) fn assert_clean(&self) {
+        let pool = self.pool();
+        let id = pool_id(&pool);
+        self.until("a clean cluster", || {
+            let mut left = self.stock.left(&self.cluster)?;
+            let files = files_in(&pool).into_iter();
+            left.extend(files.map(|file| format!("file {}", file.display())));
+            // By their names: a device is attached in a container, and once that is gone, its file's
+            // path begins nowhere.
+            let devices = loops::all().into_iter().map(|l| l.backing);
+            left.extend(devices.filter(|file| file.contains(&id)));
+            // The pool's own image stays as long as the pool.
+            left.retain(|line| !line.contains(path_text(&self.pool_dir)));
+            left.retain(|line| !line.ends_with(path_text(&pool)));
+            if left.is_empty() {
+                Ok(())
+            } else {
+                Err(left.join("\n  "))
+            }
+        });
+    }
+
+    /// Takes everything away, and looks whether it is.
+    pub(crate) fn down(self) {
+        if std::env::var_os("HOSTLOOP_CLUSTER").is_some() {
+            return;
+        }
+        let (name, kubelet_dir) = (self.cluster.name().to_owned(), self.kubelet_dir());
+        let manifest = self.manifest(&[]);
+        self.cluster.delete(&manifest);
+        drop(self.cluster);
+        let image = std::fs::metadata(self.pool_dir.join("default.pool"));
+        let image = image.expect("the pool has an image").ino();
+        let mut devices = loops::all();
+        devices.retain(|l| l.backing_inode == image && l.backing.ends_with("default.pool"));
+        assert!(devices.is_empty(), "still attached: {devices:?}");
+        std::fs::remove_dir_all(&self.pool_dir).expect("the test's own folder can be removed");
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
+        let mut left: Vec<_> = mounted(&table);
+        left.retain(|m| m.at.starts_with(&kubelet_dir) || path_text(&m.at).contains(&name));
+        assert!(left.is_empty(), "still mounted: {left:?}");
+    }
+}
+
+/// Looks until `look` has a value; fails the test with what was seen last.
+pub(crate) fn until<T>(
+    what: &str,
+    patience: Duration,
+    mut look: impl FnMut() -> Result<T, String>,
+) -> T {
+    let started = Instant::now();
+    loop {
+        match look() {
+            Ok(value) => return value,
+            Err(seen) => assert!(
+                started.elapsed() < patience,
+                "{what}: not there after {patience:?}; seen last: {seen}"
+            ),
+        }
+        std::thread::sleep(PACE);
+    }
+}
+
+/// The pool's identity, which is part of its volumes' names.
+fn pool_id(pool: &Path) -> String {
+    let read = std::fs::read(pool.join("pool.json")).expect("the pool has a record");
+    let record: Value = serde_json::from_slice(&read).expect("it is JSON");
+    text(&record, "/id").to_owned()
+}
+
+/// Whether a pod is ready.
+pub(crate) fn is_ready(pod: &Value) -> bool {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+    let ready = json!({"type": "Ready", "status": "True"});
+    conditions.is_some_and(|all| {
+        all.iter()
+            .any(|c| c["type"] == ready["type"] && c["status"] == ready["status"])
+    })
+}
+
+/// The project's root.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The image under test.
+fn image() -> PathBuf {
+    if let Some(path) = std::env::var_os("HOSTLOOP_IMAGE") {
+        return path.into();
+    }
+    let image = root().join("target/e2e/hostloop.tar");
+    let made = Command::new(root().join("scripts/image"))
+        .args(["--binary", path_text(&driver::binary())])
+        .args(["--output", path_text(&image)])
+        .output()
+        .expect("scripts/image can be run");
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "scripts/image: {said}");
+    image
+}

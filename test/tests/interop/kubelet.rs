@@ -1,0 +1,196 @@
+//! What Kubernetes does beside the sidecars when a pod comes to a node: the attachment's object,
+//! and the calls kubelet makes to the driver.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use hostloop_test::driver::NODE;
+use hostloop_test::front::objects::Place;
+use hostloop_test::machine::text;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::site::{DRIVER, Site, at};
+
+/// A claim's volume in use by a pod that writes.
+pub(crate) struct Mounted {
+    claim: Place,
+    attachment: Place,
+    /// The driver's name of the volume.
+    pub(crate) handle: String,
+    staging: String,
+    target: PathBuf,
+    capability: csi::VolumeCapability,
+}
+
+impl Mounted {
+    /// Where the pod keeps its data.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.target.join("data")
+    }
+
+    /// The size of the filesystem the pod sees.
+    pub(crate) fn bytes(&self) -> u64 {
+        let stat = nix::sys::statvfs::statvfs(&self.target).expect("the volume is mounted");
+        stat.blocks() * stat.fragment_size()
+    }
+
+    /// Attaches, stages and publishes the volume of a bound claim.
+    pub(crate) async fn new(site: &Site, claim: &Place) -> Mounted {
+        let volume = site.bound(claim).await;
+        let csi = &volume["spec"]["csi"];
+        let handle = string(&csi["volumeHandle"]);
+        let name = string(&volume["metadata"]["name"]);
+        let attachment = attach(site, &name, &handle).await;
+        let publish_context = strings(&attachment["status"]["attachmentMetadata"]);
+        let attachment = Place::of_object(&attachment);
+
+        let kubelet = site.scratch.dir("kubelet");
+        let staging = kubelet.join("plugins").join(&name).join("globalmount");
+        let target = kubelet.join("pods").join(&name).join("mount");
+        std::fs::create_dir_all(&staging).expect("a staging path can be made");
+        let parent = target.parent().expect("it has one");
+        std::fs::create_dir_all(parent).expect("a target's parent can be made");
+        let mounted = Mounted {
+            claim: claim.clone(),
+            attachment,
+            handle,
+            staging: text(&staging).to_owned(),
+            target,
+            capability: capability(&volume),
+        };
+        let volume_context = strings(&csi["volumeAttributes"]);
+        let stage = csi::NodeStageVolumeRequest {
+            volume_id: mounted.handle.clone(),
+            publish_context: publish_context.clone(),
+            staging_target_path: mounted.staging.clone(),
+            volume_capability: Some(mounted.capability.clone()),
+            volume_context: volume_context.clone(),
+            ..Default::default()
+        };
+        site.csi.ok(stage).await;
+        let publish = csi::NodePublishVolumeRequest {
+            volume_id: mounted.handle.clone(),
+            publish_context,
+            staging_target_path: mounted.staging.clone(),
+            target_path: text(&mounted.target).to_owned(),
+            volume_capability: Some(mounted.capability.clone()),
+            volume_context,
+            ..Default::default()
+        };
+        site.csi.ok(publish).await;
+        mounted
+    }
+
+    /// Grows the filesystem to its volume's size, and says so in the claim.
+    pub(crate) async fn grow(&self, site: &Site) {
+        let volume = site.bound(&self.claim).await;
+        let capacity = string(&volume["spec"]["capacity"]["storage"]);
+        let claim = site.objects.get(&self.claim).await.expect("the claim");
+        let asked = mebibytes(&claim["spec"]["resources"]["requests"]["storage"]);
+        let expand = csi::NodeExpandVolumeRequest {
+            volume_id: self.handle.clone(),
+            volume_path: text(&self.target).to_owned(),
+            capacity_range: hostloop_test::client::at_least(asked << 20),
+            staging_target_path: self.staging.clone(),
+            volume_capability: Some(self.capability.clone()),
+            ..Default::default()
+        };
+        site.csi.ok(expand).await;
+        let done = json!({"status": {
+            "capacity": {"storage": capacity},
+            "conditions": null,
+            "allocatedResourceStatuses": null,
+        }});
+        site.objects.merge_status(&self.claim, done).await;
+    }
+
+    /// Takes the mounts down; the volume stays attached.
+    pub(crate) async fn unmount(&self, site: &Site) {
+        let unpublish = csi::NodeUnpublishVolumeRequest {
+            volume_id: self.handle.clone(),
+            target_path: text(&self.target).to_owned(),
+        };
+        site.csi.ok(unpublish).await;
+        let unstage = csi::NodeUnstageVolumeRequest {
+            volume_id: self.handle.clone(),
+            staging_target_path: self.staging.clone(),
+        };
+        site.csi.ok(unstage).await;
+    }
+
+    /// Has the volume detached.
+    pub(crate) async fn detach(self, site: &Site) {
+        site.delete(&self.attachment).await;
+    }
+}
+
+/// Makes the attachment's object, as the cluster names it, and waits for the attacher.
+async fn attach(site: &Site, volume: &str, handle: &str) -> Value {
+    let digest = Sha256::digest(format!("{handle}{DRIVER}{NODE}"));
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("csi-{hex}");
+    let attachment = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+        "metadata": {"name": name},
+        "spec": {
+            "attacher": DRIVER, "nodeName": NODE,
+            "source": {"persistentVolumeName": volume},
+        },
+    });
+    site.objects.create(attachment).await;
+    let attached = |a: &Value| a["status"]["attached"] == true;
+    let place = at("VolumeAttachment", &name);
+    let attachment = site.until(&place, "attached", attached).await;
+    let finalizer = format!("external-attacher/{}", DRIVER.replace('.', "-"));
+    let volume = site.objects.get(&at("PersistentVolume", volume)).await;
+    for object in [&attachment, &volume.expect("the volume")] {
+        assert!(finalizers(object).contains(&finalizer), "{object}");
+    }
+    attachment
+}
+
+/// What kubelet makes of a volume's object. The driver says that it can tell one writer from
+/// several, so ReadWriteOnce is several on one node.
+fn capability(volume: &Value) -> csi::VolumeCapability {
+    assert_eq!(volume["spec"]["accessModes"], json!(["ReadWriteOnce"]));
+    let options = volume["spec"]["mountOptions"].as_array();
+    let mount = MountVolume {
+        fs_type: string(&volume["spec"]["csi"]["fsType"]),
+        mount_flags: options.into_iter().flatten().map(string).collect(),
+        ..Default::default()
+    };
+    csi::VolumeCapability {
+        access_mode: Some(AccessMode {
+            mode: Mode::SingleNodeMultiWriter.into(),
+        }),
+        access_type: Some(AccessType::Mount(mount)),
+    }
+}
+
+/// A string, or nothing.
+pub(crate) fn string(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// An object's finalizers.
+pub(crate) fn finalizers(object: &Value) -> Vec<String> {
+    let finalizers = object["metadata"]["finalizers"].as_array();
+    finalizers.into_iter().flatten().map(string).collect()
+}
+
+fn strings(map: &Value) -> BTreeMap<String, String> {
+    let map = map.as_object().into_iter().flatten();
+    map.map(|(key, value)| (key.clone(), string(value)))
+        .collect()
+}
+
+/// Of `320Mi`, 320: the only form these tests ask in.
+fn mebibytes(quantity: &Value) -> u64 {
+    let number = quantity.as_str().and_then(|q| q.strip_suffix("Mi"));
+    let number = number.and_then(|n| n.parse().ok());
+    number.unwrap_or_else(|| panic!("{quantity} is not in Mi"))
+}

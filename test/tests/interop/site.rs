@@ -1,0 +1,295 @@
+//! A control plane, the driver beside it as a process of the machine, and what stands in between.
+
+use std::time::Duration;
+
+use hostloop_test::client::Csi;
+use hostloop_test::cluster::{Cluster, Options, Stock};
+use hostloop_test::driver::{Driver, DriverSpec, NODE};
+use hostloop_test::front::objects::{Objects, Place, merge};
+use hostloop_test::front::wait;
+use hostloop_test::leaks::Leaks;
+use hostloop_test::machine;
+use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
+use hostloop_test::scratch::Scratch;
+use serde_json::{Value, json};
+
+use crate::process::{Process, common};
+
+/// The driver's name, as it ships.
+pub(crate) const DRIVER: &str = "hostloop.csi.dev";
+
+/// Where the claims are.
+pub(crate) const NAMESPACE: &str = "default";
+
+/// The name of all classes but those of attributes.
+pub(crate) const CLASS: &str = "interop";
+
+/// How long each thing may take. Upstream's sidecars wait up to 5 s here and there: they ask the
+/// API server five times a second at most.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Who does one sidecar's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Upstream's.
+    Theirs,
+    /// Ours.
+    Ours,
+    /// Both at one time, neither knowing of the other.
+    Both,
+}
+
+impl Who {
+    fn theirs(self) -> bool {
+        self != Who::Ours
+    }
+
+    fn ours(self) -> bool {
+        self != Who::Theirs
+    }
+}
+
+/// Who does what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cast {
+    /// Makes and deletes volumes.
+    pub(crate) provisioner: Who,
+    /// Publishes them at nodes.
+    pub(crate) attacher: Who,
+    /// Grows and modifies them.
+    pub(crate) resizer: Who,
+    /// Takes snapshots.
+    pub(crate) snapshotter: Who,
+    /// Binds snapshots to their contents.
+    pub(crate) snapshot_controller: Who,
+}
+
+impl Cast {
+    /// Each role: upstream's program, our name of it, and who plays it.
+    fn roles(self) -> [(&'static str, &'static str, Who); 5] {
+        [
+            ("csi-provisioner", "provisioner", self.provisioner),
+            ("csi-attacher", "attacher", self.attacher),
+            ("csi-resizer", "resizer", self.resizer),
+            ("csi-snapshotter", "snapshotter", self.snapshotter),
+            (
+                "snapshot-controller",
+                "snapshot-controller",
+                self.snapshot_controller,
+            ),
+        ]
+    }
+}
+
+/// All of it. What is dropped first stands on what is dropped later.
+pub(crate) struct Site {
+    /// The programs in front of the driver.
+    pub(crate) processes: Vec<Process>,
+    /// The driver, as kubelet sees it.
+    pub(crate) csi: Csi,
+    /// The objects of the cluster.
+    pub(crate) objects: Objects,
+    stock: Stock,
+    leaks: Leaks,
+    driver: Driver,
+    pool: PoolFixture,
+    cluster: Cluster,
+    /// Everything on the disk.
+    pub(crate) scratch: Scratch,
+}
+
+impl Site {
+    /// Brings it up.
+    pub(crate) async fn up(cast: Cast) -> Site {
+        machine::require();
+        let cluster = Cluster::up(&Options::default());
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let crds = root.join("deploy/crds");
+        cluster.kubectl(&["apply", "--server-side", "-k", machine::text(&crds)]);
+        cluster.kubectl(&["wait", "--for=condition=Established", "--all", "crd"]);
+        cluster.apply(&surroundings().to_string());
+
+        let scratch = Scratch::new();
+        let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 8 * GIB);
+        let driver = DriverSpec::new(&scratch, &[&pool]).start();
+        let csi = driver.csi().await;
+        let mut site = Site {
+            processes: Vec::new(),
+            csi,
+            objects: Objects::connect(&cluster.kubeconfig()).await,
+            stock: Stock::take(&cluster, &[pool.root()]),
+            leaks: Leaks::before(&scratch, &[&pool], &driver),
+            driver,
+            pool,
+            cluster,
+            scratch,
+        };
+        site.start(cast);
+        site
+    }
+
+    fn start(&mut self, cast: Cast) {
+        let dir = self.scratch.path();
+        let kubeconfig = self.cluster.kubeconfig();
+        let common = common(&self.driver.endpoint(), &kubeconfig);
+        let with = |more: &[&str]| {
+            [
+                &common[..],
+                &more.iter().map(|m| (*m).to_owned()).collect::<Vec<_>>(),
+            ]
+            .concat()
+        };
+        for (program, _, who) in cast.roles() {
+            if !who.theirs() {
+                continue;
+            }
+            let args = match program {
+                // It is in front of no driver.
+                "snapshot-controller" => common[1..].to_vec(),
+                "csi-provisioner" | "csi-snapshotter" => with(&["--extra-create-metadata"]),
+                _ => common.clone(),
+            };
+            self.processes.push(Process::sidecar(dir, program, &args));
+        }
+        let ours = cast.roles().into_iter().filter(|(_, _, who)| who.ours());
+        let ours: Vec<_> = ours.map(|(_, name, _)| name).collect();
+        if !ours.is_empty() {
+            let picked = format!("--controllers={}", ours.join(","));
+            let process = Process::controllers(dir, &with(&[&picked]));
+            self.processes.push(process);
+        }
+    }
+
+    /// Makes a claim for 320 MiB in the class, changed like this, and returns its place.
+    pub(crate) async fn claim(&self, name: &str, change: Value) -> Place {
+        let mut claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {
+                "storageClassName": CLASS,
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "320Mi"}},
+            },
+        });
+        merge(&mut claim, change);
+        self.objects.create(claim).await;
+        at("PersistentVolumeClaim", name)
+    }
+
+    /// Waits until a claim is bound, and returns its volume.
+    pub(crate) async fn bound(&self, claim: &Place) -> Value {
+        let claim = self
+            .until(claim, "bound", |c| c["status"]["phase"] == "Bound")
+            .await;
+        let name = claim["spec"]["volumeName"].as_str().unwrap_or_default();
+        let volume = at("PersistentVolume", name);
+        self.until(&volume, "bound", |v| v["status"]["phase"] == "Bound")
+            .await
+    }
+
+    /// Waits until an object is as it is to be, and returns it. Otherwise the test fails, with the
+    /// object, its events and the ends of all logs.
+    pub(crate) async fn until(&self, at: &Place, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let ask = || async { self.objects.get(at).await.filter(|object| is(object)) };
+        match wait::until(PATIENCE, ask).await {
+            Some(object) => object,
+            None => self.fail(at, what).await,
+        }
+    }
+
+    /// Waits until an object is gone.
+    pub(crate) async fn until_gone(&self, at: &Place) {
+        let ask = || async { self.objects.get(at).await.is_none().then_some(()) };
+        if wait::until(PATIENCE, ask).await.is_none() {
+            self.fail(at, "gone").await;
+        }
+    }
+
+    /// Waits for an event of this reason about an object.
+    pub(crate) async fn until_event(&self, at: &Place, reason: &str) {
+        let ask = || async {
+            let events = self.objects.events(at).await;
+            events.iter().any(|e| e.1 == reason).then_some(())
+        };
+        if wait::until(PATIENCE, ask).await.is_none() {
+            self.fail(at, &format!("told of by {reason}")).await;
+        }
+    }
+
+    /// Deletes an object and waits until it is gone.
+    pub(crate) async fn delete(&self, at: &Place) {
+        self.objects.delete(at).await;
+        self.until_gone(at).await;
+    }
+
+    async fn fail(&self, at: &Place, what: &str) -> ! {
+        let object = self.objects.get(at).await.unwrap_or_default();
+        let object = serde_json::to_string_pretty(&object).unwrap_or_default();
+        let events = self.objects.events(at).await;
+        let tails: Vec<_> = self.processes.iter().map(Process::tail).collect();
+        let tails = tails.join("\n");
+        panic!("{at} is not {what} after {PATIENCE:?}:\n{object}\nevents {events:#?}\n{tails}");
+    }
+
+    /// Ends it. Everything was deleted: nothing may be left in the cluster, the pool or the kernel.
+    pub(crate) async fn down(self) {
+        self.stock.assert_nothing_left(&self.cluster).await;
+        assert_eq!(self.csi.volume_ids().await, Vec::<String>::new());
+        assert_eq!(self.csi.snapshot_ids().await, Vec::<String>::new());
+        for process in self.processes {
+            process.stop();
+        }
+        self.leaks.assert_none(&[&self.pool], &self.driver);
+        drop(self.csi);
+        self.driver.stop();
+        self.cluster.delete(&surroundings().to_string());
+    }
+}
+
+/// Where an object is.
+pub(crate) fn at(kind: &str, name: &str) -> Place {
+    Place::of(kind, NAMESPACE, name)
+}
+
+/// What an administrator and the node's kubelet bring: the classes, the node, and what kubelet
+/// writes down when the driver registers.
+fn surroundings() -> Value {
+    let key = format!("topology.{DRIVER}/node");
+    let class = |group: &str, kind: &str| {
+        json!({
+            "apiVersion": format!("{group}/v1"), "kind": kind, "metadata": {"name": CLASS},
+            "driver": DRIVER, "deletionPolicy": "Delete",
+        })
+    };
+    let attributes = |name: &str, direct: &str| {
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
+            "metadata": {"name": name},
+            "driverName": DRIVER, "parameters": {"directIO": direct},
+        })
+    };
+    json!({"apiVersion": "v1", "kind": "List", "items": [
+        {
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
+            "spec": {"attachRequired": true, "podInfoOnMount": true},
+        },
+        {
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": NODE, "labels": {key.clone(): NODE}},
+        },
+        {
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": NODE},
+            "spec": {"drivers": [{"name": DRIVER, "nodeID": NODE, "topologyKeys": [key]}]},
+        },
+        {
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
+            "provisioner": DRIVER, "volumeBindingMode": "Immediate", "reclaimPolicy": "Delete",
+            "allowVolumeExpansion": true, "mountOptions": ["noatime"],
+            "parameters": {"csi.storage.k8s.io/fstype": "xfs"},
+        },
+        attributes("direct", "true"),
+        attributes("buffered", "false"),
+        class("snapshot.storage.k8s.io", "VolumeSnapshotClass"),
+        class("groupsnapshot.storage.k8s.io", "VolumeGroupSnapshotClass"),
+    ]})
+}

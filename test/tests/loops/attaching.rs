@@ -1,0 +1,265 @@
+//! Volumes at nodes, by attachments as the controller manager makes them.
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
+use hostloop_test::client::map;
+use hostloop_test::front::objects::Place;
+use hostloop_test::front::{FrontSpec, SECRET};
+use hostloop_test::memory::Step;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tonic::Code;
+
+use crate::Rig;
+
+const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// The name the controller manager gives an attachment.
+fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
+    let hash = Sha256::digest(format!("{handle}{driver}{node}"));
+    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("csi-{hex}")
+}
+
+/// Attaches a volume to a node.
+async fn attach(rig: &Rig, volume: &Value, node: &str) -> Place {
+    let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
+    let name = attachment_name(handle, &rig.driver_name, node);
+    rig.objects
+        .create(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+            "metadata": {"name": name},
+            "spec": {
+                "attacher": rig.driver_name, "nodeName": node,
+                "source": {"persistentVolumeName": volume["metadata"]["name"]},
+            },
+        }))
+        .await;
+    rig.at("VolumeAttachment", &name)
+}
+
+fn attached(attachment: &Value) -> bool {
+    attachment["status"]["attached"] == true
+}
+
+fn spec(name: &str) -> FrontSpec {
+    let quick = [
+        "--timeout=1s",
+        "--retry-interval-start=200ms",
+        "--retry-interval-max=1s",
+    ];
+    FrontSpec::new(name, "provisioner,attacher").args(&quick)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attachment_comes_and_goes() {
+    let rig = Rig::up(spec("attach")).await;
+    rig.secret("publish").await;
+    let class = format!("secret-{}", rig.name);
+    let key = "csi.storage.k8s.io/controller-publish-secret";
+    let parameters = json!({
+        format!("{key}-name"): "publish", format!("{key}-namespace"): rig.namespace,
+    });
+    rig.class(&class, json!({"parameters": parameters})).await;
+    rig.claim("data", json!({"spec": {"storageClassName": class}}))
+        .await;
+    let (_, volume) = rig.bound("data").await;
+    let node = rig.nodes[0].clone();
+    let at = attach(&rig, &volume, &node).await;
+    let attachment = rig.until(&at, "attached", attached).await;
+
+    let finalizer = format!("external-attacher/{}", rig.driver_name.replace('.', "-"));
+    let node_id = format!("id-of-{node}");
+    let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
+    assert_eq!(attachment["metadata"]["finalizers"], json!([finalizer]));
+    assert_eq!(
+        attachment["metadata"]["annotations"][NODE_ID],
+        node_id.as_str()
+    );
+    let context = json!({"device": format!("memory/{handle}@{node_id}")});
+    assert_eq!(attachment["status"]["attachmentMetadata"], context);
+    let volume_at = rig.at("PersistentVolume", text(&volume["metadata"]["name"]));
+    let held = |volume: &Value| {
+        volume["metadata"]["finalizers"]
+            .to_string()
+            .contains(&finalizer)
+    };
+    rig.until(&volume_at, "held by the attacher", held).await;
+
+    let request = rig
+        .driver
+        .requests::<csi::ControllerPublishVolumeRequest>()
+        .remove(0);
+    assert_eq!(
+        (&request.volume_id[..], &request.node_id[..]),
+        (handle, &node_id[..])
+    );
+    assert_eq!(request.secrets, map(&[("password", SECRET)]));
+    assert_eq!(
+        request.volume_context.get("kept").map(String::as_str),
+        Some("in-memory")
+    );
+    assert!(!request.readonly);
+
+    // While it is attached, neither claim nor volume goes.
+    rig.objects.delete(&rig.claim_at("data")).await;
+    rig.until_gone(&rig.claim_at("data")).await;
+    assert!(rig.objects.get(&volume_at).await.is_some());
+    rig.delete(at).await;
+    rig.until_gone(&volume_at).await;
+    let request = rig
+        .driver
+        .requests::<csi::ControllerUnpublishVolumeRequest>()
+        .remove(0);
+    assert_eq!(
+        (&request.volume_id[..], &request.node_id[..]),
+        (handle, &node_id[..])
+    );
+    assert_eq!(request.secrets, map(&[("password", SECRET)]));
+    rig.down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_are_on_the_attachment() {
+    let rig = Rig::up(spec("attach-errors")).await;
+    rig.claim("data", json!({})).await;
+    let (_, volume) = rig.bound("data").await;
+    let gate = Step::Fail(Code::ResourceExhausted);
+    rig.driver.always("ControllerPublishVolume", gate);
+    let at = attach(&rig, &volume, &rig.nodes[0]).await;
+    let failed = |a: &Value| a["status"]["attachError"]["errorCode"] == 8;
+    let attachment = rig.until(&at, "with an error", failed).await;
+    let error = &attachment["status"]["attachError"];
+    assert!(text(&error["message"]).contains("scripted"), "{error}");
+    assert!(!text(&error["time"]).is_empty(), "{error}");
+    assert_eq!(attachment["status"]["attached"], false);
+    rig.driver.unscript("ControllerPublishVolume");
+    let attachment = rig.until(&at, "attached", attached).await;
+    assert!(
+        attachment["status"]["attachError"].is_null(),
+        "{attachment:#}"
+    );
+
+    rig.driver
+        .always("ControllerUnpublishVolume", Step::Fail(Code::Internal));
+    rig.objects.delete(&at).await;
+    let failed = |a: &Value| text(&a["status"]["detachError"]["message"]).contains("scripted");
+    let attachment = rig.until(&at, "with an error", failed).await;
+    assert_eq!(attachment["status"]["attached"], true, "{attachment:#}");
+    rig.driver.unscript("ControllerUnpublishVolume");
+    rig.until_gone(&at).await;
+    rig.down().await;
+}
+
+/// An attachment that is given up before it came to be leaves nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_uncertain_attachment_is_undone() {
+    let rig = Rig::up(spec("attach-uncertain")).await;
+    rig.claim("data", json!({})).await;
+    let (_, volume) = rig.bound("data").await;
+    rig.driver.always(
+        "ControllerPublishVolume",
+        Step::DoneBut(Code::DeadlineExceeded),
+    );
+    let at = attach(&rig, &volume, &rig.nodes[0]).await;
+    rig.until_so("published", || rig.driver.left().publications == 1)
+        .await;
+    rig.until(&at, "with an error", |a| {
+        a["status"]["attachError"]["errorCode"] == 4
+    })
+    .await;
+    rig.delete(at).await;
+    assert_eq!(rig.driver.left().publications, 0);
+    rig.down().await;
+}
+
+/// The node is gone, and its ID is on the attachment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_gone_is_detached_from() {
+    let rig = Rig::up(spec("attach-gone").nodes(2)).await;
+    rig.claim("data", json!({})).await;
+    let (_, volume) = rig.bound("data").await;
+    let node = rig.nodes[1].clone();
+    let at = attach(&rig, &volume, &node).await;
+    rig.until(&at, "attached", attached).await;
+    rig.delete(rig.at("CSINode", &node)).await;
+    rig.delete(at).await;
+    let request = rig
+        .driver
+        .requests::<csi::ControllerUnpublishVolumeRequest>()
+        .remove(0);
+    assert_eq!(request.node_id, format!("id-of-{node}"));
+    rig.down().await;
+}
+
+/// What is published without an attachment's knowledge, or lost, is put right again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_lost_is_published_again() {
+    let rig = Rig::up(spec("attach-reconcile").args(&["--reconcile-sync=1s"])).await;
+    rig.claim("data", json!({})).await;
+    let (_, volume) = rig.bound("data").await;
+    let at = attach(&rig, &volume, &rig.nodes[0]).await;
+    rig.until(&at, "attached", attached).await;
+    let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
+    let node_id = format!("id-of-{}", rig.nodes[0]);
+    rig.driver.set_published(handle, &node_id, None);
+    rig.until_so("published again", || rig.driver.left().publications == 1)
+        .await;
+    assert!(attached(&rig.objects.get(&at).await.unwrap_or_default()));
+    rig.delete(at).await;
+    rig.down().await;
+}
+
+/// A driver that publishes nothing: attached at once, without a trace.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_publishing_everything_is_attached() {
+    let rig = Rig::up(spec("attach-trivial").driver(|o| {
+        o.capabilities
+            .controller
+            .remove(&ControllerRpc::PublishUnpublishVolume);
+    }))
+    .await;
+    rig.claim("data", json!({})).await;
+    let (_, volume) = rig.bound("data").await;
+    let at = attach(&rig, &volume, &rig.nodes[0]).await;
+    let attachment = rig.until(&at, "attached", attached).await;
+    assert!(
+        attachment["metadata"]["finalizers"].is_null(),
+        "{attachment:#}"
+    );
+    assert_eq!(rig.driver.count("ControllerPublishVolume"), 0);
+    rig.delete(at).await;
+    rig.down().await;
+}
+
+/// Attachments of another driver's are not ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_drivers_attachment_is_left_alone() {
+    let rig = Rig::up(spec("attach-other")).await;
+    rig.claim("data", json!({})).await;
+    let (_, volume) = rig.bound("data").await;
+    let name = format!("other-{}", rig.name);
+    rig.objects.create(json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
+        "spec": {
+            "attacher": "other.csi.dev", "nodeName": rig.nodes[0],
+            "source": {"persistentVolumeName": volume["metadata"]["name"]},
+        },
+    }))
+    .await;
+    let ours = attach(&rig, &volume, &rig.nodes[0]).await;
+    rig.until(&ours, "attached", attached).await;
+    let other = rig.at("VolumeAttachment", &name);
+    let seen = rig.objects.get(&other).await.expect("it is there");
+    assert!(
+        seen["metadata"]["finalizers"].is_null() && !attached(&seen),
+        "{seen:#}"
+    );
+    rig.delete(other).await;
+    rig.delete(ours).await;
+    rig.down().await;
+}
