@@ -128,6 +128,22 @@ build_csi_sanity() {
     github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity)
 }
 
+# Upstream's sidecars, in the versions test/interop/go.mod names.
+build_sidecars() {
+  command -v go >/dev/null || die "go is not there: the sidecars are Go programs, install Go 1.26+"
+  (cd "$ROOT/test/interop" && mkdir -p "$1/bin" &&
+    nice go build -trimpath -ldflags "-s -w" -o "$1/bin/" tool)
+}
+
+# Prints the folder of upstream's sidecars. They are one module, so that what they share is
+# compiled once; its sums are their version.
+sidecars() {
+  local version attacher
+  version=$(sha256sum <"$ROOT/test/interop/go.sum" | cut -c1-12)
+  attacher=$(build_tool csi-attacher "$version" build_sidecars) || return
+  dirname "$attacher"
+}
+
 # Prints each loop device and mount that is there now, to compare before and after.
 kernel_state() {
   losetup --list --noheadings --output NAME,BACK-FILE 2>/dev/null | sort

@@ -34,6 +34,8 @@ fn every_flag_can_be_given_by_the_environment() {
                 // What to do, not how.
                 "help" | "version" | "cleanup" => None,
                 "csi-endpoint" => Some("CSI_ENDPOINT".to_owned()),
+                // The name that manifests give it.
+                "node-name" => Some("NODE_NAME".to_owned()),
                 _ => Some(format!(
                     "HOSTLOOP_{}",
                     long.to_uppercase().replace('-', "_")

@@ -1,0 +1,261 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC2034,SC2153 # what is set here, or used, the other parts use, or set
+# Of scripts/demo: where it happens (a cluster of its own, or one that is there), hostloop in it,
+# and how both go again. Sourced, never run.
+
+kube() {
+  if [ "$MODE" = own ]; then
+    KUBECACHEDIR=$CLUSTER_DIR/kubectl "$KUBECTL" --kubeconfig "$CLUSTER_DIR/kubeconfig" "$@"
+  else
+    "$KUBECTL" --context "$CONTEXT" "$@"
+  fi
+}
+
+# In the story's namespace.
+k() { kube --namespace "$NAMESPACE" "$@"; }
+
+cluster() { "$ROOT/scripts/cluster" "$@"; }
+
+# --- before the story: programs and image, with what a person wants to know while waiting ----------
+
+# patiently WHAT COMMAND…: with the time that has passed, each half minute, or as it passes.
+patiently() {
+  local what=$1 began=$SECONDS every=30 told=0 pid
+  shift
+  "$@" >"$WORK/log" 2>&1 &
+  pid=$!
+  CALLING=$pid
+  while kill -0 $pid 2>/dev/null; do
+    sleep 0.5
+    if [ -t 2 ]; then
+      printf '\r    %s %s\e[K' "$(lasting $((SECONDS - began)))" "$(tail -n 1 "$WORK/log" | tr -d '\r' | cut -c1-70)"
+    elif [ $((SECONDS - began)) -ge $((told + every)) ]; then
+      told=$((SECONDS - began))
+      note "$what: $(lasting $told) so far"
+    fi
+  done
+  CALLING=''
+  [ ! -t 2 ] || printf '\r\e[K'
+  if ! wait $pid; then
+    tail -n 30 "$WORK/log"
+    die "$what did not succeed"
+  fi
+  note "$what: done in $(lasting $((SECONDS - began)))"
+}
+
+prepare() {
+  need_packages jq=jq
+  if [ "$MODE" = own ]; then
+    need_filesystem_tools
+    tool_paths
+    if [ ! -x "$KUBE_BIN/kubelet" ] || [ ! -x "$ETCD" ] || [ ! -x "$CONTAINERD_BIN/containerd" ] ||
+      [ ! -x "$PAUSE" ]; then
+      say "Building Kubernetes, etcd and containerd, this once (about eight minutes on two cores)"
+      patiently "the cluster's programs" cluster build
+    fi
+    KUBECTL=$KUBE_BIN/kubectl
+    [ ! -e "$CLUSTER_DIR/settings" ] ||
+      die "a cluster $CLUSTER is there from an earlier time: sudo ./scripts/cluster down --name $CLUSTER"
+  else
+    KUBECTL=$(command -v kubectl) || die "--context needs your kubectl, and there is none"
+    # Under sudo it is the user's contexts that are meant.
+    if [ -z "${KUBECONFIG:-}" ] && [ -n "${SUDO_USER:-}" ]; then
+      KUBECONFIG=$(getent passwd "$SUDO_USER" | cut -d: -f6)/.kube/config
+      export KUBECONFIG
+    fi
+    k get --raw /readyz >/dev/null 2>"$WORK/err" ||
+      die "the cluster of context $CONTEXT does not answer: $(head -n 1 "$WORK/err")"
+    if k get csidriver hostloop.csi.dev >/dev/null 2>&1; then OURS=no; fi
+  fi
+  [ "$OURS" = yes ] || return 0
+  make_image
+}
+
+make_image() {
+  if [ -n "$IMAGE" ]; then
+    [ -f "$IMAGE" ] || die "--image: there is no file $IMAGE"
+    return
+  fi
+  need_toolchain
+  IMAGE=$TARGET/image/hostloop.tar
+  say "Building hostloop and its image (some minutes the first time, then seconds)"
+  patiently "the image" "$ROOT/scripts/image"
+}
+
+# --- the cluster -------------------------------------------------------------------------------
+
+cluster_up() {
+  STARTED=yes
+  call "scripts/cluster up --name $CLUSTER" cluster up --name "$CLUSTER" --dir "$CLUSTER_DIR" \
+    --kubelet-dir "$KUBELET_DIR" --fast
+  if [ -e "$CLUSTER_DIR/node-1/owns-kubelet-dir" ]; then OWNS_KUBELET_DIR=yes; fi
+}
+
+# Under which name the image is to be put where: kind and minikube have commands for it.
+load_image() {
+  case $MODE:$CONTEXT in
+    own:*) call "scripts/cluster load $(basename "$IMAGE")" cluster load --name "$CLUSTER" --dir "$CLUSTER_DIR" "$IMAGE" ;;
+    context:kind-*)
+      command -v kind >/dev/null || no_loader "kind load image-archive $IMAGE --name ${CONTEXT#kind-}"
+      call "kind load image-archive $(basename "$IMAGE")" kind load image-archive "$IMAGE" --name "${CONTEXT#kind-}"
+      ;;
+    *)
+      if is_minikube; then
+        command -v minikube >/dev/null || no_loader "minikube image load $IMAGE --profile $CONTEXT"
+        call "minikube image load $(basename "$IMAGE")" minikube image load "$IMAGE" --profile "$CONTEXT"
+      else
+        fact image "neither kind nor minikube: it must be on every node already, by"
+        fact image "ctr --namespace k8s.io images import $IMAGE"
+      fi
+      ;;
+  esac
+}
+
+no_loader() { fail "that program is not here, and the image must get onto the nodes: $1"; }
+
+is_minikube() { [ -n "$(k get nodes --selector minikube.k8s.io/name --output name 2>/dev/null)" ]; }
+
+# --- hostloop in it ------------------------------------------------------------------------------
+
+manifest() {
+  local overlay=snapshot-controller options=()
+  [ "$KUBELET_DIR" = /var/lib/kubelet ] || options+=(--kubelet-dir "$KUBELET_DIR")
+  [ -z "$POOL_DIR" ] || [ "$MODE" = own ] || options+=(--pool-dir "$POOL_DIR")
+  if [ "$MODE" = own ]; then
+    options+=(--pool-dir "${POOL_DIR:-$CLUSTER_DIR/pool}" --pool-options ",image=8Gi")
+  elif is_minikube; then
+    overlay=minikube
+  elif [[ $CONTEXT == kind-* ]]; then
+    overlay=kind
+  fi
+  "$ROOT/scripts/render" --overlay $overlay --component attach "${options[@]}" \
+    --output "$WORK/hostloop.yaml"
+}
+
+# The snapshot API's definitions, those that are missing; they are remembered, to go again.
+definitions() {
+  local file
+  for file in "$ROOT"/deploy/crds/*.storage.k8s.io_*.yaml; do
+    if ! k get -f "$file" >/dev/null 2>&1; then
+      k create -f "$file" && echo "$file" >>"$WORK/definitions"
+    fi
+  done
+  k wait --for=condition=Established --timeout=60s -f "$ROOT/deploy/crds" 2>/dev/null ||
+    k wait --for=condition=Established --timeout=60s crd/volumesnapshots.snapshot.storage.k8s.io \
+      crd/volumesnapshotcontents.snapshot.storage.k8s.io \
+      crd/volumegroupsnapshots.groupsnapshot.storage.k8s.io \
+      crd/volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io
+}
+
+rolled_out() { kube --namespace hostloop rollout status daemonset/hostloop --timeout="$LONG"; }
+
+# Until $@ succeeds; what it says last is what a failure is told by.
+until_so() {
+  local until=$((SECONDS + ${LONG%s}))
+  until "$@"; do
+    [ $SECONDS -lt $until ] || return 1
+    sleep 0.3
+  done
+}
+
+# --- and gone again ------------------------------------------------------------------------------
+
+# Whatever there is of the story, from wherever it ended: controllers first finish their work.
+remove_story() {
+  k delete namespace "$NAMESPACE" --ignore-not-found --wait=false >/dev/null 2>&1 || true
+  local kind
+  for kind in volumegroupsnapshots volumesnapshots pods pvc; do
+    k delete "$kind" --all --timeout=60s --ignore-not-found >/dev/null 2>&1 || true
+  done
+  k wait --for=delete "namespace/$NAMESPACE" --timeout=60s >/dev/null 2>&1 || true
+  until_gone || echo "some volumes are left: kubectl --context $CONTEXT get pv" >&2
+}
+
+until_gone() {
+  local until=$((SECONDS + 60))
+  until is_empty "$(left_in_api)" 2>/dev/null; do
+    [ $SECONDS -lt $until ] || return 1
+    sleep 0.5
+  done
+}
+
+# Objects of the cluster's own that belong to the story's namespace.
+left_in_api() {
+  k get pv --output json | jq -r --arg ns "$NAMESPACE" \
+    '.items[] | select(.spec.claimRef.namespace == $ns) | .metadata.name'
+  [ "$SNAPSHOTS" = no ] || k get volumesnapshotcontents,volumegroupsnapshotcontents --output json |
+    jq -r --arg ns "$NAMESPACE" '.items[]
+      | select((.spec.volumeSnapshotRef // .spec.volumeGroupSnapshotRef).namespace == $ns) | .metadata.name'
+}
+
+uninstall() {
+  [ -f "$WORK/hostloop.yaml" ] || return 0
+  kube delete -f "$WORK/hostloop.yaml" --ignore-not-found --timeout=120s
+  # A definition takes its objects along: only those go that were created for this, and are unused.
+  [ ! -f "$WORK/definitions" ] || while read -r file; do
+    local name
+    name=$(k get -f "$file" --output jsonpath='{.metadata.name}')
+    [ -n "$(k get "$name" --all-namespaces --output name)" ] || k delete -f "$file" --timeout=60s
+  done <"$WORK/definitions"
+}
+
+# The end, however it came about: nothing of what the demo started is to be left.
+clean_up() {
+  local code=$? cut=true
+  trap - EXIT
+  trap '' INT TERM HUP
+  if [ -n "$CALLING" ]; then kill "$CALLING" 2>/dev/null || true; fi
+  if [ "$FINISHED" = yes ]; then
+    cut=false
+  elif [ "$STEP" -gt 0 ]; then
+    if [ -z "$ERROR" ]; then
+      ERROR=interrupted
+      [ "$code" -gt 128 ] || ERROR="a command of the demo's own failed, with what it says above"
+    fi
+    finish_step
+    why_not
+    if [ "$KEEP" = yes ]; then
+      how_to_play
+    elif [ "$STARTED$INSTALLED" != nono ]; then
+      say "Cleaning up" >&2
+      if [ "$MODE" = own ]; then
+        cluster down --name "$CLUSTER" --dir "$CLUSTER_DIR" >&2 || code=1
+      else
+        remove_story
+        if [ "$OURS" = yes ]; then uninstall >/dev/null || code=1; fi
+      fi
+    fi
+  fi
+  if [ "$STEP" -gt 0 ]; then summary $cut; fi
+  rm -rf "$WORK"
+  exit "$code"
+}
+
+# What helps to see why: the driver's last lines and the last warnings.
+why_not() {
+  [ -n "$ERROR" ] && [ "$ERROR" != interrupted ] && [ "$INSTALLED" = yes ] || return 0
+  {
+    echo "The last warnings in namespace $NAMESPACE:"
+    k get events --field-selector type=Warning --sort-by .lastTimestamp 2>&1 | tail -n 5
+    echo "What hostloop logged last:"
+    kube --namespace hostloop logs --selector app.kubernetes.io/name=hostloop --tail 15 2>&1
+  } >&2 || true
+}
+
+how_to_play() {
+  local kubectl="kubectl --context $CONTEXT" sudo=''
+  [ "$MODE" = context ] || { kubectl="sudo ./scripts/cluster kubectl --name $CLUSTER --" && sudo='sudo '; }
+  line ''
+  line "It is all left as it is. To play with it:"
+  line "  $kubectl --namespace $NAMESPACE get pod,pvc,pv,volumesnapshot"
+  line "  $kubectl --namespace $NAMESPACE exec writer -- df -h /data"
+  line "  $kubectl apply -f deploy/examples/claim.yaml"
+  line "  $kubectl --namespace hostloop logs daemonset/hostloop --follow"
+  line "And to take it away:"
+  if [ "$MODE" = own ]; then
+    line "  sudo ./scripts/cluster down --name $CLUSTER"
+  else
+    line "  $sudo$kubectl delete namespace $NAMESPACE"
+    [ "$OURS" = no ] || line "  kubectl --context $CONTEXT delete namespace hostloop   and what else deploy/README.md tells"
+  fi
+}
