@@ -7,8 +7,11 @@
 pub mod args;
 pub mod attacher;
 pub mod capacity;
+pub mod gone;
 pub mod health;
+mod lead;
 pub mod liveness;
+pub mod placement;
 pub mod provisioner;
 pub mod quantity;
 pub mod registrar;

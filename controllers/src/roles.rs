@@ -23,13 +23,17 @@ pub enum Role {
     Registrar,
     /// Whether the process is alive, for kubelet.
     Liveness,
+    /// Nodes for claims, where every node has loops of its own.
+    Placement,
+    /// What nodes leave behind that are gone.
+    GoneNodes,
     /// Contents for snapshots: the part that is the cluster's, not a driver's.
     SnapshotController,
 }
 
 impl Role {
     /// All there are.
-    pub const ALL: [Role; 9] = [
+    pub const ALL: [Role; 11] = [
         Role::Provisioner,
         Role::Attacher,
         Role::Resizer,
@@ -38,6 +42,8 @@ impl Role {
         Role::Health,
         Role::Registrar,
         Role::Liveness,
+        Role::Placement,
+        Role::GoneNodes,
         Role::SnapshotController,
     ];
 
@@ -52,6 +58,8 @@ impl Role {
             Role::Health => "health",
             Role::Registrar => "registrar",
             Role::Liveness => "liveness",
+            Role::Placement => "placement",
+            Role::GoneNodes => "gone-nodes",
             Role::SnapshotController => "snapshot-controller",
         }
     }
@@ -138,7 +146,8 @@ mod tests {
 
     #[test]
     fn lists() {
-        let usual = "provisioner attacher resizer snapshotter capacity health registrar liveness";
+        let usual = "provisioner attacher resizer snapshotter capacity health registrar liveness \
+                     placement gone-nodes";
         for (list, picked) in [
             ("*", usual.to_owned()),
             ("", usual.to_owned()),

@@ -9,7 +9,7 @@ use crate::provisioner;
 use crate::roles::{self, Role};
 use crate::runtime::driver::{ControllerCapability as Can, NodeCapability};
 use crate::runtime::{Context, Driver, Leadership};
-use crate::{attacher, health, resizer, snapshot_controller, snapshotter};
+use crate::{attacher, health, lead, resizer, snapshot_controller, snapshotter};
 
 /// Whether any that works with the API server was picked.
 pub(super) fn any(picked: &roles::Roles) -> bool {
@@ -28,7 +28,8 @@ fn needs(role: Role) -> &'static [Can] {
         Role::Capacity => &[Can::GetCapacity],
         Role::Health => &[Can::ListVolumeHealth, Can::GetVolumeHealth],
         // The attacher serves drivers that can't attach, too, and the others no driver at all.
-        Role::Attacher | Role::Registrar | Role::Liveness | Role::SnapshotController => &[],
+        Role::Attacher | Role::Registrar | Role::Liveness => &[],
+        Role::Placement | Role::GoneNodes | Role::SnapshotController => &[],
     }
 }
 
@@ -89,7 +90,24 @@ impl Beginning<'_> {
             health::run(context, options, conditions).await;
             Ok::<_, Infallible>(())
         });
+        self.begin_lead();
         self.begin_snapshot_controller();
+    }
+
+    /// Begins what one process does for all, where every node has one.
+    fn begin_lead(&mut self) {
+        let picked = self.args.controllers.clone();
+        let any = [Role::Placement, Role::GoneNodes];
+        if self.context.scope.node().is_none() || !any.into_iter().any(|role| picked.has(role)) {
+            return;
+        }
+        let (context, leader) = (self.context.clone(), self.context.leader.clone());
+        self.roles.begin(
+            "the lead",
+            while_leading(context, leader, move |context| {
+                lead::run(context, picked.clone())
+            }),
+        );
     }
 
     /// Begins the part of snapshots that is the cluster's. It goes by a lease of its own, which

@@ -1,0 +1,39 @@
+//! What one process does for all, where every node has loops of its own: work that has to see
+//! everything. It is done by whoever holds the lease, with caches of the whole cluster that exist
+//! only as long, and asks before each write whether it still leads.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use crate::roles::{Role, Roles};
+use crate::runtime::{Caches, Context};
+use crate::{gone, placement};
+
+/// Does it until `context.stop`, which is set when the lead is lost. The caches of `context` are
+/// replaced by ones of the whole cluster.
+pub(crate) async fn run(context: Context, picked: Roles) -> Result<(), Infallible> {
+    let caches = Caches::new(context.kube.client().clone(), context.stop.clone());
+    let context = Context {
+        caches: Arc::new(caches),
+        ..context
+    };
+    let mut parts = JoinSet::new();
+    if picked.has(Role::Placement) {
+        parts.spawn(placement::run(context.clone()));
+    }
+    if picked.has(Role::GoneNodes) {
+        parts.spawn(gone::run(context.clone()));
+    }
+    while let Some(ended) = parts.join_next().await {
+        // A panic is the process's: it must not go on with less than it seems.
+        if let Err(error) = ended
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+    context.stop.cancelled().await;
+    Ok(())
+}
