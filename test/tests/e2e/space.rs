@@ -241,10 +241,11 @@ impl<'w> Space<'w> {
         let world = self.world;
         for claim in world.list("PersistentVolumeClaim", &self.name) {
             let bound = text(&claim, "/spec/volumeName");
-            if let Some(volume) = world
-                .find("PersistentVolume", "", bound)
-                .filter(|_| !bound.is_empty())
-            {
+            let volume = match bound {
+                "" => None,
+                bound => world.find("PersistentVolume", "", bound),
+            };
+            if let Some(volume) = volume {
                 self.remember(text(&volume, "/spec/csi/volumeHandle"));
             }
         }
