@@ -131,15 +131,19 @@ build_csi_sanity() {
 # Upstream's sidecars, in the versions test/interop/go.mod names.
 build_sidecars() {
   command -v go >/dev/null || die "go is not there: the sidecars are Go programs, install Go 1.26+"
-  (cd "$ROOT/test/interop" && mkdir -p "$1/bin" &&
-    nice go build -trimpath -ldflags "-s -w" -o "$1/bin/" tool)
+  mkdir -p "$1/bin"
+  local module
+  for module in "$ROOT/test/interop" "$ROOT/test/interop/provisioner"; do
+    (cd "$module" && nice go build -trimpath -ldflags "-s -w" -o "$1/bin/" tool) || return
+  done
 }
 
 # Prints the folder of upstream's sidecars. They are one module, so that what they share is
-# compiled once; its sums are their version.
+# compiled once, but for the provisioner, which does not compile with the others' client library.
+# The modules' sums are their version.
 sidecars() {
   local version attacher
-  version=$(sha256sum <"$ROOT/test/interop/go.sum" | cut -c1-12)
+  version=$(cat "$ROOT"/test/interop/{,provisioner/}go.sum | sha256sum | cut -c1-12)
   attacher=$(build_tool csi-attacher "$version" build_sidecars) || return
   dirname "$attacher"
 }
