@@ -8,14 +8,14 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::ResourceExt;
 
+use crate::runtime::scope::label_value;
+
 /// The label that names the driver.
 pub(super) const DRIVER: &str = "csi.storage.k8s.io/drivername";
 /// The label that names who keeps an object.
 pub(super) const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
 /// Who that is, to others that know upstream.
 const MANAGER: &str = "external-provisioner";
-/// The longest value of a label.
-const MAX_LABEL: usize = 63;
 
 /// What an object is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,7 +115,7 @@ impl Writer {
     pub(super) fn new(driver: &str, node: Option<&str>) -> Self {
         let managed_by = match node {
             None => MANAGER.to_owned(),
-            Some(node) => fitting(&format!("{MANAGER}-{node}")),
+            Some(node) => label_value(&format!("{MANAGER}-{node}")),
         };
         Writer {
             driver: driver.to_owned(),
@@ -153,21 +153,6 @@ impl Writer {
             maximum_volume_size: room.largest.map(quantity),
         }
     }
-}
-
-/// A label's value that is too long keeps its beginning, and gets a hash of the whole.
-fn fitting(value: &str) -> String {
-    if value.len() <= MAX_LABEL {
-        return value.to_owned();
-    }
-    let hash = value.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    let mut end = MAX_LABEL - 9;
-    while !value.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}-{hash:08x}", &value[..end])
 }
 
 /// The owner that controls an object.
@@ -263,13 +248,12 @@ mod tests {
     }
 
     #[test]
-    fn labels_fit() {
-        assert_eq!(
-            Writer::new("d", Some("n1")).managed_by,
-            "external-provisioner-n1"
-        );
-        let long = Writer::new("d", Some(&"n".repeat(100))).managed_by;
-        assert_eq!(long.len(), MAX_LABEL);
-        assert_ne!(long, Writer::new("d", Some(&"n".repeat(101))).managed_by);
+    fn managers_have_the_name_of_their_node() {
+        for (node, managed_by) in [
+            (None, "external-provisioner"),
+            (Some("n1"), "external-provisioner-n1"),
+        ] {
+            assert_eq!(Writer::new("d", node).managed_by, managed_by);
+        }
     }
 }

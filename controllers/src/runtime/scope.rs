@@ -12,6 +12,32 @@ pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// The label by which snapshot contents are told to belong to a node.
 pub const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 
+/// The label by which claims and volumes are told to belong to a node. It is a filter and decides
+/// nothing: a claim is where its selected node is, a volume where its affinity says.
+pub const NODE_LABEL: &str = "hostloop.csi.dev/node";
+/// The longest value of a label.
+const MAX_LABEL: usize = 63;
+
+/// What the label says of a node: its name, which may be too long for a label.
+pub fn node_label(name: &str) -> String {
+    label_value(name)
+}
+
+/// A label's value; one that is too long keeps its beginning, and gets a hash of the whole.
+pub fn label_value(value: &str) -> String {
+    if value.len() <= MAX_LABEL {
+        return value.to_owned();
+    }
+    let hash = value.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let mut end = MAX_LABEL - 9;
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}-{hash:08x}", &value[..end])
+}
+
 /// What these loops serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
