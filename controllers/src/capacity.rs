@@ -23,7 +23,7 @@ use crate::runtime::kube::{ApiError, Limit};
 use crate::runtime::queue::{Outcome, Queue};
 use crate::runtime::{Context, Kube, Watch, duration};
 
-mod plan;
+pub(crate) mod plan;
 mod segments;
 
 use plan::{Action, DRIVER, Item, MANAGED_BY, Room, Writer, plan};
@@ -154,8 +154,7 @@ impl Metrics {
 
 /// Runs until it is told to stop.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
-    let namespace = environment("NAMESPACE").or_else(|| environment("POD_NAMESPACE"));
-    let namespace = namespace.ok_or(Error::NoNamespace)?;
+    let namespace = namespace().ok_or(Error::NoNamespace)?;
     let pod = match options.capacity_ownerref_level {
         ..0 => None,
         _ => Some(environment("POD_NAME").ok_or(Error::NoPod)?),
@@ -196,6 +195,11 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         })
         .await;
     Ok(())
+}
+
+/// The namespace of the objects: the pod's.
+pub(crate) fn namespace() -> Option<String> {
+    environment("NAMESPACE").or_else(|| environment("POD_NAMESPACE"))
 }
 
 fn environment(name: &str) -> Option<String> {

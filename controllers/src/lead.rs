@@ -13,7 +13,11 @@ use crate::{gone, placement};
 
 /// Does it until `context.stop`, which is set when the lead is lost. The caches of `context` are
 /// replaced by ones of the whole cluster.
-pub(crate) async fn run(context: Context, picked: Roles) -> Result<(), Infallible> {
+pub(crate) async fn run(
+    context: Context,
+    picked: Roles,
+    options: placement::Options,
+) -> Result<(), Infallible> {
     let caches = Caches::new(context.kube.client().clone(), context.stop.clone());
     let context = Context {
         caches: Arc::new(caches),
@@ -21,7 +25,7 @@ pub(crate) async fn run(context: Context, picked: Roles) -> Result<(), Infallibl
     };
     let mut parts = JoinSet::new();
     if picked.has(Role::Placement) {
-        parts.spawn(placement::run(context.clone()));
+        parts.spawn(placement::run(context.clone(), options));
     }
     if picked.has(Role::GoneNodes) {
         parts.spawn(gone::run(context.clone()));

@@ -1,8 +1,258 @@
-//! Places claims, where every node has loops of its own: which node makes a claim's volume.
+//! Places claims, where every node has loops of its own: which node makes a claim's volume, and
+//! which objects are a node's.
+//!
+//! It is the leader's, who sees the whole cluster:
+//!
+//! - **Assignment.** A claim with immediate binding gets the node with the most room, by what nodes
+//!   tell of it ([`room`]) less what was assigned since ([`ledger`]). A claim with a source gets the
+//!   node of the source, with late binding too and before the scheduler chooses: capacity objects
+//!   can't say where a snapshot is. Nobody races, and so nobody is refused by the server.
+//! - **Labels.** Claims and volumes get the label `hostloop.csi.dev/node`, contents of snapshots
+//!   `managed-by`, so that nodes can watch what is theirs. They are filters; what decides is the
+//!   selected node and the affinity. They are looked at again for ever, those of older and of
+//!   static objects, too.
+//!
+//! | A claim of this driver, without a volume | then |
+//! |---|---|
+//! | immediate binding, not yet handed to the driver | nothing |
+//! | no source, late binding or nodes race | nothing; the label, once a node is selected |
+//! | no source, immediate binding | the node with the most room; none: an event, and once more when one has more |
+//! | a source on one node | that node, even if another was selected |
+//! | a source in reach of several | immediate binding: one of these; late binding: the scheduler's |
+//! | a source not known yet | it is waited for |
+//! | a source on a node that is gone, not ready or not allowed | an event, and once more when that changes |
+//! | no node selected any more | the node had no room: another, and that one only later again |
 
-use crate::runtime::Context;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::capacity;
+use crate::capacity::plan::DRIVER;
+use crate::provisioner::{claim, protection};
+use crate::runtime::driver::ControllerCapability;
+use crate::runtime::{Context, Index, Kube, Watch};
+use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
+
+mod assign;
+mod choose;
+mod decide;
+mod find;
+mod group;
+mod home;
+mod labels;
+mod lack;
+mod ledger;
+mod listen;
+mod metrics;
+mod room;
+
+pub use metrics::Metrics;
+
+use decide::Terms;
+use ledger::Ledger;
+
+/// How often everything is looked at again.
+const RESYNC: Duration = Duration::from_secs(15 * 60);
+/// Claims worked on at once unless told otherwise, and objects that only get labels.
+const WORKERS: usize = 32;
+const LABELLERS: usize = 8;
+
+/// What it is told by the command line.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Nodes race for claims with immediate binding: only those with a source are assigned.
+    pub race: bool,
+    /// Nodes tell of their room.
+    pub capacity: bool,
+    /// The counts.
+    pub metrics: Metrics,
+}
+
+/// The work of one term.
+struct Placement {
+    context: Context,
+    options: Options,
+    /// The API server, with writes done in its own name.
+    kube: Kube,
+    /// Capacity objects of this driver; none where nodes tell nothing.
+    capacities: Option<Watch<CSIStorageCapacity>>,
+    /// The same, by their keepers and classes.
+    rooms: Option<Index<CSIStorageCapacity>>,
+    /// Likewise, by their classes.
+    of_class: Option<Index<CSIStorageCapacity>>,
+    /// Likewise, by the pools they name.
+    pools: Option<Index<CSIStorageCapacity>>,
+    /// Nodes by how capacity objects name them.
+    keepers: Index<Node>,
+    /// Claims by UID.
+    claims: Index<PersistentVolumeClaim>,
+    /// Claims without a volume by class.
+    by_class: Index<PersistentVolumeClaim>,
+    /// Claims by the source they wait for.
+    awaited: Index<PersistentVolumeClaim>,
+    /// Volumes by the UIDs of their claims.
+    volumes: Index<PersistentVolume>,
+    /// This driver's volumes by handle.
+    handles: Index<PersistentVolume>,
+    /// Contents by the handle of the volume they are made of.
+    contents: Index<VolumeSnapshotContent>,
+    /// Group contents, likewise.
+    groups: Index<VolumeGroupSnapshotContent>,
+    ledger: Mutex<Ledger>,
+    /// What claims were told last, by UID: once is enough.
+    said: Mutex<HashMap<String, assign::Said>>,
+    /// Claims that are waiting for a node.
+    parked: Mutex<BTreeSet<String>>,
+    /// Classes nobody has told the room of, and since when.
+    untold: Mutex<HashMap<String, Instant>>,
+    /// There may be more room, or a node, for those that are waiting.
+    hope: Notify,
+    /// Everything is to be looked at.
+    survey: Notify,
+}
 
 /// Runs until `context.stop`.
-pub(crate) async fn run(context: Context) {
-    context.stop.cancelled().await;
+pub(crate) async fn run(context: Context, options: Options) {
+    let stop = context.stop.clone();
+    let placement = Arc::new(Placement::begin(context, options));
+    let synced = placement.synced();
+    if stop.run_until_cancelled(synced).await.is_none() {
+        return;
+    }
+    let queues = placement.queues();
+    placement.listen(&queues);
+    placement.work(queues).await;
 }
+
+impl Placement {
+    /// With a watch of the capacity objects, if there are any to be expected.
+    fn begin(context: Context, options: Options) -> Self {
+        let namespace = capacity::namespace().filter(|_| options.capacity);
+        let namespace = namespace.filter(|_| context.driver.can(ControllerCapability::GetCapacity));
+        let capacities = namespace.map(|namespace| {
+            let watch = Watch::new();
+            let api = Api::namespaced(context.kube.client().clone(), &namespace);
+            let labels = format!("{DRIVER}={}", context.driver.name);
+            let config = watcher::Config::default().labels(&labels);
+            tokio::spawn(watch.clone().run(api, config, context.stop.clone()));
+            watch
+        });
+        Placement::new(context, options, capacities)
+    }
+
+    fn new(
+        context: Context,
+        options: Options,
+        capacities: Option<Watch<CSIStorageCapacity>>,
+    ) -> Self {
+        let (caches, driver) = (context.caches.clone(), context.driver.name.clone());
+        let claims = caches.claims();
+        let volumes = caches.volumes();
+        let of_driver = driver.clone();
+        Placement {
+            kube: context.kube.managed_by("hostloop-placement"),
+            rooms: capacities.as_ref().map(|watch| {
+                watch.index(|object| {
+                    let keeper = room::keeper_of(object);
+                    let key = keeper.map(|keeper| room::key(keeper, &object.storage_class_name));
+                    key.into_iter().collect()
+                })
+            }),
+            of_class: capacities
+                .as_ref()
+                .map(|watch| watch.index(|object| vec![object.storage_class_name.clone()])),
+            pools: capacities.as_ref().map(|watch| watch.index(room::pools)),
+            capacities,
+            keepers: caches
+                .nodes()
+                .index(move |node| vec![room::keeper(&driver, &node.name_any())]),
+            claims: claims.index(|claim| claim.uid().into_iter().collect()),
+            by_class: claims.index(|claim| {
+                let pending = claim::volume_name(claim).is_none();
+                let class = claim::class_name(claim).filter(|_| pending);
+                class.map(str::to_owned).into_iter().collect()
+            }),
+            awaited: claims.index(protection::awaited),
+            volumes: volumes.index(|volume| find::claim_of(volume).into_iter().collect()),
+            handles: volumes
+                .index(move |volume| find::handle(volume, &of_driver).into_iter().collect()),
+            contents: caches.contents().index(|content| {
+                content
+                    .spec
+                    .source
+                    .volume_handle
+                    .clone()
+                    .into_iter()
+                    .collect()
+            }),
+            groups: caches.group_contents().index(|content| {
+                content
+                    .spec
+                    .source
+                    .volume_handles
+                    .clone()
+                    .unwrap_or_default()
+            }),
+            ledger: Mutex::default(),
+            said: Mutex::default(),
+            parked: Mutex::default(),
+            untold: Mutex::default(),
+            hope: Notify::new(),
+            survey: Notify::new(),
+            options,
+            context,
+        }
+    }
+
+    /// Waits until all has been seen that is decided by.
+    async fn synced(&self) {
+        let caches = &self.context.caches;
+        caches.claims().synced().await;
+        caches.volumes().synced().await;
+        caches.classes().synced().await;
+        caches.nodes().synced().await;
+        caches.csi_nodes().synced().await;
+        if self.has_snapshots() {
+            caches.snapshots().synced().await;
+        }
+        caches.contents().synced().await;
+        caches.group_contents().synced().await;
+        if let Some(capacities) = &self.capacities {
+            capacities.synced().await;
+        }
+    }
+
+    fn has_snapshots(&self) -> bool {
+        let driver = &self.context.driver;
+        driver.can(ControllerCapability::CreateDeleteSnapshot)
+    }
+
+    fn terms(&self) -> Terms<'_> {
+        let driver = &self.context.driver;
+        Terms {
+            driver: &driver.name,
+            race: self.options.race,
+            restores: self.has_snapshots(),
+            clones: driver.can(ControllerCapability::CloneVolume),
+        }
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        lock(&self.ledger)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -22,27 +22,30 @@ use crate::runtime::queue::{Outcome, Queue};
 use crate::runtime::{Change, Context, Index, Kube, Scope, duration};
 
 mod access;
-mod claim;
+pub(crate) mod claim;
 mod deletion;
 mod finalizers;
 mod kept;
 mod lookup;
 mod metrics;
-mod names;
+pub(crate) mod names;
 mod plan;
 mod problem;
-mod protection;
+pub(crate) mod protection;
 mod provision;
+mod race;
 mod save;
 mod secrets;
-mod source;
-mod topology;
+pub(crate) mod source;
+pub(crate) mod topology;
 mod volume;
 
 pub use metrics::Metrics;
+pub use race::Options as RaceOptions;
 
 use kept::Kept;
 use plan::Settings;
+use race::Races;
 
 /// How long a CSI call may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -150,19 +153,9 @@ pub struct Options {
     )]
     pub prevent_volume_mode_conversion: bool,
 
-    /// One per node: make volumes for claims with immediate binding, too
-    #[arg(
-        long,
-        env = "HOSTLOOP_NODE_DEPLOYMENT_IMMEDIATE_BINDING",
-        value_name = "BOOL",
-        action = ArgAction::Set,
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "true",
-        default_missing_value = "true",
-        hide_possible_values = true
-    )]
-    pub node_deployment_immediate_binding: bool,
+    /// The race for claims with immediate binding.
+    #[command(flatten)]
+    pub race: race::Options,
 }
 
 /// Why the provisioner can't run.
@@ -189,6 +182,7 @@ struct Provisioner {
     retry: Duration,
     identity: String,
     kept: Kept,
+    races: Races,
     /// Claims by UID.
     claims: Index<PersistentVolumeClaim>,
     /// Claims by class.
@@ -260,6 +254,7 @@ impl Provisioner {
             identity: volume::identity(&driver.name, context.scope.node(), millis, random),
             kube: context.kube.managed_by("hostloop-provisioner"),
             kept: Kept::default(),
+            races: Races::default(),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(|claim| {
                 let pending = claim::volume_name(claim).is_none();

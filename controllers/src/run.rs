@@ -21,6 +21,7 @@ use crate::args::Args;
 use crate::capacity;
 use crate::health;
 use crate::liveness::{self, Checks};
+use crate::placement;
 use crate::provisioner;
 use crate::registrar;
 use crate::roles::Role;
@@ -103,6 +104,7 @@ struct Counts {
     health: health::Conditions,
     snapshot_controller: snapshot_controller::Metrics,
     provisioner: provisioner::Metrics,
+    placement: placement::Metrics,
 }
 
 impl Counts {
@@ -111,6 +113,7 @@ impl Counts {
         self.health.register(registry);
         self.snapshot_controller.register(registry);
         self.provisioner.register(registry);
+        self.placement.register(registry);
     }
 }
 

@@ -24,7 +24,6 @@ mod act_group;
 mod group;
 mod metrics;
 mod names;
-mod placement;
 mod secrets;
 mod seen;
 mod snapshot;

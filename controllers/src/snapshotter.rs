@@ -47,6 +47,8 @@ mod single;
 mod status;
 mod work;
 
+pub(crate) use status::of_failure as status_of_failure;
+
 use group::Groups;
 use single::Singles;
 use work::Shared;

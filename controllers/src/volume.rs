@@ -12,6 +12,8 @@ use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use crate::runtime::csi::Failure;
 use crate::runtime::{ApiError, Kube};
 
+pub(crate) mod nodes;
+
 /// Access modes that have no equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessModesError {

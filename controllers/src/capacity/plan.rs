@@ -11,9 +11,9 @@ use kube::ResourceExt;
 use crate::runtime::scope::label_value;
 
 /// The label that names the driver.
-pub(super) const DRIVER: &str = "csi.storage.k8s.io/drivername";
+pub(crate) const DRIVER: &str = "csi.storage.k8s.io/drivername";
 /// The label that names who keeps an object.
-pub(super) const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
+pub(crate) const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
 /// Who that is, to others that know upstream.
 const MANAGER: &str = "external-provisioner";
 
@@ -106,13 +106,13 @@ pub(super) fn quantity(bytes: i64) -> Quantity {
 
 /// Whose objects these are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Writer {
-    pub(super) driver: String,
-    pub(super) managed_by: String,
+pub(crate) struct Writer {
+    pub(crate) driver: String,
+    pub(crate) managed_by: String,
 }
 
 impl Writer {
-    pub(super) fn new(driver: &str, node: Option<&str>) -> Self {
+    pub(crate) fn new(driver: &str, node: Option<&str>) -> Self {
         let managed_by = match node {
             None => MANAGER.to_owned(),
             Some(node) => label_value(&format!("{MANAGER}-{node}")),

@@ -10,6 +10,7 @@ use crate::runtime::Scope;
 use crate::runtime::scope::SELECTED_NODE;
 
 use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA};
+use super::source::Asked;
 use crate::quantity;
 
 /// The volume mode where none is told.
@@ -101,17 +102,15 @@ pub(crate) struct Standing<'a> {
     pub(crate) scope: &'a Scope,
     /// Whether this process does the cluster's work.
     pub(crate) leads: bool,
-    /// Whether a node makes volumes for claims no node was selected for.
-    pub(crate) takes_immediate: bool,
 }
 
 /// Whether a claim is this process's, if it is to get a volume. Where one process serves each
-/// node, a claim no node was selected for is the leader's.
+/// node, a claim no node was selected for is nobody's: the leader selects one, or the scheduler.
 pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: Standing<'_>) -> bool {
     match (standing.scope, selected_node(claim)) {
         (Scope::Cluster, _) => standing.leads,
         (Scope::Node { name, .. }, Some(node)) => node == name,
-        (Scope::Node { .. }, None) => standing.leads && standing.takes_immediate,
+        (Scope::Node { .. }, None) => false,
     }
 }
 
@@ -122,13 +121,37 @@ pub(crate) fn is_due(
     standing: Standing<'_>,
 ) -> bool {
     let driver = standing.driver;
-    let migrated = annotation(claim, MIGRATED_TO) == Some(driver);
-    if !is_for(claim, driver) || (class.provisioner != driver && !migrated) {
+    if !is_for(claim, driver) || !is_of(class, claim, driver) {
         return false;
     }
-    let delayed = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
-    let placed = !delayed || selected_node(claim).is_some();
+    let placed = !is_delayed(class) || selected_node(claim).is_some();
     placed && is_here(claim, standing)
+}
+
+/// Whether a class has its claims served by this driver: its own, or one whose claims it took over.
+pub(crate) fn is_of(class: &StorageClass, claim: &PersistentVolumeClaim, driver: &str) -> bool {
+    class.provisioner == driver || annotation(claim, MIGRATED_TO) == Some(driver)
+}
+
+/// Whether volumes of a class wait until a pod needs them.
+pub(crate) fn is_delayed(class: &StorageClass) -> bool {
+    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
+}
+
+/// Whether a claim could get its volume on another node than the selected one, if there is no room
+/// here. One with a source could not, where volumes are a node's: it is where its source is.
+pub(crate) fn is_movable(
+    claim: &PersistentVolumeClaim,
+    scope: &Scope,
+    has_topology: bool,
+    asked: &Asked,
+) -> bool {
+    let sourced = matches!(asked, Asked::Snapshot(_) | Asked::Claim(_));
+    let elsewhere = match scope {
+        Scope::Cluster => has_topology,
+        Scope::Node { .. } => !sourced,
+    };
+    elsewhere && selected_node(claim).is_some()
 }
 
 /// Whether a volume that was made for a claim is still wanted, by how the claim is now. `Err`

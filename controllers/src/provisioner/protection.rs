@@ -15,7 +15,7 @@ use super::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use super::source::{self, Asked};
 
 /// A key of what claims wait for, of those in this namespace.
-fn key(namespace: &str, asked: &Asked) -> Option<String> {
+pub(crate) fn key(namespace: &str, asked: &Asked) -> Option<String> {
     match asked {
         Asked::Snapshot(name) => Some(format!("snapshot/{namespace}/{name}")),
         Asked::Claim(name) => Some(format!("claim/{namespace}/{name}")),
@@ -24,7 +24,7 @@ fn key(namespace: &str, asked: &Asked) -> Option<String> {
 }
 
 /// The key of what a claim waits for, if it does.
-pub(super) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
+pub(crate) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
     let namespace = claim.namespace().unwrap_or_default();
     let asked = source::waits_for(claim);
     asked

@@ -55,11 +55,13 @@ fn source_of(asked: &Asked) -> &str {
 }
 
 /// What is to be done for a claim.
-enum Todo {
+pub(super) enum Todo {
     /// Nothing, or nothing here.
     Nothing,
     /// Nothing before this time has passed.
     Wait(Duration),
+    /// Another look after this time.
+    Later(Duration),
     /// Its volume.
     Make(Box<Plan>),
 }
@@ -80,11 +82,13 @@ impl Provisioner {
         }
         let Some(claim) = self.claims.get(uid).pop() else {
             self.kept.forget(uid);
+            self.races.forget(uid);
             return Outcome::Done;
         };
         match self.todo(&claim).await {
             Ok(Todo::Nothing) => Outcome::Done,
             Ok(Todo::Wait(left)) => Outcome::FailedFor(left),
+            Ok(Todo::Later(left)) => Outcome::Again(left),
             Ok(Todo::Make(plan)) => self.make(Arc::new(*plan), false).await,
             Err(problem) => {
                 let asked = super::source::asked(&claim).unwrap_or(Asked::Nothing);
@@ -98,16 +102,16 @@ impl Provisioner {
         let driver = &*self.context.driver;
         if !claim::is_for(claim, &driver.name) {
             self.kept.forget(uid);
+            self.races.forget(uid);
             return Ok(Todo::Nothing);
         }
         let standing = Standing {
             driver: &driver.name,
             scope: &self.context.scope,
             leads: self.context.leader.leads(),
-            takes_immediate: self.options.node_deployment_immediate_binding,
         };
         if !claim::is_here(claim, standing) {
-            return Ok(Todo::Nothing);
+            return self.race(claim).await;
         }
         let class = self.class_of(claim).await?;
         if self.has_volume(claim) || !claim::is_due(claim, &class, standing) {
@@ -145,7 +149,10 @@ impl Provisioner {
         self.context.caches.volumes().get(&name).is_some()
     }
 
-    async fn class_of(&self, claim: &PersistentVolumeClaim) -> Result<Arc<StorageClass>, Problem> {
+    pub(super) async fn class_of(
+        &self,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<Arc<StorageClass>, Problem> {
         let name = claim::class_name(claim).unwrap_or_default();
         if let Some(class) = self.context.caches.classes().get(name) {
             return Ok(class);
@@ -228,8 +235,9 @@ impl Provisioner {
         failure: &Failure,
         secrets: &BTreeMap<String, String>,
     ) -> Problem {
-        let movable =
-            self.context.driver.has_topology() && claim::selected_node(&plan.draft.claim).is_some();
+        let (draft, scope) = (&plan.draft, &self.context.scope);
+        let has_topology = self.context.driver.has_topology();
+        let movable = claim::is_movable(&draft.claim, scope, has_topology, &draft.asked);
         let state = match class(Call::CreateVolume { movable }, failure.code()) {
             Class::Retry | Class::InBackground => State::Background,
             Class::Final | Class::InUse => State::Finished,

@@ -209,6 +209,11 @@ fn flatten(allowed: &[TopologySelectorTerm]) -> Vec<Segment> {
     all
 }
 
+/// Whether `allowedTopologies` allow a place, which is told by its labels.
+pub(crate) fn allows(allowed: &[TopologySelectorTerm], place: &BTreeMap<String, String>) -> bool {
+    allowed.is_empty() || flatten(allowed).iter().any(|term| is_within(place, term))
+}
+
 /// The same order every time, since the place of a volume is told by its number in it.
 fn sort(terms: &mut Vec<Segment>) {
     terms.sort_by(|one, other| {

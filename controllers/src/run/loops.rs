@@ -9,7 +9,7 @@ use crate::provisioner;
 use crate::roles::{self, Role};
 use crate::runtime::driver::{ControllerCapability as Can, NodeCapability};
 use crate::runtime::{Context, Driver, Leadership};
-use crate::{attacher, health, lead, resizer, snapshot_controller, snapshotter};
+use crate::{attacher, health, lead, placement, resizer, snapshot_controller, snapshotter};
 
 /// Whether any that works with the API server was picked.
 pub(super) fn any(picked: &roles::Roles) -> bool {
@@ -102,10 +102,16 @@ impl Beginning<'_> {
             return;
         }
         let (context, leader) = (self.context.clone(), self.context.leader.clone());
+        let placing = placement::Options {
+            race: self.args.provisioner.race.node_deployment_immediate_binding,
+            capacity: self.args.capacity.enable_capacity.unwrap_or(true)
+                && picked.has(Role::Capacity),
+            metrics: self.counts.placement.clone(),
+        };
         self.roles.begin(
             "the lead",
             while_leading(context, leader, move |context| {
-                lead::run(context, picked.clone())
+                lead::run(context, picked.clone(), placing.clone())
             }),
         );
     }

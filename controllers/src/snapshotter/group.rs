@@ -106,15 +106,14 @@ impl Groups {
                 .is_none_or(|class| class.driver == *driver)
     }
 
-    /// A group is where the first of its volumes is: if others are elsewhere, the driver there
-    /// says that it can't be.
+    /// A group is where all of its volumes are. If they are on several nodes it is nobody's: the
+    /// leader, who sees them all, says that it can't be.
     async fn owner(
         &self,
         content: &VolumeGroupSnapshotContent,
         step: &Step,
     ) -> Result<Owner, WorkError> {
-        let volume = volumes(content).first().map(String::as_str);
-        let owner = self.shared.owner(content, volume);
+        let owner = self.owner_of_all(content);
         if owner != Owner::Unknown {
             return Ok(owner);
         }
@@ -125,13 +124,31 @@ impl Groups {
             Step::Check { handle } | Step::Delete { handle } => {
                 self.ask(content, handle).await?.is_some()
             }
-            Step::Create => match volume {
-                Some(volume) => self.shared.has_volume(volume).await,
-                None => false,
-            },
+            Step::Create => self.has_all(volumes(content)).await,
             Step::Rest | Step::Settle | Step::Release => false,
         };
         Ok(if known { Owner::Here } else { Owner::Unknown })
+    }
+
+    /// Whose a group is by its label, and else by the PersistentVolumes of all it is made from.
+    fn owner_of_all(&self, content: &VolumeGroupSnapshotContent) -> Owner {
+        let of = |volume| self.shared.owner(content, volume);
+        let volumes = volumes(content);
+        if volumes.is_empty() {
+            return of(None);
+        }
+        let owners: Vec<Owner> = volumes.iter().map(|volume| of(Some(volume))).collect();
+        owner::of_all(&owners)
+    }
+
+    /// Whether the driver is sure to have all of these volumes.
+    async fn has_all(&self, volumes: &[String]) -> bool {
+        for volume in volumes {
+            if !self.shared.has_volume(volume).await {
+                return false;
+            }
+        }
+        !volumes.is_empty()
     }
 
     async fn create(

@@ -52,6 +52,17 @@ pub(super) fn owner<'a>(
     }
 }
 
+/// Whose something is that is made from several: it is where all of them are.
+pub(super) fn of_all(owners: &[Owner]) -> Owner {
+    if owners.contains(&Owner::Elsewhere) {
+        return Owner::Elsewhere;
+    }
+    match owners.iter().all(|owner| *owner == Owner::Here) {
+        true => Owner::Here,
+        false => Owner::Unknown,
+    }
+}
+
 /// The label that says from now on whose a content is, if it lacks one: its volume may be gone
 /// when it is deleted.
 pub(super) fn label<'a>(scope: &'a Scope, labels: &BTreeMap<String, String>) -> Option<&'a str> {
@@ -105,6 +116,19 @@ mod tests {
         ] {
             assert_eq!(owner(&here, &labels, &sources), expected, "{labels:?}");
             assert_eq!(owner(&Scope::Cluster, &labels, &sources), Owner::Here);
+        }
+    }
+
+    #[test]
+    fn whose_a_whole_is() {
+        use Owner::*;
+        for (owners, whole) in [
+            (&[Here, Here][..], Here),
+            (&[Here, Elsewhere], Elsewhere),
+            (&[Here, Unknown], Unknown),
+            (&[Unknown, Elsewhere], Elsewhere),
+        ] {
+            assert_eq!(of_all(owners), whole, "{owners:?}");
         }
     }
 

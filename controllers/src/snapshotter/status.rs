@@ -75,7 +75,7 @@ pub(super) fn of_group(
 }
 
 /// That it is not ready, and why; `None` if just that is said already.
-pub(super) fn of_failure(
+pub(crate) fn of_failure(
     old: Option<&SnapshotError>,
     message: &str,
     now: Timestamp,

@@ -213,6 +213,15 @@ fn path_of(object: &Value) -> String {
         "VolumeAttachment" => ("/apis/storage.k8s.io/v1", "volumeattachments"),
         "VolumeAttributesClass" => ("/apis/storage.k8s.io/v1", "volumeattributesclasses"),
         "CSINode" => ("/apis/storage.k8s.io/v1", "csinodes"),
+        "Node" => ("/api/v1", "nodes"),
+        "StorageClass" => ("/apis/storage.k8s.io/v1", "storageclasses"),
+        "CSIStorageCapacity" => ("/apis/storage.k8s.io/v1", "csistoragecapacities"),
+        "VolumeSnapshot" => ("/apis/snapshot.storage.k8s.io/v1", "volumesnapshots"),
+        "VolumeSnapshotContent" => ("/apis/snapshot.storage.k8s.io/v1", "volumesnapshotcontents"),
+        "VolumeGroupSnapshotContent" => (
+            "/apis/groupsnapshot.storage.k8s.io/v1",
+            "volumegroupsnapshotcontents",
+        ),
         kind => panic!("objects of kind {kind}"),
     };
     match metadata["namespace"].as_str() {

@@ -101,15 +101,7 @@ fn due_claims() {
             false,
         ),
         ("no node for nodes", &[(asked, "d")], LATE, &n1, true, false),
-        ("now, we lead", &[(asked, "d")], NOW, &n1, true, true),
-        (
-            "now, another leads",
-            &[(asked, "d")],
-            NOW,
-            &n1,
-            false,
-            false,
-        ),
+        ("now, no node", &[(asked, "d")], NOW, &n1, true, false),
     ];
     for (what, annotations, mode, scope, leads, due) in cases {
         let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
@@ -118,16 +110,40 @@ fn due_claims() {
             driver: "d",
             scope,
             leads: *leads,
-            takes_immediate: true,
         };
         assert_eq!(is_due(&claim, &class(mode), standing), *due, "{what}");
-        let refusing = Standing {
-            takes_immediate: false,
-            ..standing
-        };
-        let selected = selected_node(&claim).is_some();
-        let due = *due && (selected || **scope == Scope::Cluster);
-        assert_eq!(is_due(&claim, &class(mode), refusing), due, "{what}");
+    }
+}
+
+#[test]
+fn claims_that_could_go_elsewhere() {
+    let (all, n1) = (Scope::Cluster, node("n1"));
+    let (plain, snapshot) = (Asked::Nothing, Asked::Snapshot("s".to_owned()));
+    for (what, selected, scope, topology, asked, movable) in [
+        ("no node", None, &all, true, &plain, false),
+        ("by the scheduler", Some("n1"), &all, true, &plain, true),
+        ("without topology", Some("n1"), &all, false, &plain, false),
+        ("with a source", Some("n1"), &all, true, &snapshot, true),
+        ("of a node", Some("n1"), &n1, false, &plain, true),
+        (
+            "of a node, with a source",
+            Some("n1"),
+            &n1,
+            true,
+            &snapshot,
+            false,
+        ),
+    ] {
+        let annotations: BTreeMap<_, _> = selected
+            .map(|node| (SELECTED_NODE, node))
+            .into_iter()
+            .collect();
+        let claim = claim(json!({"metadata": {"name": "c", "annotations": annotations}}));
+        assert_eq!(
+            is_movable(&claim, scope, topology, asked),
+            movable,
+            "{what}"
+        );
     }
 }
 
@@ -149,7 +165,6 @@ fn a_class_of_another_driver_is_not_ours() {
         driver: "d",
         scope: &Scope::Cluster,
         leads: true,
-        takes_immediate: true,
     };
     assert!(!is_due(&claim, &class, standing));
 }

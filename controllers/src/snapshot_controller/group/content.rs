@@ -10,13 +10,13 @@ use kube::core::{Selector, SelectorExt};
 use super::{Facts, Failure, Step};
 use crate::runtime::scope::MANAGED_BY;
 use crate::snapshot_controller::names;
-use crate::snapshot_controller::placement::node_of;
 use crate::snapshot_controller::secrets::{self, About};
 use crate::snapshot_controller::snapshot::{csi_of, volume_of};
 use crate::snapshots::{
     GroupContentSource, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent,
     VolumeGroupSnapshotContentSpec,
 };
+use crate::volume::nodes::node_of;
 
 /// The reason of whatever keeps a content from being made.
 const UNMADE: &str = "GroupSnapshotContentCreationFailed";

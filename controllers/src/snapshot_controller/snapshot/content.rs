@@ -11,12 +11,12 @@ use kube::ResourceExt;
 use super::{Facts, Failure, Step};
 use crate::runtime::scope::MANAGED_BY;
 use crate::snapshot_controller::names;
-use crate::snapshot_controller::placement::node_of;
 use crate::snapshot_controller::secrets::{self, About};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeSnapshotClass, VolumeSnapshotContent,
     VolumeSnapshotContentSpec,
 };
+use crate::volume::nodes::node_of;
 
 /// The reason of whatever keeps a content from being made.
 const UNMADE: &str = "SnapshotContentCreationFailed";

@@ -1,4 +1,4 @@
-//! Which node's loops a snapshot is for: the one its volume is on.
+//! The nodes a volume can be used on: those its affinity admits.
 
 use std::sync::Arc;
 
@@ -8,11 +8,17 @@ use k8s_openapi::api::core::v1::{
 use kube::ResourceExt;
 
 /// The node a volume is on, if its affinity says so: the first that fits.
-pub(super) fn node_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<String> {
+pub(crate) fn node_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<String> {
+    nodes_of(volume, nodes)?.into_iter().next()
+}
+
+/// The nodes a volume's affinity admits; `None` if it has none, and the volume is anywhere.
+pub(crate) fn nodes_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<Vec<String>> {
     let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
     let terms = &affinity.required.as_ref()?.node_selector_terms;
     let fits = |node: &&Arc<Node>| terms.iter().any(|term| admits(term, node));
-    nodes.iter().find(fits).map(|node| node.name_any())
+    let fitting = nodes.iter().filter(fits);
+    Some(fitting.map(|node| node.name_any()).collect())
 }
 
 /// A term without requirements admits nothing.
@@ -86,5 +92,11 @@ mod tests {
         }
         let anywhere = serde_json::from_value(json!({"metadata": {}, "spec": {}})).unwrap();
         assert_eq!(node_of(&anywhere, &nodes), None);
+        assert_eq!(nodes_of(&anywhere, &nodes), None);
+        let both = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
+            label("zone", "In", json!(["west", "east"]))]}}}});
+        let both = serde_json::from_value(both).unwrap();
+        let names = ["a", "b"].map(str::to_owned);
+        assert_eq!(nodes_of(&both, &nodes), Some(names.into()));
     }
 }

@@ -1,0 +1,329 @@
+//! Doing what was decided for claims.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::choose::{Ask, choose};
+use super::decide::{Facts, Todo, decide, is_labelled};
+use super::find::Told;
+use super::home::Home;
+use super::lack::Lack;
+use super::metrics::Outcome as Count;
+use super::{Placement, lock, room};
+use crate::provisioner::claim;
+use crate::provisioner::source::Asked;
+use crate::runtime::queue::Outcome;
+use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
+use crate::runtime::{ApiError, EventKind};
+
+const PROVISIONING: &str = "Provisioning";
+const FAILED: &str = "ProvisioningFailed";
+const WAITING: &str = "WaitingForSource";
+const MOVED: &str = "NodeReselected";
+/// Room changes all the time; the same said with other numbers is said again only after this time.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What a claim's user was told last.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    count: Count,
+    message: String,
+    at: Instant,
+}
+
+impl Placement {
+    /// Works on a claim, by its UID.
+    pub(super) async fn claim(&self, uid: &str) -> Outcome {
+        let Some(claim) = self.claims.get(uid).pop() else {
+            self.forget(uid);
+            return Outcome::Done;
+        };
+        let class = self.class(&claim);
+        let volume = self.volume(&claim);
+        let volume_node = volume
+            .as_deref()
+            .and_then(|volume| self.volume_node(volume));
+        let facts = Facts {
+            claim: &claim,
+            class: class.as_deref(),
+            volume: volume.as_deref(),
+            volume_node: volume_node.as_deref(),
+        };
+        let todo = decide(facts, self.terms());
+        if todo == Todo::NotOurs {
+            self.forget(uid);
+            return Outcome::Done;
+        }
+        self.account(uid, facts);
+        match (todo, &class) {
+            (Todo::Follow(asked), Some(class)) => self.follow(&claim, class, &asked).await,
+            (Todo::Choose, Some(class)) => self.choose(&claim, class, None).await,
+            (Todo::Label(node), _) => self.label_claim(&claim, &node).await,
+            (Todo::Foreign(kind), _) => {
+                let message = format!(
+                    "the claim's source is of the kind {kind}, which volumes are not made from \
+                     here: assuming an external populator will"
+                );
+                self.context.events.normal(&*claim, PROVISIONING, message);
+                Outcome::Done
+            }
+            _ => {
+                self.unpark(uid);
+                Outcome::Done
+            }
+        }
+    }
+
+    /// Brings the books in line with a claim.
+    fn account(&self, uid: &str, facts: Facts<'_>) {
+        let now = Instant::now();
+        let claim = facts.claim;
+        let class = claim::class_name(claim).unwrap_or_default();
+        let known = self.ledger().node(uid).map(str::to_owned);
+        let version = known.and_then(|node| self.room(&node, class));
+        let version = version.map_or(0, |room| room.version);
+        let mut ledger = self.ledger();
+        match (facts.volume, claim::selected_node(claim)) {
+            (Some(volume), _) => ledger.made(uid, room::version(volume), now),
+            // It is bound to a volume that has not been seen yet.
+            (None, _) if claim::volume_name(claim).is_some() => {}
+            (None, Some(node)) => {
+                ledger.assign(uid, node, claim::requested(claim).unwrap_or_default());
+            }
+            (None, None) => ledger.refused(uid, version, now),
+        }
+    }
+
+    /// Has a claim go where its source is.
+    async fn follow(
+        &self,
+        claim: &Arc<PersistentVolumeClaim>,
+        class: &Arc<StorageClass>,
+        asked: &Asked,
+    ) -> Outcome {
+        let selected = claim::selected_node(claim);
+        let delayed = claim::is_delayed(class);
+        match (self.source(claim, asked), selected) {
+            (Home::Unknown(why), _) => {
+                let message = format!("waiting for the source of the claim: {why}");
+                self.wait(claim, Count::Waiting, EventKind::Normal, message)
+            }
+            (Home::Gone(why), _) => {
+                let message = format!(
+                    "the source of the claim can't be reached: {why}; bring its node back, or \
+                     name another source"
+                );
+                self.blocked(claim, message)
+            }
+            (Home::Node(node), _) => self.settle_at(claim, class, &node).await,
+            (Home::Anywhere | Home::Several(_), Some(node)) => self.label_claim(claim, node).await,
+            (Home::Anywhere | Home::Several(_), None) if delayed => Outcome::Done,
+            (Home::Anywhere, None) => self.choose(claim, class, None).await,
+            (Home::Several(nodes), None) => self.choose(claim, class, Some(&nodes)).await,
+        }
+    }
+
+    /// Has a claim go to the one node that has its source, if that will do.
+    async fn settle_at(
+        &self,
+        claim: &Arc<PersistentVolumeClaim>,
+        class: &Arc<StorageClass>,
+        node: &str,
+    ) -> Outcome {
+        let uid = claim.uid().unwrap_or_default();
+        let selected = claim::selected_node(claim);
+        if selected == Some(node) {
+            return self.label_claim(claim, node).await;
+        }
+        if let Some(lack) = self.lack(node, class) {
+            let advice = match lack {
+                Lack::NotAllowed => "extend them in another class, or name another source",
+                Lack::Cordoned => "uncordon it, or name another source",
+                _ => "bring it back, or name another source",
+            };
+            let message = format!(
+                "the source of the claim is on node {node} alone, and that node {lack}: {advice}"
+            );
+            return self.blocked(claim, message);
+        }
+        let version = self.room(node, &class.name_any());
+        let version = version.map_or(0, |room| room.version);
+        let passed_over = self
+            .ledger()
+            .passes_over(&uid, node, version, Instant::now());
+        if let Some(left) = passed_over {
+            let message = format!(
+                "the source of the claim is on node {node} alone, and that node {}: make room \
+                 there, or name another source",
+                Lack::Refused
+            );
+            self.blocked(claim, message);
+            return Outcome::FailedFor(left);
+        }
+        let bytes = claim::requested(claim).unwrap_or_default();
+        self.ledger().assign(&uid, node, bytes);
+        self.assign(claim, node).await
+    }
+
+    /// Has a claim go to the node with the most room, of those that have its source.
+    async fn choose(
+        &self,
+        claim: &Arc<PersistentVolumeClaim>,
+        class: &Arc<StorageClass>,
+        among: Option<&BTreeSet<String>>,
+    ) -> Outcome {
+        let uid = claim.uid().unwrap_or_default();
+        let now = Instant::now();
+        let told = match self.told(&class.name_any(), now) {
+            Told::Yes => true,
+            Told::No => false,
+            Told::Soon(left) => {
+                self.park(&uid);
+                return Outcome::Again(left);
+            }
+        };
+        // What is wrong with the size, the node that is to make the volume says.
+        let bytes = claim::requested(claim).unwrap_or_default();
+        let candidates = self.candidates(class);
+        let ask = Ask {
+            uid: &uid,
+            bytes,
+            among,
+            told,
+        };
+        let chosen = {
+            // Chosen and put down in one go: the next one counts with it.
+            let mut ledger = self.ledger();
+            let chosen = choose(ask, &candidates, &ledger, now);
+            if let Ok(node) = &chosen {
+                ledger.assign(&uid, node, bytes);
+                ledger.set_last(node);
+            }
+            chosen
+        };
+        match chosen {
+            Ok(node) => self.assign(claim, &node).await,
+            Err(nowhere) => {
+                let name = class.name_any();
+                let message = format!(
+                    "failed to provision volume with StorageClass {name:?}: {nowhere}; it is \
+                     tried again when one has more room"
+                );
+                self.wait(claim, Count::Nowhere, EventKind::Warning, message)
+            }
+        }
+    }
+
+    /// Selects a node for a claim, which is on its account already: one write, with the label.
+    async fn assign(&self, claim: &Arc<PersistentVolumeClaim>, node: &str) -> Outcome {
+        let uid = claim.uid().unwrap_or_default();
+        if !self.context.leader.leads() {
+            self.ledger().release(&uid);
+            return Outcome::Done;
+        }
+        let (name, namespace) = (claim.name_any(), claim.namespace());
+        let before = claim::selected_node(claim);
+        let patch = json!({"metadata": {
+            "uid": uid,
+            "resourceVersion": claim.resource_version(),
+            "annotations": {SELECTED_NODE: node},
+            "labels": {NODE_LABEL: node_label(node)},
+        }});
+        match self.kube.merge(&**claim, patch).await {
+            Ok(written) => {
+                self.context.caches.claims().wrote(written);
+                self.unpark(&uid);
+                let count = before.map_or(Count::Assigned, |_| Count::Moved);
+                self.options.metrics.assigned(count);
+                tracing::info!(claim = %name, namespace, node, before, "assigned");
+                if let Some(before) = before {
+                    let message = format!(
+                        "node {node} has the source of the claim and is selected instead of {before}"
+                    );
+                    self.context.events.normal(&**claim, MOVED, message);
+                }
+                Outcome::Done
+            }
+            Err(error) => {
+                self.ledger().release(&uid);
+                let count = match &error {
+                    ApiError::NotFound { .. } => return Outcome::Done,
+                    ApiError::Conflict { .. } => Count::Conflict,
+                    _ => Count::Failed,
+                };
+                self.options.metrics.assigned(count);
+                tracing::info!(claim = %name, namespace, node, %error, "not assigned");
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// Gives a claim the label of its node. Nothing depends on it but who sees the claim, and a
+    /// change of its node brings it back: so it is written whatever else has changed.
+    async fn label_claim(&self, claim: &PersistentVolumeClaim, node: &str) -> Outcome {
+        self.unpark(claim.metadata.uid.as_deref().unwrap_or_default());
+        if is_labelled(claim.labels(), node) {
+            return Outcome::Done;
+        }
+        let watch = self.context.caches.claims();
+        self.label(&watch, claim, NODE_LABEL, &node_label(node), false)
+            .await
+    }
+
+    /// Tells a claim's user what is to be done about its source.
+    fn blocked(&self, claim: &Arc<PersistentVolumeClaim>, message: String) -> Outcome {
+        self.wait(claim, Count::Blocked, EventKind::Warning, message)
+    }
+
+    /// Has a claim wait, and its user told why if that is new.
+    fn wait(
+        &self,
+        claim: &PersistentVolumeClaim,
+        count: Count,
+        kind: EventKind,
+        message: String,
+    ) -> Outcome {
+        let uid = claim.uid().unwrap_or_default();
+        self.park(&uid);
+        self.options.metrics.assigned(count);
+        let now = Instant::now();
+        let mut said = lock(&self.said);
+        let is_new = said.get(&uid).is_none_or(|last| {
+            let quiet = now.saturating_duration_since(last.at) >= QUIET;
+            last.count != count || quiet && last.message != message
+        });
+        if is_new {
+            let (name, namespace) = (claim.name_any(), claim.namespace());
+            tracing::info!(claim = %name, namespace, "{message}");
+            let (events, text) = (&self.context.events, message.clone());
+            match kind {
+                EventKind::Normal => events.normal(claim, WAITING, text),
+                EventKind::Warning => events.warning(claim, FAILED, text),
+            }
+            let at = now;
+            said.insert(uid, Said { count, message, at });
+        }
+        Outcome::Failed
+    }
+
+    pub(super) fn park(&self, uid: &str) {
+        lock(&self.parked).insert(uid.to_owned());
+    }
+
+    fn unpark(&self, uid: &str) {
+        lock(&self.parked).remove(uid);
+        lock(&self.said).remove(uid);
+    }
+
+    fn forget(&self, uid: &str) {
+        self.ledger().forget(uid);
+        self.unpark(uid);
+    }
+}

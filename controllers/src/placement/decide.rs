@@ -1,0 +1,117 @@
+//! What the leader is to do for a claim.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+
+use crate::provisioner::claim;
+use crate::provisioner::source::{self, Asked};
+use crate::runtime::scope::{NODE_LABEL, node_label};
+
+/// What is known of a claim.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts<'a> {
+    pub(super) claim: &'a PersistentVolumeClaim,
+    /// Its class, if it is there.
+    pub(super) class: Option<&'a StorageClass>,
+    /// Its volume, if that is there: bound to it, or about to be.
+    pub(super) volume: Option<&'a PersistentVolume>,
+    /// The one node its volume is on.
+    pub(super) volume_node: Option<&'a str>,
+}
+
+/// What all claims are held to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'a> {
+    pub(super) driver: &'a str,
+    /// Nodes race for claims with immediate binding.
+    pub(super) race: bool,
+    /// The driver makes volumes of snapshots.
+    pub(super) restores: bool,
+    /// The driver makes volumes of volumes.
+    pub(super) clones: bool,
+}
+
+/// What to do for a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Todo {
+    /// It is not this driver's.
+    NotOurs,
+    /// Nothing, or not yet.
+    Nothing,
+    /// It is to have the label of this node.
+    Label(String),
+    /// It goes where its source is.
+    Follow(Asked),
+    /// A node is to be chosen for it.
+    Choose,
+    /// Somebody else fills it from a source of this kind.
+    Foreign(String),
+}
+
+/// What to do for a claim, by what is known of it.
+pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
+    let claim = facts.claim;
+    let selected = claim::selected_node(claim);
+    let ours = |volume: &PersistentVolume| {
+        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        csi.is_some_and(|csi| csi.driver == terms.driver)
+    };
+    if claim::volume_name(claim).is_some() {
+        let node = facts.volume_node.or(selected);
+        return match facts.volume.is_some_and(ours) {
+            true => node.map_or(Todo::Nothing, |node| label(claim, node)),
+            false => Todo::NotOurs,
+        };
+    }
+    let Some(class) = facts.class else {
+        return Todo::NotOurs;
+    };
+    if !claim::is_of(class, claim, terms.driver) {
+        return Todo::NotOurs;
+    }
+    let labelled = || selected.map_or(Todo::Nothing, |node| label(claim, node));
+    if facts.volume.is_some() || claim.metadata.deletion_timestamp.is_some() {
+        return labelled();
+    }
+    let delayed = claim::is_delayed(class);
+    // Until then the API server's controller may give it to a volume that is there.
+    if !delayed && !claim::is_for(claim, terms.driver) {
+        return Todo::Nothing;
+    }
+    match asked(claim, terms) {
+        Asked::Nothing if delayed || selected.is_some() || terms.race => labelled(),
+        Asked::Nothing => Todo::Choose,
+        Asked::Other(_) if delayed || selected.is_some() => labelled(),
+        Asked::Other(kind) => Todo::Foreign(kind),
+        source => Todo::Follow(source),
+    }
+}
+
+/// What a claim's volume is made from. Whatever nobody can make one from is for the node that is
+/// to make it to tell.
+fn asked(claim: &PersistentVolumeClaim, terms: Terms<'_>) -> Asked {
+    match source::asked(claim) {
+        Ok(Asked::Snapshot(_)) if !terms.restores => Asked::Nothing,
+        Ok(Asked::Claim(_)) if !terms.clones => Asked::Nothing,
+        Ok(asked) => asked,
+        Err(_) => Asked::Nothing,
+    }
+}
+
+/// Whether labels say that an object is a node's.
+pub(super) fn is_labelled(labels: &BTreeMap<String, String>, node: &str) -> bool {
+    labels.get(NODE_LABEL) == Some(&node_label(node))
+}
+
+fn label(claim: &PersistentVolumeClaim, node: &str) -> Todo {
+    match is_labelled(claim.labels(), node) {
+        true => Todo::Nothing,
+        false => Todo::Label(node.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

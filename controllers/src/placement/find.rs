@@ -1,0 +1,187 @@
+//! Finding what is decided by in what has been seen.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+use tokio::time::Instant;
+
+use super::choose::Candidate;
+use super::home::{self, Home};
+use super::lack::{self, Lack};
+use super::room::{self, Room};
+use super::{Placement, lock};
+use crate::provisioner::source::Asked;
+use crate::provisioner::{claim, topology};
+use crate::snapshots::VolumeSnapshotContent;
+
+/// How long nodes have to tell what room they have for a class.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether nodes tell what room they have for a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Some do.
+    Yes,
+    /// They may, before long.
+    Soon(Duration),
+    /// They don't.
+    No,
+}
+
+/// The UID of a volume's claim.
+pub(super) fn claim_of(volume: &PersistentVolume) -> Option<String> {
+    volume.spec.as_ref()?.claim_ref.as_ref()?.uid.clone()
+}
+
+/// A volume's handle, if it is this driver's.
+pub(super) fn handle(volume: &PersistentVolume, driver: &str) -> Option<String> {
+    let csi = volume.spec.as_ref()?.csi.as_ref()?;
+    (csi.driver == driver).then(|| csi.volume_handle.clone())
+}
+
+impl Placement {
+    /// A claim's volume: the one it is bound to, or the one that was made for it.
+    pub(super) fn volume(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
+        match claim::volume_name(claim) {
+            Some(name) => self.context.caches.volumes().get(name),
+            None => self.volumes.get(&claim.uid()?).pop(),
+        }
+    }
+
+    /// A claim's class.
+    pub(super) fn class(&self, claim: &PersistentVolumeClaim) -> Option<Arc<StorageClass>> {
+        self.context.caches.classes().get(claim::class_name(claim)?)
+    }
+
+    /// The one node a volume is on.
+    pub(super) fn volume_node(&self, volume: &PersistentVolume) -> Option<String> {
+        let nodes = self.context.caches.nodes().all();
+        home::of_volume(volume, &nodes).node().map(str::to_owned)
+    }
+
+    /// Where a claim's source is.
+    pub(super) fn source(&self, claim: &PersistentVolumeClaim, asked: &Asked) -> Home {
+        let namespace = claim.namespace().unwrap_or_default();
+        let caches = &self.context.caches;
+        match asked {
+            Asked::Nothing | Asked::Other(_) => Home::Anywhere,
+            Asked::Claim(name) => {
+                let source = caches.claims().get_in(&namespace, name);
+                let bound = source.as_deref().and_then(claim::volume_name);
+                let volume = bound.and_then(|bound| caches.volumes().get(bound));
+                let (source, volume) = (source.as_deref(), volume.as_deref());
+                let nodes = caches.nodes().all();
+                home::of_claim(name, source, volume, &self.context.driver.name, &nodes)
+            }
+            Asked::Snapshot(name) => {
+                let snapshot = caches.snapshots().get_in(&namespace, name);
+                let bound = match home::content_of(name, snapshot.as_deref()) {
+                    Ok(bound) => bound,
+                    Err(home) => return home,
+                };
+                match caches.contents().get(&bound) {
+                    None => Home::Unknown(format!(
+                        "VolumeSnapshotContent {bound} of VolumeSnapshot {name} does not exist"
+                    )),
+                    // Who is to make the volume says that it can't.
+                    Some(content) if content.spec.driver != self.context.driver.name => {
+                        Home::Anywhere
+                    }
+                    Some(content) => self.content_home(&content),
+                }
+            }
+        }
+    }
+
+    /// Where a content's snapshot is.
+    pub(super) fn content_home(&self, content: &VolumeSnapshotContent) -> Home {
+        let of = content.spec.source.volume_handle.as_deref();
+        let volume = of.and_then(|handle| self.handles.get(handle).pop());
+        let by_handle = home::handles(content).find_map(|handle| self.pool_node(handle));
+        let nodes = self.context.caches.nodes().all();
+        home::of_content(content, volume.as_deref(), by_handle, &nodes)
+    }
+
+    /// Where the volume of a handle is.
+    pub(super) fn handle_home(&self, handle: &str) -> Home {
+        let nodes = self.context.caches.nodes().all();
+        let volume = self.handles.get(handle).pop();
+        let home = volume.map(|volume| home::of_volume(&volume, &nodes));
+        match home {
+            Some(home @ (Home::Node(_) | Home::Several(_))) => home,
+            _ => match self.pool_node(handle) {
+                Some(node) => Home::Node(node),
+                None => Home::Unknown(format!("the node of {handle} is not known")),
+            },
+        }
+    }
+
+    /// The node that has the pool a handle names, if it is one.
+    pub(super) fn pool_node(&self, handle: &str) -> Option<String> {
+        let pools = self.pools.as_ref()?;
+        let objects = room::parts(handle).flat_map(|part| pools.get(part));
+        let nodes = objects
+            .filter_map(|object| self.keepers.get(room::keeper_of(&object)?).pop())
+            .map(|node| node.name_any());
+        let mut nodes: BTreeSet<String> = nodes.collect();
+        match nodes.len() {
+            1 => nodes.pop_first(),
+            _ => None,
+        }
+    }
+
+    /// What room a node has told of for a class.
+    pub(super) fn room(&self, node: &str, class: &str) -> Option<Room> {
+        let keeper = room::keeper(&self.context.driver.name, node);
+        let objects = self.rooms.as_ref()?.get(&room::key(&keeper, class));
+        room::newest(&objects)
+    }
+
+    /// Whether nodes tell what room they have for a class. A new one they tell of in a moment.
+    pub(super) fn told(&self, class: &str, now: Instant) -> Told {
+        let Some(of_class) = &self.of_class else {
+            return Told::No;
+        };
+        let mut untold = lock(&self.untold);
+        if !of_class.get(class).is_empty() {
+            untold.remove(class);
+            return Told::Yes;
+        }
+        let since = *untold.entry(class.to_owned()).or_insert(now);
+        let left = PATIENCE.saturating_sub(now.saturating_duration_since(since));
+        match left.is_zero() {
+            true => Told::No,
+            false => Told::Soon(left),
+        }
+    }
+
+    /// What keeps claims of a class off a node.
+    pub(super) fn lack(&self, node: &str, class: &StorageClass) -> Option<Lack> {
+        let caches = &self.context.caches;
+        let node = caches.nodes().get(node)?;
+        let registered = caches.csi_nodes().get(&node.name_any());
+        let lack = lack::of_node(&node, registered.as_deref(), &self.context.driver.name);
+        let allowed = class.allowed_topologies.as_deref().unwrap_or_default();
+        let barred = || (!topology::allows(allowed, node.labels())).then_some(Lack::NotAllowed);
+        lack.or_else(barred)
+    }
+
+    /// The nodes, as far as claims of a class may go there.
+    pub(super) fn candidates(&self, class: &StorageClass) -> Vec<Candidate> {
+        let nodes = self.context.caches.nodes().all();
+        let name = class.name_any();
+        let candidate = |node: String| Candidate {
+            lack: self.lack(&node, class),
+            room: self.room(&node, &name),
+            node,
+        };
+        nodes
+            .iter()
+            .map(|node| candidate(node.name_any()))
+            .collect()
+    }
+}

@@ -1,0 +1,173 @@
+//! Contents of group snapshots: all of a group's volumes are on one node, or there is no moment
+//! they could be snapshotted at.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::home::Home;
+use super::{Placement, labels};
+use crate::runtime::queue::Outcome;
+use crate::runtime::scope::MANAGED_BY;
+use crate::snapshots::VolumeGroupSnapshotContent;
+use crate::snapshotter::status_of_failure;
+
+const FAILED: &str = "GroupSnapshotCreationFailed";
+
+/// What to do for a group content nobody manages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Todo {
+    /// Nothing is known that could be done.
+    Nothing,
+    /// It is this node's.
+    Label(String),
+    /// Its volumes are on these nodes.
+    Spans(BTreeSet<String>),
+}
+
+/// What to do for a group by where its parts are.
+fn decide(homes: &[Home]) -> Todo {
+    let nodes: BTreeSet<&str> = homes.iter().filter_map(Home::node).collect();
+    if nodes.len() > 1 {
+        return Todo::Spans(nodes.into_iter().map(str::to_owned).collect());
+    }
+    // One that is not known yet may be elsewhere.
+    let all_known = homes.iter().all(|home| home.node().is_some());
+    match nodes.first() {
+        Some(node) if all_known => Todo::Label((*node).to_owned()),
+        _ => Todo::Nothing,
+    }
+}
+
+/// The handles a group's node is told by: its volumes', or those of the snapshots it was made of.
+fn handles(content: &VolumeGroupSnapshotContent) -> Vec<String> {
+    let source = &content.spec.source;
+    match (&source.volume_handles, &source.group_snapshot_handles) {
+        (Some(volumes), _) => volumes.clone(),
+        (None, Some(given)) if given.volume_snapshot_handles.is_empty() => {
+            vec![given.volume_group_snapshot_handle.clone()]
+        }
+        (None, Some(given)) => given.volume_snapshot_handles.clone(),
+        (None, None) => Vec::new(),
+    }
+}
+
+/// What is said of a group whose volumes are on several nodes.
+fn complaint(nodes: &BTreeSet<String>) -> String {
+    let nodes: Vec<_> = nodes.iter().map(String::as_str).collect();
+    format!(
+        "Failed to create group snapshot: its volumes are on different nodes ({}), and can't be \
+         snapshotted at one moment; make a group of the volumes of each",
+        nodes.join(", ")
+    )
+}
+
+impl Placement {
+    /// Works on a group content, by its name.
+    pub(super) async fn group_label(&self, name: &str) -> Outcome {
+        let watch = self.context.caches.group_contents();
+        let Some(content) = watch.get(name) else {
+            return Outcome::Done;
+        };
+        let ours = content.spec.driver == self.context.driver.name;
+        if !ours || content.labels().contains_key(MANAGED_BY) {
+            return Outcome::Done;
+        }
+        let homes: Vec<Home> = handles(&content)
+            .iter()
+            .map(|handle| self.handle_home(handle))
+            .collect();
+        match decide(&homes) {
+            Todo::Nothing => Outcome::Done,
+            Todo::Label(node) => match labels::of_content(content.labels(), &Home::Node(node)) {
+                None => Outcome::Done,
+                Some(node) => self.label(&watch, &*content, MANAGED_BY, &node, true).await,
+            },
+            Todo::Spans(nodes) => self.spans(&content, &nodes).await,
+        }
+    }
+
+    /// Tells that a group can't be: in its status, and by an event if that is new.
+    async fn spans(
+        &self,
+        content: &VolumeGroupSnapshotContent,
+        nodes: &BTreeSet<String>,
+    ) -> Outcome {
+        let message = complaint(nodes);
+        let known = content.status.as_ref();
+        let known = known.and_then(|status| status.error.as_ref());
+        let Some(status) = status_of_failure(known, &message, Timestamp::now()) else {
+            return Outcome::Done;
+        };
+        let going = content.metadata.deletion_timestamp.is_some();
+        if going || !self.context.leader.leads() {
+            return Outcome::Done;
+        }
+        self.context.events.warning(content, FAILED, message);
+        let metadata = json!({"resourceVersion": content.resource_version()});
+        let patch = json!({"metadata": metadata, "status": status});
+        match self.kube.merge_status(content, patch).await {
+            Ok(written) => {
+                self.context.caches.group_contents().wrote(written);
+                Outcome::Done
+            }
+            Err(error) if error.is_not_found() => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(content = content.name_any(), %error, "its status was not written");
+                Outcome::Failed
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_by_where_their_parts_are() {
+        let on = |node: &str| Home::Node(node.to_owned());
+        let unknown = || Home::Unknown("why".to_owned());
+        let both = ["n1", "n2"].map(str::to_owned).into();
+        for (homes, todo) in [
+            (vec![], Todo::Nothing),
+            (vec![on("n1")], Todo::Label("n1".to_owned())),
+            (vec![on("n1"), on("n1")], Todo::Label("n1".to_owned())),
+            (vec![on("n1"), unknown()], Todo::Nothing),
+            (vec![Home::Anywhere], Todo::Nothing),
+            (vec![on("n2"), unknown(), on("n1")], Todo::Spans(both)),
+        ] {
+            assert_eq!(decide(&homes), todo, "{homes:?}");
+        }
+    }
+
+    #[test]
+    fn a_complaint_names_the_nodes() {
+        let nodes = ["n1", "n2"].map(str::to_owned).into();
+        assert!(complaint(&nodes).contains("(n1, n2)"));
+    }
+
+    #[test]
+    fn handles_of_groups() {
+        let content = |source: serde_json::Value| -> VolumeGroupSnapshotContent {
+            serde_json::from_value(json!({"metadata": {"name": "g"}, "spec": {
+                "driver": "d", "deletionPolicy": "Delete", "source": source,
+                "volumeGroupSnapshotRef": {}}}))
+            .expect("a content")
+        };
+        let given = |members: &[&str]| {
+            json!({"groupSnapshotHandles": {
+            "volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": members}})
+        };
+        for (source, expected) in [
+            (json!({"volumeHandles": ["a", "b"]}), vec!["a", "b"]),
+            (given(&["s"]), vec!["s"]),
+            (given(&[]), vec!["g"]),
+            (json!({}), vec![]),
+        ] {
+            assert_eq!(handles(&content(source.clone())), expected, "{source}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Where the source of a volume is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
+
+use crate::provisioner::claim;
+use crate::runtime::scope::MANAGED_BY;
+use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use crate::volume::nodes::nodes_of;
+
+/// Where a volume or a snapshot is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// On one node.
+    Node(String),
+    /// In reach of these nodes.
+    Several(BTreeSet<String>),
+    /// In reach of all nodes, or no source at all: whoever is to make the volume will say so.
+    Anywhere,
+    /// On a node that is not there (any more).
+    Gone(String),
+    /// Not known yet.
+    Unknown(String),
+}
+
+impl Home {
+    /// The node, if it is one.
+    pub(super) fn node(&self) -> Option<&str> {
+        match self {
+            Home::Node(node) => Some(node),
+            _ => None,
+        }
+    }
+}
+
+/// Where a volume is, by its affinity.
+pub(super) fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Home {
+    let Some(mut found) = nodes_of(volume, nodes) else {
+        return Home::Anywhere;
+    };
+    match (found.len(), found.pop()) {
+        (1, Some(node)) => Home::Node(node),
+        (_, None) => Home::Gone(format!(
+            "no node fits the affinity of PersistentVolume {}",
+            volume.name_any()
+        )),
+        (_, Some(last)) => {
+            found.push(last);
+            Home::Several(found.into_iter().collect())
+        }
+    }
+}
+
+/// Where a claim's volume is, as a source by this name.
+pub(super) fn of_claim(
+    name: &str,
+    source: Option<&PersistentVolumeClaim>,
+    volume: Option<&PersistentVolume>,
+    driver: &str,
+    nodes: &[Arc<Node>],
+) -> Home {
+    let what = format!("PersistentVolumeClaim {name}");
+    let Some(source) = source else {
+        return Home::Unknown(format!("{what} does not exist"));
+    };
+    if claim::volume_name(source).is_none() {
+        return Home::Unknown(format!("{what} is not bound to a volume yet"));
+    }
+    let Some(volume) = volume else {
+        return Home::Unknown(format!("the PersistentVolume of {what} does not exist"));
+    };
+    let spec = volume.spec.as_ref();
+    let csi = spec.and_then(|spec| spec.csi.as_ref());
+    match csi.is_some_and(|csi| csi.driver == driver) {
+        true => of_volume(volume, nodes),
+        false => Home::Anywhere,
+    }
+}
+
+/// Where a snapshot is, by its content: the node that manages it; else the one its volume is on;
+/// else the one whose pool its handle names.
+pub(super) fn of_content(
+    content: &VolumeSnapshotContent,
+    volume: Option<&PersistentVolume>,
+    by_handle: Option<String>,
+    nodes: &[Arc<Node>],
+) -> Home {
+    if let Some(label) = content.labels().get(MANAGED_BY) {
+        let there = nodes.iter().any(|node| node.name_any() == *label);
+        return match there {
+            true => Home::Node(label.clone()),
+            false => Home::Gone(format!("node {label} does not exist")),
+        };
+    }
+    if let Some(volume) = volume {
+        let home = of_volume(volume, nodes);
+        if matches!(home, Home::Node(_) | Home::Several(_)) {
+            return home;
+        }
+    }
+    let unknown = || {
+        let name = content.name_any();
+        Home::Unknown(format!(
+            "the node of VolumeSnapshotContent {name} is not known"
+        ))
+    };
+    by_handle.map_or_else(unknown, Home::Node)
+}
+
+/// The name of the content a snapshot is bound to; or why there is none.
+pub(super) fn content_of(name: &str, snapshot: Option<&VolumeSnapshot>) -> Result<String, Home> {
+    let what = format!("VolumeSnapshot {name}");
+    let Some(snapshot) = snapshot else {
+        return Err(Home::Unknown(format!("{what} does not exist")));
+    };
+    let status = snapshot.status.as_ref();
+    let bound = status.and_then(|status| status.bound_volume_snapshot_content_name.clone());
+    let bound = bound.filter(|bound| !bound.is_empty());
+    let unbound = || {
+        Home::Unknown(format!(
+            "{what} is not bound to a VolumeSnapshotContent yet"
+        ))
+    };
+    bound.ok_or_else(unbound)
+}
+
+/// The handles by which a content's node can be told, the likeliest first.
+pub(super) fn handles(content: &VolumeSnapshotContent) -> impl Iterator<Item = &str> {
+    let source = &content.spec.source;
+    let status = content.status.as_ref();
+    let told = status.and_then(|status| status.snapshot_handle.as_deref());
+    let given = source.snapshot_handle.as_deref();
+    [told, given, source.volume_handle.as_deref()]
+        .into_iter()
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests;

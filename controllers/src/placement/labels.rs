@@ -1,0 +1,159 @@
+//! Labels of volumes and of snapshot contents.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
+use serde_json::json;
+
+use super::decide::is_labelled;
+use super::home::Home;
+use super::{Placement, find};
+use crate::runtime::queue::Outcome;
+use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
+use crate::runtime::{ApiError, Resource, Watch};
+use crate::snapshots::VolumeSnapshotContent;
+
+/// The longest name a node can have to be the value of a label, whole: others read it as a name.
+const LONGEST: usize = 63;
+
+/// The node whose label a volume is to get, if it lacks it: the one node it is on.
+fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Option<String> {
+    let node = node?;
+    find::handle(volume, driver)?;
+    (!is_labelled(volume.labels(), node)).then(|| node.to_owned())
+}
+
+/// The node that is to manage a content, if none does yet.
+pub(super) fn of_content(labels: &BTreeMap<String, String>, home: &Home) -> Option<String> {
+    let node = home.node()?;
+    let fits = !labels.contains_key(MANAGED_BY) && node.len() <= LONGEST;
+    fits.then(|| node.to_owned())
+}
+
+impl Placement {
+    /// Works on a volume, by its name.
+    pub(super) async fn volume_label(&self, name: &str) -> Outcome {
+        let watch = self.context.caches.volumes();
+        let Some(volume) = watch.get(name) else {
+            return Outcome::Done;
+        };
+        let driver = &self.context.driver.name;
+        let node = self.volume_node(&volume);
+        match of_volume(&volume, driver, node.as_deref()) {
+            None => Outcome::Done,
+            Some(node) => {
+                let value = node_label(&node);
+                self.label(&watch, &*volume, NODE_LABEL, &value, false)
+                    .await
+            }
+        }
+    }
+
+    /// Works on a content, by its name.
+    pub(super) async fn content_label(&self, name: &str) -> Outcome {
+        let watch = self.context.caches.contents();
+        let Some(content) = watch.get(name) else {
+            return Outcome::Done;
+        };
+        if !self.is_unmanaged(&content) {
+            return Outcome::Done;
+        }
+        match of_content(content.labels(), &self.content_home(&content)) {
+            None => Outcome::Done,
+            Some(node) => self.label(&watch, &*content, MANAGED_BY, &node, true).await,
+        }
+    }
+
+    fn is_unmanaged(&self, content: &VolumeSnapshotContent) -> bool {
+        content.spec.driver == self.context.driver.name
+            && !content.labels().contains_key(MANAGED_BY)
+    }
+
+    /// Gives an object a label. If it is `guarded`, just as it was read: nobody else's is to be
+    /// overwritten.
+    pub(super) async fn label<K: Resource>(
+        &self,
+        watch: &Watch<K>,
+        object: &K,
+        key: &str,
+        value: &str,
+        guarded: bool,
+    ) -> Outcome {
+        if !self.context.leader.leads() {
+            return Outcome::Done;
+        }
+        let mut metadata = json!({"uid": object.uid(), "labels": {key: value}});
+        if guarded {
+            metadata["resourceVersion"] = json!(object.resource_version());
+        }
+        let kind = K::kind(&());
+        let written = self.kube.merge(object, json!({"metadata": metadata})).await;
+        let (result, outcome) = match written {
+            Ok(written) => {
+                watch.wrote(written);
+                ("ok", Outcome::Done)
+            }
+            Err(ApiError::NotFound { .. }) => return Outcome::Done,
+            Err(error) => {
+                let name = object.name_any();
+                tracing::info!(kind = %kind, name, %error, "not labelled");
+                (error.word(), Outcome::Failed)
+            }
+        };
+        self.options.metrics.labelled(&kind, result);
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn volumes_that_lack_their_label() {
+        let volume = |driver: &str, label: Value| -> PersistentVolume {
+            serde_json::from_value(json!({
+                "metadata": {"name": "v", "labels": {NODE_LABEL: label}},
+                "spec": {"csi": {"driver": driver, "volumeHandle": "h"}},
+            }))
+            .expect("a volume")
+        };
+        let long = "n".repeat(80);
+        for (what, driver, label, node, expected) in [
+            ("none", "d", Value::Null, Some("n1"), Some("n1")),
+            ("wrong", "d", json!("n2"), Some("n1"), Some("n1")),
+            ("right", "d", json!("n1"), Some("n1"), None),
+            ("nowhere", "d", Value::Null, None, None),
+            ("kept", "d", json!("n2"), None, None),
+            ("another's", "e", Value::Null, Some("n1"), None),
+            ("long", "d", json!(node_label(&long)), Some(&long), None),
+        ] {
+            let label = match label {
+                Value::Null => json!(""),
+                label => label,
+            };
+            let found = of_volume(&volume(driver, label), "d", node);
+            assert_eq!(found.as_deref(), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn contents_nobody_manages() {
+        let labels = |node: &str| BTreeMap::from([(MANAGED_BY.to_owned(), node.to_owned())]);
+        let on = |node: &str| Home::Node(node.to_owned());
+        let none = BTreeMap::new();
+        for (labels, home, expected) in [
+            (none.clone(), on("n1"), Some("n1")),
+            (labels("n1"), on("n1"), None),
+            (labels("n2"), on("n1"), None),
+            (none.clone(), Home::Anywhere, None),
+            (none.clone(), Home::Unknown(String::new()), None),
+            (none.clone(), on(&"n".repeat(64)), None),
+        ] {
+            assert_eq!(of_content(&labels, &home).as_deref(), expected, "{home:?}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! What keeps a claim off a node.
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+
+use crate::quantity;
+
+/// The taint by which an administrator says that a node is gone and comes back empty-handed.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// What keeps a claim off a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// It is to get no pods.
+    Cordoned,
+    /// Kubelet says it is not ready, or says nothing any more.
+    NotReady,
+    /// Its disk is full.
+    DiskPressure,
+    /// It is being deleted.
+    Deleting,
+    /// It is gone, as its administrator says.
+    OutOfService,
+    /// The driver is not registered there.
+    NoDriver,
+    /// The class does not allow it.
+    NotAllowed,
+    /// The claim's source can't be reached from there.
+    NoSource,
+    /// It had no room for this claim a moment ago.
+    Refused,
+    /// The room it has is not known.
+    Untold,
+    /// It has less room.
+    Little {
+        /// Bytes that are left, less what has been assigned.
+        left: i64,
+    },
+    /// It has room for smaller volumes only.
+    TooLarge {
+        /// Bytes of the largest one.
+        largest: i64,
+    },
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Lack::Cordoned => "is cordoned",
+            Lack::NotReady => "is not ready",
+            Lack::DiskPressure => "is under disk pressure",
+            Lack::Deleting => "is being deleted",
+            Lack::OutOfService => "is out of service",
+            Lack::NoDriver => "does not run the CSI driver",
+            Lack::NotAllowed => "is not in the class's allowedTopologies",
+            Lack::NoSource => "does not have the claim's source",
+            Lack::Refused => "had no room for it a moment ago",
+            Lack::Untold => "has not told what room it has",
+            Lack::Little { left } => {
+                let left = quantity::written((*left).max(0));
+                return write!(f, "has {left} left");
+            }
+            Lack::TooLarge { largest } => {
+                let largest = quantity::written(*largest);
+                return write!(f, "makes volumes up to {largest}");
+            }
+        };
+        f.write_str(text)
+    }
+}
+
+/// What keeps all claims off a node, if something does.
+pub(super) fn of_node(node: &Node, registered: Option<&CSINode>, driver: &str) -> Option<Lack> {
+    let drivers = registered.map(|node| node.spec.drivers.as_slice());
+    let runs = drivers
+        .unwrap_or_default()
+        .iter()
+        .any(|known| known.name == driver);
+    let spec = node.spec.as_ref();
+    let taints = spec.and_then(|spec| spec.taints.as_deref());
+    let out = taints
+        .unwrap_or_default()
+        .iter()
+        .any(|taint| taint.key == OUT_OF_SERVICE);
+    let cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
+    let lacks = [
+        (node.metadata.deletion_timestamp.is_some(), Lack::Deleting),
+        (out, Lack::OutOfService),
+        (
+            condition(node, "Ready").is_some_and(|is| is != "True"),
+            Lack::NotReady,
+        ),
+        (!runs, Lack::NoDriver),
+        (cordoned, Lack::Cordoned),
+        (
+            condition(node, "DiskPressure") == Some("True"),
+            Lack::DiskPressure,
+        ),
+    ];
+    lacks.into_iter().find(|(is, _)| *is).map(|(_, lack)| lack)
+}
+
+/// A condition of a node, if it tells it: a node that never told one is not held to it.
+fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a str> {
+    let conditions = node.status.as_ref()?.conditions.as_deref()?;
+    let found = conditions.iter().find(|one| one.type_ == kind)?;
+    Some(&found.status)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(spec: &Value, conditions: &Value) -> Node {
+        serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": spec,
+            "status": {"conditions": conditions}}))
+        .expect("a node")
+    }
+
+    fn registered(driver: &str) -> CSINode {
+        serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"drivers": [
+            {"name": driver, "nodeID": "n", "topologyKeys": []}]}}))
+        .expect("a CSINode")
+    }
+
+    #[test]
+    fn nodes_that_get_no_claims() {
+        let none = json!({});
+        let is = |kind: &str, status: &str| json!([{"type": kind, "status": status}]);
+        let ready = is("Ready", "True");
+        let out = json!({"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]});
+        let other = json!({"taints": [{"key": "gpu", "effect": "NoSchedule"}]});
+        let ours = registered("d");
+        for (what, spec, conditions, csi_node, lack) in [
+            ("well", &none, &ready, Some(&ours), None),
+            ("silent", &none, &json!([]), Some(&ours), None),
+            ("tainted", &other, &ready, Some(&ours), None),
+            (
+                "cordoned",
+                &json!({"unschedulable": true}),
+                &ready,
+                Some(&ours),
+                Some(Lack::Cordoned),
+            ),
+            (
+                "not ready",
+                &none,
+                &is("Ready", "False"),
+                Some(&ours),
+                Some(Lack::NotReady),
+            ),
+            (
+                "lost",
+                &none,
+                &is("Ready", "Unknown"),
+                Some(&ours),
+                Some(Lack::NotReady),
+            ),
+            (
+                "full",
+                &none,
+                &is("DiskPressure", "True"),
+                Some(&ours),
+                Some(Lack::DiskPressure),
+            ),
+            (
+                "not full",
+                &none,
+                &is("DiskPressure", "False"),
+                Some(&ours),
+                None,
+            ),
+            ("out", &out, &ready, Some(&ours), Some(Lack::OutOfService)),
+            ("without drivers", &none, &ready, None, Some(Lack::NoDriver)),
+            (
+                "with another",
+                &none,
+                &ready,
+                Some(&registered("e")),
+                Some(Lack::NoDriver),
+            ),
+        ] {
+            assert_eq!(
+                of_node(&node(spec, conditions), csi_node, "d"),
+                lack,
+                "{what}"
+            );
+        }
+        let mut deleting = node(&none, &ready);
+        deleting.metadata.deletion_timestamp =
+            serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+        assert_eq!(of_node(&deleting, Some(&ours), "d"), Some(Lack::Deleting));
+    }
+}

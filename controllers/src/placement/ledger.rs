@@ -1,0 +1,202 @@
+//! What has been assigned to nodes and is not yet in what they tell of their room.
+//!
+//! A claim counts against its node from the moment a node is selected for it, by the leader or by
+//! the scheduler. It counts until its volume's object is there *and* the node has told of its room
+//! anew since; or for long enough after the volume that the node has surely looked again. So the
+//! books are never too low while nodes keep to that, and right themselves where they do not.
+//!
+//! Whether a node has told anew is judged by versions: those of volumes and of capacity objects are
+//! of one count, as API servers keep it in one store. Where they are not, the time judges alone, or
+//! a node gets a claim it has no room for, says so, and another is chosen.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::room::Room;
+use crate::runtime::queue::Backoff;
+
+/// How long after a volume is there its node has surely told of its room: it looks every minute.
+const SETTLED: Duration = Duration::from_secs(150);
+/// How long a node that had no room for a claim is passed over, unless it tells of its room anew.
+const PASSED_OVER: Duration = Duration::from_secs(60);
+/// How long in any case.
+const REFUSED: Backoff = Backoff {
+    start: Duration::from_secs(1),
+    max: Duration::from_secs(300),
+};
+
+/// A claim on a node's account.
+#[derive(Clone, Debug)]
+struct Entry {
+    bytes: i64,
+    /// Since when the volume has its object, and by which version.
+    made: Option<(Instant, u64)>,
+}
+
+/// That a node had no room for a claim.
+#[derive(Clone, Debug)]
+struct Refusal {
+    at: Instant,
+    times: u32,
+    /// What its capacity object was then.
+    version: u64,
+}
+
+/// What is on a node's account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub(super) bytes: i64,
+    pub(super) claims: usize,
+}
+
+/// The books. Claims are known by their UIDs.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    nodes: HashMap<String, HashMap<String, Entry>>,
+    places: HashMap<String, String>,
+    refusals: HashMap<String, HashMap<String, Refusal>>,
+    /// Who got a claim last where room is not known.
+    last: String,
+}
+
+impl Ledger {
+    /// The node whose account a claim is on.
+    pub(super) fn node(&self, uid: &str) -> Option<&str> {
+        self.places.get(uid).map(String::as_str)
+    }
+
+    /// Puts a claim on a node's account, and on no other's.
+    pub(super) fn assign(&mut self, uid: &str, node: &str, bytes: i64) {
+        if self.node(uid) == Some(node) {
+            if let Some(entry) = self.nodes.get_mut(node).and_then(|on| on.get_mut(uid)) {
+                entry.bytes = bytes;
+            }
+            return;
+        }
+        self.release(uid);
+        self.places.insert(uid.to_owned(), node.to_owned());
+        let entry = Entry { bytes, made: None };
+        let account = self.nodes.entry(node.to_owned()).or_default();
+        account.insert(uid.to_owned(), entry);
+    }
+
+    /// A claim's volume is there, as of this version.
+    pub(super) fn made(&mut self, uid: &str, version: u64, now: Instant) {
+        self.refusals.remove(uid);
+        let Some(node) = self.places.get(uid) else {
+            return;
+        };
+        let entry = self.nodes.get_mut(node).and_then(|on| on.get_mut(uid));
+        if let Some(entry) = entry.filter(|entry| entry.made.is_none()) {
+            entry.made = Some((now, version));
+        }
+    }
+
+    /// Takes a claim off all accounts.
+    pub(super) fn release(&mut self, uid: &str) {
+        let Some(node) = self.places.remove(uid) else {
+            return;
+        };
+        if let Some(account) = self.nodes.get_mut(&node) {
+            account.remove(uid);
+            if account.is_empty() {
+                self.nodes.remove(&node);
+            }
+        }
+    }
+
+    /// Forgets a claim.
+    pub(super) fn forget(&mut self, uid: &str) {
+        self.release(uid);
+        self.refusals.remove(uid);
+    }
+
+    /// A claim's node has taken its name off it; its capacity object was of this version then.
+    pub(super) fn refused(&mut self, uid: &str, version: u64, now: Instant) {
+        let Some(node) = self.places.get(uid).cloned() else {
+            return;
+        };
+        self.release(uid);
+        let known = self.refusals.entry(uid.to_owned()).or_default();
+        let times = known.get(&node).map_or(1, |refusal| refusal.times + 1);
+        let refusal = Refusal {
+            at: now,
+            times,
+            version,
+        };
+        known.insert(node, refusal);
+    }
+
+    /// How long a node is passed over for a claim, now that its capacity object is of this version.
+    pub(super) fn passes_over(
+        &self,
+        uid: &str,
+        node: &str,
+        version: u64,
+        now: Instant,
+    ) -> Option<Duration> {
+        let refusal = self.refusals.get(uid)?.get(node)?;
+        let least = REFUSED.delay(refusal.times);
+        let wait = match version == refusal.version {
+            true => least.max(PASSED_OVER),
+            false => least,
+        };
+        let left = wait.saturating_sub(now.saturating_duration_since(refusal.at));
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// What is on a node's account, but for what it has told of since: that is in `room` already.
+    pub(super) fn sum(&self, node: &str, room: Option<&Room>, now: Instant) -> Sum {
+        let mut sum = Sum::default();
+        for entry in self.nodes.get(node).into_iter().flat_map(HashMap::values) {
+            let told = |(at, version): (Instant, u64)| {
+                now.saturating_duration_since(at) >= SETTLED
+                    || room.is_none_or(|room| room.version > version)
+            };
+            if !entry.made.is_some_and(told) {
+                sum.bytes = sum.bytes.saturating_add(entry.bytes);
+                sum.claims += 1;
+            }
+        }
+        sum
+    }
+
+    /// Whether anything is on a node's account.
+    pub(super) fn is_booked(&self, node: &str) -> bool {
+        self.nodes.contains_key(node)
+    }
+
+    /// Strikes out what is settled for good.
+    pub(super) fn settle(&mut self, now: Instant) {
+        let settled = |entry: &Entry| {
+            entry
+                .made
+                .is_some_and(|(at, _)| now.saturating_duration_since(at) >= SETTLED)
+        };
+        for account in self.nodes.values_mut() {
+            account.retain(|uid, entry| {
+                let keep = !settled(entry);
+                if !keep {
+                    self.places.remove(uid);
+                }
+                keep
+            });
+        }
+        self.nodes.retain(|_, account| !account.is_empty());
+    }
+
+    /// Who got a claim last where room is not known.
+    pub(super) fn last(&self) -> &str {
+        &self.last
+    }
+
+    /// Notes that.
+    pub(super) fn set_last(&mut self, node: &str) {
+        node.clone_into(&mut self.last);
+    }
+}
+
+#[cfg(test)]
+mod tests;

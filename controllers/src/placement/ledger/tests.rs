@@ -1,0 +1,91 @@
+use super::*;
+
+fn room(version: u64) -> Room {
+    Room {
+        available: 0,
+        largest: None,
+        version,
+    }
+}
+
+fn sum(bytes: i64, claims: usize) -> Sum {
+    Sum { bytes, claims }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_counts_until_its_node_has_told_of_it() {
+    let mut ledger = Ledger::default();
+    let now = Instant::now();
+    ledger.assign("u", "n1", 10);
+    let old = room(7);
+    assert_eq!(ledger.sum("n1", Some(&old), now), sum(10, 1));
+    // The node has told something, but there is no volume yet.
+    assert_eq!(ledger.sum("n1", Some(&room(8)), now), sum(10, 1));
+    ledger.made("u", 9, now);
+    assert_eq!(ledger.sum("n1", Some(&room(8)), now), sum(10, 1));
+    assert_eq!(ledger.sum("n1", Some(&room(10)), now), sum(0, 0));
+    // That it is seen again changes nothing.
+    ledger.made("u", 12, now);
+    assert_eq!(ledger.sum("n1", Some(&room(10)), now), sum(0, 0));
+    // A class that was not told of since does not know of it.
+    assert_eq!(ledger.sum("n1", Some(&old), now), sum(10, 1));
+    assert!(ledger.is_booked("n1"));
+    let later = now + SETTLED;
+    assert_eq!(ledger.sum("n1", Some(&old), later), sum(0, 0));
+    ledger.settle(later);
+    assert!(!ledger.is_booked("n1"));
+    assert_eq!(ledger.node("u"), None);
+}
+
+#[test]
+fn a_claim_is_on_one_account() {
+    let mut ledger = Ledger::default();
+    let now = Instant::now();
+    ledger.assign("u", "n1", 10);
+    ledger.assign("v", "n1", 1);
+    ledger.assign("u", "n1", 12);
+    assert_eq!(ledger.sum("n1", None, now), sum(13, 2));
+    ledger.assign("u", "n2", 12);
+    assert_eq!(ledger.sum("n1", None, now), sum(1, 1));
+    assert_eq!(ledger.sum("n2", None, now), sum(12, 1));
+    ledger.forget("u");
+    ledger.release("u");
+    assert_eq!(ledger.sum("n2", None, now), sum(0, 0));
+    assert_eq!(ledger.node("v"), Some("n1"));
+}
+
+#[test]
+fn nodes_that_had_no_room() {
+    let mut ledger = Ledger::default();
+    let now = Instant::now();
+    let after = |seconds| now + Duration::from_secs(seconds);
+    // Nobody refused what was nobody's.
+    ledger.refused("u", 5, now);
+    assert_eq!(ledger.passes_over("u", "n1", 5, now), None);
+    ledger.assign("u", "n1", 10);
+    ledger.refused("u", 5, now);
+    assert_eq!(ledger.node("u"), None);
+    for (version, seconds, left) in [
+        (5, 0, Some(60)),
+        (5, 59, Some(1)),
+        (5, 60, None),
+        // It has told anew.
+        (6, 0, Some(1)),
+        (6, 1, None),
+    ] {
+        let found = ledger.passes_over("u", "n1", version, after(seconds));
+        assert_eq!(found, left.map(Duration::from_secs), "{version} {seconds}");
+    }
+    assert_eq!(ledger.passes_over("u", "n2", 5, now), None);
+    assert_eq!(ledger.passes_over("v", "n1", 5, now), None);
+    // Ever longer, though it says that it has room.
+    for _ in 0..4 {
+        ledger.assign("u", "n1", 10);
+        ledger.refused("u", 6, now);
+    }
+    let left = ledger.passes_over("u", "n1", 7, now);
+    assert_eq!(left, Some(Duration::from_secs(16)));
+    ledger.assign("u", "n1", 10);
+    ledger.made("u", 8, now);
+    assert_eq!(ledger.passes_over("u", "n1", 7, now), None);
+}

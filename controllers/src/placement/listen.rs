@@ -1,0 +1,348 @@
+//! What brings claims, volumes and contents to be looked at.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::ResourceExt;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::{LABELLERS, Placement, RESYNC, WORKERS, find, lack, lock, room};
+use crate::provisioner::claim;
+use crate::provisioner::protection;
+use crate::provisioner::source::Asked;
+use crate::runtime::queue::{Outcome, Queue};
+use crate::runtime::{Change, Resource, Watch};
+
+/// The least time between two looks at all that wait, or at everything: what changes, changes
+/// often.
+const PACE: Duration = Duration::from_secs(1);
+
+/// And as much more for each of those that wait.
+const EACH: Duration = Duration::from_millis(5);
+
+/// What there is to do, by keys.
+#[derive(Clone)]
+pub(super) struct Queues {
+    /// Claims, by UID.
+    claims: Queue<String>,
+    /// Sources claims wait for, by their keys.
+    sources: Queue<String>,
+    /// Classes that changed, by name.
+    classes: Queue<String>,
+    /// Volumes, by name.
+    volumes: Queue<String>,
+    /// Handles of volumes that are there now.
+    handles: Queue<String>,
+    /// Contents, by name.
+    contents: Queue<String>,
+    /// Group contents, by name.
+    groups: Queue<String>,
+}
+
+/// What a node says that counts here; its heartbeats do not.
+fn standing(node: &Node, driver: &str) -> (Option<lack::Lack>, BTreeMap<String, String>) {
+    // Whether the driver runs there is told by another object.
+    let lack = lack::of_node(node, None, driver).filter(|lack| *lack != lack::Lack::NoDriver);
+    (lack, node.labels().clone())
+}
+
+impl Placement {
+    pub(super) fn queues(&self) -> Queues {
+        let queue = || Queue::new(self.context.common.backoff());
+        Queues {
+            claims: queue(),
+            sources: queue(),
+            classes: queue(),
+            volumes: queue(),
+            handles: queue(),
+            contents: queue(),
+            groups: queue(),
+        }
+    }
+
+    /// Has changes fill the queues. Handlers only take note.
+    pub(super) fn listen(self: &Arc<Self>, queues: &Queues) {
+        let caches = &self.context.caches;
+        let to = queues.clone();
+        caches.claims().on_change(move |change| to.claim(change));
+        let (to, driver) = (queues.clone(), self.context.driver.name.clone());
+        caches
+            .volumes()
+            .on_change(move |change| to.volume(change, &driver));
+        let classes = queues.classes.clone();
+        caches
+            .classes()
+            .on_change(move |change| classes.add(change.object().name_any()));
+        if self.has_snapshots() {
+            let sources = queues.sources.clone();
+            caches.snapshots().on_change(move |change| {
+                let snapshot = change.object();
+                let asked = Asked::Snapshot(snapshot.name_any());
+                add_source(&sources, snapshot.namespace(), &asked);
+            });
+        }
+        let (contents, sources) = (queues.contents.clone(), queues.sources.clone());
+        caches.contents().on_change(move |change| {
+            let content = change.object();
+            contents.add(content.name_any());
+            let of = &content.spec.volume_snapshot_ref;
+            if let Some(name) = of.name.clone() {
+                add_source(&sources, of.namespace.clone(), &Asked::Snapshot(name));
+            }
+        });
+        let groups = queues.groups.clone();
+        caches
+            .group_contents()
+            .on_change(move |change| groups.add(change.object().name_any()));
+        self.listen_to_nodes();
+    }
+
+    /// What changes at nodes concerns all that wait.
+    fn listen_to_nodes(self: &Arc<Self>) {
+        let caches = &self.context.caches;
+        let this = self.clone();
+        caches.nodes().on_change(move |change| this.node(change));
+        let this = self.clone();
+        caches
+            .csi_nodes()
+            .on_change(move |_| this.hope.notify_one());
+        if let Some(capacities) = &self.capacities {
+            let this = self.clone();
+            capacities.on_change(move |change| this.capacity(change));
+        }
+    }
+
+    fn node(&self, change: &Change<Node>) {
+        let driver = &self.context.driver.name;
+        match change {
+            Change::Applied {
+                old: Some(old),
+                new,
+            } => {
+                if standing(old, driver) != standing(new, driver) {
+                    self.hope.notify_one();
+                }
+                if old.labels() != new.labels() {
+                    self.survey.notify_one();
+                }
+            }
+            Change::Applied { old: None, .. } | Change::Deleted(_) => {
+                self.hope.notify_one();
+                self.survey.notify_one();
+            }
+        }
+    }
+
+    fn capacity(&self, change: &Change<CSIStorageCapacity>) {
+        let Change::Applied { old, new } = change else {
+            return;
+        };
+        let pools = room::pools(new);
+        let before = old.as_deref().map(room::pools).unwrap_or_default();
+        if pools != before {
+            // Whose contents are may be known now.
+            self.survey.notify_one();
+        }
+        let keeper = room::keeper_of(new);
+        let more = room::is_more(old.as_deref(), new);
+        let booked = keeper.is_some_and(|keeper| self.is_booked(keeper));
+        if more || booked {
+            self.hope.notify_one();
+        }
+    }
+
+    /// Whether a node has claims on its account: some may be settled by what it tells now.
+    fn is_booked(&self, keeper: &str) -> bool {
+        let node = self.keepers.get(keeper).pop();
+        node.is_some_and(|node| self.ledger().is_booked(&node.name_any()))
+    }
+
+    /// Works on the queues until told to stop.
+    pub(super) async fn work(self: Arc<Self>, queues: Queues) {
+        let mut beside = JoinSet::new();
+        let (this, to) = (self.clone(), queues.clone());
+        beside.spawn(async move { this.refresh(&to).await });
+        let (this, to) = (self.clone(), queues.clone());
+        beside.spawn(async move { this.revive(&to).await });
+        let context = &self.context;
+        let workers = context.common.worker_threads;
+        let (placers, labellers) = (workers.unwrap_or(WORKERS), workers.unwrap_or(LABELLERS));
+        // A name, a queue, its workers, and what they do.
+        macro_rules! work {
+            ($($name:literal, $queue:ident, $workers:expr, $do:ident;)+) => {
+                tokio::join!($(
+                    context.work($name, &queues.$queue, $workers, {
+                        let (this, to) = (self.clone(), queues.clone());
+                        move |key: String| {
+                            let (this, to) = (this.clone(), to.clone());
+                            async move { this.$do(&key, &to).await }
+                        }
+                    }),
+                )+)
+            };
+        }
+        work! {
+            "placement-claims", claims, placers, on_claim;
+            "placement-sources", sources, 1, on_source;
+            "placement-classes", classes, 1, on_class;
+            "placement-volumes", volumes, labellers, on_volume;
+            "placement-handles", handles, 1, on_handle;
+            "placement-contents", contents, labellers, on_content;
+            "placement-groupcontents", groups, labellers, on_group;
+        };
+        beside.shutdown().await;
+    }
+
+    async fn on_claim(&self, uid: &str, _: &Queues) -> Outcome {
+        self.claim(uid).await
+    }
+
+    async fn on_volume(&self, name: &str, _: &Queues) -> Outcome {
+        self.volume_label(name).await
+    }
+
+    async fn on_content(&self, name: &str, _: &Queues) -> Outcome {
+        self.content_label(name).await
+    }
+
+    async fn on_group(&self, name: &str, _: &Queues) -> Outcome {
+        self.group_label(name).await
+    }
+
+    /// A source has changed: those that wait for it.
+    async fn on_source(&self, key: &str, queues: &Queues) -> Outcome {
+        queues.add_claims(&self.awaited.get(key));
+        Outcome::Done
+    }
+
+    async fn on_class(&self, name: &str, queues: &Queues) -> Outcome {
+        queues.add_claims(&self.by_class.get(name));
+        Outcome::Done
+    }
+
+    /// A volume is there: contents made of it may be labelled by it.
+    async fn on_handle(&self, handle: &str, queues: &Queues) -> Outcome {
+        for content in self.contents.get(handle) {
+            queues.contents.add(content.name_any());
+        }
+        for content in self.groups.get(handle) {
+            queues.groups.add(content.name_any());
+        }
+        Outcome::Done
+    }
+
+    /// Has everything looked at every so often, and when nodes changed.
+    async fn refresh(&self, queues: &Queues) {
+        let period = self.context.common.resync_period.unwrap_or(RESYNC);
+        loop {
+            let again = async {
+                match period.is_zero() {
+                    true => std::future::pending().await,
+                    false => tokio::time::sleep(period).await,
+                }
+            };
+            tokio::select! {
+                () = self.survey.notified() => {}
+                () = again => {}
+            }
+            self.add_all(queues);
+            tokio::time::sleep(PACE).await;
+        }
+    }
+
+    fn add_all(&self, queues: &Queues) {
+        self.ledger().settle(Instant::now());
+        let caches = &self.context.caches;
+        queues.add_claims(&caches.claims().all());
+        let driver = &self.context.driver.name;
+        for volume in caches.volumes().all() {
+            if find::handle(&volume, driver).is_some() {
+                queues.volumes.add(volume.name_any());
+            }
+        }
+        add_names(&caches.contents(), &queues.contents);
+        add_names(&caches.group_contents(), &queues.groups);
+    }
+
+    /// Has those that wait looked at when there may be more room.
+    async fn revive(&self, queues: &Queues) {
+        loop {
+            self.hope.notified().await;
+            self.ledger().settle(Instant::now());
+            let parked = lock(&self.parked).clone();
+            // Many that wait for little are not to keep the process busy with looking.
+            let pause =
+                PACE.max(EACH.saturating_mul(u32::try_from(parked.len()).unwrap_or(u32::MAX)));
+            for uid in parked {
+                queues.claims.add(uid);
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+impl Queues {
+    fn claim(&self, change: &Change<PersistentVolumeClaim>) {
+        let claim = change.object();
+        if let Some(uid) = claim.uid() {
+            self.claims.add(uid);
+        }
+        // One that is waited for is so until it is bound.
+        let bound = claim::volume_name(claim).is_some();
+        let was = match change {
+            Change::Applied { old, .. } => old.as_deref().and_then(claim::volume_name).is_some(),
+            Change::Deleted(_) => false,
+        };
+        if bound != was {
+            let asked = Asked::Claim(claim.name_any());
+            add_source(&self.sources, claim.namespace(), &asked);
+        }
+    }
+
+    fn volume(&self, change: &Change<PersistentVolume>, driver: &str) {
+        let volume = change.object();
+        let uid = find::claim_of(volume);
+        if let Some(uid) = uid {
+            self.claims.add(uid);
+        }
+        let Some(handle) = find::handle(volume, driver) else {
+            return;
+        };
+        if let Change::Applied { old, .. } = change {
+            self.volumes.add(volume.name_any());
+            if old.is_none() {
+                self.handles.add(handle);
+            }
+        }
+        let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+        if let Some(claim) =
+            claim.filter(|_| !matches!(change, Change::Applied { old: Some(_), .. }))
+        {
+            let asked = Asked::Claim(claim.name.unwrap_or_default());
+            add_source(&self.sources, claim.namespace, &asked);
+        }
+    }
+
+    fn add_claims(&self, claims: &[Arc<PersistentVolumeClaim>]) {
+        for uid in claims.iter().filter_map(|claim| claim.uid()) {
+            self.claims.add(uid);
+        }
+    }
+}
+
+fn add_source(sources: &Queue<String>, namespace: Option<String>, asked: &Asked) {
+    let namespace = namespace.unwrap_or_default();
+    if let Some(key) = protection::key(&namespace, asked) {
+        sources.add(key);
+    }
+}
+
+fn add_names<K: Resource>(watch: &Watch<K>, queue: &Queue<String>) {
+    for object in watch.all() {
+        queue.add(object.name_any());
+    }
+}

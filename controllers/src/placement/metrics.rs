@@ -1,0 +1,109 @@
+//! What is counted of placing claims.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+/// What came of looking for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// A node was selected.
+    Assigned,
+    /// Another node was selected than the one that was: the source's.
+    Moved,
+    /// The claim had changed in the meantime.
+    Conflict,
+    /// The server did not take it.
+    Failed,
+    /// No node will do.
+    Nowhere,
+    /// The source can't be reached.
+    Blocked,
+    /// The source is not known yet.
+    Waiting,
+}
+
+impl Outcome {
+    fn word(self) -> &'static str {
+        match self {
+            Outcome::Assigned => "assigned",
+            Outcome::Moved => "moved",
+            Outcome::Conflict => "conflict",
+            Outcome::Failed => "failed",
+            Outcome::Nowhere => "nowhere",
+            Outcome::Blocked => "blocked",
+            Outcome::Waiting => "waiting",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Assignment {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labelling {
+    kind: String,
+    result: &'static str,
+}
+
+/// The counts. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    assignments: Family<Assignment, Counter>,
+    labels: Family<Labelling, Counter>,
+}
+
+impl Metrics {
+    /// Has them shown by a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "hostloop_assignments",
+            "Nodes the leader looked for, for claims, by what came of it",
+            self.assignments.clone(),
+        );
+        registry.register(
+            "hostloop_node_labels",
+            "Labels by which nodes find their objects that the leader wrote, by kind and result",
+            self.labels.clone(),
+        );
+    }
+
+    pub(super) fn assigned(&self, outcome: Outcome) {
+        let outcome = outcome.word();
+        self.assignments
+            .get_or_create(&Assignment { outcome })
+            .inc();
+    }
+
+    pub(super) fn labelled(&self, kind: &str, result: &'static str) {
+        let kind = kind.to_owned();
+        self.labels.get_or_create(&Labelling { kind, result }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        let metrics = Metrics::default();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        metrics.assigned(Outcome::Assigned);
+        metrics.assigned(Outcome::Conflict);
+        metrics.labelled("PersistentVolume", "ok");
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("into a string");
+        for line in [
+            r#"hostloop_assignments_total{outcome="assigned"} 1"#,
+            r#"hostloop_assignments_total{outcome="conflict"} 1"#,
+            r#"hostloop_node_labels_total{kind="PersistentVolume",result="ok"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line}\nin\n{text}");
+        }
+    }
+}

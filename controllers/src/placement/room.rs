@@ -1,0 +1,157 @@
+//! What room nodes have, as their capacity objects tell it, and which pools they have.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::ResourceExt;
+
+use crate::capacity::plan::{MANAGED_BY, Writer};
+use crate::quantity;
+
+/// On capacity objects: the identities of the pools a node has, which are in the handles of what is
+/// in them.
+pub(super) const POOLS: &str = "hostloop.csi.dev/pools";
+
+/// What room a node has for volumes of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Bytes.
+    pub(super) available: i64,
+    /// Bytes of the largest volume.
+    pub(super) largest: Option<i64>,
+    /// The version of the object that says so.
+    pub(super) version: u64,
+}
+
+/// What an object tells. One without a capacity tells of no room.
+fn room(object: &CSIStorageCapacity) -> Room {
+    let capacity = object.capacity.as_ref();
+    let largest = object.maximum_volume_size.as_ref();
+    Room {
+        available: capacity
+            .and_then(|capacity| quantity::bytes(&capacity.0))
+            .unwrap_or(0),
+        largest: largest.and_then(|largest| quantity::bytes(&largest.0)),
+        version: version(object),
+    }
+}
+
+/// What the newest of these objects tells.
+pub(super) fn newest(objects: &[Arc<CSIStorageCapacity>]) -> Option<Room> {
+    let rooms = objects.iter().map(|object| room(object));
+    rooms.max_by_key(|room| room.version)
+}
+
+/// Whether there may be more room than before.
+pub(super) fn is_more(old: Option<&CSIStorageCapacity>, new: &CSIStorageCapacity) -> bool {
+    let Some(old) = old.map(room) else {
+        return true;
+    };
+    let new = room(new);
+    let largest = |room: Room| room.largest.unwrap_or(i64::MAX);
+    new.available > old.available || largest(new) > largest(old)
+}
+
+/// The version of an object, which grows with each write to the server.
+pub(super) fn version(object: &impl ResourceExt) -> u64 {
+    let version = object.meta().resource_version.as_deref();
+    version.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// How capacity objects name the node that keeps them.
+pub(super) fn keeper(driver: &str, node: &str) -> String {
+    Writer::new(driver, Some(node)).managed_by
+}
+
+/// The same, of an object.
+pub(super) fn keeper_of(object: &CSIStorageCapacity) -> Option<&str> {
+    object.labels().get(MANAGED_BY).map(String::as_str)
+}
+
+/// By what the objects of one node and class are found.
+pub(super) fn key(keeper: &str, class: &str) -> String {
+    format!("{keeper}/{class}")
+}
+
+/// The pools an object names.
+pub(super) fn pools(object: &CSIStorageCapacity) -> Vec<String> {
+    let text = object.annotations().get(POOLS).map(String::as_str);
+    let pools = text.unwrap_or_default().split(',').map(str::trim);
+    pools
+        .filter(|pool| !pool.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What may be the identity of a pool in a handle.
+pub(super) fn parts(handle: &str) -> impl Iterator<Item = &str> {
+    handle.split('-').filter(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(version: u64, capacity: Value, largest: Value) -> Arc<CSIStorageCapacity> {
+        let object = json!({
+            "metadata": {"name": "c", "resourceVersion": version.to_string(),
+                         "annotations": {POOLS: "p1, p2,"}},
+            "storageClassName": "fast", "capacity": capacity, "maximumVolumeSize": largest,
+        });
+        Arc::new(serde_json::from_value(object).expect("an object"))
+    }
+
+    #[test]
+    fn rooms() {
+        let told = |available, largest, version| {
+            Some(Room {
+                available,
+                largest,
+                version,
+            })
+        };
+        let old = object(3, json!("1Gi"), json!("512Mi"));
+        let new = object(10, json!("2048"), Value::Null);
+        let empty = object(11, Value::Null, Value::Null);
+        for (objects, room) in [
+            (vec![], None),
+            (vec![old.clone()], told(1 << 30, Some(512 << 20), 3)),
+            (vec![new.clone(), old.clone()], told(2048, None, 10)),
+            (vec![new, empty], told(0, None, 11)),
+        ] {
+            assert_eq!(newest(&objects), room, "{objects:?}");
+        }
+    }
+
+    #[test]
+    fn more_room() {
+        let of = |available: &str, largest: Value| object(1, json!(available), largest);
+        for (old, new, more) in [
+            (None, of("0", Value::Null), true),
+            (Some(of("10", Value::Null)), of("11", Value::Null), true),
+            (Some(of("10", Value::Null)), of("10", Value::Null), false),
+            (Some(of("10", Value::Null)), of("9", Value::Null), false),
+            (Some(of("10", json!("4"))), of("9", json!("5")), true),
+            (Some(of("10", json!("4"))), of("9", Value::Null), true),
+            (Some(of("10", Value::Null)), of("9", json!("9")), false),
+        ] {
+            assert_eq!(is_more(old.as_deref(), &new), more, "{old:?} {new:?}");
+        }
+    }
+
+    #[test]
+    fn pools_and_handles() {
+        assert_eq!(pools(&object(1, Value::Null, Value::Null)), ["p1", "p2"]);
+        assert!(pools(&CSIStorageCapacity::default()).is_empty());
+        let found: Vec<_> = parts("vol-p1-0190-77").collect();
+        assert_eq!(found, ["vol", "p1", "0190", "77"]);
+    }
+
+    #[test]
+    fn keepers_are_those_the_capacity_loop_writes() {
+        assert_eq!(keeper("d", "n1"), "external-provisioner-n1");
+        assert!(keeper("d", &"n".repeat(90)).len() <= 63);
+    }
+}

@@ -1,0 +1,299 @@
+//! The leader's placing against an API server in memory.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::provisioner::names::PROVISIONER;
+use crate::runtime::Leadership;
+use crate::runtime::queue::Outcome;
+use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
+use crate::testing::{DRIVER, World};
+
+mod labels;
+mod live;
+mod many;
+mod sources;
+
+const LATE: &str = "WaitForFirstConsumer";
+
+/// A cluster of nodes with a class of each binding mode: `now` and `late`.
+struct Rig {
+    world: World,
+    at_work: Placement,
+}
+
+impl Rig {
+    fn new(nodes: &[&str]) -> Self {
+        Rig::with(nodes, false)
+    }
+
+    fn with(nodes: &[&str], race: bool) -> Self {
+        use ControllerCapability::*;
+        let world = World::new(&[CreateDeleteVolume, CreateDeleteSnapshot, CloneVolume]);
+        let options = Options {
+            race,
+            capacity: true,
+            metrics: Metrics::default(),
+        };
+        let at_work = Placement::new(world.context.clone(), options, Some(Watch::new()));
+        let rig = Rig { world, at_work };
+        for node in nodes {
+            rig.node(node, json!({}));
+        }
+        for (name, mode) in [("now", "Immediate"), ("late", LATE)] {
+            let class = json!({"kind": "StorageClass", "metadata": {"name": name},
+                "provisioner": DRIVER, "volumeBindingMode": mode});
+            let caches = &rig.world.context.caches;
+            rig.world.add(&caches.classes(), class);
+        }
+        rig
+    }
+
+    /// A node that runs the driver, with this spec.
+    fn node(&self, name: &str, spec: Value) {
+        let caches = &self.world.context.caches;
+        let node = json!({"kind": "Node", "metadata": {"name": name, "labels": {"t/node": name}},
+            "spec": spec, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        self.world.add(&caches.nodes(), node);
+        let csi_node = json!({"kind": "CSINode", "metadata": {"name": name}, "spec": {"drivers": [
+            {"name": DRIVER, "nodeID": name, "topologyKeys": ["t/node"]}]}});
+        self.world.add(&caches.csi_nodes(), csi_node);
+    }
+
+    /// A node's capacity object for a class, in bytes.
+    fn room(&self, node: &str, class: &str, available: i64) {
+        let object = json!({"kind": "CSIStorageCapacity",
+            "metadata": {"name": format!("{node}-{class}"), "namespace": "ns",
+                "annotations": {"hostloop.csi.dev/pools": format!("pool{node}")},
+                "labels": {"csi.storage.k8s.io/drivername": DRIVER,
+                    "csi.storage.k8s.io/managed-by": room::keeper(DRIVER, node)}},
+            "storageClassName": class, "capacity": available.to_string()});
+        let watch = self.at_work.capacities.as_ref().expect("a watch");
+        self.world.add(watch, object);
+    }
+
+    /// A claim of a class, by its name, with this on top.
+    fn claim(&self, name: &str, class: &str, more: Value) {
+        let mut claim = json!({"kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": "shop", "uid": name,
+                "annotations": {PROVISIONER: DRIVER}},
+            "spec": {"storageClassName": class, "resources": {"requests": {"storage": "10"}}}});
+        json_patch::merge(&mut claim, &more);
+        self.world.add(&self.world.context.caches.claims(), claim);
+    }
+
+    /// A volume on a node, with this handle, for a claim.
+    fn volume(&self, name: &str, node: &str, handle: &str, claim: &str) {
+        let volume = json!({"kind": "PersistentVolume", "metadata": {"name": name}, "spec": {
+            "csi": {"driver": DRIVER, "volumeHandle": handle},
+            "claimRef": {"name": claim, "namespace": "shop", "uid": claim},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "t/node", "operator": "In", "values": [node]}]}]}}}});
+        self.world.add(&self.world.context.caches.volumes(), volume);
+    }
+
+    async fn work(&self, claim: &str) -> Outcome {
+        self.at_work.claim(claim).await
+    }
+
+    /// Where a claim is to be, and by which label.
+    fn placed(&self, claim: &str) -> (Option<String>, Option<String>) {
+        let path = format!("persistentvolumeclaims/{claim}");
+        let claim = self.world.api.get(&path).expect("the claim");
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let metadata = &claim["metadata"];
+        let node = text(&metadata["annotations"][SELECTED_NODE]);
+        (node, text(&metadata["labels"][NODE_LABEL]))
+    }
+
+    fn node_of(&self, claim: &str) -> Option<String> {
+        self.placed(claim).0
+    }
+
+    /// As the node does that has no room: it takes its name off.
+    fn refuse(&self, claim: &str) {
+        self.claim(
+            claim,
+            "now",
+            json!({"metadata": {"annotations": {SELECTED_NODE: null}}}),
+        );
+    }
+
+    fn booked(&self, node: &str) -> i64 {
+        self.at_work.ledger().sum(node, None, Instant::now()).bytes
+    }
+}
+
+fn on(node: &str) -> (Option<String>, Option<String>) {
+    (Some(node.to_owned()), Some(node.to_owned()))
+}
+
+#[tokio::test]
+async fn an_immediate_claim_gets_its_node_in_one_write() {
+    let rig = Rig::new(&["n1", "n2"]);
+    rig.room("n1", "now", 100);
+    rig.room("n2", "now", 200);
+    rig.claim("a", "now", json!({}));
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    let written = json!({"metadata": {"annotations": {SELECTED_NODE: "n2"},
+        "labels": {NODE_LABEL: "n2"}}});
+    assert_eq!(rig.world.api.writes(), [format!("a {written}")]);
+    assert_eq!(rig.booked("n2"), 10);
+    // It is as it should be.
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert!(rig.world.api.writes().is_empty());
+}
+
+#[tokio::test]
+async fn a_claim_not_handed_to_the_driver_yet_is_left_alone() {
+    let rig = Rig::new(&["n1"]);
+    rig.room("n1", "now", 100);
+    rig.claim(
+        "a",
+        "now",
+        json!({"metadata": {"annotations": {PROVISIONER: null}}}),
+    );
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert!(rig.world.api.writes().is_empty());
+}
+
+#[tokio::test]
+async fn where_nodes_race_only_labels_are_written() {
+    let rig = Rig::with(&["n1"], true);
+    rig.room("n1", "now", 100);
+    rig.claim("a", "now", json!({}));
+    rig.claim(
+        "b",
+        "now",
+        json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}}}),
+    );
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.work("b").await, Outcome::Done);
+    let label = json!({"metadata": {"labels": {NODE_LABEL: "n1"}}});
+    assert_eq!(rig.world.api.writes(), [format!("b {label}")]);
+}
+
+#[tokio::test]
+async fn the_scheduler_s_choice_gets_its_label_and_counts() {
+    let rig = Rig::new(&["n1", "n2"]);
+    rig.room("n1", "now", 25);
+    rig.room("n2", "now", 20);
+    rig.claim(
+        "a",
+        "late",
+        json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}}}),
+    );
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.placed("a"), on("n1"));
+    rig.claim("b", "now", json!({}));
+    assert_eq!(rig.work("b").await, Outcome::Done);
+    assert_eq!(rig.placed("b"), on("n2"));
+}
+
+#[tokio::test]
+async fn a_write_that_fails_is_not_on_the_books() {
+    let rig = Rig::new(&["n1"]);
+    rig.room("n1", "now", 100);
+    rig.claim("a", "now", json!({}));
+    for code in [409, 500] {
+        rig.world.api.refuse("/a", code);
+        assert_eq!(rig.work("a").await, Outcome::Failed);
+        assert_eq!(rig.booked("n1"), 0);
+    }
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.booked("n1"), 10);
+}
+
+#[tokio::test]
+async fn who_does_not_lead_writes_nothing() {
+    let mut rig = Rig::new(&["n1"]);
+    rig.room("n1", "now", 100);
+    rig.claim("a", "now", json!({}));
+    rig.claim(
+        "b",
+        "now",
+        json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}}}),
+    );
+    let (_told, leader) = Leadership::told();
+    rig.at_work.context.leader = leader;
+    for claim in ["a", "b"] {
+        assert_eq!(rig.work(claim).await, Outcome::Done);
+    }
+    assert!(rig.world.api.writes().is_empty());
+    // What the scheduler chose counts all the same.
+    assert_eq!(rig.booked("n1"), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_fits_nowhere_is_told_once_and_placed_when_it_fits() {
+    let mut rig = Rig::new(&["n1", "n2"]);
+    rig.node("n2", json!({"unschedulable": true}));
+    rig.room("n1", "now", 9);
+    rig.room("n2", "now", 100);
+    rig.claim("a", "now", json!({}));
+    for _ in 0..3 {
+        assert_eq!(rig.work("a").await, Outcome::Failed);
+    }
+    assert_eq!(
+        rig.world.events(),
+        [
+            "Warning ProvisioningFailed: failed to provision volume with StorageClass \"now\": no \
+          node has room for 10: n1 has 9 left, n2 is cordoned; it is tried again when one has \
+          more room"
+        ]
+    );
+    assert!(lock(&rig.at_work.parked).contains("a"));
+    rig.room("n1", "now", 10);
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.node_of("a").as_deref(), Some("n1"));
+    assert!(lock(&rig.at_work.parked).is_empty());
+    assert!(rig.world.events().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_had_no_room_after_all_is_not_chosen_again_at_once() {
+    let rig = Rig::new(&["n1", "n2"]);
+    rig.room("n1", "now", 100);
+    rig.room("n2", "now", 50);
+    rig.claim("a", "now", json!({}));
+    rig.work("a").await;
+    assert_eq!(rig.node_of("a").as_deref(), Some("n1"));
+    rig.refuse("a");
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.node_of("a").as_deref(), Some("n2"));
+    assert_eq!((rig.booked("n1"), rig.booked("n2")), (0, 10));
+    rig.refuse("a");
+    assert_eq!(rig.work("a").await, Outcome::Failed);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.node_of("a").as_deref(), Some("n1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_capacity_objects_nodes_take_turns() {
+    let rig = Rig::new(&["n1", "n2"]);
+    rig.node("n3", json!({"unschedulable": true}));
+    rig.claim("a", "now", json!({}));
+    // A class may be new.
+    assert!(matches!(rig.work("a").await, Outcome::Again(_)));
+    tokio::time::advance(Duration::from_secs(11)).await;
+    let mut nodes = Vec::new();
+    for claim in ["a", "b", "c"] {
+        rig.claim(claim, "now", json!({}));
+        assert_eq!(rig.work(claim).await, Outcome::Done);
+        nodes.extend(rig.node_of(claim));
+    }
+    assert_eq!(nodes, ["n1", "n2", "n1"]);
+}
+
+#[tokio::test]
+async fn a_claim_that_is_gone_is_off_the_books() {
+    let rig = Rig::new(&["n1"]);
+    rig.room("n1", "now", 100);
+    rig.claim("a", "now", json!({}));
+    rig.work("a").await;
+    assert_eq!(rig.booked("n1"), 10);
+    rig.claim("a", "now", json!({"metadata": {"uid": "another"}}));
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.booked("n1"), 0);
+}

@@ -1,0 +1,88 @@
+use super::*;
+
+#[tokio::test]
+async fn volumes_get_their_node_s_label() {
+    let rig = Rig::new(&["n1", "n2"]);
+    rig.volume("v", "n2", "h", "a");
+    rig.volume("lost", "n9", "i", "b");
+    for name in ["v", "v", "lost", "never"] {
+        assert_eq!(rig.at_work.volume_label(name).await, Outcome::Done);
+    }
+    let label = json!({"metadata": {"labels": {NODE_LABEL: "n2"}}});
+    assert_eq!(rig.world.api.writes(), [format!("v {label}")]);
+}
+
+#[tokio::test]
+async fn bound_claims_get_their_volume_s() {
+    let rig = Rig::new(&["n1", "n2"]);
+    rig.volume("v", "n2", "h", "a");
+    rig.claim("a", "late", json!({"spec": {"volumeName": "v"}}));
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    let label = json!({"metadata": {"labels": {NODE_LABEL: "n2"}}});
+    assert_eq!(rig.world.api.writes(), [format!("a {label}")]);
+}
+
+#[tokio::test]
+async fn contents_get_a_manager_if_they_lack_one() {
+    let rig = Rig::new(&["n1", "n2"]);
+    rig.room("n1", "now", 5);
+    rig.content(
+        "managed",
+        json!({"volumeHandle": "vol-pooln1-1"}),
+        json!({MANAGED_BY: "n2"}),
+    );
+    rig.content(
+        "made-before",
+        json!({"snapshotHandle": "snap-pooln1-1"}),
+        json!({}),
+    );
+    rig.content(
+        "unknown",
+        json!({"snapshotHandle": "snap-other-1"}),
+        json!({}),
+    );
+    for name in ["managed", "made-before", "unknown", "never"] {
+        assert_eq!(rig.at_work.content_label(name).await, Outcome::Done);
+    }
+    let label = json!({"metadata": {"labels": {MANAGED_BY: "n1"}}});
+    assert_eq!(rig.world.api.writes(), [format!("made-before {label}")]);
+}
+
+#[tokio::test]
+async fn a_group_is_on_one_node_or_is_told_that_it_cannot_be() {
+    let mut rig = Rig::new(&["n1", "n2"]);
+    rig.room("n2", "now", 5);
+    rig.volume("v", "n1", "h1", "a");
+    rig.volume("w", "n1", "h2", "b");
+    for (name, handles) in [("one", ["h1", "h2"]), ("two", ["h1", "vol-pooln2-1"])] {
+        let content = json!({"kind": "VolumeGroupSnapshotContent", "metadata": {"name": name},
+            "spec": {"driver": DRIVER, "deletionPolicy": "Delete", "volumeGroupSnapshotRef": {},
+                "source": {"volumeHandles": handles}}});
+        let caches = &rig.world.context.caches;
+        rig.world.add(&caches.group_contents(), content);
+        for _ in 0..2 {
+            assert_eq!(rig.at_work.group_label(name).await, Outcome::Done);
+        }
+    }
+    let writes = rig.world.api.writes();
+    let label = json!({"metadata": {"labels": {MANAGED_BY: "n1"}}});
+    assert_eq!(writes[0], format!("one {label}"));
+    assert!(writes[1].starts_with("two/status"), "{writes:?}");
+    assert_eq!(writes.len(), 2, "{writes:?}");
+    let told = rig
+        .world
+        .api
+        .get("volumegroupsnapshotcontents/two")
+        .expect("it");
+    let message = told["status"]["error"]["message"]
+        .as_str()
+        .expect("a message");
+    assert!(message.contains("different nodes (n1, n2)"), "{message}");
+    assert_eq!(told["status"]["readyToUse"], json!(false));
+    let told = rig.world.events();
+    assert_eq!(told.len(), 1);
+    assert!(
+        told[0].starts_with("Warning GroupSnapshotCreationFailed"),
+        "{told:?}"
+    );
+}

@@ -1,0 +1,91 @@
+use std::collections::BTreeMap;
+
+use futures::future::join_all;
+
+use super::*;
+
+const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
+
+/// Claims by the nodes they were placed on.
+fn counts(rig: &Rig, claims: &[String]) -> BTreeMap<String, i64> {
+    let mut counts = BTreeMap::new();
+    for node in claims.iter().filter_map(|claim| rig.node_of(claim)) {
+        *counts.entry(node).or_default() += 1;
+    }
+    counts
+}
+
+fn claims(rig: &Rig, number: usize) -> Vec<String> {
+    let names: Vec<_> = (0..number).map(|n| format!("c{n:03}")).collect();
+    for name in &names {
+        rig.claim(name, "now", json!({}));
+    }
+    names
+}
+
+/// 500 claims of 10 bytes at once, while nodes tell of their room never, or now and then and late.
+#[tokio::test]
+async fn no_node_gets_more_than_it_has() {
+    let rig = Rig::new(&NODES);
+    // 520 fit, by nodes: 200, 150, 100, 50, 20.
+    let room = [2000, 1500, 1000, 500, 209];
+    for (node, room) in NODES.into_iter().zip(room) {
+        rig.room(node, "now", room);
+    }
+    let names = claims(&rig, 500);
+    let worked = join_all(names.iter().map(|name| rig.work(name))).await;
+    assert!(worked.iter().all(|outcome| *outcome == Outcome::Done));
+    let counts = counts(&rig, &names);
+    assert_eq!(counts.values().sum::<i64>(), 500);
+    for (node, room) in NODES.into_iter().zip(room) {
+        assert!(counts[node] * 10 <= room, "{counts:?}");
+    }
+    assert_eq!(rig.world.api.writes().len(), 500);
+}
+
+#[tokio::test]
+async fn what_does_not_fit_waits() {
+    let rig = Rig::new(&NODES);
+    for node in NODES {
+        rig.room(node, "now", 805);
+    }
+    let names = claims(&rig, 500);
+    let worked = join_all(names.iter().map(|name| rig.work(name))).await;
+    let placed = worked.iter().filter(|outcome| **outcome == Outcome::Done);
+    assert_eq!(placed.count(), 400);
+    assert_eq!(
+        counts(&rig, &names),
+        NODES.map(|node| (node.to_owned(), 80)).into()
+    );
+    assert_eq!(lock(&rig.at_work.parked).len(), 100);
+}
+
+/// Volumes come to be, and nodes tell of what is left, while others are placed.
+#[tokio::test]
+async fn the_books_hold_while_nodes_tell_of_their_room() {
+    let rig = Rig::new(&NODES);
+    for node in NODES {
+        rig.room(node, "now", 1050);
+    }
+    let names = claims(&rig, 500);
+    let mut made: BTreeMap<String, i64> = BTreeMap::new();
+    for (turn, some) in names.chunks(25).enumerate() {
+        join_all(some.iter().map(|name| rig.work(name))).await;
+        // Most get their volumes at once; the last of each turn only with the next.
+        for name in &some[..20] {
+            let node = rig.node_of(name).expect("a node");
+            rig.volume(&format!("pv-{name}"), &node, &format!("h-{name}"), name);
+            rig.work(name).await;
+            *made.entry(node).or_default() += 10;
+        }
+        for (number, node) in NODES.into_iter().enumerate() {
+            // Not every node tells every time.
+            if (turn + number) % 3 == 0 {
+                rig.room(node, "now", 1050 - made.get(node).copied().unwrap_or(0));
+            }
+        }
+    }
+    let counts = counts(&rig, &names);
+    assert_eq!(counts.values().sum::<i64>(), 500, "{counts:?}");
+    assert!(counts.values().all(|count| *count <= 105), "{counts:?}");
+}

@@ -1,0 +1,176 @@
+use super::*;
+
+fn of(kind: &str, name: &str) -> Value {
+    let group = match kind {
+        "VolumeSnapshot" => Some("snapshot.storage.k8s.io"),
+        _ => None,
+    };
+    json!({"spec": {"dataSource": {"apiGroup": group, "kind": kind, "name": name}}})
+}
+
+/// Late binding: nobody has said yet that the driver is to make the volume.
+fn unasked(mut more: Value) -> Value {
+    more["metadata"] = json!({"annotations": {PROVISIONER: null}});
+    more
+}
+
+impl Rig {
+    fn snapshot(&self, name: &str, content: Option<&str>) {
+        let snapshot = json!({"kind": "VolumeSnapshot",
+            "metadata": {"name": name, "namespace": "shop"}, "spec": {"source": {}},
+            "status": {"boundVolumeSnapshotContentName": content, "readyToUse": true}});
+        self.world
+            .add(&self.world.context.caches.snapshots(), snapshot);
+    }
+
+    pub(super) fn content(&self, name: &str, source: Value, labels: Value) {
+        let content = json!({"kind": "VolumeSnapshotContent",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"driver": DRIVER, "deletionPolicy": "Delete", "source": source,
+                "volumeSnapshotRef": {"name": "s", "namespace": "shop"}}});
+        self.world
+            .add(&self.world.context.caches.contents(), content);
+    }
+}
+
+#[tokio::test]
+async fn a_clone_goes_where_its_source_is() {
+    let mut rig = Rig::new(&["n1", "n2"]);
+    rig.room("n1", "now", 100);
+    for (name, class) in [("a", "late"), ("b", "now")] {
+        let more = match class {
+            "late" => unasked(of("PersistentVolumeClaim", "data")),
+            _ => of("PersistentVolumeClaim", "data"),
+        };
+        rig.claim(name, class, more);
+        assert_eq!(rig.work(name).await, Outcome::Failed, "{name}");
+    }
+    let told = rig.world.events();
+    assert_eq!(
+        told[0],
+        "Normal WaitingForSource: waiting for the source of the claim: PersistentVolumeClaim \
+         data does not exist"
+    );
+    assert_eq!(told.len(), 2);
+    rig.claim("data", "late", json!({"spec": {"volumeName": "v"}}));
+    rig.volume("v", "n2", "h", "data");
+    for name in ["a", "b"] {
+        assert_eq!(rig.work(name).await, Outcome::Done, "{name}");
+        assert_eq!(rig.placed(name), on("n2"), "{name}");
+    }
+    assert!(rig.world.events().is_empty());
+}
+
+#[tokio::test]
+async fn the_scheduler_is_overruled_where_it_cannot_know() {
+    let mut rig = Rig::new(&["n1", "n2"]);
+    rig.claim("data", "late", json!({"spec": {"volumeName": "v"}}));
+    rig.volume("v", "n2", "h", "data");
+    let mut more = of("PersistentVolumeClaim", "data");
+    more["metadata"] = json!({"annotations": {SELECTED_NODE: "n1"}});
+    rig.claim("a", "late", more);
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.placed("a"), on("n2"));
+    assert_eq!((rig.booked("n1"), rig.booked("n2")), (0, 10));
+    let told = rig.world.events();
+    assert!(
+        told[0].starts_with("Normal NodeReselected: node n2 has the source"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_restored_volume_goes_where_its_snapshot_is() {
+    let rig = Rig::new(&["n1", "n2", "n3"]);
+    rig.room("n3", "now", 5);
+    rig.volume("v", "n1", "vol-x-1", "gone");
+    for (snapshot, source, labels, node) in [
+        (
+            "by-label",
+            json!({"volumeHandle": "vol-x-1"}),
+            json!({MANAGED_BY: "n2"}),
+            "n2",
+        ),
+        (
+            "by-volume",
+            json!({"volumeHandle": "vol-x-1"}),
+            json!({}),
+            "n1",
+        ),
+        // Its volume is gone, and there is less room than it needs: its driver may share blocks.
+        (
+            "by-pool",
+            json!({"volumeHandle": "vol-pooln3-1"}),
+            json!({}),
+            "n3",
+        ),
+        (
+            "made-before",
+            json!({"snapshotHandle": "snap-pooln3-1"}),
+            json!({}),
+            "n3",
+        ),
+    ] {
+        let content = format!("content-{snapshot}");
+        rig.snapshot(snapshot, Some(&content));
+        rig.content(&content, source, labels);
+        let claim = format!("claim-{snapshot}");
+        rig.claim(&claim, "late", unasked(of("VolumeSnapshot", snapshot)));
+        assert_eq!(rig.work(&claim).await, Outcome::Done, "{snapshot}");
+        assert_eq!(rig.placed(&claim), on(node), "{snapshot}");
+    }
+    rig.snapshot("unbound", None);
+    rig.claim("early", "now", of("VolumeSnapshot", "unbound"));
+    assert_eq!(rig.work("early").await, Outcome::Failed);
+    assert_eq!(rig.node_of("early"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_out_of_reach_is_told_once_and_waited_for() {
+    let mut rig = Rig::new(&["n1", "n2"]);
+    rig.room("n1", "now", 100);
+    rig.node("n2", json!({"unschedulable": true}));
+    rig.claim("data", "late", json!({"spec": {"volumeName": "v"}}));
+    rig.volume("v", "n2", "h", "data");
+    rig.claim("a", "now", of("PersistentVolumeClaim", "data"));
+    for _ in 0..2 {
+        assert_eq!(rig.work("a").await, Outcome::Failed);
+    }
+    assert_eq!(
+        rig.world.events(),
+        [
+            "Warning ProvisioningFailed: the source of the claim is on node n2 alone, and that node \
+          is cordoned: uncordon it, or name another source"
+        ]
+    );
+    rig.node("n2", json!({}));
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.placed("a"), on("n2"));
+    // Whoever took it off again is not fought.
+    rig.claim("a", "now", of("PersistentVolumeClaim", "data"));
+    assert!(matches!(rig.work("a").await, Outcome::FailedFor(_)));
+    let told = rig.world.events();
+    assert!(
+        told[0].contains("that node had no room for it a moment ago"),
+        "{told:?}"
+    );
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.placed("a"), on("n2"));
+}
+
+#[tokio::test]
+async fn a_source_on_a_node_that_is_gone() {
+    let mut rig = Rig::new(&["n1"]);
+    rig.room("n1", "now", 100);
+    rig.claim("data", "late", json!({"spec": {"volumeName": "v"}}));
+    rig.volume("v", "n9", "h", "data");
+    rig.claim("a", "now", of("PersistentVolumeClaim", "data"));
+    assert_eq!(rig.work("a").await, Outcome::Failed);
+    let told = rig.world.events();
+    assert!(
+        told[0].contains("no node fits the affinity of PersistentVolume v"),
+        "{told:?}"
+    );
+    assert!(rig.world.api.writes().is_empty());
+}
