@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use crate::roles::{Role, Roles};
+use crate::args::Args;
+use crate::roles::Role;
 use crate::runtime::{Caches, Context};
 use crate::{gone, placement};
 
@@ -15,16 +16,18 @@ use crate::{gone, placement};
 /// replaced by ones of the whole cluster.
 pub(crate) async fn run(
     context: Context,
-    picked: Roles,
-    options: placement::Options,
+    args: Args,
+    placing: placement::Metrics,
 ) -> Result<(), Infallible> {
     let caches = Caches::new(context.kube.client().clone(), context.stop.clone());
     let context = Context {
         caches: Arc::new(caches),
         ..context
     };
+    let picked = &args.controllers;
     let mut parts = JoinSet::new();
     if picked.has(Role::Placement) {
+        let options = placement::Options::new(&args, placing);
         parts.spawn(placement::run(context.clone(), options));
     }
     if picked.has(Role::GoneNodes) {

@@ -34,11 +34,13 @@ use kube::{Api, ResourceExt};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::args::Args;
 use crate::capacity;
 use crate::capacity::plan::DRIVER;
 use crate::provisioner::{claim, protection};
-use crate::runtime::driver::ControllerCapability;
-use crate::runtime::{Context, Index, Kube, Watch};
+use crate::roles::Role;
+use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
+use crate::runtime::{Context, Driver, Index, Kube, Watch};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 mod assign;
@@ -76,6 +78,18 @@ pub struct Options {
     pub metrics: Metrics,
 }
 
+impl Options {
+    /// As the command line has it.
+    pub(crate) fn new(args: &Args, metrics: Metrics) -> Self {
+        let tells = args.capacity.enable_capacity.unwrap_or(true);
+        Options {
+            race: args.provisioner.race.node_deployment_immediate_binding,
+            capacity: tells && args.controllers.has(Role::Capacity),
+            metrics,
+        }
+    }
+}
+
 /// The work of one term.
 struct Placement {
     context: Context,
@@ -102,10 +116,11 @@ struct Placement {
     volumes: Index<PersistentVolume>,
     /// This driver's volumes by handle.
     handles: Index<PersistentVolume>,
-    /// Contents by the handle of the volume they are made of.
-    contents: Index<VolumeSnapshotContent>,
+    /// Contents by the handle of the volume they are made of; none of a driver without snapshots,
+    /// whose loops may not be allowed to see them.
+    contents: Option<Index<VolumeSnapshotContent>>,
     /// Group contents, likewise.
-    groups: Index<VolumeGroupSnapshotContent>,
+    groups: Option<Index<VolumeGroupSnapshotContent>>,
     ledger: Mutex<Ledger>,
     /// What claims were told last, by UID: once is enough.
     said: Mutex<HashMap<String, assign::Said>>,
@@ -184,22 +199,20 @@ impl Placement {
             volumes: volumes.index(|volume| find::claim_of(volume).into_iter().collect()),
             handles: volumes
                 .index(move |volume| find::handle(volume, &of_driver).into_iter().collect()),
-            contents: caches.contents().index(|content| {
-                content
-                    .spec
-                    .source
-                    .volume_handle
-                    .clone()
-                    .into_iter()
-                    .collect()
+            contents: takes_snapshots(&context.driver).then(|| {
+                let of =
+                    |content: &VolumeSnapshotContent| content.spec.source.volume_handle.clone();
+                caches
+                    .contents()
+                    .index(move |content| of(content).into_iter().collect())
             }),
-            groups: caches.group_contents().index(|content| {
-                content
-                    .spec
-                    .source
-                    .volume_handles
-                    .clone()
-                    .unwrap_or_default()
+            groups: takes_groups(&context.driver).then(|| {
+                let of = |content: &VolumeGroupSnapshotContent| {
+                    content.spec.source.volume_handles.clone()
+                };
+                caches
+                    .group_contents()
+                    .index(move |content| of(content).unwrap_or_default())
             }),
             ledger: Mutex::default(),
             said: Mutex::default(),
@@ -220,17 +233,22 @@ impl Placement {
         caches.classes().synced().await;
         caches.nodes().synced().await;
         caches.csi_nodes().synced().await;
-        if self.has_snapshots() {
+        if self.restores() {
             caches.snapshots().synced().await;
         }
-        caches.contents().synced().await;
-        caches.group_contents().synced().await;
+        if self.contents.is_some() {
+            caches.contents().synced().await;
+        }
+        if self.groups.is_some() {
+            caches.group_contents().synced().await;
+        }
         if let Some(capacities) = &self.capacities {
             capacities.synced().await;
         }
     }
 
-    fn has_snapshots(&self) -> bool {
+    /// Whether volumes are made from snapshots.
+    fn restores(&self) -> bool {
         let driver = &self.context.driver;
         driver.can(ControllerCapability::CreateDeleteSnapshot)
     }
@@ -240,7 +258,7 @@ impl Placement {
         Terms {
             driver: &driver.name,
             race: self.options.race,
-            restores: self.has_snapshots(),
+            restores: self.restores(),
             clones: driver.can(ControllerCapability::CloneVolume),
         }
     }
@@ -248,6 +266,16 @@ impl Placement {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         lock(&self.ledger)
     }
+}
+
+fn takes_groups(driver: &Driver) -> bool {
+    driver.serves(Service::GroupControllerService)
+        && driver.can_group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot)
+}
+
+/// The members of groups have contents of their own.
+fn takes_snapshots(driver: &Driver) -> bool {
+    driver.can(ControllerCapability::CreateDeleteSnapshot) || takes_groups(driver)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

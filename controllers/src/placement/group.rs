@@ -7,10 +7,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
 
+use super::Placement;
 use super::home::Home;
-use super::{Placement, labels};
 use crate::runtime::queue::Outcome;
-use crate::runtime::scope::MANAGED_BY;
+use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::snapshots::VolumeGroupSnapshotContent;
 use crate::snapshotter::status_of_failure;
 
@@ -81,10 +81,11 @@ impl Placement {
             .collect();
         match decide(&homes) {
             Todo::Nothing => Outcome::Done,
-            Todo::Label(node) => match labels::of_content(content.labels(), &Home::Node(node)) {
-                None => Outcome::Done,
-                Some(node) => self.label(&watch, &*content, MANAGED_BY, &node, true).await,
-            },
+            Todo::Label(node) => {
+                let label = node_label(&node);
+                self.label(&watch, &*content, MANAGED_BY, &label, true)
+                    .await
+            }
             Todo::Spans(nodes) => self.spans(&content, &nodes).await,
         }
     }

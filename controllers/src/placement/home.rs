@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::provisioner::claim;
-use crate::runtime::scope::MANAGED_BY;
+use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use crate::volume::nodes::nodes_of;
 
@@ -89,10 +89,11 @@ pub(super) fn of_content(
     nodes: &[Arc<Node>],
 ) -> Home {
     if let Some(label) = content.labels().get(MANAGED_BY) {
-        let there = nodes.iter().any(|node| node.name_any() == *label);
-        return match there {
-            true => Home::Node(label.clone()),
-            false => Home::Gone(format!("node {label} does not exist")),
+        // A name that is too long for a label is told by a hash.
+        let mut names = nodes.iter().map(|node| node.name_any());
+        return match names.find(|name| node_label(name) == *label) {
+            Some(name) => Home::Node(name),
+            None => Home::Gone(format!("node {label} does not exist")),
         };
     }
     if let Some(volume) = volume {

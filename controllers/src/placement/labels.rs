@@ -14,9 +14,6 @@ use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::runtime::{ApiError, Resource, Watch};
 use crate::snapshots::VolumeSnapshotContent;
 
-/// The longest name a node can have to be the value of a label, whole: others read it as a name.
-const LONGEST: usize = 63;
-
 /// The node whose label a volume is to get, if it lacks it: the one node it is on.
 fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Option<String> {
     let node = node?;
@@ -24,11 +21,10 @@ fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Opt
     (!is_labelled(volume.labels(), node)).then(|| node.to_owned())
 }
 
-/// The node that is to manage a content, if none does yet.
+/// The label of the node that is to manage a content, if none does yet.
 pub(super) fn of_content(labels: &BTreeMap<String, String>, home: &Home) -> Option<String> {
     let node = home.node()?;
-    let fits = !labels.contains_key(MANAGED_BY) && node.len() <= LONGEST;
-    fits.then(|| node.to_owned())
+    (!labels.contains_key(MANAGED_BY)).then(|| node_label(node))
 }
 
 impl Placement {
@@ -61,7 +57,10 @@ impl Placement {
         }
         match of_content(content.labels(), &self.content_home(&content)) {
             None => Outcome::Done,
-            Some(node) => self.label(&watch, &*content, MANAGED_BY, &node, true).await,
+            Some(label) => {
+                self.label(&watch, &*content, MANAGED_BY, &label, true)
+                    .await
+            }
         }
     }
 
@@ -145,13 +144,15 @@ mod tests {
         let labels = |node: &str| BTreeMap::from([(MANAGED_BY.to_owned(), node.to_owned())]);
         let on = |node: &str| Home::Node(node.to_owned());
         let none = BTreeMap::new();
+        let long = "n".repeat(80);
+        let hashed = node_label(&long);
         for (labels, home, expected) in [
             (none.clone(), on("n1"), Some("n1")),
             (labels("n1"), on("n1"), None),
             (labels("n2"), on("n1"), None),
             (none.clone(), Home::Anywhere, None),
             (none.clone(), Home::Unknown(String::new()), None),
-            (none.clone(), on(&"n".repeat(64)), None),
+            (none.clone(), on(&long), Some(hashed.as_str())),
         ] {
             assert_eq!(of_content(&labels, &home).as_deref(), expected, "{home:?}");
         }

@@ -15,7 +15,7 @@ use crate::provisioner::claim;
 use crate::provisioner::protection;
 use crate::provisioner::source::Asked;
 use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{Change, Resource, Watch};
+use crate::runtime::{Change, Resource};
 
 /// The least time between two looks at all that wait, or at everything: what changes, changes
 /// often.
@@ -77,7 +77,7 @@ impl Placement {
         caches
             .classes()
             .on_change(move |change| classes.add(change.object().name_any()));
-        if self.has_snapshots() {
+        if self.restores() {
             let sources = queues.sources.clone();
             caches.snapshots().on_change(move |change| {
                 let snapshot = change.object();
@@ -85,19 +85,23 @@ impl Placement {
                 add_source(&sources, snapshot.namespace(), &asked);
             });
         }
-        let (contents, sources) = (queues.contents.clone(), queues.sources.clone());
-        caches.contents().on_change(move |change| {
-            let content = change.object();
-            contents.add(content.name_any());
-            let of = &content.spec.volume_snapshot_ref;
-            if let Some(name) = of.name.clone() {
-                add_source(&sources, of.namespace.clone(), &Asked::Snapshot(name));
-            }
-        });
-        let groups = queues.groups.clone();
-        caches
-            .group_contents()
-            .on_change(move |change| groups.add(change.object().name_any()));
+        if self.contents.is_some() {
+            let (contents, sources) = (queues.contents.clone(), queues.sources.clone());
+            caches.contents().on_change(move |change| {
+                let content = change.object();
+                contents.add(content.name_any());
+                let of = &content.spec.volume_snapshot_ref;
+                if let Some(name) = of.name.clone() {
+                    add_source(&sources, of.namespace.clone(), &Asked::Snapshot(name));
+                }
+            });
+        }
+        if self.groups.is_some() {
+            let groups = queues.groups.clone();
+            caches
+                .group_contents()
+                .on_change(move |change| groups.add(change.object().name_any()));
+        }
         self.listen_to_nodes();
     }
 
@@ -226,11 +230,11 @@ impl Placement {
 
     /// A volume is there: contents made of it may be labelled by it.
     async fn on_handle(&self, handle: &str, queues: &Queues) -> Outcome {
-        for content in self.contents.get(handle) {
-            queues.contents.add(content.name_any());
+        if let Some(contents) = &self.contents {
+            add_names(&queues.contents, &contents.get(handle));
         }
-        for content in self.groups.get(handle) {
-            queues.groups.add(content.name_any());
+        if let Some(groups) = &self.groups {
+            add_names(&queues.groups, &groups.get(handle));
         }
         Outcome::Done
     }
@@ -264,8 +268,12 @@ impl Placement {
                 queues.volumes.add(volume.name_any());
             }
         }
-        add_names(&caches.contents(), &queues.contents);
-        add_names(&caches.group_contents(), &queues.groups);
+        if self.contents.is_some() {
+            add_names(&queues.contents, &caches.contents().all());
+        }
+        if self.groups.is_some() {
+            add_names(&queues.groups, &caches.group_contents().all());
+        }
     }
 
     /// Has those that wait looked at when there may be more room.
@@ -341,8 +349,8 @@ fn add_source(sources: &Queue<String>, namespace: Option<String>, asked: &Asked)
     }
 }
 
-fn add_names<K: Resource>(watch: &Watch<K>, queue: &Queue<String>) {
-    for object in watch.all() {
+fn add_names<K: Resource>(queue: &Queue<String>, objects: &[Arc<K>]) {
+    for object in objects {
         queue.add(object.name_any());
     }
 }

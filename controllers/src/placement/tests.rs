@@ -29,7 +29,13 @@ impl Rig {
 
     fn with(nodes: &[&str], race: bool) -> Self {
         use ControllerCapability::*;
-        let world = World::new(&[CreateDeleteVolume, CreateDeleteSnapshot, CloneVolume]);
+        let capabilities = [CreateDeleteVolume, CreateDeleteSnapshot, CloneVolume];
+        let mut world = World::new(&capabilities);
+        let services = [Service::ControllerService, Service::GroupControllerService];
+        let groups = [GroupCapability::CreateDeleteGetVolumeGroupSnapshot];
+        let csi = world.script.serve();
+        let driver = Driver::with(csi, DRIVER, &services, &capabilities, &groups);
+        world.context.driver = Arc::new(driver);
         let options = Options {
             race,
             capacity: true,

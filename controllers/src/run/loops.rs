@@ -9,7 +9,7 @@ use crate::provisioner;
 use crate::roles::{self, Role};
 use crate::runtime::driver::{ControllerCapability as Can, NodeCapability};
 use crate::runtime::{Context, Driver, Leadership};
-use crate::{attacher, health, lead, placement, resizer, snapshot_controller, snapshotter};
+use crate::{attacher, health, lead, resizer, snapshot_controller, snapshotter};
 
 /// Whether any that works with the API server was picked.
 pub(super) fn any(picked: &roles::Roles) -> bool {
@@ -96,22 +96,17 @@ impl Beginning<'_> {
 
     /// Begins what one process does for all, where every node has one.
     fn begin_lead(&mut self) {
-        let picked = self.args.controllers.clone();
+        let picked = &self.args.controllers;
         let any = [Role::Placement, Role::GoneNodes];
         if self.context.scope.node().is_none() || !any.into_iter().any(|role| picked.has(role)) {
             return;
         }
         let (context, leader) = (self.context.clone(), self.context.leader.clone());
-        let placing = placement::Options {
-            race: self.args.provisioner.race.node_deployment_immediate_binding,
-            capacity: self.args.capacity.enable_capacity.unwrap_or(true)
-                && picked.has(Role::Capacity),
-            metrics: self.counts.placement.clone(),
-        };
+        let (args, placing) = (self.args.clone(), self.counts.placement.clone());
         self.roles.begin(
             "the lead",
             while_leading(context, leader, move |context| {
-                lead::run(context, picked.clone(), placing.clone())
+                lead::run(context, args.clone(), placing.clone())
             }),
         );
     }
