@@ -28,7 +28,9 @@ use crate::roles::Role;
 use crate::runtime::csi::{Csi, Failure};
 use crate::runtime::driver::DriverError;
 use crate::runtime::kube::{ClientError, ClientOptions, Limit, connect};
-use crate::runtime::{Caches, Context, Driver, Events, Kube, Leadership, Metrics, Scope};
+use crate::runtime::{
+    Caches, Context, Driver, Events, Kube, Leadership, Metrics, Pools, Scope,
+};
 use crate::snapshot_controller;
 
 mod elections;
@@ -59,6 +61,8 @@ pub struct Setup {
     /// The driver's socket as kubelet sees it, unless the command line says otherwise; without
     /// either nothing is registered.
     pub registration_endpoint: Option<PathBuf>,
+    /// The pools this node's driver keeps; unknown of drivers in other processes.
+    pub pools: Pools,
 }
 
 /// Why the loops do not run, or no longer.
@@ -311,6 +315,7 @@ async fn begin_loops(
         events,
         metrics,
         scope,
+        pools: setup.pools.clone(),
         leader,
         room: Arc::default(),
         stop,

@@ -46,6 +46,7 @@ impl World {
             events,
             metrics,
             scope: Scope::Cluster,
+            pools: Default::default(),
             leader: Leadership::always(),
             room: Arc::default(),
             stop: CancellationToken::new(),

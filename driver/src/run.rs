@@ -154,7 +154,9 @@ async fn work(
     let identity = settings.identity.clone();
     let server = Server::new(settings.identity, Arc::new(controller), Arc::new(node));
 
-    let loops = controllers.map(|args| Loops::beside(&server, args, &settings.endpoint));
+    let loops = controllers.map(|args| {
+        Loops::beside(&server, pools.clone(), args, &settings.endpoint)
+    });
     let shown = http::Shown {
         services: Some(server.shown()),
         loops: loops.as_ref().map(Loops::view),

@@ -85,6 +85,7 @@ async fn start(
         events,
         metrics,
         scope,
+        pools: Default::default(),
         leader,
         room: Arc::default(),
         stop: stop.clone(),

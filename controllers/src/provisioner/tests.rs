@@ -57,6 +57,7 @@ fn rig(scope: Scope, topology: bool) -> Rig {
         events,
         metrics,
         scope,
+        pools: Default::default(),
         leader: Leadership::always(),
         room: Arc::default(),
         stop: CancellationToken::new(),

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::queue::{Backoff, Outcome, Queue};
-use super::{Caches, Driver, Events, Kube, Leadership, Metrics, Scope};
+use super::{Caches, Driver, Events, Kube, Leadership, Metrics, Pools, Scope};
 
 /// What every loop is given. Clones share it.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// Whose objects these loops serve.
     pub scope: Scope,
+    /// Which handles are of this node's driver, if it says so.
+    pub pools: Pools,
     /// Whether this process does the work that one does for the cluster.
     pub leader: Leadership,
     /// Told when the driver may have more or less room than before.

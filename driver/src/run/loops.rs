@@ -2,9 +2,11 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use hostloop_controllers::args::Args;
 use hostloop_controllers::run::{self as controllers, Setup, View};
+use hostloop_controllers::runtime::Pools as OwnPools;
 use hostloop_controllers::runtime::csi::Csi;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
@@ -15,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, GRACE, Roles, Signals, show};
 use crate::args::ControllersArgs;
+use crate::pool::Pools;
 use crate::server::Server;
 use crate::server::http::Shown;
 
@@ -29,7 +32,7 @@ pub(super) struct Loops {
 
 impl Loops {
     /// Of a server in this process, reached through memory.
-    pub(super) fn beside(server: &Server, args: Args, endpoint: &Path) -> Self {
+    pub(super) fn beside(server: &Server, pools: Arc<Pools>, args: Args, endpoint: &Path) -> Self {
         let setup = Setup {
             args,
             // The driver in this process chooses.
@@ -37,6 +40,7 @@ impl Loops {
             csi: through_memory(server),
             node_deployment: true,
             registration_endpoint: Some(endpoint.to_owned()),
+            pools: OwnPools::told(move || identities(&pools)),
         };
         let view = View::new();
         Loops { setup, view }
@@ -92,6 +96,15 @@ pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
     }
 }
 
+/// The identities of the pools, also of those that are missing but were seen before.
+fn identities(pools: &Pools) -> Vec<String> {
+    let slots = pools.slots().into_iter();
+    slots
+        .filter_map(|slot| slot.id)
+        .map(|id| id.to_string())
+        .collect()
+}
+
 /// A client of a server in this process. The server serves as long as there is a client, and so
 /// answers the loops to their end.
 fn through_memory(server: &Server) -> Csi {
@@ -126,6 +139,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         csi: Csi::at_socket(&args.csi_address),
         node_deployment: false,
         registration_endpoint: None,
+        pools: OwnPools::default(),
     };
     let loops = Loops {
         setup,

@@ -94,6 +94,7 @@ impl World {
             events,
             metrics,
             scope,
+            pools: Default::default(),
             room: Arc::default(),
             leader: if leads {
                 Leadership::always()
