@@ -10,7 +10,7 @@ use crate::provisioner;
 use crate::roles::Roles;
 use crate::runtime::context::Common;
 use crate::runtime::duration;
-use crate::{attacher, health, resizer, snapshot_controller, snapshotter};
+use crate::{attacher, gone, health, orphans, resizer, snapshot_controller, snapshotter};
 
 /// What all loops take.
 #[derive(Clone, Debug, clap::Args)]
@@ -117,6 +117,14 @@ pub struct Args {
     /// Health.
     #[command(flatten)]
     pub health: health::Options,
+
+    /// Nodes that are gone.
+    #[command(flatten)]
+    pub gone: gone::Options,
+
+    /// Volumes nobody knows.
+    #[command(flatten)]
+    pub orphans: orphans::Options,
 
     /// The snapshot-controller.
     #[command(flatten)]

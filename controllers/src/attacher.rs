@@ -24,6 +24,7 @@ mod publish;
 mod reconcile;
 
 use decide::Rules;
+pub(crate) use reconcile::{ListError, Published, list};
 pub use publish::PublishError;
 
 /// How long a call may take unless told otherwise.
@@ -59,6 +60,11 @@ pub struct Options {
 
 /// It does not fail: what goes wrong is tried again.
 pub type Error = Infallible;
+
+/// The finalizer of a driver's attachments, and of volumes that are attached.
+pub(crate) fn finalizer(driver: &str) -> String {
+    format!("external-attacher/{}", lease_name(driver))
+}
 
 struct Attacher {
     context: Context,
@@ -121,7 +127,7 @@ impl Attacher {
         let can = |capability| driver.can(capability);
         let rules = Rules {
             driver: driver.name.clone(),
-            finalizer: format!("external-attacher/{}", lease_name(&driver.name)),
+            finalizer: finalizer(&driver.name),
             attaches: can(ControllerCapability::PublishUnpublishVolume),
             read_only: can(ControllerCapability::PublishReadonly),
             multi_writer: can(ControllerCapability::SingleNodeMultiWriter),

@@ -1,8 +1,213 @@
 //! Tidies up after nodes that are gone for good.
+//!
+//! A local volume is its node's, and so is all work on it: when a node is gone, nobody is left who
+//! could detach its volumes, delete them or take their objects' finalizers. Here the leader does
+//! what that node would have done, and nothing else would be true:
+//!
+//! | object | what is done |
+//! |---|---|
+//! | VolumeAttachment that is being deleted | our finalizer is taken off |
+//! | PersistentVolume, Released, to be deleted | deleted with our finalizers: its data is gone |
+//! | PersistentVolume, Bound | an event, for it and its claim, now and again |
+//! | claim that waits for a volume on the node | a node is to be chosen anew |
+//! | content of a snapshot that is being deleted, policy Delete | our finalizer is taken off |
+//! | CSIStorageCapacity | deleted |
+//!
+//! A node is gone when none of its name has been seen for a grace period, and the API server, asked
+//! for it by name, has none. A node that is there and out of service (by its taint) lets go of
+//! attachments only. What is retained is never touched.
 
-use crate::runtime::Context;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::Api;
+use kube::runtime::watcher;
+use tokio::time::Instant;
+
+use crate::provisioner;
+use crate::runtime::{Context, Kube, Watch, duration};
+use crate::{attacher, capacity};
+
+mod act;
+mod decide;
+mod place;
+pub(crate) mod since;
+
+use act::Fate;
+use decide::{Leftover, Rules, Seen};
+use place::Places;
+use since::Since;
+
+/// Between two looks, at most and at least.
+const LOOK: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(1));
+
+/// What it is told on the command line.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+#[command(next_help_heading = "Gone nodes")]
+pub struct Options {
+    /// How long there must be no such node before what it left behind is tidied up
+    #[arg(
+        long = "gone-node-grace",
+        env = "HOSTLOOP_GONE_NODE_GRACE",
+        value_name = "DURATION",
+        default_value = "5m",
+        value_parser = duration::parse
+    )]
+    pub grace: Duration,
+}
+
+struct Tidier {
+    context: Context,
+    kube: Kube,
+    rules: Rules,
+    grace: Duration,
+    capacities: Option<Watch<CSIStorageCapacity>>,
+    places: Places,
+    absent: Since<String>,
+    /// Volumes that were told of, by UID, and when.
+    told: BTreeMap<String, Instant>,
+    /// How many were in this pass.
+    told_now: usize,
+}
 
 /// Runs until `context.stop`.
-pub(crate) async fn run(context: Context) {
-    context.stop.cancelled().await;
+pub(crate) async fn run(context: Context, options: Options, volumes: provisioner::Options) {
+    let capacities = capacity::namespace().map(|namespace| watch(&context, &namespace));
+    let mut tidier = Tidier::new(context.clone(), &options, &volumes, capacities);
+    let stop = context.stop.clone();
+    if stop.run_until_cancelled(tidier.synced()).await.is_none() {
+        return;
+    }
+    let (most, least) = LOOK;
+    let look = (options.grace / 5).clamp(least, most);
+    loop {
+        tidier.pass().await;
+        let wait = tokio::time::sleep(look);
+        if stop.run_until_cancelled(wait).await.is_none() {
+            return;
+        }
+    }
 }
+
+/// All nodes' objects of this driver.
+fn watch(context: &Context, namespace: &str) -> Watch<CSIStorageCapacity> {
+    let objects = Watch::new();
+    let api = Api::namespaced(context.kube.client().clone(), namespace);
+    let labels = format!("{}={}", capacity::plan::DRIVER, context.driver.name);
+    let config = watcher::Config::default().labels(&labels);
+    tokio::spawn(objects.clone().run(api, config, context.stop.clone()));
+    objects
+}
+
+impl Tidier {
+    fn new(
+        context: Context,
+        options: &Options,
+        volumes: &provisioner::Options,
+        capacities: Option<Watch<CSIStorageCapacity>>,
+    ) -> Self {
+        let rules = Rules {
+            driver: context.driver.name.clone(),
+            attached: attacher::finalizer(&context.driver.name),
+            prefix: volumes.volume_name_prefix.clone(),
+            uuid_length: volumes.volume_name_uuid_length,
+        };
+        Tidier {
+            kube: context.kube.managed_by("hostloop-gone-nodes"),
+            context,
+            rules,
+            grace: options.grace,
+            capacities,
+            places: Places::default(),
+            absent: Since::default(),
+            told: BTreeMap::new(),
+            told_now: 0,
+        }
+    }
+
+    async fn synced(&self) {
+        let caches = &self.context.caches;
+        caches.nodes().synced().await;
+        caches.csi_nodes().synced().await;
+        caches.volumes().synced().await;
+        caches.claims().synced().await;
+        caches.attachments().synced().await;
+        caches.contents().synced().await;
+        caches.group_contents().synced().await;
+        if let Some(capacities) = &self.capacities {
+            capacities.synced().await;
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let caches = &self.context.caches;
+        Seen {
+            nodes: caches.nodes().all(),
+            csi_nodes: caches.csi_nodes().all(),
+            volumes: caches.volumes().all(),
+            claims: caches.claims().all(),
+            attachments: caches.attachments().all(),
+            contents: caches.contents().all(),
+            groups: caches.group_contents().all(),
+            capacities: self.capacities.as_ref().map(Watch::all).unwrap_or_default(),
+        }
+    }
+
+    /// Looks at everything once.
+    async fn pass(&mut self) {
+        // By a watch of nodes that does not get on, all may seem to be gone.
+        let blind = self.context.caches.nodes().trouble().is_some();
+        if blind || !self.context.leader.leads() {
+            return;
+        }
+        self.told_now = 0;
+        let now = Instant::now();
+        self.told.retain(|_, at| now - *at < Duration::from_secs(24 * 3600));
+        let seen = self.seen();
+        self.places
+            .note(&seen.nodes, &seen.csi_nodes, &self.rules.driver);
+        let leftovers = self.rules.leftovers(&seen, &self.places);
+        let named = leftovers.iter().map(|leftover| leftover.node.clone());
+        let named: std::collections::BTreeSet<String> = named.collect();
+        self.places.forget_all_but(&named);
+        let due = self.absent.due(named, now, self.grace);
+        for node in due {
+            let of_node = leftovers.iter().filter(|leftover| leftover.node == node);
+            if !self.tidy(&node, of_node.cloned().collect(), Fate::Gone).await {
+                return;
+            }
+        }
+        let mut by_node: BTreeMap<String, Vec<Leftover>> = BTreeMap::new();
+        for leftover in self.rules.out_of_service(&seen) {
+            let of_node = by_node.entry(leftover.node.clone()).or_default();
+            of_node.push(leftover);
+        }
+        for (node, leftovers) in by_node {
+            if !self.tidy(&node, leftovers, Fate::OutOfService).await {
+                return;
+            }
+        }
+    }
+
+    /// Tidies up after one node; says whether to go on.
+    async fn tidy(&mut self, node: &String, leftovers: Vec<Leftover>, fate: Fate) -> bool {
+        if leftovers.iter().all(|leftover| leftover.action.is_none()) {
+            return true;
+        }
+        if !self.is_proven(node, fate).await {
+            self.absent.forget(node);
+            return true;
+        }
+        for leftover in leftovers {
+            if !self.perform(leftover, fate).await {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

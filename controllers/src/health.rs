@@ -327,7 +327,7 @@ fn served(volumes: &[Arc<PersistentVolume>], driver: &str, scope: &Scope) -> Vec
 }
 
 /// A node as its events name it: kubelet puts the name for the UID.
-fn node_reference(name: &str) -> ObjectReference {
+pub(crate) fn node_reference(name: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),

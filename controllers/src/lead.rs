@@ -31,7 +31,8 @@ pub(crate) async fn run(
         parts.spawn(placement::run(context.clone(), options));
     }
     if picked.has(Role::GoneNodes) {
-        parts.spawn(gone::run(context.clone()));
+        let (options, volumes) = (args.gone.clone(), args.provisioner.clone());
+        parts.spawn(gone::run(context.clone(), options, volumes));
     }
     while let Some(ended) = parts.join_next().await {
         // A panic is the process's: it must not go on with less than it seems.

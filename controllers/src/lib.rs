@@ -11,6 +11,7 @@ pub mod gone;
 pub mod health;
 mod lead;
 pub mod liveness;
+pub mod orphans;
 pub mod placement;
 pub mod provisioner;
 pub mod quantity;

@@ -24,7 +24,7 @@ use crate::runtime::{Change, Context, Index, Kube, Scope, duration};
 mod access;
 pub(crate) mod claim;
 mod deletion;
-mod finalizers;
+pub(crate) mod finalizers;
 mod kept;
 mod lookup;
 mod metrics;

@@ -27,13 +27,15 @@ pub enum Role {
     Placement,
     /// What nodes leave behind that are gone.
     GoneNodes,
+    /// Volumes nobody knows.
+    Orphans,
     /// Contents for snapshots: the part that is the cluster's, not a driver's.
     SnapshotController,
 }
 
 impl Role {
     /// All there are.
-    pub const ALL: [Role; 11] = [
+    pub const ALL: [Role; 12] = [
         Role::Provisioner,
         Role::Attacher,
         Role::Resizer,
@@ -44,6 +46,7 @@ impl Role {
         Role::Liveness,
         Role::Placement,
         Role::GoneNodes,
+        Role::Orphans,
         Role::SnapshotController,
     ];
 
@@ -60,6 +63,7 @@ impl Role {
             Role::Liveness => "liveness",
             Role::Placement => "placement",
             Role::GoneNodes => "gone-nodes",
+            Role::Orphans => "orphans",
             Role::SnapshotController => "snapshot-controller",
         }
     }
@@ -147,7 +151,7 @@ mod tests {
     #[test]
     fn lists() {
         let usual = "provisioner attacher resizer snapshotter capacity health registrar liveness \
-                     placement gone-nodes";
+                     placement gone-nodes orphans";
         for (list, picked) in [
             ("*", usual.to_owned()),
             ("", usual.to_owned()),

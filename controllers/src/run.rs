@@ -21,6 +21,7 @@ use crate::args::Args;
 use crate::capacity;
 use crate::health;
 use crate::liveness::{self, Checks};
+use crate::orphans::{self, Inventory};
 use crate::placement;
 use crate::provisioner;
 use crate::registrar;
@@ -63,6 +64,8 @@ pub struct Setup {
     pub registration_endpoint: Option<PathBuf>,
     /// The pools this node's driver keeps; unknown of drivers in other processes.
     pub pools: Pools,
+    /// What the driver knows of its volumes beyond CSI; nothing of drivers in other processes.
+    pub inventory: Inventory,
 }
 
 /// Why the loops do not run, or no longer.
@@ -106,6 +109,7 @@ struct Seen {
 struct Counts {
     capacity: capacity::Metrics,
     health: health::Conditions,
+    orphans: orphans::Metrics,
     snapshot_controller: snapshot_controller::Metrics,
     provisioner: provisioner::Metrics,
     placement: placement::Metrics,
@@ -115,6 +119,7 @@ impl Counts {
     fn register(&self, registry: &mut Registry) {
         self.capacity.register(registry);
         self.health.register(registry);
+        self.orphans.register(registry);
         self.snapshot_controller.register(registry);
         self.provisioner.register(registry);
         self.placement.register(registry);
@@ -327,6 +332,7 @@ async fn begin_loops(
         elections: &mut elections,
         roles: &mut roles,
         counts: &view.0.counts,
+        inventory: &setup.inventory,
     };
     beginning.all();
     Ok(roles)

@@ -40,7 +40,7 @@ use crate::runtime::{Change, Context, Resource, Scope, Watch};
 
 mod decide;
 mod group;
-mod names;
+pub(crate) mod names;
 mod owner;
 mod parameters;
 mod single;

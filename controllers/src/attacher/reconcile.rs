@@ -13,11 +13,11 @@ use crate::runtime::csi::{Csi, Failure};
 use crate::runtime::driver::ControllerCapability;
 
 /// The driver's IDs of nodes, by volume handle.
-type Published = BTreeMap<String, Vec<String>>;
+pub(crate) type Published = BTreeMap<String, Vec<String>>;
 
 /// Why there is no list.
 #[derive(Debug, thiserror::Error)]
-enum ListError {
+pub(crate) enum ListError {
     #[error(transparent)]
     Call(#[from] Failure),
     #[error("ListVolumes gave the token {0:?} twice in a row")]
@@ -97,7 +97,7 @@ fn differs(rules: &Rules, seen: Seen<'_>, published: &Published) -> bool {
 }
 
 /// All volumes, page by page, within one deadline.
-async fn list(csi: &Csi, max_entries: u32, deadline: Duration) -> Result<Published, ListError> {
+pub(crate) async fn list(csi: &Csi, max_entries: u32, deadline: Duration) -> Result<Published, ListError> {
     let pages = async {
         let mut published = Published::new();
         let mut token = String::new();

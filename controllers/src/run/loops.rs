@@ -8,6 +8,7 @@ use crate::capacity;
 use crate::provisioner;
 use crate::roles::{self, Role};
 use crate::runtime::driver::{ControllerCapability as Can, NodeCapability};
+use crate::orphans::{self, Inventory};
 use crate::runtime::{Context, Driver, Leadership};
 use crate::{attacher, health, lead, resizer, snapshot_controller, snapshotter};
 
@@ -29,6 +30,7 @@ fn needs(role: Role) -> &'static [Can] {
         Role::Health => &[Can::ListVolumeHealth, Can::GetVolumeHealth],
         // The attacher serves drivers that can't attach, too, and the others no driver at all.
         Role::Attacher | Role::Registrar | Role::Liveness => &[],
+        Role::Orphans => &[Can::ListVolumes],
         Role::Placement | Role::GoneNodes | Role::SnapshotController => &[],
     }
 }
@@ -47,6 +49,7 @@ pub(super) struct Beginning<'a> {
     pub(super) elections: &'a mut Elections,
     pub(super) roles: &'a mut Roles,
     pub(super) counts: &'a Counts,
+    pub(super) inventory: &'a Inventory,
 }
 
 impl Beginning<'_> {
@@ -90,8 +93,25 @@ impl Beginning<'_> {
             health::run(context, options, conditions).await;
             Ok::<_, Infallible>(())
         });
+        self.begin_orphans();
         self.begin_lead();
         self.begin_snapshot_controller();
+    }
+
+    /// Begins what looks after volumes nobody knows, on the node they are on.
+    fn begin_orphans(&mut self) {
+        if self.context.scope.node().is_none() {
+            return;
+        }
+        let part = orphans::Part {
+            options: self.args.orphans.clone(),
+            volumes: self.args.provisioner.clone(),
+            max_entries: self.args.attacher.max_entries,
+            inventory: self.inventory.clone(),
+            metrics: self.counts.orphans.clone(),
+        };
+        let driver = self.context.driver.name.clone();
+        self.begin(Role::Orphans, &driver, |context| orphans::run(context, part));
     }
 
     /// Begins what one process does for all, where every node has one.

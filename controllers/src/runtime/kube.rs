@@ -29,6 +29,7 @@ use crate::snapshots::{
 
 mod client;
 mod limit;
+mod list;
 
 pub use client::{ClientError, ClientOptions, connect};
 pub use limit::Limit;
@@ -382,12 +383,29 @@ impl Kube {
     /// Has an object deleted, if it is still the one that was read (by UID). That it is gone
     /// already is success.
     pub async fn delete<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
-        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-        let api = K::api(self.client.clone(), &namespace);
         let preconditions = Preconditions {
             uid: object.uid(),
             resource_version: None,
         };
+        self.delete_if(object, preconditions).await
+    }
+
+    /// Has an object deleted, if it is still as it was read.
+    pub async fn delete_unchanged<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
+        let preconditions = Preconditions {
+            uid: object.uid(),
+            resource_version: object.resource_version(),
+        };
+        self.delete_if(object, preconditions).await
+    }
+
+    async fn delete_if<K: Resource>(
+        &self,
+        object: &K,
+        preconditions: Preconditions,
+    ) -> Result<(), ApiError> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api = K::api(self.client.clone(), &namespace);
         let params = DeleteParams::default().preconditions(preconditions);
         let call = Call::new::<K>("delete", &namespace, &name);
         match self.timely(call, api.delete(&name, &params)).await {

@@ -16,7 +16,7 @@ pub const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 /// nothing: a claim is where its selected node is, a volume where its affinity says.
 pub const NODE_LABEL: &str = "hostloop.csi.dev/node";
 /// The longest value of a label.
-const MAX_LABEL: usize = 63;
+pub const MAX_LABEL: usize = 63;
 
 /// What the label says of a node: its name, which may be too long for a label.
 pub fn node_label(name: &str) -> String {

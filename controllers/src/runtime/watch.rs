@@ -413,7 +413,7 @@ fn backoff(failures: u32) -> Duration {
 }
 
 /// A number in 0..1 that differs from call to call and from process to process.
-fn fraction() -> f64 {
+pub(crate) fn fraction() -> f64 {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new().hash_one(std::process::id());
     (random >> 11) as f64 / (1_u64 << 53) as f64

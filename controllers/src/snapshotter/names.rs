@@ -8,13 +8,13 @@ pub(super) const RESERVED: &str = "csi.storage.k8s.io/";
 
 /// What is written on, and read from, contents of one kind.
 #[derive(Debug)]
-pub(super) struct Marks {
+pub(crate) struct Marks {
     /// Annotation: the driver was asked to take the snapshot and has not said what came of it.
     pub(super) being_created: &'static str,
     /// Annotation of the snapshot-controller: the user's object is being deleted.
-    pub(super) being_deleted: &'static str,
+    pub(crate) being_deleted: &'static str,
     /// The finalizer that keeps the content until the snapshot is gone.
-    pub(super) finalizer: &'static str,
+    pub(crate) finalizer: &'static str,
     /// Annotation: the name of the secret for creating and deleting.
     pub(super) secret_name: &'static str,
     /// Annotation: its namespace.
@@ -22,7 +22,7 @@ pub(super) struct Marks {
 }
 
 /// Those of VolumeSnapshotContents.
-pub(super) const SINGLE: Marks = Marks {
+pub(crate) const SINGLE: Marks = Marks {
     being_created: "snapshot.storage.kubernetes.io/volumesnapshot-being-created",
     being_deleted: "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted",
     finalizer: "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
@@ -31,7 +31,7 @@ pub(super) const SINGLE: Marks = Marks {
 };
 
 /// Those of VolumeGroupSnapshotContents.
-pub(super) const GROUP: Marks = Marks {
+pub(crate) const GROUP: Marks = Marks {
     being_created: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created",
     being_deleted: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted",
     finalizer: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection",

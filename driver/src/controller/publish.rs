@@ -126,6 +126,7 @@ impl Controller {
             let _slot = limit.map(|limit| self.slot(&record, limit)).transpose()?;
             self.pools.update_volume(&record.id, |record| {
                 record.publications.insert(node.clone(), publication);
+                record.fresh = false;
             })?;
         }
         Ok(csi::ControllerPublishVolumeResponse {

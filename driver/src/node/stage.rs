@@ -192,6 +192,7 @@ impl Node {
         }
         Ok(self.pools.update_volume(&record.id, |r| {
             r.stage = Some(stage);
+            r.fresh = false;
             match (&wanted.capability.access, r.format) {
                 (Access::Block, _) => r.format = Format::Raw,
                 (Access::Mount { fs, .. }, Format::None) if go == Go::Begin && blank => {

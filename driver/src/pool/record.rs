@@ -40,6 +40,10 @@ pub struct VolumeRecord {
     pub created_ns: u64,
     /// How far formatting got.
     pub format: Format,
+    /// It has never been published or staged. Records that don't say so are of volumes that were,
+    /// or of builds that didn't note it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fresh: bool,
     /// Nodes it is published to (ControllerPublishVolume), with what was asked.
     pub publications: BTreeMap<String, Publication>,
     /// Where it is staged, written before the loop is attached.

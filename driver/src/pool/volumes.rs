@@ -365,6 +365,7 @@ fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
         source: new.source,
         created_ns: now_ns(),
         format,
+        fresh: new.inline.is_none(),
         publications: Default::default(),
         stage: None,
         freeze: None,

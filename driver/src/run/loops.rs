@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hostloop_controllers::args::Args;
+use hostloop_controllers::orphans::{Inventory, Kept};
 use hostloop_controllers::run::{self as controllers, Setup, View};
 use hostloop_controllers::runtime::Pools as OwnPools;
 use hostloop_controllers::runtime::csi::Csi;
@@ -40,6 +41,7 @@ impl Loops {
             csi: through_memory(server),
             node_deployment: true,
             registration_endpoint: Some(endpoint.to_owned()),
+            inventory: inventory(pools.clone()),
             pools: OwnPools::told(move || identities(&pools)),
         };
         let view = View::new();
@@ -105,6 +107,21 @@ fn identities(pools: &Pools) -> Vec<String> {
         .collect()
 }
 
+/// What the records say of volumes and CSI does not. It is all in memory.
+fn inventory(pools: Arc<Pools>) -> Inventory {
+    Inventory::told(move || {
+        let volumes = pools.volumes().map_err(|error| error.to_string())?;
+        let kept = volumes.iter().map(|record| Kept {
+            id: record.id.to_string(),
+            name: record.name.clone(),
+            fresh: record.fresh,
+            staged: record.stage.is_some(),
+            inline: record.inline.is_some(),
+        });
+        Ok(kept.collect())
+    })
+}
+
 /// A client of a server in this process. The server serves as long as there is a client, and so
 /// answers the loops to their end.
 fn through_memory(server: &Server) -> Csi {
@@ -140,6 +157,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         node_deployment: false,
         registration_endpoint: None,
         pools: OwnPools::default(),
+        inventory: Inventory::default(),
     };
     let loops = Loops {
         setup,

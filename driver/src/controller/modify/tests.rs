@@ -38,6 +38,7 @@ fn record(access: Option<Access>) -> VolumeRecord {
         source: None,
         created_ns: 0,
         format: Format::Done(FsType::Ext4),
+        fresh: false,
         publications: BTreeMap::new(),
         stage,
         freeze: None,

@@ -38,6 +38,7 @@ fn record(publications: &[(&str, Publication)]) -> VolumeRecord {
         source: None,
         created_ns: 0,
         format: Format::None,
+        fresh: false,
         publications: publications.map(|(n, p)| (n.to_owned(), p)).collect(),
         stage: None,
         freeze: None,

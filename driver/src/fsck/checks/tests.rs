@@ -57,6 +57,7 @@ fn volume(pool: PoolId, name: &str, stage: Option<Stage>) -> VolumeRecord {
         source: None,
         created_ns: 1,
         format: Format::Done(FsType::Ext4),
+        fresh: false,
         publications: BTreeMap::new(),
         stage,
         freeze: None,

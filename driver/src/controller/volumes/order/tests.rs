@@ -73,6 +73,7 @@ fn record(source: Option<Source>) -> VolumeRecord {
         source,
         created_ns: 0,
         format: Format::None,
+        fresh: false,
         publications: BTreeMap::new(),
         stage: None,
         freeze: None,

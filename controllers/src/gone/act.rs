@@ -1,0 +1,241 @@
+//! Doing it. Each object is told what was done with it and why.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::Tidier;
+use super::decide::{Action, Leftover, is_out_of_service};
+use crate::provisioner::finalizers;
+use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE};
+use crate::runtime::{ApiError, EventKind, Resource};
+use crate::snapshotter::names::{GROUP, SINGLE};
+
+/// The reason of events.
+const GONE: &str = "NodeGone";
+/// Of those about nodes that are there.
+const OUT: &str = "NodeOutOfService";
+/// A volume that is bound is told of again after this.
+const AGAIN: Duration = Duration::from_secs(3600);
+/// Volumes that are told of in one pass, at most: the others have their turn in the next.
+const TOLD_AT_ONCE: usize = 100;
+
+/// How it can be that a node does nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// There is none of its name.
+    Gone,
+    /// It is out of service.
+    OutOfService,
+}
+
+impl Tidier {
+    /// Whether a node's fate is as the caches say: asked of the server itself. What can't be told
+    /// is not so.
+    pub(super) async fn is_proven(&self, node: &str, fate: Fate) -> bool {
+        match (self.kube.get::<Node>("", node).await, fate) {
+            (Ok(None), Fate::Gone) => true,
+            (Ok(Some(node)), Fate::OutOfService) => is_out_of_service(&node),
+            (Ok(_), _) => false,
+            (Err(error), _) => {
+                tracing::warn!(node, %error, "whether the node is gone can't be told");
+                false
+            }
+        }
+    }
+
+    /// Does one thing; says whether to go on with the others.
+    pub(super) async fn perform(&mut self, leftover: Leftover, fate: Fate) -> bool {
+        let Leftover { node, action } = leftover;
+        let Some(action) = action else { return true };
+        if !self.context.leader.leads() || self.context.stop.is_cancelled() {
+            return false;
+        }
+        let is_there = self.context.caches.nodes().get(&node).is_some();
+        if is_there == (fate == Fate::Gone) {
+            tracing::info!(node, "the node is not as it was any more: left alone");
+            return true;
+        }
+        if let Err(error) = self.carry_out(&node, fate, action).await {
+            tracing::warn!(node, %error, "tidying up after a node");
+        }
+        true
+    }
+
+    async fn carry_out(&mut self, node: &str, fate: Fate, action: Action) -> Result<(), ApiError> {
+        let caches = self.context.caches.clone();
+        match action {
+            Action::ReleaseAttachment(attachment) => {
+                let watch = caches.attachments();
+                let finalizer = &self.rules.attached;
+                finalizers::remove(&self.kube, Some(&watch), &*attachment, finalizer).await?;
+                let (reason, why) = match fate {
+                    Fate::Gone => (GONE, "is gone"),
+                    Fate::OutOfService => (OUT, "is out of service"),
+                };
+                self.tell(
+                    &*attachment,
+                    reason,
+                    format!("Node {node} {why}: the volume counts as detached"),
+                );
+            }
+            Action::DeleteVolume(volume) => self.delete(node, &volume).await?,
+            Action::ReleaseVolume(volume) => {
+                self.release(&volume).await?;
+                self.tell(
+                    &*volume,
+                    GONE,
+                    format!("Node {node} is gone, and the volume with it: letting go"),
+                );
+            }
+            Action::TellOfVolume(volume) => self.tell_of(node, &volume),
+            Action::ClearClaim(claim) => self.clear(node, &claim).await?,
+            Action::DeleteCapacity(object) => {
+                self.kube.delete(&*object).await?;
+                self.tell(
+                    &*object,
+                    GONE,
+                    format!("Node {node} is gone: there is no room on it"),
+                );
+            }
+            Action::ReleaseContent(content) => {
+                let watch = caches.contents();
+                self.release_snapshot(node, &watch, &*content, SINGLE.finalizer)
+                    .await?;
+            }
+            Action::ReleaseGroup(content) => {
+                let watch = caches.group_contents();
+                self.release_snapshot(node, &watch, &*content, GROUP.finalizer)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a volume's object, if it is as it was seen: it may have been given another policy
+    /// or claim since.
+    async fn delete(&self, node: &str, seen: &PersistentVolume) -> Result<(), ApiError> {
+        let now = self
+            .kube
+            .get::<PersistentVolume>("", &seen.name_any())
+            .await?;
+        let Some(volume) = now.filter(|now| now.uid() == seen.uid()) else {
+            return Ok(());
+        };
+        let volume = std::sync::Arc::new(volume);
+        let same = self.places.of_volume(&volume).as_deref() == Some(node);
+        let still = matches!(
+            self.rules.volume(&volume, false),
+            Some(Action::DeleteVolume(_))
+        );
+        if !same || !still || !self.context.leader.leads() {
+            return Ok(());
+        }
+        self.kube.delete_unchanged(&*volume).await?;
+        self.tell(
+            &*volume,
+            GONE,
+            format!("Node {node} is gone, and the volume with it: its object is deleted"),
+        );
+        self.release(&volume).await
+    }
+
+    /// Takes our finalizers off a volume that is being deleted.
+    async fn release(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
+        let watch = self.context.caches.volumes();
+        for finalizer in self.rules.holds() {
+            if !finalizers::has(volume, finalizer) {
+                continue;
+            }
+            if !self.context.leader.leads() {
+                return Ok(());
+            }
+            finalizers::remove(&self.kube, Some(&watch), volume, finalizer).await?;
+        }
+        Ok(())
+    }
+
+    async fn release_snapshot<K: Resource>(
+        &self,
+        node: &str,
+        watch: &crate::runtime::Watch<K>,
+        content: &K,
+        finalizer: &str,
+    ) -> Result<(), ApiError> {
+        finalizers::remove(&self.kube, Some(watch), content, finalizer).await?;
+        self.tell(
+            content,
+            GONE,
+            format!("Node {node} is gone, and what was to be deleted with it: letting go"),
+        );
+        Ok(())
+    }
+
+    /// Has a node chosen anew for a claim.
+    async fn clear(&self, node: &str, claim: &PersistentVolumeClaim) -> Result<(), ApiError> {
+        let Some(volume) = self.rules.volume_of(claim) else {
+            return Ok(());
+        };
+        let made = self.kube.get::<PersistentVolume>("", &volume).await?;
+        if made.is_some() || !self.context.leader.leads() {
+            return Ok(());
+        }
+        let mut metadata = json!({
+            "uid": claim.uid(),
+            "resourceVersion": claim.resource_version(),
+            "annotations": {SELECTED_NODE: null},
+        });
+        if claim.labels().contains_key(NODE_LABEL) {
+            metadata["labels"] = json!({NODE_LABEL: null});
+        }
+        let patch = json!({"metadata": metadata});
+        match self.kube.merge(claim, patch).await {
+            Ok(written) => self.context.caches.claims().wrote(written),
+            // It has changed: the next pass sees what it has become.
+            Err(error) if error.is_conflict() || error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        self.tell(
+            claim,
+            GONE,
+            format!("Node {node}, which was selected, is gone: another is to be"),
+        );
+        Ok(())
+    }
+
+    /// Tells of a volume that is bound, and its user, but not too often.
+    fn tell_of(&mut self, node: &str, volume: &PersistentVolume) {
+        let Some(uid) = volume.uid() else { return };
+        let now = Instant::now();
+        if self.told_now >= TOLD_AT_ONCE
+            || self.told.get(&uid).is_some_and(|at| now - *at < AGAIN)
+        {
+            return;
+        }
+        self.told_now += 1;
+        self.told.insert(uid, now);
+        let message = format!(
+            "Node {node} is gone, and the volume with it unless the node returns; to do without \
+             its data, delete the claim"
+        );
+        let events = &self.context.events;
+        events.warning(volume, GONE, message.clone());
+        let spec = volume.spec.as_ref();
+        if let Some(mut claim) = spec.and_then(|spec| spec.claim_ref.clone()) {
+            claim.kind = Some("PersistentVolumeClaim".to_owned());
+            claim.api_version = Some("v1".to_owned());
+            events.tell(claim, EventKind::Warning, GONE, message);
+        }
+    }
+
+    fn tell<K: Resource>(&self, about: &K, reason: &str, message: String) {
+        tracing::info!(
+            kind = %K::kind(&()), name = %about.name_any(), namespace = about.namespace(),
+            "{message}"
+        );
+        self.context.events.normal(about, reason, message);
+    }
+}

@@ -1,0 +1,193 @@
+//! Which node an object belongs to, among those that are not there any more.
+//!
+//! Here a mistake costs the data of a node that is well. So a node is named only where nothing
+//! speaks for another: an object that a node which is there could have is that one's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, PersistentVolume};
+use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
+use kube::ResourceExt;
+
+use crate::capacity::plan;
+use crate::runtime::scope::{MAX_LABEL, node_label};
+use crate::volume::nodes::node_of;
+
+type Segments = BTreeMap<String, String>;
+
+/// The nodes there are, and what is known of those there were.
+#[derive(Default)]
+pub(super) struct Places {
+    nodes: Vec<Arc<Node>>,
+    /// Their names.
+    present: BTreeSet<String>,
+    /// Nodes the driver was seen on, with the labels that say where they are.
+    known: BTreeMap<String, Arc<Node>>,
+    /// Labels of the driver's whose value is the node's name, on each node that has them.
+    naming: BTreeSet<String>,
+}
+
+impl Places {
+    /// Takes note of the nodes there are.
+    pub(super) fn note(&mut self, nodes: &[Arc<Node>], csi_nodes: &[Arc<CSINode>], driver: &str) {
+        self.nodes = nodes.to_vec();
+        self.present = nodes.iter().map(|node| node.name_any()).collect();
+        let by_name = nodes.iter().map(|node| (node.name_any(), node));
+        let by_name: BTreeMap<String, &Arc<Node>> = by_name.collect();
+        let mut naming: BTreeMap<String, bool> = BTreeMap::new();
+        for csi_node in csi_nodes {
+            let Some(node) = by_name.get(&csi_node.name_any()) else {
+                continue;
+            };
+            let mut place = Node::default();
+            place.metadata.name = Some(node.name_any());
+            for key in keys(csi_node, driver) {
+                let Some(value) = node.labels().get(key) else {
+                    continue;
+                };
+                let is_name = naming.entry(key.to_owned()).or_insert(true);
+                *is_name &= *value == node.name_any();
+                let labels = place.metadata.labels.get_or_insert_default();
+                labels.insert(key.to_owned(), value.clone());
+            }
+            if place.metadata.labels.is_some() {
+                self.known.insert(node.name_any(), Arc::new(place));
+            }
+        }
+        let naming = naming.into_iter().filter(|(_, is_name)| *is_name);
+        self.naming = naming.map(|(key, _)| key).collect();
+    }
+
+    /// Forgets nodes that are not there and that nothing names.
+    pub(super) fn forget_all_but(&mut self, named: &BTreeSet<String>) {
+        let present = &self.present;
+        self.known
+            .retain(|name, _| present.contains(name) || named.contains(name));
+    }
+
+    /// A node by its name, if that can be one and it is not there.
+    pub(super) fn absent(&self, name: &str) -> Option<String> {
+        (is_name(name) && !self.present.contains(name)).then(|| name.to_owned())
+    }
+
+    /// A node by what a label says, which is cut where a name is too long.
+    pub(super) fn absent_by_label(&self, value: &str) -> Option<String> {
+        if self.present.iter().any(|name| node_label(name) == value) {
+            return None;
+        }
+        if value.len() < MAX_LABEL {
+            return self.absent(value);
+        }
+        let mut known = self.known.keys().filter(|name| node_label(name) == value);
+        known.next().and_then(|name| self.absent(name))
+    }
+
+    /// The node a volume is on, if its affinity names one that is not there, and that one alone.
+    pub(super) fn of_volume(&self, volume: &PersistentVolume) -> Option<String> {
+        let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
+        let terms = &affinity.required.as_ref()?.node_selector_terms;
+        let by_name = self.by_name(terms).ok()?;
+        if let Some(name) = &by_name
+            && self.present.contains(name)
+        {
+            return None;
+        }
+        if node_of(volume, &self.nodes).is_some() {
+            return None;
+        }
+        let absent = self.known.values();
+        let absent = absent.filter(|node| !self.present.contains(&node.name_any()));
+        let fitting: Vec<String> = absent
+            .filter(|node| node_of(volume, std::slice::from_ref(*node)).is_some())
+            .map(|node| node.name_any())
+            .collect();
+        let name = match (fitting.as_slice(), by_name) {
+            ([], named) => named?,
+            ([known], None) => known.clone(),
+            ([known], Some(named)) if *known == named => named,
+            _ => return None,
+        };
+        self.absent(&name)
+    }
+
+    /// What all terms say of the node's name; an error if they say different things.
+    fn by_name(&self, terms: &[NodeSelectorTerm]) -> Result<Option<String>, ()> {
+        let mut names = BTreeSet::new();
+        for term in terms {
+            let requirements = term.match_expressions.iter().flatten();
+            let naming = requirements.filter(|one| self.naming.contains(&one.key));
+            let mut of_term = BTreeSet::new();
+            for requirement in naming {
+                match (requirement.operator.as_str(), requirement.values.as_deref()) {
+                    ("In", Some([value])) => of_term.insert(value.clone()),
+                    _ => return Err(()),
+                };
+            }
+            // A term that names no node admits any.
+            if of_term.is_empty() && terms.len() > 1 {
+                return Err(());
+            }
+            names.extend(of_term);
+        }
+        match names.len() {
+            0 | 1 => Ok(names.pop_first()),
+            _ => Err(()),
+        }
+    }
+
+    /// The node a capacity object is kept by, if it is not there.
+    pub(super) fn of_capacity(&self, object: &CSIStorageCapacity) -> Option<String> {
+        let label = object.labels().get(plan::MANAGED_BY)?;
+        let is_kept_by = |name: &String| manager(Some(name)) == *label;
+        if self.present.iter().any(is_kept_by) {
+            return None;
+        }
+        if let Some(node) = managing_node(label) {
+            return self.absent(node);
+        }
+        let segments: Segments = object
+            .node_topology
+            .as_ref()
+            .and_then(|topology| topology.match_labels.clone())
+            .unwrap_or_default();
+        let named = segments
+            .iter()
+            .filter(|(key, _)| self.naming.contains(*key))
+            .map(|(_, value)| value);
+        let mut names = named.chain(self.known.keys()).filter(|name| is_kept_by(name));
+        names.next().and_then(|name| self.absent(name))
+    }
+}
+
+/// The labels by which a node says where it is, to this driver.
+fn keys<'a>(csi_node: &'a CSINode, driver: &str) -> impl Iterator<Item = &'a str> {
+    let drivers = csi_node.spec.drivers.iter();
+    let registered = drivers.filter(move |known| known.name == driver);
+    registered.flat_map(|known| known.topology_keys.iter().flatten().map(String::as_str))
+}
+
+/// What the label of a capacity object says that is kept by a node, or by one process for all.
+fn manager(node: Option<&str>) -> String {
+    plan::Writer::new("", node).managed_by
+}
+
+/// The node such a label names; a name that was too long is none any more.
+fn managing_node(label: &str) -> Option<&str> {
+    let node = label.strip_prefix(&manager(None))?.strip_prefix('-')?;
+    (label.len() < MAX_LABEL).then_some(node)
+}
+
+/// Whether a node can have this name. Users write them on claims.
+fn is_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    name.len() <= 253
+        && name.chars().all(fits)
+        && edge(name.chars().next())
+        && edge(name.chars().next_back())
+        && !name.contains("..")
+}
+
+#[cfg(test)]
+mod tests;

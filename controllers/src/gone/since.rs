@@ -1,0 +1,87 @@
+//! How long something has been so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What has been seen, and since when without a break.
+#[derive(Debug)]
+pub(crate) struct Since<K>(BTreeMap<K, Instant>);
+
+impl<K> Default for Since<K> {
+    fn default() -> Self {
+        Since(BTreeMap::new())
+    }
+}
+
+impl<K: Ord + Clone> Since<K> {
+    /// Takes note of what is so now; what is not any more begins anew if it comes back. Gives what
+    /// has been so for long enough.
+    pub(crate) fn due(&mut self, now: BTreeSet<K>, at: Instant, grace: Duration) -> BTreeSet<K> {
+        self.0.retain(|key, _| now.contains(key));
+        for key in now {
+            self.0.entry(key).or_insert(at);
+        }
+        let due = self.0.iter();
+        due.filter(|(_, since)| at.duration_since(**since) >= grace)
+            .map(|(key, _)| key.clone())
+            .collect()
+    }
+
+    /// It was not so after all.
+    pub(crate) fn forget(&mut self, key: &K) {
+        self.0.remove(key);
+    }
+
+    /// When the next will have been so for long enough, of those that have not yet.
+    pub(crate) fn next(&self, at: Instant, grace: Duration) -> Option<Instant> {
+        let ends = self.0.values().map(|since| *since + grace);
+        ends.filter(|end| *end > at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_back_begins_anew() {
+        let start = Instant::now();
+        let grace = Duration::from_secs(300);
+        let mut since = Since::default();
+        let mut at = |seconds: u64, seen: &str| {
+            let seen = seen.chars().collect();
+            let due = since.due(seen, start + Duration::from_secs(seconds), grace);
+            due.into_iter().collect::<String>()
+        };
+        for (seconds, seen, due) in [
+            (0, "ab", ""),
+            (299, "ab", ""),
+            (300, "abc", "ab"),
+            (310, "bc", "b"),
+            (600, "abc", "bc"),
+            (899, "abc", "bc"),
+            (900, "abc", "abc"),
+            (910, "", ""),
+            (911, "abc", ""),
+        ] {
+            assert_eq!(at(seconds, seen), due, "after {seconds} s");
+        }
+    }
+
+    #[test]
+    fn the_next_is_told() {
+        let start = Instant::now();
+        let grace = Duration::from_secs(10);
+        let later = |seconds| start + Duration::from_secs(seconds);
+        let mut since = Since::default();
+        assert_eq!(since.next(start, grace), None);
+        since.due(BTreeSet::from(["a"]), start, grace);
+        since.due(BTreeSet::from(["a", "b"]), later(4), grace);
+        assert_eq!(since.next(later(4), grace), Some(later(10)));
+        assert_eq!(since.next(later(10), grace), Some(later(14)));
+        since.forget(&"b");
+        assert_eq!(since.next(later(10), grace), None);
+    }
+}
