@@ -164,7 +164,8 @@ impl Tidier {
         }
         self.told_now = 0;
         let now = Instant::now();
-        self.told.retain(|_, at| now - *at < Duration::from_secs(24 * 3600));
+        self.told
+            .retain(|_, at| now - *at < Duration::from_secs(24 * 3600));
         let seen = self.seen();
         self.places
             .note(&seen.nodes, &seen.csi_nodes, &self.rules.driver);
@@ -175,7 +176,10 @@ impl Tidier {
         let due = self.absent.due(named, now, self.grace);
         for node in due {
             let of_node = leftovers.iter().filter(|leftover| leftover.node == node);
-            if !self.tidy(&node, of_node.cloned().collect(), Fate::Gone).await {
+            if !self
+                .tidy(&node, of_node.cloned().collect(), Fate::Gone)
+                .await
+            {
                 return;
             }
         }
@@ -209,5 +213,7 @@ impl Tidier {
     }
 }
 
+#[cfg(test)]
+mod sample;
 #[cfg(test)]
 mod tests;

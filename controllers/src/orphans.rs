@@ -157,8 +157,7 @@ impl Keeper {
     fn new(context: Context, part: Part) -> Self {
         let driver = context.driver.name.clone();
         let volumes = context.caches.volumes();
-        let by_handle =
-            volumes.index(move |volume| handle(volume, &driver).into_iter().collect());
+        let by_handle = volumes.index(move |volume| handle(volume, &driver).into_iter().collect());
         Keeper {
             kube: context.kube.managed_by("hostloop-orphans"),
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
@@ -196,7 +195,9 @@ impl Keeper {
     /// How long to wait: about the interval, less if a grace period ends before.
     fn wait(&self) -> Duration {
         let Options { grace, interval } = self.part.options;
-        let about = interval.max(Duration::from_secs(1)).mul_f64(0.9 + 0.2 * fraction());
+        let about = interval
+            .max(Duration::from_secs(1))
+            .mul_f64(0.9 + 0.2 * fraction());
         let now = Instant::now();
         let next = [&self.lonely, &self.in_vain]
             .into_iter()
@@ -316,7 +317,11 @@ impl Keeper {
         let count = i64::try_from(orphans.len()).unwrap_or(i64::MAX);
         self.part.metrics.orphans.set(count);
         if !orphans.is_empty() && orphans != self.told {
-            self.tell(EventKind::Warning, "OrphanedVolumes", orphans_told(&orphans));
+            self.tell(
+                EventKind::Warning,
+                "OrphanedVolumes",
+                orphans_told(&orphans),
+            );
         }
         self.told = orphans;
     }

@@ -17,10 +17,17 @@ mod api;
 mod driver;
 
 pub(crate) use api::Api;
-pub(crate) use driver::{Call, Script};
+pub(crate) use driver::{Call, NODE_ID, Script};
 
 /// The name of the scripted driver.
 pub(crate) const DRIVER: &str = "csi.example";
+
+/// Options as they are when nothing is said.
+pub(crate) fn options<T: clap::Args>() -> T {
+    let command = T::augment_args(clap::Command::new("test"));
+    let matches = command.get_matches_from(["test"]);
+    T::from_arg_matches(&matches).expect("defaults")
+}
 
 /// A loop's surroundings.
 pub(crate) struct World {

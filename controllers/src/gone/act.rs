@@ -145,17 +145,21 @@ impl Tidier {
 
     /// Takes our finalizers off a volume that is being deleted.
     async fn release(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
-        let watch = self.context.caches.volumes();
-        for finalizer in self.rules.holds() {
-            if !finalizers::has(volume, finalizer) {
-                continue;
-            }
-            if !self.context.leader.leads() {
-                return Ok(());
-            }
-            finalizers::remove(&self.kube, Some(&watch), volume, finalizer).await?;
+        let Some(patch) = self.rules.let_go(volume) else {
+            return Ok(());
+        };
+        if !self.context.leader.leads() {
+            return Ok(());
         }
-        Ok(())
+        match self.kube.json(volume, patch).await {
+            Ok(written) if written.finalizers().is_empty() => Ok(()),
+            Ok(written) => {
+                self.context.caches.volumes().wrote(written);
+                Ok(())
+            }
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     async fn release_snapshot<K: Resource>(
@@ -210,8 +214,7 @@ impl Tidier {
     fn tell_of(&mut self, node: &str, volume: &PersistentVolume) {
         let Some(uid) = volume.uid() else { return };
         let now = Instant::now();
-        if self.told_now >= TOLD_AT_ONCE
-            || self.told.get(&uid).is_some_and(|at| now - *at < AGAIN)
+        if self.told_now >= TOLD_AT_ONCE || self.told.get(&uid).is_some_and(|at| now - *at < AGAIN)
         {
             return;
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity, VolumeAttachment};
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use super::place::Places;
 use crate::provisioner::names::VOLUME_FINALIZER;
@@ -152,22 +153,32 @@ impl Rules {
             (_, "Bound") => Some(Action::TellOfVolume(volume.clone())),
             (Some("Delete"), "Released") if !is_attached => match is_going(&**volume) {
                 false => Some(Action::DeleteVolume(volume.clone())),
-                true => self
-                    .is_held(volume)
-                    .then(|| Action::ReleaseVolume(volume.clone())),
+                true if self.holds(volume).is_empty() => None,
+                true => Some(Action::ReleaseVolume(volume.clone())),
             },
             _ => None,
         }
     }
 
-    /// Our finalizers of volumes.
-    pub(super) fn holds(&self) -> [&str; 2] {
-        [VOLUME_FINALIZER, &self.attached]
+    /// Where our finalizers of a volume are among its finalizers, the last first.
+    fn holds(&self, volume: &PersistentVolume) -> Vec<usize> {
+        let ours = [VOLUME_FINALIZER, &self.attached];
+        let all = volume.finalizers().iter().enumerate().rev();
+        all.filter(|(_, one)| ours.contains(&one.as_str()))
+            .map(|(place, _)| place)
+            .collect()
     }
 
-    fn is_held(&self, volume: &PersistentVolume) -> bool {
-        let holds = self.holds();
-        holds.iter().any(|hold| finalizers::has(volume, hold))
+    /// Takes them off, all others staying as they are.
+    pub(super) fn let_go(&self, volume: &PersistentVolume) -> Option<Value> {
+        let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": volume.uid()})];
+        for place in self.holds(volume) {
+            let path = format!("/metadata/finalizers/{place}");
+            let finalizer = &volume.finalizers()[place];
+            patch.push(json!({"op": "test", "path": path, "value": finalizer}));
+            patch.push(json!({"op": "remove", "path": path}));
+        }
+        (patch.len() > 1).then(|| json!(patch))
     }
 
     /// Whether a claim waits for a volume of the driver's.
@@ -203,7 +214,10 @@ impl Rules {
 
 /// Whether an administrator has given a node up, and it is as down as they say.
 pub(super) fn is_out_of_service(node: &Node) -> bool {
-    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let taints = node
+        .spec
+        .iter()
+        .flat_map(|spec| spec.taints.iter().flatten());
     let conditions = node
         .status
         .iter()

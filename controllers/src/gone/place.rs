@@ -155,7 +155,9 @@ impl Places {
             .iter()
             .filter(|(key, _)| self.naming.contains(*key))
             .map(|(_, value)| value);
-        let mut names = named.chain(self.known.keys()).filter(|name| is_kept_by(name));
+        let mut names = named
+            .chain(self.known.keys())
+            .filter(|name| is_kept_by(name));
         names.next().and_then(|name| self.absent(name))
     }
 }

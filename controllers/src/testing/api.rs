@@ -1,4 +1,5 @@
-//! An API server in memory: get and patch, with versions, preconditions and finalizers.
+//! An API server in memory: get, list, patch and delete, with versions, preconditions and
+//! finalizers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -12,12 +13,40 @@ use tonic::codegen::http::{Request, Response};
 /// What an API server says of a JSON patch that can't be applied, and no more.
 const UNFIT_PATCH: &str = "the server rejected our request due to an error in our request";
 
+/// The kinds there are, with the beginnings of their paths and their plurals.
+const KINDS: &[(&str, &str, &str)] = &[
+    ("Node", "/api/v1", "nodes"),
+    ("PersistentVolume", "/api/v1", "persistentvolumes"),
+    ("PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims"),
+    ("Pod", "/api/v1", "pods"),
+    ("Secret", "/api/v1", "secrets"),
+    ("VolumeAttachment", STORAGE, "volumeattachments"),
+    ("VolumeAttributesClass", STORAGE, "volumeattributesclasses"),
+    ("CSINode", STORAGE, "csinodes"),
+    ("StorageClass", STORAGE, "storageclasses"),
+    ("VolumeSnapshot", "/apis/snapshot.storage.k8s.io/v1", "volumesnapshots"),
+    ("CSIStorageCapacity", STORAGE, "csistoragecapacities"),
+    (
+        "VolumeSnapshotContent",
+        "/apis/snapshot.storage.k8s.io/v1",
+        "volumesnapshotcontents",
+    ),
+    (
+        "VolumeGroupSnapshotContent",
+        "/apis/groupsnapshot.storage.k8s.io/v1",
+        "volumegroupsnapshotcontents",
+    ),
+];
+
+const STORAGE: &str = "/apis/storage.k8s.io/v1";
+
 #[derive(Default)]
 struct State {
     objects: BTreeMap<String, Value>,
     version: u64,
     log: Vec<(String, Value)>,
     refusals: Vec<(String, u16)>,
+    unreadable: Vec<(String, u16)>,
 }
 
 /// The server. Clones are the same one.
@@ -49,6 +78,16 @@ impl Api {
     /// Refuses the next write to a path that ends so.
     pub(crate) fn refuse(&self, path: &str, code: u16) {
         self.lock().refusals.push((path.to_owned(), code));
+    }
+
+    /// Does not answer reads of a path that ends so, any more.
+    pub(crate) fn hide(&self, path: &str, code: u16) {
+        self.lock().unreadable.push((path.to_owned(), code));
+    }
+
+    /// Takes an object away, as if somebody had deleted it.
+    pub(crate) fn take(&self, path: &str) {
+        self.lock().objects.retain(|key, _| !key.ends_with(path));
     }
 
     /// The writes since last asked: `name[/status] <body>`, without what binds them to a version.
@@ -83,8 +122,9 @@ impl Api {
         let bytes = body.collect_bytes().await.expect("a body");
         let path = head.uri.path().to_owned();
         let answer = if head.method == "GET" {
-            let found = self.lock().objects.get(&path).cloned();
-            found.ok_or((404, "not found".to_owned()))
+            self.read(&path, head.uri.query().unwrap_or_default())
+        } else if head.method == "DELETE" {
+            self.delete(&path, serde_json::from_slice(&bytes).expect("a JSON body"))
         } else {
             let kind = head.headers["content-type"].to_str().expect("a type");
             let body = serde_json::from_slice(&bytes).expect("a JSON body");
@@ -107,17 +147,61 @@ impl Api {
             .expect("a response")
     }
 
+    fn read(&self, path: &str, query: &str) -> Answer {
+        let state = self.lock();
+        let mut unreadable = state.unreadable.iter();
+        if let Some((_, code)) = unreadable.find(|(end, _)| path.ends_with(end)) {
+            return Err((*code, "not now".to_owned()));
+        }
+        let (_, last) = path.rsplit_once('/').expect("a path");
+        if !KINDS.iter().any(|(_, _, plural)| *plural == last) {
+            let found = state.objects.get(path).cloned();
+            return found.ok_or((404, "not found".to_owned()));
+        }
+        let asked = |key: &str| {
+            let mut words = query.split('&').filter_map(|word| word.split_once('='));
+            let found = words.find(|(name, _)| *name == key);
+            found.and_then(|(_, value)| value.parse::<usize>().ok())
+        };
+        let (from, limit) = (asked("continue").unwrap_or(0), asked("limit"));
+        let of_kind = |key: &&String| key.rsplit('/').nth(1) == Some(last);
+        let all = state.objects.iter().filter(|(key, _)| of_kind(key));
+        let mut rest = all.map(|(_, object)| object.clone()).skip(from);
+        let page: Vec<Value> = rest.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
+        let next = rest.next().map(|_| (from + page.len()).to_string());
+        Ok(
+            json!({"kind": "List", "apiVersion": "v1", "metadata": {"continue": next}, "items": page}),
+        )
+    }
+
+    fn delete(&self, path: &str, body: Value) -> Answer {
+        let mut state = self.lock();
+        state.log.push((path.to_owned(), json!("delete")));
+        state.refused(path)?;
+        let old = state.objects.get(path).cloned();
+        let mut object = old.ok_or((404, "not found".to_owned()))?;
+        for field in ["uid", "resourceVersion"] {
+            let asked = &body["preconditions"][field];
+            if !asked.is_null() && *asked != object["metadata"][field] {
+                return Err((409, format!("{field} differs")));
+            }
+        }
+        let kept = object["metadata"]["finalizers"].as_array();
+        if kept.is_some_and(|list| !list.is_empty()) {
+            state.version += 1;
+            object["metadata"]["resourceVersion"] = json!(state.version.to_string());
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            state.objects.insert(path.to_owned(), object.clone());
+        } else {
+            state.objects.remove(path);
+        }
+        Ok(object)
+    }
+
     fn patch(&self, path: &str, kind: &str, body: Value) -> Answer {
         let mut state = self.lock();
         state.log.push((path.to_owned(), body.clone()));
-        if let Some(at) = state
-            .refusals
-            .iter()
-            .position(|(end, _)| path.ends_with(end))
-        {
-            let (_, code) = state.refusals.remove(at);
-            return Err((code, "refused".to_owned()));
-        }
+        state.refused(path)?;
         let object = path.strip_suffix("/status").unwrap_or(path).to_owned();
         let old = state.objects.get(&object).cloned();
         let old = old.ok_or((404, "not found".to_owned()))?;
@@ -159,6 +243,17 @@ impl Api {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("the server")
+    }
+}
+
+impl State {
+    fn refused(&mut self, path: &str) -> Result<(), (u16, String)> {
+        let mut refusals = self.refusals.iter();
+        let Some(at) = refusals.position(|(end, _)| path.ends_with(end)) else {
+            return Ok(());
+        };
+        let (_, code) = self.refusals.remove(at);
+        Err((code, "refused".to_owned()))
     }
 }
 
@@ -205,25 +300,11 @@ fn unbound(mut body: Value) -> Value {
 fn path_of(object: &Value) -> String {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().expect("a name");
-    let (group, plural) = match object["kind"].as_str().expect("a kind") {
-        "PersistentVolume" => ("/api/v1", "persistentvolumes"),
-        "PersistentVolumeClaim" => ("/api/v1", "persistentvolumeclaims"),
-        "Pod" => ("/api/v1", "pods"),
-        "Secret" => ("/api/v1", "secrets"),
-        "VolumeAttachment" => ("/apis/storage.k8s.io/v1", "volumeattachments"),
-        "VolumeAttributesClass" => ("/apis/storage.k8s.io/v1", "volumeattributesclasses"),
-        "CSINode" => ("/apis/storage.k8s.io/v1", "csinodes"),
-        "Node" => ("/api/v1", "nodes"),
-        "StorageClass" => ("/apis/storage.k8s.io/v1", "storageclasses"),
-        "CSIStorageCapacity" => ("/apis/storage.k8s.io/v1", "csistoragecapacities"),
-        "VolumeSnapshot" => ("/apis/snapshot.storage.k8s.io/v1", "volumesnapshots"),
-        "VolumeSnapshotContent" => ("/apis/snapshot.storage.k8s.io/v1", "volumesnapshotcontents"),
-        "VolumeGroupSnapshotContent" => (
-            "/apis/groupsnapshot.storage.k8s.io/v1",
-            "volumegroupsnapshotcontents",
-        ),
-        kind => panic!("objects of kind {kind}"),
-    };
+    let kind = object["kind"].as_str().expect("a kind");
+    let (_, group, plural) = KINDS
+        .iter()
+        .find(|(known, _, _)| *known == kind)
+        .unwrap_or_else(|| panic!("objects of kind {kind}"));
     match metadata["namespace"].as_str() {
         None => format!("{group}/{plural}/{name}"),
         Some(namespace) => format!("{group}/namespaces/{namespace}/{plural}/{name}"),

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use hostloop_proto::csi::controller_server::{Controller, ControllerServer};
+use hostloop_proto::csi::node_server::{Node, NodeServer};
 use hostloop_proto::csi::*;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
@@ -15,6 +16,9 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::runtime::csi::Csi;
 
+/// The driver's ID of its node.
+pub(crate) const NODE_ID: &str = "id-1";
+
 /// A call it got.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Call {
@@ -23,6 +27,7 @@ pub(crate) enum Call {
     List(ListVolumesRequest),
     Expand(ControllerExpandVolumeRequest),
     Modify(ControllerModifyVolumeRequest),
+    Delete(DeleteVolumeRequest),
 }
 
 #[derive(Default)]
@@ -78,7 +83,8 @@ impl Script {
                 let connections = UnboundedReceiverStream::new(receiver);
                 tokio::spawn(
                     Server::builder()
-                        .add_service(ControllerServer::new(script))
+                        .add_service(ControllerServer::new(script.clone()))
+                        .add_service(NodeServer::new(script))
                         .serve_with_incoming(connections.map(Ok::<_, io::Error>)),
                 );
             }
@@ -135,6 +141,13 @@ macro_rules! controller {
                 self.called(Call::Modify(request.into_inner()), Default::default())
             }
 
+            async fn delete_volume(
+                &self,
+                request: Request<DeleteVolumeRequest>,
+            ) -> Result<Response<DeleteVolumeResponse>, Status> {
+                self.called(Call::Delete(request.into_inner()), Default::default())
+            }
+
             $(
                 async fn $method(
                     &self,
@@ -149,7 +162,6 @@ macro_rules! controller {
 
 controller! {
     create_volume(CreateVolumeRequest) -> CreateVolumeResponse;
-    delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse;
     validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
         -> ValidateVolumeCapabilitiesResponse;
     controller_list_volume_health(ControllerListVolumeHealthRequest)
@@ -164,4 +176,40 @@ controller! {
     list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse;
     get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse;
     controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse;
+}
+
+macro_rules! node {
+    ($($method:ident($request:ident) -> $response:ident;)+) => {
+        #[async_trait]
+        impl Node for Script {
+            async fn node_get_info(
+                &self,
+                _: Request<NodeGetInfoRequest>,
+            ) -> Result<Response<NodeGetInfoResponse>, Status> {
+                let node_id = NODE_ID.to_owned();
+                Ok(Response::new(NodeGetInfoResponse { node_id, ..Default::default() }))
+            }
+
+            $(
+                async fn $method(
+                    &self,
+                    _: Request<$request>,
+                ) -> Result<Response<$response>, Status> {
+                    Err(Status::unimplemented(stringify!($method)))
+                }
+            )+
+        }
+    };
+}
+
+node! {
+    node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse;
+    node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse;
+    node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse;
+    node_unpublish_volume(NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse;
+    node_get_volume_stats(NodeGetVolumeStatsRequest) -> NodeGetVolumeStatsResponse;
+    node_get_volume_health(NodeGetVolumeHealthRequest) -> NodeGetVolumeHealthResponse;
+    node_get_storage_health(NodeGetStorageHealthRequest) -> NodeGetStorageHealthResponse;
+    node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse;
+    node_get_capabilities(NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse;
 }

@@ -1,0 +1,238 @@
+use serde_json::{Value, json};
+
+use super::super::sample::{KEY, capacity, csi_node, node, object, on, volume, with};
+use super::*;
+use crate::testing::DRIVER;
+
+/// n1 is there; n2 was, and n3 nobody has seen.
+fn places() -> Places {
+    let mut places = Places::default();
+    let all = [object(node("n1")), object(node("n2"))];
+    let registered = [object(csi_node("n1")), object(csi_node("n2"))];
+    places.note(&all, &registered, DRIVER);
+    places.note(&all[..1], &registered, DRIVER);
+    places
+}
+
+fn term(requirements: &[(&str, &str, &[&str])]) -> Value {
+    let all = requirements
+        .iter()
+        .map(|(key, operator, values)| json!({"key": key, "operator": operator, "values": values}));
+    json!({"matchExpressions": all.collect::<Vec<_>>()})
+}
+
+fn within(terms: &[Value]) -> Value {
+    json!({"required": {"nodeSelectorTerms": terms}})
+}
+
+#[test]
+fn volumes_are_of_one_absent_node_or_of_none() {
+    let at = |nodes: &[&str]| term(&[(KEY, "In", nodes)]);
+    for (what, affinity, expected) in [
+        ("one that is there", on(&["n1"]), None),
+        ("one that was", on(&["n2"]), Some("n2")),
+        ("one nobody has seen", on(&["n3"]), Some("n3")),
+        ("two, one there", on(&["n1", "n2"]), None),
+        ("two that are not", on(&["n2", "n3"]), None),
+        (
+            "two terms, one there",
+            within(&[at(&["n2"]), at(&["n1"])]),
+            None,
+        ),
+        (
+            "two terms of one",
+            within(&[at(&["n2"]), at(&["n2"])]),
+            Some("n2"),
+        ),
+        (
+            "two terms of two",
+            within(&[at(&["n2"]), at(&["n3"])]),
+            None,
+        ),
+        (
+            "or anywhere in a zone",
+            within(&[at(&["n2"]), term(&[("zone", "In", &["z"])])]),
+            None,
+        ),
+        (
+            "in a rack",
+            within(&[term(&[(KEY, "In", &["n2"]), ("rack", "In", &["r"])])]),
+            Some("n2"),
+        ),
+        (
+            "not there",
+            within(&[term(&[(KEY, "NotIn", &["n1"])])]),
+            None,
+        ),
+        ("exists", within(&[term(&[(KEY, "Exists", &[])])]), None),
+        (
+            "another's key",
+            within(&[term(&[("zone", "In", &["n3"])])]),
+            None,
+        ),
+        ("no name", on(&["N3"]), None),
+        ("a path", on(&["../n3"]), None),
+        ("no terms", within(&[]), None),
+        ("no affinity", Value::Null, None),
+    ] {
+        let one = with(volume("v", "n2"), json!({"spec": {"nodeAffinity": null}}));
+        let one = with(one, json!({"spec": {"nodeAffinity": affinity}}));
+        let found = places().of_volume(&object(one));
+        assert_eq!(found.as_deref(), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_node_that_lost_its_labels_is_still_there() {
+    let mut places = places();
+    let bare = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}});
+    places.note(
+        &[object(node("n1")), object(bare)],
+        &[object(csi_node("n1"))],
+        DRIVER,
+    );
+    assert_eq!(places.of_volume(&object(volume("v", "n2"))), None);
+}
+
+/// Where values are not names, only nodes that were seen are known by them.
+#[test]
+fn values_that_are_no_names_prove_nothing() {
+    let id = |name: &str, id: &str| with(node(name), json!({"metadata": {"labels": {KEY: id}}}));
+    let mut places = Places::default();
+    let all = [
+        object(id("n1", "n1")),
+        object(id("n2", "id-2")),
+        object(id("n3", "id-3")),
+    ];
+    let registered = ["n1", "n2", "n3"].map(|name| object(csi_node(name)));
+    places.note(&all, &registered, DRIVER);
+    places.note(&all[..2], &registered[..2], DRIVER);
+    for (value, expected) in [
+        ("id-2", None),
+        ("id-3", Some("n3")),
+        ("id-4", None),
+        ("n4", None),
+    ] {
+        let found = places.of_volume(&object(volume("v", value)));
+        assert_eq!(found.as_deref(), expected, "{value}");
+    }
+    // Nor is a volume anywhere that two could have.
+    let all = [
+        object(id("n1", "n1")),
+        object(id("n2", "id-2")),
+        object(id("n4", "id-3")),
+    ];
+    let registered = ["n1", "n2", "n4"].map(|name| object(csi_node(name)));
+    places.note(&all, &registered, DRIVER);
+    places.note(&all[..2], &registered[..2], DRIVER);
+    assert_eq!(places.of_volume(&object(volume("v", "id-3"))), None);
+}
+
+#[test]
+fn other_drivers_keys_say_nothing() {
+    let other = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n1"},
+        "spec": {"drivers": [{"name": "other", "nodeID": "n1", "topologyKeys": [KEY]}]},
+    });
+    let mut places = Places::default();
+    places.note(&[object(node("n1"))], &[object(other)], DRIVER);
+    assert_eq!(places.of_volume(&object(volume("v", "n2"))), None);
+}
+
+#[test]
+fn what_nothing_names_is_forgotten() {
+    let mut places = places();
+    places.forget_all_but(&BTreeSet::from(["n2".to_owned()]));
+    assert!(places.known.contains_key("n2"));
+    places.forget_all_but(&BTreeSet::new());
+    assert_eq!(places.known.keys().collect::<Vec<_>>(), ["n1"]);
+}
+
+#[test]
+fn names() {
+    let long = "n".repeat(254);
+    for (name, expected) in [
+        ("n2", true),
+        ("ip-10-0-0-1.ec2.internal", true),
+        ("n1", false),
+        ("", false),
+        ("N2", false),
+        ("n2/status", false),
+        ("..", false),
+        ("a..b", false),
+        ("-a", false),
+        ("a.", false),
+        ("a b", false),
+        (&long, false),
+    ] {
+        assert_eq!(places().absent(name).is_some(), expected, "{name:?}");
+    }
+}
+
+#[test]
+fn labels_that_were_cut() {
+    let long = |end: &str| format!("{}{end}", "n".repeat(70));
+    let mut places = Places::default();
+    let all = [
+        object(node("n1")),
+        object(node(&long("a"))),
+        object(node(&long("b"))),
+    ];
+    let registered = [object(csi_node("n1")), object(csi_node(&long("a")))];
+    places.note(&all, &registered, DRIVER);
+    for (label, expected) in [
+        ("n1", None),
+        ("n2", Some("n2")),
+        (&node_label(&long("a")), None),
+    ] {
+        let found = places.absent_by_label(label);
+        assert_eq!(found.as_deref(), expected, "{label}");
+    }
+    places.note(&all[..1], &[], DRIVER);
+    for (name, known) in [(long("a"), true), (long("b"), false), (long("c"), false)] {
+        let found = places.absent_by_label(&node_label(&name));
+        assert_eq!(found.as_deref(), known.then_some(name.as_str()), "{name}");
+    }
+}
+
+#[test]
+fn capacities_are_who_keeps_them() {
+    let long = "n".repeat(60);
+    let cut = capacity::manager(Some(&long));
+    assert_ne!(cut, format!("external-provisioner-{long}"));
+    for (what, managed_by, segment, expected) in [
+        ("there", "external-provisioner-n1", "n1", None),
+        ("gone", "external-provisioner-n2", "n2", Some("n2")),
+        ("never seen", "external-provisioner-n3", "n3", Some("n3")),
+        ("one for all", "external-provisioner", "n2", None),
+        ("another's", "somebody-n2", "n2", None),
+        (
+            "there, of a place that is gone",
+            "external-provisioner-n1",
+            "n2",
+            None,
+        ),
+        (
+            "cut, and named by its place",
+            &cut,
+            &long,
+            Some(long.as_str()),
+        ),
+        ("cut, and named by nothing", &cut, "n2", None),
+    ] {
+        let one = object(super::super::sample::capacity("c", managed_by, segment));
+        assert_eq!(places().of_capacity(&one).as_deref(), expected, "{what}");
+    }
+    let bare = with(
+        capacity("c", "", "n2"),
+        json!({"metadata": {"labels": null}}),
+    );
+    assert_eq!(places().of_capacity(&object(bare)), None);
+    // The label is that of a node which is there.
+    let mut places = places();
+    places.note(&[object(node(&long))], &[], DRIVER);
+    assert_eq!(
+        places.of_capacity(&object(capacity("c", &cut, &long))),
+        None
+    );
+}

@@ -1,0 +1,147 @@
+//! Objects as nodes leave them behind.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::runtime::Resource;
+use crate::runtime::scope::{MANAGED_BY, SELECTED_NODE};
+use crate::testing::DRIVER;
+
+/// The key by whose value the driver names nodes.
+pub(super) const KEY: &str = "t/node";
+const DELETED: &str = "2026-01-01T00:00:00Z";
+
+pub(super) fn object<K: Resource>(value: Value) -> Arc<K> {
+    Arc::new(serde_json::from_value(value).expect("an object of the kind"))
+}
+
+/// `object`, with what `change` says of it.
+pub(super) fn with(mut object: Value, change: Value) -> Value {
+    json_patch::merge(&mut object, &change);
+    object
+}
+
+pub(super) fn deleted(object: Value) -> Value {
+    with(object, json!({"metadata": {"deletionTimestamp": DELETED}}))
+}
+
+pub(super) fn node(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": {KEY: name}},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
+pub(super) fn csi_node(name: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": name},
+        "spec": {"drivers": [{"name": DRIVER, "nodeID": name, "topologyKeys": [KEY]}]},
+    })
+}
+
+/// One of the driver's on a node, bound, to be deleted one day.
+pub(super) fn volume(name: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {"name": name, "uid": format!("uid-of-{name}"), "finalizers": [
+            "kubernetes.io/pv-protection",
+            "external-provisioner.volume.kubernetes.io/finalizer",
+            "external-attacher/csi-example",
+        ]},
+        "spec": {
+            "csi": {"driver": DRIVER, "volumeHandle": format!("handle-of-{name}")},
+            "persistentVolumeReclaimPolicy": "Delete",
+            "claimRef": {"namespace": "ns", "name": "claim", "uid": format!("claim-of-{name}")},
+            "nodeAffinity": on(&[node]),
+        },
+        "status": {"phase": "Bound"},
+    })
+}
+
+/// An affinity to nodes by name.
+pub(super) fn on(nodes: &[&str]) -> Value {
+    let matching = json!([{"key": KEY, "operator": "In", "values": nodes}]);
+    json!({"required": {"nodeSelectorTerms": [{"matchExpressions": matching}]}})
+}
+
+pub(super) fn released(name: &str, node: &str) -> Value {
+    with(volume(name, node), json!({"status": {"phase": "Released"}}))
+}
+
+pub(super) fn attachment(name: &str, volume: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+        "metadata": {"name": name, "finalizers": ["external-attacher/csi-example"]},
+        "spec": {
+            "attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume},
+        },
+    })
+}
+
+/// One that waits for a volume on a node.
+pub(super) fn claim(name: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "namespace": "ns", "name": name, "uid": format!("uid-of-{name}"),
+            "annotations": {
+                SELECTED_NODE: node, "volume.kubernetes.io/storage-provisioner": DRIVER,
+            },
+        },
+        "spec": {},
+        "status": {"phase": "Pending"},
+    })
+}
+
+/// One whose user has deleted the snapshot.
+pub(super) fn content(name: &str, node: &str) -> Value {
+    deleted(json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {
+            "name": name, "labels": {MANAGED_BY: node},
+            "annotations": {
+                "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes",
+            },
+            "finalizers": [
+                "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
+            ],
+        },
+        "spec": {
+            "driver": DRIVER, "deletionPolicy": "Delete", "source": {"volumeHandle": "h"},
+            "volumeSnapshotRef": {"namespace": "ns", "name": "s", "uid": "u"},
+        },
+    }))
+}
+
+pub(super) fn group_content(name: &str, node: &str) -> Value {
+    deleted(json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotContent",
+        "metadata": {
+            "name": name, "labels": {MANAGED_BY: node},
+            "annotations": {
+                "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted": "yes",
+            },
+            "finalizers": [
+                "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection",
+            ],
+        },
+        "spec": {
+            "driver": DRIVER, "deletionPolicy": "Delete", "source": {"volumeHandles": ["h"]},
+            "volumeGroupSnapshotRef": {"namespace": "ns", "name": "s", "uid": "u"},
+        },
+    }))
+}
+
+pub(super) fn capacity(name: &str, managed_by: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
+        "metadata": {"namespace": "hostloop", "name": name, "labels": {
+            "csi.storage.k8s.io/drivername": DRIVER,
+            "csi.storage.k8s.io/managed-by": managed_by,
+        }},
+        "storageClassName": "c",
+        "nodeTopology": {"matchLabels": {KEY: node}},
+    })
+}

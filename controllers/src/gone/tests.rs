@@ -1,0 +1,319 @@
+use serde_json::{Value, json};
+use tokio::time::advance;
+
+use super::sample::*;
+use super::*;
+use crate::runtime::{Leadership, Resource};
+use crate::testing::{World, options};
+
+const GRACE: u64 = 300;
+
+struct Bench {
+    world: World,
+    tidier: Tidier,
+}
+
+fn bench() -> Bench {
+    bench_with(|_| {})
+}
+
+fn bench_with(change: impl FnOnce(&mut World)) -> Bench {
+    let mut world = World::new(&[]);
+    change(&mut world);
+    let own = Options {
+        grace: Duration::from_secs(GRACE),
+    };
+    let volumes = options::<provisioner::Options>();
+    let capacities = Some(Watch::new());
+    let tidier = Tidier::new(world.context.clone(), &own, &volumes, capacities);
+    let bench = Bench { world, tidier };
+    bench.add(|caches| caches.nodes(), node("n1"));
+    bench.add(|caches| caches.csi_nodes(), csi_node("n1"));
+    bench
+}
+
+impl Bench {
+    fn add<K: Resource>(&self, watch: impl Fn(&crate::runtime::Caches) -> Watch<K>, value: Value) {
+        self.world.add(&watch(&self.world.context.caches), value);
+    }
+
+    /// One of each, of a node.
+    fn fill(&self, node: &str) {
+        self.add(
+            |caches| caches.attachments(),
+            deleted(attachment("a", "other", node)),
+        );
+        self.add(|caches| caches.volumes(), released("released", node));
+        self.add(|caches| caches.volumes(), volume("bound", node));
+        let retained = json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}});
+        self.add(
+            |caches| caches.volumes(),
+            with(released("retained", node), retained),
+        );
+        self.add(|caches| caches.claims(), claim("waiting", node));
+        self.add(|caches| caches.contents(), content("content", node));
+        self.add(
+            |caches| caches.group_contents(),
+            group_content("group", node),
+        );
+        let room = capacity("room", &format!("external-provisioner-{node}"), node);
+        let watch = self.tidier.capacities.clone().expect("a watch");
+        self.world.add(&watch, room);
+    }
+
+    /// What is written so many seconds later.
+    async fn after(&mut self, seconds: u64) -> Vec<String> {
+        advance(Duration::from_secs(seconds)).await;
+        self.tidier.pass().await;
+        self.world.api.writes()
+    }
+}
+
+const NOTHING: &[&str] = &[];
+
+#[tokio::test(start_paused = true)]
+async fn what_a_gone_node_left_is_tidied_up() {
+    let mut bench = bench();
+    let labelled = json!({"metadata": {"labels": {crate::runtime::scope::NODE_LABEL: "n2"}}});
+    bench.fill("n2");
+    bench.add(
+        |caches| caches.claims(),
+        with(claim("labelled", "n2"), labelled),
+    );
+    assert_eq!(bench.after(0).await, NOTHING);
+    assert_eq!(bench.after(GRACE - 1).await, NOTHING);
+    let writes = bench.after(1).await;
+    let names = writes.iter().filter_map(|write| write.split(' ').next());
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        [
+            "a", "released", "released", "labelled", "waiting", "content", "group", "room"
+        ]
+    );
+    assert_eq!(writes[1], r#"released "delete""#);
+    for (number, label) in [(3, r#","labels":{"hostloop.csi.dev/node":null}"#), (4, "")] {
+        let cleared = r#"{"metadata":{"annotations":{"volume.kubernetes.io/selected-node":null}"#;
+        assert!(
+            writes[number].ends_with(&format!("{cleared}{label}}}}}")),
+            "{}",
+            writes[number]
+        );
+    }
+    let api = &bench.world.api;
+    for gone in [
+        "volumeattachments/a",
+        "contents/content",
+        "contents/group",
+        "capacities/room",
+    ] {
+        assert_eq!(api.get(gone), None, "{gone}");
+    }
+    // The last finalizer is the control plane's.
+    let left = &api.get("volumes/released").expect("a volume")["metadata"]["finalizers"];
+    assert_eq!(*left, json!(["kubernetes.io/pv-protection"]));
+    for kept in ["bound", "retained"] {
+        let kept = api.get(&format!("volumes/{kept}")).expect("a volume");
+        assert_eq!(
+            kept["metadata"]["finalizers"].as_array().map(Vec::len),
+            Some(3)
+        );
+        assert_eq!(kept["metadata"]["deletionTimestamp"], Value::Null);
+    }
+    let events = bench.world.events();
+    let of = |kind: &str| {
+        events
+            .iter()
+            .filter(|event| event.starts_with(kind))
+            .count()
+    };
+    assert_eq!(
+        (of("Normal NodeGone"), of("Warning NodeGone")),
+        (7, 2),
+        "{events:#?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_there_keeps_all() {
+    let mut bench = bench();
+    bench.fill("n1");
+    for _ in 0..3 {
+        assert_eq!(bench.after(GRACE).await, NOTHING);
+    }
+    assert_eq!(bench.world.events(), NOTHING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_return_cancels_all() {
+    let mut bench = bench();
+    bench.fill("n2");
+    bench.after(0).await;
+    bench.add(|caches| caches.nodes(), node("n2"));
+    assert_eq!(bench.after(GRACE - 1).await, NOTHING);
+    assert_eq!(bench.after(GRACE).await, NOTHING);
+    assert_eq!(bench.world.events(), NOTHING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_server_proves_it() {
+    let mut bench = bench();
+    bench.fill("n2");
+    // The cache has missed it.
+    bench.world.api.put(node("n2"));
+    bench.after(0).await;
+    assert_eq!(bench.after(GRACE).await, NOTHING);
+    // The grace period begins anew.
+    bench.world.api.take("nodes/n2");
+    assert_eq!(bench.after(1).await, NOTHING);
+    assert_eq!(bench.after(GRACE - 1).await, NOTHING);
+    assert!(!bench.after(1).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_other_answer_is_a_doubt() {
+    for code in [403, 410, 429, 500, 503] {
+        let mut bench = bench();
+        bench.fill("n2");
+        bench.world.api.hide("nodes/n2", code);
+        bench.after(0).await;
+        for _ in 0..3 {
+            assert_eq!(bench.after(GRACE).await, NOTHING, "{code}");
+        }
+        assert_eq!(bench.world.events(), NOTHING, "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_does_not_lead_does_nothing() {
+    let (leads, leader) = Leadership::told();
+    let mut bench = bench_with(|world| world.context.leader = leader);
+    bench.fill("n2");
+    assert_eq!(bench.after(0).await, NOTHING);
+    assert_eq!(bench.after(2 * GRACE).await, NOTHING);
+    // What was seen while others led does not count.
+    leads.send_replace(Some(Instant::now() + Duration::from_secs(GRACE / 2)));
+    assert_eq!(bench.after(0).await, NOTHING);
+    assert_eq!(bench.after(GRACE).await, NOTHING, "the lead was lost");
+    assert_eq!(bench.world.events(), NOTHING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_judged_as_it_is_now() {
+    let retained = json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}});
+    let moved = json!({"spec": {"nodeAffinity": on(&["n1"])}});
+    for (what, now) in [
+        ("bound again", volume("v", "n2")),
+        ("retained", with(released("v", "n2"), retained)),
+        ("elsewhere", with(released("v", "n2"), moved)),
+        (
+            "another of its name",
+            with(released("v", "n2"), json!({"metadata": {"uid": "new"}})),
+        ),
+    ] {
+        let mut bench = bench();
+        bench.add(|caches| caches.volumes(), released("v", "n2"));
+        bench.world.api.put(now);
+        bench.after(0).await;
+        assert_eq!(bench.after(GRACE).await, NOTHING, "{what}");
+    }
+    let mut bench = bench();
+    bench.add(|caches| caches.volumes(), released("v", "n2"));
+    bench.world.api.take("volumes/v");
+    bench.after(0).await;
+    assert_eq!(bench.after(GRACE).await, NOTHING, "gone already");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_was_cut_short_is_finished() {
+    let mut bench = bench();
+    bench.add(|caches| caches.volumes(), deleted(released("v", "n2")));
+    bench.after(0).await;
+    bench.world.api.refuse("volumes/v", 500);
+    assert_eq!(bench.after(GRACE).await.len(), 1);
+    assert_eq!(bench.world.events(), NOTHING);
+    assert_eq!(bench.after(30).await.len(), 1);
+    let events = bench.world.events();
+    assert_eq!(
+        events,
+        ["Normal NodeGone: Node n2 is gone, and the volume with it: letting go"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_with_a_volume_is_left_alone() {
+    let mut bench = bench();
+    bench.add(|caches| caches.claims(), claim("c", "n2"));
+    // The cache does not know it yet.
+    bench.world.api.put(volume("pvc-uid-of-c", "n2"));
+    bench.after(0).await;
+    assert_eq!(bench.after(GRACE).await, NOTHING);
+    bench.world.api.hide("volumes/pvc-uid-of-c", 500);
+    assert_eq!(bench.after(GRACE).await, NOTHING, "nor one nobody knows of");
+    assert_eq!(bench.world.events(), NOTHING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_has_changed_is_left_alone() {
+    let mut bench = bench();
+    bench.add(|caches| caches.claims(), claim("c", "n2"));
+    bench.world.api.put(claim("c", "n1"));
+    bench.after(0).await;
+    assert_eq!(bench.after(GRACE).await.len(), 1);
+    let now = bench.world.api.get("claims/c").expect("a claim");
+    let selected = &now["metadata"]["annotations"][crate::runtime::scope::SELECTED_NODE];
+    assert_eq!(*selected, "n1");
+    assert_eq!(bench.world.events(), NOTHING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_volume_is_told_of_now_and_again() {
+    let mut bench = bench();
+    for number in 0..130 {
+        let bound = volume(&format!("v{number}"), "n2");
+        bench.add(|caches| caches.volumes(), bound);
+    }
+    bench.after(0).await;
+    for (seconds, told) in [
+        (GRACE, 100),
+        (30, 30),
+        (30, 0),
+        (3500, 0),
+        (100, 100),
+        (30, 30),
+    ] {
+        assert_eq!(bench.after(seconds).await, NOTHING);
+        let events = bench.world.events();
+        assert_eq!(events.len(), 2 * told, "of each volume and its claim");
+        assert!(
+            events
+                .iter()
+                .all(|event| event.starts_with("Warning NodeGone: Node n2 is gone"))
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn out_of_service_lets_go_of_attachments() {
+    let out = json!({
+        "spec": {"taints": [
+            {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]},
+        "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
+    });
+    for (what, live, written) in [
+        ("it is", Some(with(node("n2"), out.clone())), 1),
+        ("not any more", Some(node("n2")), 0),
+        ("gone", None, 0),
+    ] {
+        let mut bench = bench();
+        bench.add(|caches| caches.nodes(), with(node("n2"), out.clone()));
+        bench.fill("n2");
+        match live {
+            Some(live) => drop(bench.world.api.put(live)),
+            None => bench.world.api.take("nodes/n2"),
+        }
+        assert_eq!(bench.after(0).await.len(), written, "{what}");
+        assert_eq!(bench.world.events().len(), written, "{what}");
+        let left = bench.world.api.get("volumeattachments/a").is_some();
+        assert_eq!(left, written == 0, "{what}");
+    }
+}
