@@ -24,8 +24,8 @@ mod publish;
 mod reconcile;
 
 use decide::Rules;
-pub(crate) use reconcile::{ListError, Published, list};
 pub use publish::PublishError;
+pub(crate) use reconcile::{ListError, Published, list};
 
 /// How long a call may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(15);

@@ -49,13 +49,13 @@ const LOOK: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 pub struct Options {
     /// How long there must be no such node before what it left behind is tidied up
     #[arg(
-        long = "gone-node-grace",
+        long,
         env = "HOSTLOOP_GONE_NODE_GRACE",
         value_name = "DURATION",
         default_value = "5m",
         value_parser = duration::parse
     )]
-    pub grace: Duration,
+    pub gone_node_grace: Duration,
 }
 
 struct Tidier {
@@ -81,7 +81,7 @@ pub(crate) async fn run(context: Context, options: Options, volumes: provisioner
         return;
     }
     let (most, least) = LOOK;
-    let look = (options.grace / 5).clamp(least, most);
+    let look = (options.gone_node_grace / 5).clamp(least, most);
     loop {
         tidier.pass().await;
         let wait = tokio::time::sleep(look);
@@ -118,7 +118,7 @@ impl Tidier {
             kube: context.kube.managed_by("hostloop-gone-nodes"),
             context,
             rules,
-            grace: options.grace,
+            grace: options.gone_node_grace,
             capacities,
             places: Places::default(),
             absent: Since::default(),

@@ -58,23 +58,23 @@ pub struct Options {
     /// How long nothing must name a volume before it is told of, unpublished, or, if it was never
     /// used, deleted
     #[arg(
-        long = "orphan-grace",
+        long,
         env = "HOSTLOOP_ORPHAN_GRACE",
         value_name = "DURATION",
         default_value = "10m",
         value_parser = duration::parse
     )]
-    pub grace: Duration,
+    pub orphan_grace: Duration,
 
     /// How often the volumes on this node are compared with the cluster's
     #[arg(
-        long = "orphan-interval",
+        long,
         env = "HOSTLOOP_ORPHAN_INTERVAL",
         value_name = "DURATION",
         default_value = "10m",
         value_parser = duration::parse
     )]
-    pub interval: Duration,
+    pub orphan_interval: Duration,
 }
 
 /// What is counted.
@@ -138,7 +138,7 @@ struct Keeper {
 pub(crate) async fn run(context: Context, part: Part) -> Result<(), Infallible> {
     let mut keeper = Keeper::new(context.clone(), part);
     let stop = context.stop.clone();
-    let interval = keeper.part.options.interval;
+    let interval = keeper.part.options.orphan_interval;
     let looking = async {
         keeper.synced().await;
         tokio::time::sleep(FIRST.min(interval).mul_f64(fraction())).await;
@@ -194,7 +194,10 @@ impl Keeper {
 
     /// How long to wait: about the interval, less if a grace period ends before.
     fn wait(&self) -> Duration {
-        let Options { grace, interval } = self.part.options;
+        let Options {
+            orphan_grace: grace,
+            orphan_interval: interval,
+        } = self.part.options;
         let about = interval
             .max(Duration::from_secs(1))
             .mul_f64(0.9 + 0.2 * fraction());
@@ -232,7 +235,9 @@ impl Keeper {
         let suspects = decide::without_object(listed, kept, |id| {
             self.believed.contains_key(id) || !self.by_handle.get(id).is_empty()
         });
-        let due = self.lonely.due(suspects, now, self.part.options.grace);
+        let due = self
+            .lonely
+            .due(suspects, now, self.part.options.orphan_grace);
         if due.is_empty() {
             self.told_of(BTreeSet::new());
             return Ok(());

@@ -29,9 +29,7 @@ use crate::roles::Role;
 use crate::runtime::csi::{Csi, Failure};
 use crate::runtime::driver::DriverError;
 use crate::runtime::kube::{ClientError, ClientOptions, Limit, connect};
-use crate::runtime::{
-    Caches, Context, Driver, Events, Kube, Leadership, Metrics, Pools, Scope,
-};
+use crate::runtime::{Caches, Context, Driver, Events, Kube, Leadership, Metrics, Pools, Scope};
 use crate::snapshot_controller;
 
 mod elections;

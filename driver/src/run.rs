@@ -154,9 +154,8 @@ async fn work(
     let identity = settings.identity.clone();
     let server = Server::new(settings.identity, Arc::new(controller), Arc::new(node));
 
-    let loops = controllers.map(|args| {
-        Loops::beside(&server, pools.clone(), args, &settings.endpoint)
-    });
+    let loops =
+        controllers.map(|args| Loops::beside(&server, pools.clone(), args, &settings.endpoint));
     let shown = http::Shown {
         services: Some(server.shown()),
         loops: loops.as_ref().map(Loops::view),

@@ -97,7 +97,11 @@ fn differs(rules: &Rules, seen: Seen<'_>, published: &Published) -> bool {
 }
 
 /// All volumes, page by page, within one deadline.
-pub(crate) async fn list(csi: &Csi, max_entries: u32, deadline: Duration) -> Result<Published, ListError> {
+pub(crate) async fn list(
+    csi: &Csi,
+    max_entries: u32,
+    deadline: Duration,
+) -> Result<Published, ListError> {
     let pages = async {
         let mut published = Published::new();
         let mut token = String::new();

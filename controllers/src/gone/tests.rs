@@ -21,7 +21,7 @@ fn bench_with(change: impl FnOnce(&mut World)) -> Bench {
     let mut world = World::new(&[]);
     change(&mut world);
     let own = Options {
-        grace: Duration::from_secs(GRACE),
+        gone_node_grace: Duration::from_secs(GRACE),
     };
     let volumes = options::<provisioner::Options>();
     let capacities = Some(Watch::new());

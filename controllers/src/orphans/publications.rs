@@ -31,7 +31,7 @@ impl Keeper {
         });
         let due = self
             .in_vain
-            .due(suspects, Instant::now(), self.part.options.grace);
+            .due(suspects, Instant::now(), self.part.options.orphan_grace);
         if due.is_empty() {
             return Ok(());
         }

@@ -332,7 +332,7 @@ async fn looks_are_spread_and_follow_graces() {
         let wait = bench.keeper.wait();
         assert!((540..=660).contains(&wait.as_secs()), "{wait:?}");
     }
-    bench.keeper.part.options.interval = Duration::from_secs(3600);
+    bench.keeper.part.options.orphan_interval = Duration::from_secs(3600);
     bench.has("a", &[], |_| {});
     bench.after(0).await;
     assert_eq!(bench.keeper.wait(), Duration::from_secs(GRACE));

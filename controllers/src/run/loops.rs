@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use super::{Counts, Elections, Error, Roles};
 use crate::args::Args;
 use crate::capacity;
+use crate::orphans::{self, Inventory};
 use crate::provisioner;
 use crate::roles::{self, Role};
 use crate::runtime::driver::{ControllerCapability as Can, NodeCapability};
-use crate::orphans::{self, Inventory};
 use crate::runtime::{Context, Driver, Leadership};
 use crate::{attacher, health, lead, resizer, snapshot_controller, snapshotter};
 
@@ -111,7 +111,9 @@ impl Beginning<'_> {
             metrics: self.counts.orphans.clone(),
         };
         let driver = self.context.driver.name.clone();
-        self.begin(Role::Orphans, &driver, |context| orphans::run(context, part));
+        self.begin(Role::Orphans, &driver, |context| {
+            orphans::run(context, part)
+        });
     }
 
     /// Begins what one process does for all, where every node has one.

@@ -50,6 +50,21 @@ fn published(bench: &Bench, id: &str) -> Vec<String> {
 }
 
 #[test]
+fn what_was_published_once_is_not_fresh_any_more() {
+    let bench = Bench::new();
+    let (id, other) = (bench.create("a"), bench.create("b"));
+    assert!(publish(&bench, "none").is_err());
+    let wrong = publish_as(&bench, &id, |request| request.node_id = "n2".to_owned());
+    assert!(wrong.is_err());
+    assert!(bench.record(&id).fresh, "it was refused");
+    publish(&bench, &id).unwrap();
+    unpublish(&bench, &id, "n1").unwrap();
+    let bench = bench.restart(|_| {});
+    let fresh = [&id, &other].map(|id| bench.record(id).fresh);
+    assert_eq!(fresh, [false, true]);
+}
+
+#[test]
 fn publications_are_recorded_and_taken_back() {
     let bench = Bench::new();
     let id = bench.create("a");

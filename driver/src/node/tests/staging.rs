@@ -43,6 +43,16 @@ fn stages_once_and_again_and_undoes_it() {
 }
 
 #[test]
+fn what_was_staged_once_is_not_fresh_any_more() {
+    let bench = Bench::new();
+    let id = bench.volume(ext4());
+    assert!(bench.record(id).fresh);
+    bench.stage(id, "a", &mount("", SingleNodeWriter)).unwrap();
+    bench.unstage(id, "a").unwrap();
+    assert!(!bench.record(id).fresh);
+}
+
+#[test]
 fn the_order_is_attach_format_mount() {
     let bench = Bench::new();
     let id = bench.volume(ext4());

@@ -40,6 +40,21 @@ const DAMAGE: [Damage; 7] = [
 ];
 
 #[test]
+fn a_record_that_does_not_say_so_is_of_a_volume_that_was_used() {
+    let mut fixture = Fixture::new(&["a"]);
+    let made = fixture.make("one");
+    assert!(made.fresh);
+    let path = fixture.path(format!("volumes/{}/volume.json", made.id));
+    let record = std::fs::read_to_string(&path).unwrap();
+    let silent = record.replace("  \"fresh\": true,\n", "");
+    assert_ne!(silent, record);
+    std::fs::write(&path, silent).unwrap();
+    fixture.open();
+    let read = fixture.pools().volume(&VolumeHandle::Id(made.id)).unwrap();
+    assert!(!read.fresh);
+}
+
+#[test]
 fn a_damaged_record_is_kept_and_in_the_way() {
     for (i, (damage, why, name_is_readable)) in DAMAGE.into_iter().enumerate() {
         let mut fixture = Fixture::new(&["a"]);
