@@ -24,7 +24,11 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("VolumeAttributesClass", STORAGE, "volumeattributesclasses"),
     ("CSINode", STORAGE, "csinodes"),
     ("StorageClass", STORAGE, "storageclasses"),
-    ("VolumeSnapshot", "/apis/snapshot.storage.k8s.io/v1", "volumesnapshots"),
+    (
+        "VolumeSnapshot",
+        "/apis/snapshot.storage.k8s.io/v1",
+        "volumesnapshots",
+    ),
     ("CSIStorageCapacity", STORAGE, "csistoragecapacities"),
     (
         "VolumeSnapshotContent",
