@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use tokio::time::Instant;
 
 use super::plan::Plan;
+use super::topology::Seen;
 
 /// How long a call that can't succeed is not made again.
 pub(crate) const SLOW: Duration = Duration::from_secs(300);
@@ -44,6 +45,7 @@ struct Inner {
     left: HashMap<String, Left>,
     unsaved: HashMap<String, Arc<Unsaved>>,
     doubted: HashSet<String>,
+    places: HashMap<String, Seen>,
 }
 
 /// What is remembered.
@@ -58,7 +60,12 @@ impl Kept {
 
     /// Notes how an attempt ended.
     pub(crate) fn leave(&self, uid: &str, left: Left) {
-        self.lock().left.insert(uid.to_owned(), left);
+        let mut inner = self.lock();
+        // Nothing is being made, and by then the nodes may be others.
+        if matches!(left, Left::Slow { .. }) {
+            inner.places.remove(uid);
+        }
+        inner.left.insert(uid.to_owned(), left);
     }
 
     /// Forgets the attempts for a claim.
@@ -66,6 +73,17 @@ impl Kept {
         let mut inner = self.lock();
         inner.left.remove(uid);
         inner.doubted.remove(uid);
+        inner.places.remove(uid);
+    }
+
+    /// What of the cluster the requirement of a claim (by UID) was made from, if there was one.
+    pub(crate) fn places(&self, uid: &str) -> Option<Seen> {
+        self.lock().places.get(uid).cloned()
+    }
+
+    /// Notes it, until it is known what came of the claim.
+    pub(crate) fn keep_places(&self, uid: &str, seen: Seen) {
+        self.lock().places.insert(uid.to_owned(), seen);
     }
 
     /// How long a claim is to wait yet, with a class of this UID.

@@ -139,10 +139,13 @@ impl Provisioner {
         if !self.context.driver.has_topology() {
             return Ok(None);
         }
+        let uid = draft.claim.metadata.uid.as_deref().unwrap_or_default();
         let selected = claim::selected_node(&draft.claim);
-        let places = self.places(selected).await?;
         // A node's own process makes volumes there and nowhere else.
         let selected = self.context.scope.node().or(selected);
+        let before = self.kept.places(uid);
+        let before = before.filter(|seen| seen.is_of(selected));
+        let places = self.places(selected.filter(|_| before.is_none())).await?;
         let ask = Ask {
             claim: &draft.claim.name_any(),
             allowed: draft
@@ -155,15 +158,18 @@ impl Provisioner {
             immediate: self.options.immediate_topology,
             places: &places,
         };
-        Ok(topology::requirement(ask)?)
+        let (requirement, seen) = topology::requirement(ask, before.as_ref())?;
+        self.kept.keep_places(uid, seen);
+        Ok(requirement)
     }
 
-    /// The nodes, as far as they are this process's business.
+    /// The nodes, as far as they are this process's business; `selected` for sure, if it exists.
     async fn places(&self, selected: Option<&str>) -> Result<Vec<Place>, ApiError> {
         if let Scope::Node { name, segments } = &self.context.scope {
             return Ok(vec![Place {
                 node: name.clone(),
                 labels: segments.clone(),
+                is_registered: true,
                 keys: segments.keys().cloned().collect(),
             }]);
         }
@@ -197,6 +203,7 @@ impl Provisioner {
         Place {
             node: node.name_any(),
             labels: node.labels().clone(),
+            is_registered: registered.is_some(),
             keys: keys.unwrap_or_default().into_iter().collect(),
         }
     }

@@ -165,7 +165,9 @@ impl Problem {
             | Problem::Parameters { .. }
             | Problem::AttributesDriver { .. }
             | Problem::NoPrefix => State::Finished,
-            Problem::Topology(TopologyProblem::NoNode { .. }) => State::Reschedule,
+            Problem::Topology(
+                TopologyProblem::NoNode { .. } | TopologyProblem::NoCsiNode { .. },
+            ) => State::Reschedule,
             Problem::NoClass { .. }
             | Problem::Source(_)
             | Problem::Topology(_)

@@ -19,6 +19,8 @@ pub(crate) struct Place {
     pub(crate) node: String,
     /// Its labels.
     pub(crate) labels: BTreeMap<String, String>,
+    /// Kubelet has told which drivers it has: there is a CSINode.
+    pub(crate) is_registered: bool,
     /// The labels that tell where it is, as the driver registered them.
     pub(crate) keys: BTreeSet<String>,
 }
@@ -49,6 +51,23 @@ pub(crate) struct Ask<'a> {
     pub(crate) places: &'a [Place],
 }
 
+/// What of the cluster a requirement was made from. While a volume may be being made, the driver
+/// must be asked for the same again, whatever became of the nodes: so it is remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// The selected node, and where it is.
+    selected: Option<(String, Segment)>,
+    /// Where else volumes can be, as far as that was asked.
+    terms: Vec<Segment>,
+}
+
+impl Seen {
+    /// Whether it was seen for the same choice of a node: for another, it says nothing.
+    pub(crate) fn is_of(&self, selected: Option<&str>) -> bool {
+        self.selected.as_ref().map(|(node, _)| node.as_str()) == selected
+    }
+}
+
 /// No place for a volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TopologyProblem {
@@ -57,6 +76,24 @@ pub(crate) enum TopologyProblem {
     NoNode {
         /// Its name.
         node: String,
+    },
+    /// Kubelet has told nothing of its drivers, or the node is on its way out.
+    #[error("the selected node {node} has no CSINode (any more): another node is to be selected")]
+    NoCsiNode {
+        /// Its name.
+        node: String,
+    },
+    /// The driver has not registered anywhere.
+    #[error(
+        "the CSI driver has registered topology keys on no node yet: see that its pods run \
+         (kubectl get csinodes -o yaml)"
+    )]
+    Nowhere,
+    /// It has, but the labels are on no node.
+    #[error("no node has all the topology labels the CSI driver registered: {keys}")]
+    Unlabelled {
+        /// Those that are needed, by sets.
+        keys: String,
     },
     /// The driver does not run there, or has not registered.
     #[error(
@@ -90,82 +127,133 @@ pub(crate) enum TopologyProblem {
     },
 }
 
-/// The requirement; none if there is nothing to say.
-pub(crate) fn requirement(ask: Ask<'_>) -> Result<Option<TopologyRequirement>, TopologyProblem> {
-    let selected = match ask.selected {
-        None => None,
-        Some(node) => Some(selected(node, ask.places)?),
+/// The requirement (none if there is nothing to say), and what it was made from. What was seen
+/// before for the same node goes before what nodes are like now.
+pub(crate) fn requirement(
+    ask: Ask<'_>,
+    before: Option<&Seen>,
+) -> Result<(Option<TopologyRequirement>, Seen), TopologyProblem> {
+    let mut seen = match before.filter(|seen| seen.is_of(ask.selected)) {
+        Some(seen) => seen.clone(),
+        None => Seen {
+            selected: ask.selected.map(|node| selected(node, ask.places)).transpose()?,
+            terms: Vec::new(),
+        },
     };
-    let allowed = flatten(ask.allowed);
-    let mut requisite = match &selected {
-        Some((place, segment)) if ask.strict => {
-            let fits = |term: &Segment| is_within(segment, term);
-            if !ask.allowed.is_empty() && !allowed.iter().any(fits) {
-                return Err(not_allowed(place, segment, &allowed));
-            }
-            vec![segment.clone()]
-        }
-        _ if !ask.allowed.is_empty() => allowed,
-        None if !ask.immediate => Vec::new(),
-        None => ask
-            .places
-            .iter()
-            .filter(|place| !place.keys.is_empty())
-            .filter_map(|place| place.segment(&place.keys))
-            .collect(),
-        Some((chosen, _)) => ask
-            .places
-            .iter()
-            .filter(|place| place.keys.is_superset(&chosen.keys))
-            .filter_map(|place| place.segment(&chosen.keys))
-            .collect(),
-    };
+    let mut requisite = requisite(ask, &mut seen)?;
     sort(&mut requisite);
     if requisite.is_empty() {
-        return Ok(None);
+        return Ok((None, seen));
     }
-    let first = match &selected {
+    let first = match &seen.selected {
         None => spread(ask.claim) as usize % requisite.len(),
-        Some((place, segment)) => requisite
+        Some((node, segment)) => requisite
             .iter()
             .position(|term| is_within(segment, term))
-            .ok_or_else(|| not_allowed(place, segment, &requisite))?,
+            .ok_or_else(|| not_allowed(node, segment, &requisite))?,
     };
     let mut preferred = requisite.clone();
     preferred.rotate_left(first);
-    Ok(Some(TopologyRequirement {
+    let requirement = TopologyRequirement {
         requisite: requisite.into_iter().map(topology).collect(),
         preferred: preferred.into_iter().map(topology).collect(),
-    }))
+    };
+    Ok((Some(requirement), seen))
+}
+
+/// The places any of which will do, in no order. Those that nodes are in are noted in `seen`.
+fn requisite(ask: Ask<'_>, seen: &mut Seen) -> Result<Vec<Segment>, TopologyProblem> {
+    let allowed = flatten(ask.allowed);
+    match &seen.selected {
+        Some((node, segment)) if ask.strict => {
+            let fits = |term: &Segment| is_within(segment, term);
+            if !ask.allowed.is_empty() && !allowed.iter().any(fits) {
+                return Err(not_allowed(node, segment, &allowed));
+            }
+            return Ok(vec![segment.clone()]);
+        }
+        _ if !ask.allowed.is_empty() => return Ok(allowed),
+        None if !ask.immediate => return Ok(Vec::new()),
+        _ => {}
+    }
+    if seen.terms.is_empty() {
+        seen.terms = match &seen.selected {
+            None => everywhere(ask.places)?,
+            Some((_, segment)) => {
+                let keys = segment.keys().cloned().collect();
+                // The selected node is one of them, even if it has gone since it was seen.
+                let own = std::iter::once(segment.clone());
+                own.chain(with_keys(ask.places, &keys)).collect()
+            }
+        };
+    }
+    Ok(seen.terms.clone())
+}
+
+/// Where nodes are by these keys, as far as the driver registered them all there. A label alone is
+/// not the driver's word.
+fn with_keys(places: &[Place], keys: &BTreeSet<String>) -> impl Iterator<Item = Segment> {
+    places
+        .iter()
+        .filter(|place| place.keys.is_superset(keys))
+        .filter_map(|place| place.segment(keys))
+}
+
+/// Where nodes are, by every set of keys that was registered on one: parts of a cluster may tell
+/// more of their places than others.
+fn everywhere(places: &[Place]) -> Result<Vec<Segment>, TopologyProblem> {
+    let sets: BTreeSet<_> = places.iter().map(|place| &place.keys).collect();
+    let sets: Vec<_> = sets.into_iter().filter(|keys| !keys.is_empty()).collect();
+    if sets.is_empty() {
+        return Err(TopologyProblem::Nowhere);
+    }
+    let terms: Vec<_> = sets
+        .iter()
+        .flat_map(|keys| with_keys(places, keys))
+        .collect();
+    if terms.is_empty() {
+        let keys: Vec<_> = sets.into_iter().map(listed).collect();
+        return Err(TopologyProblem::Unlabelled {
+            keys: keys.join("; "),
+        });
+    }
+    Ok(terms)
+}
+
+fn listed(keys: &BTreeSet<String>) -> String {
+    let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+    keys.join(", ")
 }
 
 fn topology(segments: Segment) -> Topology {
     Topology { segments }
 }
 
-fn selected<'a>(node: &str, places: &'a [Place]) -> Result<(&'a Place, Segment), TopologyProblem> {
-    let named = node.to_owned();
-    let place = places.iter().find(|place| place.node == node);
-    let place = place.ok_or(TopologyProblem::NoNode {
-        node: named.clone(),
-    })?;
-    if place.keys.is_empty() {
-        return Err(TopologyProblem::NoKeys { node: named });
+/// The node of this name, and where it is.
+fn selected(node: &str, places: &[Place]) -> Result<(String, Segment), TopologyProblem> {
+    let node = node.to_owned();
+    let Some(place) = places.iter().find(|place| place.node == node) else {
+        return Err(TopologyProblem::NoNode { node });
+    };
+    if !place.is_registered {
+        return Err(TopologyProblem::NoCsiNode { node });
     }
-    let keys: Vec<_> = place.keys.iter().map(String::as_str).collect();
-    let segment = place
-        .segment(&place.keys)
-        .ok_or_else(|| TopologyProblem::NoLabels {
-            node: named,
-            keys: keys.join(", "),
-        })?;
-    Ok((place, segment))
+    if place.keys.is_empty() {
+        return Err(TopologyProblem::NoKeys { node });
+    }
+    match place.segment(&place.keys) {
+        Some(segment) => Ok((node, segment)),
+        None => Err(TopologyProblem::NoLabels {
+            node,
+            keys: listed(&place.keys),
+        }),
+    }
 }
 
-fn not_allowed(place: &Place, segment: &Segment, allowed: &[Segment]) -> TopologyProblem {
+fn not_allowed(node: &str, segment: &Segment, allowed: &[Segment]) -> TopologyProblem {
     let allowed: Vec<_> = allowed.iter().map(shown).collect();
     TopologyProblem::NotAllowed {
-        node: place.node.clone(),
+        node: node.to_owned(),
         place: shown(segment),
         allowed: allowed.join("; "),
     }

@@ -2,13 +2,24 @@ use k8s_openapi::api::core::v1::TopologySelectorLabelRequirement;
 
 use super::*;
 
+mod cross;
+
 fn place(node: &str, labels: &str) -> Place {
     let labels = segment(labels);
     let keys = labels.keys().cloned().collect();
     Place {
         node: node.to_owned(),
         labels,
+        is_registered: true,
         keys,
+    }
+}
+
+/// A node with labels of which the driver registered just these.
+fn place_with(node: &str, labels: &str, keys: &[&str]) -> Place {
+    Place {
+        keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+        ..place(node, labels)
     }
 }
 
@@ -56,9 +67,10 @@ fn requirements() {
         place("n4", "zone=b rack=1"),
         place("other", "site=x"),
         place("bare", ""),
+        place_with("unlabelled", "", &["zone"]),
         Place {
-            keys: BTreeSet::from(["zone".to_owned()]),
-            ..place("unlabelled", "")
+            is_registered: false,
+            ..place("fresh", "")
         },
     ];
     let cases = [
@@ -125,6 +137,14 @@ fn requirements() {
             expected: Err("n9 does not exist"),
         },
         Case {
+            what: "a node without a CSINode",
+            allowed: &[],
+            selected: Some("fresh"),
+            strict: false,
+            immediate: true,
+            expected: Err("fresh has no CSINode"),
+        },
+        Case {
             what: "a node without the driver",
             allowed: &[],
             selected: Some("bare"),
@@ -141,13 +161,20 @@ fn requirements() {
             expected: Err("registered: zone"),
         },
         Case {
-            what: "immediate: every node's place, whatever its keys",
+            what: "immediate: every node's place, by each set of keys there is",
             allowed: &[],
             selected: None,
             strict: false,
             immediate: true,
             expected: Ok(Some((
-                &["site=x", "rack=1 zone=a", "rack=1 zone=b", "rack=2 zone=a"],
+                &[
+                    "site=x",
+                    "zone=a",
+                    "zone=b",
+                    "rack=1 zone=a",
+                    "rack=1 zone=b",
+                    "rack=2 zone=a",
+                ],
                 &[],
             ))),
         },
@@ -170,14 +197,15 @@ fn requirements() {
     ];
     for case in cases {
         let allowed: Vec<_> = case.allowed.iter().map(|text| term(text)).collect();
-        let made = requirement(Ask {
+        let ask = Ask {
             claim: "claim",
             allowed: &allowed,
             selected: case.selected,
             strict: case.strict,
             immediate: case.immediate,
             places: &places,
-        });
+        };
+        let made = requirement(ask, None).map(|(made, _)| made);
         let what = case.what;
         match (made, case.expected) {
             (Ok(made), Ok(expected)) => {
@@ -199,17 +227,123 @@ fn requirements() {
     }
 }
 
-#[test]
-fn no_nodes_no_requirement() {
-    let made = requirement(Ask {
+/// Anywhere, of these nodes.
+fn anywhere(places: &[Place]) -> Ask<'_> {
+    Ask {
         claim: "claim",
         allowed: &[],
         selected: None,
         strict: false,
         immediate: true,
-        places: &[],
-    });
-    assert_eq!(made, Ok(None));
+        places,
+    }
+}
+
+#[test]
+fn without_a_registered_place_there_is_nothing_to_make() {
+    let unlabelled = place_with("n1", "zone=a", &["zone", "rack"]);
+    let no_term = TopologySelectorTerm::default();
+    for (what, places, allowed, expected) in [
+        ("no nodes", vec![], vec![], Err("on no node yet")),
+        ("no driver", vec![place("n1", "")], vec![], Err("on no node yet")),
+        ("no label", vec![unlabelled], vec![], Err("registered: rack, zone")),
+        // Such a class limits nothing, and says so.
+        ("an empty term", vec![], vec![no_term], Ok(None)),
+    ] {
+        let ask = Ask {
+            allowed: &allowed,
+            ..anywhere(&places)
+        };
+        let made = requirement(ask, None).map(|(made, _)| made);
+        match expected {
+            Ok(expected) => assert_eq!(made, Ok(expected), "{what}"),
+            Err(part) => {
+                let text = made.expect_err(what).to_string();
+                assert!(text.contains(part), "{what}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_place_is_told_only_by_keys_registered_there() {
+    let places = [
+        place_with("fine", "zone=a rack=1", &["zone", "rack"]),
+        place_with("coarse", "zone=b rack=2", &["zone"]),
+        place_with("others", "zone=c rack=3", &[]),
+        place_with("half", "zone=d", &["zone", "rack"]),
+    ];
+    for (selected, expected) in [
+        // The fine ones have zones, too; the coarse one has no rack that the driver knows of.
+        (None, "zone=a; zone=b; zone=d; rack=1 zone=a"),
+        (Some("fine"), "rack=1 zone=a"),
+        (Some("coarse"), "zone=a; zone=b; zone=d"),
+    ] {
+        let ask = Ask {
+            selected,
+            ..anywhere(&places)
+        };
+        let (made, _) = requirement(ask, None).expect("places");
+        let requisite = list(&made.expect("a requirement").requisite);
+        assert_eq!(requisite.join("; "), expected, "{selected:?}");
+    }
+}
+
+#[test]
+fn what_was_asked_for_is_asked_for_again() {
+    let then = [
+        place("n1", "zone=a"),
+        place("n2", "zone=b"),
+        place("n3", "zone=c"),
+    ];
+    let moved = [place("n1", "zone=x"), place("n2", "zone=b")];
+    let other_keys = [place("n1", "rack=1"), place("n4", "zone=d")];
+    let stale = [place_with("n1", "", &["zone"])];
+    for selected in [None, Some("n1")] {
+        for strict in [false, true] {
+            let ask = |places| Ask {
+                selected,
+                strict,
+                ..anywhere(places)
+            };
+            let (made, seen) = requirement(ask(&then), None).expect("places");
+            for now in [&moved[..], &other_keys, &stale, &[]] {
+                let again = requirement(ask(now), Some(&seen));
+                assert_eq!(again, Ok((made.clone(), seen.clone())), "{selected:?} {strict}");
+            }
+            // Of another node it says nothing.
+            let other = Ask {
+                selected: Some("n2"),
+                ..ask(&moved)
+            };
+            let fresh = requirement(other, None);
+            assert_eq!(requirement(other, Some(&seen)), fresh);
+        }
+    }
+}
+
+#[test]
+fn a_class_is_read_anew() {
+    let places = [place("n1", "zone=a"), place("n2", "zone=b")];
+    let ask = Ask {
+        selected: Some("n1"),
+        ..anywhere(&places)
+    };
+    let (a, b) = ([term("zone=a")], [term("zone=b")]);
+    let (made, seen) = requirement(Ask { allowed: &a, ..ask }, None).expect("allowed");
+    assert_eq!(list(&made.expect("a requirement").requisite), ["zone=a"]);
+    let refused = requirement(Ask { allowed: &b, ..ask }, Some(&seen));
+    assert!(matches!(refused, Err(TopologyProblem::NotAllowed { .. })));
+    // Now it limits nothing, and nodes are looked at; the selected one has gone since.
+    let gone = [place("n2", "zone=b")];
+    let again = Ask {
+        places: &gone,
+        ..ask
+    };
+    let (made, _) = requirement(again, Some(&seen)).expect("places");
+    let made = made.expect("a requirement");
+    assert_eq!(list(&made.requisite), ["zone=a", "zone=b"]);
+    assert_eq!(list(&made.preferred), ["zone=a", "zone=b"]);
 }
 
 #[test]
@@ -243,16 +377,13 @@ fn replicas_are_spread() {
     let places = ["a", "b", "c"].map(|zone| place(zone, &format!("zone={zone}")));
     let firsts: BTreeSet<_> = (0..3)
         .map(|ordinal| {
-            let made = requirement(Ask {
-                claim: &format!("data-web-{ordinal}"),
-                allowed: &[],
-                selected: None,
-                strict: false,
-                immediate: true,
-                places: &places,
-            });
-            let made = made.expect("places").expect("a requirement");
-            list(&made.preferred)[0].clone()
+            let claim = format!("data-web-{ordinal}");
+            let ask = Ask {
+                claim: &claim,
+                ..anywhere(&places)
+            };
+            let (made, _) = requirement(ask, None).expect("places");
+            list(&made.expect("a requirement").preferred)[0].clone()
         })
         .collect();
     assert_eq!(firsts.len(), 3);
