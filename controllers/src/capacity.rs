@@ -1,33 +1,31 @@
 //! Tells the scheduler what room there is: CSIStorageCapacity objects, one for each segment of the
 //! topology and each class.
 //!
-//! All of them are gone through at once: on a change of classes or nodes, after volumes were made
-//! or deleted, and every minute, since others fill disks, too. What differs is written, and nothing
-//! else.
+//! All of them are gone through at once: on a change of classes or nodes, after volumes and
+//! snapshots were made, grown or deleted, and every minute, since others fill disks, too. What
+//! differs is written, and nothing else: a new process takes over what its predecessor wrote, and
+//! the scheduler never looks at a node that has no room told.
 
-use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop_proto::csi;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Api;
 use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
 use prometheus_client::metrics::gauge::Gauge;
-use serde_json::json;
 
-use crate::runtime::csi::Failure;
-use crate::runtime::kube::{ApiError, Limit};
 use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{Context, Kube, Watch, duration};
+use crate::runtime::{Change, Context, Watch, duration};
 
+mod owner;
+mod pass;
 pub(crate) mod plan;
 mod segments;
 
-use plan::{Action, DRIVER, Item, MANAGED_BY, Room, Writer, plan};
-use segments::segments;
+use owner::Owner;
+use pass::Pass;
+use plan::{DRIVER, MANAGED_BY, Writer};
 
 /// What the capacity loop takes from the command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -54,18 +52,19 @@ pub struct Options {
     )]
     pub capacity_poll_interval: Duration,
 
-    /// Tell of classes with Immediate binding, too
+    /// Tell of classes with Immediate binding, too [default: where every node has a process:
+    /// claims are assigned to nodes by it]
     #[arg(
         long,
         env = "HOSTLOOP_CAPACITY_FOR_IMMEDIATE_BINDING",
         value_name = "BOOL",
         num_args = 0..=1,
-        default_value = "false",
         default_missing_value = "true"
     )]
-    pub capacity_for_immediate_binding: bool,
+    pub capacity_for_immediate_binding: Option<bool>,
 
-    /// Who owns the objects: 0 the pod, 1 its owner, 2 that one's; -1 nobody
+    /// Who owns the objects: 0 the pod, 1 its owner (a DaemonSet: the objects outlive its pods), 2
+    /// that one's (a Deployment); -1 nobody
     #[arg(
         long,
         env = "HOSTLOOP_CAPACITY_OWNERREF_LEVEL",
@@ -108,17 +107,6 @@ pub enum Error {
     NoPod,
 }
 
-/// Why a pass was not finished.
-#[derive(Debug, thiserror::Error)]
-enum PassError {
-    #[error(transparent)]
-    Api(#[from] ApiError),
-    #[error(transparent)]
-    Csi(#[from] Failure),
-    #[error("{kind} {name} has no owner that controls it; lower --capacity-ownerref-level")]
-    NoOwner { kind: String, name: String },
-}
-
 /// What is counted of it, by upstream's names.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
@@ -155,37 +143,34 @@ impl Metrics {
 /// Runs until it is told to stop.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
     let namespace = namespace().ok_or(Error::NoNamespace)?;
-    let pod = match options.capacity_ownerref_level {
-        ..0 => None,
-        _ => Some(environment("POD_NAME").ok_or(Error::NoPod)?),
+    let owner = match u32::try_from(options.capacity_ownerref_level) {
+        Err(_) => Owner::nobody(),
+        Ok(level) => {
+            let pod = environment("POD_NAME").ok_or(Error::NoPod)?;
+            Owner::above(&namespace, &pod, level)
+        }
     };
-    let limit = Limit::new(
-        options.kube_api_capacity_qps,
-        options.kube_api_capacity_burst,
-    );
-    let kube = context.kube.managed_by("hostloop-capacity").limited(limit);
     let writer = Writer::new(&context.driver.name, context.scope.node());
     let objects = watch(&context, &namespace, &writer);
     let queue = Queue::new(context.common.backoff());
     attend(&context, &objects, &queue);
-    let pass = Arc::new(Pass {
-        context: context.clone(),
-        options,
+    let poll = options.capacity_poll_interval;
+    let pass = Pass::new(
+        context.clone(),
+        &options,
         metrics,
-        kube,
-        writer,
         namespace,
-        pod,
+        owner,
         objects,
-    });
+    );
+    let pass = Arc::new(pass);
     pass.synced().await;
-    let again = pass.options.capacity_poll_interval;
     context
         .work("capacity", &queue, 1, move |()| {
             let pass = pass.clone();
             async move {
                 match pass.run().await {
-                    Ok(()) => Outcome::Again(again),
+                    Ok(()) => Outcome::Again(about(poll)),
                     Err(error) => {
                         tracing::warn!(%error, "telling what room there is");
                         Outcome::Failed
@@ -195,6 +180,13 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         })
         .await;
     Ok(())
+}
+
+/// An interval, give or take a tenth: nodes that began together are not to go on together.
+fn about(interval: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) as u32;
+    let part = f64::from(random) / f64::from(u32::MAX);
+    interval.mul_f64(0.9 + 0.2 * part)
 }
 
 /// The namespace of the objects: the pod's.
@@ -225,202 +217,34 @@ fn attend(context: &Context, objects: &Watch<CSIStorageCapacity>, queue: &Queue<
     let changed = queue.clone();
     context.caches.classes().on_change(move |_| changed.add(()));
     let changed = queue.clone();
-    // Our own writes come back here; a pass that finds nothing to do costs the driver's answers.
+    // Our own writes come back here, and are no news; what others deleted is made again.
     objects.on_change(move |change| {
-        if matches!(change, crate::runtime::Change::Deleted(_)) {
+        if matches!(change, Change::Deleted(_)) {
             changed.add(());
         }
     });
     if context.scope.node().is_none() {
         let changed = queue.clone();
-        context
-            .caches
-            .nodes()
-            .on_change(move |_| changed.add_after((), Duration::from_secs(1)));
-        let changed = queue.clone();
-        context
-            .caches
-            .csi_nodes()
-            .on_change(move |_| changed.add_after((), Duration::from_secs(1)));
+        context.caches.nodes().on_change(move |change| {
+            if segments::moved(change) {
+                changed.add_after((), Duration::from_secs(1));
+            }
+        });
+        let (changed, driver) = (queue.clone(), context.driver.name.clone());
+        context.caches.csi_nodes().on_change(move |change| {
+            if segments::registered(change, &driver) {
+                changed.add_after((), Duration::from_secs(1));
+            }
+        });
     }
+    context.room.attend();
     let (changed, room, stop) = (queue.clone(), context.room.clone(), context.stop.clone());
     tokio::spawn(async move {
-        while stop.run_until_cancelled(room.notified()).await.is_some() {
+        while stop.run_until_cancelled(room.changed()).await.is_some() {
             changed.add(());
         }
     });
 }
 
-struct Pass {
-    context: Context,
-    options: Options,
-    metrics: Metrics,
-    kube: Kube,
-    writer: Writer,
-    namespace: String,
-    pod: Option<String>,
-    objects: Watch<CSIStorageCapacity>,
-}
-
-impl Pass {
-    async fn synced(&self) {
-        let all = async {
-            self.context.caches.classes().synced().await;
-            self.objects.synced().await;
-            if self.context.scope.node().is_none() {
-                self.context.caches.nodes().synced().await;
-                self.context.caches.csi_nodes().synced().await;
-            }
-        };
-        // Told to stop, the queue gives out nothing.
-        let _ = self.context.stop.run_until_cancelled(all).await;
-    }
-
-    async fn run(&self) -> Result<(), PassError> {
-        let mut wanted = BTreeMap::new();
-        for item in self.items() {
-            if let Some(room) = self.room(&item).await? {
-                wanted.insert(item, room);
-            }
-        }
-        let actions = plan(&wanted, &self.objects.all());
-        self.count(&wanted, &actions);
-        if actions.is_empty() {
-            return Ok(());
-        }
-        let owner = self.owner().await?;
-        for action in actions {
-            self.perform(action, owner.as_ref()).await?;
-        }
-        self.count(&wanted, &plan(&wanted, &self.objects.all()));
-        Ok(())
-    }
-
-    fn count(&self, wanted: &BTreeMap<Item, Room>, actions: &[Action]) {
-        let of = |test: fn(&Action) -> bool| actions.iter().filter(|action| test(action)).count();
-        let missing = of(|action| matches!(action, Action::Create(..)));
-        self.metrics.goal.set(wanted.len() as i64);
-        self.metrics
-            .current
-            .set((wanted.len() - missing.min(wanted.len())) as i64);
-        self.metrics
-            .obsolete
-            .set(of(|action| matches!(action, Action::Delete(_))) as i64);
-    }
-
-    fn items(&self) -> Vec<Item> {
-        let segments = segments(
-            &self.context.scope,
-            self.context.driver.has_topology(),
-            &self.context.driver.name,
-            &self.context.caches,
-        );
-        let classes = self.context.caches.classes().all();
-        let immediate = self.options.capacity_for_immediate_binding;
-        let told = classes.iter().filter(|class| {
-            class.provisioner == self.context.driver.name
-                && (immediate
-                    || class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
-        });
-        let items = told.flat_map(|class| {
-            segments.iter().map(|segment| Item {
-                class: class.name_any(),
-                segment: segment.clone(),
-            })
-        });
-        items.collect()
-    }
-
-    /// What room the driver has; `None` for a class that is gone or that it does not take.
-    async fn room(&self, item: &Item) -> Result<Option<Room>, PassError> {
-        let Some(class) = self.context.caches.classes().get(&item.class) else {
-            return Ok(None);
-        };
-        let topology = csi::Topology {
-            segments: item.segment.clone(),
-        };
-        let request = csi::GetCapacityRequest {
-            parameters: class.parameters.clone().unwrap_or_default(),
-            accessible_topology: (!item.segment.is_empty()).then_some(topology),
-            ..csi::GetCapacityRequest::default()
-        };
-        let deadline = self
-            .context
-            .common
-            .timeout
-            .unwrap_or(Duration::from_secs(10));
-        match self
-            .context
-            .driver
-            .csi
-            .get_capacity(request, deadline)
-            .await
-        {
-            Ok(answer) => Ok(Some(Room {
-                available: answer.available_capacity,
-                largest: answer.maximum_volume_size,
-            })),
-            // A class that can't be served has no room, and must not keep others from being told.
-            Err(failure) if failure.code() == tonic::Code::InvalidArgument => {
-                tracing::warn!(class = %item.class, %failure, "a class has no room");
-                Ok(None)
-            }
-            Err(failure) => Err(failure.into()),
-        }
-    }
-
-    async fn perform(
-        &self,
-        action: Action,
-        owner: Option<&OwnerReference>,
-    ) -> Result<(), ApiError> {
-        match action {
-            Action::Create(item, room) => {
-                let object = self.writer.object(&item, room, &self.namespace, owner);
-                let made = self.kube.create(&object).await?;
-                self.objects.wrote(made);
-            }
-            Action::Update(object, room) => {
-                let patch = json!({
-                    "metadata": {"resourceVersion": object.metadata.resource_version},
-                    "capacity": plan::quantity(room.available),
-                    "maximumVolumeSize": room.largest.map(plan::quantity),
-                });
-                match self.kube.merge(object.as_ref(), patch).await {
-                    Ok(written) => self.objects.wrote(written),
-                    // The next pass sees what it has become.
-                    Err(error) if error.is_not_found() => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Action::Delete(object) => self.kube.delete(object.as_ref()).await?,
-        }
-        Ok(())
-    }
-
-    /// Who owns the objects, so that they go when the driver is uninstalled.
-    async fn owner(&self) -> Result<Option<OwnerReference>, PassError> {
-        let Some(name) = &self.pod else {
-            return Ok(None);
-        };
-        let pod: Option<Pod> = self.kube.get(&self.namespace, name).await?;
-        let Some(pod) = pod else { return Ok(None) };
-        let nobody = |kind: &str, name: &str| PassError::NoOwner {
-            kind: kind.into(),
-            name: name.into(),
-        };
-        let level = self.options.capacity_ownerref_level;
-        if level == 0 {
-            return Ok(Some(plan::controlled_by("v1", "Pod", &pod)));
-        }
-        let owner = plan::controller(&pod).ok_or_else(|| nobody("Pod", name))?;
-        if level == 1 {
-            return Ok(Some(owner));
-        }
-        let set: Option<k8s_openapi::api::apps::v1::ReplicaSet> =
-            self.kube.get(&self.namespace, &owner.name).await?;
-        let set = set.ok_or_else(|| nobody(&owner.kind, &owner.name))?;
-        let owner = plan::controller(&set).ok_or_else(|| nobody("ReplicaSet", &set.name_any()))?;
-        Ok(Some(owner))
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -273,7 +273,7 @@ impl Provisioner {
 
     /// Has whoever tells of the driver's room ask it again: there may be more or less than before.
     fn room_changed(&self) {
-        self.context.room.notify_one();
+        self.context.room.change();
     }
 
     /// Waits until all has been seen that is decided by.

@@ -12,6 +12,7 @@ pub mod lease;
 pub mod metrics;
 pub mod pools;
 pub mod queue;
+pub mod room;
 pub mod scope;
 pub mod watch;
 
@@ -23,5 +24,6 @@ pub use kube::{ApiError, Kube, Resource};
 pub use lease::Leadership;
 pub use metrics::Metrics;
 pub use pools::Pools;
+pub use room::Room;
 pub use scope::Scope;
 pub use watch::{Change, Index, Watch};

@@ -7,8 +7,10 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
-use crate::runtime::scope::label_value;
+use crate::quantity;
+use crate::runtime::pools;
 
 /// The label that names the driver.
 pub(crate) const DRIVER: &str = "csi.storage.k8s.io/drivername";
@@ -16,12 +18,21 @@ pub(crate) const DRIVER: &str = "csi.storage.k8s.io/drivername";
 pub(crate) const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
 /// Who that is, to others that know upstream.
 const MANAGER: &str = "external-provisioner";
+/// The longest value of a label.
+const MAX_LABEL: usize = 63;
 
 /// What an object is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Item {
     pub(super) class: String,
     pub(super) segment: BTreeMap<String, String>,
+}
+
+impl Item {
+    /// Whether an object is about it.
+    pub(super) fn is_told_by(&self, object: &CSIStorageCapacity) -> bool {
+        item(object) == *self
+    }
 }
 
 /// What room there is, in bytes.
@@ -32,6 +43,19 @@ pub(super) struct Room {
     pub(super) largest: Option<i64>,
 }
 
+/// The objects there should be, and what room they tell of: `None` where that can't be told just
+/// now, and what is told already stays.
+pub(super) type Wanted = BTreeMap<Item, Option<Room>>;
+
+/// What objects carry besides; what is `None` is left as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Marks {
+    /// Who owns them.
+    pub(super) owner: Option<OwnerReference>,
+    /// The pools of this node, separated by commas.
+    pub(super) pools: Option<String>,
+}
+
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
@@ -40,27 +64,37 @@ pub(super) enum Action {
     Delete(Arc<CSIStorageCapacity>),
 }
 
-/// What to do so that there is one object for each item, saying what room there is.
+/// What to do so that there is one object for each item, saying what room there is. New ones come
+/// first and obsolete ones go last: where one replaces another, the node is never without.
 pub(super) fn plan(
-    wanted: &BTreeMap<Item, Room>,
+    wanted: &Wanted,
     there: &[Arc<CSIStorageCapacity>],
+    marks: &Marks,
 ) -> Vec<Action> {
     let mut told = BTreeSet::new();
-    let mut actions = Vec::new();
+    let (mut updates, mut deletes) = (Vec::new(), Vec::new());
     for object in there {
         let item = item(object);
         match wanted.get(&item) {
             Some(room) if told.insert(item) => {
-                if self::room(object) != Some(*room) {
-                    actions.push(Action::Update(object.clone(), *room));
+                let known = self::room(object);
+                let room = room.or(known);
+                if let Some(room) = room
+                    && (known != Some(room) || !marks.are_on(object))
+                {
+                    updates.push(Action::Update(object.clone(), room));
                 }
             }
             // Obsolete, or told twice.
-            _ => actions.push(Action::Delete(object.clone())),
+            _ => deletes.push(Action::Delete(object.clone())),
         }
     }
     let missing = wanted.iter().filter(|(item, _)| !told.contains(*item));
-    actions.extend(missing.map(|(item, room)| Action::Create(item.clone(), *room)));
+    let mut actions: Vec<_> = missing
+        .filter_map(|(item, room)| Some(Action::Create(item.clone(), (*room)?)))
+        .collect();
+    actions.extend(updates);
+    actions.extend(deletes);
     actions
 }
 
@@ -74,13 +108,7 @@ fn item(object: &CSIStorageCapacity) -> Item {
 }
 
 fn room(object: &CSIStorageCapacity) -> Option<Room> {
-    let bytes = |quantity: &Quantity| {
-        quantity
-            .0
-            .parse::<i64>()
-            .ok()
-            .or_else(|| binary(&quantity.0))
-    };
+    let bytes = |quantity: &Quantity| quantity::bytes(&quantity.0);
     let largest = match &object.maximum_volume_size {
         None => None,
         Some(quantity) => Some(bytes(quantity)?),
@@ -91,17 +119,45 @@ fn room(object: &CSIStorageCapacity) -> Option<Room> {
     })
 }
 
-/// The API server may write `1073741824` as it was sent; others may have written `1Gi`.
-fn binary(text: &str) -> Option<i64> {
-    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40), ("Pi", 50)];
-    let (unit, shift) = units.into_iter().find(|(unit, _)| text.ends_with(unit))?;
-    let number: i64 = text.strip_suffix(unit)?.parse().ok()?;
-    number.checked_mul(1 << shift)
+/// Bytes, as people read them best.
+fn written(bytes: i64) -> Quantity {
+    Quantity(quantity::written(bytes))
 }
 
-/// Bytes, in the form that needs no reading.
-pub(super) fn quantity(bytes: i64) -> Quantity {
-    Quantity(bytes.to_string())
+impl Marks {
+    fn are_on(&self, object: &CSIStorageCapacity) -> bool {
+        let owned = |owner: &OwnerReference| {
+            let is = |one: &OwnerReference| one.uid == owner.uid && one.controller == Some(true);
+            object.owner_references().iter().any(is)
+        };
+        let told = object.annotations().get(pools::ANNOTATION);
+        self.owner.as_ref().is_none_or(owned)
+            && (self.pools.is_none() || told == self.pools.as_ref())
+    }
+
+    /// The owners an object has by them: one alone may control it.
+    fn owners(&self, object: &CSIStorageCapacity) -> Option<Vec<OwnerReference>> {
+        let owner = self.owner.clone()?;
+        let others = object.owner_references().iter();
+        let others = others.filter(|one| one.controller != Some(true) && one.uid != owner.uid);
+        Some(others.cloned().chain([owner.clone()]).collect())
+    }
+
+    /// What makes of an object what it should be. It goes by what the object was.
+    pub(super) fn patch(&self, object: &CSIStorageCapacity, room: Room) -> Value {
+        let mut metadata = json!({"resourceVersion": object.metadata.resource_version});
+        if let Some(owners) = self.owners(object) {
+            metadata["ownerReferences"] = json!(owners);
+        }
+        if let Some(pools) = &self.pools {
+            metadata["annotations"] = json!({ pools::ANNOTATION: pools });
+        }
+        json!({
+            "metadata": metadata,
+            "capacity": written(room.available),
+            "maximumVolumeSize": room.largest.map(written),
+        })
+    }
 }
 
 /// Whose objects these are.
@@ -115,7 +171,7 @@ impl Writer {
     pub(crate) fn new(driver: &str, node: Option<&str>) -> Self {
         let managed_by = match node {
             None => MANAGER.to_owned(),
-            Some(node) => label_value(&format!("{MANAGER}-{node}")),
+            Some(node) => managed_by(node),
         };
         Writer {
             driver: driver.to_owned(),
@@ -129,9 +185,10 @@ impl Writer {
         item: &Item,
         room: Room,
         namespace: &str,
-        owner: Option<&OwnerReference>,
+        marks: &Marks,
     ) -> CSIStorageCapacity {
         let labels = [(DRIVER, &self.driver), (MANAGED_BY, &self.managed_by)];
+        let annotation = |pools: &String| [(pools::ANNOTATION.to_owned(), pools.clone())].into();
         CSIStorageCapacity {
             metadata: ObjectMeta {
                 generate_name: Some("csisc-".to_owned()),
@@ -141,7 +198,8 @@ impl Writer {
                         .map(|(key, value)| (key.to_owned(), value.clone()))
                         .into(),
                 ),
-                owner_references: owner.map(|owner| vec![owner.clone()]),
+                annotations: marks.pools.as_ref().map(annotation),
+                owner_references: marks.owner.as_ref().map(|owner| vec![owner.clone()]),
                 ..ObjectMeta::default()
             },
             storage_class_name: item.class.clone(),
@@ -149,111 +207,34 @@ impl Writer {
                 match_labels: (!item.segment.is_empty()).then(|| item.segment.clone()),
                 match_expressions: None,
             }),
-            capacity: Some(quantity(room.available)),
-            maximum_volume_size: room.largest.map(quantity),
+            capacity: Some(written(room.available)),
+            maximum_volume_size: room.largest.map(written),
         }
     }
 }
 
-/// The owner that controls an object.
-pub(super) fn controller(object: &impl ResourceExt) -> Option<OwnerReference> {
-    let owner = object
-        .owner_references()
-        .iter()
-        .find(|owner| owner.controller == Some(true))?;
-    Some(OwnerReference {
-        block_owner_deletion: None,
-        ..owner.clone()
-    })
+/// Who keeps a node's objects. Where that is too long for a label, it is cut as upstream cuts it,
+/// so that either takes over from the other: at the common part, or if the node's name alone is too
+/// long, at that, with a hash of what was cut.
+fn managed_by(node: &str) -> String {
+    let whole = format!("{MANAGER}-{node}");
+    if whole.len() <= MAX_LABEL {
+        return whole;
+    }
+    let left = MAX_LABEL.saturating_sub(node.len() + "-12345678-".len());
+    match MANAGER.get(..left) {
+        Some(cut) if left > 0 => format!("{cut}-{}-{node}", hash(MANAGER)),
+        _ => format!("{MANAGER}-{}", hash(&whole)),
+    }
 }
 
-/// A reference to an object as the one that controls another.
-pub(super) fn controlled_by(
-    version: &str,
-    kind: &str,
-    object: &impl ResourceExt,
-) -> OwnerReference {
-    OwnerReference {
-        api_version: version.to_owned(),
-        kind: kind.to_owned(),
-        name: object.name_any(),
-        uid: object.uid().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: None,
-    }
+/// FNV-1a, 32 bits.
+fn hash(text: &str) -> String {
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    format!("{hash:08x}")
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn item(class: &str, node: &str) -> Item {
-        let segment = BTreeMap::from([("t/node".to_owned(), node.to_owned())]);
-        Item {
-            class: class.to_owned(),
-            segment,
-        }
-    }
-
-    fn room(available: i64) -> Room {
-        Room {
-            available,
-            largest: Some(available / 2),
-        }
-    }
-
-    fn object(item: &Item, room: Room) -> Arc<CSIStorageCapacity> {
-        Arc::new(Writer::new("d", None).object(item, room, "ns", None))
-    }
-
-    #[test]
-    fn what_differs_is_written_and_nothing_else() {
-        let (a, b) = (item("a", "n1"), item("b", "n1"));
-        let elsewhere = item("a", "n2");
-        let wanted = BTreeMap::from([(a.clone(), room(100)), (b.clone(), room(50))]);
-        let (told_a, told_b) = (object(&a, room(100)), object(&b, room(50)));
-        let stale = object(&b, room(70));
-        let obsolete = object(&elsewhere, room(1));
-        let mut other_form = (*told_a).clone();
-        other_form.capacity = Some(Quantity("1Gi".to_owned()));
-        other_form.maximum_volume_size = None;
-        let gib = Room {
-            available: 1 << 30,
-            largest: None,
-        };
-        for (what, there, actions) in [
-            ("all told", vec![told_a.clone(), told_b.clone()], vec![]),
-            (
-                "nothing",
-                vec![],
-                vec![
-                    Action::Create(a.clone(), room(100)),
-                    Action::Create(b.clone(), room(50)),
-                ],
-            ),
-            (
-                "one stale",
-                vec![told_a.clone(), stale.clone()],
-                vec![Action::Update(stale, room(50))],
-            ),
-            (
-                "one twice, one obsolete",
-                vec![told_a.clone(), told_a.clone(), told_b, obsolete.clone()],
-                vec![Action::Delete(told_a.clone()), Action::Delete(obsolete)],
-            ),
-        ] {
-            assert_eq!(plan(&wanted, &there), actions, "{what}");
-        }
-        assert_eq!(super::room(&other_form), Some(gib));
-    }
-
-    #[test]
-    fn managers_have_the_name_of_their_node() {
-        for (node, managed_by) in [
-            (None, "external-provisioner"),
-            (Some("n1"), "external-provisioner-n1"),
-        ] {
-            assert_eq!(Writer::new("d", node).managed_by, managed_by);
-        }
-    }
-}
+mod tests;

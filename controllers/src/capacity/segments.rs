@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 
-use crate::runtime::{Caches, Scope};
+use crate::runtime::{Caches, Change, Scope};
 
 type Segment = BTreeMap<String, String>;
 
@@ -36,6 +36,33 @@ pub(super) fn segments(
     }
 }
 
+/// Whether a node may be elsewhere now; most changes of nodes are of other things.
+pub(super) fn moved(change: &Change<Node>) -> bool {
+    match change {
+        Change::Applied {
+            old: Some(old),
+            new,
+        } => old.labels() != new.labels(),
+        _ => true,
+    }
+}
+
+/// Whether what the driver registered on a node may be something else now.
+pub(super) fn registered(change: &Change<CSINode>, driver: &str) -> bool {
+    let keys = |node: &CSINode| {
+        let mut drivers = node.spec.drivers.iter();
+        let driver = drivers.find(|known| known.name == driver);
+        driver.and_then(|driver| driver.topology_keys.clone())
+    };
+    match change {
+        Change::Applied {
+            old: Some(old),
+            new,
+        } => keys(old) != keys(new),
+        _ => true,
+    }
+}
+
 /// Where a node is in the driver's terms; `None` if it does not have the driver, or not all labels
 /// yet.
 fn segment(csi_node: &CSINode, node: &Node, driver: &str) -> Option<Segment> {
@@ -58,6 +85,41 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn changes_that_matter() {
+        let node = |labels: serde_json::Value| {
+            let node = json!({"metadata": {"name": "n", "labels": labels}});
+            serde_json::from_value::<Node>(node).expect("a node")
+        };
+        let csi_node = |driver: &str, keys: &[&str]| {
+            let drivers = json!([{"name": driver, "nodeID": "x", "topologyKeys": keys}]);
+            let node = json!({"metadata": {"name": "n"}, "spec": {"drivers": drivers}});
+            serde_json::from_value::<CSINode>(node).expect("a CSINode")
+        };
+        let here = node(json!({"zone": "a"}));
+        for (old, new, news) in [
+            (None, here.clone(), true),
+            (Some(here.clone()), here.clone(), false),
+            (Some(here.clone()), node(json!({"zone": "b"})), true),
+        ] {
+            let (old, new) = (old.map(Into::into), new.into());
+            assert_eq!(moved(&Change::Applied { old, new }), news);
+        }
+        assert!(moved(&Change::Deleted(here.into())));
+        let ours = csi_node("d", &["zone"]);
+        for (old, new, news) in [
+            (None, ours.clone(), true),
+            (Some(ours.clone()), ours.clone(), false),
+            (Some(ours.clone()), csi_node("d", &["rack"]), true),
+            (Some(ours.clone()), csi_node("e", &["zone"]), true),
+            (Some(csi_node("e", &["x"])), csi_node("e", &["y"]), false),
+        ] {
+            let (old, new) = (old.map(Into::into), new.into());
+            assert_eq!(registered(&Change::Applied { old, new }, "d"), news);
+        }
+        assert!(registered(&Change::Deleted(ours.into()), "d"));
+    }
 
     #[test]
     fn places_of_nodes() {

@@ -26,6 +26,9 @@ use super::volume;
 
 /// A CreateVolume call that took longer is followed by a look at the claim as it is now.
 const LONG: Duration = Duration::from_secs(5);
+/// How long a claim that found no room waits, before another node is chosen, for the scheduler to
+/// be told of the room there is: it would choose the same node again.
+const TELLING: Duration = Duration::from_secs(5);
 /// How often a volume that can't be used is tried to be deleted at once.
 const DELETE_TRIES: u32 = 5;
 
@@ -175,6 +178,7 @@ impl Provisioner {
         let volume = match made {
             Ok(volume) => volume,
             Err(problem) => {
+                // A failure may leave less room, too, or be for want of some.
                 self.room_changed();
                 let source = plan.source().to_owned();
                 return self.failed(&claim, &source, Some(plan), problem).await;
@@ -284,8 +288,12 @@ impl Provisioner {
     ) -> Outcome {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let class_name = claim::class_name(claim).unwrap_or_default();
+        let next = match problem.state() {
+            State::Reschedule => "; another node is to be selected",
+            _ => "",
+        };
         let message =
-            format!("failed to provision volume with StorageClass {class_name:?}: {problem}");
+            format!("failed to provision volume with StorageClass {class_name:?}: {problem}{next}");
         tracing::warn!(claim = %claim.name_any(), namespace = claim.namespace(), "{message}");
         self.context.events.warning(&**claim, FAILED, message);
         self.metrics.provisioned(class_name, source, None);
@@ -307,6 +315,7 @@ impl Provisioner {
             }
             (State::Reschedule, _) => {
                 self.kept.forget(uid);
+                self.context.room.change_and_wait(TELLING).await;
                 self.reschedule(claim).await
             }
         }

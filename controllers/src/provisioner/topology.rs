@@ -72,13 +72,13 @@ impl Seen {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TopologyProblem {
     /// The node is gone.
-    #[error("the selected node {node} does not exist (any more): another is to be selected")]
+    #[error("the selected node {node} does not exist (any more)")]
     NoNode {
         /// Its name.
         node: String,
     },
     /// Kubelet has told nothing of its drivers, or the node is on its way out.
-    #[error("the selected node {node} has no CSINode (any more): another node is to be selected")]
+    #[error("the selected node {node} has no CSINode (any more)")]
     NoCsiNode {
         /// Its name.
         node: String,
@@ -136,7 +136,10 @@ pub(crate) fn requirement(
     let mut seen = match before.filter(|seen| seen.is_of(ask.selected)) {
         Some(seen) => seen.clone(),
         None => Seen {
-            selected: ask.selected.map(|node| selected(node, ask.places)).transpose()?,
+            selected: ask
+                .selected
+                .map(|node| selected(node, ask.places))
+                .transpose()?,
             terms: Vec::new(),
         },
     };
@@ -195,8 +198,8 @@ fn requisite(ask: Ask<'_>, seen: &mut Seen) -> Result<Vec<Segment>, TopologyProb
 fn with_keys(places: &[Place], keys: &BTreeSet<String>) -> impl Iterator<Item = Segment> {
     places
         .iter()
-        .filter(|place| place.keys.is_superset(keys))
-        .filter_map(|place| place.segment(keys))
+        .filter(move |place| place.keys.is_superset(keys))
+        .filter_map(move |place| place.segment(keys))
 }
 
 /// Where nodes are, by every set of keys that was registered on one: parts of a cluster may tell

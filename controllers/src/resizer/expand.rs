@@ -171,6 +171,7 @@ impl Resizer {
             .csi
             .controller_expand_volume(request, timeout)
             .await?;
+        self.context.room.change();
         Ok(Expanded {
             capacity: Quantity(quantity::written(answer.capacity_bytes)),
             node_too: answer.node_expansion_required,

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::queue::{Backoff, Outcome, Queue};
-use super::{Caches, Driver, Events, Kube, Leadership, Metrics, Pools, Scope};
+use super::{Caches, Driver, Events, Kube, Leadership, Metrics, Pools, Room, Scope};
 
 /// What every loop is given. Clones share it.
 #[derive(Clone, Debug)]
@@ -30,7 +29,7 @@ pub struct Context {
     /// Whether this process does the work that one does for the cluster.
     pub leader: Leadership,
     /// Told when the driver may have more or less room than before.
-    pub room: Arc<Notify>,
+    pub room: Arc<Room>,
     /// Set when the loops are to end.
     pub stop: CancellationToken,
     /// What all loops take from the command line.

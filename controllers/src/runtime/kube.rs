@@ -8,7 +8,7 @@ use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
@@ -77,8 +77,8 @@ kinds! {
     cluster: CustomResourceDefinition, PersistentVolume, Node, CSIDriver, CSINode, StorageClass, VolumeAttachment,
         VolumeAttributesClass, VolumeSnapshotClass, VolumeSnapshotContent,
         VolumeGroupSnapshotClass, VolumeGroupSnapshotContent;
-    namespaced: PersistentVolumeClaim, Pod, ReplicaSet, Secret, CSIStorageCapacity, VolumeSnapshot,
-        VolumeGroupSnapshot,
+    namespaced: PersistentVolumeClaim, Pod, ReplicaSet, StatefulSet, DaemonSet, Secret,
+        CSIStorageCapacity, VolumeSnapshot, VolumeGroupSnapshot,
 }
 
 /// Why a call failed.

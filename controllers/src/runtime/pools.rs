@@ -6,6 +6,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+/// The annotation of a capacity object that names the pools of the node it is of, separated by
+/// commas: so that anybody can tell which node a handle is of.
+pub const ANNOTATION: &str = "hostloop.csi.dev/pools";
+
 /// The identities of the pools this node's driver keeps. Clones are the same.
 #[derive(Clone, Default)]
 pub struct Pools(Option<Arc<dyn Fn() -> Vec<String> + Send + Sync>>);

@@ -169,6 +169,7 @@ impl Groups {
                 return Err(failure.into());
             }
         };
+        self.shared.context.room.change();
         let call = "CreateVolumeGroupSnapshot";
         let told = answer.group_snapshot.ok_or(WorkError::Empty { call })?;
         let news = |content: &VolumeGroupSnapshotContent| {
@@ -279,6 +280,7 @@ impl Groups {
         if let Err(failure) = csi.delete_volume_group_snapshot(request, timeout).await {
             return complain("Failed to delete group snapshot", failure.into());
         }
+        self.shared.context.room.change();
         // From here on nobody deletes it again, however the rest ends.
         let cleared = status::cleared_group();
         match self

@@ -160,6 +160,7 @@ impl Singles {
                 return Err(failure.into());
             }
         };
+        self.shared.context.room.change();
         let call = "CreateSnapshot";
         let told = answer.snapshot.ok_or(WorkError::Empty { call })?;
         // A snapshot taken for a content of its own is in no group.
@@ -292,6 +293,7 @@ impl Singles {
         if let Err(failure) = csi.delete_snapshot(request, self.shared.timeout).await {
             return complain("Failed to delete snapshot", failure.into());
         }
+        self.shared.context.room.change();
         // From here on nobody deletes it again, however the rest ends.
         let cleared = status::cleared_single();
         match self

@@ -245,8 +245,18 @@ fn without_a_registered_place_there_is_nothing_to_make() {
     let no_term = TopologySelectorTerm::default();
     for (what, places, allowed, expected) in [
         ("no nodes", vec![], vec![], Err("on no node yet")),
-        ("no driver", vec![place("n1", "")], vec![], Err("on no node yet")),
-        ("no label", vec![unlabelled], vec![], Err("registered: rack, zone")),
+        (
+            "no driver",
+            vec![place("n1", "")],
+            vec![],
+            Err("on no node yet"),
+        ),
+        (
+            "no label",
+            vec![unlabelled],
+            vec![],
+            Err("registered: rack, zone"),
+        ),
         // Such a class limits nothing, and says so.
         ("an empty term", vec![], vec![no_term], Ok(None)),
     ] {
@@ -309,7 +319,11 @@ fn what_was_asked_for_is_asked_for_again() {
             let (made, seen) = requirement(ask(&then), None).expect("places");
             for now in [&moved[..], &other_keys, &stale, &[]] {
                 let again = requirement(ask(now), Some(&seen));
-                assert_eq!(again, Ok((made.clone(), seen.clone())), "{selected:?} {strict}");
+                assert_eq!(
+                    again,
+                    Ok((made.clone(), seen.clone())),
+                    "{selected:?} {strict}"
+                );
             }
             // Of another node it says nothing.
             let other = Ask {

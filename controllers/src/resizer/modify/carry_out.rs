@@ -202,6 +202,8 @@ impl Resizer {
         let timeout = timeout.unwrap_or(self.options.modify_timeout);
         let csi = &self.context.driver.csi;
         csi.controller_modify_volume(request, timeout).await?;
+        // A volume may have become thick.
+        self.context.room.change();
         Ok(())
     }
 

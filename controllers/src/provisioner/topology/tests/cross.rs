@@ -23,7 +23,10 @@ const ALLOWED: [(&str, &[&str]); 7] = [
     ("two keys", &["zone=b rack=1"]),
     ("a cross product", &["zone=a|b rack=1|2"]),
     ("two terms", &["zone=a", "zone=b rack=1|2"]),
-    ("terms that overlap", &["zone=b rack=1", "zone=b|b", "zone=b rack=1|2"]),
+    (
+        "terms that overlap",
+        &["zone=b rack=1", "zone=b|b", "zone=b rack=1|2"],
+    ),
     ("where no node is", &["site=x"]),
 ];
 
@@ -162,8 +165,13 @@ impl Case<'_> {
     }
 
     fn is_due(&self) -> bool {
-        let mode = if self.delayed { "WaitForFirstConsumer" } else { "Immediate" };
-        let class = json!({"metadata": {"name": "c"}, "provisioner": "d", "volumeBindingMode": mode});
+        let mode = if self.delayed {
+            "WaitForFirstConsumer"
+        } else {
+            "Immediate"
+        };
+        let class =
+            json!({"metadata": {"name": "c"}, "provisioner": "d", "volumeBindingMode": mode});
         let class: StorageClass = serde_json::from_value(class).expect("a class");
         let mut annotations = json!({"volume.kubernetes.io/storage-provisioner": "d"});
         if let Some(node) = self.selected {
@@ -207,12 +215,18 @@ fn check(case: &Case<'_>, made: &TopologyRequirement, claim: &str, what: &str) {
     }
     // All keys and values of these tests are of one length: texts sort as places do.
     let rank = |place: &Segment| (place.len(), shown(place));
-    let rising = requisite.windows(2).all(|two| rank(&two[0]) < rank(&two[1]));
+    let rising = requisite
+        .windows(2)
+        .all(|two| rank(&two[0]) < rank(&two[1]));
     assert!(rising, "sorted, and none twice: {what}: {requisite:?}");
     let at = requisite.iter().position(|place| *place == preferred[0]);
     let at = at.unwrap_or_else(|| panic!("{what}: {preferred:?} is not of {requisite:?}"));
     let (tail, head) = (&requisite[at..], &requisite[..at]);
-    assert_eq!(preferred, [tail, head].concat(), "{what}: turned, and no more");
+    assert_eq!(
+        preferred,
+        [tail, head].concat(),
+        "{what}: turned, and no more"
+    );
     match case.node() {
         Some((node, _)) => {
             let first = requisite.iter().position(|place| says(node, place));
@@ -284,7 +298,10 @@ fn replicas_go_round_wherever_nothing_is_selected() {
             let first = |ordinal: usize| {
                 let made = case.made(&format!("data-web-{ordinal}")).expect("places");
                 let made = made.expect("a requirement");
-                let at = made.requisite.iter().position(|one| *one == made.preferred[0]);
+                let at = made
+                    .requisite
+                    .iter()
+                    .position(|one| *one == made.preferred[0]);
                 (at.expect("one of them"), made.requisite.len())
             };
             for ordinal in 0..12 {

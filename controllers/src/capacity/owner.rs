@@ -1,0 +1,143 @@
+//! Who owns the objects, so that they go when the driver is uninstalled, and not before.
+
+use std::sync::{Mutex, PoisonError};
+
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::ResourceExt;
+
+use crate::runtime::{ApiError, Kube, Resource};
+
+/// Why it is not known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OwnerError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error("{kind} {namespace}/{name} does not exist")]
+    Gone {
+        kind: String,
+        namespace: String,
+        name: String,
+    },
+    #[error("{kind} {name} has no owner that controls it; lower --capacity-ownerref-level")]
+    NoOwner { kind: String, name: String },
+    #[error("who owns a {kind} is not looked up; lower --capacity-ownerref-level")]
+    Kind { kind: String },
+}
+
+/// The owner, which is looked up once: a pod keeps it as long as it lives.
+#[derive(Debug)]
+pub(super) struct Owner {
+    pod: Option<Pointed>,
+    known: Mutex<Option<OwnerReference>>,
+}
+
+#[derive(Debug)]
+struct Pointed {
+    namespace: String,
+    name: String,
+    level: u32,
+}
+
+impl Owner {
+    /// None.
+    pub(super) fn nobody() -> Self {
+        Owner {
+            pod: None,
+            known: Mutex::default(),
+        }
+    }
+
+    /// The pod, or so many levels above it.
+    pub(super) fn above(namespace: &str, pod: &str, level: u32) -> Self {
+        Owner {
+            pod: Some(Pointed {
+                namespace: namespace.to_owned(),
+                name: pod.to_owned(),
+                level,
+            }),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Who it is.
+    pub(super) async fn get(&self, kube: &Kube) -> Result<Option<OwnerReference>, OwnerError> {
+        let Some(pod) = &self.pod else {
+            return Ok(None);
+        };
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known().clone();
+        if before.is_some() {
+            return Ok(before);
+        }
+        let found = pod.look_up(kube).await?;
+        *known() = Some(found.clone());
+        Ok(Some(found))
+    }
+}
+
+impl Pointed {
+    async fn look_up(&self, kube: &Kube) -> Result<OwnerReference, OwnerError> {
+        let pod: Pod = self.read(kube, "Pod", &self.name).await?;
+        let mut owner = OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: pod.name_any(),
+            uid: pod.uid().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        };
+        let mut above = controller(&pod);
+        for level in 1..=self.level {
+            let (kind, name) = (owner.kind.clone(), owner.name.clone());
+            owner = above.ok_or(OwnerError::NoOwner { kind, name })?;
+            above = match level < self.level {
+                true => self.above(kube, &owner).await?,
+                false => None,
+            };
+        }
+        Ok(owner)
+    }
+
+    async fn above(
+        &self,
+        kube: &Kube,
+        of: &OwnerReference,
+    ) -> Result<Option<OwnerReference>, OwnerError> {
+        let kind = of.kind.as_str();
+        Ok(match kind {
+            "ReplicaSet" => controller(&self.read::<ReplicaSet>(kube, kind, &of.name).await?),
+            "StatefulSet" => controller(&self.read::<StatefulSet>(kube, kind, &of.name).await?),
+            "DaemonSet" => controller(&self.read::<DaemonSet>(kube, kind, &of.name).await?),
+            _ => {
+                let kind = kind.to_owned();
+                return Err(OwnerError::Kind { kind });
+            }
+        })
+    }
+
+    async fn read<K: Resource>(
+        &self,
+        kube: &Kube,
+        kind: &str,
+        name: &str,
+    ) -> Result<K, OwnerError> {
+        let found = kube.get::<K>(&self.namespace, name).await?;
+        found.ok_or_else(|| OwnerError::Gone {
+            kind: kind.to_owned(),
+            namespace: self.namespace.clone(),
+            name: name.to_owned(),
+        })
+    }
+}
+
+/// The owner that controls an object.
+fn controller(object: &impl ResourceExt) -> Option<OwnerReference> {
+    let owners = object.owner_references().iter();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    Some(OwnerReference {
+        block_owner_deletion: None,
+        ..controllers.next()?.clone()
+    })
+}
