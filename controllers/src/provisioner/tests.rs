@@ -18,6 +18,7 @@ use super::names::{CLONE_FINALIZER, PROVISIONER, SNAPSHOT_FINALIZER};
 use super::*;
 
 mod deleting;
+mod placing;
 mod world;
 use world::World;
 
