@@ -20,7 +20,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::{Request, Response, Status, async_trait};
+use tonic::{Code, Request, Response, Status, async_trait};
 
 use crate::runtime::csi::Csi;
 
@@ -166,8 +166,15 @@ async fn ask(csi: &Csi) -> Result<String, String> {
         .await;
     let info = info.map_err(|error| error.to_string())?;
     let probe = csi.probe(csi::ProbeRequest {}, ASK_DEADLINE).await;
-    match probe.map_err(|error| error.to_string())?.ready {
-        Some(false) => Err("Probe: not ready".to_owned()),
+    if probe.map_err(|error| error.to_string())?.ready == Some(false) {
+        return Err("Probe: not ready".to_owned());
+    }
+    // Kubelet asks this next, and refuses a driver that can't tell yet.
+    let node = csi
+        .node_get_info(csi::NodeGetInfoRequest {}, ASK_DEADLINE)
+        .await;
+    match node {
+        Err(error) if error.code() == Code::Unavailable => Err(error.to_string()),
         _ => Ok(info.name),
     }
 }

@@ -33,9 +33,11 @@ use crate::runtime::{Caches, Context, Driver, Events, Kube, Leadership, Metrics,
 use crate::snapshot_controller;
 
 mod elections;
+mod labels;
 mod loops;
 
 use elections::Elections;
+pub use labels::NodeLabels;
 
 /// How long `NodeGetInfo` may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -64,6 +66,8 @@ pub struct Setup {
     pub pools: Pools,
     /// What the driver knows of its volumes beyond CSI; nothing of drivers in other processes.
     pub inventory: Inventory,
+    /// Labels of the node that the driver is to know.
+    pub labels: Option<NodeLabels>,
 }
 
 /// Why the loops do not run, or no longer.
@@ -279,7 +283,8 @@ async fn begin_loops(
     stop: CancellationToken,
 ) -> Result<Roles, Error> {
     let mut roles = Roles::default();
-    if !loops::any(&setup.args.controllers) {
+    let any = loops::any(&setup.args.controllers);
+    if !any && setup.labels.is_none() {
         return Ok(roles);
     }
     let metrics = view.0.metrics.clone();
@@ -287,6 +292,16 @@ async fn begin_loops(
         kubeconfig: setup.args.api.kubeconfig.clone(),
     })
     .await?;
+    let limit = Limit::new(setup.args.api.kube_api_qps, setup.args.api.kube_api_burst);
+    let kube = Kube::new(client.clone(), limit, metrics.clone(), "hostloop");
+    if let Some(labels) = setup.labels.clone() {
+        // Before the driver is asked where its node is: it may not know without them.
+        let read = labels.run(kube.clone(), stop.clone());
+        roles.begin("reading the node's labels", read);
+    }
+    if !any {
+        return Ok(roles);
+    }
     let driver = Driver::introduce(csi, &stop).await?;
     metrics.introduce(&driver.name);
     let node_deployment = setup.args.node_deployment.unwrap_or(setup.node_deployment);
@@ -297,10 +312,7 @@ async fn begin_loops(
     tracing::info!(
         driver = %driver.name, version = %driver.version, node = scope.node(), "controlling"
     );
-    let api = &setup.args.api;
-    let limit = Limit::new(api.kube_api_qps, api.kube_api_burst);
     let caches = Arc::new(Caches::new(client.clone(), stop.clone()));
-    let kube = Kube::new(client.clone(), limit, metrics.clone(), "hostloop");
     watch_over(&checks, &caches, &kube);
     let events = Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
     let mut elections = Elections::new(

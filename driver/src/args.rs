@@ -19,7 +19,7 @@ mod values;
 pub use pools::{PoolArgs, PoolArgsError};
 pub use switches::Switches;
 pub(crate) use values::is_label_value;
-pub use values::{Cap, HttpEndpoint};
+pub use values::{Cap, HttpEndpoint, Segment};
 
 /// Volumes for Kubernetes that are files on a node's own storage, each behind a loop device.
 #[derive(Debug, Parser)]
@@ -130,6 +130,23 @@ pub struct RunArgs {
     #[command(flatten)]
     pub serve: ServeArgs,
 
+    /// Further keys that tell where the node is, with the values its labels have
+    ///
+    /// They are read from the API server at start, as topology.kubernetes.io/zone may be; volumes
+    /// are tied to them. What was read is remembered in --statedir, so that the node registers while
+    /// the API server is away. Until they have been read for the first time, NodeGetInfo answers
+    /// UNAVAILABLE and the driver is not registered; so it is while the node lacks one of them.
+    /// Labels that change afterwards are taken up at the next start.
+    #[arg(
+        long,
+        env = "HOSTLOOP_TOPOLOGY_FROM_NODE_LABELS",
+        value_name = "KEY,...",
+        value_delimiter = ',',
+        value_parser = values::label_key,
+        help_heading = "Volumes"
+    )]
+    pub topology_from_node_labels: Vec<String>,
+
     /// The Kubernetes loops.
     #[command(flatten)]
     pub controllers: hostloop_controllers::args::Args,
@@ -237,6 +254,17 @@ pub struct VolumeArgs {
         value_parser = values::label_key
     )]
     pub topology_key: String,
+
+    /// Further keys that tell where the node is, with their values here, as rack=r1,zone=z1;
+    /// repeat it, or separate them by commas. Volumes are tied to all of them, and kubelet labels
+    /// the node with them
+    #[arg(
+        long,
+        env = "HOSTLOOP_TOPOLOGY",
+        value_name = "KEY=VALUE,...",
+        value_delimiter = ','
+    )]
+    pub topology: Vec<Segment>,
 
     /// Mutable parameters that are taken [default: all the driver knows]
     #[arg(

@@ -29,15 +29,16 @@ pub use error::{Error, Result};
 
 use crate::pool::Pools;
 use crate::request::CapabilityRules;
+use crate::topology::{Segments, Topology};
 
 /// What the command line says about the controller services.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This node's ID: where its volumes can be published.
     pub node_id: String,
-    /// The topology segments of this node (key → value); every volume is accessible there
-    /// only. Empty where the topology is switched off.
-    pub topology: std::collections::BTreeMap<String, String>,
+    /// Where this node is; every volume is accessible there only. Nowhere in particular where the
+    /// topology is switched off.
+    pub topology: Topology,
     /// Volumes that may be published to this node at once; `None` is no limit.
     pub attach_limit: Option<u64>,
     /// Serve ControllerPublish and Unpublish (`--enable-attach`).
@@ -91,5 +92,10 @@ impl Controller {
             config,
             slots: publish::Slots::default(),
         }
+    }
+
+    /// Where volumes and snapshots are.
+    fn here(&self) -> Result<Arc<Segments>> {
+        Ok(self.config.topology.segments()?)
     }
 }

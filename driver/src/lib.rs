@@ -20,3 +20,4 @@ pub mod server;
 pub mod status;
 pub mod survey;
 pub mod sys;
+pub mod topology;

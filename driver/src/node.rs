@@ -30,14 +30,15 @@ pub use error::{Error, Result};
 
 use crate::pool::Pools;
 use crate::request::CapabilityRules;
+use crate::topology::Topology;
 
 /// What the command line says about the node service.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This node's ID.
     pub node_id: String,
-    /// The topology segments of this node (key → value).
-    pub topology: std::collections::BTreeMap<String, String>,
+    /// Where this node is.
+    pub topology: Topology,
     /// `max_volumes_per_node`; 0 lets the orchestrator decide.
     pub max_volumes: u64,
     /// Report the topology (`--enable-topology`).
@@ -156,7 +157,7 @@ impl Node {
 
     /// NodeGetInfo.
     pub fn node_get_info(&self, _: csi::NodeGetInfoRequest) -> Result<csi::NodeGetInfoResponse> {
-        Ok(info::info(&self.config))
+        info::info(&self.config)
     }
 }
 

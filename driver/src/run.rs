@@ -89,7 +89,7 @@ pub enum Error {
 
 /// Serves until a signal comes.
 pub fn serve(args: &ServeArgs) -> Result<(), Error> {
-    serve_with(args, None)
+    serve_with(args, &[], None)
 }
 
 /// Serves, with the Kubernetes loops beside, until a signal comes.
@@ -97,7 +97,8 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
     let mut serve = args.serve.clone();
     // One name for the node, whoever asks.
     serve.node_id = serve.node_id.or_else(|| args.controllers.node_name.clone());
-    serve_with(&serve, Some(&args.controllers))
+    let labels = &args.topology_from_node_labels;
+    serve_with(&serve, labels, Some(&args.controllers))
 }
 
 /// Runs the Kubernetes loops in front of a driver until a signal comes.
@@ -119,9 +120,13 @@ fn runtime() -> Result<tokio::runtime::Runtime, Error> {
         .map_err(|error| Error::Start("starting threads", error))
 }
 
-fn serve_with(args: &ServeArgs, controllers: Option<&ControllerArgs>) -> Result<(), Error> {
+fn serve_with(
+    args: &ServeArgs,
+    labels: &[String],
+    controllers: Option<&ControllerArgs>,
+) -> Result<(), Error> {
     logging::start(&args.watch)?;
-    let settings = Settings::read(args, machine::hostname)?;
+    let settings = Settings::read(args, labels, machine::hostname)?;
     // Before the pools are touched: another driver may be using them.
     socket::check(&settings.endpoint)?;
     let kernel = Linux::new();
@@ -154,8 +159,10 @@ async fn work(
     let identity = settings.identity.clone();
     let server = Server::new(settings.identity, Arc::new(controller), Arc::new(node));
 
-    let loops =
-        controllers.map(|args| Loops::beside(&server, pools.clone(), args, &settings.endpoint));
+    let loops = controllers.map(|args| {
+        let labels = loops::labels(&settings.topology, &settings.node_id, &args);
+        Loops::beside(&server, pools.clone(), args, &settings.endpoint, labels)
+    });
     let shown = http::Shown {
         services: Some(server.shown()),
         loops: loops.as_ref().map(Loops::view),

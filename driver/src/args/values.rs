@@ -117,6 +117,35 @@ pub(super) fn label_key(word: &str) -> Result<String, String> {
     ))
 }
 
+/// `KEY=VALUE`, a part of where the node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// A label's key.
+    pub key: String,
+    /// A label's value.
+    pub value: String,
+}
+
+impl std::str::FromStr for Segment {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let (key, value) = word
+            .split_once('=')
+            .ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
+        if !is_label_value(value) {
+            return Err(format!(
+                "{value:?} is not the value of a label: at most 63 letters, digits, '-', '_' and \
+                 '.', beginning and ending with a letter or digit"
+            ));
+        }
+        Ok(Segment {
+            key: label_key(key)?,
+            value: value.to_owned(),
+        })
+    }
+}
+
 /// A label value of Kubernetes, which a node's ID becomes in its topology.
 pub(crate) fn is_label_value(value: &str) -> bool {
     is_label(value, &['-', '_', '.'])

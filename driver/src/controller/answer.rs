@@ -4,8 +4,9 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use prost_types::Timestamp;
 
-use super::topology::{Segments, accessible};
+use super::topology::accessible;
 use crate::pool::{GroupRecord, SnapshotRecord, Source, VolumeRecord};
+use crate::topology::Segments;
 
 /// The ID a volume is known by: kubelet's for an inline one.
 pub(super) fn volume_id(record: &VolumeRecord) -> String {

@@ -36,10 +36,13 @@ impl Controller {
         let rules = &self.config.capabilities;
         let wanted = Wanted::read("volume_capabilities", &req.volume_capabilities, rules)?;
         let class = parameters::class(&req.parameters)?;
-        let smallest = wanted
-            .fs()
-            .map_or(u64::from(BLOCK_SIZE), FsType::minimum_bytes);
-        let capacity = match self.offers(&req, &wanted) {
+        let fs = match wanted.fs() {
+            Some(fs) => Some(fs),
+            None if req.volume_capabilities.is_empty() => parameters::filesystem(&req.parameters)?,
+            None => None,
+        };
+        let smallest = fs.map_or(u64::from(BLOCK_SIZE), FsType::minimum_bytes);
+        let capacity = match self.offers(&req, fs)? {
             true => self.room(&class)?,
             false => Capacity::default(),
         };
@@ -52,24 +55,25 @@ impl Controller {
     }
 
     /// Whether such volumes can be made here at all.
-    fn offers(&self, req: &csi::GetCapacityRequest, wanted: &Wanted) -> bool {
-        let ours = &self.config.topology;
+    fn offers(&self, req: &csi::GetCapacityRequest, fs: Option<FsType>) -> Result<bool> {
+        let ours = self.here()?;
         let elsewhere = match &req.accessible_topology {
-            Some(topology) => !ours.is_empty() && !topology::contains_us(topology, ours),
+            Some(topology) => !ours.is_empty() && !topology::contains_us(topology, &ours),
             None => false,
         };
-        let no_tools = wanted
-            .fs()
-            .is_some_and(|fs| self.missing_tools(fs).is_some());
-        !elsewhere && !no_tools
+        let no_tools = fs.is_some_and(|fs| self.missing_tools(fs).is_some());
+        Ok(!elsewhere && !no_tools)
     }
 
     /// The room in the pool of a class. A pool that is not configured here has none: the class may
-    /// be meant for other nodes.
+    /// be meant for other nodes. Nor has one that is missing: the scheduler is to look elsewhere,
+    /// for a claim that came here would have to wait for it.
     fn room(&self, class: &parameters::Class) -> Result<Capacity> {
         let settings = class.changes.create(None)?;
         match self.pools.named(class.pool.as_deref()) {
-            Err(pool::Error::UnknownPool(_)) => Ok(Capacity::default()),
+            Err(pool::Error::UnknownPool(_) | pool::Error::Unavailable { .. }) => {
+                Ok(Capacity::default())
+            }
             pool => Ok(pool?.capacity(settings.provisioning)?),
         }
     }

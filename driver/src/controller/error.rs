@@ -3,6 +3,7 @@
 use crate::pool;
 use crate::request::Invalid;
 use crate::sys;
+use crate::topology;
 
 /// Result of a controller call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -34,6 +35,9 @@ pub enum Error {
     /// UNIMPLEMENTED: switched off on the command line.
     #[error("{0} is switched off")]
     Off(&'static str),
+    /// UNAVAILABLE: where this node is is not known yet.
+    #[error(transparent)]
+    Place(#[from] topology::Unknown),
     /// The pool's answer.
     #[error(transparent)]
     Pool(#[from] pool::Error),

@@ -125,9 +125,10 @@ impl Controller {
     }
 
     fn show(&self, record: &Arc<GroupRecord>) -> Result<csi::VolumeGroupSnapshot> {
+        let here = self.here()?;
         let members = record.snapshots.iter().map(|id| {
             let snapshot = self.pools.snapshot(id)?;
-            Ok(answer::snapshot(&snapshot, &self.config.topology))
+            Ok(answer::snapshot(&snapshot, &here))
         });
         Ok(answer::group(record, members.collect::<Result<Vec<_>>>()?))
     }

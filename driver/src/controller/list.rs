@@ -78,8 +78,9 @@ impl Controller {
         let volumes = self.pools.volumes()?.into_iter();
         let cut = page.cut(volumes.filter(|v| page.reaches(v.id.uuid())));
         let next_token = next_token(&cut, |v| v.id);
+        let here = self.here()?;
         let entry = |v: std::sync::Arc<pool::VolumeRecord>| Entry {
-            volume: Some(answer::volume(&v, &self.config.topology)),
+            volume: Some(answer::volume(&v, &here)),
             status: self.config.attach.then(|| VolumeStatus {
                 published_node_ids: answer::nodes(&v),
             }),
@@ -100,8 +101,9 @@ impl Controller {
         let found = self.snapshots_matching(&req.snapshot_id, &req.source_volume_id)?;
         let cut = page.cut(found.into_iter().filter(|s| page.reaches(s.id.uuid())));
         let next_token = next_token(&cut, |s| s.id);
+        let here = self.here()?;
         let entry = |s: std::sync::Arc<pool::SnapshotRecord>| Entry {
-            snapshot: Some(answer::snapshot(&s, &self.config.topology)),
+            snapshot: Some(answer::snapshot(&s, &here)),
         };
         Ok(csi::ListSnapshotsResponse {
             entries: cut.0.into_iter().map(entry).collect(),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::pool::{Provisioning, Settings};
 use crate::request::{Invalid, invalid};
+use crate::sys::FsType;
 
 #[cfg(test)]
 mod tests;
@@ -160,6 +161,22 @@ pub fn none(parameters: &Parameters) -> Result<(), Invalid> {
             format!("parameters[{key:?}]"),
             "is no parameter of snapshots",
         )),
+    }
+}
+
+/// The filesystem of a class's volumes, if it names one. A provisioner tells GetCapacity all that
+/// a class says, and of volumes themselves only this.
+pub fn filesystem(parameters: &Parameters) -> Result<Option<FsType>, Invalid> {
+    let key = format!("{METADATA}fstype");
+    match parameters.get(&key).filter(|name| !name.is_empty()) {
+        None => Ok(None),
+        Some(name) => FsType::parse(name).map(Some).ok_or_else(|| {
+            let known = FsType::ALL.map(FsType::as_str).join(", ");
+            invalid(
+                format!("parameters[{key:?}]"),
+                format!("is none of {known}"),
+            )
+        }),
     }
 }
 

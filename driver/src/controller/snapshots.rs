@@ -29,15 +29,15 @@ impl Controller {
         let name = request::name("name", &req.name)?;
         request::required("source_volume_id", &req.source_volume_id)?;
         parameters::none(&req.parameters)?;
-        let ours = &self.config.topology;
-        if !topology::satisfied(req.accessibility_requirements.as_ref(), ours)? {
+        let ours = self.here()?;
+        if !topology::satisfied(req.accessibility_requirements.as_ref(), &ours)? {
             return Err(Error::ResourceExhausted(
                 "snapshots of this node are usable from none of the requisite topologies".into(),
             ));
         }
         let record = self.snapshot_of(name, &req)?;
-        let mut snapshot = answer::snapshot(&record, ours);
-        if topology::names_one(req.accessibility_requirements.as_ref()) {
+        let mut snapshot = answer::snapshot(&record, &ours);
+        if topology::names_us_alone(req.accessibility_requirements.as_ref(), &ours) {
             snapshot.accessible_topology.clear();
         }
         Ok(csi::CreateSnapshotResponse {
@@ -86,7 +86,7 @@ impl Controller {
     pub fn get_snapshot(&self, req: csi::GetSnapshotRequest) -> Result<csi::GetSnapshotResponse> {
         let snapshot = self.snapshot("snapshot_id", &req.snapshot_id)?;
         Ok(csi::GetSnapshotResponse {
-            snapshot: Some(answer::snapshot(&snapshot, &self.config.topology)),
+            snapshot: Some(answer::snapshot(&snapshot, &*self.here()?)),
         })
     }
 }

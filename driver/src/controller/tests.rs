@@ -7,6 +7,7 @@ mod bench;
 mod health;
 mod in_use;
 mod missing;
+mod places;
 mod publishing;
 mod reading;
 mod snapshots;

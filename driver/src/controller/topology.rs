@@ -1,13 +1,9 @@
 //! Where volumes and snapshots are: on this node and nowhere else. Pure.
 
-use std::collections::BTreeMap;
-
 use hostloop_proto::csi;
 
 use crate::request::{Invalid, invalid};
-
-/// A node's topology segments, key → value; none where the topology is switched off.
-pub(super) type Segments = BTreeMap<String, String>;
+use crate::topology::Segments;
 
 /// The `accessible_topology` of what is on this node.
 pub(super) fn accessible(ours: &Segments) -> Vec<csi::Topology> {
@@ -21,7 +17,7 @@ pub(super) fn accessible(ours: &Segments) -> Vec<csi::Topology> {
     }
 }
 
-/// Whether this node is in a topology: it has every segment of it.
+/// Whether this node is in a topology: it has every segment of it, and perhaps more.
 pub(super) fn contains_us(topology: &csi::Topology, ours: &Segments) -> bool {
     let mut segments = topology.segments.iter();
     segments.all(|(key, value)| ours.get(key) == Some(value))
@@ -47,13 +43,16 @@ pub(super) fn satisfied(
     Ok(requisite.is_empty() || requisite.iter().any(|t| contains_us(t, ours)))
 }
 
-/// Whether a requirement names one place and no other, which the answer then need not repeat.
+/// Whether a requirement names this place and no other, which the answer then need not repeat.
 ///
 /// It must not, either: csi-sanity 5.6 compares the topology of a new snapshot with the one it
 /// asked for byte by byte in memory, what its encoder left in there included, and no answer that
 /// has one passes.
-pub(super) fn names_one(requirement: Option<&csi::TopologyRequirement>) -> bool {
-    requirement.is_some_and(|r| r.requisite.len() == 1)
+pub(super) fn names_us_alone(
+    requirement: Option<&csi::TopologyRequirement>,
+    ours: &Segments,
+) -> bool {
+    requirement.is_some_and(|r| matches!(&r.requisite[..], [one] if one.segments == *ours))
 }
 
 #[cfg(test)]
@@ -101,14 +100,50 @@ mod tests {
     }
 
     #[test]
-    fn one_place_is_one_requisite_topology() {
-        let requisite = |n: usize| csi::TopologyRequirement {
-            requisite: vec![topology(&[]); n],
-            preferred: vec![topology(&[])],
-        };
-        assert!(!names_one(None));
-        for (n, expected) in [(0, false), (1, true), (2, false)] {
-            assert_eq!(names_one(Some(&requisite(n))), expected);
+    fn with_more_keys_each_of_them_will_do() {
+        let ours = segments(&[("t/node", "n1"), ("zone", "z"), ("rack", "r")]);
+        let zone = |value| topology(&[("zone", value)]);
+        let rack = |value| topology(&[("rack", value)]);
+        let zone_and = |key, value| topology(&[("zone", "z"), (key, value)]);
+        let whole = topology(&[("t/node", "n1"), ("zone", "z"), ("rack", "r")]);
+        let table = [
+            (vec![whole], true),
+            (vec![zone("z")], true),
+            (vec![zone_and("rack", "r")], true),
+            (vec![zone("other"), rack("r")], true),
+            (vec![zone_and("rack", "other")], false),
+            (vec![zone_and("t/node", "n2")], false),
+            (vec![zone_and("region", "eu")], false),
+            (vec![zone("other"), rack("other")], false),
+        ];
+        for (requisite, expected) in table {
+            let requirement = csi::TopologyRequirement {
+                requisite,
+                preferred: Vec::new(),
+            };
+            let got = satisfied(Some(&requirement), &ours).map_err(|_| ());
+            assert_eq!(got, Ok(expected), "{requirement:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_requirement_says_is_not_repeated() {
+        let ours = segments(&[("t/node", "n1"), ("zone", "z")]);
+        let us = || topology(&[("t/node", "n1"), ("zone", "z")]);
+        let zone = || topology(&[("zone", "z")]);
+        let table = [
+            (vec![], false),
+            (vec![us()], true),
+            (vec![zone()], false),
+            (vec![us(), zone()], false),
+        ];
+        assert!(!names_us_alone(None, &ours));
+        for (requisite, expected) in table {
+            let requirement = csi::TopologyRequirement {
+                requisite,
+                preferred: vec![us()],
+            };
+            assert_eq!(names_us_alone(Some(&requirement), &ours), expected);
         }
     }
 

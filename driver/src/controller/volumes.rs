@@ -37,7 +37,7 @@ impl Controller {
             None => self.make(order)?,
         };
         Ok(csi::CreateVolumeResponse {
-            volume: Some(answer::volume(&record, &self.config.topology)),
+            volume: Some(answer::volume(&record, &*self.here()?)),
         })
     }
 
@@ -130,7 +130,7 @@ impl Controller {
         use csi::controller_get_volume_response::VolumeStatus;
         let record = self.volume("volume_id", &req.volume_id)?;
         Ok(csi::ControllerGetVolumeResponse {
-            volume: Some(answer::volume(&record, &self.config.topology)),
+            volume: Some(answer::volume(&record, &*self.here()?)),
             status: Some(VolumeStatus {
                 published_node_ids: answer::nodes(&record),
             }),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::pool;
 use crate::request::Invalid;
 use crate::sys;
+use crate::topology;
 
 /// Result of a node call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -44,6 +45,9 @@ pub enum Error {
     /// INTERNAL, data lost: the record says formatted, the device is blank; it is left as it is.
     #[error("{0}")]
     DataLoss(String),
+    /// UNAVAILABLE: where this node is is not known yet.
+    #[error(transparent)]
+    Place(#[from] topology::Unknown),
     /// The pool's answer.
     #[error(transparent)]
     Pool(#[from] pool::Error),

@@ -1,20 +1,24 @@
-//! NodeGetInfo and NodeGetCapabilities: pure, from the command line's settings.
+//! NodeGetInfo and NodeGetCapabilities, from the command line's settings.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::node_service_capability::rpc::Type;
 use hostloop_proto::csi::node_service_capability::{self, Rpc};
 
-use super::Config;
+use super::{Config, Result};
 
 /// Who this node is, and what it can reach.
-pub(super) fn info(config: &Config) -> csi::NodeGetInfoResponse {
-    csi::NodeGetInfoResponse {
+pub(super) fn info(config: &Config) -> Result<csi::NodeGetInfoResponse> {
+    let accessible_topology = match config.report_topology {
+        true => Some(csi::Topology {
+            segments: (*config.topology.settled()?).clone(),
+        }),
+        false => None,
+    };
+    Ok(csi::NodeGetInfoResponse {
         node_id: config.node_id.clone(),
         max_volumes_per_node: i64::try_from(config.max_volumes).unwrap_or(i64::MAX),
-        accessible_topology: config.report_topology.then(|| csi::Topology {
-            segments: config.topology.clone(),
-        }),
-    }
+        accessible_topology,
+    })
 }
 
 /// What of the node service is served.
@@ -42,8 +46,10 @@ pub(super) fn capabilities(config: &Config) -> Vec<csi::NodeServiceCapability> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Error;
     use crate::request::CapabilityRules;
     use crate::sys::FsType;
+    use crate::topology::Topology;
 
     fn config() -> Config {
         Config {
@@ -100,16 +106,25 @@ mod tests {
     #[test]
     fn info_tells_node_limit_and_topology() {
         let mut config = config();
-        let told = info(&config);
+        let told = info(&config).unwrap();
         assert_eq!(
             (told.node_id.as_str(), told.max_volumes_per_node),
             ("n1", 0)
         );
         let topology = told.accessible_topology.expect("is reported by default");
         assert_eq!(topology.segments["topology.example/node"], "n1");
+        // A node that does not know yet says so, and kubelet asks again.
+        let dir = tempfile::tempdir().unwrap();
+        let labels = ["zone".to_owned()].into();
+        config.topology = Topology::with_labels(Default::default(), labels, "n1", dir.path());
+        assert!(matches!(info(&config), Err(Error::Place(_))));
+        let zone = [("zone".to_owned(), "a".to_owned())].into();
+        config.topology.take(&zone).unwrap();
+        let told = info(&config).unwrap().accessible_topology.unwrap();
+        assert_eq!(told.segments, zone);
         config.report_topology = false;
         config.max_volumes = u64::MAX;
-        let told = info(&config);
+        let told = info(&config).unwrap();
         assert_eq!(told.accessible_topology, None);
         assert_eq!(told.max_volumes_per_node, i64::MAX, "never negative");
     }

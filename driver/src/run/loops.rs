@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hostloop_controllers::args::Args;
 use hostloop_controllers::orphans::{Inventory, Kept};
-use hostloop_controllers::run::{self as controllers, Setup, View};
+use hostloop_controllers::run::{self as controllers, NodeLabels, Setup, View};
 use hostloop_controllers::runtime::Pools as OwnPools;
 use hostloop_controllers::runtime::csi::Csi;
 use tokio::io::DuplexStream;
@@ -21,6 +21,7 @@ use crate::args::ControllersArgs;
 use crate::pool::Pools;
 use crate::server::Server;
 use crate::server::http::Shown;
+use crate::topology::Topology;
 
 /// What one side may send before the other has read it, in bytes.
 const PIPE: usize = 64 << 10;
@@ -33,7 +34,13 @@ pub(super) struct Loops {
 
 impl Loops {
     /// Of a server in this process, reached through memory.
-    pub(super) fn beside(server: &Server, pools: Arc<Pools>, args: Args, endpoint: &Path) -> Self {
+    pub(super) fn beside(
+        server: &Server,
+        pools: Arc<Pools>,
+        args: Args,
+        endpoint: &Path,
+        labels: Option<NodeLabels>,
+    ) -> Self {
         let setup = Setup {
             args,
             // The driver in this process chooses.
@@ -43,6 +50,7 @@ impl Loops {
             registration_endpoint: Some(endpoint.to_owned()),
             inventory: inventory(pools.clone()),
             pools: OwnPools::told(move || identities(&pools)),
+            labels,
         };
         let view = View::new();
         Loops { setup, view }
@@ -96,6 +104,20 @@ pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
             why: panicked.to_string(),
         },
     }
+}
+
+/// The labels of this node that the loops are to read for the driver, if there are some.
+pub(super) fn labels(topology: &Topology, node_id: &str, args: &Args) -> Option<NodeLabels> {
+    let keys = topology.labels();
+    if keys.is_empty() {
+        return None;
+    }
+    let topology = topology.clone();
+    let keys = keys.iter().cloned().collect();
+    let node = args.node_name.as_deref().unwrap_or(node_id);
+    Some(NodeLabels::new(node, keys, move |labels| {
+        topology.take(labels).map_err(|moved| moved.to_string())
+    }))
 }
 
 /// The identities of the pools, also of those that are missing but were seen before.
@@ -158,6 +180,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         registration_endpoint: None,
         pools: OwnPools::default(),
         inventory: Inventory::default(),
+        labels: None,
     };
     let loops = Loops {
         setup,

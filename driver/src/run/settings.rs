@@ -1,14 +1,15 @@
 //! What the command line says, as the parts of the driver take it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 
-use crate::args::{BlockType, PoolArgsError, ServeArgs, is_label_value};
+use crate::args::{BlockType, PoolArgsError, ServeArgs, VolumeArgs, is_label_value};
 use crate::identity::Identity;
 use crate::pool::{PoolOptions, PoolSpec};
 use crate::request::CapabilityRules;
 use crate::sys::BLOCK_SIZE;
+use crate::topology::{Segments, Topology};
 use crate::{controller, node};
 
 /// Size of an inline volume that names none, in bytes.
@@ -33,6 +34,32 @@ pub enum SettingsError {
         /// What is wrong with it.
         why: String,
     },
+    /// A place is told of a node that is to be nowhere in particular.
+    #[error("{flag} says where the node is, but the topology is off (--enable-topology=false)")]
+    NoTopology {
+        /// Which one says it.
+        flag: &'static str,
+    },
+    /// The key whose value is the node's ID.
+    #[error(
+        "{flag}: {key} is the node's own key (--topology-key), whose value is its ID: leave it out"
+    )]
+    OwnKey {
+        /// The flag.
+        flag: &'static str,
+        /// The key.
+        key: String,
+    },
+    /// A key with two values; case makes no difference in CSI.
+    #[error("{flag}: the key {key} is given twice{also}")]
+    KeyTwice {
+        /// The flag.
+        flag: &'static str,
+        /// The key.
+        key: String,
+        /// Where else.
+        also: &'static str,
+    },
     /// Pools.
     #[error(transparent)]
     Pools(#[from] PoolArgsError),
@@ -47,14 +74,16 @@ pub(super) struct Settings {
     pub(super) identity: Identity,
     pub(super) pools: Vec<PoolSpec>,
     pub(super) options: PoolOptions,
+    pub(super) topology: Topology,
     pub(super) controller: controller::Config,
     pub(super) node: node::Config,
 }
 
 impl Settings {
-    /// Of these arguments, on the host of this name.
+    /// Of these arguments and labels that tell where the node is, on the host of this name.
     pub(super) fn read(
         args: &ServeArgs,
+        labels: &[String],
         hostname: impl FnOnce() -> io::Result<String>,
     ) -> Result<Settings, SettingsError> {
         let endpoint = args.endpoint().ok_or(SettingsError::NoEndpoint)?.clone();
@@ -64,10 +93,7 @@ impl Settings {
         };
         let on = &args.switches;
         check_node_id(&node_id, on.enable_topology)?;
-        let topology = match on.enable_topology {
-            true => BTreeMap::from([(args.volumes.topology_key.clone(), node_id.clone())]),
-            false => BTreeMap::new(),
-        };
+        let topology = topology(args, labels, &node_id)?;
         let expansion = on.enable_volume_expansion;
         Ok(Settings {
             endpoint,
@@ -81,6 +107,7 @@ impl Settings {
             },
             pools: args.pools.specs()?,
             options: args.pools.options(),
+            topology: topology.clone(),
             controller: controller_config(args, &node_id, &topology),
             node: node::Config {
                 node_id: node_id.clone(),
@@ -98,11 +125,7 @@ impl Settings {
     }
 }
 
-fn controller_config(
-    args: &ServeArgs,
-    node_id: &str,
-    topology: &BTreeMap<String, String>,
-) -> controller::Config {
+fn controller_config(args: &ServeArgs, node_id: &str, topology: &Topology) -> controller::Config {
     let on = &args.switches;
     controller::Config {
         node_id: node_id.to_owned(),
@@ -140,6 +163,65 @@ fn max_volumes(args: &ServeArgs) -> u64 {
         .unwrap_or(0)
 }
 
+const TOPOLOGY: &str = "--topology";
+const FROM_LABELS: &str = "--topology-from-node-labels";
+
+/// Where the node is, as far as that is known yet.
+fn topology(args: &ServeArgs, labels: &[String], id: &str) -> Result<Topology, SettingsError> {
+    let VolumeArgs {
+        topology: given,
+        topology_key: own,
+        ..
+    } = &args.volumes;
+    if !args.switches.enable_topology {
+        let told = [
+            (TOPOLOGY, given.is_empty()),
+            (FROM_LABELS, labels.is_empty()),
+        ];
+        return match told.into_iter().find(|(_, silent)| !silent) {
+            Some((flag, _)) => Err(SettingsError::NoTopology { flag }),
+            None => Ok(Topology::default()),
+        };
+    }
+    let given_keys = given.iter().map(|segment| (TOPOLOGY, &segment.key));
+    let keys = given_keys.chain(labels.iter().map(|key| (FROM_LABELS, key)));
+    check_keys(own, keys)?;
+    let given = given.iter().map(|one| (one.key.clone(), one.value.clone()));
+    let mut segments: Segments = given.collect();
+    segments.insert(own.clone(), id.to_owned());
+    if labels.is_empty() {
+        return Ok(segments.into());
+    }
+    let labels: BTreeSet<_> = labels.iter().cloned().collect();
+    let state_dir = args.pools.state_dir();
+    Ok(Topology::with_labels(segments, labels, id, &state_dir))
+}
+
+/// Refuses keys that are there already; to CSI, case makes no difference.
+fn check_keys<'a>(
+    own: &str,
+    keys: impl Iterator<Item = (&'static str, &'a String)>,
+) -> Result<(), SettingsError> {
+    let mut seen = BTreeMap::new();
+    for (flag, key) in keys {
+        if key.eq_ignore_ascii_case(own) {
+            let key = key.clone();
+            return Err(SettingsError::OwnKey { flag, key });
+        }
+        if let Some(before) = seen.insert(key.to_ascii_lowercase(), flag) {
+            return Err(SettingsError::KeyTwice {
+                flag,
+                key: key.clone(),
+                also: match before == flag {
+                    true => "",
+                    false => ", by --topology too",
+                },
+            });
+        }
+    }
+    Ok(())
+}
+
 fn check_node_id(id: &str, topology: bool) -> Result<(), SettingsError> {
     let bad = |why: &str| {
         Err(SettingsError::NodeId {
@@ -164,105 +246,4 @@ fn check_node_id(id: &str, topology: bool) -> Result<(), SettingsError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::args::{Cli, Command};
-
-    fn read(flags: &str) -> Result<Settings, String> {
-        let line = format!("hostloop serve --endpoint /s --pool a=/p {flags}");
-        let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
-        let Command::Serve(args) = cli.command else {
-            panic!("not serve");
-        };
-        Settings::read(&args, || Ok("host".to_owned())).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn the_node_is_the_host_unless_it_has_an_id() {
-        let settings = read("").unwrap();
-        assert_eq!(settings.node_id, "host");
-        let settings = read("--nodeid n1 --topology-key k").unwrap();
-        assert_eq!(settings.node.node_id, "n1");
-        assert_eq!(settings.controller.node_id, "n1");
-        let topology = BTreeMap::from([("k".to_owned(), "n1".to_owned())]);
-        assert_eq!(settings.node.topology, topology);
-        assert_eq!(settings.controller.topology, topology);
-    }
-
-    #[test]
-    fn node_ids_are_checked() {
-        let long = "x".repeat(64);
-        assert!(
-            read(&format!("--nodeid {long}"))
-                .unwrap_err()
-                .contains("at most 63")
-        );
-        assert!(read(&format!("--nodeid {long} --enable-topology=false")).is_ok());
-        let endless = "x".repeat(257);
-        let refused = read(&format!("--nodeid {endless} --enable-topology=false"));
-        assert!(refused.unwrap_err().contains("256 bytes"));
-    }
-
-    #[test]
-    fn without_topology_there_is_none() {
-        let settings = read("--enable-topology=false").unwrap();
-        assert!(settings.controller.topology.is_empty());
-        assert!(!settings.node.report_topology);
-        assert!(!settings.identity.topology);
-    }
-
-    #[test]
-    fn expansion_is_two_halves() {
-        for (flags, plugin, controller, node) in [
-            ("", true, true, true),
-            ("--enable-volume-expansion=false", false, false, false),
-            ("--disable-controller-expansion", true, false, true),
-            ("--disable-node-expansion", true, true, false),
-        ] {
-            let settings = read(flags).unwrap();
-            let got = (
-                settings.identity.expansion,
-                settings.controller.controller_expansion,
-                settings.node.expansion,
-            );
-            assert_eq!(got, (plugin, controller, node), "{flags}");
-        }
-    }
-
-    #[test]
-    fn the_scheduler_hears_of_the_smaller_limit() {
-        for (flags, limit, told) in [
-            ("", None, 0),
-            ("--attach-limit 16", Some(16), 16),
-            ("--maxvolumespernode 9", None, 9),
-            ("--maxvolumespernode 9 --attach-limit 16", Some(16), 9),
-            ("--maxvolumespernode 20 --attach-limit 16", Some(16), 16),
-        ] {
-            let settings = read(flags).unwrap();
-            assert_eq!(settings.controller.attach_limit, limit, "{flags}");
-            assert_eq!(settings.node.max_volumes, told, "{flags}");
-        }
-    }
-
-    #[test]
-    fn changed_blocks_come_as_asked() {
-        use controller::MetadataBlocks::*;
-        let blocks = |flags| read(flags).unwrap().controller.metadata_blocks;
-        assert_eq!(blocks(""), Fixed(4096));
-        assert_eq!(
-            blocks("--snapshot-metadata-block-type=variable_length"),
-            Variable
-        );
-    }
-
-    #[test]
-    fn contradictions_are_refused() {
-        assert!(
-            read("--capacity b=1Gi")
-                .unwrap_err()
-                .contains("no pool is named")
-        );
-    }
-}
+mod tests;

@@ -51,7 +51,7 @@ impl Rig {
         let pools = Pools::open(&[spec], options, Arc::new(Linux::new())).unwrap();
         let config = Config {
             node_id: "n1".to_owned(),
-            topology: BTreeMap::new(),
+            topology: Default::default(),
             attach_limit: None,
             attach: true,
             expansion: true,

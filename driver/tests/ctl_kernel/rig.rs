@@ -1,7 +1,6 @@
 //! A controller and a node over one pool in a temporary directory, which goes when the rig does,
 //! with everything that was attached or mounted beneath it.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,7 +166,7 @@ fn rules() -> CapabilityRules {
 fn controller_config() -> controller::Config {
     controller::Config {
         node_id: "n1".to_owned(),
-        topology: BTreeMap::new(),
+        topology: Default::default(),
         attach_limit: None,
         attach: true,
         expansion: true,
@@ -183,7 +182,7 @@ fn controller_config() -> controller::Config {
 fn node_config() -> node::Config {
     node::Config {
         node_id: "n1".to_owned(),
-        topology: BTreeMap::new(),
+        topology: Default::default(),
         max_volumes: 0,
         report_topology: false,
         expansion: true,

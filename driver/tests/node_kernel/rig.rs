@@ -265,7 +265,7 @@ fn open(root: &Path, kernel: Arc<Linux>) -> Pools {
 fn config() -> Config {
     Config {
         node_id: "n1".to_owned(),
-        topology: BTreeMap::new(),
+        topology: Default::default(),
         max_volumes: 0,
         report_topology: true,
         expansion: true,

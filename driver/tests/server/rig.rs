@@ -196,7 +196,7 @@ fn server(pools: &Arc<Pools>, on: bool) -> Server {
     let topology = BTreeMap::from([("topology.hostloop.csi.dev/node".to_owned(), "n1".to_owned())]);
     let controller = controller::Config {
         node_id: "n1".into(),
-        topology: topology.clone(),
+        topology: topology.clone().into(),
         attach_limit: None,
         attach: on,
         expansion: on,
@@ -209,7 +209,7 @@ fn server(pools: &Arc<Pools>, on: bool) -> Server {
     };
     let node = node::Config {
         node_id: "n1".into(),
-        topology,
+        topology: topology.into(),
         max_volumes: 0,
         report_topology: true,
         expansion: on,

@@ -30,8 +30,11 @@ fn nothing_is_said_about_a_missing_pool() {
     );
     let request = csi::ListSnapshotsRequest::default();
     unavailable("list snapshots", code(controller.list_snapshots(request)));
+    // Nothing can be promised there: the scheduler is to look elsewhere.
     let request = csi::GetCapacityRequest::default();
-    unavailable("capacity", code(controller.get_capacity(request)));
+    let told = controller.get_capacity(request).unwrap();
+    assert_eq!(told.available_capacity, 0);
+    assert_eq!(told.maximum_volume_size, Some(0));
     let request = csi::ControllerGetVolumeHealthRequest {
         volume_id: a.clone(),
         ..Default::default()

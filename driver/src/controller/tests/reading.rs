@@ -224,23 +224,30 @@ fn capacity_is_what_can_be_promised() {
     };
     assert_eq!((of_fs(""), of_fs("xfs")), (MI, 300 * MI));
     // What can't be made here has no capacity here.
-    let here_or_not = |change: fn(&mut csi::GetCapacityRequest)| {
+    let here_or_not = |change: &dyn Fn(&mut csi::GetCapacityRequest)| {
         let (available, largest, _) = capacity(&bench, change).unwrap();
         assert_eq!(available == 0, largest == 0);
         available > 0
     };
-    assert!(here_or_not(|r| r.accessible_topology = Some(here())));
-    assert!(!here_or_not(|r| r.accessible_topology = Some(elsewhere())));
-    assert!(here_or_not(|r| r.parameters = map(&[("pool", "other")])));
+    assert!(here_or_not(&|r| r.accessible_topology = Some(here())));
+    assert!(!here_or_not(&|r| r.accessible_topology = Some(elsewhere())));
+    assert!(here_or_not(&|r| r.parameters = map(&[("pool", "other")])));
     assert!(here_or_not(
-        |r| r.parameters = map(&[("provisioning", "thick")])
+        &|r| r.parameters = map(&[("provisioning", "thick")])
     ));
     assert!(!here_or_not(
-        |r| r.parameters = map(&[("pool", "elsewhere")])
+        &|r| r.parameters = map(&[("pool", "elsewhere")])
     ));
     assert!(!here_or_not(
-        |r| r.volume_capabilities = vec![mount("btrfs")]
+        &|r| r.volume_capabilities = vec![mount("btrfs")]
     ));
+    // A class says all it has to say by its parameters.
+    let fs = |fs: &str| map(&[("csi.storage.k8s.io/fstype", fs)]);
+    assert!(here_or_not(&|r| r.parameters = fs("ext4")));
+    assert!(here_or_not(&|r| r.parameters = fs("")));
+    assert!(!here_or_not(&|r| r.parameters = fs("btrfs")));
+    let of_class = capacity(&bench, |r| r.parameters = fs("xfs")).unwrap();
+    assert_eq!(of_class.2, 300 * MI);
     // What is promised is gone.
     let request = csi::CreateVolumeRequest {
         capacity_range: range(1 << 30, 0),
@@ -257,6 +264,9 @@ fn requests_for_capacity_are_judged() {
     assert_eq!(field(bad), "parameters[\"x\"]");
     let bad = capacity(&bench, |r| r.volume_capabilities = vec![mount("ntfs")]);
     assert_eq!(field(bad), "volume_capabilities[0].mount.fs_type");
+    let no_such = map(&[("csi.storage.k8s.io/fstype", "ntfs")]);
+    let bad = capacity(&bench, |r| r.parameters = no_such);
+    assert_eq!(field(bad), "parameters[\"csi.storage.k8s.io/fstype\"]");
     let full = Bench::with(|plan| plan.options.overcommit = 0.0);
     assert_eq!(capacity(&full, |_| {}).unwrap(), (0, 0, 4096));
 }

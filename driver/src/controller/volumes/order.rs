@@ -54,7 +54,7 @@ impl Order {
             mutable_parameters: req.mutable_parameters.clone(),
             accessible: topology::satisfied(
                 req.accessibility_requirements.as_ref(),
-                &config.topology,
+                &*config.topology.segments()?,
             )?,
             source: source(req.volume_content_source.as_ref())?,
         })

@@ -52,7 +52,7 @@ impl Bench {
             pools: Arc::new(pools),
             config: Config {
                 node_id: "n1".to_owned(),
-                topology: BTreeMap::new(),
+                topology: Default::default(),
                 max_volumes: 0,
                 report_topology: true,
                 expansion: true,

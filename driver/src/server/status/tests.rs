@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::pool::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId};
 use crate::request::invalid;
+use crate::topology::{Topology, Unknown};
 
 fn kernel_errors() -> Vec<(sys::Error, Code)> {
     let path = || PathBuf::from("/pool/x");
@@ -44,6 +45,14 @@ fn kernel_errors() -> Vec<(sys::Error, Code)> {
             Code::DeadlineExceeded,
         ),
     ]
+}
+
+/// A node that does not know where it is.
+fn nowhere() -> Unknown {
+    let labels = ["zone".to_owned()].into();
+    let dir = std::path::Path::new("/nowhere");
+    let topology = Topology::with_labels(Default::default(), labels, "n1", dir);
+    topology.segments().unwrap_err()
 }
 
 fn pool_errors() -> Vec<(pool::Error, Code)> {
@@ -139,6 +148,7 @@ fn every_controller_error_has_its_code() {
         (ResourceExhausted("x".into()), Code::ResourceExhausted),
         (FailedPrecondition("x".into()), Code::FailedPrecondition),
         (BadToken("x".into()), Code::Aborted),
+        (Place(nowhere()), Code::Unavailable),
         (Off("ControllerPublishVolume"), Code::Unimplemented),
     ];
     errors.extend(pool_errors().into_iter().map(|(e, code)| (e.into(), code)));
@@ -175,6 +185,7 @@ fn every_node_error_has_its_code() {
             Code::Internal,
         ),
         (DataLoss("x".into()), Code::DataLoss),
+        (Place(nowhere()), Code::Unavailable),
     ];
     errors.extend(pool_errors().into_iter().map(|(e, code)| (e.into(), code)));
     errors.extend(

@@ -1,0 +1,181 @@
+//! Labels of this node, read for a driver that does not talk to the API server itself.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::Kube;
+
+/// The wait before the second look at a node; doubled with each further one.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest wait.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Takes labels; says which are missing, or why the process can't go on with what they are now.
+type Take = dyn Fn(&BTreeMap<String, String>) -> Result<Vec<String>, String> + Send + Sync;
+
+/// Labels of this node that its driver is to know.
+#[derive(Clone)]
+pub struct NodeLabels {
+    node: String,
+    keys: Vec<String>,
+    take: Arc<Take>,
+}
+
+impl fmt::Debug for NodeLabels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NodeLabels { node, keys, .. } = self;
+        write!(f, "NodeLabels({node}: {})", keys.join(", "))
+    }
+}
+
+impl NodeLabels {
+    /// These, of the node of this name. `take` is given those there are, again and again until it
+    /// says that none is missing; its error ends the process.
+    pub fn new(
+        node: &str,
+        keys: Vec<String>,
+        take: impl Fn(&BTreeMap<String, String>) -> Result<Vec<String>, String> + Send + Sync + 'static,
+    ) -> Self {
+        NodeLabels {
+            node: node.to_owned(),
+            keys,
+            take: Arc::new(take),
+        }
+    }
+
+    /// Reads them, however long that takes, and rests.
+    pub(super) async fn run(self, kube: Kube, stop: CancellationToken) -> Result<(), String> {
+        let read = stop.run_until_cancelled(self.read(kube)).await;
+        let read = read.unwrap_or(Ok(()));
+        if read.is_ok() {
+            stop.cancelled().await;
+        }
+        read
+    }
+
+    async fn read(&self, kube: Kube) -> Result<(), String> {
+        let (mut wait, mut told) = (FIRST, String::new());
+        loop {
+            let why = match kube.get::<Node>("", &self.node).await {
+                Ok(Some(node)) => {
+                    let missing = (self.take)(&self.wanted(&node))?;
+                    if missing.is_empty() {
+                        tracing::info!(
+                            node = self.node,
+                            "labels that tell where the node is are read"
+                        );
+                        return Ok(());
+                    }
+                    format!("it has no label {}: label it", missing.join(", "))
+                }
+                Ok(None) => "it does not exist (yet)".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if why != told {
+                let node = &self.node;
+                tracing::warn!(
+                    node,
+                    why,
+                    "labels that tell where the node is are not read yet"
+                );
+                told = why;
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(LONGEST);
+        }
+    }
+
+    fn wanted(&self, node: &Node) -> BTreeMap<String, String> {
+        let label = |key: &String| Some((key.clone(), node.labels().get(key)?.clone()));
+        self.keys.iter().filter_map(label).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::runtime::Metrics;
+
+    /// A server that answers with each of these in turn, and the last for ever.
+    fn server(answers: Vec<(u16, Value)>) -> Kube {
+        let left = Arc::new(Mutex::new(answers));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            assert_eq!(request.uri().path(), "/api/v1/nodes/n1");
+            let mut left = left.lock().expect("the answers");
+            let (code, body) = match left.len() {
+                1 => left[0].clone(),
+                _ => left.remove(0),
+            };
+            let body = serde_json::to_vec(&body).expect("JSON");
+            let response = Response::builder().status(code).body(Body::from(body));
+            async move { Ok::<_, Infallible>(response.expect("a response")) }
+        });
+        let client = Client::new(service, "default");
+        Kube::new(client, None, Arc::new(Metrics::default()), "test")
+    }
+
+    fn node(labels: Value) -> (u16, Value) {
+        let metadata = json!({"name": "n1", "labels": labels});
+        (
+            200,
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}),
+        )
+    }
+
+    fn failed(code: u16) -> (u16, Value) {
+        let status = json!({"kind": "Status", "status": "Failure", "code": code, "message": "x"});
+        (code, status)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn they_are_read_until_none_is_missing() {
+        let kube = server(vec![
+            failed(500),
+            failed(404),
+            node(json!({"other": "x"})),
+            node(json!({"zone": "a", "other": "x"})),
+        ]);
+        let taken = Arc::new(Mutex::new(Vec::new()));
+        let take = {
+            let taken = taken.clone();
+            move |labels: &BTreeMap<String, String>| {
+                taken.lock().expect("the labels").push(labels.clone());
+                let missing = labels.is_empty().then(|| "zone".to_owned());
+                Ok(missing.into_iter().collect())
+            }
+        };
+        let labels = NodeLabels::new("n1", vec!["zone".to_owned()], take);
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(labels.run(kube, stop.clone()));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let zone = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+        assert_eq!(*taken.lock().expect("the labels"), [BTreeMap::new(), zone]);
+        // It rests until it is told to stop.
+        assert!(!running.is_finished());
+        stop.cancel();
+        assert_eq!(running.await.expect("no panic"), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_gone_on_with_ends_it() {
+        let take = |_: &BTreeMap<String, String>| Err("it moved".to_owned());
+        let labels = NodeLabels::new("n1", vec!["zone".to_owned()], take);
+        let kube = server(vec![node(json!({"zone": "a"}))]);
+        let ended = labels.run(kube, CancellationToken::new()).await;
+        assert_eq!(ended, Err("it moved".to_owned()));
+    }
+}

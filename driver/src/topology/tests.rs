@@ -1,0 +1,122 @@
+use super::*;
+
+fn map(text: &str) -> Segments {
+    text.split_whitespace()
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+fn keys(text: &str) -> BTreeSet<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The node n1, with these labels to be read.
+fn at(dir: &Path, labels: &str) -> Topology {
+    Topology::with_labels(map("node=n1"), keys(labels), "n1", dir)
+}
+
+fn known(topology: &Topology) -> Option<Segments> {
+    topology.segments().ok().map(|known| (*known).clone())
+}
+
+#[test]
+fn what_is_its_own_is_known_at_once() {
+    for own in ["", "node=n1", "node=n1 rack=r1"] {
+        let topology = Topology::from(map(own));
+        assert_eq!(*topology.settled().unwrap(), map(own));
+        assert_eq!(known(&topology), Some(map(own)));
+        assert!(topology.labels().is_empty());
+    }
+}
+
+#[test]
+fn labels_are_waited_for_and_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let topology = at(&state, "zone region");
+    let why = topology.segments().unwrap_err().to_string();
+    assert!(
+        why.contains("region, zone (--topology-from-node-labels)"),
+        "{why}"
+    );
+    // One is missing, or empty: that is not known, either.
+    for labels in ["zone=a", "zone=a region= other=x"] {
+        assert_eq!(topology.take(&map(labels)).unwrap(), ["region"]);
+        assert_eq!(known(&topology), None);
+    }
+    assert!(
+        topology
+            .take(&map("zone=a region=eu other=x"))
+            .unwrap()
+            .is_empty()
+    );
+    let whole = map("node=n1 zone=a region=eu");
+    assert_eq!(known(&topology), Some(whole.clone()));
+
+    // The next process knows, whoever is away; a node of another name does not.
+    assert_eq!(known(&at(&state, "zone region")), Some(whole));
+    assert_eq!(known(&at(&state, "zone")), Some(map("node=n1 zone=a")));
+    assert_eq!(known(&at(&state, "zone rack")), None);
+    let other = Topology::with_labels(map("node=n2"), keys("zone"), "n2", &state);
+    assert_eq!(known(&other), None);
+}
+
+#[test]
+fn a_memory_that_cannot_be_read_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    for content in [
+        "",
+        "{",
+        r#"{"schema": 2, "node": "n1", "labels": {"zone": "a"}}"#,
+    ] {
+        std::fs::write(dir.path().join(FILE), content).unwrap();
+        let topology = at(dir.path(), "zone");
+        assert_eq!(known(&topology), None, "{content}");
+        topology.take(&map("zone=b")).unwrap();
+        assert_eq!(known(&at(dir.path(), "zone")), Some(map("node=n1 zone=b")));
+    }
+}
+
+#[test]
+fn labels_that_change() {
+    let dir = tempfile::tempdir().unwrap();
+    at(dir.path(), "zone").take(&map("zone=a")).unwrap();
+    // Nobody was told of the one that is remembered.
+    let topology = at(dir.path(), "zone");
+    topology.take(&map("zone=b")).unwrap();
+    assert_eq!(known(&topology), Some(map("node=n1 zone=b")));
+    // Now somebody was: it stays until the next start, which knows better.
+    let moved = topology.take(&map("zone=c")).unwrap_err().to_string();
+    assert!(
+        moved.contains(r#"label zone of this node is "c" now and was "b""#),
+        "{moved}"
+    );
+    assert_eq!(known(&topology), Some(map("node=n1 zone=b")));
+    let next = at(dir.path(), "zone");
+    assert_eq!(known(&next), Some(map("node=n1 zone=c")));
+    // One that was taken away is as it was.
+    assert_eq!(next.take(&map("")).unwrap(), ["zone"]);
+    assert_eq!(known(&next), Some(map("node=n1 zone=c")));
+    assert!(next.take(&map("zone=c")).unwrap().is_empty());
+}
+
+#[test]
+fn who_registers_waits_a_little_for_what_is_so_now() {
+    let dir = tempfile::tempdir().unwrap();
+    at(dir.path(), "zone").take(&map("zone=a")).unwrap();
+    let topology = at(dir.path(), "zone");
+    let asked = std::thread::spawn({
+        let topology = topology.clone();
+        move || topology.settled().map(|known| (*known).clone())
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    topology.take(&map("zone=b")).unwrap();
+    assert_eq!(asked.join().unwrap(), Ok(map("node=n1 zone=b")));
+    // Nobody reads: what is remembered will do.
+    let begun = std::time::Instant::now();
+    let topology = at(dir.path(), "zone");
+    assert_eq!(*topology.settled().unwrap(), map("node=n1 zone=b"));
+    assert!(begun.elapsed() >= PATIENCE);
+    assert!(at(dir.path(), "rack").settled().is_err());
+}
