@@ -299,7 +299,7 @@ impl Keeper {
         let csi = &self.context.driver.csi;
         match csi.delete_volume(request, self.timeout).await {
             Ok(_) => {
-                self.context.room.notify_one();
+                self.context.room.change();
                 self.tell(
                     EventKind::Normal,
                     "OrphanDeleted",

@@ -143,9 +143,6 @@ impl Places {
         if self.present.iter().any(is_kept_by) {
             return None;
         }
-        if let Some(node) = managing_node(label) {
-            return self.absent(node);
-        }
         let segments: Segments = object
             .node_topology
             .as_ref()
@@ -158,7 +155,8 @@ impl Places {
         let mut names = named
             .chain(self.known.keys())
             .filter(|name| is_kept_by(name));
-        names.next().and_then(|name| self.absent(name))
+        let named = names.next().map(String::as_str);
+        self.absent(named.or_else(|| managing_node(label))?)
     }
 }
 
@@ -174,10 +172,11 @@ fn manager(node: Option<&str>) -> String {
     plan::Writer::new("", node).managed_by
 }
 
-/// The node such a label names; a name that was too long is none any more.
+/// The node such a label names. Of a name that was too long there is just a hash, eight digits.
 fn managing_node(label: &str) -> Option<&str> {
     let node = label.strip_prefix(&manager(None))?.strip_prefix('-')?;
-    (label.len() < MAX_LABEL).then_some(node)
+    let hash = node.len() == 8 && node.bytes().all(|c| c.is_ascii_hexdigit());
+    (!hash).then_some(node)
 }
 
 /// Whether a node can have this name. Users write them on claims.
