@@ -12,6 +12,7 @@ use super::owner::{Owner, OwnerError};
 use super::plan::{Action, Item, Marks, Room, Wanted, Writer, plan};
 use super::segments::segments;
 use super::{Metrics, Options};
+use crate::provisioner::claim;
 use crate::runtime::csi::Failure;
 use crate::runtime::kube::{ApiError, Limit};
 use crate::runtime::{Context, Kube, Watch};
@@ -180,11 +181,9 @@ impl Pass {
 
     fn classes(&self) -> Vec<Arc<StorageClass>> {
         let mut classes = self.context.caches.classes().all();
-        let delayed = |class: &StorageClass| {
-            class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
-        };
         classes.retain(|class| {
-            class.provisioner == self.context.driver.name && (self.immediate || delayed(class))
+            let told = self.immediate || claim::is_delayed(class);
+            class.provisioner == self.context.driver.name && told
         });
         classes
     }

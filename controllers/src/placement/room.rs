@@ -7,10 +7,7 @@ use kube::ResourceExt;
 
 use crate::capacity::plan::{MANAGED_BY, Writer};
 use crate::quantity;
-
-/// On capacity objects: the identities of the pools a node has, which are in the handles of what is
-/// in them.
-pub(super) const POOLS: &str = "hostloop.csi.dev/pools";
+use crate::runtime::pools::ANNOTATION as POOLS;
 
 /// What room a node has for volumes of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -183,7 +183,6 @@ impl Case<'_> {
             driver: "d",
             scope: &Scope::Cluster,
             leads: true,
-            takes_immediate: true,
         };
         claim::is_due(&claim, &class, standing)
     }
