@@ -81,6 +81,24 @@ impl Placement {
         }
     }
 
+    /// Opens the books with what an earlier leader assigned, and the scheduler: it counts before
+    /// anything else is assigned.
+    pub(super) fn open_books(&self) {
+        for claim in self.context.caches.claims().all() {
+            let (class, volume) = (self.class(&claim), self.volume(&claim));
+            let facts = Facts {
+                claim: &claim,
+                class: class.as_deref(),
+                volume: volume.as_deref(),
+                volume_node: None,
+            };
+            let ours = decide(facts, self.terms()) != Todo::NotOurs;
+            if let Some(uid) = claim.metadata.uid.as_deref().filter(|_| ours) {
+                self.account(uid, facts);
+            }
+        }
+    }
+
     /// Brings the books in line with a claim.
     fn account(&self, uid: &str, facts: Facts<'_>) {
         let now = Instant::now();
@@ -124,7 +142,10 @@ impl Placement {
             }
             (Home::Node(node), _) => self.settle_at(claim, class, &node).await,
             (Home::Anywhere | Home::Several(_), Some(node)) => self.label_claim(claim, node).await,
-            (Home::Anywhere | Home::Several(_), None) if delayed => Outcome::Done,
+            (Home::Anywhere | Home::Several(_), None) if delayed => {
+                self.unpark(claim.metadata.uid.as_deref().unwrap_or_default());
+                Outcome::Done
+            }
             (Home::Anywhere, None) => self.choose(claim, class, None).await,
             (Home::Several(nodes), None) => self.choose(claim, class, Some(&nodes)).await,
         }

@@ -303,3 +303,27 @@ async fn a_claim_that_is_gone_is_off_the_books() {
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.booked("n1"), 0);
 }
+
+#[tokio::test]
+async fn what_an_earlier_leader_assigned_counts_from_the_start() {
+    let rig = Rig::new(&["n1", "n2"]);
+    rig.room("n1", "now", 25);
+    rig.room("n2", "now", 14);
+    rig.claim("a", "now", json!({}));
+    for (claim, class) in [("y", "now"), ("z", "late")] {
+        rig.claim(
+            claim,
+            class,
+            json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}}}),
+        );
+    }
+    rig.claim(
+        "other",
+        "elsewhere",
+        json!({"metadata": {"annotations": {SELECTED_NODE: "n2"}}}),
+    );
+    rig.at_work.open_books();
+    assert_eq!((rig.booked("n1"), rig.booked("n2")), (20, 0));
+    assert_eq!(rig.work("a").await, Outcome::Done);
+    assert_eq!(rig.node_of("a").as_deref(), Some("n2"));
+}
