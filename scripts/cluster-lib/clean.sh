@@ -7,17 +7,30 @@ mounts_below() {
   awk -v at="$1" '$5 == at || index($5, at "/") == 1 {print $5}' /proc/self/mountinfo | tac
 }
 
-# The loop devices of a node: those mounted beneath its folder, those bound there as a block
-# device, and those whose file is there.
+# The loop devices of the first node: those mounted beneath its folder, those bound there as a
+# block device, and those whose file is there.
 loops_below() {
-  local at=$1
+  local at=$1 device number inode file
   awk -v at="$at" '($5 == at || index($5, at "/") == 1) {
     for (i = 6; i < NF; i++) if ($i == "-") break
     if ($(i + 2) ~ /^\/dev\/loop/) print $(i + 2)
     if ($(i + 1) == "devtmpfs" && $4 ~ /^\/loop[0-9]+$/) print "/dev" $4
   }' /proc/self/mountinfo
-  losetup --list --noheadings --raw --output NAME,BACK-FILE |
-    awk -v at="$at/" 'index($2, at) == 1 {print $1}'
+  while read -r device number inode file; do
+    case $file in "$at"/*) ! is_file "$number" "$inode" "$file" || echo "$device" ;; esac
+  done < <(losetup --list --noheadings --raw --output NAME,BACK-MAJ:MIN,BACK-INO,BACK-FILE)
+}
+
+# is_file DEVICE INODE PATH: whether the file at this path is that one. In another mount namespace
+# the same path is another file's. A file that is deleted had its device in common with its folder.
+is_file() {
+  local at=${3%(deleted)}
+  if [ -e "$3" ]; then
+    [ "$(stat --format '%Hd:%Ld %i' "$3")" = "$1 $2" ]
+  else
+    until [ -e "$at" ]; do at=$(dirname "$at"); done
+    [ "$(stat --format '%Hd:%Ld' "$at")" = "$1" ]
+  fi
 }
 
 # unmount_below FOLDER…: volumes lie on loop devices whose files lie on other mounts, so what
@@ -105,16 +118,17 @@ remove_traces() {
 }
 
 node_down() { # NODE
-  local i=$1 kubelet_dir
-  kubelet_dir=$(node_kubelet_dir "$i")
+  local i=$1
   # Kubelet first: it would start again what is killed.
   stop_process "kubelet-$i" KILL
   stop_process "containerd-$i" KILL
   kill_shims "$i"
   kill_containers "$i"
-  if [ -d "$(node_dir "$i")" ]; then
-    unmount_below "$kubelet_dir" "$(node_dir "$i")" || return 1
-    if [ -e "$(node_dir "$i")/owns-kubelet-dir" ]; then rm -rf --one-file-system "$kubelet_dir"; fi
+  if has_namespace "$i"; then
+    namespace_down "$i" || return 1
+  elif [ -d "$(node_dir "$i")" ]; then
+    unmount_below "$KUBELET_DIR" "$(node_dir "$i")" || return 1
+    if [ -e "$(node_dir "$i")/owns-kubelet-dir" ]; then rm -rf --one-file-system "$KUBELET_DIR"; fi
   fi
   remove_cgroups "$i"
   remove_traces "$i"

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2153 # what is in capitals, scripts/cluster sets
 # Of scripts/cluster: a node, which is a containerd and a kubelet with a bridge, a subnet, a cgroup
-# and a folder of their own. Nodes are counted from 1; all that tells them apart is a function of
-# the count. Sourced, never run.
+# and a folder of their own, and, but for the first, a mount namespace (namespace.sh). Nodes are
+# counted from 1; all that tells them apart is a function of the count. Sourced, never run.
 
 node_name() { echo "$NODE_NAME-$1"; }
 node_dir() { echo "$DIR/node-$1"; }
 node_bridge() { echo "hl$PORT-$1"; }
 node_cgroup() { echo "$NAME-$PORT-$1"; }
-node_kubelet_dir() { if [ "$1" = 1 ]; then echo "$KUBELET_DIR"; else echo "$KUBELET_DIR-$1"; fi; }
 
 # The first three bytes of the node's subnet: carved from 100.64.0.0/10, four for each block of 20
 # ports, so that clusters whose ports do not clash have subnets that do not.
@@ -23,10 +22,12 @@ ctr() { # NODE ARGUMENT…
   "$CONTAINERD_BIN/ctr" --address "$(node_dir "$i")/containerd.sock" --namespace k8s.io "$@"
 }
 
-# The PID of a kubelet that has this root.
+# The PID of a kubelet that has this root; the same path in another mount namespace is another one.
 kubelet_in() {
-  local pid root
+  local pid root here
+  here=$(readlink /proc/self/ns/mnt)
   for pid in $(pgrep -x kubelet || true); do
+    [ "$(readlink "/proc/$pid/ns/mnt" 2>/dev/null)" = "$here" ] || continue
     # A process that is ending has no words any more.
     [ -n "$(tr -d '\0' 2>/dev/null <"/proc/$pid/cmdline")" ] || continue
     root=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/cmdline" | sed -n 's/^--root-dir=//p')
@@ -162,25 +163,32 @@ EOF
 }
 
 start_containerd() { # NODE
+  inside "$1"
   # The shim is found on the PATH.
-  PATH=$CONTAINERD_BIN:$PATH start_process "containerd-$1" "$CONTAINERD_BIN/containerd" \
+  PATH=$CONTAINERD_BIN:$PATH start_process "containerd-$1" \
+    ${INSIDE[@]+"${INSIDE[@]}"} "$CONTAINERD_BIN/containerd" \
     --config "$(node_dir "$1")/containerd.toml"
   wait_for "containerd-$1" 60 "containerd" ctr "$1" version
 }
 
 start_kubelet() { # NODE
-  start_process "kubelet-$1" "$KUBE_BIN/kubelet" \
+  inside "$1"
+  start_process "kubelet-$1" ${INSIDE[@]+"${INSIDE[@]}"} "$KUBE_BIN/kubelet" \
     --kubeconfig="$DIR/certs/kubelet-$1.kubeconfig" --config="$(node_dir "$1")/kubelet.yaml" \
     --hostname-override="$(node_name "$1")" --node-ip="$(node_net "$1").1" \
-    --root-dir="$(node_kubelet_dir "$1")" --cert-dir="$(node_dir "$1")/certs"
+    --root-dir="$KUBELET_DIR" --cert-dir="$(node_dir "$1")/certs"
 }
 
 node_up() { # NODE
-  local i=$1 at kubelet_dir
-  at=$(node_dir "$i") kubelet_dir=$(node_kubelet_dir "$i")
+  local i=$1 at
+  at=$(node_dir "$i")
   mkdir -p "$at"
-  # A folder that was not there before goes at `down`.
-  if [ -z "$(ls -A "$kubelet_dir" 2>/dev/null)" ]; then touch "$at/owns-kubelet-dir"; fi
+  if has_namespace "$i"; then
+    start_namespace "$i"
+  elif [ -z "$(ls -A "$KUBELET_DIR" 2>/dev/null)" ]; then
+    # A folder that was not there before goes at `down`.
+    touch "$at/owns-kubelet-dir"
+  fi
   node_network "$i"
   node_cgroups "$i"
   containerd_config "$i"

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC2034,SC2153 # what is in capitals, the other parts set and use
+# Of scripts/cluster: the mount namespace that every node after the first has of its own, like a
+# node of kind. It shares the kernel with the first, and with it all loop devices; what it has of
+# its own is /var, with volumes and kubelet's root in it, /run, /tmp, and a /dev that is as it was
+# when the node came up: nodes of devices that come later do not appear in it. Sourced, never run.
+
+# Whether NODE has a mount namespace of its own.
+has_namespace() { [ "$1" != 1 ]; }
+
+# What is a node's own /var, as seen from outside.
+node_var() { echo "$(node_dir "$1")/var"; }
+
+# inside NODE: sets INSIDE to the words that run a command in the node.
+inside() {
+  local pid
+  INSIDE=()
+  has_namespace "$1" || return 0
+  pid=$(running "namespace-$1") || die "the mount namespace of node $1 has ended"
+  INSIDE=(nsenter --target "$pid" --mount --)
+}
+
+# The table of a node's mounts.
+node_mounts() {
+  local pid=self
+  ! has_namespace "$1" || pid=$(running "namespace-$1") || return 0
+  cat "/proc/$pid/mountinfo"
+}
+
+# A process that does nothing but be in the namespace: it is there for as long as that is.
+start_namespace() { # NODE
+  local at
+  at=$(node_dir "$1")
+  mkdir -p "$(node_var "$1")" "$at/root"
+  start_process "namespace-$1" unshare --mount --propagation private \
+    bash "$ROOT/scripts/cluster-lib/own-root.sh" "$at/root" "$(node_var "$1")" "$DIR" "$CACHE/tools"
+  wait_for "namespace-$1" 30 "the mount namespace of node $1" namespace_ready "$1"
+}
+
+# Before the root is changed it is the machine's, and in that there is no such file.
+namespace_ready() {
+  local pid
+  pid=$(running "namespace-$1") && [ -e "/proc/$pid/root/run/own-root" ]
+}
+
+# Each loop device that is in use, with the device and inode of its file.
+loop_table() { losetup --list --noheadings --raw --output NAME,BACK-MAJ:MIN,BACK-INO; }
+
+# The lines of the table that are a node's: the devices over files in its /var, those over files on
+# filesystems that lie on one of these, and those over another device's node in its /dev. A path
+# would not tell: that of another node's file reads the same.
+namespace_loops() { # NODE
+  local var disk
+  var=$(node_var "$1") disk=$(stat --format '%Hd:%Ld' "$var")
+  awk -v disk="$disk" '
+    FILENAME == ARGV[1] { inode[$1] = 1; next }
+    FILENAME == ARGV[2] {
+      for (i = 6; i < NF; i++) if ($i == "-") break
+      source[$3] = $(i + 2)
+      if ($5 == "/dev") device_nodes = $3
+      next
+    }
+    { line[$1] = $0; on[$1] = $2; if ($2 == disk && $3 in inode) ours[$1] = 1 }
+    END {
+      do {
+        more = 0
+        for (name in on) {
+          under = source[on[name]]
+          number = on[name]
+          if (sub(/^7:/, "/dev/loop", number)) under = number
+          if (!(name in ours) && (under in ours || on[name] == device_nodes)) more = ours[name] = 1
+        }
+      } while (more)
+      for (name in ours) print line[name]
+    }' <(find "$var" -xdev -type f -printf '%i\n') <(node_mounts "$1") <(loop_table)
+}
+
+# Ends the namespace, and with it all its mounts; what no mount has let go is detached.
+namespace_down() { # NODE
+  local loops='' left pid=''
+  if pid=$(running "namespace-$1"); then
+    loops=$(namespace_loops "$1")
+    await_empty_namespace "$1" "$pid" || return 1
+  elif [ -d "$(node_var "$1")" ]; then
+    loops=$(namespace_loops "$1")
+  fi
+  stop_process "namespace-$1" KILL
+  for _ in $(seq 40); do
+    # Only what is still that very file's: a number is soon somebody else's.
+    left=$(comm -12 <(sort -u <<<"$loops") <(loop_table | sort))
+    [ -n "$left" ] || return 0
+    while read -r device _; do losetup --detach "$device" 2>/dev/null || true; done <<<"$left"
+    sleep 0.2
+  done
+  note "still attached: $left"
+  return 1
+}
+
+# Whoever else is in the namespace keeps it, and its mounts.
+await_empty_namespace() { # NODE PID
+  local here others pid
+  here=$(readlink "/proc/$2/ns/mnt")
+  for _ in $(seq 50); do
+    others=''
+    for pid in /proc/[0-9]*; do
+      pid=${pid#/proc/}
+      [ "$pid" = "$2" ] || [ "$(readlink "/proc/$pid/ns/mnt" 2>/dev/null)" != "$here" ] || others+=" $pid"
+    done
+    [ -n "$others" ] || return 0
+    sleep 0.1
+  done
+  note "still in node $1's mount namespace: processes$others"
+  return 1
+}

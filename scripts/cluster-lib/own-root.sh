@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Of scripts/cluster: the first process in a node's mount namespace. It makes the node's root, goes
+# there, leaves all that the machine has mounted behind, and stays.
+#
+#   unshare --mount --propagation private own-root.sh ROOT VAR KEEP…
+#
+# ROOT is an empty folder, VAR becomes /var, and each KEEP is to be had at its own place.
+set -euo pipefail
+
+# What a container engine gives a privileged container: the devices there are at that moment, and
+# none that come later. Of the loop devices the eight that every machine has.
+make_devices() { # DEV
+  local dev=$1 device
+  mount -t tmpfs -o mode=0755,nosuid own-dev "$dev"
+  for device in /dev/*; do
+    if [ -L "$device" ] || { [ ! -b "$device" ] && [ ! -c "$device" ]; }; then continue; fi
+    case $device in
+      /dev/ptmx | /dev/console) ;;
+      /dev/loop[0-7] | /dev/loop-control) cp -a "$device" "$dev" ;;
+      /dev/loop*) ;;
+      *) cp -a "$device" "$dev" ;;
+    esac
+  done
+  mkdir "$dev/pts" "$dev/shm" "$dev/mqueue"
+  mount -t devpts -o newinstance,ptmxmode=0666,mode=0620,gid=5 own-pts "$dev/pts"
+  mount -t tmpfs -o mode=1777,nosuid,nodev own-shm "$dev/shm"
+  mount -t mqueue own-mqueue "$dev/mqueue" || true
+  ln -s pts/ptmx "$dev/ptmx"
+  ln -s /proc/self/fd "$dev/fd"
+  ln -s fd/0 "$dev/stdin"
+  ln -s fd/1 "$dev/stdout"
+  ln -s fd/2 "$dev/stderr"
+}
+
+# The machine's programs and settings, without what is mounted beneath them: a mount that is copied
+# here would be in use for as long as this namespace is there.
+bind_folders() { # ROOT
+  local root=$1 folder
+  for folder in /*; do
+    case $folder in /dev | /proc | /run | /sys | /tmp | /var | /lost+found) continue ;; esac
+    if [ -L "$folder" ]; then
+      cp -a "$folder" "$root"
+    elif [ -d "$folder" ]; then
+      mkdir "$root$folder"
+      mount --bind "$folder" "$root$folder"
+    fi
+  done
+}
+
+make_root() { # ROOT VAR KEEP…
+  local root=$1 var=$2 keep
+  shift 2
+  mount -t tmpfs -o mode=0755 own-root "$root"
+  bind_folders "$root"
+  mkdir "$root"/{dev,proc,run,sys,tmp,var,old}
+  make_devices "$root/dev"
+  mount -t proc proc "$root/proc"
+  mount --rbind /sys "$root/sys"
+  mount -t tmpfs -o mode=0755 own-run "$root/run"
+  mount -t tmpfs -o mode=1777 own-tmp "$root/tmp"
+  mount --bind "$var" "$root/var"
+  mkdir -p "$root/var/lib" "$root/var/log" "$root/var/tmp"
+  chmod 1777 "$root/var/tmp"
+  [ -e "$root/var/run" ] || ln -s /run "$root/var/run"
+  for keep in "$@"; do
+    mkdir -p "$root$keep"
+    mount --bind "$keep" "$root$keep"
+  done
+}
+
+main() {
+  make_root "$@"
+  cd "$1"
+  pivot_root . old
+  umount --lazy /old
+  rmdir /old
+  # Mounts made in a pod with mountPropagation: Bidirectional are to reach this root; none leaves it.
+  mount --make-rshared /
+  touch /run/own-root
+  exec sleep infinity
+}
+
+main "$@"
