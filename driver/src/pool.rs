@@ -37,7 +37,7 @@ mod volumes;
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};
 pub use error::{Error, Result};
 pub use finding::{About, Finding};
-pub use id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId};
+pub use id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
 pub use record::{
     Access, AccessMode, Capability, Format, FreezeIntent, GroupRecord, Provisioning, Publication,
     Settings, SnapshotRecord, Source, Stage, VolumeRecord,

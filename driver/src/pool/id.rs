@@ -5,6 +5,7 @@
 //! near a path. Form: `vol-<pool>-<uuid v7>`, `snap-…`, `group-…`; a pool's is 16 hex digits.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -133,6 +134,18 @@ id!(
     GroupId,
     "group"
 );
+
+/// The pool whose volume or snapshot a path leads to, by the ID that is one of its parts: it is one
+/// of a kind, from whatever mount namespace the path is told.
+pub fn pool_named_in(path: &Path) -> Option<PoolId> {
+    path.components().find_map(|part| {
+        let part = part.as_os_str().to_str()?;
+        let volume = part.parse::<VolumeId>().map(|id| id.pool());
+        volume
+            .or_else(|_| part.parse::<SnapshotId>().map(|id| id.pool()))
+            .ok()
+    })
+}
 
 /// What a caller may name a volume by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

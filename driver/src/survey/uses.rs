@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::{Contents, Image, PoolSurvey, Survey};
-use crate::pool::{SnapshotId, VolumeId};
+use crate::pool::pool_named_in;
 use crate::sys::{FileId, LOOP_MAJOR, LoopInfo, MountEntry};
 
 /// What a loop device of ours is over.
@@ -164,13 +164,7 @@ fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
         let Ok(contents) = &pool.state else {
             return false;
         };
-        contents.device == device.backing.dev
-            && Path::new(path).components().any(|part| {
-                let part = part.as_os_str().to_str().unwrap_or_default();
-                let volume = part.parse::<VolumeId>().map(|id| id.pool());
-                let snapshot = part.parse::<SnapshotId>().map(|id| id.pool());
-                volume.or(snapshot) == Ok(contents.id)
-            })
+        contents.device == device.backing.dev && pool_named_in(Path::new(path)) == Some(contents.id)
     };
     survey
         .pools

@@ -59,6 +59,8 @@ impl Kernel for Linux {
         for minor in loopdev::attached_minors()? {
             loops.extend(self.loop_info(minor)?);
         }
+        // Before each publication of a block volume the devices are looked at.
+        loopdev::keep_spares(self);
         Ok(loops)
     }
 

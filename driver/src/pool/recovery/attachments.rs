@@ -4,13 +4,14 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::Found;
 use crate::pool::layout::Shelf;
 use crate::pool::view::View;
-use crate::pool::{About, Access, Pool, Result, Stage, VolumeRecord};
-use crate::sys::{self, Detached, FileId, Kernel, LoopDevice, LoopSpec};
+use crate::pool::{About, Access, Pool, PoolId, Result, Stage, VolumeRecord, pool_named_in};
+use crate::sys::{self, Detached, FileId, Kernel, LoopDevice, LoopInfo, LoopSpec};
 
 #[cfg(test)]
 mod tests;
@@ -59,22 +60,58 @@ pub(super) fn settle(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Resu
             }
         }
     }
-    report_strays(pool, &view, &attached);
-    Ok(())
+    Ok(report_strays(pool, &view, &attached)?)
 }
 
-/// Devices over files beneath the pool that are no volume's image (a deleted one, above all).
-/// That is judged by the path they were attached with: good enough to tell, not to act.
-fn report_strays(pool: &Pool, view: &View, left: &HashMap<FileId, Vec<u32>>) {
-    let strays = view.loops.iter().filter(|l| {
-        left.contains_key(&l.backing) && Path::new(&l.backing_path).starts_with(pool.root())
-    });
-    for device in strays {
+/// Devices over files in the pool that are no volume's image (a deleted one, above all). That is
+/// judged by what is left of their paths, too: good enough to tell, not to act.
+fn report_strays(
+    pool: &Pool,
+    view: &View,
+    left: &HashMap<FileId, Vec<u32>>,
+) -> crate::sys::Result<()> {
+    let ours = InPool {
+        id: pool.id(),
+        device: sys::file_id(pool.layout.root())?.dev,
+        root: pool.root(),
+    };
+    let unclaimed = view.loops.iter().filter(|l| left.contains_key(&l.backing));
+    for device in unclaimed.filter(|l| ours.holds(l, file_at)) {
         let what = format!(
             "it holds {}, which no readable volume has",
             device.backing_path
         );
         pool.note(About::Loop(device.minor), what);
+    }
+    Ok(())
+}
+
+fn file_at(path: &Path) -> Option<FileId> {
+    let metadata = path.metadata().ok()?;
+    Some(FileId {
+        dev: metadata.dev(),
+        ino: metadata.ino(),
+    })
+}
+
+/// Where a pool's files are.
+struct InPool<'a> {
+    id: PoolId,
+    device: u64,
+    root: &'a Path,
+}
+
+impl InPool<'_> {
+    /// Whether a device is over a file of the pool's. Its path is of whoever attached it, in whatever
+    /// mount namespace, and another node's pool may well have the same one: what counts is the ID in
+    /// it, or, where none is, that it leads to the very file from here as well.
+    fn holds(&self, device: &LoopInfo, file_at: impl Fn(&Path) -> Option<FileId>) -> bool {
+        let path = Path::new(&device.backing_path);
+        device.backing.dev == self.device
+            && match pool_named_in(path) {
+                Some(named) => named == self.id,
+                None => path.starts_with(self.root) && file_at(path) == Some(device.backing),
+            }
     }
 }
 

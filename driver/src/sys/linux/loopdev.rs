@@ -23,8 +23,10 @@ use crate::sys::{
 /// in a row is no coincidence.
 const ATTEMPTS: u32 = 128;
 
-/// Free nodes kept in a `/dev` that doesn't make its own: kubelet's losetup fails without one.
-const SPARE_NODES: usize = 2;
+/// Free nodes kept in a `/dev` that doesn't make its own: kubelet's losetup fails without that of
+/// the device that is free just then. Others on the machine (nodes of kind, for one) take devices
+/// too, and no node appears here for what they let go: so it is more than a few.
+const SPARE_NODES: usize = 16;
 
 /// `/dev/loop-control`, open.
 pub(super) fn control() -> Result<LoopControl> {
@@ -351,9 +353,9 @@ fn make_node(minor: u32) -> Result<()> {
     }
 }
 
-/// Keeps a few nodes of free devices in a static `/dev`: kubelet puts a loop of its own on block
-/// volumes, and its losetup takes the lowest free one.
-fn keep_spares(linux: &Linux) {
+/// Keeps nodes of free devices in a static `/dev`, the lowest: kubelet puts a loop of its own on
+/// block volumes, and its losetup takes the lowest free one.
+pub(super) fn keep_spares(linux: &Linux) {
     if linux.dev_makes_nodes() {
         return;
     }
