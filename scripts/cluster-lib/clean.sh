@@ -7,6 +7,13 @@ mounts_below() {
   awk -v at="$1" '$5 == at || index($5, at "/") == 1 {print $5}' /proc/self/mountinfo | tac
 }
 
+# Each loop device in use: its name, the device and inode of its file, and the file's path, which
+# losetup pads and escapes.
+loop_table() {
+  losetup --list --noheadings --raw --output NAME,BACK-MAJ:MIN,BACK-INO,BACK-FILE |
+    sed -E 's/ (\\x20)*([0-9]+:[0-9]+)(\\x20)* / \2 /'
+}
+
 # The loop devices of the first node: those mounted beneath its folder, those bound there as a
 # block device, and those whose file is there.
 loops_below() {
@@ -18,7 +25,7 @@ loops_below() {
   }' /proc/self/mountinfo
   while read -r device number inode file; do
     case $file in "$at"/*) ! is_file "$number" "$inode" "$file" || echo "$device" ;; esac
-  done < <(losetup --list --noheadings --raw --output NAME,BACK-MAJ:MIN,BACK-INO,BACK-FILE)
+  done < <(loop_table)
 }
 
 # is_file DEVICE INODE PATH: whether the file at this path is that one. In another mount namespace

@@ -35,6 +35,8 @@ start_namespace() { # NODE
   start_process "namespace-$1" unshare --mount --propagation private \
     bash "$ROOT/scripts/cluster-lib/own-root.sh" "$at/root" "$(node_var "$1")" "$DIR" "$CACHE/tools"
   wait_for "namespace-$1" 30 "the mount namespace of node $1" namespace_ready "$1"
+  # Known also when the namespace has ended before its time.
+  stat --format '%Hd:%Ld' "/proc/$(running "namespace-$1")/root/dev" >"$at/dev-number"
 }
 
 # Before the root is changed it is the machine's, and in that there is no such file.
@@ -43,21 +45,19 @@ namespace_ready() {
   pid=$(running "namespace-$1") && [ -e "/proc/$pid/root/run/own-root" ]
 }
 
-# Each loop device that is in use, with the device and inode of its file.
-loop_table() { losetup --list --noheadings --raw --output NAME,BACK-MAJ:MIN,BACK-INO; }
 
 # The lines of the table that are a node's: the devices over files in its /var, those over files on
 # filesystems that lie on one of these, and those over another device's node in its /dev. A path
 # would not tell: that of another node's file reads the same.
 namespace_loops() { # NODE
-  local var disk
+  local var disk nodes
   var=$(node_var "$1") disk=$(stat --format '%Hd:%Ld' "$var")
-  awk -v disk="$disk" '
+  nodes=$(cat "$(node_dir "$1")/dev-number" 2>/dev/null || true)
+  awk -v disk="$disk" -v device_nodes="$nodes" '
     FILENAME == ARGV[1] { inode[$1] = 1; next }
     FILENAME == ARGV[2] {
       for (i = 6; i < NF; i++) if ($i == "-") break
       source[$3] = $(i + 2)
-      if ($5 == "/dev") device_nodes = $3
       next
     }
     { line[$1] = $0; on[$1] = $2; if ($2 == disk && $3 in inode) ours[$1] = 1 }
@@ -72,8 +72,11 @@ namespace_loops() { # NODE
         }
       } while (more)
       for (name in ours) print line[name]
-    }' <(find "$var" -xdev -type f -printf '%i\n') <(node_mounts "$1") <(loop_table)
+    }' <(find "$var" -xdev -type f -printf '%i\n') <(node_mounts "$1") <(loop_files)
 }
+
+# Each loop device in use with the device and inode of its file: the path changes with its mounts.
+loop_files() { loop_table | cut -d ' ' -f 1-3; }
 
 # Ends the namespace, and with it all its mounts; what no mount has let go is detached.
 namespace_down() { # NODE
@@ -87,7 +90,7 @@ namespace_down() { # NODE
   stop_process "namespace-$1" KILL
   for _ in $(seq 40); do
     # Only what is still that very file's: a number is soon somebody else's.
-    left=$(comm -12 <(sort -u <<<"$loops") <(loop_table | sort))
+    left=$(comm -12 <(sort -u <<<"$loops") <(loop_files | sort))
     [ -n "$left" ] || return 0
     while read -r device _; do losetup --detach "$device" 2>/dev/null || true; done <<<"$left"
     sleep 0.2
