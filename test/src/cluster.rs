@@ -21,10 +21,12 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use crate::machine::text;
 
 mod audit;
+mod node;
 mod stock;
 mod wait;
 
 pub use audit::{Audit, Request};
+pub use node::Node;
 pub use stock::Stock;
 pub use wait::wait_for;
 
@@ -39,8 +41,8 @@ pub struct Options {
     pub nodes: u32,
     /// A scheduler also when there is no node.
     pub scheduler: bool,
-    /// Kubelet's root on the first node; `/var/lib/kubelet`, where the manifest expects it, if
-    /// none is named. Two clusters with nodes can't share it at one time.
+    /// Kubelet's root on each node; `/var/lib/kubelet`, where the manifest expects it, if none is
+    /// named. Two clusters with nodes can't share it at one time.
     pub kubelet_dir: Option<PathBuf>,
     /// The pace of a cluster as it comes out of the box: kubelet reports its status every ten
     /// seconds, not every one, and the cluster's own controllers are limited to 20 requests a
@@ -53,6 +55,14 @@ impl Options {
     pub fn one_node() -> Options {
         Options {
             nodes: 1,
+            ..Options::default()
+        }
+    }
+
+    /// Two, of which the second is one like kind's: see `scripts/cluster`.
+    pub fn two_nodes() -> Options {
+        Options {
+            nodes: 2,
             ..Options::default()
         }
     }
@@ -121,22 +131,19 @@ impl Cluster {
         &self.name
     }
 
+    /// How many nodes it has.
+    pub fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
     /// The name of a node, counted from 1.
     pub fn node(&self, count: u32) -> String {
         format!("{}-{count}", self.node_name)
     }
 
-    /// Kubelet's root on a node, counted from 1.
-    pub fn kubelet_dir(&self, node: u32) -> PathBuf {
-        match node {
-            1 => self.kubelet_dir.clone(),
-            n => PathBuf::from(format!("{}-{n}", text(&self.kubelet_dir))),
-        }
-    }
-
-    /// The kubelet roots of all nodes.
-    pub fn kubelet_dirs(&self) -> Vec<PathBuf> {
-        (1..=self.nodes).map(|n| self.kubelet_dir(n)).collect()
+    /// Kubelet's root, as each node's processes name it.
+    pub fn kubelet_dir(&self) -> &Path {
+        &self.kubelet_dir
     }
 
     /// The administrator's kubeconfig.
@@ -227,6 +234,12 @@ impl Cluster {
             "--all-containers",
             "--tail=-1",
         ])
+    }
+
+    /// What runs of it, and where.
+    pub fn status(&self) -> String {
+        let status = self.run("status", &[], "");
+        status.unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// Imports an image archive into each node.

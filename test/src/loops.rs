@@ -1,8 +1,11 @@
 //! The machine's loop devices, and which of them are a test's own.
 
 use std::collections::BTreeSet;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use nix::sys::stat::{major, minor};
 use serde::Deserialize;
 
 use crate::machine;
@@ -80,15 +83,37 @@ fn read_row(row: Row) -> Option<Loop> {
 /// filesystem in it (a pool in an image shows no path beneath `dir` once its mount is gone) or on
 /// the device itself.
 pub fn beneath(dir: &Path) -> Vec<Loop> {
-    standing_on(dir, &all())
+    let prefix = format!("{}/", machine::text(dir));
+    standing_on(&all(), |l| l.backing.starts_with(&prefix))
 }
 
-fn standing_on(dir: &Path, all: &[Loop]) -> Vec<Loop> {
+/// [`beneath`] in a mount namespace whose root is seen at `root`: a path there may be another
+/// file's elsewhere, so it must be that very file's.
+pub fn beneath_on(root: &Path, dir: &Path) -> Vec<Loop> {
     let prefix = format!("{}/", machine::text(dir));
+    standing_on(&all(), |l| {
+        l.backing.starts_with(&prefix) && is_at(l, &root.join(l.backing.trim_start_matches('/')))
+    })
+}
+
+/// Whether a device's file is at this path, or was: a deleted one was on its folder's filesystem.
+fn is_at(device: &Loop, path: &Path) -> bool {
+    let number = |dev| format!("{}:{}", major(dev), minor(dev));
+    let found = |m: &Metadata| number(m.dev()) == device.backing_device;
+    match std::fs::metadata(path) {
+        Ok(file) => found(&file) && file.ino() == device.backing_inode,
+        Err(_) => {
+            let there = path.ancestors().find_map(|dir| dir.metadata().ok());
+            there.is_some_and(|dir| found(&dir))
+        }
+    }
+}
+
+fn standing_on(all: &[Loop], is_ours: impl Fn(&Loop) -> bool) -> Vec<Loop> {
     let mut ours: BTreeSet<&Loop> = BTreeSet::new();
     loop {
         let stands = |l: &&Loop| {
-            l.backing.starts_with(&prefix)
+            is_ours(l)
                 || ours.iter().any(|under| {
                     l.backing_device == format!("7:{}", under.minor)
                         || l.backing == format!("/dev/loop{}", under.minor)
@@ -128,10 +153,8 @@ mod tests {
             device(4, "/volumes/v/image", "7:0"),
             device(5, "/tmp/mine-too/pool.img", "8:1"),
         ];
-        let minors: Vec<_> = standing_on(Path::new("/tmp/mine"), &all)
-            .iter()
-            .map(|l| l.minor)
-            .collect();
+        let mine = |l: &Loop| l.backing.starts_with("/tmp/mine/");
+        let minors: Vec<_> = standing_on(&all, mine).iter().map(|l| l.minor).collect();
         assert_eq!(minors, [1, 2, 3]);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use hostloop_test::cluster::{BUSYBOX, Cluster, Options, Stock, wait_for};
+use hostloop_test::cluster::{BUSYBOX, Cluster, Node, Options, Stock, wait_for};
 use hostloop_test::machine;
 use hostloop_test::scratch::Scratch;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume};
@@ -124,9 +124,8 @@ async fn nodes_run_pods_and_go_without_a_trace() {
     machine::require();
     let kubelet_dir = format!("/var/tmp/hostloop-test-kubelet-{}", std::process::id());
     let cluster = Cluster::up(&Options {
-        nodes: 2,
         kubelet_dir: Some(kubelet_dir.clone().into()),
-        ..Options::one_node()
+        ..Options::two_nodes()
     });
     let name = cluster.name().to_owned();
     for (pod, node) in [("shell", 1), ("other", 2)] {
@@ -150,14 +149,108 @@ async fn nodes_run_pods_and_go_without_a_trace() {
     }
 
     // A pod outlives its kubelet.
-    cluster.stop("kubelet");
-    cluster.start("kubelet");
-    wait_for("kubelet again", Duration::from_secs(60), async || {
-        cluster.try_exec("default", "shell", &["cat", "/m/file"])
-    })
-    .await;
+    for (kubelet, pod) in [("kubelet", "shell"), ("kubelet-2", "other")] {
+        cluster.stop(kubelet);
+        cluster.start(kubelet);
+        wait_for("kubelet again", Duration::from_secs(60), async || {
+            cluster.try_exec("default", pod, &["cat", "/m/file"])
+        })
+        .await;
+    }
 
     drop(cluster);
+    assert_eq!(traces(&name), Vec::<String>::new());
+    assert_eq!(traces(&kubelet_dir), Vec::<String>::new());
+}
+
+/// Loop devices over files of a folder, as this process finds them.
+fn attach(node: &Node, folder: &Path, count: usize) -> Vec<String> {
+    let attach = |i| {
+        let file = folder.join(format!("file-{i}"));
+        let at = node.path(&file);
+        std::fs::create_dir_all(at.parent().expect("it has one")).expect("it can be made");
+        let made = std::fs::File::create(&at).and_then(|f| f.set_len(1 << 20));
+        made.expect("it can be written");
+        // By a device's own name: a free one may have no node there.
+        let free = machine::run("losetup", &["--find"]);
+        machine::run("losetup", &[&free, machine::text(&at)]);
+        free
+    };
+    (0..count).map(attach).collect()
+}
+
+/// What kind does to loop devices and mounts.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
+    machine::require();
+    let kubelet_dir = format!("/var/tmp/hostloop-test-own-{}", std::process::id());
+    let cluster = Cluster::up(&Options {
+        kubelet_dir: Some(kubelet_dir.clone().into()),
+        ..Options::two_nodes()
+    });
+    let (name, [first, second]) = (cluster.name().to_owned(), [cluster.on(1), cluster.on(2)]);
+    assert!(cluster.status().contains("mount namespace of process"));
+
+    // The same path, another file; /dev as it was when the node came up.
+    let folder = PathBuf::from(format!("/var/tmp/{name}-files"));
+    let here = attach(&first, &folder, 9);
+    let there = attach(&second, &folder, 1);
+    let late = here.iter().find(|device| device.len() > "/dev/loop7".len());
+    let late = Path::new(late.expect("no more than eight have one digit"));
+    assert!(first.path(late).exists() && !second.path(late).exists());
+    let sys = Path::new("/sys/block").join(late.file_name().expect("it has one"));
+    assert!(
+        second.path(&sys).exists(),
+        "the kernel's devices are shared"
+    );
+    // As many files have paths beneath the folder, by what the kernel tells, but each is one node's.
+    let of = |node: &Node| -> Vec<String> {
+        let all = node.loops_beneath(&folder).into_iter();
+        let mut all: Vec<_> = all.map(|l| format!("/dev/loop{}", l.minor)).collect();
+        all.sort();
+        all
+    };
+    let sorted = |devices: &[String]| {
+        let mut all = devices.to_vec();
+        all.sort();
+        all
+    };
+    assert_eq!(of(&first), sorted(&here));
+    assert_eq!(of(&second), there);
+
+    // What a pod mounts where it may reach the node, the node has, and no other.
+    cluster.apply(&format!(
+        r#"{{apiVersion: v1, kind: Pod, metadata: {{name: mounts}}, spec: {{
+            nodeName: {}, terminationGracePeriodSeconds: 1, containers: [{{
+            name: main, image: "{BUSYBOX}", securityContext: {{privileged: true}},
+            command: [sh, -c, "mkdir -p {kubelet_dir}/shown && mount -t tmpfs shown {kubelet_dir}/shown && exec sleep 1d"],
+            volumeMounts: [{{name: k, mountPath: {kubelet_dir}, mountPropagation: Bidirectional}}]}}],
+            volumes: [{{name: k, hostPath: {{path: {kubelet_dir}}}}}]}}}}"#,
+        second.name
+    ));
+    cluster.pod_ready("default", "mounts");
+    let shown = Path::new(&kubelet_dir).join("shown");
+    let has = |node: &Node| node.mounts().iter().any(|m| m.at == shown);
+    wait_for("the pod's mount", Duration::from_secs(30), async || {
+        if has(&second) {
+            Ok(())
+        } else {
+            Err("it is not there")
+        }
+        .map_err(str::to_owned)
+    })
+    .await;
+    assert!(!has(&first));
+    let own_root = second.try_run(&["stat", "--format=%n", machine::text(&shown)]);
+    assert_eq!(own_root, Ok(machine::text(&shown).to_owned()));
+
+    drop(cluster);
+    let left = machine::run("losetup", &["--list", "--noheadings", "--output", "NAME"]);
+    assert!(!left.lines().any(|device| device == there[0]), "{left}");
+    for device in &here {
+        machine::run("losetup", &["--detach", device]);
+    }
+    std::fs::remove_dir_all(&folder).expect("the test's own folder can be removed");
     assert_eq!(traces(&name), Vec::<String>::new());
     assert_eq!(traces(&kubelet_dir), Vec::<String>::new());
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cluster::{Cluster, wait_for};
-use crate::leaks::{files_in, mounted};
+use crate::cluster::{Cluster, Node, wait_for};
+use crate::leaks::files_in;
 use crate::loops;
 
 /// How long deletions may take that nobody waits for: a volume is deleted after its claim is gone.
@@ -57,11 +57,13 @@ impl Stock {
 
 fn things(cluster: &Cluster, pools: &[PathBuf]) -> Result<BTreeSet<String>, String> {
     let mut things = objects(cluster)?;
-    let mut roots = cluster.kubelet_dirs();
-    things.extend(mounts(&roots));
-    roots.extend_from_slice(pools);
-    // By their file, for a device's number is given anew.
-    let devices = roots.iter().flat_map(|root| loops::beneath(root));
+    for node in cluster.all_nodes() {
+        things.extend(mounts(&node));
+        // By their file, for a device's number is given anew.
+        let devices = node.loops_beneath(&node.kubelet_dir).into_iter();
+        things.extend(devices.map(|l| format!("loop device over {} on {}", l.backing, node.name)));
+    }
+    let devices = pools.iter().flat_map(|pool| loops::beneath(pool));
     things.extend(devices.map(|l| format!("loop device over {}", l.backing)));
     let files = pools.iter().flat_map(|pool| files_in(pool));
     things.extend(files.map(|file| format!("file {}", file.display())));
@@ -83,16 +85,21 @@ fn objects(cluster: &Cluster) -> Result<BTreeSet<String>, String> {
 }
 
 /// The mounts of volumes, not those of pods' other things.
-fn mounts(roots: &[PathBuf]) -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+fn mounts(node: &Node) -> Vec<String> {
     let of_volume = |at: &Path| {
         let at = at.to_string_lossy();
         at.contains("/plugins/kubernetes.io/csi/") || at.contains("/volumes/kubernetes.io~csi/")
     };
-    let ours = mounted(&table).into_iter().filter(|mount| {
-        roots.iter().any(|root| mount.at.starts_with(root))
-            && (mount.on_loop() || of_volume(&mount.at))
+    let ours = node.mounts().into_iter().filter(|mount| {
+        mount.at.starts_with(&node.kubelet_dir) && (mount.on_loop() || of_volume(&mount.at))
     });
-    ours.map(|mount| format!("mount of {} at {}", mount.source, mount.at.display()))
-        .collect()
+    ours.map(|m| {
+        format!(
+            "mount of {} at {} on {}",
+            m.source,
+            m.at.display(),
+            node.name
+        )
+    })
+    .collect()
 }

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::objects::{name, text};
-use crate::space::Space;
+use crate::site::Site;
+use crate::space::{Space, on_node};
 use crate::world::{DRIVER, NAMESPACE, World};
 
 /// The name the attach-detach controller and kubelet know an attachment by.
@@ -22,7 +23,8 @@ pub(crate) fn volumes_are_attached_and_detached(world: &World) {
     space.ready("pod");
     let volume = space.volume("data");
     let handle = text(&volume, "/spec/csi/volumeHandle");
-    let attachment = attachment_name(handle, &world.node());
+    let site = world.home(&volume);
+    let attachment = attachment_name(handle, site.name());
     let seen = world.get("VolumeAttachment", "", &attachment);
     assert_eq!(seen.pointer("/status/attached"), Some(&json!(true)));
     assert_eq!(
@@ -35,14 +37,14 @@ pub(crate) fn volumes_are_attached_and_detached(world: &World) {
     let now = || world.get("PersistentVolume", "", name(&volume));
     assert!(finalizers(&now()).contains(FINALIZER));
     assert!(
-        record(world, handle).contains(&world.node()),
+        record(&site, handle).contains(site.name()),
         "the publication is recorded"
     );
 
     space.delete_pod("pod");
     world.gone("VolumeAttachment", "", &attachment);
     assert!(
-        !record(world, handle).contains(&world.node()),
+        !record(&site, handle).contains(site.name()),
         "nor is it now"
     );
     world.delete("PersistentVolumeClaim", &space.name, "data");
@@ -50,12 +52,8 @@ pub(crate) fn volumes_are_attached_and_detached(world: &World) {
     space.end();
 }
 
-fn record(world: &World, handle: &str) -> String {
-    let file = world
-        .pool()
-        .join("volumes")
-        .join(handle)
-        .join("volume.json");
+fn record(site: &Site<'_>, handle: &str) -> String {
+    let file = site.pool().join("volumes").join(handle).join("volume.json");
     let read = std::fs::read_to_string(&file).expect("the record can be read");
     let record: Value = serde_json::from_str(&read).expect("the record is JSON");
     record["publications"].to_string()
@@ -66,23 +64,19 @@ pub(crate) fn a_full_node_takes_no_more_volumes(world: &World) {
     let limit = |setting: &str| {
         let set = ["set", "env", "-n", NAMESPACE, "daemonset/hostloop", setting];
         world.cluster().kubectl(&set);
-        world.driver_ready();
+        world.drivers_ready();
     };
     limit("HOSTLOOP_ATTACH_LIMIT=2");
+    let site = world.site(2);
     world.until("the node's limit", || {
-        let node = world.get("CSINode", "", &world.node());
-        let drivers = node["spec"]["drivers"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let ours = drivers.iter().find(|d| text(d, "/name") == DRIVER);
-        match ours.and_then(|d| d.pointer("/allocatable/count")) {
+        let driver = site.driver_of_node().unwrap_or_default();
+        match driver.pointer("/allocatable/count") {
             Some(count) if *count == json!(2) => Ok(()),
-            _ => Err(node.to_string()),
+            _ => Err(driver.to_string()),
         }
     });
     let space = Space::new(world, "full");
-    let class = space.class("now", json!({}));
+    let class = space.class("now", on_node(site.name()));
     let names = ["a", "b", "c"];
     for named in names {
         space.claim(named, &class, json!({}));

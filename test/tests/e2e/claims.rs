@@ -19,7 +19,7 @@ pub(crate) fn a_claim_goes_through_a_pod_and_back(world: &World) {
     space.ready("writer");
     space.sh("writer", "echo here > /data/file && sync");
     let volume = space.volume("data");
-    assert_what_a_volume_says(world, &space, &volume);
+    assert_what_a_volume_says(&space, &volume);
     let handle = text(&volume, "/spec/csi/volumeHandle");
     assert_eq!(attached(handle), 1, "one loop device");
 
@@ -35,11 +35,18 @@ pub(crate) fn a_claim_goes_through_a_pod_and_back(world: &World) {
     space.delete_pod("reader");
     world.gone("PersistentVolumeClaim", &space.name, "data");
     world.gone("PersistentVolume", "", text(&volume, "/metadata/name"));
-    assert!(!world.pool().join("volumes").join(handle).exists());
+    assert!(
+        !world
+            .home(&volume)
+            .pool()
+            .join("volumes")
+            .join(handle)
+            .exists()
+    );
     space.end();
 }
 
-fn assert_what_a_volume_says(world: &World, space: &Space, volume: &Value) {
+fn assert_what_a_volume_says(space: &Space, volume: &Value) {
     let claim = space.claim_now("data");
     let uid = text(&claim, "/metadata/uid");
     assert_eq!(text(volume, "/metadata/name"), format!("pvc-{uid}"));
@@ -59,7 +66,7 @@ fn assert_what_a_volume_says(world: &World, space: &Space, volume: &Value) {
         "Delete"
     );
     let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-        {"key": TOPOLOGY, "operator": "In", "values": [world.node()]}]}]}});
+        {"key": TOPOLOGY, "operator": "In", "values": [text(&space.pod_now("writer"), "/spec/nodeName")]}]}]}});
     assert_eq!(volume.pointer("/spec/nodeAffinity"), Some(&affinity));
     let finalizers = volume.pointer("/metadata/finalizers").map(Value::to_string);
     let finalizers = finalizers.unwrap_or_default();
@@ -101,19 +108,26 @@ pub(crate) fn the_room_for_a_class_is_told(world: &World) {
     let waits = json!({"volumeBindingMode": "WaitForFirstConsumer"});
     let class = space.class("room", waits);
     let told = || {
-        let all = world.list("CSIStorageCapacity", NAMESPACE);
-        all.into_iter()
-            .find(|c| text(c, "/storageClassName") == class)
+        let mut all = world.list("CSIStorageCapacity", NAMESPACE);
+        all.retain(|c| text(c, "/storageClassName") == class);
+        all
     };
-    let capacity = world.until("the room", || told().ok_or("none is told".to_owned()));
-    let node = json!({"matchLabels": {TOPOLOGY: world.node()}});
-    assert_eq!(capacity["nodeTopology"], node);
-    assert_ne!(text(&capacity, "/capacity"), "0");
-    let owner = text(&capacity, "/metadata/ownerReferences/0/kind");
-    assert!(["Pod", "DaemonSet"].contains(&owner), "{capacity}");
+    for site in world.sites() {
+        let of = json!({"matchLabels": {TOPOLOGY: site.name()}});
+        let capacity = world.until("the room on each node", || {
+            let found = told().into_iter().find(|c| c["nodeTopology"] == of);
+            found.ok_or_else(|| format!("{:?}", told()))
+        });
+        assert_ne!(text(&capacity, "/capacity"), "0");
+        let owner = text(&capacity, "/metadata/ownerReferences/0/kind");
+        assert_eq!(
+            owner, "DaemonSet",
+            "it is there for as long as the driver is"
+        );
+    }
     space.end();
     world.until("the end of what was told", || match told() {
-        None => Ok(()),
-        Some(capacity) => Err(capacity.to_string()),
+        all if all.is_empty() => Ok(()),
+        left => Err(format!("{left:?}")),
     });
 }

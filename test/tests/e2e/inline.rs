@@ -1,7 +1,6 @@
 //! Inline ephemeral volumes.
 
 use hostloop_test::cluster::BUSYBOX;
-use hostloop_test::loops;
 use serde_json::json;
 
 use crate::objects::text;
@@ -30,9 +29,14 @@ pub(crate) fn an_inline_volume_comes_and_goes_with_its_pod(world: &World) {
     space.sh("pod", "echo x > /scratch/x && sync");
 
     let uid = text(&pod, "/metadata/uid").to_owned();
-    let folder = world.kubelet_dir().join("pods").join(&uid);
-    let devices = loops::beneath(&world.pool()).len();
-    assert!(devices > 0, "it has a loop device");
+    let site = world.site_of(text(&space.pod_now("pod"), "/spec/nodeName"));
+    let folder = site.kubelet_dir().join("pods").join(&uid);
+    let mounts = || {
+        let all = site.mounts().into_iter();
+        all.filter(|m| m.on_loop() && m.at.to_string_lossy().contains(&uid))
+            .count()
+    };
+    assert_eq!(mounts(), 1, "it has a loop device");
     space.delete_pod("pod");
     world.until("the end of the pod's folder", || match folder.exists() {
         false => Ok(()),

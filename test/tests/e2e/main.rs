@@ -28,6 +28,7 @@ mod rights;
 mod runner;
 mod secrets;
 mod shared;
+mod site;
 mod snapshots;
 mod space;
 mod world;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use hostloop_test::leaks::mounted;
+use hostloop_test::leaks::Mounted;
 use serde_json::{Value, json};
 
 use crate::objects::{name, text};
-use crate::space::Space;
+use crate::site::Site;
+use crate::space::{Space, there};
 use crate::world::World;
 
 /// Writes until it fails, and then ends: a pod that has restarted has noticed something.
@@ -41,11 +42,8 @@ impl Writer<'_, '_> {
     }
 }
 
-fn mounts(world: &World) -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
-    let ours = mounted(&table)
-        .into_iter()
-        .filter(|m| m.on_loop() && m.at.starts_with(world.kubelet_dir()));
+fn mounts(site: &Site<'_>) -> Vec<String> {
+    let ours = site.mounts().into_iter().filter(Mounted::on_loop);
     ours.map(|m| format!("{} at {}", m.source, m.at.display()))
         .collect()
 }
@@ -60,12 +58,13 @@ pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
     space.sh("writer", "until [ -s /data/log ]; do sleep 0.1; done");
     let writer = Writer { space: &space };
     let volume = space.volume("data");
-    let before = mounts(world);
-    let old = world.driver_ready();
-    let new = world.restart_driver();
+    let site = world.home(&volume);
+    let before = mounts(&site);
+    let old = site.driver_ready();
+    let new = site.restart_driver();
     assert_ne!(name(&old), name(&new));
     writer.assert_unharmed();
-    assert_eq!(mounts(world), before, "nothing is mounted anew");
+    assert_eq!(mounts(&site), before, "nothing is mounted anew");
 
     // The same when its container dies without a word.
     let status = new
@@ -83,9 +82,9 @@ pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
             _ => Err(pod["status"].to_string()),
         }
     });
-    world.driver_ready();
+    site.driver_ready();
     writer.assert_unharmed();
-    assert_eq!(mounts(world), before, "nothing is mounted anew");
+    assert_eq!(mounts(&site), before, "nothing is mounted anew");
 
     space.delete_pod("writer");
     space.delete_claim("data");
@@ -116,15 +115,16 @@ pub(crate) fn kubelet_is_restarted(world: &World) {
     space.script("writer", &["data"], WRITER);
     space.ready("writer");
     space.sh("writer", "until [ -s /data/log ]; do sleep 0.1; done");
-    world.cluster().stop("kubelet");
+    let site = world.home(&space.volume("data"));
+    world.cluster().stop(&site.kubelet());
     // Long enough for its registration to be asked for again.
     std::thread::sleep(Duration::from_secs(3));
-    world.cluster().start("kubelet");
+    world.cluster().start(&site.kubelet());
     world.until("kubelet", || space.try_sh("writer", "true"));
     Writer { space: &space }.assert_unharmed();
-    world.driver_ready();
+    site.driver_ready();
     space.claim("more", "hostloop-xfs", json!({}));
-    space.pod("pod", &["more"]);
+    space.pod_with("pod", &["more"], there(site.name()));
     space.ready("pod");
     space.sh("pod", "echo x > /more/x");
     for claim in ["data", "more"] {

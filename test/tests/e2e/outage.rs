@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_test::client::{self, Csi};
-use hostloop_test::leaks::mounted;
 use serde_json::{Value, json};
 
 use crate::objects::{name, text};
+use crate::site::Site;
 use crate::space::{Space, staged_as};
 use crate::world::{NAMESPACE, World, until};
 
@@ -36,7 +36,9 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
     space.pod_with("goes", &["goes"], grace);
     space.ready("stays");
     space.ready("goes");
-    let driver = world.driver_ready();
+    // On the node whose volumes come and go meanwhile.
+    let site = world.home(&volumes[2]);
+    let driver = site.driver_ready();
 
     world.delete("Pod", &space.name, "goes");
     let gone = Instant::now();
@@ -45,13 +47,13 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
         .each_ref()
         .map(|v| text(v, "/spec/csi/volumeHandle"));
     assert_unmounted(world, handles[1]);
-    world.wait(stage_and_unstage(world, &volumes[2]));
+    world.wait(stage_and_unstage(&site, &volumes[2]));
     std::thread::sleep(outage().saturating_sub(gone.elapsed()));
-    world.wait(stage_and_unstage(world, &volumes[2]));
+    world.wait(stage_and_unstage(&site, &volumes[2]));
     world.cluster().start("apiserver");
 
     world.gone("Pod", &space.name, "goes");
-    let now = world.driver_ready();
+    let now = site.driver_ready();
     assert_eq!(name(&now), name(&driver), "it is the same pod");
     let restarts = |pod: &Value| {
         pod.pointer("/status/containerStatuses/0/restartCount")
@@ -83,11 +85,8 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
 fn assert_unmounted(world: &World, handle: &str) {
     let staged = staged_as(handle);
     until("the unmounting", Duration::from_secs(90), || {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
-        let mut all = mounted(&table);
-        all.retain(|m| {
-            m.at.starts_with(world.kubelet_dir()) && m.at.to_string_lossy().contains(&staged)
-        });
+        let mut all: Vec<_> = world.sites().iter().flat_map(Site::mounts).collect();
+        all.retain(|m| m.at.to_string_lossy().contains(&staged));
         if all.is_empty() {
             Ok(())
         } else {
@@ -97,17 +96,16 @@ fn assert_unmounted(world: &World, handle: &str) {
 }
 
 /// What kubelet would ask for.
-async fn stage_and_unstage(world: &World, volume: &Value) {
-    let socket = world.plugin_dir().join("csi.sock");
-    let csi = Csi::connect(Path::new(&socket)).await;
+async fn stage_and_unstage(site: &Site<'_>, volume: &Value) {
+    let csi = Csi::connect(&site.plugin_dir().join("csi.sock")).await;
     let id = text(volume, "/spec/csi/volumeHandle").to_owned();
-    let folder = world
-        .kubelet_dir()
-        .join("plugins/kubernetes.io/csi")
-        .join("hostloop.csi.dev");
+    let folder = Path::new("plugins/kubernetes.io/csi/hostloop.csi.dev");
     let staging = folder.join(staged_as(&id)).join("globalmount");
+    // The driver knows it by the node's path, this process by its own.
+    let at = site.world.cluster().kubelet_dir().join(&staging);
+    let at = at.to_str().expect("it is text").to_owned();
+    let staging = site.kubelet_dir().join(staging);
     std::fs::create_dir_all(&staging).expect("the folder can be made");
-    let at = staging.to_str().expect("it is text").to_owned();
     let attributes = &volume["spec"]["csi"]["volumeAttributes"];
     let context: BTreeMap<String, String> =
         serde_json::from_value(attributes.clone()).unwrap_or_default();

@@ -1,6 +1,5 @@
 //! Two volumes of the cluster's that are one of the driver's.
 
-use hostloop_test::leaks::mounted;
 use serde_json::{Value, json};
 
 use crate::objects::{name, text};
@@ -29,10 +28,9 @@ pub(crate) fn two_volumes_share_one_handle(world: &World) {
     space.sh("one", "echo one > /data/file");
     assert_eq!(space.sh("two", "cat /again/file"), "one");
     let staged = staged_as(handle);
+    let site = world.home(&first);
     let mounts = |what: &str| {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
-        let all = mounted(&table);
-        let of = all.iter().filter(|m| m.at.starts_with(world.kubelet_dir()));
+        let of = site.mounts().into_iter();
         of.filter(|m| m.at.to_string_lossy().contains(what)).count()
     };
     let published = [name(&first), name(&second)].map(mounts);
@@ -58,7 +56,7 @@ pub(crate) fn two_volumes_share_one_handle(world: &World) {
     world.gone("PersistentVolume", "", name(&second));
     space.sh("one", "echo still > /data/file && sync && cat /data/file");
     assert_eq!(mounts(&staged), 1);
-    let files = world.pool().join("volumes").join(handle);
+    let files = site.pool().join("volumes").join(handle);
     assert!(files.exists(), "only the first's deletion deletes it");
 
     space.delete_pod("one");

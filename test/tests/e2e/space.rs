@@ -4,13 +4,14 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use hostloop_test::cluster::BUSYBOX;
-use hostloop_test::leaks::mounted;
+use hostloop_test::leaks::files_in;
 use hostloop_test::loops;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::objects::{name, text};
-use crate::world::{DRIVER, World, is_ready};
+use crate::site::Site;
+use crate::world::{DRIVER, TOPOLOGY, World, is_ready};
 
 /// A namespace. Its end is checked: [`Space::end`].
 pub(crate) struct Space<'w> {
@@ -283,22 +284,31 @@ impl<'w> Space<'w> {
             let ours = all.iter().filter(|o| text(o, reference) == self.name);
             left.extend(ours.map(|o| format!("{kind} {o}")));
         }
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let sites = self.world.sites();
         let devices = loops::all();
         for handle in self.handles.borrow().iter() {
             let staged = staged_as(handle);
-            let mounts = mounted(&table)
-                .into_iter()
-                .map(|m| m.at.display().to_string());
+            let mounts = sites.iter().flat_map(Site::mounts);
+            let mounts = mounts.map(|m| m.at.display().to_string());
             left.extend(mounts.filter(|at| at.contains(handle) || at.contains(&staged)));
             let attached = devices.iter().filter(|l| l.backing.contains(handle));
             left.extend(attached.map(|l| format!("loop{} over {}", l.minor, l.backing)));
-            let files = hostloop_test::leaks::files_in(&self.world.pool());
-            let files = files.iter().map(|f| f.display().to_string());
+            let files = sites.iter().flat_map(|site| files_in(&site.pool()));
+            let files = files.map(|f| f.display().to_string());
             left.extend(files.filter(|f| f.contains(handle)));
         }
         left
     }
+}
+
+/// The fields of a pod that runs on one node, which the scheduler sees to.
+pub(crate) fn there(node: &str) -> Value {
+    json!({"nodeSelector": {"kubernetes.io/hostname": node}})
+}
+
+/// The fields of a class whose volumes are on one node.
+pub(crate) fn on_node(node: &str) -> Value {
+    json!({"allowedTopologies": [{"matchLabelExpressions": [{"key": TOPOLOGY, "values": [node]}]}]})
 }
 
 /// How many loop devices a volume has. By its name: a device is attached in a container, and once

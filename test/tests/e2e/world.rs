@@ -13,8 +13,6 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::objects::{name, text};
-
 /// The driver's name.
 pub(crate) const DRIVER: &str = "hostloop.csi.dev";
 /// Where it is deployed.
@@ -37,7 +35,7 @@ pub(crate) struct World {
     cluster: Cluster,
     client: Client,
     runtime: Runtime,
-    /// The directory on the node that has the pool's image.
+    /// The directory that has the pool's image, on each node.
     pool_dir: PathBuf,
     stock: Stock,
     /// What was asked of the API server before.
@@ -48,7 +46,12 @@ impl World {
     /// Brings the cluster up, and deploys the driver without attachment.
     pub(crate) fn up() -> World {
         machine::require();
-        let cluster = Cluster::up(&Options::one_node());
+        // Not where kubelet usually is, so that nothing relies on it.
+        let kubelet_dir = format!("/var/lib/hostloop-e2e-{}", std::process::id());
+        let cluster = Cluster::up(&Options {
+            kubelet_dir: Some(kubelet_dir.into()),
+            ..Options::two_nodes()
+        });
         let runtime = Runtime::new().expect("threads can be had");
         let client = runtime.block_on(cluster.client());
         let pool_dir = PathBuf::from(format!("/var/tmp/hostloop-e2e-{}", cluster.name()));
@@ -88,24 +91,9 @@ impl World {
         self.runtime.block_on(future)
     }
 
-    /// The one node's name.
-    pub(crate) fn node(&self) -> String {
-        self.cluster.node(1)
-    }
-
-    /// Kubelet's root.
-    pub(crate) fn kubelet_dir(&self) -> PathBuf {
-        self.cluster.kubelet_dir(1)
-    }
-
-    /// The pool's own root: the driver mounts its image there.
-    pub(crate) fn pool(&self) -> PathBuf {
-        self.plugin_dir().join("pools/default")
-    }
-
-    /// Where the driver has its socket and its state.
+    /// Where the driver has its socket and its state, on each node.
     pub(crate) fn plugin_dir(&self) -> PathBuf {
-        self.kubelet_dir().join("plugins").join(DRIVER)
+        self.cluster.kubelet_dir().join("plugins").join(DRIVER)
     }
 
     /// Looks until `look` has a value; fails the test with what was seen last.
@@ -153,10 +141,12 @@ impl World {
         let manifest = self.manifest(components);
         self.cluster.apply(&manifest);
         // A cluster that was up already may run an older image of the same name.
-        if self.driver_pod().is_some() {
-            self.restart_driver();
+        for site in self.sites() {
+            if site.driver_pod().is_some() {
+                site.restart_driver();
+            }
         }
-        self.driver_ready();
+        self.drivers_ready();
     }
 
     fn manifest(&self, components: &[&str]) -> String {
@@ -164,7 +154,7 @@ impl World {
         render.args(["--overlay", "snapshot-controller", "--output", "-"]);
         render.args(["--pool-dir", path_text(&self.pool_dir)]);
         render.args(["--pool-options", POOL_OPTIONS]);
-        render.args(["--kubelet-dir", path_text(&self.kubelet_dir())]);
+        render.args(["--kubelet-dir", path_text(self.cluster.kubelet_dir())]);
         for component in [CONTROLLER_SECRETS].iter().chain(components) {
             render.args(["--component", component]);
         }
@@ -174,52 +164,7 @@ impl World {
         String::from_utf8(rendered.stdout).expect("a manifest is text")
     }
 
-    /// The driver's pod that is not on its way out.
-    pub(crate) fn driver_pod(&self) -> Option<Value> {
-        let pods = self.list("Pod", NAMESPACE);
-        pods.into_iter().find(|pod| {
-            text(pod, "/metadata/labels/app.kubernetes.io~1name") == "hostloop"
-                && pod.pointer("/metadata/deletionTimestamp").is_none()
-        })
-    }
-
-    /// Waits until the driver is there for pods, and returns its pod.
-    pub(crate) fn driver_ready(&self) -> Value {
-        self.until("the driver's pod", || {
-            let pod = self.driver_pod().ok_or("there is no pod")?;
-            let set = self.get("DaemonSet", NAMESPACE, "hostloop");
-            let current = text(&pod, "/metadata/labels/pod-template-generation")
-                == text(
-                    &set,
-                    "/metadata/annotations/deprecated.daemonset.template.generation",
-                );
-            if current && is_ready(&pod) && self.registered() {
-                return Ok(pod);
-            }
-            Err(format!(
-                "pod: {}; registered: {}",
-                pod["status"],
-                self.registered()
-            ))
-        })
-    }
-
-    /// Whether kubelet has the driver.
-    pub(crate) fn registered(&self) -> bool {
-        let node = self.find("CSINode", "", &self.node()).unwrap_or_default();
-        let drivers = node.pointer("/spec/drivers").and_then(Value::as_array);
-        drivers.is_some_and(|all| all.iter().any(|d| text(d, "/name") == DRIVER))
-    }
-
-    /// Deletes the driver's pod, and waits for its successor.
-    pub(crate) fn restart_driver(&self) -> Value {
-        let old = self.driver_ready();
-        self.delete("Pod", NAMESPACE, name(&old));
-        self.gone("Pod", NAMESPACE, name(&old));
-        self.driver_ready()
-    }
-
-    /// What the driver has printed, in its pod of now.
+    /// What the driver has printed, in its pods of now.
     pub(crate) fn driver_log(&self) -> String {
         self.cluster
             .logs(NAMESPACE, "-l=app.kubernetes.io/name=hostloop")
@@ -227,19 +172,23 @@ impl World {
 
     /// Fails if a test left an object, a mount, a loop device or a file.
     pub(crate) fn assert_clean(&self) {
-        let pool = self.pool();
-        let id = pool_id(&pool);
+        let pools: Vec<_> = self
+            .sites()
+            .iter()
+            .map(|s| (s.pool(), s.pool_id()))
+            .collect();
         self.until("a clean cluster", || {
             let mut left = self.stock.left(&self.cluster)?;
-            let files = files_in(&pool).into_iter();
+            let files = pools.iter().flat_map(|(pool, _)| files_in(pool));
             left.extend(files.map(|file| format!("file {}", file.display())));
             // By their names: a device is attached in a container, and once that is gone, its file's
             // path begins nowhere.
             let devices = loops::all().into_iter().map(|l| l.backing);
-            left.extend(devices.filter(|file| file.contains(&id)));
+            left.extend(devices.filter(|file| pools.iter().any(|(_, id)| file.contains(id))));
             // The pool's own image stays as long as the pool.
+            let pool = self.plugin_dir().join("pools/default");
             left.retain(|line| !line.contains(path_text(&self.pool_dir)));
-            left.retain(|line| !line.ends_with(path_text(&pool)));
+            left.retain(|line| !line.contains(&format!(" at {} on ", pool.display())));
             if left.is_empty() {
                 Ok(())
             } else {
@@ -253,15 +202,23 @@ impl World {
         if std::env::var_os("HOSTLOOP_CLUSTER").is_some() {
             return;
         }
-        let (name, kubelet_dir) = (self.cluster.name().to_owned(), self.kubelet_dir());
+        let images = self.sites().into_iter().map(|site| {
+            let image = std::fs::metadata(site.path(&self.pool_dir.join("default.pool")));
+            image.expect("each node's pool has an image").ino()
+        });
+        let images: Vec<u64> = images.collect();
+        let (name, kubelet_dir) = (
+            self.cluster.name().to_owned(),
+            self.cluster.kubelet_dir().to_path_buf(),
+        );
         let manifest = self.manifest(&[]);
         self.cluster.delete(&manifest);
         drop(self.cluster);
-        let image = std::fs::metadata(self.pool_dir.join("default.pool"));
-        let image = image.expect("the pool has an image").ino();
         let mut devices = loops::all();
-        devices.retain(|l| l.backing_inode == image && l.backing.ends_with("default.pool"));
+        devices
+            .retain(|l| images.contains(&l.backing_inode) && l.backing.ends_with("default.pool"));
         assert!(devices.is_empty(), "still attached: {devices:?}");
+        // The other nodes' are gone with them.
         std::fs::remove_dir_all(&self.pool_dir).expect("the test's own folder can be removed");
         let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
         let mut left: Vec<_> = mounted(&table);
@@ -287,13 +244,6 @@ pub(crate) fn until<T>(
         }
         std::thread::sleep(PACE);
     }
-}
-
-/// The pool's identity, which is part of its volumes' names.
-fn pool_id(pool: &Path) -> String {
-    let read = std::fs::read(pool.join("pool.json")).expect("the pool has a record");
-    let record: Value = serde_json::from_slice(&read).expect("it is JSON");
-    text(&record, "/id").to_owned()
 }
 
 /// Whether a pod is ready.

@@ -124,7 +124,7 @@ impl Node {
     fn manifest(&self, further: &[&str]) -> String {
         let mut render = Command::new(root().join("scripts/render"));
         render.args(["--overlay", OVERLAY, "--output", "-"]);
-        render.args(["--kubelet-dir", text(&self.cluster.kubelet_dir(1))]);
+        render.args(["--kubelet-dir", text(self.cluster.kubelet_dir())]);
         render.args(["--pool-dir", text(&self.pool_dir)]);
         render.args(further);
         run(render)

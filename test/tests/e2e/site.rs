@@ -1,0 +1,158 @@
+//! The nodes, and the driver on each of them.
+
+use std::path::{Path, PathBuf};
+
+use hostloop_test::cluster::Node;
+use hostloop_test::leaks::Mounted;
+use serde_json::Value;
+
+use crate::objects::{name, text};
+use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World, is_ready};
+
+/// A node, and what the driver has there.
+pub(crate) struct Site<'w> {
+    /// The cluster.
+    pub(crate) world: &'w World,
+    /// Counted from 1.
+    pub(crate) count: u32,
+    node: Node,
+}
+
+impl World {
+    /// A node, counted from 1.
+    pub(crate) fn site(&self, count: u32) -> Site<'_> {
+        let node = self.cluster().on(count);
+        Site {
+            world: self,
+            count,
+            node,
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn sites(&self) -> Vec<Site<'_>> {
+        (1..=self.cluster().nodes()).map(|n| self.site(n)).collect()
+    }
+
+    /// The node of this name.
+    pub(crate) fn site_of(&self, node: &str) -> Site<'_> {
+        let found = self.sites().into_iter().find(|site| site.name() == node);
+        found.unwrap_or_else(|| panic!("there is no node {node:?}"))
+    }
+
+    /// The node a volume is on, by what it says itself.
+    pub(crate) fn home(&self, volume: &Value) -> Site<'_> {
+        let term = volume.pointer("/spec/nodeAffinity/required/nodeSelectorTerms/0");
+        let expressions = term.and_then(|t| t["matchExpressions"].as_array());
+        let mut all = expressions.into_iter().flatten();
+        let node = all.find(|e| text(e, "/key") == TOPOLOGY);
+        self.site_of(node.map_or("", |e| text(e, "/values/0")))
+    }
+
+    /// Waits until the driver serves on every node.
+    pub(crate) fn drivers_ready(&self) {
+        for site in self.sites() {
+            site.driver_ready();
+        }
+    }
+}
+
+impl Site<'_> {
+    /// The node's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.node.name
+    }
+
+    /// Its kubelet, as a part of the cluster.
+    pub(crate) fn kubelet(&self) -> String {
+        format!("kubelet-{}", self.count)
+    }
+
+    /// Where this machine finds what the node has at a path.
+    pub(crate) fn path(&self, path: &Path) -> PathBuf {
+        self.node.path(path)
+    }
+
+    /// Kubelet's root, as this machine finds it.
+    pub(crate) fn kubelet_dir(&self) -> PathBuf {
+        self.path(&self.node.kubelet_dir)
+    }
+
+    /// Where the driver has its socket and its state, as this machine finds it.
+    pub(crate) fn plugin_dir(&self) -> PathBuf {
+        self.path(&self.world.plugin_dir())
+    }
+
+    /// The pool's own root, as this machine finds it: the driver mounts its image there.
+    pub(crate) fn pool(&self) -> PathBuf {
+        self.plugin_dir().join("pools/default")
+    }
+
+    /// The pool's identity, which is part of its volumes' names.
+    pub(crate) fn pool_id(&self) -> String {
+        let read = std::fs::read(self.pool().join("pool.json"));
+        let record: Value = serde_json::from_slice(&read.expect("the pool has a record"))
+            .expect("the record is JSON");
+        text(&record, "/id").to_owned()
+    }
+
+    /// What is mounted beneath kubelet's root, by the paths there.
+    pub(crate) fn mounts(&self) -> Vec<Mounted> {
+        let mut all = self.node.mounts();
+        all.retain(|m| m.at.starts_with(&self.node.kubelet_dir));
+        all
+    }
+
+    /// The driver's pod that is not on its way out.
+    pub(crate) fn driver_pod(&self) -> Option<Value> {
+        let pods = self.world.list("Pod", NAMESPACE);
+        pods.into_iter().find(|pod| {
+            text(pod, "/metadata/labels/app.kubernetes.io~1name") == "hostloop"
+                && text(pod, "/spec/nodeName") == self.name()
+                && pod.pointer("/metadata/deletionTimestamp").is_none()
+        })
+    }
+
+    /// Waits until the driver is there for pods, and returns its pod.
+    pub(crate) fn driver_ready(&self) -> Value {
+        let what = format!("the driver's pod on {}", self.name());
+        self.world.until(&what, || {
+            let pod = self.driver_pod().ok_or("there is no pod")?;
+            let set = self.world.get("DaemonSet", NAMESPACE, "hostloop");
+            let current = text(&pod, "/metadata/labels/pod-template-generation")
+                == text(
+                    &set,
+                    "/metadata/annotations/deprecated.daemonset.template.generation",
+                );
+            if current && is_ready(&pod) && self.registered() {
+                return Ok(pod);
+            }
+            Err(format!(
+                "pod: {}; registered: {}",
+                pod["status"],
+                self.registered()
+            ))
+        })
+    }
+
+    /// Whether kubelet has the driver.
+    pub(crate) fn registered(&self) -> bool {
+        self.driver_of_node().is_some()
+    }
+
+    /// What the node says of the driver.
+    pub(crate) fn driver_of_node(&self) -> Option<Value> {
+        let node = self.world.find("CSINode", "", self.name())?;
+        let drivers = node.pointer("/spec/drivers").and_then(Value::as_array);
+        let mut all = drivers.into_iter().flatten();
+        all.find(|d| text(d, "/name") == DRIVER).cloned()
+    }
+
+    /// Deletes the driver's pod, and waits for its successor.
+    pub(crate) fn restart_driver(&self) -> Value {
+        let old = self.driver_ready();
+        self.world.delete("Pod", NAMESPACE, name(&old));
+        self.world.gone("Pod", NAMESPACE, name(&old));
+        self.driver_ready()
+    }
+}
