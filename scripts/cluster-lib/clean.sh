@@ -31,10 +31,11 @@ loops_below() {
 # is_file DEVICE INODE PATH: whether the file at this path is that one. In another mount namespace
 # the same path is another file's. A file that is deleted had its device in common with its folder.
 is_file() {
-  local at=${3%(deleted)}
+  local at=$3
   if [ -e "$3" ]; then
     [ "$(stat --format '%Hd:%Ld %i' "$3")" = "$1 $2" ]
   else
+    [[ $3 == *'(deleted)' ]] || return 1
     until [ -e "$at" ]; do at=$(dirname "$at"); done
     [ "$(stat --format '%Hd:%Ld' "$at")" = "$1" ]
   fi

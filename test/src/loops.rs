@@ -102,10 +102,11 @@ fn is_at(device: &Loop, path: &Path) -> bool {
     let found = |m: &Metadata| number(m.dev()) == device.backing_device;
     match std::fs::metadata(path) {
         Ok(file) => found(&file) && file.ino() == device.backing_inode,
-        Err(_) => {
+        Err(_) if device.backing.ends_with(" (deleted)") => {
             let there = path.ancestors().find_map(|dir| dir.metadata().ok());
             there.is_some_and(|dir| found(&dir))
         }
+        Err(_) => false,
     }
 }
 

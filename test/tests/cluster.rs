@@ -163,17 +163,22 @@ async fn nodes_run_pods_and_go_without_a_trace() {
     assert_eq!(traces(&kubelet_dir), Vec::<String>::new());
 }
 
-/// Loop devices over files of a folder, as this process finds them.
+/// Attaches new files of a folder on a node to loop devices. Where a device has no node, one is made.
 fn attach(node: &Node, folder: &Path, count: usize) -> Vec<String> {
-    let attach = |i| {
-        let file = folder.join(format!("file-{i}"));
-        let at = node.path(&file);
-        std::fs::create_dir_all(at.parent().expect("it has one")).expect("it can be made");
-        let made = std::fs::File::create(&at).and_then(|f| f.set_len(1 << 20));
-        made.expect("it can be written");
-        // By a device's own name: a free one may have no node there.
-        let free = machine::run("losetup", &["--find"]);
-        machine::run("losetup", &[&free, machine::text(&at)]);
+    let script = "mkdir -p $2 && truncate -s 1M $2/$3 && { [ -e $0 ] || mknod $0 b 7 $1; } && losetup $0 $2/$3";
+    let attach = |i: usize| {
+        let (free, file) = (machine::run("losetup", &["--find"]), format!("file-{i}"));
+        let minor = free.trim_start_matches("/dev/loop");
+        let attached = node.try_run(&[
+            "sh",
+            "-c",
+            script,
+            &free,
+            minor,
+            machine::text(folder),
+            &file,
+        ]);
+        attached.unwrap_or_else(|why| panic!("{why}"));
         free
     };
     (0..count).map(attach).collect()
@@ -195,8 +200,9 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     let folder = PathBuf::from(format!("/var/tmp/{name}-files"));
     let here = attach(&first, &folder, 9);
     let there = attach(&second, &folder, 1);
-    let late = here.iter().find(|device| device.len() > "/dev/loop7".len());
-    let late = Path::new(late.expect("no more than eight have one digit"));
+    let came_with_it: Vec<_> = (0..8).map(|n| format!("/dev/loop{n}")).collect();
+    let late = here.iter().find(|device| !came_with_it.contains(device));
+    let late = Path::new(late.expect("there are nine"));
     assert!(first.path(late).exists() && !second.path(late).exists());
     let sys = Path::new("/sys/block").join(late.file_name().expect("it has one"));
     assert!(
