@@ -52,7 +52,8 @@ pub(crate) fn volumes_are_attached_and_detached(world: &World) {
     space.end();
 }
 
-fn record(site: &Site<'_>, handle: &str) -> String {
+/// What a volume's record says of its publications.
+pub(crate) fn record(site: &Site<'_>, handle: &str) -> String {
     let file = site.pool().join("volumes").join(handle).join("volume.json");
     let read = std::fs::read_to_string(&file).expect("the record can be read");
     let record: Value = serde_json::from_str(&read).expect("the record is JSON");

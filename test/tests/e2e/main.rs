@@ -1,9 +1,10 @@
 //! End to end: pods on a real cluster, with the manifest and the image as they are deployed.
 //!
-//! One cluster for all tests. Those that only mind their own namespace run beside each other; those
-//! that take away something everybody needs (the driver's pod, kubelet, the API server) run by
-//! themselves, afterwards. Then the driver is deployed again with attachment, and at the end the
-//! audit log says whether its rights were enough and none too many.
+//! One cluster of two nodes for all tests, the second like one of kind: it shares the kernel and its
+//! loop devices with the first, and no files. Tests that only mind their own namespace run beside
+//! each other; those that take away something everybody needs (the driver's pod, kubelet, a node,
+//! the API server) run by themselves, afterwards. Then the driver is deployed again with attachment,
+//! and at the end the audit log says whether its rights were enough and none too many.
 //!
 //!     cargo test -p hostloop-test --test e2e [-- NAME…]
 //!
@@ -21,6 +22,9 @@ mod expansion;
 mod filesystems;
 mod inline;
 mod node;
+mod nodes;
+mod nodes_gone;
+mod nodes_room;
 mod objects;
 mod outage;
 mod pods;
@@ -46,6 +50,7 @@ macro_rules! tests {
 /// In the order of their cost: the longest first, so that the others fill up the time beside it.
 const TOGETHER: &[Test] = tests! {
     pods: volume_stats_are_in_kubelets_metrics;
+    nodes: copies_go_where_their_source_is, snapshots_and_expansions_on_each_node;
     snapshots:
         a_snapshot_is_restored_and_larger_and_a_volume_cloned,
         a_group_is_snapshotted_at_one_moment;
@@ -69,6 +74,10 @@ const TOGETHER: &[Test] = tests! {
         secrets_of_staging_and_publishing_are_delivered,
         secrets_of_provisioning_are_read_and_missing_ones_named;
     attributes: attributes_change_under_a_running_pod;
+    nodes:
+        replicas_spread_and_their_volumes_with_them,
+        claims_go_where_their_class_allows,
+        a_group_over_two_nodes_says_so;
     bad: what_cannot_be_made_says_why;
 };
 
@@ -77,6 +86,15 @@ const ALONE: &[Test] = tests! {
     node:
         pods_notice_nothing_of_a_new_driver,
         kubelet_is_restarted;
+    nodes: immediate_claims_are_spread_without_a_race;
+    nodes_room:
+        claims_go_where_there_is_room,
+        a_claim_moves_on_from_a_full_node,
+        the_room_is_told_over_an_upgrade;
+    nodes_gone:
+        the_leader_is_lost_while_it_assigns,
+        claims_are_moved_from_a_slow_node,
+        a_node_goes_and_returns;
     outage: the_api_server_goes_away;
 };
 
@@ -92,6 +110,7 @@ const ATTACHED: &[Test] = tests! {
 /// With attachment, each by itself.
 const ATTACHED_ALONE: &[Test] = tests! {
     attached: a_full_node_takes_no_more_volumes;
+    nodes_gone: a_node_goes_and_returns;
     node: pods_notice_nothing_of_a_new_driver;
 };
 

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use hostloop_test::leaks::Mounted;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::objects::{name, text};
+use crate::nodes_gone::signal;
+use crate::objects::name;
 use crate::site::Site;
 use crate::space::{Space, there};
 use crate::world::World;
@@ -67,11 +69,7 @@ pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
     assert_eq!(mounts(&site), before, "nothing is mounted anew");
 
     // The same when its container dies without a word.
-    let status = new
-        .pointer("/status/containerStatuses/0")
-        .cloned()
-        .unwrap_or_default();
-    kill_container(text(&status, "/containerID"));
+    signal(&site, Signal::SIGKILL);
     world.until("the container's successor", || {
         let pod = world.get("Pod", crate::world::NAMESPACE, name(&new));
         match pod
@@ -90,22 +88,6 @@ pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
     space.delete_claim("data");
     world.gone("PersistentVolume", "", name(&volume));
     space.end();
-}
-
-/// Kills the first process of a container, which its cgroup is named after.
-fn kill_container(id: &str) {
-    let id = id.rsplit('/').next().unwrap_or_default();
-    assert!(!id.is_empty(), "the container has an ID");
-    let found = hostloop_test::machine::run(
-        "find",
-        &["/sys/fs/cgroup", "-path", &format!("*/{id}/cgroup.procs")],
-    );
-    let first = found.lines().next().expect("the container has a cgroup");
-    let processes = std::fs::read_to_string(first).expect("it can be read");
-    for process in processes.lines() {
-        let pid = process.parse().expect("a process ID");
-        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
-    }
 }
 
 /// Kubelet goes and comes back: the driver registers anew, and pods' volumes come and go as before.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::world::World;
 
 /// The kinds the tests look at, and their groups.
-const KINDS: [(&str, &str); 20] = [
+const KINDS: [(&str, &str); 22] = [
     ("Namespace", ""),
     ("Node", ""),
     ("Event", ""),
@@ -18,6 +18,8 @@ const KINDS: [(&str, &str); 20] = [
     ("PersistentVolumeClaim", ""),
     ("PersistentVolume", ""),
     ("DaemonSet", "apps"),
+    ("StatefulSet", "apps"),
+    ("Lease", "coordination.k8s.io"),
     ("StorageClass", "storage.k8s.io"),
     ("VolumeAttributesClass", "storage.k8s.io"),
     ("VolumeAttachment", "storage.k8s.io"),

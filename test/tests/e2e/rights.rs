@@ -8,7 +8,8 @@ use crate::objects::text;
 use crate::secrets::VALUE;
 use crate::world::World;
 
-const ACCOUNT: &str = "system:serviceaccount:hostloop:hostloop";
+/// The driver's account.
+pub(crate) const ACCOUNT: &str = "system:serviceaccount:hostloop:hostloop";
 
 /// Rights that a run of these tests need not use, each with its reason.
 const SELDOM: &[(&str, &str, &str)] = &[

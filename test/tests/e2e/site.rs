@@ -96,6 +96,20 @@ impl Site<'_> {
         text(&record, "/id").to_owned()
     }
 
+    /// The volumes of the pool: the ID of each, and the name it was made by.
+    pub(crate) fn volumes(&self) -> Vec<(String, String)> {
+        let entries = std::fs::read_dir(self.pool().join("volumes"));
+        let entries = entries.expect("the pool is mounted").flatten();
+        let read = |folder: PathBuf| {
+            // One that is on its way out has none.
+            let read = std::fs::read(folder.join("volume.json")).ok()?;
+            let record: Value = serde_json::from_slice(&read).ok()?;
+            let id = folder.file_name()?.to_str()?.to_owned();
+            Some((id, text(&record, "/name").to_owned()))
+        };
+        entries.filter_map(|entry| read(entry.path())).collect()
+    }
+
     /// What is mounted beneath kubelet's root, by the paths there.
     pub(crate) fn mounts(&self) -> Vec<Mounted> {
         let mut all = self.node.mounts();

@@ -58,7 +58,7 @@ pub(crate) fn a_snapshot_is_restored_and_larger_and_a_volume_cloned(world: &Worl
 }
 
 /// Takes a snapshot and waits until it is ready.
-fn snapshot(space: &Space<'_>, named: &str, claim: &str) {
+pub(crate) fn snapshot(space: &Space<'_>, named: &str, claim: &str) {
     space.create(json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
         "metadata": {"name": named},

@@ -166,6 +166,11 @@ impl<'w> Space<'w> {
         self.world.get("Pod", &self.name, named)
     }
 
+    /// The node a pod is on.
+    pub(crate) fn node_of(&self, pod: &str) -> String {
+        text(&self.pod_now(pod), "/spec/nodeName").to_owned()
+    }
+
     /// Waits until a pod is ready.
     pub(crate) fn ready(&self, named: &str) -> Value {
         self.world.until(&format!("pod {named}"), || {
@@ -193,6 +198,12 @@ impl<'w> Space<'w> {
     /// Deletes a pod and waits for its end.
     pub(crate) fn delete_pod(&self, named: &str) {
         self.world.delete("Pod", &self.name, named);
+        self.world.gone("Pod", &self.name, named);
+    }
+
+    /// Takes a pod's object away, without anybody to say that it has ended.
+    pub(crate) fn force_away(&self, named: &str) {
+        self.world.force_delete(&self.name, named);
         self.world.gone("Pod", &self.name, named);
     }
 

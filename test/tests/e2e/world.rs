@@ -24,8 +24,8 @@ pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
 const PATIENCE: Duration = Duration::from_secs(180);
 const PACE: Duration = Duration::from_millis(200);
 
-/// The room of the pool, a sparse file.
-const POOL_OPTIONS: &str = ",image=24Gi";
+/// The room of each pool, a sparse file.
+const POOL_OPTIONS: &str = ",image=32Gi";
 
 /// Secrets of the controllers lie beside the driver: the component grants these alone.
 pub(crate) const CONTROLLER_SECRETS: &str = "controller-secrets";
@@ -125,7 +125,7 @@ impl World {
     }
 
     /// Whether a driver is there that has its volumes attached, or has not.
-    fn attaches(&self, required: bool) -> bool {
+    pub(crate) fn attaches(&self, required: bool) -> bool {
         let there = self.find("CSIDriver", "", DRIVER);
         there.is_some_and(|d| d.pointer("/spec/attachRequired") == Some(&json!(required)))
     }

@@ -1,0 +1,266 @@
+//! Where claims go that could go to either node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use hostloop_test::cluster::BUSYBOX;
+use serde_json::{Value, json};
+
+use crate::objects::{name, text};
+use crate::rights::ACCOUNT;
+use crate::snapshots::snapshot;
+use crate::space::{Space, on_node, there};
+use crate::world::World;
+
+/// Says whose an object is, for watches.
+const LABEL: &str = "/metadata/labels/hostloop.csi.dev~1node";
+
+/// Two replicas that may not be on one node are on two, and so are their volumes.
+pub(crate) fn replicas_spread_and_their_volumes_with_them(world: &World) {
+    let space = Space::new(world, "spread");
+    let labels = json!({"app": "spread"});
+    let apart = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+        "labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}]}});
+    space.create(json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 2, "serviceName": "web", "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {
+                "affinity": apart, "terminationGracePeriodSeconds": 0,
+                "containers": [{
+                    "name": "main", "image": BUSYBOX, "command": ["sleep", "1000000"],
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}},
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {
+                "storageClassName": "hostloop-xfs", "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "512Mi"}}}}]}}));
+    let mut nodes = BTreeSet::new();
+    for pod in ["web-0", "web-1"] {
+        world.until("the replica", || {
+            match world.find("Pod", &space.name, pod) {
+                Some(_) => Ok(()),
+                None => Err(space.events()),
+            }
+        });
+        space.ready(pod);
+        let volume = space.volume(&format!("data-{pod}"));
+        let home = world.home(&volume);
+        assert_eq!(space.node_of(pod), home.name());
+        assert_eq!(text(&volume, LABEL), home.name());
+        let handle = text(&volume, "/spec/csi/volumeHandle");
+        assert!(handle.contains(&home.pool_id()));
+        space.sh(pod, "echo here > /data/file && sync");
+        nodes.insert(home.name().to_owned());
+    }
+    assert_eq!(nodes.len(), 2);
+    world.delete("StatefulSet", &space.name, "web");
+    space.end();
+}
+
+/// A class that allows the second node only has its volumes there, bound at once or with a pod.
+pub(crate) fn claims_go_where_their_class_allows(world: &World) {
+    let space = Space::new(world, "allowed");
+    let site = world.site(2);
+    let now = space.class("now", on_node(site.name()));
+    let mut waits = on_node(site.name());
+    waits["volumeBindingMode"] = json!("WaitForFirstConsumer");
+    let late = space.class("late", waits);
+    for class in [&now, &late] {
+        let claim = class.as_str();
+        space.claim(claim, class, json!({}));
+        if *class == now {
+            let volume = space.volume(claim);
+            assert_eq!(world.home(&volume).name(), site.name());
+        }
+        space.pod(claim, &[claim]);
+        space.ready(claim);
+        assert_eq!(space.node_of(claim), site.name());
+        let volume = space.volume(claim);
+        assert_eq!(world.home(&volume).name(), site.name());
+        world.until("the claim's label", || match space.claim_now(claim) {
+            claim if text(&claim, LABEL) == site.name() => Ok(()),
+            claim => Err(claim["metadata"].to_string()),
+        });
+    }
+    space.end();
+}
+
+/// Many claims that are bound at once go to both nodes; nobody is refused for having been slower,
+/// and each has one volume.
+pub(crate) fn immediate_claims_are_spread_without_a_race(world: &World) {
+    let space = Space::new(world, "race");
+    let class = space.class("now", json!({}));
+    let claims: Vec<String> = (0..16).map(|i| format!("c{i}")).collect();
+    for claim in &claims {
+        let small = json!({"resources": {"requests": {"storage": "64Mi"}}});
+        space.claim(claim, &class, small);
+    }
+    let volumes: Vec<Value> = claims.iter().map(|claim| space.volume(claim)).collect();
+    assert_one_volume_each(world, &space, &volumes);
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for volume in &volumes {
+        *counts
+            .entry(world.home(volume).name().to_owned())
+            .or_default() += 1;
+    }
+    assert!(
+        counts.len() == 2 && counts.values().all(|n| *n >= 4),
+        "{counts:?}"
+    );
+    let audit = world.audit();
+    let refused: Vec<_> = audit
+        .of(ACCOUNT)
+        .into_iter()
+        .filter(|r| r.code == 409 && r.namespace == space.name && r.resource != "events")
+        .map(|r| format!("{} {} {}: {}", r.verb, r.resource, r.name, r.message))
+        .collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+    space.end();
+}
+
+/// That as many volumes were made as there are, each on its own node.
+pub(crate) fn assert_one_volume_each(world: &World, space: &Space<'_>, volumes: &[Value]) {
+    let handles: BTreeSet<&str> = volumes
+        .iter()
+        .map(|v| text(v, "/spec/csi/volumeHandle"))
+        .collect();
+    assert_eq!(handles.len(), volumes.len());
+    let objects = world.list("PersistentVolume", "");
+    let ours = objects
+        .iter()
+        .filter(|v| text(v, "/spec/claimRef/namespace") == space.name);
+    assert_eq!(ours.count(), volumes.len(), "an object for each claim");
+    let names: BTreeSet<&str> = volumes.iter().map(name).collect();
+    for site in world.sites() {
+        let made = site.volumes();
+        let here: BTreeSet<&str> = made
+            .iter()
+            .filter(|(_, named)| names.contains(named.as_str()))
+            .map(|(handle, _)| handle.as_str())
+            .collect();
+        let expected: BTreeSet<&str> = volumes
+            .iter()
+            .filter(|v| world.home(v).name() == site.name())
+            .map(|v| text(v, "/spec/csi/volumeHandle"))
+            .collect();
+        assert_eq!(here, expected, "on {}", site.name());
+    }
+}
+
+/// What is made of a snapshot or of a volume is where that is, whoever binds it, and its pod goes
+/// there, too.
+pub(crate) fn copies_go_where_their_source_is(world: &World) {
+    let space = Space::new(world, "steering");
+    let site = world.site(2);
+    space.claim("data", "hostloop-xfs", json!({}));
+    space.pod_with("writer", &["data"], there(site.name()));
+    space.ready("writer");
+    space.sh("writer", "echo kept > /data/file && sync");
+    snapshot(&space, "snap", "data");
+    let immediate = space.class(
+        "now",
+        json!({"parameters": {"csi.storage.k8s.io/fstype": "xfs"}}),
+    );
+    let restored =
+        json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap"});
+    let cloned = json!({"kind": "PersistentVolumeClaim", "name": "data"});
+    let mut pods = Vec::new();
+    for (binding, class) in [("late", "hostloop-xfs"), ("now", immediate.as_str())] {
+        for (what, source, size) in [
+            ("restored", &restored, "512Mi"),
+            ("larger", &restored, "1Gi"),
+            ("cloned", &cloned, "512Mi"),
+        ] {
+            let claim = format!("{what}-{binding}");
+            let spec = json!({"dataSource": source, "resources": {"requests": {"storage": size}}});
+            space.claim(&claim, class, spec);
+            space.pod(&claim, &[&claim]);
+            pods.push(claim);
+        }
+    }
+    for pod in &pods {
+        space.ready(pod);
+        assert_eq!(space.node_of(pod), site.name(), "{pod}");
+        assert_eq!(space.sh(pod, &format!("cat /{pod}/file")), "kept");
+        assert_eq!(world.home(&space.volume(pod)).name(), site.name());
+    }
+    for larger in ["larger-late", "larger-now"] {
+        let mib = space.sh(
+            larger,
+            &format!("df -m /{larger} | awk 'END {{ print $2 }}'"),
+        );
+        assert!(mib.parse::<u64>().is_ok_and(|m| m > 850), "{mib} MiB");
+    }
+    space.end();
+}
+
+/// Each node takes snapshots of its own volumes and grows them.
+pub(crate) fn snapshots_and_expansions_on_each_node(world: &World) {
+    let space = Space::new(world, "each");
+    for site in world.sites() {
+        let claim = format!("on-{}", site.count);
+        space.claim(&claim, "hostloop-xfs", json!({}));
+        space.pod_with(&claim, &[&claim], there(site.name()));
+    }
+    for site in world.sites() {
+        let claim = format!("on-{}", site.count);
+        space.ready(&claim);
+        space.sh(&claim, &format!("echo {claim} > /{claim}/file && sync"));
+        snapshot(&space, &claim, &claim);
+        let taken = world.get("VolumeSnapshot", &space.name, &claim);
+        let content = text(&taken, "/status/boundVolumeSnapshotContentName");
+        let content = world.get("VolumeSnapshotContent", "", content);
+        let handle = text(&content, "/status/snapshotHandle");
+        assert!(handle.contains(&site.pool_id()), "{handle}");
+        space.remember(handle);
+        let managed = "/metadata/labels/snapshot.storage.kubernetes.io~1managed-by";
+        assert_eq!(text(&content, managed), site.name());
+
+        let grown = json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}});
+        world.patch("PersistentVolumeClaim", &space.name, &claim, &grown);
+        world.until("the larger volume", || {
+            let now = space.claim_now(&claim);
+            match text(&now, "/status/capacity/storage") {
+                "1Gi" => Ok(()),
+                _ => Err(format!("{}; {}", now["status"], space.events())),
+            }
+        });
+        let mib = space.sh(
+            &claim,
+            &format!("df -m /{claim} | awk 'END {{ print $2 }}'"),
+        );
+        assert!(mib.parse::<u64>().is_ok_and(|m| m > 850), "{mib} MiB");
+        space.volume(&claim);
+    }
+    space.end();
+}
+
+/// A group's members are on one node; of one that is on two the status says on which.
+pub(crate) fn a_group_over_two_nodes_says_so(world: &World) {
+    let space = Space::new(world, "torn");
+    for site in world.sites() {
+        let claim = format!("on-{}", site.count);
+        let class = space.class(&claim, on_node(site.name()));
+        space.claim(&claim, &class, json!({}));
+        let label = json!({"metadata": {"labels": {"app": "torn"}}});
+        world.patch("PersistentVolumeClaim", &space.name, &claim, &label);
+        space.volume(&claim);
+    }
+    space.create(json!({
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
+        "metadata": {"name": "torn"},
+        "spec": {"volumeGroupSnapshotClassName": "hostloop",
+            "source": {"selector": {"matchLabels": {"app": "torn"}}}}}));
+    world.until("the error", || {
+        let group = world.get("VolumeGroupSnapshot", &space.name, "torn");
+        let said = text(&group, "/status/error/message");
+        let named = world.sites().iter().all(|site| said.contains(site.name()));
+        if named {
+            Ok(())
+        } else {
+            Err(format!("{}; {}", group["status"], space.events()))
+        }
+    });
+    world.delete("VolumeGroupSnapshot", &space.name, "torn");
+    world.gone("VolumeGroupSnapshot", &space.name, "torn");
+    space.end();
+}

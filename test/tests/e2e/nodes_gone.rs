@@ -1,0 +1,240 @@
+//! Nodes that go and return, leaders that are lost, drivers that are slow.
+
+use std::time::Duration;
+
+use hostloop_test::machine;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::attached::record;
+use crate::nodes::assert_one_volume_each;
+use crate::objects::{name, text};
+use crate::site::Site;
+use crate::space::{Space, on_node, there};
+use crate::world::{DRIVER, NAMESPACE, World};
+
+const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
+
+/// Sends a signal to the driver's processes on a node, which its container's cgroup has.
+pub(crate) fn signal(site: &Site<'_>, signal: Signal) {
+    let pod = site.driver_pod().expect("the driver is there");
+    let id = text(&pod, "/status/containerStatuses/0/containerID");
+    let id = id.rsplit('/').next().unwrap_or_default();
+    assert!(!id.is_empty(), "the container has an ID");
+    let pattern = format!("*/{id}/cgroup.procs");
+    let found = machine::run("find", &["/sys/fs/cgroup", "-path", &pattern]);
+    let first = found.lines().next().expect("the container has a cgroup");
+    let processes = std::fs::read_to_string(first).expect("it can be read");
+    for process in processes.lines() {
+        let process = process.parse().expect("a process ID");
+        // It may have ended meanwhile.
+        let _ = kill(Pid::from_raw(process), signal);
+    }
+}
+
+/// The node whose driver leads.
+fn leader(world: &World) -> Site<'_> {
+    world.until("a leader", || {
+        let lease = format!("hostloop-{}", DRIVER.replace('.', "-"));
+        let lease = world.find("Lease", NAMESPACE, &lease).unwrap_or_default();
+        let holder = text(&lease, "/spec/holderIdentity");
+        let leads = |site: &Site<'_>| site.driver_pod().is_some_and(|pod| name(&pod) == holder);
+        let found = world.sites().into_iter().find(leads);
+        found.ok_or_else(|| format!("{:?} holds the lease", lease["spec"]))
+    })
+}
+
+/// The leader's pod goes while it assigns claims: another goes on, and each has one volume.
+pub(crate) fn the_leader_is_lost_while_it_assigns(world: &World) {
+    const CLAIMS: usize = 50;
+    world.drivers_ready();
+    let space = Space::new(world, "no-leader");
+    let class = space.class("now", json!({}));
+    let lost = leader(world);
+    let pod = lost.driver_ready();
+    for i in 0..CLAIMS {
+        let small = json!({"resources": {"requests": {"storage": "64Mi"}}});
+        space.claim(&format!("c{i}"), &class, small);
+        if i == CLAIMS / 3 {
+            world.force_delete(NAMESPACE, name(&pod));
+        }
+    }
+    let volumes: Vec<Value> = (0..CLAIMS)
+        .map(|i| space.volume(&format!("c{i}")))
+        .collect();
+    world.drivers_ready();
+    assert_one_volume_each(world, &space, &volumes);
+    space.end();
+}
+
+/// Claims are moved to another node while the driver of the first does not get on: in the end each
+/// has one volume, and none is left where it was first.
+pub(crate) fn claims_are_moved_from_a_slow_node(world: &World) {
+    const CLAIMS: usize = 12;
+    world.drivers_ready();
+    let space = Space::new(world, "slow");
+    let (slow, quick) = (world.site(1), world.site(2));
+    let names: Vec<String> = (0..CLAIMS).map(|i| format!("c{i}")).collect();
+    for claim in &names {
+        space.create(json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": claim, "annotations":
+                {"volume.kubernetes.io/selected-node": slow.name()}},
+            "spec": {"storageClassName": "hostloop-xfs", "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "512Mi"}}}}));
+    }
+    signal(&slow, Signal::SIGSTOP);
+    let moved = json!({"metadata": {"annotations":
+        {"volume.kubernetes.io/selected-node": quick.name()}}});
+    for claim in &names {
+        // What has a volume already stays.
+        if text(&space.claim_now(claim), "/status/phase") != "Bound" {
+            world.patch("PersistentVolumeClaim", &space.name, claim, &moved);
+        }
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    signal(&slow, Signal::SIGCONT);
+    let volumes: Vec<Value> = names.iter().map(|claim| space.volume(claim)).collect();
+    world.until("one volume each", || {
+        let mut made: Vec<_> = world.sites().iter().flat_map(Site::volumes).collect();
+        let ours = |named: &str| volumes.iter().any(|v| name(v) == named);
+        made.retain(|(_, named)| ours(named));
+        if made.len() == CLAIMS {
+            Ok(())
+        } else {
+            Err(format!("{made:?}"))
+        }
+    });
+    assert_one_volume_each(world, &space, &volumes);
+    world.drivers_ready();
+    space.end();
+}
+
+/// What there is on the node that goes.
+struct Doomed {
+    /// Has data that is wanted again.
+    kept: Value,
+    /// Was to be deleted.
+    released: Value,
+}
+
+/// A node is deleted: what only it could have done is done for it, once it is known to be gone; what
+/// is somebody's stays, and is there again when the node returns.
+pub(crate) fn a_node_goes_and_returns(world: &World) {
+    grace(world, "HOSTLOOP_GONE_NODE_GRACE=5s");
+    let space = Space::new(world, "gone");
+    let (site, attached) = (world.site(2), world.attaches(true));
+    let doomed = prepare(&space, &site);
+    world.cluster().stop(&site.kubelet());
+    // Nobody starts it again.
+    signal(&site, Signal::SIGKILL);
+    let waiting = json!({"nodeSelector": {"kubernetes.io/hostname": site.name()}});
+    space.claim("waiting", "hostloop-xfs", json!({}));
+    space.pod_with("waiting", &["waiting"], waiting);
+    world.until("the node's selection", || {
+        let claim = space.claim_now("waiting");
+        if text(&claim, SELECTED) == site.name() {
+            Ok(())
+        } else {
+            Err(space.events())
+        }
+    });
+    world.delete("PersistentVolumeClaim", &space.name, "released");
+    world.delete("Node", "", site.name());
+    space.force_away("kept");
+    space.force_away("waiting");
+    if attached {
+        for attachment in world.list("VolumeAttachment", "") {
+            if text(&attachment, "/spec/nodeName") == site.name() {
+                world.delete("VolumeAttachment", "", name(&attachment));
+                world.gone("VolumeAttachment", "", name(&attachment));
+            }
+        }
+    }
+    assert_tidied_up(&space, &site, &doomed);
+
+    world.cluster().start(&site.kubelet());
+    site.driver_ready();
+    assert_back(&space, &site, &doomed);
+    space.end();
+    grace(world, "HOSTLOOP_GONE_NODE_GRACE-");
+}
+
+/// Sets, or unsets, how long a node must be gone.
+fn grace(world: &World, setting: &str) {
+    let set = ["set", "env", "-n", NAMESPACE, "daemonset/hostloop", setting];
+    world.cluster().kubectl(&set);
+    world.drivers_ready();
+}
+
+fn prepare(space: &Space<'_>, site: &Site<'_>) -> Doomed {
+    let class = space.class("there", on_node(site.name()));
+    for claim in ["kept", "released"] {
+        space.claim(claim, &class, json!({}));
+    }
+    space.pod_with("kept", &["kept"], there(site.name()));
+    space.ready("kept");
+    space.sh("kept", "echo kept > /kept/file && sync");
+    Doomed {
+        kept: space.volume("kept"),
+        released: space.volume("released"),
+    }
+}
+
+fn assert_tidied_up(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {
+    let world = space.world;
+    world.gone("PersistentVolumeClaim", &space.name, "released");
+    world.gone("PersistentVolume", "", name(&doomed.released));
+    world.until("the claim's release from the node", || {
+        let claim = space.claim_now("waiting");
+        if text(&claim, SELECTED).is_empty() {
+            Ok(())
+        } else {
+            Err(claim.to_string())
+        }
+    });
+    world.until("the end of the node's room", || {
+        let mut all = world.list("CSIStorageCapacity", NAMESPACE);
+        all.retain(|c| c["nodeTopology"].to_string().contains(site.name()));
+        if all.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{all:?}"))
+        }
+    });
+    space.event("kept", "NodeGone", site.name());
+    let kept = world.get("PersistentVolume", "", name(&doomed.kept));
+    assert_eq!(text(&kept, "/status/phase"), "Bound");
+    assert_eq!(kept.pointer("/metadata/deletionTimestamp"), None);
+}
+
+fn assert_back(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {
+    let world = space.world;
+    let handle = text(&doomed.kept, "/spec/csi/volumeHandle");
+    // Its pod's object is gone, and so is, with attachment, what said that the volume is published.
+    world.until("the end of the publication", || {
+        let record = record(site, handle);
+        if record.contains(site.name()) {
+            Err(record)
+        } else {
+            Ok(())
+        }
+    });
+    space.pod_with("again", &["kept"], there(site.name()));
+    space.ready("again");
+    assert_eq!(space.sh("again", "cat /kept/file"), "kept");
+    space.claim("new", "hostloop-ext4", json!({}));
+    space.pod_with("new", &["new"], there(site.name()));
+    space.ready("new");
+    space.volume("new");
+    // Nobody asks for it any more: by its name it is found out.
+    world.until("the end of what was released", || {
+        let released = text(&doomed.released, "/spec/csi/volumeHandle");
+        let volumes = site.volumes();
+        match volumes.iter().any(|(handle, _)| handle == released) {
+            true => Err("its files are still there".to_owned()),
+            false => Ok(()),
+        }
+    });
+}

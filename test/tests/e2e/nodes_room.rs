@@ -1,0 +1,134 @@
+//! What room there is on each node, and what comes of it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::objects::text;
+use crate::rights::ACCOUNT;
+use crate::site::Site;
+use crate::space::{Space, on_node};
+use crate::world::{NAMESPACE, World};
+
+/// Takes room of a node, by a volume of this size.
+fn fill(space: &Space<'_>, site: &Site<'_>, named: &str, size: &str) {
+    let class = space.class(named, on_node(site.name()));
+    claim(space, named, &class, size);
+    let volume = space.volume(named);
+    assert_eq!(space.world.home(&volume).name(), site.name());
+}
+
+fn claim(space: &Space<'_>, named: &str, class: &str, size: &str) {
+    let size = json!({"resources": {"requests": {"storage": size}}});
+    space.claim(named, class, size);
+}
+
+/// Which objects tell of room, by their names, and for which class and node each is.
+fn told(world: &World) -> BTreeSet<(String, String)> {
+    let all = world.list("CSIStorageCapacity", NAMESPACE);
+    let named = |c: &Value| {
+        let node = c["nodeTopology"]["matchLabels"].to_string();
+        (
+            text(c, "/metadata/uid").to_owned(),
+            format!("{} {node}", text(c, "/storageClassName")),
+        )
+    };
+    all.iter().map(named).collect()
+}
+
+/// A claim that fits on one node only goes there. One that fits nowhere says so, and is served as
+/// soon as there is room.
+pub(crate) fn claims_go_where_there_is_room(world: &World) {
+    let space = Space::new(world, "narrow");
+    // The pools have 32 GiB each: of these are left 8 and 32, then 8 and 12.
+    fill(&space, &world.site(1), "filler", "24Gi");
+    claim(&space, "fits", "hostloop-xfs", "20Gi");
+    space.pod("fits", &["fits"]);
+    space.ready("fits");
+    let second = world.site(2);
+    assert_eq!(space.node_of("fits"), second.name());
+    assert_eq!(world.home(&space.volume("fits")).name(), second.name());
+
+    claim(&space, "late", "hostloop-xfs", "13Gi");
+    space.pod("late", &["late"]);
+    space.event(
+        "late",
+        "FailedScheduling",
+        "did not have enough free storage",
+    );
+    let class = space.class("now", json!({}));
+    claim(&space, "now", &class, "13Gi");
+    space.event("now", "ProvisioningFailed", "");
+    for waiting in ["late", "now"] {
+        let phase = space.claim_now(waiting);
+        assert_eq!(text(&phase, "/status/phase"), "Pending");
+    }
+
+    space.delete_claim("filler");
+    space.ready("late");
+    let first = world.site(1);
+    for served in ["late", "now"] {
+        assert_eq!(world.home(&space.volume(served)).name(), first.name());
+    }
+    space.end();
+}
+
+/// A node that was chosen and turns out to have no room gives the claim back: another is chosen.
+pub(crate) fn a_claim_moves_on_from_a_full_node(world: &World) {
+    let space = Space::new(world, "moves-on");
+    fill(&space, &world.site(1), "filler", "24Gi");
+    // As when the scheduler had chosen by what it was told a moment too early.
+    space.create(json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "annotations":
+            {"volume.kubernetes.io/selected-node": world.site(1).name()}},
+        "spec": {"storageClassName": "hostloop-xfs", "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "16Gi"}}}}));
+    space.event("data", "ProvisioningFailed", "");
+    space.pod("pod", &["data"]);
+    space.ready("pod");
+    let second = world.site(2);
+    assert_eq!(space.node_of("pod"), second.name());
+    assert_eq!(world.home(&space.volume("data")).name(), second.name());
+    space.end();
+}
+
+/// While every pod of the driver is replaced, the scheduler is told of the room all the time.
+pub(crate) fn the_room_is_told_over_an_upgrade(world: &World) {
+    world.drivers_ready();
+    let before = told(world);
+    assert!(before.len() >= 8, "four classes on two nodes: {before:?}");
+    let asked = world.audit();
+    let roll = |value: &str| {
+        let set = ["set", "env", "-n", NAMESPACE, "daemonset/hostloop", value];
+        world.cluster().kubectl(&set);
+        let done = [
+            "rollout",
+            "status",
+            "-n",
+            NAMESPACE,
+            "daemonset/hostloop",
+            "--timeout=10ms",
+        ];
+        world.until("the upgrade", || {
+            let now = told(world);
+            let lost: Vec<_> = before.difference(&now).collect();
+            assert!(lost.is_empty(), "nothing is told any more of {lost:?}");
+            world.cluster().try_kubectl(&done)
+        });
+        world.drivers_ready();
+    };
+    roll("E2E_UPGRADE=yes");
+    assert_eq!(told(world), before);
+    let audit = world.audit().since(&asked);
+    let collector = "system:serviceaccount:kube-system:";
+    for user in [ACCOUNT, collector] {
+        let counts = audit.counts(user);
+        assert_eq!(
+            counts.get(&("delete", "csistoragecapacities")),
+            None,
+            "{user}"
+        );
+    }
+    roll("E2E_UPGRADE-");
+}
