@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use hostloop_test::cluster::{BUSYBOX, Cluster, Node, Options, Stock, wait_for};
+use hostloop_test::loops;
 use hostloop_test::machine;
 use hostloop_test::scratch::Scratch;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume};
@@ -184,17 +185,47 @@ fn attach(node: &Node, folder: &Path, count: usize) -> Vec<String> {
     (0..count).map(attach).collect()
 }
 
+/// A filesystem that is mounted before a cluster comes up, and has nothing to do with it.
+struct Elsewhere {
+    scratch: Scratch,
+}
+
+impl Elsewhere {
+    fn mounted() -> Elsewhere {
+        let scratch = Scratch::new();
+        let (image, at) = (scratch.path().join("image"), scratch.dir("mounted"));
+        let made = std::fs::File::create(&image).and_then(|f| f.set_len(16 << 20));
+        made.expect("it can be written");
+        machine::run("mkfs.ext4", &["-q", machine::text(&image)]);
+        machine::run(
+            "mount",
+            &["-o", "loop", machine::text(&image), machine::text(&at)],
+        );
+        Elsewhere { scratch }
+    }
+
+    /// Nobody holds a copy of the mount: its loop device goes with it.
+    fn assert_free_once_unmounted(&self) {
+        let at = self.scratch.path().join("mounted");
+        assert_eq!(loops::beneath(self.scratch.path()).len(), 1);
+        machine::run("umount", &[machine::text(&at)]);
+        assert_eq!(loops::beneath(self.scratch.path()), []);
+    }
+}
+
 /// What kind does to loop devices and mounts.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     machine::require();
     let kubelet_dir = format!("/var/tmp/hostloop-test-own-{}", std::process::id());
+    let elsewhere = Elsewhere::mounted();
     let cluster = Cluster::up(&Options {
         kubelet_dir: Some(kubelet_dir.clone().into()),
         ..Options::two_nodes()
     });
     let (name, [first, second]) = (cluster.name().to_owned(), [cluster.on(1), cluster.on(2)]);
     assert!(cluster.status().contains("mount namespace of process"));
+    elsewhere.assert_free_once_unmounted();
 
     // The same path, another file; /dev as it was when the node came up.
     let folder = PathBuf::from(format!("/var/tmp/{name}-files"));
