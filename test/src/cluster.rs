@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 
+use crate::front::objects;
 use crate::machine::text;
 
+mod account;
 mod audit;
 mod node;
 mod stock;
@@ -159,16 +160,17 @@ impl Cluster {
 
     /// A client for the administrator.
     pub async fn client(&self) -> Client {
-        let read = Kubeconfig::read_from(self.kubeconfig()).expect("the kubeconfig can be read");
-        let context = KubeConfigOptions::default();
-        let config = kube::Config::from_custom_kubeconfig(read, &context);
-        let config = config.await.expect("the kubeconfig is complete");
-        Client::try_from(config).expect("the kubeconfig makes a client")
+        objects::client(&self.kubeconfig()).await
     }
 
     /// What was asked of the API server so far.
     pub fn audit(&self) -> Audit {
-        Audit::read(&self.dir.join("log/audit.log"))
+        Audit::read(&self.audit_log())
+    }
+
+    /// Where that is written, a line of JSON for each.
+    pub fn audit_log(&self) -> PathBuf {
+        self.dir.join("log/audit.log")
     }
 
     /// Runs kubectl as the administrator; what it printed, or how it failed.

@@ -10,6 +10,7 @@ pub mod client;
 pub mod cluster;
 pub mod data;
 pub mod driver;
+pub mod fleet;
 pub mod front;
 pub mod leaks;
 pub mod loops;

@@ -38,6 +38,8 @@ use shared::Shared;
 pub struct MemoryDriver {
     shared: Arc<Shared>,
     socket: PathBuf,
+    /// Further ones, from 1 on.
+    others: Vec<PathBuf>,
     /// Nothing while it is away.
     runtime: Option<Runtime>,
 }
@@ -48,10 +50,22 @@ impl MemoryDriver {
         let mut driver = MemoryDriver {
             shared: Arc::new(Shared::new(options)),
             socket: socket.into(),
+            others: Vec::new(),
             runtime: None,
         };
         driver.resume();
         driver
+    }
+
+    /// Serves at this socket, too, and returns its address: [`Call::door`] tells who came by it.
+    pub fn also_at(&mut self, socket: impl Into<PathBuf>) -> String {
+        let socket = socket.into();
+        let address = format!("unix://{}", socket.display());
+        self.others.push(socket);
+        if let Some(runtime) = &self.runtime {
+            self.open(runtime, self.others.len());
+        }
+        address
     }
 
     /// Where it serves.
@@ -72,7 +86,7 @@ impl MemoryDriver {
             let stop = std::thread::spawn(|| runtime.shutdown_timeout(Duration::from_secs(5)));
             stop.join().expect("the runtime is shut down");
         }
-        remove(&self.socket);
+        self.sockets().for_each(remove);
     }
 
     /// Serves again after [`away`](Self::away).
@@ -80,20 +94,33 @@ impl MemoryDriver {
         if self.runtime.is_some() {
             return;
         }
-        remove(&self.socket);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("memory-driver")
             .enable_all()
             .build()
             .expect("a runtime can be made");
+        for number in 0..=self.others.len() {
+            self.open(&runtime, number);
+        }
+        self.runtime = Some(runtime);
+    }
+
+    fn sockets(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(&self.socket)
+            .chain(&self.others)
+            .map(PathBuf::as_path)
+    }
+
+    fn open(&self, runtime: &Runtime, number: usize) {
+        let socket = self.sockets().nth(number).expect("it has this socket");
+        remove(socket);
         let listener = {
             let _inside = runtime.enter();
-            UnixListener::bind(&self.socket)
+            UnixListener::bind(socket)
         };
-        let listener = listener.unwrap_or_else(|e| panic!("{}: {e}", self.socket.display()));
-        runtime.spawn(serve::serve(self.shared.clone(), listener));
-        self.runtime = Some(runtime);
+        let listener = listener.unwrap_or_else(|e| panic!("{}: {e}", socket.display()));
+        runtime.spawn(serve::serve(self.shared.clone(), number, listener));
     }
 
     /// Changes what it is capable of or how it behaves, from the next call on.

@@ -9,7 +9,8 @@ use kube::{Api, Client, Config};
 use serde_json::Value;
 
 /// Kinds: their group and version, name in the plural, and whether they are in namespaces.
-const KINDS: [(&str, &str, &str, &str, bool); 22] = [
+const KINDS: [(&str, &str, &str, &str, bool); 23] = [
+    ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("", "v1", "Namespace", "namespaces", false),
     ("", "v1", "Node", "nodes", false),
     ("", "v1", "Secret", "secrets", true),
@@ -186,6 +187,15 @@ impl std::fmt::Display for Place {
     }
 }
 
+/// A client of the cluster this kubeconfig names.
+pub async fn client(kubeconfig: &Path) -> Client {
+    let file = Kubeconfig::read_from(kubeconfig);
+    let file = file.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    let config = config.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
+    Client::try_from(config).expect("a client can be made")
+}
+
 /// The objects of a cluster. What goes wrong fails the test.
 #[derive(Clone)]
 pub struct Objects {
@@ -195,13 +205,8 @@ pub struct Objects {
 impl Objects {
     /// Of the cluster this kubeconfig names.
     pub async fn connect(kubeconfig: &Path) -> Objects {
-        let file = Kubeconfig::read_from(kubeconfig);
-        let file = file.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
-        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-        let config = config.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
-        let client = Client::try_from(config);
         Objects {
-            client: client.expect("a client can be made"),
+            client: client(kubeconfig).await,
         }
     }
 

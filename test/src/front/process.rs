@@ -23,10 +23,16 @@ pub struct Controllers {
 impl Controllers {
     /// Starts it as if in a pod of this namespace, logging into this directory.
     pub fn start(dir: &Path, namespace: &str, args: &[String]) -> Controllers {
+        Controllers::in_pod(dir, namespace, None, args)
+    }
+
+    /// The same, in a pod of this name: leases are held by that.
+    pub fn in_pod(dir: &Path, namespace: &str, pod: Option<&str>, args: &[String]) -> Controllers {
         let mut log = OpenOptions::new();
         let log = log.create(true).append(true).open(dir.join(LOG));
         let log = log.expect("a log can be made");
-        let child = Command::new(binary())
+        let mut command = Command::new(binary());
+        command
             .arg("controllers")
             .args(args)
             .env_remove("NODE_NAME")
@@ -34,23 +40,46 @@ impl Controllers {
             .env("POD_NAMESPACE", namespace)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file can be opened twice"))
-            .stderr(log)
-            .spawn();
+            .stderr(log);
+        if let Some(pod) = pod {
+            command.env("POD_NAME", pod);
+        }
+        let child = command.spawn();
         Controllers {
             child: child.expect("the program starts"),
         }
     }
 
     /// How it ended, if it has.
-    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("it is our child")
     }
 
     /// SIGKILL, and waits for the end.
-    pub(super) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         // An error means that it has ended by itself already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGSTOP: it does nothing, until [`resume`](Self::resume), and does not know.
+    pub fn pause(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).expect("a PID");
+        kill(Pid::from_raw(pid), signal).expect("it is running");
     }
 
     /// SIGTERM; it must end soon, and with success.
@@ -58,8 +87,17 @@ impl Controllers {
         if let Some(status) = self.ended() {
             panic!("the controllers have ended by themselves: {status}");
         }
-        let pid = i32::try_from(self.child.id()).expect("a PID");
-        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it is running");
+        self.terminate();
+        self.wait();
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+    }
+
+    /// Waits for the end that was asked for, which must be a success.
+    pub fn wait(mut self) {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
             if let Some(status) = self.ended() {
@@ -80,12 +118,12 @@ impl Drop for Controllers {
 
 const LOG: &str = "controllers.log";
 
-pub(super) fn log(dir: &Path) -> String {
+pub(crate) fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join(LOG)).unwrap_or_default()
 }
 
 /// What is answered over HTTP, head and all.
-pub(super) fn http(address: &str, path: &str) -> String {
+pub(crate) fn http(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream

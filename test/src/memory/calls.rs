@@ -19,6 +19,12 @@ pub struct Call {
     pub method: &'static str,
     /// When it came.
     pub at: Instant,
+    /// When it was answered.
+    pub answered: Option<Instant>,
+    /// By which socket: 0 is the driver's own, the others are by [`also_at`].
+    ///
+    /// [`also_at`]: super::MemoryDriver::also_at
+    pub door: usize,
     /// What was answered; nothing yet, or never.
     pub code: Option<Code>,
     request: Arc<dyn Any + Send + Sync>,
@@ -40,10 +46,16 @@ pub(super) struct Calls {
 
 impl Calls {
     /// Notes a call that came, and returns its number.
-    pub(super) fn begin<R: RequestOf + Any + Send + Sync>(&mut self, request: R) -> usize {
+    pub(super) fn begin<R: RequestOf + Any + Send + Sync>(
+        &mut self,
+        request: R,
+        door: usize,
+    ) -> usize {
         self.all.push(Call {
             method: R::METHOD,
             at: Instant::now(),
+            answered: None,
+            door,
             code: None,
             request: Arc::new(request),
         });
@@ -54,6 +66,7 @@ impl Calls {
         let known = number.checked_sub(self.forgotten);
         if let Some(call) = known.and_then(|at| self.all.get_mut(at)) {
             call.code = Some(code);
+            call.answered = Some(Instant::now());
         }
     }
 

@@ -96,6 +96,8 @@ pub struct Options {
     pub name: String,
     /// The node it says it runs on.
     pub node_id: String,
+    /// What its IDs carry, so that those of two drivers differ; nothing if empty.
+    pub pool: String,
     /// Other nodes it knows, to publish volumes at.
     pub other_nodes: BTreeSet<String>,
     /// What Probe says; nothing counts as ready.
@@ -138,6 +140,7 @@ impl Default for Options {
         Options {
             name: "memory.csi.dev".to_owned(),
             node_id: "memory-node".to_owned(),
+            pool: String::new(),
             other_nodes: BTreeSet::new(),
             ready: Some(true),
             capabilities: Capabilities::all(),

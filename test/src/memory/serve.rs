@@ -11,8 +11,16 @@ use super::calls::RequestOf;
 use super::shared::Shared;
 use super::state::State;
 
-/// Serves all services for as long as it is let.
-pub(super) async fn serve(shared: Arc<Shared>, listener: UnixListener) {
+/// What answers the calls that come by one socket.
+#[derive(Clone)]
+struct Door {
+    shared: Arc<Shared>,
+    number: usize,
+}
+
+/// Serves all services for as long as it is let. `number` tells the sockets of one driver apart.
+pub(super) async fn serve(shared: Arc<Shared>, number: usize, listener: UnixListener) {
+    let shared = Door { shared, number };
     let served = tonic::transport::Server::builder()
         .add_service(csi::identity_server::IdentityServer::new(Identity(
             shared.clone(),
@@ -36,7 +44,7 @@ macro_rules! service {
     ($server:ident::$service:ident {
         $($rpc:literal $method:ident($request:ident) -> $response:ident;)+
     }) => {
-        struct $service(Arc<Shared>);
+        struct $service(Door);
 
         $(impl RequestOf for csi::$request {
             const METHOD: &'static str = $rpc;
@@ -48,7 +56,7 @@ macro_rules! service {
                 &self,
                 request: Request<csi::$request>,
             ) -> Result<Response<csi::$response>, Status> {
-                self.0.answer(request, State::$method).await
+                self.0.shared.answer(self.0.number, request, State::$method).await
             })+
         }
     };

@@ -50,6 +50,7 @@ impl Shared {
     /// Answers a call as the script says.
     pub(super) async fn answer<Q, R>(
         self: &Arc<Self>,
+        door: usize,
         request: Request<Q>,
         work: Work<Q, R>,
     ) -> Result<Response<R>, Status>
@@ -60,7 +61,7 @@ impl Shared {
         let request = request.into_inner();
         let (number, step) = {
             let mut inner = self.lock();
-            let number = inner.calls.begin(request.clone());
+            let number = inner.calls.begin(request.clone(), door);
             (number, inner.script.next(Q::METHOD))
         };
         let silent = matches!(step, Step::DropAnswer);

@@ -145,9 +145,12 @@ impl State {
     }
 
     /// An ID that was not used before. IDs sort in the order they were made.
-    fn new_id(&mut self, kind: &str) -> String {
+    fn new_id(&mut self, options: &Options, kind: &str) -> String {
         self.last += 1;
-        format!("{kind}-{:08}", self.last)
+        match options.pool.as_str() {
+            "" => format!("{kind}-{:08}", self.last),
+            pool => format!("{kind}-{pool}-{:08}", self.last),
+        }
     }
 
     fn volume(&self, id: &str) -> Answer<&Volume> {

@@ -3,8 +3,8 @@
 
 mod claims;
 mod container;
-mod floors;
-mod ground;
+pub(crate) mod floors;
+pub(crate) mod ground;
 mod pods;
 
 use hostloop_test::machine;

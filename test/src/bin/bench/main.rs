@@ -9,57 +9,99 @@ mod measure;
 mod scale;
 mod snapshot;
 mod stage;
+mod volumes;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Parser;
+use clap::builder::PossibleValuesParser;
 use measure::Figure;
+use scale::Settings;
+use tokio::runtime::Runtime;
 
 /// A part of the run: its name, and what makes its figures.
-type Part = (&'static str, fn(&tokio::runtime::Runtime) -> Vec<Figure>);
+type Part = (&'static str, fn(&Runtime, &Settings) -> Vec<Figure>);
 
-/// Needs a Kubernetes, which takes long to build: it runs if it is asked for by name.
-const CLUSTER: &str = "cluster";
+/// Need a Kubernetes, which takes long to build: they run if they are asked for by name.
+const ON_CLUSTER: [&str; 2] = ["cluster", "scale"];
 
 const PARTS: &[Part] = &[
-    ("attach", attach::figures),
-    ("stage", stage::figures),
-    ("snapshot", snapshot::figures),
-    ("fio", disk::figures),
-    ("busy", busy::figures),
+    ("attach", |runtime, _| attach::figures(runtime)),
+    ("stage", |runtime, _| stage::figures(runtime)),
+    ("snapshot", |runtime, _| snapshot::figures(runtime)),
+    ("fio", |runtime, _| disk::figures(runtime)),
+    ("busy", |runtime, _| busy::figures(runtime)),
+    ("volumes", |runtime, _| volumes::figures(runtime)),
+    ("cluster", |runtime, _| cluster::figures(runtime)),
     ("scale", scale::figures),
-    (CLUSTER, cluster::figures),
 ];
 
-fn main() -> ExitCode {
-    let mut only = Vec::new();
-    let mut json = None;
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--json" => json = args.next(),
-            name if PARTS.iter().any(|(part, _)| *part == name) => only.push(name.to_owned()),
-            other => {
-                eprintln!("bench: {other} is neither --json FILE nor one of the parts:");
-                PARTS.iter().for_each(|(part, _)| eprintln!("  {part}"));
-                return ExitCode::from(2);
-            }
+/// Measures the driver and its controllers against floors taken in the same run.
+#[derive(Parser)]
+#[command(name = "bench")]
+struct Args {
+    /// What is measured; without any, all that needs no Kubernetes
+    #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.iter().map(|p| p.0)))]
+    parts: Vec<String>,
+    /// Keep the figures
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// scale: few instances and claims, and no aims
+    #[arg(long)]
+    quick: bool,
+    /// scale: numbers of instances
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    instances: Vec<usize>,
+    /// scale: claims of each kind for each number
+    #[arg(long, value_name = "N")]
+    claims: Option<usize>,
+    /// scale: attach so many volumes, too
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1000")]
+    attach: Option<usize>,
+    /// scale: write plots and the table into this directory
+    #[arg(long, value_name = "DIR")]
+    docs: Option<PathBuf>,
+}
+
+impl Args {
+    fn settings(&self) -> Settings {
+        let mut settings = Settings {
+            docs: self.docs.clone(),
+            attachments: self.attach.unwrap_or(0),
+            ..Settings::default()
+        };
+        if self.quick {
+            settings = settings.quick();
         }
+        if !self.instances.is_empty() {
+            settings.instances.clone_from(&self.instances);
+        }
+        if let Some(claims) = self.claims {
+            settings.claims = claims;
+        }
+        settings
     }
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime can be made");
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let (only, settings) = (&args.parts, args.settings());
+    let runtime = Runtime::new().expect("a runtime can be made");
     let mut figures = Vec::new();
     for (name, part) in PARTS.iter().filter(|(n, _)| match only.is_empty() {
-        true => *n != CLUSTER,
+        true => !ON_CLUSTER.contains(n),
         false => only.iter().any(|o| o == n),
     }) {
         eprintln!("measuring: {name}");
-        for figure in part(&runtime) {
+        for figure in part(&runtime, &settings) {
             println!("{figure}");
             figures.push(figure);
         }
     }
-    if let Some(file) = json {
+    if let Some(file) = &args.json {
         let text = serde_json::to_string_pretty(&figures).expect("figures are plain data");
-        std::fs::write(&file, text).unwrap_or_else(|e| panic!("{file}: {e}"));
+        std::fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     }
     let missed = figures.iter().filter(|f| !f.met()).count();
     println!("{} figures, {missed} aims missed", figures.len());

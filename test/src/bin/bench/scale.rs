@@ -1,106 +1,159 @@
-//! What many volumes cost: start with 10,000, memory at rest and with 1,000.
+//! Many nodes: instances of the controllers, each with a driver in memory and a node of its own,
+//! on a real API server, and claims from nothing to bound. See `docs/scale.md`.
 
-use std::path::Path;
-use std::time::Instant;
+mod attachments;
+mod floor;
+mod plot;
+mod report;
+mod requests;
+mod round;
+mod taken;
 
-use hostloop_proto::csi;
-use hostloop_test::driver::{Driver, DriverSpec};
-use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hostloop_test::cluster::{Cluster, Options};
+use hostloop_test::fleet::{Binding, FleetSpec};
+use hostloop_test::machine::{self, text};
 use hostloop_test::scratch::Scratch;
 use tokio::runtime::Runtime;
 
-use crate::measure::{Aim, Figure, median, millis};
-use crate::stage::create;
+use crate::cluster::ground::NAMESPACE;
+use crate::measure::Figure;
+use floor::floors;
+use report::{Instances, Report};
+use requests::Reader;
+use round::{Fielded, Rest};
+
+/// Between the starts of two instances.
+const APART: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// How it is to be measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Numbers of instances, one after the other.
+    pub(crate) instances: Vec<usize>,
+    /// Claims of each kind for each number.
+    pub(crate) claims: usize,
+    /// Volumes that are attached, too.
+    pub(crate) attachments: usize,
+    /// How long instances are watched at rest.
+    pub(crate) rest: Duration,
+    /// Where plots and the table go.
+    pub(crate) docs: Option<PathBuf>,
+    /// Whether the figures are to be anything: of few claims they say nothing.
+    pub(crate) judged: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            instances: vec![1, 10, 30, 100],
+            claims: 3_000,
+            attachments: 0,
+            rest: Duration::from_secs(15),
+            docs: None,
+            judged: true,
+        }
+    }
+}
+
+impl Settings {
+    /// Enough to see that it works.
+    pub(crate) fn quick(self) -> Settings {
+        Settings {
+            instances: vec![1, 5],
+            claims: 100,
+            rest: Duration::from_secs(3),
+            judged: false,
+            ..self
+        }
+    }
+}
 
 /// The figures.
-pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
+pub(crate) fn figures(runtime: &Runtime, settings: &Settings) -> Vec<Figure> {
+    machine::require();
     let scratch = Scratch::new();
-    let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 200 * GIB);
-    let spec = || DriverSpec::new(&scratch, &[&pool]);
-    let driver = spec().start();
-    let at_rest = settled_mib(runtime, &driver);
-    let volume = runtime.block_on(async { create(&driver.csi().await, "pattern", 1 << 20).await });
-    driver.stop();
-
-    multiply(pool.root(), &volume, 1_000);
-    let driver = spec().start();
-    let with_thousand = settled_mib(runtime, &driver);
-    driver.stop();
-
-    let few = start_time(spec);
-    multiply(pool.root(), &volume, 10_000);
-    let many = start_time(spec);
-    let driver = spec().start();
-    let listed = runtime.block_on(async { driver.csi().await.volume_ids().await.len() });
-    assert_eq!(listed, 10_000, "the driver does not know all volumes");
-    driver.stop();
-
-    let memory = |what: &str, ours| Figure {
-        what: format!("resident memory {what}"),
-        ours,
-        floor: None,
-        unit: "MiB",
-        aim: Aim::LessThan(15.0),
-    };
-    vec![
-        memory("at rest", at_rest),
-        memory("with 1,000 volumes", with_thousand),
-        Figure {
-            what: "start with 10,000 volumes, against 1,000".into(),
-            ours: many,
-            floor: Some(few),
-            unit: "ms",
-            aim: Aim::LessThan(1000.0),
-        },
-    ]
+    // The cluster's own limits are raised: what is measured is not its throttle.
+    let cluster = Cluster::up(&Options::default());
+    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
+    cluster.kubectl(&["create", "-k", text(&crds)]);
+    let report = runtime.block_on(measure(&cluster, &scratch, settings));
+    drop(cluster);
+    println!("{}", report.table());
+    if let Some(docs) = &settings.docs {
+        report.write(docs);
+    }
+    report.figures(settings.judged)
 }
 
-/// Resident memory after it has answered what an orchestrator asks all the time.
-fn settled_mib(runtime: &Runtime, driver: &Driver) -> f64 {
-    runtime.block_on(async {
-        let csi = driver.csi().await;
-        for _ in 0..20 {
-            csi.ok(csi::ListVolumesRequest {
-                max_entries: 100,
-                ..Default::default()
-            })
-            .await;
-            csi.ok(csi::ProbeRequest {}).await;
+async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> Report {
+    let floors = floors(cluster, scratch, settings.claims).await;
+    let account = cluster.account(NAMESPACE, "nodes", scratch.path());
+    let mut report = Report {
+        claims: settings.claims,
+        floors,
+        numbers: Vec::new(),
+    };
+    for count in &settings.instances {
+        let measured = instances(cluster, &account, settings, &report, *count).await;
+        report.numbers.push(measured);
+    }
+    report
+}
+
+async fn instances(
+    cluster: &Cluster,
+    (user, kubeconfig): &(String, PathBuf),
+    settings: &Settings,
+    report: &Report,
+    count: usize,
+) -> Instances {
+    let mut requests = Reader::of(cluster, user);
+    let fleet = FleetSpec::new(&format!("scale-{count}"), count)
+        .attach(settings.attachments > 0)
+        .kubeconfigs(vec![kubeconfig.clone()]);
+    let fleet = fleet.up(&cluster.kubeconfig()).await;
+    let began = Instant::now();
+    fleet.start(APART).await;
+    fleet.ready(PATIENCE).await;
+    let started_after = began.elapsed().as_secs_f64();
+    eprintln!("  {count} instances: all at work after {started_after:.1} s");
+    let start_requests = requests.settled().await.requests as f64 / count as f64;
+    let mut fielded = Fielded::new(cluster, fleet, requests);
+    let rest = Rest::of(&mut fielded, settings.rest).await;
+    fielded.warm_up().await;
+    let mut rounds = Vec::new();
+    for binding in Binding::ALL {
+        let last = binding == Binding::Immediate;
+        let round = fielded.round(binding, settings.claims, report.floors.told);
+        let round = round.await;
+        eprintln!(
+            "  {count} instances, {}: {:.1} volumes/s, {} conflicts",
+            binding.mode(),
+            round.rate,
+            round.conflicts
+        );
+        rounds.push(round);
+        if !last {
+            fielded.clear().await;
         }
-    });
-    driver.resident_kib() as f64 / 1024.0
-}
-
-fn start_time<'a>(spec: impl Fn() -> DriverSpec<'a>) -> f64 {
-    let once = || {
-        let start = Instant::now();
-        let driver = spec().start();
-        let elapsed = millis(start.elapsed());
-        driver.stop();
-        elapsed
+    }
+    let attached = match settings.attachments {
+        0 => None,
+        volumes => Some(attachments::attached(&mut fielded, volumes).await),
     };
-    median((0..5).map(|_| once()).collect())
-}
-
-/// Copies a volume's entry until there are so many: the record with another ID and name, and an
-/// image of holes.
-fn multiply(pool: &Path, pattern: &str, count: usize) {
-    let volumes = pool.join("volumes");
-    let record = std::fs::read_to_string(volumes.join(pattern).join("volume.json"))
-        .expect("a volume has a record");
-    let there = std::fs::read_dir(&volumes)
-        .expect("a pool has volumes")
-        .count();
-    for number in there..count {
-        // The last digits of the ID are random ones: any do.
-        let id = format!("{}{number:08x}", &pattern[..pattern.len() - 8]);
-        let dir = volumes.join(&id);
-        std::fs::create_dir(&dir).expect("an entry can be made");
-        let text = record
-            .replace(pattern, &id)
-            .replace("\"pattern\"", &format!("\"copy-{number}\""));
-        std::fs::write(dir.join("volume.json"), text).expect("a record can be written");
-        let image = std::fs::File::create(dir.join("image")).expect("an image can be made");
-        image.set_len(1 << 20).expect("an image can be sparse");
+    let deleted = fielded.clear().await;
+    fielded.down().await;
+    Instances {
+        count,
+        started_after,
+        start_requests,
+        rest,
+        rounds,
+        attached,
+        deleted,
     }
 }

@@ -62,10 +62,10 @@ impl State {
         let sources: Vec<_> = sources
             .map(|id| Ok(self.volume(id)?.clone()))
             .collect::<Answer<_>>()?;
-        let (group, created) = (self.new_id("group"), SystemTime::now().into());
+        let (group, created) = (self.new_id(options, "group"), SystemTime::now().into());
         let mut members = Vec::new();
         for source in sources {
-            let id = self.new_id("snap");
+            let id = self.new_id(options, "snap");
             members.push(id.clone());
             let snapshot = Snapshot {
                 id: id.clone(),

@@ -48,7 +48,7 @@ impl State {
         let source = self.volume(&request.source_volume_id)?;
         let (size, place) = (source.capacity, source.place.clone());
         let snapshot = Snapshot {
-            id: self.new_id("snap"),
+            id: self.new_id(options, "snap"),
             name: request.name,
             source: request.source_volume_id,
             size,

@@ -75,7 +75,7 @@ impl State {
             return Err(Status::resource_exhausted(why));
         }
         let volume = Volume {
-            id: self.new_id("vol"),
+            id: self.new_id(options, "vol"),
             name: request.name,
             capacity,
             parameters: request.parameters,

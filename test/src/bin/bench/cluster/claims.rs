@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hostloop_test::cluster::{Audit, Cluster, Options, wait_for};
 use hostloop_test::driver::DriverSpec;
+use hostloop_test::front::objects;
 use hostloop_test::front::process::Controllers;
 use hostloop_test::machine::text;
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
@@ -12,7 +13,7 @@ use hostloop_test::scratch::Scratch;
 use tokio::runtime::Runtime;
 
 use crate::cluster::floors::{By, provision};
-use crate::cluster::ground::{Ground, NAMESPACE, account, client};
+use crate::cluster::ground::{Ground, NAMESPACE};
 use crate::measure::{Aim, Figure, median, millis};
 
 /// Claims made at once.
@@ -39,7 +40,7 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let cluster = Cluster::up(&Options::default());
     let (samples, asked) = runtime.block_on(async {
         let mut ground = Ground::lay(&cluster).await;
-        let (user, kubeconfig) = account(&cluster, &scratch, "provisioner");
+        let (user, kubeconfig) = cluster.account(NAMESPACE, "provisioner", scratch.path());
         let controllers = Controllers::start(
             scratch.path(),
             NAMESPACE,
@@ -50,8 +51,8 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
                 "--node-deployment=false".to_owned(),
             ],
         );
-        let (_, kubeconfig) = account(&cluster, &scratch, "null");
-        let null = tokio::spawn(provision(client(&kubeconfig).await));
+        let (_, kubeconfig) = cluster.account(NAMESPACE, "null", scratch.path());
+        let null = tokio::spawn(provision(objects::client(&kubeconfig).await));
         for by in By::ALL {
             round(&mut ground, by, "warm", WARM_UP).await;
         }

@@ -20,7 +20,7 @@ const AT_ONCE: usize = 100;
 
 /// Who gives a claim its volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(crate) enum By {
     /// Our provisioner, with a driver behind it.
     Ours,
     /// A loop that writes the complete volume when the claim asks for it, and does nothing else.
@@ -31,10 +31,10 @@ pub(super) enum By {
 
 impl By {
     /// All, in the order of a round.
-    pub(super) const ALL: [By; 3] = [By::Ours, By::Null, By::Hand];
+    pub(crate) const ALL: [By; 3] = [By::Ours, By::Null, By::Hand];
 
     /// The class of its claims, and the beginning of their names.
-    pub(super) fn class(self) -> &'static str {
+    pub(crate) fn class(self) -> &'static str {
         match self {
             By::Ours => "ours",
             By::Null => "null",
@@ -43,7 +43,7 @@ impl By {
     }
 
     /// Who provisions its class.
-    pub(super) fn provisioner(self) -> &'static str {
+    pub(crate) fn provisioner(self) -> &'static str {
         match self {
             By::Ours => DRIVER,
             By::Null => "null.bench.csi.dev",
@@ -54,15 +54,15 @@ impl By {
 
 /// A volume made beforehand for a claim of this name. Its reference has all that can be known
 /// then: only the server can say the claim's UID.
-pub(super) fn made_by_hand(claim: &str) -> PersistentVolume {
+pub(crate) fn made_by_hand(claim: &str) -> PersistentVolume {
     let reference = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": NAMESPACE, "name": claim,
     });
-    volume(By::Hand, &format!("pv-{claim}"), reference)
+    volume(By::Hand.class(), &format!("pv-{claim}"), reference)
 }
 
 /// A volume with all that ours have, the finalizer aside: nobody would take that away.
-fn volume(by: By, name: &str, claim: Value) -> PersistentVolume {
+fn volume(class: &str, name: &str, claim: Value) -> PersistentVolume {
     let driver = By::Null.provisioner();
     let volume = json!({
         "metadata": {
@@ -78,7 +78,7 @@ fn volume(by: By, name: &str, claim: Value) -> PersistentVolume {
             "accessModes": ["ReadWriteOnce"],
             "capacity": {"storage": SIZE},
             "claimRef": claim,
-            "storageClassName": by.class(),
+            "storageClassName": class,
             "persistentVolumeReclaimPolicy": "Delete",
             "volumeMode": "Filesystem",
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
@@ -94,7 +94,7 @@ fn volume(by: By, name: &str, claim: Value) -> PersistentVolume {
 }
 
 /// The null provisioner. It never ends.
-pub(super) async fn provision(client: Client) {
+pub(crate) async fn provision(client: Client) {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), NAMESPACE);
     let volumes: Api<PersistentVolume> = Api::all(client);
     let permits = Arc::new(Semaphore::new(AT_ONCE));
@@ -113,7 +113,11 @@ pub(super) async fn provision(client: Client) {
             "uid": claim.uid(), "resourceVersion": claim.resource_version(),
         });
         let name = format!("pvc-{}", claim.uid().unwrap_or_default());
-        let volume = volume(By::Null, &name, reference);
+        let class = claim
+            .spec
+            .as_ref()
+            .and_then(|s| s.storage_class_name.as_deref());
+        let volume = volume(class.unwrap_or_default(), &name, reference);
         let (volumes, permits) = (volumes.clone(), permits.clone());
         tokio::spawn(async move {
             let _permit = permits.acquire().await.expect("it is never closed");

@@ -1,19 +1,16 @@
 //! A control plane for claims: who works on it, making claims, seeing them bound, clearing up.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use hostloop_test::cluster::{Cluster, wait_for};
 use hostloop_test::driver::NODE;
-use hostloop_test::scratch::Scratch;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -21,26 +18,29 @@ use super::DRIVER;
 use crate::cluster::floors::{By, made_by_hand};
 
 /// Where the claims are.
-pub(super) const NAMESPACE: &str = "bench";
+pub(crate) const NAMESPACE: &str = "bench";
 /// What marks the volumes that nobody deletes but this program.
-pub(super) const LABEL: &str = "bench";
+pub(crate) const LABEL: &str = "bench";
 /// Of each volume.
-pub(super) const SIZE: &str = "64Mi";
+pub(crate) const SIZE: &str = "64Mi";
 
 /// How many objects are made at once.
 const AT_ONCE: usize = 50;
+/// How long nothing may happen.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// How long it may take to delete everything.
+const CLEARING: Duration = Duration::from_secs(600);
 
 /// The control plane, as the administrator sees it.
-pub(super) struct Ground {
-    claims: Api<PersistentVolumeClaim>,
+pub(crate) struct Ground {
+    pub(crate) claims: Api<PersistentVolumeClaim>,
     volumes: Api<PersistentVolume>,
     bound: mpsc::UnboundedReceiver<(String, Instant)>,
 }
 
 impl Ground {
     /// Makes what a cluster with the driver has, and the classes.
-    pub(super) async fn lay(cluster: &Cluster) -> Ground {
+    pub(crate) async fn lay(cluster: &Cluster) -> Ground {
         cluster.apply(&surroundings().to_string());
         let client = cluster.client().await;
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), NAMESPACE);
@@ -52,7 +52,7 @@ impl Ground {
     }
 
     /// What `By::Hand` has ready before the clock starts: volumes the cluster has taken note of.
-    pub(super) async fn prepare(&self, by: By, names: &[String]) {
+    pub(crate) async fn prepare(&self, by: By, names: &[String]) {
         if by != By::Hand {
             return;
         }
@@ -78,7 +78,7 @@ impl Ground {
     }
 
     /// Makes claims of these names; how long until the last is bound.
-    pub(super) async fn bind(&mut self, by: By, names: &[String]) -> Duration {
+    pub(crate) async fn bind(&mut self, by: By, names: &[String]) -> Duration {
         let params = &PostParams::default();
         let began = Instant::now();
         let api = &self.claims;
@@ -87,33 +87,27 @@ impl Ground {
         let made = claims.map(make).buffer_unordered(AT_ONCE);
         let made: Result<Vec<_>, _> = made.try_collect().await;
         made.expect("claims can be made");
-        let mut missing: HashSet<&str> = names.iter().map(String::as_str).collect();
-        let mut last = began;
-        while !missing.is_empty() {
-            let next = tokio::time::timeout(PATIENCE, self.bound.recv()).await;
-            let Ok(Some((name, when))) = next else {
-                panic!("{} claims of {by:?} are not bound", missing.len());
-            };
-            if missing.remove(name.as_str()) {
-                last = last.max(when);
-            }
-        }
-        last - began
+        self.last_bound(names).await - began
+    }
+
+    /// When the last of these claims was seen bound.
+    pub(crate) async fn last_bound(&mut self, names: &[String]) -> Instant {
+        last_bound(&mut self.bound, names).await
     }
 
     /// Deletes all claims, and waits until their volumes are gone, too.
-    pub(super) async fn clear(&self) {
+    pub(crate) async fn clear(&self) {
         let (delete, all) = (DeleteParams::default(), ListParams::default());
         let deleted = self.claims.delete_collection(&delete, &all).await;
         deleted.expect("claims can be deleted");
-        wait_for("claims gone", PATIENCE, async || {
+        wait_for("claims gone", CLEARING, async || {
             nothing(&self.claims).await
         })
         .await;
         let ours = all.labels(&format!("{LABEL}=floor"));
         let deleted = self.volumes.delete_collection(&delete, &ours).await;
         deleted.expect("volumes can be deleted");
-        wait_for("volumes gone", PATIENCE, async || {
+        wait_for("volumes gone", CLEARING, async || {
             nothing(&self.volumes).await
         })
         .await;
@@ -124,15 +118,40 @@ async fn nothing<K>(api: &Api<K>) -> Result<(), String>
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    let listed = api.list(&ListParams::default()).await;
-    match listed.map_err(|e| e.to_string())?.items.len() {
+    // One is enough to know, and of thousands the whole list would be a load.
+    let listed = api.list(&ListParams::default().limit(1)).await;
+    let listed = listed.map_err(|e| e.to_string())?;
+    let further = listed.metadata.remaining_item_count.unwrap_or(0);
+    match listed.items.len() {
         0 => Ok(()),
-        n => Err(format!("{n} are left")),
+        n => Err(format!("{n} and {further} more are left")),
     }
 }
 
-/// Tells of each claim when it is first seen bound.
-fn watch_bound(claims: Api<PersistentVolumeClaim>) -> mpsc::UnboundedReceiver<(String, Instant)> {
+/// When the last of these claims was seen bound, as it is told.
+pub(crate) async fn last_bound(
+    told: &mut mpsc::UnboundedReceiver<(String, Instant)>,
+    names: &[String],
+) -> Instant {
+    let mut missing: HashSet<&str> = names.iter().map(String::as_str).collect();
+    let mut last = Instant::now();
+    while !missing.is_empty() {
+        let next = tokio::time::timeout(PATIENCE, told.recv()).await;
+        let Ok(Some((name, when))) = next else {
+            let one = missing.iter().next().copied().unwrap_or_default();
+            panic!("{} claims are not bound, {one} among them", missing.len());
+        };
+        if missing.remove(name.as_str()) {
+            last = when;
+        }
+    }
+    last
+}
+
+/// Tells of each claim whenever it is seen bound.
+pub(crate) fn watch_bound(
+    claims: Api<PersistentVolumeClaim>,
+) -> mpsc::UnboundedReceiver<(String, Instant)> {
     let (tell, told) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         let events = watcher(claims, watcher::Config::default()).default_backoff();
@@ -183,29 +202,4 @@ fn surroundings() -> Value {
         })
     }));
     json!({"apiVersion": "v1", "kind": "List", "items": items})
-}
-
-/// A service account that may do anything, as its user name, with a kubeconfig of its own: the
-/// audit log tells its requests from others.
-pub(super) fn account(cluster: &Cluster, scratch: &Scratch, name: &str) -> (String, PathBuf) {
-    let user = format!("{NAMESPACE}:{name}");
-    cluster.kubectl(&["create", "serviceaccount", "-n", NAMESPACE, name]);
-    let (role, to) = (
-        "--clusterrole=cluster-admin",
-        format!("--serviceaccount={user}"),
-    );
-    cluster.kubectl(&["create", "clusterrolebinding", name, role, &to]);
-    let token = cluster.kubectl(&["create", "token", "-n", NAMESPACE, name, "--duration=2h"]);
-    let config = cluster.kubectl(&["config", "view", "--raw", "--output=json"]);
-    let mut config: Value = serde_json::from_str(&config).expect("kubectl prints JSON");
-    config["users"][0]["user"] = json!({"token": token.trim()});
-    let file = scratch.file(&format!("{name}.kubeconfig"), &config.to_string());
-    (format!("system:serviceaccount:{user}"), file)
-}
-
-/// A client by such a file.
-pub(super) async fn client(kubeconfig: &Path) -> Client {
-    let file = Kubeconfig::read_from(kubeconfig).expect("the kubeconfig was just written");
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
-    Client::try_from(config.expect("the kubeconfig is complete")).expect("it makes a client")
 }

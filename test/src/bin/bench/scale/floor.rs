@@ -1,0 +1,112 @@
+//! What the cluster itself needs at least for so many claims, without any instance of ours.
+
+use std::time::Instant;
+
+use hostloop_test::cluster::Cluster;
+use hostloop_test::fleet::Binding;
+use hostloop_test::fleet::storm::{self, Wish};
+use hostloop_test::front::objects;
+use hostloop_test::scratch::Scratch;
+use serde::Serialize;
+use serde_json::json;
+
+use super::requests::Told;
+use crate::cluster::floors::{By, provision};
+use crate::cluster::ground::{Ground, NAMESPACE};
+
+const NULL_WAIT: &str = "null-wait";
+/// Claims nobody counts, until all caches and connections are there.
+const WARM_UP: usize = 20;
+
+/// Volumes a second.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Floors {
+    /// The volumes are there already, and name their claims.
+    pub(super) by_hand: f64,
+    /// A loop that writes the complete volume when the claim asks for it, and does nothing else.
+    pub(super) null: f64,
+    /// The same, after the scheduler has chosen a node.
+    pub(super) null_wait: f64,
+    /// What all watchers together were told of each volume of that loop's: they are there with us,
+    /// too.
+    pub(super) told: Told,
+}
+
+impl Floors {
+    /// What a null provisioner does with such claims.
+    pub(super) fn null(&self, binding: Binding) -> f64 {
+        match binding {
+            Binding::Wait => self.null_wait,
+            Binding::Immediate => self.null,
+        }
+    }
+}
+
+/// Measures them with so many claims.
+pub(super) async fn floors(cluster: &Cluster, scratch: &Scratch, claims: usize) -> Floors {
+    let mut ground = Ground::lay(cluster).await;
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": NULL_WAIT},
+        "provisioner": By::Null.provisioner(),
+        "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete",
+    });
+    cluster.apply(&class.to_string());
+    let (_, kubeconfig) = cluster.account(NAMESPACE, "null", scratch.path());
+    let null = tokio::spawn(provision(objects::client(&kubeconfig).await));
+
+    let warm = names("warm", WARM_UP);
+    ground.bind(By::Null, &warm).await;
+    ground.clear().await;
+
+    let hand = names("hand", claims);
+    ground.prepare(By::Hand, &hand).await;
+    let by_hand = rate(claims, ground.bind(By::Hand, &hand).await.as_secs_f64());
+    eprintln!("  floor: volumes made by hand {by_hand:.1}/s");
+    ground.clear().await;
+
+    let before = Told::by(cluster);
+    let null_now = ground.bind(By::Null, &names("null", claims)).await;
+    let null_now = rate(claims, null_now.as_secs_f64());
+    let told = Told::by(cluster).since(before);
+    eprintln!("  floor: a null provisioner {null_now:.1}/s");
+    ground.clear().await;
+
+    let null_wait = wait(&mut ground, claims).await;
+    eprintln!("  floor: a null provisioner after the scheduler {null_wait:.1}/s");
+    ground.clear().await;
+    null.abort();
+    Floors {
+        by_hand,
+        null: null_now,
+        null_wait,
+        told: Told {
+            events: told.events / claims as f64,
+            bytes: told.bytes / claims as f64,
+        },
+    }
+}
+
+async fn wait(ground: &mut Ground, claims: usize) -> f64 {
+    let names = names("null-wait", claims);
+    let wish = |name: &String| Wish {
+        name: name.clone(),
+        class: NULL_WAIT.to_owned(),
+        node: Some("a-node".to_owned()),
+    };
+    let wishes: Vec<_> = names.iter().map(wish).collect();
+    let began = Instant::now();
+    storm::make(&ground.claims, &wishes).await;
+    let last = ground.last_bound(&names).await;
+    rate(claims, (last - began).as_secs_f64())
+}
+
+fn names(what: &str, count: usize) -> Vec<String> {
+    (0..count)
+        .map(|number| format!("{what}-{number}"))
+        .collect()
+}
+
+/// Volumes a second.
+pub(super) fn rate(volumes: usize, seconds: f64) -> f64 {
+    volumes as f64 / seconds
+}

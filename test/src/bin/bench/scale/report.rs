@@ -1,0 +1,342 @@
+//! The figures of many nodes: a table, plots, and what they are to be.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::attachments::Attached;
+use super::floor::Floors;
+use super::plot::{Curve, Plot};
+use super::round::{Rest, Round};
+use crate::measure::{Aim, Figure};
+use hostloop_test::fleet::Binding;
+
+/// What stands around the table in the documentation.
+const BEGIN: &str = "<!-- scripts/bench scale writes from here -->";
+const END: &str = "<!-- to here -->";
+
+/// All that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Report {
+    /// Of each kind, for each number of instances.
+    pub(super) claims: usize,
+    pub(super) floors: Floors,
+    pub(super) numbers: Vec<Instances>,
+}
+
+/// With so many instances.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Instances {
+    pub(super) count: usize,
+    /// Seconds from the first one's start until all were at work.
+    pub(super) started_after: f64,
+    /// API requests of one until then.
+    pub(super) start_requests: f64,
+    pub(super) rest: Rest,
+    /// One of each binding.
+    pub(super) rounds: Vec<Round>,
+    pub(super) attached: Option<Attached>,
+    /// Volumes deleted a second.
+    pub(super) deleted: f64,
+}
+
+/// A line of the table: what it tells, and how to read it off a round.
+type Line = (&'static str, fn(&Round, f64) -> f64);
+
+/// Of each round; the number is that of instances.
+const LINES: [Line; 9] = [
+    ("volumes/s", |round, _| round.rate),
+    ("seconds from the last claim to the last bound", |r, _| {
+        r.tail
+    }),
+    ("refused writes (409)", |r, _| r.conflicts as f64),
+    ("API requests a volume", |r, _| r.requests),
+    ("watch events a volume, all instances", |r, _| r.told.events),
+    ("watch KiB a volume, all instances", |r, _| {
+        r.told.bytes / 1024.0
+    }),
+    ("watch events a volume, one instance", |r, n| {
+        r.told.events / n
+    }),
+    ("CPU ms a volume, all instances", |r, _| r.cpu),
+    ("most memory of an instance, MiB", |r, _| {
+        r.taken.peak_max_mib
+    }),
+];
+
+impl Report {
+    /// For a person: a table in Markdown.
+    pub(super) fn table(&self) -> String {
+        let floors = &self.floors;
+        let mut text = format!(
+            "{} claims of each kind. Without instances: volumes made by hand {:.1}/s, a null \
+             provisioner {:.1}/s, and after the scheduler {:.1}/s.\n\n",
+            self.claims, floors.by_hand, floors.null, floors.null_wait
+        );
+        let counts = self.numbers.iter().map(|n| format!(" {} |", n.count));
+        text += &format!("| instances |{}\n|---|", counts.collect::<String>());
+        text += &"--:|".repeat(self.numbers.len());
+        text.push('\n');
+        for binding in Binding::ALL {
+            let mode = binding.mode();
+            let ratio = self.row(|n| Some(round(n, binding)?.rate / floors.null(binding)));
+            for (what, of) in LINES {
+                let row = self.row(|n| Some(of(round(n, binding)?, n.count as f64)));
+                text += &format!("| {mode}: {what} |{row}\n");
+                if what == "volumes/s" {
+                    text += &format!("| {mode}: … of the null provisioner's |{ratio}\n");
+                }
+            }
+        }
+        let rest: [(&str, fn(&Instances) -> f64); 7] = [
+            ("at rest: resident MiB of an instance", |n| {
+                n.rest.taken.resident_mib
+            }),
+            ("at rest: MiB, shared pages by their share", |n| {
+                n.rest.taken.proportional_mib
+            }),
+            ("at rest: CPU of an instance, % of one", |n| {
+                n.rest.cpu_percent
+            }),
+            ("at rest: API requests of an instance a minute", |n| {
+                n.rest.requests_a_minute
+            }),
+            ("start: seconds until all are at work", |n| n.started_after),
+            ("start: API requests of an instance", |n| n.start_requests),
+            ("volumes deleted/s", |n| n.deleted),
+        ];
+        for (what, of) in rest {
+            text += &format!("| {what} |{}\n", self.row(|n| Some(of(n))));
+        }
+        if self.numbers.iter().any(|n| n.attached.is_some()) {
+            text += &self.attachments();
+        }
+        text
+    }
+
+    fn attachments(&self) -> String {
+        let lines: [(&str, fn(&Attached) -> f64); 6] = [
+            ("volumes attached/s", |a| a.rate),
+            ("volumes detached/s", |a| a.detach_rate),
+            ("API requests an attachment", |a| a.requests),
+            ("refused writes (409)", |a| a.conflicts as f64),
+            ("watch events an attachment, all watchers", |a| {
+                a.told.events
+            }),
+            ("CPU ms an attachment, all instances", |a| a.cpu),
+        ];
+        let line = |(what, of): (&str, fn(&Attached) -> f64)| {
+            let row = self.row(|n| n.attached.as_ref().map(of));
+            format!("| attach: {what} |{row}\n")
+        };
+        lines.into_iter().map(line).collect()
+    }
+
+    fn row(&self, of: impl Fn(&Instances) -> Option<f64>) -> String {
+        let cell =
+            |n| of(n).map_or_else(|| " |".to_owned(), |value| format!(" {} |", number(value)));
+        self.numbers.iter().map(cell).collect()
+    }
+
+    /// Writes the plots and the data into `figures` beneath this directory, and the table into
+    /// `scale.md`.
+    pub(super) fn write(&self, docs: &Path) {
+        let figures = docs.join("figures");
+        let keep = |name: &str, text: &str| {
+            let file = figures.join(name);
+            std::fs::write(&file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        };
+        std::fs::create_dir_all(&figures).unwrap_or_else(|e| panic!("{}: {e}", figures.display()));
+        for plot in self.plots() {
+            keep(&format!("scale-{}.svg", plot.name), &plot.svg());
+        }
+        let data = serde_json::to_string_pretty(self).expect("figures are plain data");
+        keep("scale.json", &(data + "\n"));
+        let page = docs.join("scale.md");
+        let text = std::fs::read_to_string(&page);
+        let text = text.unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+        let text = with_table(&text, &self.table())
+            .unwrap_or_else(|| panic!("{} has no {BEGIN} and {END}", page.display()));
+        std::fs::write(&page, text).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+    }
+
+    fn plots(&self) -> Vec<Plot<'static>> {
+        let floors = &self.floors;
+        let level = |name: &str, value: f64| Curve {
+            name: name.to_owned(),
+            points: self
+                .numbers
+                .iter()
+                .map(|n| (n.count as f64, value))
+                .collect(),
+            floor: true,
+        };
+        let mut rate = self.curves(|r, _| r.rate);
+        rate.push(level("null, after the scheduler", floors.null_wait));
+        rate.push(level("null provisioner", floors.null));
+        rate.push(level("made by hand", floors.by_hand));
+        let mut memory = vec![
+            self.curve("resident at rest", |n| n.rest.taken.resident_mib),
+            self.curve("at rest, shared by share", |n| {
+                n.rest.taken.proportional_mib
+            }),
+        ];
+        memory.extend(self.curves(|r, _| r.taken.peak_max_mib));
+        let plot = |name, title, unit, curves| Plot {
+            name,
+            title,
+            unit,
+            curves,
+        };
+        let tail = self.curves(|r, _| r.tail);
+        let conflicts = self.curves(|r, _| r.conflicts as f64);
+        let requests = self.curves(|r, _| r.requests);
+        let events = self.curves(|r, _| r.told.events);
+        let bytes = self.curves(|r, _| r.told.bytes / 1024.0);
+        let of_one = self.curves(|r, n| r.told.events / n);
+        let cpu = self.curves(|r, _| r.cpu);
+        let rest = vec![self.curve("an instance", |n| n.rest.cpu_percent)];
+        vec![
+            plot("rate", "Claims bound", "volumes a second", rate),
+            plot(
+                "tail",
+                "From the last claim to the last bound",
+                "seconds",
+                tail,
+            ),
+            plot("conflicts", "Refused writes (409)", "in all", conflicts),
+            plot("requests", "API requests", "a volume", requests),
+            plot(
+                "events",
+                "Watch events",
+                "a volume, all instances together",
+                events,
+            ),
+            plot(
+                "bytes",
+                "Watched",
+                "KiB a volume, all instances together",
+                bytes,
+            ),
+            plot("of-one", "Watch events of one instance", "a volume", of_one),
+            plot("memory", "Memory of an instance", "MiB", memory),
+            plot(
+                "cpu",
+                "CPU in the storm",
+                "ms a volume, all instances together",
+                cpu,
+            ),
+            plot("rest", "CPU at rest", "% of one", rest),
+        ]
+    }
+
+    fn curves(&self, of: fn(&Round, f64) -> f64) -> Vec<Curve> {
+        let curve = |binding: Binding| {
+            let value = |n: &Instances| round(n, binding).map_or(0.0, |r| of(r, n.count as f64));
+            self.curve(binding.mode(), value)
+        };
+        Binding::ALL.map(curve).into()
+    }
+
+    fn curve(&self, name: &str, of: impl Fn(&Instances) -> f64) -> Curve {
+        let points = self.numbers.iter().map(|n| (n.count as f64, of(n)));
+        Curve {
+            name: name.to_owned(),
+            points: points.collect(),
+            floor: false,
+        }
+    }
+
+    /// What is aimed at, with the most instances.
+    pub(super) fn figures(&self, judged: bool) -> Vec<Figure> {
+        let (Some(fewest), Some(most)) = (self.numbers.first(), self.numbers.last()) else {
+            return Vec::new();
+        };
+        let aim = |aim| if judged { aim } else { Aim::None };
+        let figure = |what: String, ours, floor, unit, aim| Figure {
+            what,
+            ours,
+            floor,
+            unit,
+            aim,
+        };
+        let count = most.count;
+        let mut figures = Vec::new();
+        for binding in Binding::ALL {
+            let (Some(few), Some(many)) = (round(fewest, binding), round(most, binding)) else {
+                continue;
+            };
+            let what = |what: &str| format!("{count} nodes, {}: {what}", binding.mode());
+            let null = Some(self.floors.null(binding));
+            let against = what("bound, against a null provisioner");
+            let rate = aim(Aim::RatioAtLeast(0.8));
+            figures.push(figure(against, many.rate, null, "volumes/s", rate));
+            let none = aim(Aim::LessThan(1.0));
+            let refused = many.conflicts as f64;
+            figures.push(figure(
+                what("refused writes (409)"),
+                refused,
+                None,
+                "",
+                none,
+            ));
+            let flat = aim(Aim::RatioAtMost(1.2));
+            let fewer = format!("API requests, against {} nodes", fewest.count);
+            let asked = Some(few.requests);
+            figures.push(figure(what(&fewer), many.requests, asked, "a volume", flat));
+            let fewer = format!("watch events, against {} nodes", fewest.count);
+            let (told, floor) = (many.told.events, Some(few.told.events));
+            figures.push(figure(what(&fewer), told, floor, "a volume", flat));
+            let small = aim(Aim::LessThan(25.0));
+            let peak = many.taken.peak_max_mib;
+            figures.push(figure(what("most memory of one"), peak, None, "MiB", small));
+        }
+        figures
+    }
+}
+
+fn round(instances: &Instances, binding: Binding) -> Option<&Round> {
+    let mut rounds = instances.rounds.iter();
+    rounds.find(|round| round.binding == binding.mode())
+}
+
+fn number(value: f64) -> String {
+    match value {
+        v if v == v.round() && v < 1e9 => format!("{v:.0}"),
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+/// A page with another table between its marks.
+fn with_table(page: &str, table: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{table}\n{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_takes_the_place_of_the_last() {
+        let page = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        let new = with_table(&page, "| new |").expect("it has its marks");
+        assert_eq!(new, format!("a\n{BEGIN}\n\n| new |\n{END}\nb\n"));
+        assert!(with_table("nothing", "").is_none());
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (value, shown) in [
+            (3.0, "3"),
+            (0.123, "0.12"),
+            (12.34, "12.3"),
+            (1234.5, "1234"),
+        ] {
+            assert_eq!(number(value), shown);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What was asked of the API server, and what it told its watchers, between two points of time.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::time::Duration;
+
+use hostloop_test::cluster::Cluster;
+use serde::{Deserialize, Serialize};
+
+/// The API server writes its log a little after its answers, and events come behind.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Requests of one user.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Asked {
+    /// All but leases and watches.
+    pub(super) requests: usize,
+    /// By verb and resource.
+    pub(super) by_kind: BTreeMap<String, usize>,
+    /// Those that were refused because somebody else had written meanwhile, or had made the object.
+    pub(super) conflicts: usize,
+    /// By verb and resource.
+    pub(super) conflicts_by_kind: BTreeMap<String, usize>,
+    /// Those that failed on the server's side, or were too many.
+    pub(super) failed: usize,
+    /// Of leases.
+    pub(super) leases: usize,
+}
+
+/// What watchers were told.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Told {
+    pub(super) events: f64,
+    pub(super) bytes: f64,
+}
+
+/// Reads the audit log on from where it was read last: the whole would be read again for minutes.
+pub(super) struct Reader {
+    log: File,
+    at: u64,
+    user: String,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    stage: String,
+    verb: String,
+    user: User,
+    #[serde(rename = "objectRef")]
+    object: Option<Object>,
+    #[serde(rename = "responseStatus")]
+    status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct User {
+    #[serde(default)]
+    username: String,
+}
+
+#[derive(Deserialize)]
+struct Object {
+    #[serde(default)]
+    resource: String,
+    #[serde(default)]
+    subresource: String,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    code: u16,
+}
+
+impl Reader {
+    /// Of what this user asks from now on.
+    pub(super) fn of(cluster: &Cluster, user: &str) -> Reader {
+        let path = cluster.audit_log();
+        let mut log = File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let at = log.seek(SeekFrom::End(0)).expect("a file has an end");
+        Reader {
+            log,
+            at,
+            user: user.to_owned(),
+        }
+    }
+
+    /// What was asked since the last look, once nothing more of it comes.
+    pub(super) async fn settled(&mut self) -> Asked {
+        tokio::time::sleep(SETTLE).await;
+        tokio::task::block_in_place(|| self.read())
+    }
+
+    fn read(&mut self) -> Asked {
+        let mut asked = Asked::default();
+        self.log
+            .seek(SeekFrom::Start(self.at))
+            .expect("the log can be read on");
+        let mut lines = BufReader::new(&self.log);
+        let mut text = String::new();
+        loop {
+            text.clear();
+            let length = lines.read_line(&mut text).expect("the log is text");
+            // The last line may be half written: it is read the next time.
+            if length == 0 || !text.ends_with('\n') {
+                return asked;
+            }
+            self.at += length as u64;
+            match serde_json::from_str::<Line>(&text) {
+                Ok(line) if line.user.username == self.user => asked.add(&line),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Asked {
+    fn add(&mut self, line: &Line) {
+        // A watch is no cost of a volume's; what it is told is.
+        if line.verb == "watch" || line.stage != "ResponseComplete" {
+            return;
+        }
+        let object = line.object.as_ref();
+        let resource = object.map_or(String::new(), |o| match o.subresource.as_str() {
+            "" => o.resource.clone(),
+            sub => format!("{}/{sub}", o.resource),
+        });
+        if resource == "leases" {
+            self.leases += 1;
+            return;
+        }
+        let kind = format!("{} {resource}", line.verb);
+        let code = line.status.as_ref().map_or(0, |status| status.code);
+        self.requests += 1;
+        if code == 409 {
+            self.conflicts += 1;
+            *self.conflicts_by_kind.entry(kind.clone()).or_default() += 1;
+        }
+        if code == 429 || code >= 500 {
+            self.failed += 1;
+        }
+        *self.by_kind.entry(kind).or_default() += 1;
+    }
+}
+
+impl Told {
+    /// What the API server has told all its watchers so far.
+    pub(super) fn by(cluster: &Cluster) -> Told {
+        let metrics = cluster.kubectl(&["get", "--raw", "/metrics"]);
+        Told {
+            events: sum(&metrics, "apiserver_watch_events_total"),
+            bytes: sum(&metrics, "apiserver_watch_events_sizes_sum"),
+        }
+    }
+
+    pub(super) fn since(self, before: Told) -> Told {
+        Told {
+            events: self.events - before.events,
+            bytes: self.bytes - before.bytes,
+        }
+    }
+}
+
+/// The sum of a metric's values, whatever their labels.
+pub(super) fn sum(metrics: &str, name: &str) -> f64 {
+    let values = metrics.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let is_it = rest.starts_with('{') || rest.starts_with(' ');
+        let value = rest.rsplit(' ').next().filter(|_| is_it)?;
+        value.parse::<f64>().ok()
+    });
+    values.sum()
+}

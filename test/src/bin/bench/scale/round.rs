@@ -1,0 +1,192 @@
+//! A fleet of instances at rest, and in a storm of claims.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use hostloop_test::cluster::Cluster;
+use hostloop_test::fleet::storm::{self, Wish};
+use hostloop_test::fleet::{Binding, Fleet, Member};
+use serde::Serialize;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::floor::rate;
+use super::requests::{Reader, Told, sum};
+use super::taken::Taken;
+use crate::cluster::ground::{last_bound, watch_bound};
+
+/// Claims nobody counts, until all caches and connections are there.
+const WARM_UP: usize = 20;
+const PATIENCE: Duration = Duration::from_secs(900);
+
+/// Instances, and who watches them.
+pub(super) struct Fielded<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) fleet: Fleet,
+    pub(super) requests: Reader,
+    bound: UnboundedReceiver<(String, Instant)>,
+}
+
+/// Instances while nothing is asked of them.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Rest {
+    pub(super) taken: Taken,
+    /// Of one CPU, each instance in the mean.
+    pub(super) cpu_percent: f64,
+    /// API requests of an instance in a minute, leases included.
+    pub(super) requests_a_minute: f64,
+}
+
+/// So many claims from nothing to bound.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Round {
+    pub(super) binding: &'static str,
+    /// Volumes a second, from the first claim to the last that is bound.
+    pub(super) rate: f64,
+    /// From the last claim to the last that is bound, in seconds.
+    pub(super) tail: f64,
+    /// Writes of ours that were refused because somebody else had written.
+    pub(super) conflicts: usize,
+    pub(super) conflicts_by_kind: BTreeMap<String, usize>,
+    /// Writes of the scheduler's that were refused so.
+    pub(super) scheduler_conflicts: usize,
+    /// Of all instances together, a volume.
+    pub(super) requests: f64,
+    pub(super) requests_by_kind: BTreeMap<String, f64>,
+    /// Requests that failed on the server's side.
+    pub(super) failed: usize,
+    /// All instances' together, a volume.
+    pub(super) told: Told,
+    /// Whether the instances say so themselves; else it is what the server told all of its
+    /// watchers, less what it tells them without instances.
+    pub(super) told_by_instances: bool,
+    /// CPU of all instances together, in milliseconds a volume.
+    pub(super) cpu: f64,
+    /// Memory afterwards, with its peaks.
+    pub(super) taken: Taken,
+}
+
+impl Rest {
+    pub(super) async fn of(fielded: &mut Fielded<'_>, time: Duration) -> Rest {
+        tokio::time::sleep(time).await;
+        fielded.requests.settled().await;
+        let (before, began) = (Taken::by(&fielded.fleet), Instant::now());
+        tokio::time::sleep(time).await;
+        let asked = fielded.requests.settled().await;
+        let (taken, seconds) = (Taken::by(&fielded.fleet), began.elapsed().as_secs_f64());
+        let count = fielded.fleet.members.len() as f64;
+        let requests = (asked.requests + asked.leases) as f64;
+        let busy = taken.cpu_seconds - before.cpu_seconds;
+        Rest {
+            taken,
+            cpu_percent: busy / seconds / count * 100.0,
+            requests_a_minute: requests / seconds / count * 60.0,
+        }
+    }
+}
+
+impl<'a> Fielded<'a> {
+    pub(super) fn new(cluster: &'a Cluster, fleet: Fleet, requests: Reader) -> Fielded<'a> {
+        Fielded {
+            bound: watch_bound(fleet.claims.clone()),
+            cluster,
+            fleet,
+            requests,
+        }
+    }
+
+    /// Some claims before those that are counted.
+    pub(super) async fn warm_up(&mut self) {
+        for binding in Binding::ALL {
+            let wishes = self.fleet.wishes(binding, 0..WARM_UP);
+            self.bind(&wishes).await;
+        }
+        self.clear().await;
+    }
+
+    /// Makes claims; when the last was there, when the last was bound, and how often the scheduler
+    /// was too late.
+    async fn bind(&mut self, wishes: &[Wish]) -> (Instant, Instant, usize) {
+        let names: Vec<_> = wishes.iter().map(|wish| wish.name.clone()).collect();
+        let made = storm::make(&self.fleet.claims, wishes);
+        let (made, bound) = tokio::join!(made, last_bound(&mut self.bound, &names));
+        (made.last, bound, made.scheduler_conflicts)
+    }
+
+    /// So many claims. `without` is what others are told of each volume.
+    pub(super) async fn round(&mut self, binding: Binding, count: usize, without: Told) -> Round {
+        let numbers = WARM_UP..WARM_UP + count;
+        let wishes = self.fleet.wishes(binding, numbers);
+        let each = count as f64;
+        let (taken_before, told_before) = (Taken::by(&self.fleet), self.told());
+        let began = Instant::now();
+        let (made, bound, scheduler_conflicts) = self.bind(&wishes).await;
+        let asked = self.requests.settled().await;
+        let (taken, told_after) = (Taken::by(&self.fleet), self.told());
+        self.fleet.each_once(PATIENCE).await;
+        let told = told_after.0.since(told_before.0);
+        let others = match told_after.1 {
+            true => Told::default(),
+            false => without,
+        };
+        Round {
+            binding: binding.mode(),
+            rate: rate(count, (bound - began).as_secs_f64()),
+            tail: bound.saturating_duration_since(made).as_secs_f64(),
+            conflicts: asked.conflicts,
+            conflicts_by_kind: asked.conflicts_by_kind,
+            scheduler_conflicts,
+            requests: asked.requests as f64 / each,
+            requests_by_kind: asked
+                .by_kind
+                .into_iter()
+                .map(|(kind, n)| (kind, n as f64 / each))
+                .collect(),
+            failed: asked.failed,
+            told: Told {
+                events: (told.events / each - others.events).max(0.0),
+                bytes: (told.bytes / each - others.bytes).max(0.0),
+            },
+            told_by_instances: told_after.1,
+            cpu: (taken.cpu_seconds - taken_before.cpu_seconds) * 1e3 / each,
+            taken,
+        }
+    }
+
+    /// What was told so far, and whether the instances themselves say so.
+    fn told(&self) -> (Told, bool) {
+        let shown: Vec<_> = tokio::task::block_in_place(|| {
+            self.fleet.members.iter().map(Member::metrics).collect()
+        });
+        let of = |name: &str| shown.iter().map(|one: &String| sum(one, name)).sum();
+        match shown.iter().all(|one| one.contains(EVENTS)) {
+            true => {
+                let (events, bytes) = (of(EVENTS), of(BYTES));
+                (Told { events, bytes }, true)
+            }
+            false => (Told::by(self.cluster), false),
+        }
+    }
+
+    /// Deletes all claims and waits until there is nothing; volumes a second.
+    pub(super) async fn clear(&mut self) -> f64 {
+        let volumes: usize = self
+            .fleet
+            .members
+            .iter()
+            .map(|m| m.driver.left().volumes)
+            .sum();
+        let began = Instant::now();
+        self.fleet.clear(PATIENCE).await;
+        let rate = rate(volumes, began.elapsed().as_secs_f64());
+        self.requests.settled().await;
+        rate
+    }
+
+    pub(super) async fn down(self) {
+        self.fleet.down().await;
+    }
+}
+
+/// Of the instances' own metrics.
+const EVENTS: &str = "hostloop_watch_events_total";
+const BYTES: &str = "hostloop_watch_bytes_total";

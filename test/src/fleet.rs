@@ -1,0 +1,363 @@
+//! Many nodes on one machine: for each a process of the controllers, as in a DaemonSet, in front of
+//! a driver in memory of its own, with a Node and a CSINode that no kubelet serves.
+//!
+//! [`storm`] makes claims and plays the scheduler, [`ends`] looks at what came of them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::front::objects::{self, Objects, Place};
+use crate::memory::{MemoryDriver, Options};
+use crate::scratch::Scratch;
+use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
+
+pub mod ends;
+mod heart;
+mod member;
+pub mod patience;
+pub mod storm;
+
+pub use member::Member;
+
+/// Of each node's storage.
+const CAPACITY: i64 = 1 << 40;
+
+/// How a fleet is to be.
+pub struct FleetSpec {
+    name: String,
+    size: usize,
+    controllers: String,
+    args: Vec<String>,
+    attach: bool,
+    kubeconfigs: Vec<PathBuf>,
+}
+
+impl FleetSpec {
+    /// One of this name, with so many nodes.
+    pub fn new(name: &str, size: usize) -> FleetSpec {
+        FleetSpec {
+            name: format!("{name}-{}", std::process::id()),
+            size,
+            // What a DaemonSet's pod runs, but for what only a kubelet asks for.
+            controllers: "*,-liveness,-registrar".to_owned(),
+            args: Vec::new(),
+            attach: false,
+            kubeconfigs: Vec::new(),
+        }
+    }
+
+    /// With other controllers than a DaemonSet's.
+    #[must_use]
+    pub fn controllers(mut self, picked: &str) -> FleetSpec {
+        picked.clone_into(&mut self.controllers);
+        self
+    }
+
+    /// With further arguments of the controllers.
+    #[must_use]
+    pub fn args(mut self, args: &[&str]) -> FleetSpec {
+        self.args.extend(args.iter().map(|a| (*a).to_owned()));
+        self
+    }
+
+    /// With a driver that has volumes attached.
+    #[must_use]
+    pub fn attach(mut self, attach: bool) -> FleetSpec {
+        self.attach = attach;
+        self
+    }
+
+    /// The controllers reach the API server by these, by turns; else as the fleet itself does.
+    #[must_use]
+    pub fn kubeconfigs(mut self, files: Vec<PathBuf>) -> FleetSpec {
+        self.kubeconfigs = files;
+        self
+    }
+
+    /// Makes its objects and drivers on this control plane. No controllers run yet.
+    pub async fn up(self, kubeconfig: &Path) -> Fleet {
+        static COUNT: AtomicU8 = AtomicU8::new(0);
+        let network = COUNT.fetch_add(1, Ordering::Relaxed);
+        let scratch = Scratch::new();
+        let client = objects::client(kubeconfig).await;
+        let driver_name = format!("{}.memory.csi.dev", self.name);
+        let key = format!("topology.{driver_name}/node");
+        let kubeconfigs = match self.kubeconfigs.is_empty() {
+            true => vec![kubeconfig.to_owned()],
+            false => self.kubeconfigs.clone(),
+        };
+        let members = (0..self.size).map(|number| {
+            let node = format!("{}-n{number}", self.name);
+            let dir = scratch.dir(&node);
+            let options = self.driver(&driver_name, &key, number, &node);
+            let driver = MemoryDriver::start(dir.join("csi.sock"), options);
+            // Each on an address of its own: no port is anybody else's.
+            let metrics = format!("{}:9809", address(network, number));
+            let mut args = vec![
+                format!("--csi-address={}", driver.endpoint()),
+                format!(
+                    "--kubeconfig={}",
+                    kubeconfigs[number % kubeconfigs.len()].display()
+                ),
+                format!("--controllers={}", self.controllers),
+                format!("--node-name={node}"),
+                format!("--http-endpoint={metrics}"),
+                "--node-deployment=true".to_owned(),
+                "--capacity-ownerref-level=-1".to_owned(),
+            ];
+            args.extend(self.args.iter().cloned());
+            Member::new(node, driver, metrics, dir, self.name.clone(), args)
+        });
+        let fleet = Fleet {
+            members: members.collect(),
+            objects: Objects::connect(kubeconfig).await,
+            claims: Api::namespaced(client.clone(), &self.name),
+            volumes: Api::all(client.clone()),
+            namespace: self.name.clone(),
+            name: self.name,
+            driver_name,
+            key,
+            attach: self.attach,
+            heart: None,
+            client,
+            _scratch: scratch,
+        };
+        fleet.surrounded().await
+    }
+
+    fn driver(&self, name: &str, key: &str, number: usize, node: &str) -> Options {
+        let mut options = Options {
+            name: name.to_owned(),
+            node_id: format!("id-of-{node}"),
+            pool: format!("n{number}"),
+            topology: vec![BTreeMap::from([(key.to_owned(), node.to_owned())])],
+            capacity: CAPACITY,
+            ..Options::default()
+        };
+        if !self.attach {
+            let rpcs = &mut options.capabilities.controller;
+            rpcs.remove(&ControllerRpc::PublishUnpublishVolume);
+            rpcs.remove(&ControllerRpc::ListVolumesPublishedNodes);
+        }
+        options
+    }
+}
+
+/// All of 127.0.0.0/8 is this machine; each process has its part of it.
+fn address(network: u8, number: usize) -> String {
+    let process = 64 + std::process::id() % 128;
+    format!(
+        "127.{process}.{}.{}",
+        usize::from(network),
+        1 + number % 250
+    )
+}
+
+/// Nodes with controllers. Dropping it kills these; [`Fleet::down`] takes all of it away.
+pub struct Fleet {
+    /// Its own.
+    pub name: String,
+    /// Where its claims are.
+    pub namespace: String,
+    /// What its drivers call themselves.
+    pub driver_name: String,
+    /// Their topology key.
+    pub key: String,
+    /// The nodes.
+    pub members: Vec<Member>,
+    /// The objects of the cluster.
+    pub objects: Objects,
+    /// The fleet's claims.
+    pub claims: Api<PersistentVolumeClaim>,
+    /// The cluster's volumes.
+    pub volumes: Api<PersistentVolume>,
+    attach: bool,
+    client: Client,
+    heart: Option<JoinHandle<()>>,
+    _scratch: Scratch,
+}
+
+/// How a class's claims get their node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// The scheduler chooses it.
+    Wait,
+    /// Nobody does before the controllers.
+    Immediate,
+}
+
+impl Binding {
+    /// Both.
+    pub const ALL: [Binding; 2] = [Binding::Wait, Binding::Immediate];
+
+    /// As the API names it.
+    pub fn mode(self) -> &'static str {
+        match self {
+            Binding::Wait => "WaitForFirstConsumer",
+            Binding::Immediate => "Immediate",
+        }
+    }
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Binding::Wait => "wait",
+            Binding::Immediate => "now",
+        }
+    }
+}
+
+impl Fleet {
+    /// A client for the administrator.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The class of this binding.
+    pub fn class(&self, binding: Binding) -> String {
+        format!("{}-{}", self.name, binding.suffix())
+    }
+
+    /// Starts all controllers, so long after each other.
+    pub async fn start(&self, apart: Duration) {
+        for member in &self.members {
+            member.start();
+            tokio::time::sleep(apart).await;
+        }
+    }
+
+    /// Waits until each node has told what room there is: then all of its controllers are at work.
+    pub async fn ready(&self, limit: Duration) {
+        let told = async || {
+            self.assert_running();
+            let objects = self
+                .objects
+                .list("CSIStorageCapacity", &self.namespace)
+                .await;
+            let class = self.class(Binding::Wait);
+            let of_class = objects.iter().filter(|o| o["storageClassName"] == class);
+            let nodes: std::collections::BTreeSet<_> = of_class
+                .map(|o| o["nodeTopology"]["matchLabels"][&self.key].to_string())
+                .collect();
+            match nodes.len() == self.members.len() {
+                true => Ok(()),
+                false => Err(format!("{} of {} told", nodes.len(), self.members.len())),
+            }
+        };
+        let what = format!("{}: the room of each node", self.name);
+        crate::cluster::wait_for(&what, limit, told).await;
+    }
+
+    /// Fails if one of the controllers has ended by itself.
+    pub fn assert_running(&self) {
+        self.members.iter().for_each(Member::assert_running);
+    }
+
+    /// The node whose controllers lead.
+    pub async fn leader(&self) -> Option<&Member> {
+        let name = format!("hostloop-{}", lease_name(&self.driver_name));
+        let lease = Place::of("Lease", &self.namespace, &name);
+        let lease = self.objects.get(&lease).await?;
+        let holder = lease["spec"]["holderIdentity"].as_str()?;
+        self.members.iter().find(|member| member.node == holder)
+    }
+
+    /// The lease of the fleet's leader.
+    pub fn lease(&self) -> Place {
+        let name = format!("hostloop-{}", lease_name(&self.driver_name));
+        Place::of("Lease", &self.namespace, &name)
+    }
+
+    async fn surrounded(mut self) -> Fleet {
+        let make = async |object: Value| self.objects.create(object).await;
+        make(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}}))
+            .await;
+        make(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+            "metadata": {"name": self.driver_name},
+            "spec": {
+                "attachRequired": self.attach, "podInfoOnMount": false, "storageCapacity": true,
+            },
+        }))
+        .await;
+        for binding in Binding::ALL {
+            make(json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+                "metadata": {"name": self.class(binding)}, "provisioner": self.driver_name,
+                "volumeBindingMode": binding.mode(), "reclaimPolicy": "Delete",
+            }))
+            .await;
+        }
+        futures::future::join_all(self.members.iter().map(|member| self.node(member))).await;
+        let nodes = self.members.iter().map(|m| m.node.clone()).collect();
+        self.heart = Some(tokio::spawn(heart::beat(self.client.clone(), nodes)));
+        self
+    }
+
+    async fn node(&self, member: &Member) {
+        let node = &member.node;
+        let labels =
+            json!({&self.key: node, "kubernetes.io/hostname": node, heart::LABEL: self.name});
+        let made = self.objects.create(json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": labels},
+        }));
+        let made = made.await;
+        let csi_node = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
+            "metadata": {"name": node, "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Node", "name": node, "uid": made["metadata"]["uid"],
+            }]},
+            "spec": {"drivers": [{
+                "name": self.driver_name, "nodeID": format!("id-of-{node}"),
+                "topologyKeys": [&self.key],
+            }]},
+        });
+        self.objects.create(csi_node).await;
+        heart::ready(&self.client, node).await;
+    }
+
+    /// Stops the controllers, which must end well, and removes what was made for them. Claims and
+    /// volumes must be gone already.
+    pub async fn down(mut self) {
+        let members = std::mem::take(&mut self.members);
+        let nodes: Vec<_> = members.iter().map(|member| member.node.clone()).collect();
+        let stopped = tokio::task::spawn_blocking(move || {
+            members.iter().for_each(Member::ask_to_stop);
+            members.iter().for_each(Member::stopped);
+        });
+        stopped.await.expect("all controllers end well");
+        for node in &nodes {
+            for kind in ["CSINode", "Node"] {
+                self.objects.delete(&Place::of(kind, "", node)).await;
+            }
+            let lease = Place::of("Lease", heart::NAMESPACE, node);
+            self.objects.delete(&lease).await;
+        }
+        let classes = Binding::ALL.map(|binding| ("StorageClass", self.class(binding)));
+        let driver = ("CSIDriver", self.driver_name.clone());
+        let namespace = ("Namespace", self.name.clone());
+        for (kind, name) in classes.into_iter().chain([driver, namespace]) {
+            self.objects.delete(&Place::of(kind, "", &name)).await;
+        }
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        if let Some(heart) = &self.heart {
+            heart.abort();
+        }
+    }
+}
+
+/// As the controllers make a name fit for a lease.
+fn lease_name(driver: &str) -> String {
+    let keep = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    driver.chars().map(keep).collect()
+}

@@ -1,0 +1,120 @@
+//! A node of a fleet.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::front::process::{self, Controllers};
+use crate::memory::MemoryDriver;
+
+/// A node: its driver, and its controllers if they run.
+pub struct Member {
+    /// The node's name, and the pod's.
+    pub node: String,
+    /// Its driver.
+    pub driver: MemoryDriver,
+    metrics: String,
+    dir: PathBuf,
+    namespace: String,
+    args: Vec<String>,
+    controllers: Mutex<Option<Controllers>>,
+}
+
+impl Member {
+    pub(super) fn new(
+        node: String,
+        driver: MemoryDriver,
+        metrics: String,
+        dir: PathBuf,
+        namespace: String,
+        args: Vec<String>,
+    ) -> Member {
+        Member {
+            node,
+            driver,
+            metrics,
+            dir,
+            namespace,
+            args,
+            controllers: Mutex::new(None),
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<Controllers>> {
+        self.controllers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts its controllers. Started again, they are the same container in the same pod.
+    pub fn start(&self) {
+        let started = Controllers::in_pod(&self.dir, &self.namespace, Some(&self.node), &self.args);
+        *self.running() = Some(started);
+    }
+
+    /// SIGKILL.
+    pub fn kill(&self) {
+        if let Some(mut controllers) = self.running().take() {
+            controllers.kill();
+        }
+    }
+
+    /// Stops its controllers as kubelet does; they must end well.
+    pub fn stop(&self) {
+        if let Some(controllers) = self.running().take() {
+            controllers.stop();
+        }
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self) {
+        self.running().as_ref().expect("they run").pause();
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.running().as_ref().expect("they run").resume();
+    }
+
+    /// The process of its controllers.
+    pub fn pid(&self) -> Option<u32> {
+        self.running().as_ref().map(Controllers::pid)
+    }
+
+    /// What its controllers have logged.
+    pub fn log(&self) -> String {
+        process::log(&self.dir)
+    }
+
+    /// What its controllers count.
+    pub fn metrics(&self) -> String {
+        process::http(&self.metrics, "/metrics")
+    }
+
+    pub(super) fn assert_running(&self) {
+        let ended = self.running().as_mut().and_then(Controllers::ended);
+        if let Some(status) = ended {
+            panic!("{} ended with {status}:\n{}", self.node, self.tail());
+        }
+    }
+
+    /// The end of the log.
+    pub fn tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(20)..].join("\n")
+    }
+
+    /// SIGTERM, if they run.
+    pub(super) fn ask_to_stop(&self) {
+        if let Some(controllers) = &*self.running() {
+            controllers.terminate();
+        }
+    }
+
+    /// Waits for the end that was asked for.
+    pub(super) fn stopped(&self) {
+        if let Some(controllers) = self.running().take() {
+            controllers.wait();
+        }
+    }
+}

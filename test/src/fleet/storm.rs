@@ -1,0 +1,132 @@
+//! Many claims at once, and the scheduler's part in them.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::patience::{is, patiently};
+use super::{Binding, Fleet};
+
+/// How many are made at once.
+const AT_ONCE: usize = 50;
+/// The annotation by which the scheduler says where a claim's volume is to be.
+pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Of each claim.
+pub const SIZE: &str = "64Mi";
+
+/// A claim to be.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Its name.
+    pub name: String,
+    /// Its class.
+    pub class: String,
+    /// The node the scheduler is to choose for it, if it is asked.
+    pub node: Option<String>,
+}
+
+/// What came of making claims, besides claims.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    /// When the last was there, with its node if it got one.
+    pub last: Instant,
+    /// How often the scheduler had to read a claim again because somebody else had written to it.
+    pub scheduler_conflicts: usize,
+}
+
+/// Makes claims. The scheduler writes its choice as soon as it sees a claim, with what it has seen.
+pub async fn make(claims: &Api<PersistentVolumeClaim>, wishes: &[Wish]) -> Made {
+    let each = stream::iter(wishes).map(|wish| async move {
+        let made = one(claims, wish).await;
+        match &wish.node {
+            None => 0,
+            Some(node) => select(claims, made, node).await,
+        }
+    });
+    let conflicts = each.buffer_unordered(AT_ONCE);
+    let scheduler_conflicts = conflicts.fold(0, async |sum, more| sum + more).await;
+    Made {
+        last: Instant::now(),
+        scheduler_conflicts,
+    }
+}
+
+async fn one(claims: &Api<PersistentVolumeClaim>, wish: &Wish) -> PersistentVolumeClaim {
+    let claim = claim(wish);
+    let params = PostParams::default();
+    let made = patiently("making a claim", async || {
+        match claims.create(&params, &claim).await {
+            // It is there, and its answer was lost.
+            Err(error) if is(&error, 409) => claims.get(&wish.name).await,
+            answer => answer,
+        }
+    });
+    made.await
+        .unwrap_or_else(|e| panic!("making {}: {e}", wish.name))
+}
+
+fn claim(wish: &Wish) -> PersistentVolumeClaim {
+    let claim = json!({
+        "metadata": {"name": wish.name},
+        "spec": {
+            "storageClassName": wish.class, "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": SIZE}},
+        },
+    });
+    serde_json::from_value(claim).expect("it is a claim")
+}
+
+/// Has the scheduler choose a node for a claim; how often it had to look again.
+async fn select(
+    claims: &Api<PersistentVolumeClaim>,
+    mut claim: PersistentVolumeClaim,
+    node: &str,
+) -> usize {
+    let name = claim.name_any();
+    let params = PatchParams::default();
+    let mut conflicts = 0;
+    loop {
+        let choice = json!({"metadata": {
+            "resourceVersion": claim.resource_version(), "annotations": {SELECTED_NODE: node},
+        }});
+        let written = patiently("choosing a node", async || {
+            claims.patch(&name, &params, &Patch::Merge(&choice)).await
+        });
+        match written.await {
+            Ok(_) => return conflicts,
+            Err(error) if is(&error, 409) => {
+                let seen = patiently("seeing a claim", async || claims.get(&name).await);
+                claim = seen.await.unwrap_or_else(|e| panic!("claim {name}: {e}"));
+                // It was written, and the answer was lost.
+                if claim.annotations().get(SELECTED_NODE).map(String::as_str) == Some(node) {
+                    return conflicts;
+                }
+                conflicts += 1;
+            }
+            Err(error) => panic!("choosing a node for {name}: {error}"),
+        }
+    }
+}
+
+impl Fleet {
+    /// Claims of these numbers. Where they wait for the scheduler, it takes the nodes by turns.
+    pub fn wishes(&self, binding: Binding, numbers: Range<usize>) -> Vec<Wish> {
+        let node = |number: usize| self.members[number % self.members.len()].node.clone();
+        let wish = |number| Wish {
+            name: format!("{}-{number}", binding.suffix()),
+            class: self.class(binding),
+            node: (binding == Binding::Wait).then(|| node(number)),
+        };
+        numbers.map(wish).collect()
+    }
+
+    /// Makes the claims of these numbers.
+    pub async fn storm(&self, binding: Binding, numbers: Range<usize>) -> Made {
+        make(&self.claims, &self.wishes(binding, numbers)).await
+    }
+}
