@@ -22,6 +22,7 @@ pub mod ends;
 mod heart;
 mod member;
 pub mod patience;
+pub mod proxy;
 pub mod storm;
 
 pub use member::Member;
@@ -325,6 +326,11 @@ impl Fleet {
     /// Stops the controllers, which must end well, and removes what was made for them. Claims and
     /// volumes must be gone already.
     pub async fn down(mut self) {
+        for member in &self.members {
+            let log = member.log();
+            let node = &member.node;
+            assert!(!log.contains("panicked"), "{node} panicked:\n{log}");
+        }
         let members = std::mem::take(&mut self.members);
         let nodes: Vec<_> = members.iter().map(|member| member.node.clone()).collect();
         let stopped = tokio::task::spawn_blocking(move || {

@@ -9,6 +9,7 @@ pub mod arena;
 pub mod client;
 pub mod cluster;
 pub mod data;
+pub mod dice;
 pub mod driver;
 pub mod fleet;
 pub mod front;

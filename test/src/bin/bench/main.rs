@@ -57,7 +57,7 @@ struct Args {
     #[arg(long, value_name = "N")]
     claims: Option<usize>,
     /// scale: attach so many volumes, too
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1000")]
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]
     attach: Option<usize>,
     /// scale: write plots and the table into this directory
     #[arg(long, value_name = "DIR")]

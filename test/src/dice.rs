@@ -1,0 +1,44 @@
+//! Chance that can be had again: numbers by a seed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A sequence of numbers, the same for the same seed.
+pub struct Dice(AtomicU64);
+
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Dice {
+    /// Of this seed.
+    pub fn new(seed: u64) -> Dice {
+        Dice(AtomicU64::new(seed))
+    }
+
+    /// The next number below a limit.
+    pub fn below(&self, limit: u64) -> u64 {
+        // SplitMix64.
+        let state = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_makes_the_same_numbers() {
+        let thrown = |seed| {
+            let dice = Dice::new(seed);
+            (0..1_000).map(|_| dice.below(6)).collect::<Vec<_>>()
+        };
+        let (one, other) = (thrown(1), thrown(2));
+        assert_eq!(one, thrown(1));
+        assert_ne!(one, other);
+        for side in 0..6 {
+            let count = one.iter().filter(|n| **n == side).count();
+            assert!((100..250).contains(&count), "{side}: {count}");
+        }
+    }
+}

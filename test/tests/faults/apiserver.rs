@@ -1,0 +1,45 @@
+//! The API server, or what it keeps its data in, goes away and comes back in the midst of a storm.
+
+use std::time::Duration;
+
+use hostloop_test::cluster::Cluster;
+use hostloop_test::fleet::Binding;
+
+use crate::{PATIENCE, claims, cluster, ends, part_of, spec, up};
+
+/// Kills a part and starts it again after a while.
+async fn away(part: &'static str, time: Duration) {
+    let cluster = cluster().await;
+    part_of(cluster, Cluster::kill, part).await;
+    tokio::time::sleep(time).await;
+    part_of(cluster, Cluster::start, part).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_survives_restarts_of_the_api_server() {
+    let half = claims() / 2;
+    let fleet = up(spec("restarts", 5)).await;
+    let storm = async {
+        fleet.storm(Binding::Wait, 0..half).await;
+        fleet.storm(Binding::Immediate, 0..half).await;
+        fleet.bound(2 * half, PATIENCE).await;
+    };
+    let restarts = async {
+        let pause = Duration::from_secs(2);
+        tokio::time::sleep(pause).await;
+        away("apiserver", pause).await;
+        tokio::time::sleep(pause).await;
+        away("etcd", pause).await;
+        tokio::time::sleep(pause).await;
+        away("apiserver", 3 * pause).await;
+    };
+    tokio::join!(storm, restarts);
+    fleet.assert_running();
+    fleet.each_once(PATIENCE).await;
+    let restart = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        away("apiserver", Duration::from_secs(2)).await;
+    };
+    tokio::join!(fleet.clear(PATIENCE), restart);
+    ends(fleet, 0).await;
+}

@@ -1,0 +1,180 @@
+//! Two processes for the whole cluster, in front of one driver, of which one leads.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hostloop_test::cluster::Request;
+use hostloop_test::fleet::patience::in_time;
+use hostloop_test::fleet::{Binding, Fleet};
+use hostloop_test::front::objects::Place;
+use hostloop_test::front::process::Controllers;
+use hostloop_test::memory::Call;
+
+use crate::{HANDOVER, PATIENCE, QUICK, accounts, claims, cluster, spec};
+
+struct Replica {
+    name: &'static str,
+    user: String,
+    controllers: Controllers,
+}
+
+/// The names of the two, and of their pods.
+const NAMES: [&str; 2] = ["central-a", "central-b"];
+
+struct Central {
+    fleet: Fleet,
+    replicas: Vec<Replica>,
+    addresses: Vec<String>,
+    files: Vec<PathBuf>,
+    dir: tempfile::TempDir,
+}
+
+impl Central {
+    /// Both, at one driver, each by a socket of its own.
+    async fn up() -> Central {
+        let (users, files, dir) = accounts(&NAMES).await;
+        let mut fleet = spec("central", 1).up(&cluster().await.kubeconfig()).await;
+        let driver = &mut fleet.members[0].driver;
+        let second = driver.also_at(dir.path().join("second.sock"));
+        let addresses = vec![driver.endpoint(), second];
+        let mut central = Central {
+            fleet,
+            replicas: Vec::new(),
+            addresses,
+            files,
+            dir,
+        };
+        for (number, user) in users.into_iter().enumerate() {
+            let controllers = central.start(number);
+            central.replicas.push(Replica {
+                name: NAMES[number],
+                user,
+                controllers,
+            });
+        }
+        central
+    }
+
+    fn start(&self, number: usize) -> Controllers {
+        let mut args = vec![
+            format!("--csi-address={}", self.addresses[number]),
+            format!("--kubeconfig={}", self.files[number].display()),
+            "--controllers=provisioner".to_owned(),
+            "--node-deployment=false".to_owned(),
+            "--leader-election=true".to_owned(),
+        ];
+        args.extend(QUICK.map(str::to_owned));
+        let dir = self.dir.path().join(NAMES[number]);
+        std::fs::create_dir_all(&dir).expect("a directory can be made");
+        Controllers::in_pod(&dir, &self.fleet.namespace, Some(NAMES[number]), &args)
+    }
+
+    /// The number of the one that holds the lease.
+    async fn leader(&self, not: Option<usize>) -> usize {
+        let name = self.fleet.driver_name.replace('.', "-");
+        let lease = Place::of("Lease", &self.fleet.namespace, &name);
+        in_time("a leader", HANDOVER, async || {
+            let lease = self.fleet.objects.get(&lease).await.unwrap_or_default();
+            let holder = &lease["spec"]["holderIdentity"];
+            let number = self
+                .replicas
+                .iter()
+                .position(|replica| *holder == replica.name);
+            let number = number.filter(|number| Some(*number) != not);
+            number.ok_or_else(|| format!("held by {holder}"))
+        })
+        .await
+    }
+
+    /// So many claims have volumes.
+    async fn until_volumes(&self, count: usize) {
+        in_time("volumes", PATIENCE, async || {
+            match self.fleet.members[0].driver.left().volumes {
+                some if some >= count => Ok(()),
+                some => Err(format!("{some} of {count}")),
+            }
+        })
+        .await;
+    }
+}
+
+/// Whether a request has changed anything that is not merely told.
+fn writes(request: &Request) -> bool {
+    let reads = matches!(request.verb.as_str(), "get" | "list" | "watch");
+    !reads && request.code < 300 && request.resource != "events"
+}
+
+/// Whether only the leader may make this call.
+fn is_work(call: &Call) -> bool {
+    matches!(call.method, "CreateVolume" | "DeleteVolume")
+}
+
+/// The leader is paused in the midst of its work until its lease has run out and the other leads;
+/// when it goes on, it writes nothing and asks the driver for nothing. Then the same with the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_leads_at_any_time() {
+    const TURNS: usize = 2;
+    let count = claims() / 3;
+    let mut central = Central::up().await;
+    for turn in 0..TURNS {
+        let numbers = turn * count..(turn + 1) * count;
+        let old = central.leader(None).await;
+        let storm = central.fleet.storm(Binding::Immediate, numbers);
+        let pausing = async {
+            central.until_volumes(turn * count + count / 10).await;
+            central.replicas[old].controllers.pause();
+        };
+        tokio::join!(storm, pausing);
+        let new = central.leader(Some(old)).await;
+        central.fleet.bound((turn + 1) * count, PATIENCE).await;
+        central.silent_on_return(old).await;
+        // A process that lost its lease has ended, and kubelet starts it again.
+        central.replicas[old].controllers = central.start(old);
+        println!("{} led, then {}", NAMES[old], NAMES[new]);
+    }
+    central.fleet.each_once(PATIENCE).await;
+    central.fleet.clear(PATIENCE).await;
+    one_after_the_other(&central.fleet.members[0].driver.calls(), TURNS);
+    let replicas = std::mem::take(&mut central.replicas);
+    tokio::task::block_in_place(|| replicas.into_iter().for_each(|r| r.controllers.stop()));
+    central.fleet.down().await;
+}
+
+impl Central {
+    /// Lets one go on that was paused while it led, and fails if it does anything of a leader's.
+    async fn silent_on_return(&self, old: usize) {
+        let driver = &self.fleet.members[0].driver;
+        let (before, calls) = (cluster().await.audit(), driver.calls().len());
+        self.replicas[old].controllers.resume();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let since = cluster().await.audit().since(&before);
+        let user = &self.replicas[old].user;
+        let wrote: Vec<_> = since.of(user).into_iter().filter(|r| writes(r)).collect();
+        assert!(wrote.is_empty(), "who leads no longer wrote {wrote:?}");
+        let asked = driver.calls().split_off(calls);
+        let asked: Vec<_> = asked
+            .iter()
+            .filter(|c| c.door == old && is_work(c))
+            .collect();
+        assert!(asked.is_empty(), "who leads no longer asked for {asked:?}");
+    }
+}
+
+/// The work of one ends before that of another begins, and it goes over no more often than they
+/// were made to.
+fn one_after_the_other(calls: &[Call], turns: usize) {
+    let calls: Vec<_> = calls.iter().filter(|call| is_work(call)).collect();
+    let mut changes = 0;
+    for (number, pair) in calls.windows(2).enumerate() {
+        let [before, after] = pair else { continue };
+        if before.door == after.door {
+            continue;
+        }
+        changes += 1;
+        let under_way = calls[..=number]
+            .iter()
+            .filter(|call| call.answered.is_none_or(|at| at > after.at));
+        assert_eq!(under_way.count(), 0, "{before:?} and {after:?} overlap");
+    }
+    assert_eq!(changes, turns, "the work went over from one to the other");
+}

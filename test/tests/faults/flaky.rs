@@ -1,0 +1,38 @@
+//! An API server of whose calls one in twenty fails, is slow, or is done and never answered, and
+//! whose watches break off.
+
+use hostloop_test::fleet::Binding;
+use hostloop_test::fleet::proxy::{Mishap, Proxy};
+
+use crate::{PATIENCE, claims, cluster, ends, spec, up};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_call_in_twenty_fails() {
+    let half = claims() / 2;
+    let cluster = cluster().await;
+    let proxy = Proxy::start(&cluster.kubeconfig(), 20, 5, 30).await;
+    let dir = tempfile::tempdir().expect("a temporary directory can be made");
+    let kubeconfig = proxy.kubeconfig(&cluster.kubeconfig(), dir.path());
+    let fleet = up(spec("flaky", 5).kubeconfigs(vec![kubeconfig])).await;
+    fleet.storm(Binding::Wait, 0..half).await;
+    fleet.storm(Binding::Immediate, 0..half).await;
+    fleet.bound(2 * half, PATIENCE).await;
+    fleet.each_once(PATIENCE).await;
+    fleet.clear(PATIENCE).await;
+    let counts = proxy.counts();
+    println!("calls through the proxy: {counts:?}");
+    for mishap in [
+        Mishap::Failed,
+        Mishap::TooMany,
+        Mishap::Broken,
+        Mishap::Unanswered,
+        Mishap::Slow,
+        Mishap::Cut,
+    ] {
+        assert!(
+            counts.contains_key(&Some(mishap)),
+            "{mishap:?} never happened"
+        );
+    }
+    ends(fleet, 0).await;
+}

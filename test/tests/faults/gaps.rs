@@ -1,0 +1,97 @@
+//! Watches that miss what happened: where they were is forgotten when they come back.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use hostloop_test::cluster::Cluster;
+use hostloop_test::fleet::{Binding, Fleet};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+
+use crate::{claims, cluster, ends, part_of, spec, up};
+
+/// Has the past forgotten: etcd's history, and what the API server remembers of it.
+async fn forget(fleet: &Fleet, cluster: &'static Cluster) {
+    let listed = fleet.claims.list(&ListParams::default()).await;
+    let version = listed
+        .expect("claims can be listed")
+        .metadata
+        .resource_version;
+    let version = version.expect("a list has a version");
+    let etcd = etcd(cluster);
+    let answer = tokio::task::spawn_blocking(move || compact(&etcd, &version)).await;
+    let answer = answer.expect("etcd can be asked");
+    assert!(
+        answer.starts_with("HTTP/1.1 200"),
+        "etcd does not compact: {answer}"
+    );
+    part_of(cluster, Cluster::kill, "apiserver").await;
+    part_of(cluster, Cluster::start, "apiserver").await;
+}
+
+/// Where etcd is: at the port after the API server's.
+fn etcd(cluster: &Cluster) -> String {
+    let server = cluster.kubectl(&[
+        "config",
+        "view",
+        "-o",
+        "jsonpath={.clusters[0].cluster.server}",
+    ]);
+    let port = server
+        .rsplit(':')
+        .next()
+        .and_then(|port| port.parse::<u16>().ok());
+    format!("127.0.0.1:{}", port.expect("the server has a port") + 1)
+}
+
+fn compact(etcd: &str, version: &str) -> String {
+    let body = format!("{{\"revision\":\"{version}\"}}");
+    let mut stream = TcpStream::connect(etcd).expect("etcd is there");
+    write!(
+        stream,
+        "POST /v3/kv/compaction HTTP/1.1\r\nHost: {etcd}\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("a request can be sent");
+    let mut answer = String::new();
+    stream
+        .read_to_string(&mut answer)
+        .expect("an answer is text");
+    answer
+}
+
+/// Nodes that were away while claims came and went, and that can't be told what they missed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_missed_is_found() {
+    let count = claims() / 3;
+    let fleet = up(spec("gaps", 4)).await;
+    fleet.storm(Binding::Wait, 0..count).await;
+    fleet.bound(count, crate::PATIENCE).await;
+    let cluster = cluster().await;
+    let (away, there) = fleet.members.split_at(2);
+    away.iter().for_each(|member| member.pause());
+    // Some go and some come for all nodes, unseen by two of them.
+    let mut gone = 0;
+    for claim in fleet.all_claims().await.iter().step_by(3) {
+        let name = claim.name_any();
+        let deleted = fleet.claims.delete(&name, &DeleteParams::default()).await;
+        deleted.expect("a claim can be deleted");
+        gone += 1;
+    }
+    fleet.storm(Binding::Wait, count..2 * count).await;
+    fleet.storm(Binding::Immediate, 0..10).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    forget(&fleet, cluster).await;
+    away.iter().for_each(|member| member.resume());
+    fleet.bound(2 * count - gone + 10, crate::PATIENCE).await;
+    for member in away.iter().chain(there) {
+        assert!(
+            member.driver.count("DeleteVolume") > 0,
+            "{} deleted nothing",
+            member.node
+        );
+    }
+    ends(fleet, 2 * count - gone + 10).await;
+}

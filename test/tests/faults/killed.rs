@@ -1,0 +1,98 @@
+//! Controllers that are killed without a word, and started again as kubelet does.
+
+use std::time::Duration;
+
+use hostloop_proto::csi::CreateVolumeRequest;
+use hostloop_test::dice::Dice;
+use hostloop_test::fleet::patience::in_time;
+use hostloop_test::fleet::{Binding, Fleet};
+use hostloop_test::memory::Step;
+use tokio::time::Instant;
+
+use crate::{PATIENCE, claims, ends, spec, up};
+
+/// The driver has made the volumes, and who asked for them dies before it writes that down: they
+/// are found again by their names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
+    const EACH: usize = 10;
+    let fleet = up(spec("unwritten", 3)).await;
+    let victim = &fleet.members[0];
+    victim
+        .driver
+        .script("CreateVolume", vec![Step::DropAnswer; EACH]);
+    fleet.storm(Binding::Wait, 0..3 * EACH).await;
+    in_time("volumes made", PATIENCE, async || {
+        match victim.driver.left().volumes {
+            EACH => Ok(()),
+            made => Err(format!("{made} volumes")),
+        }
+    })
+    .await;
+    victim.kill();
+    let written = fleet.all_volumes().await;
+    let here = written
+        .iter()
+        .filter(|v| fleet.node_of(v).as_ref() == Some(&victim.node));
+    assert_eq!(here.count(), 0, "none of them was written down");
+    victim.start();
+    fleet.bound(3 * EACH, PATIENCE).await;
+    assert_eq!(
+        victim.driver.left().volumes,
+        EACH,
+        "no volume was made twice"
+    );
+    let asked = victim.driver.requests::<CreateVolumeRequest>();
+    for volume in victim.driver.volumes() {
+        let times = asked.iter().filter(|r| r.name == volume.name).count();
+        assert!(times >= 2, "{} was asked for {times} times", volume.name);
+    }
+    ends(fleet, 3 * EACH).await;
+}
+
+/// At any moment, one after the other, while volumes are made and while they are deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_are_killed_at_any_moment_lose_nothing() {
+    let half = claims() / 2;
+    let fleet = up(spec("killed", 5)).await;
+    // Some answers take their time, so that death comes in the midst.
+    for member in &fleet.members {
+        let slow = (0..half).map(|n| match n % 4 {
+            0 => Step::Delay(Duration::from_millis(300)),
+            _ => Step::Pass,
+        });
+        member.driver.script("CreateVolume", slow.clone());
+        member.driver.script("DeleteVolume", slow);
+    }
+    let dice = Dice::new(7);
+    let storm = async {
+        fleet.storm(Binding::Wait, 0..half).await;
+        fleet.storm(Binding::Immediate, 0..half).await;
+        fleet.bound(2 * half, PATIENCE).await;
+    };
+    let killed = while_killing(&fleet, &dice, storm).await;
+    fleet.each_once(PATIENCE).await;
+    let killed_more = while_killing(&fleet, &dice, fleet.clear(PATIENCE)).await;
+    println!("killed {killed} times while volumes were made, {killed_more} while deleted");
+    assert!(killed > 2, "there was time to kill somebody");
+    ends(fleet, 0).await;
+}
+
+/// Kills one after the other for ten seconds of this work; how many.
+async fn while_killing(fleet: &Fleet, dice: &Dice, work: impl Future<Output = ()>) -> usize {
+    let end = Instant::now() + Duration::from_secs(10);
+    let killing = async {
+        let mut killed = 0;
+        while Instant::now() < end {
+            let pause = Duration::from_millis(200 + dice.below(600));
+            tokio::time::sleep(pause).await;
+            let victim = &fleet.members[dice.below(fleet.members.len() as u64) as usize];
+            victim.kill();
+            killed += 1;
+            tokio::time::sleep(Duration::from_millis(dice.below(1_000))).await;
+            victim.start();
+        }
+        killed
+    };
+    tokio::join!(work, killing).1
+}

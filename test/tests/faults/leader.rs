@@ -1,0 +1,148 @@
+//! The lead of the nodes: whoever has it is killed or paused at the worst moment.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use hostloop_test::fleet::patience::in_time;
+use hostloop_test::fleet::storm::SELECTED_NODE;
+use hostloop_test::fleet::{Binding, Fleet, Member};
+use hostloop_test::memory::Step;
+use kube::ResourceExt;
+use tonic::Code;
+
+use crate::{HANDOVER, PATIENCE, accounts, claims, cluster, ends, spec, up};
+
+/// How many claims have a node.
+async fn assigned(fleet: &Fleet) -> usize {
+    let claims = fleet.all_claims().await;
+    let has_node = |claim: &&_| {
+        let claim: &k8s_openapi::api::core::v1::PersistentVolumeClaim = claim;
+        claim.annotations().contains_key(SELECTED_NODE)
+    };
+    claims.iter().filter(has_node).count()
+}
+
+async fn until_assigned(fleet: &Fleet, count: usize) {
+    in_time(
+        "claims assigned to nodes",
+        PATIENCE,
+        async || match assigned(fleet).await {
+            some if some >= count => Ok(()),
+            some => Err(format!("{some} of {count}")),
+        },
+    )
+    .await;
+}
+
+async fn leader(fleet: &Fleet) -> &Member {
+    in_time("a leader", HANDOVER, async || {
+        fleet
+            .leader()
+            .await
+            .ok_or_else(|| "nobody leads".to_owned())
+    })
+    .await
+}
+
+/// Waits until another one leads.
+async fn other_leader<'a>(fleet: &'a Fleet, old: &Member) -> &'a Member {
+    in_time("another leader", HANDOVER, async || {
+        let leader = fleet
+            .leader()
+            .await
+            .filter(|leader| leader.node != old.node);
+        leader.ok_or_else(|| format!("still {}", old.node))
+    })
+    .await
+}
+
+/// All claims have their nodes, and none its volume, when the leader dies: the nodes need no
+/// leader to go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_between_assigning_and_provisioning() {
+    let count = claims() / 3;
+    let fleet = up(spec("assigned", 4)).await;
+    for member in &fleet.members {
+        member
+            .driver
+            .always("CreateVolume", Step::Fail(Code::Unavailable));
+    }
+    fleet.storm(Binding::Immediate, 0..count).await;
+    until_assigned(&fleet, count).await;
+    let dead = leader(&fleet).await;
+    dead.kill();
+    assert!(fleet.all_volumes().await.is_empty(), "none has been made");
+    for member in &fleet.members {
+        member.driver.unscript("CreateVolume");
+    }
+    // All but those of the dead one's node.
+    in_time("volumes on the other nodes", PATIENCE, async || {
+        let claims = fleet.all_claims().await;
+        let waits = claims.iter().filter(|claim| {
+            let elsewhere = claim.annotations().get(SELECTED_NODE) != Some(&dead.node);
+            elsewhere && claim.spec.as_ref().is_some_and(|s| s.volume_name.is_none())
+        });
+        match waits.count() {
+            0 => Ok(()),
+            some => Err(format!("{some} wait")),
+        }
+    })
+    .await;
+    dead.start();
+    ends(fleet, count).await;
+}
+
+/// Killed again and again in the midst of assigning.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_while_assigning() {
+    let count = claims();
+    let fleet = up(spec("assigning", 4)).await;
+    let killing = async {
+        for _ in 0..3 {
+            let dead = leader(&fleet).await;
+            dead.kill();
+            other_leader(&fleet, dead).await;
+            dead.start();
+        }
+    };
+    tokio::join!(fleet.storm(Binding::Immediate, 0..count), killing);
+    ends(fleet, count).await;
+}
+
+/// Paused past its lease, another leads; when it goes on it has no say any more, and knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn paused_past_its_lease() {
+    let count = claims() / 2;
+    let names = ["paused-a", "paused-b", "paused-c"];
+    let (users, files, _dir) = accounts(&names).await;
+    let fleet = up(spec("paused", names.len()).kubeconfigs(files)).await;
+    let old = leader(&fleet).await;
+    let storm = fleet.storm(Binding::Immediate, 0..count);
+    let pausing = async {
+        until_assigned(&fleet, count / 10).await;
+        old.pause();
+        other_leader(&fleet, old).await;
+    };
+    tokio::join!(storm, pausing);
+    until_assigned(&fleet, count).await;
+    let number = fleet.members.iter().position(|m| m.node == old.node);
+    let user = &users[number.expect("it is one of them")];
+    let before = cluster().await.audit();
+    old.resume();
+    // More than it needs to see that the lease is another's, and to try what it had in hand.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let again = fleet.storm(Binding::Immediate, count..count + 20);
+    again.await;
+    fleet.bound(count + 20, PATIENCE).await;
+    let since = cluster().await.audit().since(&before);
+    let writes: BTreeSet<_> = since
+        .of(user)
+        .into_iter()
+        .filter(|r| !matches!(r.verb.as_str(), "get" | "list" | "watch") && r.code < 300)
+        .filter(|r| matches!(r.resource.as_str(), "persistentvolumeclaims" | "leases"))
+        .map(|r| format!("{} {} {}", r.verb, r.resource, r.name))
+        .collect();
+    assert!(writes.is_empty(), "who does not lead wrote {writes:?}");
+    assert_ne!(leader(&fleet).await.node, old.node);
+    ends(fleet, count + 20).await;
+}
