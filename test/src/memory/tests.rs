@@ -364,3 +364,34 @@ async fn health_is_as_it_was_set() {
         .await;
     assert_eq!(listed.entries[0].health_statuses, [ill]);
 }
+
+/// Callers are told apart by the sockets they come by; the volumes are the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_sockets_lead_to_one_driver() {
+    let (dir, mut driver, csi) = driver(Options::default()).await;
+    let second = dir.path().join("second.sock");
+    driver.also_at(&second);
+    let other = Csi::connect(&second).await;
+    let one = made(&csi, "one").await;
+    assert_eq!(made(&other, "one").await.volume_id, one.volume_id);
+    // It comes back with both.
+    driver.away();
+    driver.resume();
+    made(&Csi::connect(&second).await, "two").await;
+    let calls = driver.calls();
+    let doors = calls.iter().filter(|call| call.method == "CreateVolume");
+    assert_eq!(doors.map(|call| call.door).collect::<Vec<_>>(), [0, 1, 1]);
+    assert!(calls.iter().all(|call| call.answered.is_some()));
+}
+
+/// IDs of two drivers differ if they are told apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_carry_the_pool() {
+    let pool = "n7".to_owned();
+    let (_dir, _driver, csi) = driver(Options {
+        pool,
+        ..Options::default()
+    })
+    .await;
+    assert_eq!(made(&csi, "one").await.volume_id, "vol-n7-00000001");
+}

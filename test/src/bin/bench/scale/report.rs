@@ -43,6 +43,9 @@ pub(super) struct Instances {
 /// A line of the table: what it tells, and how to read it off a round.
 type Line = (&'static str, fn(&Round, f64) -> f64);
 
+/// A line that tells something else.
+type Of<T> = (&'static str, fn(&T) -> f64);
+
 /// Of each round; the number is that of instances.
 const LINES: [Line; 9] = [
     ("volumes/s", |round, _| round.rate),
@@ -88,7 +91,7 @@ impl Report {
                 }
             }
         }
-        let rest: [(&str, fn(&Instances) -> f64); 7] = [
+        let rest: [Of<Instances>; 7] = [
             ("at rest: resident MiB of an instance", |n| {
                 n.rest.taken.resident_mib
             }),
@@ -115,7 +118,7 @@ impl Report {
     }
 
     fn attachments(&self) -> String {
-        let lines: [(&str, fn(&Attached) -> f64); 6] = [
+        let lines: [Of<Attached>; 6] = [
             ("volumes attached/s", |a| a.rate),
             ("volumes detached/s", |a| a.detach_rate),
             ("API requests an attachment", |a| a.requests),
@@ -125,7 +128,7 @@ impl Report {
             }),
             ("CPU ms an attachment, all instances", |a| a.cpu),
         ];
-        let line = |(what, of): (&str, fn(&Attached) -> f64)| {
+        let line = |(what, of): Of<Attached>| {
             let row = self.row(|n| n.attached.as_ref().map(of));
             format!("| attach: {what} |{row}\n")
         };

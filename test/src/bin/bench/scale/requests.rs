@@ -164,11 +164,56 @@ impl Told {
 
 /// The sum of a metric's values, whatever their labels.
 pub(super) fn sum(metrics: &str, name: &str) -> f64 {
+    sum_with(metrics, name, "")
+}
+
+/// The sum of those of a metric's values that have this label: `verb="watch"`.
+pub(super) fn sum_with(metrics: &str, name: &str, label: &str) -> f64 {
     let values = metrics.lines().filter_map(|line| {
         let rest = line.strip_prefix(name)?;
         let is_it = rest.starts_with('{') || rest.starts_with(' ');
-        let value = rest.rsplit(' ').next().filter(|_| is_it)?;
-        value.parse::<f64>().ok()
+        let (labels, value) = rest.rsplit_once(' ').filter(|_| is_it)?;
+        value.parse::<f64>().ok().filter(|_| labels.contains(label))
     });
     values.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_summed_over_its_labels() {
+        let metrics = "# TYPE told counter\ntold_total{kind=\"a\",verb=\"watch\"} 2\n\
+                       told_total{kind=\"b\",verb=\"list\"} 3.5\ntold_total_more 7\ntold_total 1\n";
+        assert!((sum(metrics, "told_total") - 6.5).abs() < 1e-9);
+        assert!((sum_with(metrics, "told_total", "verb=\"watch\"") - 2.0).abs() < 1e-9);
+        assert!(sum(metrics, "told").abs() < 1e-9);
+    }
+
+    #[test]
+    fn leases_and_watches_are_apart() {
+        let line = |verb: &str, resource: &str, code: u16| {
+            let line = serde_json::json!({
+                "stage": "ResponseComplete", "verb": verb, "user": {"username": "us"},
+                "objectRef": {"resource": resource, "subresource": ""},
+                "responseStatus": {"code": code},
+            });
+            serde_json::from_value::<Line>(line).expect("it is a line")
+        };
+        let mut asked = Asked::default();
+        for (verb, resource, code) in [
+            ("watch", "pods", 200),
+            ("get", "leases", 200),
+            ("update", "leases", 409),
+            ("create", "persistentvolumes", 201),
+            ("create", "persistentvolumes", 409),
+            ("patch", "persistentvolumeclaims", 503),
+        ] {
+            asked.add(&line(verb, resource, code));
+        }
+        assert_eq!((asked.requests, asked.leases), (3, 2));
+        assert_eq!((asked.conflicts, asked.failed), (1, 1));
+        assert_eq!(asked.by_kind["create persistentvolumes"], 2);
+    }
 }

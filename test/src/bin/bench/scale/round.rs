@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::floor::rate;
-use super::requests::{Reader, Told, sum};
+use super::requests::{Reader, Told, sum, sum_with};
 use super::taken::Taken;
 use crate::cluster::ground::{last_bound, watch_bound};
 
@@ -157,10 +157,11 @@ impl<'a> Fielded<'a> {
         let shown: Vec<_> = tokio::task::block_in_place(|| {
             self.fleet.members.iter().map(Member::metrics).collect()
         });
-        let of = |name: &str| shown.iter().map(|one: &String| sum(one, name)).sum();
         match shown.iter().all(|one| one.contains(EVENTS)) {
             true => {
-                let (events, bytes) = (of(EVENTS), of(BYTES));
+                let events = shown.iter().map(|one| sum(one, EVENTS)).sum();
+                let bytes = shown.iter().map(|one| sum_with(one, BYTES, OF_WATCHES));
+                let bytes = bytes.sum();
                 (Told { events, bytes }, true)
             }
             false => (Told::by(self.cluster), false),
@@ -189,4 +190,5 @@ impl<'a> Fielded<'a> {
 
 /// Of the instances' own metrics.
 const EVENTS: &str = "hostloop_watch_events_total";
-const BYTES: &str = "hostloop_watch_bytes_total";
+const BYTES: &str = "hostloop_api_received_bytes_total";
+const OF_WATCHES: &str = "verb=\"watch\"";
