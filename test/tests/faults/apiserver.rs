@@ -5,7 +5,7 @@ use std::time::Duration;
 use hostloop_test::cluster::Cluster;
 use hostloop_test::fleet::Binding;
 
-use crate::{PATIENCE, claims, cluster, ends, part_of, spec, up};
+use crate::{claims, cluster, ends, part_of, patience, spec, up};
 
 /// Kills a part and starts it again after a while.
 async fn away(part: &'static str, time: Duration) {
@@ -22,7 +22,7 @@ async fn a_storm_survives_restarts_of_the_api_server() {
     let storm = async {
         fleet.storm(Binding::Wait, 0..half).await;
         fleet.storm(Binding::Immediate, 0..half).await;
-        fleet.bound(2 * half, PATIENCE).await;
+        fleet.bound(2 * half, patience()).await;
     };
     let restarts = async {
         let pause = Duration::from_secs(2);
@@ -35,11 +35,11 @@ async fn a_storm_survives_restarts_of_the_api_server() {
     };
     tokio::join!(storm, restarts);
     fleet.assert_running();
-    fleet.each_once(PATIENCE).await;
+    fleet.each_once(patience()).await;
     let restart = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         away("apiserver", Duration::from_secs(2)).await;
     };
-    tokio::join!(fleet.clear(PATIENCE), restart);
+    tokio::join!(fleet.clear(patience()), restart);
     ends(fleet, 0).await;
 }

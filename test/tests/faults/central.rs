@@ -10,7 +10,7 @@ use hostloop_test::front::objects::Place;
 use hostloop_test::front::process::Controllers;
 use hostloop_test::memory::Call;
 
-use crate::{HANDOVER, PATIENCE, QUICK, accounts, claims, cluster, spec};
+use crate::{HANDOVER, QUICK, accounts, claims, cluster, patience, spec};
 
 struct Replica {
     name: &'static str,
@@ -88,7 +88,7 @@ impl Central {
 
     /// So many claims have volumes.
     async fn until_volumes(&self, count: usize) {
-        in_time("volumes", PATIENCE, async || {
+        in_time("volumes", patience(), async || {
             match self.fleet.members[0].driver.left().volumes {
                 some if some >= count => Ok(()),
                 some => Err(format!("{some} of {count}")),
@@ -126,14 +126,14 @@ async fn one_leads_at_any_time() {
         };
         tokio::join!(storm, pausing);
         let new = central.leader(Some(old)).await;
-        central.fleet.bound((turn + 1) * count, PATIENCE).await;
+        central.fleet.bound((turn + 1) * count, patience()).await;
         central.silent_on_return(old).await;
         // A process that lost its lease has ended, and kubelet starts it again.
         central.replicas[old].controllers = central.start(old);
         println!("{} led, then {}", NAMES[old], NAMES[new]);
     }
-    central.fleet.each_once(PATIENCE).await;
-    central.fleet.clear(PATIENCE).await;
+    central.fleet.each_once(patience()).await;
+    central.fleet.clear(patience()).await;
     one_after_the_other(&central.fleet.members[0].driver.calls(), TURNS);
     let replicas = std::mem::take(&mut central.replicas);
     tokio::task::block_in_place(|| replicas.into_iter().for_each(|r| r.controllers.stop()));

@@ -10,7 +10,7 @@ use hostloop_test::fleet::{Binding, Fleet};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{HANDOVER, PATIENCE, cluster, ends, spec};
+use crate::{HANDOVER, cluster, ends, patience, spec};
 
 /// As the test's controllers have it.
 const LEASE: Duration = Duration::from_secs(3);
@@ -86,7 +86,7 @@ async fn a_holder_that_renews_keeps_its_lease() {
     };
     let working = async {
         fleet.storm(Binding::Wait, 0..10).await;
-        fleet.bound(10, PATIENCE).await;
+        fleet.bound(10, patience()).await;
     };
     tokio::join!(renewing, working);
     // Then it ends.

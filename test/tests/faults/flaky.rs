@@ -4,7 +4,7 @@
 use hostloop_test::fleet::Binding;
 use hostloop_test::fleet::proxy::{Mishap, Proxy};
 
-use crate::{PATIENCE, claims, cluster, ends, spec, up};
+use crate::{claims, cluster, ends, patience, spec, up};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_call_in_twenty_fails() {
@@ -16,9 +16,9 @@ async fn one_call_in_twenty_fails() {
     let fleet = up(spec("flaky", 5).kubeconfigs(vec![kubeconfig])).await;
     fleet.storm(Binding::Wait, 0..half).await;
     fleet.storm(Binding::Immediate, 0..half).await;
-    fleet.bound(2 * half, PATIENCE).await;
-    fleet.each_once(PATIENCE).await;
-    fleet.clear(PATIENCE).await;
+    fleet.bound(2 * half, patience()).await;
+    fleet.each_once(patience()).await;
+    fleet.clear(patience()).await;
     let counts = proxy.counts();
     println!("calls through the proxy: {counts:?}");
     for mishap in [

@@ -68,7 +68,7 @@ async fn what_was_missed_is_found() {
     let count = claims() / 3;
     let fleet = up(spec("gaps", 4)).await;
     fleet.storm(Binding::Wait, 0..count).await;
-    fleet.bound(count, crate::PATIENCE).await;
+    fleet.bound(count, crate::patience()).await;
     let cluster = cluster().await;
     let (away, there) = fleet.members.split_at(2);
     away.iter().for_each(|member| member.pause());
@@ -85,7 +85,7 @@ async fn what_was_missed_is_found() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     forget(&fleet, cluster).await;
     away.iter().for_each(|member| member.resume());
-    fleet.bound(2 * count - gone + 10, crate::PATIENCE).await;
+    fleet.bound(2 * count - gone + 10, crate::patience()).await;
     for member in away.iter().chain(there) {
         assert!(
             member.driver.count("DeleteVolume") > 0,

@@ -9,7 +9,7 @@ use hostloop_test::fleet::{Binding, Fleet};
 use hostloop_test::memory::Step;
 use tokio::time::Instant;
 
-use crate::{PATIENCE, claims, ends, spec, up};
+use crate::{claims, ends, patience, spec, up};
 
 /// The driver has made the volumes, and who asked for them dies before it writes that down: they
 /// are found again by their names.
@@ -22,7 +22,7 @@ async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
         .driver
         .script("CreateVolume", vec![Step::DropAnswer; EACH]);
     fleet.storm(Binding::Wait, 0..3 * EACH).await;
-    in_time("volumes made", PATIENCE, async || {
+    in_time("volumes made", patience(), async || {
         match victim.driver.left().volumes {
             EACH => Ok(()),
             made => Err(format!("{made} volumes")),
@@ -36,7 +36,7 @@ async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
         .filter(|v| fleet.node_of(v).as_ref() == Some(&victim.node));
     assert_eq!(here.count(), 0, "none of them was written down");
     victim.start();
-    fleet.bound(3 * EACH, PATIENCE).await;
+    fleet.bound(3 * EACH, patience()).await;
     assert_eq!(
         victim.driver.left().volumes,
         EACH,
@@ -68,19 +68,19 @@ async fn nodes_that_are_killed_at_any_moment_lose_nothing() {
     let storm = async {
         fleet.storm(Binding::Wait, 0..half).await;
         fleet.storm(Binding::Immediate, 0..half).await;
-        fleet.bound(2 * half, PATIENCE).await;
+        fleet.bound(2 * half, patience()).await;
     };
     let killed = while_killing(&fleet, &dice, storm).await;
-    fleet.each_once(PATIENCE).await;
-    let killed_more = while_killing(&fleet, &dice, fleet.clear(PATIENCE)).await;
+    fleet.each_once(patience()).await;
+    let killed_more = while_killing(&fleet, &dice, fleet.clear(patience())).await;
     println!("killed {killed} times while volumes were made, {killed_more} while deleted");
     assert!(killed > 2, "there was time to kill somebody");
     ends(fleet, 0).await;
 }
 
-/// Kills one after the other for ten seconds of this work; how many.
+/// Kills one after the other for the first seconds of this work; how many.
 async fn while_killing(fleet: &Fleet, dice: &Dice, work: impl Future<Output = ()>) -> usize {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(10 + claims() as u64 / 60);
     let killing = async {
         let mut killed = 0;
         while Instant::now() < end {

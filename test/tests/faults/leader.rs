@@ -10,7 +10,7 @@ use hostloop_test::memory::Step;
 use kube::ResourceExt;
 use tonic::Code;
 
-use crate::{HANDOVER, PATIENCE, accounts, claims, cluster, ends, spec, up};
+use crate::{HANDOVER, accounts, claims, cluster, ends, patience, spec, up};
 
 /// How many claims have a node.
 async fn assigned(fleet: &Fleet) -> usize {
@@ -25,7 +25,7 @@ async fn assigned(fleet: &Fleet) -> usize {
 async fn until_assigned(fleet: &Fleet, count: usize) {
     in_time(
         "claims assigned to nodes",
-        PATIENCE,
+        patience(),
         async || match assigned(fleet).await {
             some if some >= count => Ok(()),
             some => Err(format!("{some} of {count}")),
@@ -76,7 +76,7 @@ async fn killed_between_assigning_and_provisioning() {
         member.driver.unscript("CreateVolume");
     }
     // All but those of the dead one's node.
-    in_time("volumes on the other nodes", PATIENCE, async || {
+    in_time("volumes on the other nodes", patience(), async || {
         let claims = fleet.all_claims().await;
         let waits = claims.iter().filter(|claim| {
             let elsewhere = claim.annotations().get(SELECTED_NODE) != Some(&dead.node);
@@ -133,7 +133,7 @@ async fn paused_past_its_lease() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let again = fleet.storm(Binding::Immediate, count..count + 20);
     again.await;
-    fleet.bound(count + 20, PATIENCE).await;
+    fleet.bound(count + 20, patience()).await;
     let since = cluster().await.audit().since(&before);
     let writes: BTreeSet<_> = since
         .of(user)

@@ -22,7 +22,9 @@ use hostloop_test::fleet::{Fleet, FleetSpec};
 use hostloop_test::machine;
 
 /// How long a storm may take, and its end.
-const PATIENCE: Duration = Duration::from_secs(300);
+fn patience() -> Duration {
+    Duration::from_secs(300) + Duration::from_millis(300) * u32::try_from(claims()).unwrap_or(0)
+}
 
 /// Short waits, so that a test sees several tries and terms.
 const QUICK: [&str; 6] = [
@@ -75,16 +77,16 @@ async fn up(spec: FleetSpec) -> Fleet {
     let cluster = cluster().await;
     let fleet = spec.up(&cluster.kubeconfig()).await;
     fleet.start(Duration::ZERO).await;
-    fleet.ready(PATIENCE).await;
+    fleet.ready(patience()).await;
     fleet
 }
 
 /// The end of a test: so many claims are bound, each to a volume of its own; then all is taken
 /// away, and nothing is left.
 async fn ends(fleet: Fleet, claims: usize) {
-    fleet.bound(claims, PATIENCE).await;
-    fleet.each_once(PATIENCE).await;
-    fleet.clear(PATIENCE).await;
+    fleet.bound(claims, patience()).await;
+    fleet.each_once(patience()).await;
+    fleet.clear(patience()).await;
     fleet.down().await;
 }
 

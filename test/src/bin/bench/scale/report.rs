@@ -8,8 +8,12 @@ use super::attachments::Attached;
 use super::floor::Floors;
 use super::plot::{Curve, Plot};
 use super::round::{Rest, Round};
+use super::taken::Taken;
 use crate::measure::{Aim, Figure};
 use hostloop_test::fleet::Binding;
+
+/// Of an instance, in MiB: it is to have less.
+const MOST_MEMORY: f64 = 25.0;
 
 /// What stands around the table in the documentation.
 const BEGIN: &str = "<!-- scripts/bench scale writes from here -->";
@@ -178,13 +182,16 @@ impl Report {
         rate.push(level("null, after the scheduler", floors.null_wait));
         rate.push(level("null provisioner", floors.null));
         rate.push(level("made by hand", floors.by_hand));
-        let mut memory = vec![
-            self.curve("resident at rest", |n| n.rest.taken.resident_mib),
-            self.curve("at rest, shared by share", |n| {
-                n.rest.taken.proportional_mib
-            }),
-        ];
-        memory.extend(self.curves(|r, _| r.taken.peak_max_mib));
+        let mut memory = self.curves(|r, _| r.taken.peak_max_mib);
+        for curve in &mut memory {
+            curve.name.insert_str(0, "most, ");
+        }
+        let rest = |of: fn(&Taken) -> f64| move |n: &Instances| of(&n.rest.taken);
+        memory.extend([
+            self.curve("at rest", rest(|t| t.resident_mib)),
+            self.curve("at rest, by share", rest(|t| t.proportional_mib)),
+            level("aim: less than this", MOST_MEMORY),
+        ]);
         let plot = |name, title, unit, curves| Plot {
             name,
             title,
@@ -290,7 +297,7 @@ impl Report {
             let fewer = format!("watch events, against {} nodes", fewest.count);
             let (told, floor) = (many.told.events, Some(few.told.events));
             figures.push(figure(what(&fewer), told, floor, "a volume", flat));
-            let small = aim(Aim::LessThan(25.0));
+            let small = aim(Aim::LessThan(MOST_MEMORY));
             let peak = many.taken.peak_max_mib;
             figures.push(figure(what("most memory of one"), peak, None, "MiB", small));
         }
