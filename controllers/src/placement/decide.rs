@@ -77,11 +77,15 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
         return labelled();
     }
     let delayed = claim::is_delayed(class);
-    // Until then the API server's controller may give it to a volume that is there.
-    if !delayed && !claim::is_for(claim, terms.driver) {
+    // Until then the cluster's own controller may give it to a volume that is there. Nor is a claim
+    // to be labelled before: that controller is about to write to it, and if it is refused for our
+    // sake it comes back only after its resync.
+    let handed = claim::is_for(claim, terms.driver);
+    if !delayed && !handed {
         return Todo::Nothing;
     }
     match asked(claim, terms) {
+        Asked::Nothing | Asked::Other(_) if delayed && !handed => Todo::Nothing,
         Asked::Nothing if delayed || selected.is_some() || terms.race => labelled(),
         Asked::Nothing => Todo::Choose,
         Asked::Other(_) if delayed || selected.is_some() => labelled(),

@@ -118,6 +118,13 @@ fn claims_without_a_volume() {
         ("late", json!({}), LATE, false, Todo::Nothing),
         ("late, selected", on.clone(), LATE, false, label()),
         (
+            "late, selected, not yet ours",
+            and(on.clone(), &unasked),
+            LATE,
+            false,
+            Todo::Nothing,
+        ),
+        (
             "late, wrong label",
             and(on.clone(), &labelled("n2")),
             LATE,
