@@ -51,12 +51,15 @@ type Line = (&'static str, fn(&Round, f64) -> f64);
 type Of<T> = (&'static str, fn(&T) -> f64);
 
 /// Of each round; the number is that of instances.
-const LINES: [Line; 9] = [
+const LINES: [Line; 10] = [
     ("volumes/s", |round, _| round.rate),
     ("seconds from the last claim to the last bound", |r, _| {
         r.tail
     }),
     ("refused writes (409)", |r, _| r.conflicts as f64),
+    ("refused writes of others (409)", |r, _| {
+        r.conflicts_of_others.values().sum::<usize>() as f64
+    }),
     ("API requests a volume", |r, _| r.requests),
     ("watch events a volume, all instances", |r, _| r.told.events),
     ("watch KiB a volume, all instances", |r, _| {

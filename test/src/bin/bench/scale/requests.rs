@@ -26,6 +26,9 @@ pub(super) struct Asked {
     pub(super) failed: usize,
     /// Of leases.
     pub(super) leases: usize,
+    /// Writes of other users that were refused for the same reason: of the cluster's own
+    /// controllers, say, which may come back to them only after a long while.
+    pub(super) conflicts_of_others: BTreeMap<String, usize>,
 }
 
 /// What watchers were told.
@@ -109,7 +112,8 @@ impl Reader {
             self.at += length as u64;
             match serde_json::from_str::<Line>(&text) {
                 Ok(line) if line.user.username == self.user => asked.add(&line),
-                _ => {}
+                Ok(line) => asked.add_others(line),
+                Err(_) => {}
             }
         }
     }
@@ -141,6 +145,20 @@ impl Asked {
             self.failed += 1;
         }
         *self.by_kind.entry(kind).or_default() += 1;
+    }
+
+    fn add_others(&mut self, line: Line) {
+        let refused = line
+            .status
+            .as_ref()
+            .is_some_and(|status| status.code == 409);
+        let object = line
+            .object
+            .filter(|object| refused && object.resource != "leases");
+        if let Some(object) = object {
+            let what = format!("{}: {} {}", line.user.username, line.verb, object.resource);
+            *self.conflicts_of_others.entry(what).or_default() += 1;
+        }
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) struct Round {
     pub(super) conflicts_by_kind: BTreeMap<String, usize>,
     /// Writes of the scheduler's that were refused so.
     pub(super) scheduler_conflicts: usize,
+    /// Writes of everybody else's.
+    pub(super) conflicts_of_others: BTreeMap<String, usize>,
     /// Of all instances together, a volume.
     pub(super) requests: f64,
     pub(super) requests_by_kind: BTreeMap<String, f64>,
@@ -135,6 +137,7 @@ impl<'a> Fielded<'a> {
             conflicts: asked.conflicts,
             conflicts_by_kind: asked.conflicts_by_kind,
             scheduler_conflicts,
+            conflicts_of_others: asked.conflicts_of_others,
             requests: asked.requests as f64 / each,
             requests_by_kind: asked
                 .by_kind
