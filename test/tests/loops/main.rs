@@ -4,6 +4,7 @@
 mod attaching;
 mod bad_objects;
 mod failing;
+mod gone;
 mod groups;
 mod modifying;
 mod provisioning;

@@ -1,0 +1,172 @@
+//! What a node leaves behind that is gone, and volumes nobody knows.
+
+use std::time::Duration;
+
+use hostloop_test::client::new_volume;
+use hostloop_test::front::FrontSpec;
+use hostloop_test::front::objects::{Place, merge};
+use serde_json::{Value, json};
+
+use crate::Rig;
+
+/// The loops as on the first node, which leads.
+fn spec(name: &str, controllers: &str) -> FrontSpec {
+    let node = format!("--node-name={name}-{}-n0", std::process::id());
+    let args = [
+        "--node-deployment",
+        "--leader-election=false",
+        "--gone-node-grace=3s",
+        "--orphan-grace=2s",
+        "--orphan-interval=1s",
+        "--retry-interval-max=1s",
+        &node,
+    ];
+    FrontSpec::new(name, controllers).args(&args)
+}
+
+/// A volume on a node, of a claim that is gone unless `change` says otherwise.
+async fn volume(rig: &Rig, name: &str, node: &str, change: Value) -> Place {
+    let matching = json!([{"key": rig.key, "operator": "In", "values": [node]}]);
+    let mut volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {
+            "name": format!("{name}-{}", rig.name),
+            "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer"],
+            "annotations": {"pv.kubernetes.io/provisioned-by": rig.driver_name},
+        },
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "storageClassName": rig.name, "persistentVolumeReclaimPolicy": "Delete",
+            "csi": {"driver": rig.driver_name, "volumeHandle": format!("far-{name}")},
+            "claimRef": {"namespace": rig.namespace, "name": "none", "uid": "none"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": matching}]}},
+        },
+    });
+    merge(&mut volume, change);
+    Place::of_object(&rig.objects.create(volume).await)
+}
+
+fn phase(phase: &'static str) -> impl Fn(&Value) -> bool {
+    move |object| object["status"]["phase"] == phase
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_deleted() {
+    let rig = Rig::up(spec("gone", "provisioner,attacher,gone-nodes").nodes(2)).await;
+    let node = rig.nodes[1].clone();
+    let given_up = volume(&rig, "given-up", &node, json!({})).await;
+    let retain = json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}});
+    let retained = volume(&rig, "retained", &node, retain).await;
+    for at in [&given_up, &retained] {
+        rig.until(at, "released", phase("Released")).await;
+    }
+    let of_claim = json!({"spec": {"claimRef": {"name": "data", "uid": null}}});
+    let bound = volume(&rig, "bound", &node, of_claim).await;
+    rig.claim("data", json!({"spec": {"volumeName": bound.name}}))
+        .await;
+    rig.bound("data").await;
+
+    let class = format!("late-{}", rig.name);
+    let binding = json!({"volumeBindingMode": "WaitForFirstConsumer"});
+    rig.class(&class, binding).await;
+    let selected = "volume.kubernetes.io/selected-node";
+    let waiting = json!({
+        "metadata": {
+            "annotations": {selected: node}, "labels": {"hostloop.csi.dev/node": node},
+        },
+        "spec": {"storageClassName": class},
+    });
+    rig.claim("waiting", waiting).await;
+    let provisioner = "volume.kubernetes.io/storage-provisioner";
+    let is_ours = |claim: &Value| !claim["metadata"]["annotations"][provisioner].is_null();
+    rig.until(&rig.claim_at("waiting"), "the driver's", is_ours)
+        .await;
+
+    let finalizer = format!("external-attacher/{}", rig.driver_name.replace('.', "-"));
+    let attachment = rig
+        .objects
+        .create(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+            "metadata": {"name": format!("va-{}", rig.name), "finalizers": [finalizer]},
+            "spec": {
+                "attacher": rig.driver_name, "nodeName": node,
+                "source": {"persistentVolumeName": retained.name},
+            },
+        }))
+        .await;
+    let attachment = Place::of_object(&attachment);
+    rig.objects.delete(&attachment).await;
+    let room = rig
+        .objects
+        .create(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
+            "metadata": {"name": "room", "namespace": rig.namespace, "labels": {
+                "csi.storage.k8s.io/drivername": rig.driver_name,
+                "csi.storage.k8s.io/managed-by": format!("external-provisioner-{node}"),
+            }},
+            "storageClassName": class, "capacity": "1Gi",
+            "nodeTopology": {"matchLabels": {&rig.key: node}},
+        }))
+        .await;
+    let room = Place::of_object(&room);
+
+    // While the node is there, nobody else touches what is its own.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for at in [&given_up, &retained, &bound, &attachment, &room] {
+        assert!(rig.objects.get(at).await.is_some(), "{at}");
+    }
+    rig.objects.delete(&rig.at("Node", &node)).await;
+    for at in [&given_up, &attachment, &room] {
+        rig.until_gone(at).await;
+    }
+    rig.until_event(&given_up, "Normal", "NodeGone", &[&node])
+        .await;
+    let is_cleared = |claim: &Value| {
+        claim["metadata"]["annotations"][selected].is_null()
+            && claim["metadata"]["labels"]["hostloop.csi.dev/node"].is_null()
+    };
+    rig.until(&rig.claim_at("waiting"), "free to go anywhere", is_cleared)
+        .await;
+    let data = rig.claim_at("data");
+    rig.until_event(&data, "Warning", "NodeGone", &["delete the claim"])
+        .await;
+    for (at, phase) in [(&retained, "Released"), (&bound, "Bound")] {
+        let there = rig.objects.get(at).await.expect("it is kept");
+        assert_eq!(there["status"]["phase"], phase, "{at}");
+        assert!(there["metadata"]["deletionTimestamp"].is_null(), "{at}");
+    }
+    // Once its user does without it, it goes.
+    rig.delete(data).await;
+    rig.until_gone(&bound).await;
+    assert_eq!(
+        rig.driver.count("DeleteVolume"),
+        0,
+        "it was not asked for another's"
+    );
+    let free = json!({"metadata": {"finalizers": null}});
+    rig.objects.merge(&retained, free).await;
+    rig.delete(retained).await;
+    rig.down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_without_an_object_is_told_of() {
+    let rig = Rig::up(spec("orphan", "provisioner,orphans")).await;
+    rig.claim(
+        "data",
+        json!({"metadata": {"annotations": {
+        "volume.kubernetes.io/selected-node": rig.nodes[0]}}}),
+    )
+    .await;
+    rig.bound("data").await;
+    let orphan = rig.driver.add_volume(new_volume("left-behind", 1 << 30));
+    let node = rig.at("Node", &rig.nodes[0]);
+    let told = rig
+        .until_event(&node, "Warning", "OrphanedVolumes", &[&orphan.id])
+        .await;
+    assert!(!told.contains(','), "and of no other: {told}");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(rig.driver.volume(&orphan.id).is_some(), "it is kept");
+    rig.driver.lose_volume(&orphan.id);
+    rig.down().await;
+}
