@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
-use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::ResourceExt;
+use tokio::sync::Notify;
 
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::lease::lease_name;
 use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{Change, Context, Index, Kube, Watch, duration};
+use crate::runtime::{Change, Context, Index, Kube, Scope, Watch, duration};
 
 pub mod decide;
 mod publish;
@@ -84,6 +85,10 @@ struct Attacher {
 
 /// Attaches and detaches until told to stop.
 pub async fn run(context: Context, options: Options) -> Result<(), Error> {
+    let needed = needed(&context);
+    if context.stop.run_until_cancelled(needed).await.is_none() {
+        return Ok(());
+    }
     let attacher = Arc::new(Attacher::new(context.clone()));
     let synced = async {
         attacher.attachments.synced().await;
@@ -119,6 +124,29 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
         attacher.reconcile(options.reconcile_sync, options.max_entries),
     );
     Ok(())
+}
+
+/// Waits until there can be attachments of the driver. One that can't attach has none where its
+/// CSIDriver says so: and a node is not to be told of those of all other drivers, on all nodes.
+async fn needed(context: &Context) {
+    let driver = &context.driver;
+    let attaches = driver.can(ControllerCapability::PublishUnpublishVolume);
+    if attaches || context.scope == Scope::Cluster {
+        return;
+    }
+    let known = context.caches.csi_drivers();
+    let changed = Arc::new(Notify::new());
+    let change = changed.clone();
+    known.on_change(move |_| change.notify_one());
+    known.synced().await;
+    while known.get(&driver.name).is_some_and(|known| rests(&known)) {
+        changed.notified().await;
+    }
+}
+
+/// Whether volumes are used without being attached.
+fn rests(driver: &CSIDriver) -> bool {
+    driver.spec.attach_required == Some(false)
 }
 
 impl Attacher {
@@ -216,7 +244,7 @@ impl Attacher {
     /// Takes the finalizer off a volume that is to go, once nothing is attached.
     async fn volume(&self, name: &str) -> Outcome {
         let volume = self.volumes.get(name);
-        let Some(volume) = volume.filter(|volume| self.context.scope.has_volume(volume)) else {
+        let Some(volume) = volume.filter(|volume| self.context.may_have(volume)) else {
             return Outcome::Done;
         };
         let named = !self.of_volume.get(name).is_empty();

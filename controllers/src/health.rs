@@ -117,12 +117,21 @@ pub async fn run(context: Context, options: Options, conditions: Conditions) {
         }
     };
     let of_nodes = async {
-        if options.node_watcher {
+        // It has to see all nodes, and so is the leader's where every node has loops of its own.
+        if options.node_watcher && context.scope == Scope::Cluster {
             nodes::run(&context).await;
         }
     };
     // Also where there is nothing to look at.
     tokio::join!(of_volumes, of_storage, of_nodes, context.stop.cancelled());
+}
+
+/// Tells claims whose pods run on a node that is down, if that is wanted: for the one that leads
+/// where every node has loops of its own, with caches of the whole cluster.
+pub(crate) async fn run_for_all(context: Context, options: Options) {
+    if options.node_watcher {
+        nodes::run(&context).await;
+    }
 }
 
 /// Asks the driver, and tells.
@@ -157,12 +166,7 @@ impl Watcher {
     }
 
     async fn volumes_once(&self) {
-        let name = &self.context.driver.name;
-        let volumes: Vec<Volume> = served(
-            &self.context.caches.volumes().all(),
-            name,
-            &self.context.scope,
-        );
+        let volumes = served(&self.context);
         let found = if self.lists {
             self.list(&volumes).await
         } else {
@@ -319,11 +323,12 @@ fn acts(context: &Context) -> bool {
 }
 
 /// The driver's volumes that are bound and within the scope.
-fn served(volumes: &[Arc<PersistentVolume>], driver: &str, scope: &Scope) -> Vec<Volume> {
-    let within = volumes.iter().filter(|volume| scope.has_volume(volume));
-    within
-        .filter_map(|volume| Volume::bound(volume, driver))
-        .collect()
+fn served(context: &Context) -> Vec<Volume> {
+    let (volumes, driver) = (context.caches.volumes().all(), &context.driver.name);
+    let bound = |volume: &Arc<PersistentVolume>| {
+        Volume::bound(volume, driver).filter(|_| context.may_have(volume))
+    };
+    volumes.iter().filter_map(bound).collect()
 }
 
 /// A node as its events name it: kubelet puts the name for the UID.

@@ -3,14 +3,14 @@
 //! only as long, and asks before each write whether it still leads.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
 use crate::args::Args;
 use crate::roles::Role;
-use crate::runtime::{Caches, Context};
-use crate::{gone, placement};
+use crate::runtime::Context;
+use crate::runtime::driver::ControllerCapability;
+use crate::{gone, health, placement, provisioner, snapshotter};
 
 /// Does it until `context.stop`, which is set when the lead is lost. The caches of `context` are
 /// replaced by ones of the whole cluster.
@@ -19,11 +19,7 @@ pub(crate) async fn run(
     args: Args,
     placing: placement::Metrics,
 ) -> Result<(), Infallible> {
-    let caches = Caches::new(context.kube.client().clone(), context.stop.clone());
-    let context = Context {
-        caches: Arc::new(caches),
-        ..context
-    };
+    let context = context.with_all();
     let picked = &args.controllers;
     let mut parts = JoinSet::new();
     if picked.has(Role::Placement) {
@@ -33,6 +29,23 @@ pub(crate) async fn run(
     if picked.has(Role::GoneNodes) {
         let (options, volumes) = (args.gone.clone(), args.provisioner.clone());
         parts.spawn(gone::run(context.clone(), options, volumes));
+    }
+    let provisions = context.driver.can(ControllerCapability::CreateDeleteVolume);
+    if picked.has(Role::Provisioner) && provisions {
+        let options = args.provisioner.clone();
+        parts.spawn(provisioner::run_for_all(context.clone(), options));
+    }
+    if picked.has(Role::Snapshotter) {
+        let strays = snapshotter::run_for_all(context.clone(), args.snapshotter.clone());
+        parts.spawn(async {
+            // Its flags were checked by the node's own part.
+            if let Err(error) = strays.await {
+                tracing::error!(%error, "nobody lets contents of nobody go");
+            }
+        });
+    }
+    if picked.has(Role::Health) {
+        parts.spawn(health::run_for_all(context.clone(), args.health.clone()));
     }
     while let Some(ended) = parts.join_next().await {
         // A panic is the process's: it must not go on with less than it seems.

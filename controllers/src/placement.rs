@@ -269,13 +269,13 @@ impl Placement {
     }
 }
 
-fn takes_groups(driver: &Driver) -> bool {
+pub(crate) fn takes_groups(driver: &Driver) -> bool {
     driver.serves(Service::GroupControllerService)
         && driver.can_group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot)
 }
 
 /// The members of groups have contents of their own.
-fn takes_snapshots(driver: &Driver) -> bool {
+pub(crate) fn takes_snapshots(driver: &Driver) -> bool {
     driver.can(ControllerCapability::CreateDeleteSnapshot) || takes_groups(driver)
 }
 

@@ -40,11 +40,13 @@ pub(crate) mod source;
 pub(crate) mod topology;
 mod volume;
 
+pub(crate) use claim::is_assigned;
 pub use metrics::Metrics;
 pub use race::Options as RaceOptions;
 
 use kept::Kept;
 use plan::Settings;
+use protection::Protection;
 use race::Races;
 
 /// How long a CSI call may take unless told otherwise.
@@ -183,12 +185,12 @@ struct Provisioner {
     identity: String,
     kept: Kept,
     races: Races,
+    /// Lets sources go; where every node has loops of its own, that is the leader's.
+    protection: Option<Arc<Protection>>,
     /// Claims by UID.
     claims: Index<PersistentVolumeClaim>,
     /// Claims by class.
     by_class: Index<PersistentVolumeClaim>,
-    /// Claims by what they wait for.
-    awaited: Index<PersistentVolumeClaim>,
     /// Attachments by volume; none if the driver does not attach.
     attachments: Option<Index<VolumeAttachment>>,
     /// Volumes that have no object yet.
@@ -202,10 +204,14 @@ struct Queues {
     claims: Queue<String>,
     /// Volumes, by name.
     volumes: Queue<String>,
-    /// Claims volumes are cloned from.
-    clones: Queue<Named>,
     /// Classes that changed, by name.
     classes: Queue<String>,
+}
+
+/// Does what has to see all claims, where every node has loops of its own: for the one that leads,
+/// with caches of the whole cluster.
+pub(crate) async fn run_for_all(context: Context, options: Options) {
+    protection::run(context, options).await;
 }
 
 /// Runs it until `context.stop`.
@@ -248,6 +254,8 @@ impl Provisioner {
             name.into_iter().collect()
         };
         let claims = context.caches.claims();
+        let central = context.scope == Scope::Cluster;
+        let protection = central.then(|| Protection::new(context.clone(), &options));
         Provisioner {
             timeout: common.timeout.unwrap_or(TIMEOUT),
             retry: common.backoff().start,
@@ -255,13 +263,13 @@ impl Provisioner {
             kube: context.kube.managed_by("hostloop-provisioner"),
             kept: Kept::default(),
             races: Races::default(),
+            protection: protection.map(Arc::new),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(|claim| {
                 let pending = claim::volume_name(claim).is_none();
                 let name = claim::class_name(claim).filter(|_| pending);
                 name.map(str::to_owned).into_iter().collect()
             }),
-            awaited: claims.index(protection::awaited),
             attachments: attaches.then(|| context.caches.attachments().index(by_volume)),
             unsaved: Queue::new(common.backoff()),
             settings,
@@ -295,17 +303,11 @@ impl Provisioner {
         self.context.scope == Scope::Cluster && self.context.driver.has_topology()
     }
 
-    fn has_snapshots(&self) -> bool {
-        let driver = &self.context.driver;
-        driver.can(ControllerCapability::CreateDeleteSnapshot)
-    }
-
     fn queues(&self) -> Queues {
         let backoff = self.context.common.backoff();
         Queues {
             claims: Queue::new(backoff),
             volumes: Queue::new(backoff),
-            clones: Queue::new(backoff),
             classes: Queue::new(backoff),
         }
     }
@@ -314,7 +316,7 @@ impl Provisioner {
     fn listen(&self, queues: &Queues) {
         let caches = &self.context.caches;
         self.doubt();
-        let (claims, clones) = (queues.claims.clone(), queues.clones.clone());
+        let claims = queues.claims.clone();
         let driver = self.context.driver.name.clone();
         caches.claims().on_change(move |change| {
             let claim = change.object();
@@ -324,9 +326,6 @@ impl Provisioner {
                 .filter(|_| gone || claim::is_for(claim, &driver))
             {
                 claims.add(uid);
-            }
-            for source in protection::touched(claim) {
-                clones.add(source);
             }
         });
         let volumes = queues.volumes.clone();
@@ -371,12 +370,11 @@ impl Provisioner {
         let this = self.clone();
         let filled = queues.clone();
         beside.spawn(async move { this.refill(&filled).await });
-        if self.has_snapshots() {
-            let this = self.clone();
-            beside.spawn(async move { this.sweeps().await });
+        if let Some(protection) = &self.protection {
+            beside.spawn(protection.clone().run());
         }
         let context = &self.context;
-        let (one, two, three, four) = (self.clone(), self.clone(), self.clone(), self.clone());
+        let (one, two, three) = (self.clone(), self.clone(), self.clone());
         let again = queues.claims.clone();
         tokio::join!(
             context.work("claims", &queues.claims, workers, move |uid: String| {
@@ -391,15 +389,6 @@ impl Provisioner {
                 let this = three.clone();
                 async move { this.unsaved(&name).await }
             }),
-            context.work(
-                "clone",
-                &queues.clones,
-                self.options.cloning_protection_threads,
-                move |(namespace, name): Named| {
-                    let this = four.clone();
-                    async move { this.cloned(&namespace, &name).await }
-                }
-            ),
             context.work("classes", &queues.classes, 1, {
                 let this = self.clone();
                 move |name: String| {
@@ -450,9 +439,6 @@ impl Provisioner {
         for claim in caches.claims().all() {
             if let Some(uid) = claim.uid().filter(|_| claim::is_for(&claim, driver)) {
                 queues.claims.add(uid);
-            }
-            for source in protection::touched(&claim) {
-                queues.clones.add(source);
             }
         }
         for volume in caches.volumes().all() {

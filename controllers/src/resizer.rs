@@ -280,7 +280,7 @@ impl Resizer {
         let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
         csi.is_some_and(|csi| csi.driver == self.context.driver.name)
             && claim.is_bound_to(volume)
-            && self.context.scope.has_volume(volume)
+            && self.context.may_have(volume)
     }
 
     /// Writes a claim's status, if there is something to write.

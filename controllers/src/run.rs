@@ -28,8 +28,11 @@ use crate::registrar;
 use crate::roles::Role;
 use crate::runtime::csi::{Csi, Failure};
 use crate::runtime::driver::DriverError;
-use crate::runtime::kube::{ClientError, ClientOptions, Limit, connect};
-use crate::runtime::{Caches, Context, Driver, Events, Kube, Leadership, Metrics, Pools, Scope};
+use crate::runtime::kube::{ClientError, ClientOptions, Limit, connect_counted};
+use crate::runtime::{
+    Caches, Context, Driver, Events, Kube, Leadership, Metrics, Pools, Scope, Width,
+};
+use crate::sight;
 use crate::snapshot_controller;
 
 mod elections;
@@ -288,10 +291,10 @@ async fn begin_loops(
         return Ok(roles);
     }
     let metrics = view.0.metrics.clone();
-    let client = connect(&ClientOptions {
+    let options = ClientOptions {
         kubeconfig: setup.args.api.kubeconfig.clone(),
-    })
-    .await?;
+    };
+    let client = connect_counted(&options, metrics.clone()).await?;
     let limit = Limit::new(setup.args.api.kube_api_qps, setup.args.api.kube_api_burst);
     let kube = Kube::new(client.clone(), limit, metrics.clone(), "hostloop");
     if let Some(labels) = setup.labels.clone() {
@@ -312,7 +315,12 @@ async fn begin_loops(
     tracing::info!(
         driver = %driver.name, version = %driver.version, node = scope.node(), "controlling"
     );
-    let caches = Arc::new(Caches::new(client.clone(), stop.clone()));
+    let caches = match scope.node() {
+        None => Caches::new(client.clone(), stop.clone()),
+        Some(node) => Caches::of_node(client.clone(), stop.clone(), node)
+            .with_contents(!setup.pools.are_told()),
+    };
+    let caches = Arc::new(caches.counted(metrics.clone()));
     watch_over(&checks, &caches, &kube);
     let events = Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
     let mut elections = Elections::new(
@@ -323,6 +331,9 @@ async fn begin_loops(
         stop.clone(),
     );
     let leader = elections.of_nodes(&driver.name, &scope, &mut roles);
+    if !sight::is_narrow(&setup.args, &leader) {
+        caches.set_width(Width::Whole);
+    }
     let context = Context {
         driver: Arc::new(driver),
         kube,

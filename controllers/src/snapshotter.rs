@@ -22,7 +22,8 @@
 //!
 //! # Whose a content is
 //!
-//! Where every node has these loops, a content is the node's that its label
+//! Where every node has these loops, a content is the node's in whose pools the handles in it are,
+//! if the driver tells of pools; else, the one's that its label
 //! `snapshot.storage.kubernetes.io/managed-by` names; else, the one's to which the affinity of its
 //! source's PersistentVolume leads; else, the one's whose driver knows the snapshot. The label is
 //! set at the first touch, so that it can be told when the PersistentVolume is gone. A content
@@ -47,11 +48,12 @@ mod single;
 mod status;
 mod work;
 
+pub(crate) use owner::{handle_in, handles_in_group};
 pub(crate) use status::of_failure as status_of_failure;
 
 use group::Groups;
 use single::Singles;
-use work::Shared;
+use work::{Part, Shared};
 
 /// Workers on each kind, unless told otherwise.
 const WORKERS: usize = 10;
@@ -137,6 +139,19 @@ impl Options {
 /// Runs the loop until it is told to stop, for what the driver can do.
 pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     options.check()?;
+    run_on(context, options, Part::Own).await;
+    Ok(())
+}
+
+/// The part of the one that leads, where every node has these loops, with caches of the whole
+/// cluster: contents nobody has labelled are not seen by any node.
+pub(crate) async fn run_for_all(context: Context, options: Options) -> Result<(), Error> {
+    options.check()?;
+    run_on(context, options, Part::Strays).await;
+    Ok(())
+}
+
+async fn run_on(context: Context, options: Options, part: Part) {
     let driver = context.driver.clone();
     let groups = driver.serves(Service::GroupControllerService)
         && driver.can_group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot);
@@ -145,7 +160,7 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     if !singles {
         tracing::info!("the CSI driver takes no snapshots");
     }
-    let shared = Shared::new(context.clone(), options);
+    let shared = Shared::new(context.clone(), options, part);
     let on_singles = async {
         if singles {
             run_singles(&context, shared.clone()).await;
@@ -159,7 +174,6 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     // Each waits for its own kinds only.
     tokio::join!(on_singles, on_groups);
     context.stop.cancelled().await;
-    Ok(())
 }
 
 async fn run_singles(context: &Context, shared: Shared) {
@@ -173,16 +187,15 @@ async fn run_singles(context: &Context, shared: Shared) {
     }
     let queue = Queue::new(context.common.backoff());
     feed(&contents, &queue, decide::single_matters);
+    let queue_name = match shared.part {
+        Part::Own => "snapshotter-content",
+        Part::Strays => "snapshotter-stray-content",
+    };
     let singles = Arc::new(Singles::new(shared));
-    let work = context.work(
-        "snapshotter-content",
-        &queue,
-        workers(context),
-        move |name| {
-            let singles = singles.clone();
-            async move { singles.sync(&name).await }
-        },
-    );
+    let work = context.work(queue_name, &queue, workers(context), move |name| {
+        let singles = singles.clone();
+        async move { singles.sync(&name).await }
+    });
     tokio::join!(work, resync(context, &contents, &queue));
 }
 
@@ -197,16 +210,15 @@ async fn run_groups(context: &Context, shared: Shared) {
     }
     let queue = Queue::new(context.common.backoff());
     feed(&contents, &queue, decide::group_matters);
+    let queue_name = match shared.part {
+        Part::Own => "snapshotter-groupcontent",
+        Part::Strays => "snapshotter-stray-groupcontent",
+    };
     let groups = Arc::new(Groups::new(shared));
-    let work = context.work(
-        "snapshotter-groupcontent",
-        &queue,
-        workers(context),
-        move |name| {
-            let groups = groups.clone();
-            async move { groups.sync(&name).await }
-        },
-    );
+    let work = context.work(queue_name, &queue, workers(context), move |name| {
+        let groups = groups.clone();
+        async move { groups.sync(&name).await }
+    });
     tokio::join!(work, resync(context, &contents, &queue));
 }
 

@@ -60,7 +60,23 @@ impl Attacher {
                 continue;
             }
             let source = &attachment.spec.source.persistent_volume_name;
-            let volume = source.as_ref().and_then(|name| self.volumes.get(name));
+            let volume = match source {
+                None => None,
+                Some(name) => match self.kube.find(&self.volumes, "", name).await {
+                    Ok(found) => found,
+                    Err(error) => {
+                        tracing::warn!(volume = name, %error, "not compared with the driver's");
+                        continue;
+                    }
+                },
+            };
+            // What other nodes have is in no list of this driver.
+            if volume
+                .as_ref()
+                .is_some_and(|volume| !self.context.may_have(volume))
+            {
+                continue;
+            }
             let csi_node = self.csi_nodes.get(&attachment.spec.node_name);
             let seen = Seen {
                 attachment: &attachment,

@@ -93,6 +93,11 @@ pub(crate) fn is_for(claim: &PersistentVolumeClaim, driver: &str) -> bool {
             .any(|key| annotation(claim, key) == Some(driver))
 }
 
+/// Whether its volume is to be made by this driver on this node.
+pub(crate) fn is_assigned(claim: &PersistentVolumeClaim, driver: &str, node: &str) -> bool {
+    is_for(claim, driver) && selected_node(claim) == Some(node)
+}
+
 /// Who decides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing<'a> {

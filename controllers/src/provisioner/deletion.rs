@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use hostloop_proto::csi::{ControllerGetVolumeRequest, DeleteVolumeRequest};
+use hostloop_proto::csi::DeleteVolumeRequest;
 use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
 use kube::ResourceExt;
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::runtime::driver::ControllerCapability;
 use crate::runtime::queue::Outcome;
-use crate::runtime::{ApiError, Scope};
+use crate::runtime::{ApiError, Owner, Scope};
 
 use super::Provisioner;
 use super::claim::NO_ANNOTATIONS;
@@ -108,7 +107,7 @@ impl Provisioner {
     fn is_ours(&self, volume: &PersistentVolume) -> bool {
         match self.context.scope {
             Scope::Cluster => self.context.leader.leads(),
-            Scope::Node { .. } => self.context.scope.has_volume(volume),
+            Scope::Node { .. } => self.context.may_have(volume),
         }
     }
 
@@ -177,31 +176,20 @@ impl Provisioner {
     }
 
     /// Whether one node's process may delete a volume. "There is no such volume" is success of
-    /// a deletion only where the volume would be: without an affinity that has to be asked for.
+    /// a deletion only where the volume would be: where nothing tells that it has to be asked for.
     async fn is_here(&self, volume: &PersistentVolume, id: &str) -> Result<bool, Obstacle> {
-        let spec = volume.spec.as_ref();
-        let placed = spec.is_some_and(|spec| spec.node_affinity.is_some());
         let driver = &self.context.driver;
-        if self.context.scope == Scope::Cluster || placed || !driver.has_topology() {
-            return Ok(true);
+        match self.context.owner(volume) {
+            Owner::Here => return Ok(true),
+            Owner::Elsewhere => return Ok(false),
+            Owner::Unknown if !driver.has_topology() => return Ok(true),
+            Owner::Unknown => {}
         }
-        if !driver.can(ControllerCapability::GetVolume) {
+        match self.context.driver_has(id, self.timeout).await {
+            Ok(Some(has)) => Ok(has),
             // One of them tells the user.
-            return match self.context.leader.leads() {
-                true => Err(Obstacle::Nowhere),
-                false => Ok(false),
-            };
-        }
-        let request = ControllerGetVolumeRequest {
-            volume_id: id.to_owned(),
-        };
-        match driver
-            .csi
-            .controller_get_volume(request, self.timeout)
-            .await
-        {
-            Ok(_) => Ok(true),
-            Err(failure) if failure.code() == Code::NotFound => Ok(false),
+            Ok(None) if self.context.leader.leads() => Err(Obstacle::Nowhere),
+            Ok(None) => Ok(false),
             Err(failure) => Err(Obstacle::Refused {
                 code: failure.code(),
                 message: failure.status.message().to_owned(),

@@ -110,12 +110,18 @@ impl Provisioner {
     }
 
     /// Lets a snapshot go that nothing more is made from. What fails here, the sweep does later.
+    ///
+    /// A node does not: it sees its own claims only, and another's may wait for the same snapshot.
+    /// The leader sees them all, and is told by this one's claim that it does not wait any more.
     pub(super) async fn release(&self, draft: &Draft) {
+        let Some(protection) = &self.protection else {
+            return;
+        };
         let Asked::Snapshot(name) = &draft.asked else {
             return;
         };
         let namespace = draft.claim.namespace().unwrap_or_default();
-        if self.is_awaited(&namespace, &draft.asked, draft.claim.uid().as_deref()) {
+        if protection.is_awaited(&namespace, &draft.asked, draft.claim.uid().as_deref()) {
             return;
         }
         let released = async {

@@ -1,18 +1,31 @@
 //! Letting sources go when nothing is made from them any more: work that has to see all claims,
 //! and so is done by one process for the cluster.
+//!
+//! What is made from a source is told by the claims that wait. So a source is looked at when a claim
+//! of it does not wait any more, and all are looked at now and then: whoever was to let one go may
+//! have died.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
+use tokio::task::JoinSet;
 
-use crate::runtime::queue::Outcome;
+use crate::runtime::driver::ControllerCapability;
+use crate::runtime::queue::{Outcome, Queue};
+use crate::runtime::{ApiError, Change, Context, Index, Kube};
 use crate::snapshots::VolumeSnapshot;
 
-use super::Provisioner;
+use super::claim;
 use super::finalizers;
 use super::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use super::source::{self, Asked};
+use super::{Named, Options};
+
+/// The wait before a snapshot is let go. Who makes volumes may see claims sooner than this process:
+/// one that comes to wait for the snapshot meanwhile is seen by then.
+const SETTLED: Duration = Duration::from_secs(5);
 
 /// A key of what claims wait for, of those in this namespace.
 pub(crate) fn key(namespace: &str, asked: &Asked) -> Option<String> {
@@ -35,7 +48,7 @@ pub(crate) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
 
 /// The claims (by namespace and name) whose protection may end with a change of this claim: itself,
 /// and what it was cloned from.
-pub(super) fn touched(claim: &PersistentVolumeClaim) -> Vec<(String, String)> {
+fn touched(claim: &PersistentVolumeClaim) -> Vec<Named> {
     let namespace = claim.namespace().unwrap_or_default();
     let mut touched = Vec::new();
     if claim.metadata.deletion_timestamp.is_some() && finalizers::has(claim, CLONE_FINALIZER) {
@@ -47,6 +60,17 @@ pub(super) fn touched(claim: &PersistentVolumeClaim) -> Vec<(String, String)> {
     touched
 }
 
+/// The snapshot (by namespace and name) whose protection may end with a change of a claim: it waits
+/// for it no longer.
+fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
+    let claim = change.object();
+    let waits = matches!(change, Change::Applied { .. }) && claim::is_pending(claim);
+    match source::asked(claim) {
+        Ok(Asked::Snapshot(name)) if !waits => Some((claim.namespace().unwrap_or_default(), name)),
+        _ => None,
+    }
+}
+
 /// Whether a claim is kept for nobody any more.
 fn is_idle(claim: &PersistentVolumeClaim, awaited: bool) -> bool {
     claim.metadata.deletion_timestamp.is_some()
@@ -54,7 +78,101 @@ fn is_idle(claim: &PersistentVolumeClaim, awaited: bool) -> bool {
         && !awaited
 }
 
-impl Provisioner {
+/// The protection of sources, over caches of all claims and volumes.
+pub(super) struct Protection {
+    context: Context,
+    kube: Kube,
+    options: Options,
+    /// Claims by what they wait for.
+    awaited: Index<PersistentVolumeClaim>,
+    /// Claims volumes are cloned from.
+    clones: Queue<Named>,
+    /// Snapshots volumes are restored from.
+    snapshots: Queue<Named>,
+}
+
+/// Lets sources go until `context.stop`.
+pub(super) async fn run(context: Context, options: Options) {
+    Arc::new(Protection::new(context, &options)).run().await;
+}
+
+impl Protection {
+    pub(super) fn new(context: Context, options: &Options) -> Self {
+        let backoff = context.common.backoff();
+        Protection {
+            kube: context.kube.managed_by("hostloop-provisioner"),
+            awaited: context.caches.claims().index(awaited),
+            clones: Queue::new(backoff),
+            snapshots: Queue::new(backoff),
+            options: options.clone(),
+            context,
+        }
+    }
+
+    fn has_snapshots(&self) -> bool {
+        let driver = &self.context.driver;
+        driver.can(ControllerCapability::CreateDeleteSnapshot)
+    }
+
+    pub(super) async fn run(self: Arc<Self>) {
+        let (caches, stop) = (self.context.caches.clone(), self.context.stop.clone());
+        let synced = async {
+            caches.claims().synced().await;
+            caches.volumes().synced().await;
+        };
+        if stop.run_until_cancelled(synced).await.is_none() {
+            return;
+        }
+        self.listen();
+        let mut beside = JoinSet::new();
+        let this = self.clone();
+        beside.spawn(async move { this.sweeps().await });
+        let (one, two) = (self.clone(), self.clone());
+        let threads = self.options.cloning_protection_threads;
+        tokio::join!(
+            self.context.work(
+                "clone",
+                &self.clones,
+                threads,
+                move |(namespace, name): Named| {
+                    let this = one.clone();
+                    async move { this.cloned(&namespace, &name).await }
+                }
+            ),
+            self.context
+                .work("restored", &self.snapshots, 1, move |named: Named| {
+                    let this = two.clone();
+                    async move { this.restored(&named).await }
+                }),
+        );
+        beside.shutdown().await;
+    }
+
+    /// Has changes fill the queues.
+    fn listen(&self) {
+        let (clones, snapshots) = (self.clones.clone(), self.snapshots.clone());
+        let with_snapshots = self.has_snapshots();
+        self.context.caches.claims().on_change(move |change| {
+            for source in touched(change.object()) {
+                clones.add(source);
+            }
+            if let Some(snapshot) = left(change).filter(|_| with_snapshots) {
+                snapshots.add_after(snapshot, SETTLED);
+            }
+        });
+    }
+
+    /// Whether the volume of a claim has its object.
+    fn has_volume(&self, claim: &PersistentVolumeClaim) -> bool {
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        let (prefix, length) = (
+            &self.options.volume_name_prefix,
+            self.options.volume_name_uuid_length,
+        );
+        let name = claim::volume_name_for(uid, prefix, length);
+        self.context.caches.volumes().get(&name).is_some()
+    }
+
     /// Whether a claim, other than the one of this UID, waits for a volume from this source.
     pub(super) fn is_awaited(&self, namespace: &str, asked: &Asked, but: Option<&str>) -> bool {
         let Some(key) = key(namespace, asked) else {
@@ -90,22 +208,28 @@ impl Provisioner {
         }
     }
 
-    /// Lets snapshots go that nobody waits for: whoever was to do so may have died.
-    pub(super) async fn sweep(&self) {
-        for snapshot in self.context.caches.snapshots().all() {
-            if !self.is_left_over(&snapshot) {
-                continue;
-            }
-            if !self.context.leader.leads() {
-                return;
-            }
-            let removed =
-                finalizers::remove(&self.kube, None, &*snapshot, SNAPSHOT_FINALIZER).await;
-            if let Err(error) = removed {
-                let (name, namespace) = (snapshot.name_any(), snapshot.namespace());
-                tracing::warn!(snapshot = %name, namespace, %error, "a snapshot is kept");
+    /// Works on a snapshot, by its namespace and name.
+    async fn restored(&self, (namespace, name): &Named) -> Outcome {
+        let snapshots = self.context.caches.snapshots();
+        let released = match snapshots.get_in(namespace, name) {
+            None => return Outcome::Done,
+            Some(snapshot) => self.let_go(&snapshot).await,
+        };
+        match released {
+            Ok(()) => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(snapshot = name, namespace, %error, "a snapshot is kept");
+                Outcome::Failed
             }
         }
+    }
+
+    /// Lets a snapshot go, if nobody waits for it.
+    async fn let_go(&self, snapshot: &VolumeSnapshot) -> Result<(), ApiError> {
+        if !self.is_left_over(snapshot) || !self.context.leader.leads() {
+            return Ok(());
+        }
+        finalizers::remove(&self.kube, None, snapshot, SNAPSHOT_FINALIZER).await
     }
 
     fn is_left_over(&self, snapshot: &VolumeSnapshot) -> bool {
@@ -114,18 +238,34 @@ impl Provisioner {
             && !self.is_awaited(&namespace, &Asked::Snapshot(snapshot.name_any()), None)
     }
 
-    /// Sweeps, at once and every so often, while this process leads.
-    pub(super) async fn sweeps(&self) {
+    /// Has all looked at that may be left over, at once and every so often, while this process
+    /// leads.
+    async fn sweeps(&self) {
+        let caches = &self.context.caches;
         let mut leader = self.context.leader.clone();
-        // Waited for only here: volumes are made without having seen all snapshots.
-        self.context.caches.snapshots().synced().await;
+        if self.has_snapshots() {
+            // Waited for only here: volumes are made without having seen all snapshots.
+            caches.snapshots().synced().await;
+        }
         loop {
             leader.gained().await;
             if !leader.leads() {
                 // Nobody will ever say that it does.
                 return;
             }
-            self.sweep().await;
+            for claim in caches.claims().all() {
+                for source in touched(&claim) {
+                    self.clones.add(source);
+                }
+            }
+            if self.has_snapshots() {
+                for snapshot in caches.snapshots().all() {
+                    if self.is_left_over(&snapshot) {
+                        let namespace = snapshot.namespace().unwrap_or_default();
+                        self.snapshots.add((namespace, snapshot.name_any()));
+                    }
+                }
+            }
             tokio::time::sleep(self.options.snapshot_orphan_sweep_interval).await;
         }
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::runtime::csi::{Call, Class, Failure, class};
 use crate::runtime::queue::Outcome;
-use crate::runtime::scope::SELECTED_NODE;
+use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::runtime::{ApiError, Scope};
 
 use super::Provisioner;
@@ -117,7 +117,7 @@ impl Provisioner {
             return self.race(claim).await;
         }
         let class = self.class_of(claim).await?;
-        if self.has_volume(claim) || !claim::is_due(claim, &class, standing) {
+        if !claim::is_due(claim, &class, standing) || self.has_volume(claim).await? {
             return Ok(Todo::Nothing);
         }
         if let Some(left) = self.kept.waits(uid, class.metadata.uid.as_ref()) {
@@ -144,12 +144,15 @@ impl Provisioner {
         Ok(Todo::Make(Box::new(plan)))
     }
 
-    /// Whether the volume of a claim has its object.
-    pub(super) fn has_volume(&self, claim: &PersistentVolumeClaim) -> bool {
+    /// Whether the volume of a claim has its object. A node's watch may not show it: another node
+    /// may have made it, or an earlier process that wrote no labels.
+    pub(super) async fn has_volume(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let length = self.settings.uuid_length;
         let name = claim::volume_name_for(uid, &self.settings.prefix, length);
-        self.context.caches.volumes().get(&name).is_some()
+        let volumes = self.context.caches.volumes();
+        let found = self.kube.find(&volumes, "", &name).await?;
+        Ok(found.is_some())
     }
 
     pub(super) async fn class_of(
@@ -185,7 +188,11 @@ impl Provisioner {
             }
         };
         let driver = &self.context.driver.name;
-        let object = volume::object(&plan, &volume, driver, &self.identity, &self.settings);
+        let mut object = volume::object(&plan, &volume, driver, &self.identity, &self.settings);
+        if let Some(node) = self.context.scope.node() {
+            let label = node_label(node);
+            object.labels_mut().insert(NODE_LABEL.to_owned(), label);
+        }
         let doubtful = again || since.elapsed() > LONG || self.kept.is_doubted(plan.uid());
         let unsaved = Arc::new(Unsaved {
             plan: plan.clone(),

@@ -169,7 +169,7 @@ impl Provisioner {
             return Ok(Todo::Nothing);
         }
         let class = self.class_of(claim).await?;
-        if self.has_volume(claim) || !is_raced_for(claim, &class, driver, scope) {
+        if !is_raced_for(claim, &class, driver, scope) || self.has_volume(claim).await? {
             return Ok(Todo::Nothing);
         }
         let backoff = race.backoff();

@@ -18,6 +18,7 @@ use super::names::{CLONE_FINALIZER, PROVISIONER, SNAPSHOT_FINALIZER};
 use super::*;
 
 mod deleting;
+mod narrow;
 mod placing;
 mod world;
 use world::World;
@@ -421,11 +422,12 @@ async fn a_claim_is_kept_while_it_is_cloned() {
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     going["metadata"]["resourceVersion"] = json!("4");
     caches.claims().wrote(read(&going));
-    assert_eq!(rig.at_work.cloned("shop", "origin").await, Outcome::Done);
+    let protection = rig.at_work.protection.clone().expect("it is central");
+    assert_eq!(protection.cloned("shop", "origin").await, Outcome::Done);
     assert!(rig.world.log().is_empty());
     // Now the clone has its volume.
     assert_eq!(rig.work().await, Outcome::Done);
     rig.world.log();
-    assert_eq!(rig.at_work.cloned("shop", "origin").await, Outcome::Done);
+    assert_eq!(protection.cloned("shop", "origin").await, Outcome::Done);
     assert_eq!(rig.world.log(), [patch]);
 }

@@ -10,7 +10,7 @@ use crate::provisioner;
 use crate::roles::{self, Role};
 use crate::runtime::driver::{ControllerCapability as Can, NodeCapability};
 use crate::runtime::{Context, Driver, Leadership};
-use crate::{attacher, health, lead, resizer, snapshot_controller, snapshotter};
+use crate::{attacher, health, lead, resizer, sight, snapshot_controller, snapshotter};
 
 /// Whether any that works with the API server was picked.
 pub(super) fn any(picked: &roles::Roles) -> bool {
@@ -94,6 +94,7 @@ impl Beginning<'_> {
             Ok::<_, Infallible>(())
         });
         self.begin_orphans();
+        self.begin_sight();
         self.begin_lead();
         self.begin_snapshot_controller();
     }
@@ -116,11 +117,22 @@ impl Beginning<'_> {
         });
     }
 
+    /// Begins what takes care of what this node sees.
+    fn begin_sight(&mut self) {
+        let narrow = sight::is_narrow(self.args, &self.context.leader);
+        if self.context.scope.node().is_none() || !narrow {
+            return;
+        }
+        let context = self.context.clone();
+        self.roles.begin("the watches", async {
+            sight::run(context).await;
+            Ok(())
+        });
+    }
+
     /// Begins what one process does for all, where every node has one.
     fn begin_lead(&mut self) {
-        let picked = &self.args.controllers;
-        let any = [Role::Placement, Role::GoneNodes];
-        if self.context.scope.node().is_none() || !any.into_iter().any(|role| picked.has(role)) {
+        if self.context.scope.node().is_none() {
             return;
         }
         let (context, leader) = (self.context.clone(), self.context.leader.clone());
@@ -158,6 +170,10 @@ impl Beginning<'_> {
         self.roles.begin(
             role.name(),
             while_leading(context, leader, move |context| {
+                let context = match context.scope.node() {
+                    None => context,
+                    Some(_) => context.with_all(),
+                };
                 snapshot_controller::run(context, options.clone(), metrics.clone())
             }),
         );

@@ -76,6 +76,15 @@ impl Context {
         }
     }
 
+    /// The same with caches of the whole cluster, which end with `stop`: for work that has to see
+    /// everything, where every node has loops of its own.
+    pub fn with_all(self) -> Self {
+        let (client, stop) = (self.kube.client().clone(), self.stop.clone());
+        let caches = Arc::new(Caches::new(client, stop).counted(self.metrics.clone()));
+        self.caches.also(&caches);
+        Context { caches, ..self }
+    }
+
     /// Works on a queue's keys by so many workers until it is told to stop; then what is under way
     /// is finished first. `name` is the queue's in the metrics.
     pub async fn work<K, F>(

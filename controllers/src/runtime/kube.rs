@@ -28,10 +28,12 @@ use crate::snapshots::{
 };
 
 mod client;
+mod find;
 mod limit;
 mod list;
+mod received;
 
-pub use client::{ClientError, ClientOptions, connect};
+pub use client::{ClientError, ClientOptions, connect, connect_counted};
 pub use limit::Limit;
 
 /// All the server says of a JSON patch that can't be applied, because a `test` fails or a path is

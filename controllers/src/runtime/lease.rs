@@ -55,12 +55,22 @@ pub fn lease_name(name: &str) -> String {
 /// Until when this process leads; `None` if it does not.
 type Until = Option<Instant>;
 
+/// Whether any process leads, as this one sees it when it looks at the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// Somebody does, perhaps this process.
+    pub led: bool,
+    /// Since when that is so.
+    pub since: Instant,
+}
+
 /// Whether this process does it now. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     until: watch::Receiver<Until>,
+    sight: watch::Receiver<Sight>,
     /// Kept by one that nobody tells anything.
-    _always: Option<Arc<watch::Sender<Until>>>,
+    always: Option<Arc<watch::Sender<Until>>>,
 }
 
 impl Leadership {
@@ -68,23 +78,50 @@ impl Leadership {
     pub fn always() -> Self {
         // As far as clocks go: 30 years.
         let far = Instant::now() + Duration::from_secs(30 * 365 * 24 * 3600);
-        let (sender, until) = watch::channel(Some(far));
-        Leadership {
-            until,
-            _always: Some(Arc::new(sender)),
-        }
+        let (sender, mut leadership) = Leadership::told();
+        sender.send_replace(Some(far));
+        leadership.always = Some(Arc::new(sender));
+        leadership
     }
 
     /// Told by the sender until when it leads.
     pub fn told() -> (watch::Sender<Until>, Self) {
+        let (sender, _, leadership) = Leadership::seen();
+        (sender, leadership)
+    }
+
+    /// The same, and told by the second sender whether anybody leads.
+    pub fn seen() -> (watch::Sender<Until>, watch::Sender<Sight>, Self) {
         let (sender, until) = watch::channel(None);
-        (
-            sender,
-            Leadership {
-                until,
-                _always: None,
-            },
-        )
+        let (seeing, sight) = watch::channel(Sight {
+            led: false,
+            since: Instant::now(),
+        });
+        let leadership = Leadership {
+            until,
+            sight,
+            always: None,
+        };
+        (sender, seeing, leadership)
+    }
+
+    /// Whether there is a lease that decides it.
+    pub fn is_elected(&self) -> bool {
+        self.always.is_none()
+    }
+
+    /// Whether anybody leads, as far as this process sees. That the server does not answer says
+    /// nothing about that.
+    pub fn sight(&self) -> Sight {
+        *self.sight.borrow()
+    }
+
+    /// Waits until that is otherwise than when it was last waited for.
+    pub async fn sight_changed(&mut self) {
+        if self.sight.changed().await.is_err() {
+            // Nobody looks any more.
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Whether it leads now. To be asked right before each write that only the leader may do.

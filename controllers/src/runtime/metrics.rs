@@ -36,6 +36,17 @@ struct ApiLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReceivedLabels {
+    resource: String,
+    verb: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Named {
     name: String,
 }
@@ -48,6 +59,8 @@ pub struct Metrics {
     driver: OnceLock<String>,
     calls: Seconds<CallLabels>,
     api: Family<ApiLabels, Counter>,
+    watched: Family<KindLabels, Counter>,
+    received: Family<ReceivedLabels, Counter>,
     work: Seconds<Named>,
     retries: Family<Named, Counter>,
     events_lost: Counter,
@@ -69,6 +82,8 @@ impl Default for Metrics {
             driver: OnceLock::new(),
             calls: Family::new_with_constructor(calls),
             api: Family::default(),
+            watched: Family::default(),
+            received: Family::default(),
             work: Family::new_with_constructor(work),
             retries: Family::default(),
             events_lost: Counter::default(),
@@ -95,6 +110,16 @@ impl Metrics {
             "hostloop_api_requests",
             "Requests to the API server, but for watches and leases",
             self.api.clone(),
+        );
+        registry.register(
+            "hostloop_watch_events",
+            "Objects told by watches, when they begin and whenever one changes",
+            self.watched.clone(),
+        );
+        registry.register(
+            "hostloop_api_received_bytes",
+            "Bytes of answers of the API server, watches among them",
+            self.received.clone(),
         );
         registry.register(
             "hostloop_events_lost",
@@ -140,6 +165,19 @@ impl Metrics {
             result: answer.as_ref().err().map_or("ok", ApiError::word),
         };
         self.api.get_or_create(&labels).inc();
+    }
+
+    /// Counts what is told by watches of a kind.
+    pub fn watched(&self, kind: &str) -> Counter {
+        let kind = kind.to_owned();
+        self.watched.get_or_create(&KindLabels { kind }).clone()
+    }
+
+    /// Counts bytes the API server answers. `verb` is `get`, `list` or `watch`, or `write`.
+    pub fn received(&self, resource: &str, verb: &'static str) -> Counter {
+        let resource = resource.to_owned();
+        let labels = ReceivedLabels { resource, verb };
+        self.received.get_or_create(&labels).clone()
     }
 
     /// Has a queue shown.
@@ -262,6 +300,8 @@ mod tests {
         metrics.worked("claims", Outcome::Failed, Duration::from_millis(1));
         metrics.leads("d-example", true);
         metrics.event_lost();
+        metrics.watched("Pod").inc_by(2);
+        metrics.received("pods", "watch").inc_by(99);
         metrics.api_call("patch", "PersistentVolume", &Ok(()));
         let mut text = String::new();
         encode(&mut text, &registry).expect("text");
@@ -274,6 +314,8 @@ mod tests {
             "workqueue_adds_total{name=\"claims\"} 9",
             "workqueue_retries_total{name=\"claims\"} 1",
             "leader_election_master_status{name=\"d-example\"} 1",
+            "hostloop_watch_events_total{kind=\"Pod\"} 2",
+            "hostloop_api_received_bytes_total{resource=\"pods\",verb=\"watch\"} 99",
             "hostloop_events_lost_total 1",
             "hostloop_api_requests_total{verb=\"patch\",kind=\"PersistentVolume\",result=\"ok\"} 1",
         ] {

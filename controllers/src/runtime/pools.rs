@@ -26,6 +26,11 @@ impl Pools {
         Pools(Some(Arc::new(ask)))
     }
 
+    /// Whether the driver says anything of pools.
+    pub fn are_told(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Those there are now; none if the driver says nothing of pools.
     pub fn known(&self) -> Vec<String> {
         self.0.as_ref().map_or_else(Vec::new, |ask| ask())

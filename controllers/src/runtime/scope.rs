@@ -100,7 +100,7 @@ impl Scope {
             return true;
         };
         match labels.get(MANAGED_BY) {
-            Some(node) => node == name,
+            Some(node) => *node == node_label(name),
             None => source.is_none_or(|volume| self.has_volume(volume)),
         }
     }

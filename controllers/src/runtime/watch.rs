@@ -3,25 +3,28 @@
 //! A loop asks to be told of changes ([`Watch::on_change`]), adds keys to its queue then, and reads
 //! the objects here when it works on a key. Its own writes are put in at once ([`Watch::wrote`]),
 //! so that it never decides by what it has itself outdated.
+//!
+//! A watch may show a part of the objects only ([`Selector`]). Then that an object is not here says
+//! nothing, and that it was deleted may mean that it is out of sight: what depends on an object's
+//! absence asks the server ([`Kube::find`](super::Kube::find)).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use futures::StreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::kube::Resource;
 
-/// The wait after the first failure of a watch, doubled with each.
-const RETRY: Duration = Duration::from_millis(500);
-/// At most.
-const RETRY_MAX: Duration = Duration::from_secs(30);
+mod run;
+mod select;
+
+pub use run::Range;
+pub(crate) use run::fraction;
+pub use select::{Selector, Selectors, Width};
 
 /// Namespace ("" for kinds of the whole cluster) and name.
 type Key = (String, String);
@@ -36,7 +39,7 @@ pub enum Change<K> {
         /// As it is.
         new: Arc<K>,
     },
-    /// It is gone; this is how it was last seen.
+    /// It is gone, or out of sight; this is how it was last seen.
     Deleted(Arc<K>),
 }
 
@@ -66,6 +69,10 @@ struct State<K> {
     seen: u64,
     /// Keys told of since a list began; the others are gone when it ends.
     listing: Option<BTreeSet<Key>>,
+    /// What is asked for.
+    selector: Selector,
+    /// All there are have been seen: what is not here is not there.
+    whole: bool,
 }
 
 struct Inner<K> {
@@ -129,6 +136,8 @@ impl<K: Resource> Watch<K> {
             indexes: Vec::new(),
             seen: 0,
             listing: None,
+            selector: Selector::all(),
+            whole: true,
         };
         Watch(Arc::new(Inner {
             state: Mutex::new(state),
@@ -183,6 +192,27 @@ impl<K: Resource> Watch<K> {
         self.lock().objects.values().cloned().collect()
     }
 
+    /// Whether what is not here is not there either, as far as the watch is: a part tells nothing of
+    /// the others.
+    pub fn is_whole(&self) -> bool {
+        self.lock().whole
+    }
+
+    /// Asks for this from now on; what is known stays until that was listed.
+    fn select(&self, selector: Selector) {
+        let mut state = self.lock();
+        // More is known only when all was listed.
+        state.whole &= selector.is_all();
+        state.selector = selector;
+        state.listing = None;
+    }
+
+    /// As if this were asked for.
+    #[cfg(test)]
+    pub(crate) fn note_selected(&self, selector: Selector) {
+        self.select(selector);
+    }
+
     /// Whether everything there was at the start has been seen.
     pub fn is_synced(&self) -> bool {
         *self.0.synced.borrow()
@@ -206,6 +236,17 @@ impl<K: Resource> Watch<K> {
         let mut state = self.lock();
         let version = version(&object);
         let key = key(&object);
+        if !state.selector.shows(&object) {
+            // Nobody would tell what becomes of it.
+            let known = state
+                .objects
+                .get(&key)
+                .map(|known| self::version(known.as_ref()));
+            if known.is_some_and(|known| version > known) {
+                state.delete(&key);
+            }
+            return;
+        }
         let newer = match state.objects.get(&key) {
             Some(known) => version > self::version(known.as_ref()),
             // It may have been deleted since: then the watch is past it.
@@ -223,37 +264,6 @@ impl<K: Resource> Watch<K> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
-    }
-
-    /// Watches until `stop`. A kind the server does not know has no objects, until it does.
-    pub async fn run(self, api: Api<K>, config: watcher::Config, stop: CancellationToken) {
-        let mut failures = 0_u32;
-        let events = watcher(api, config);
-        tokio::pin!(events);
-        while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
-            match event {
-                Ok(event) => {
-                    failures = 0;
-                    self.note(None);
-                    self.take(event);
-                }
-                Err(error) => {
-                    failures = failures.saturating_add(1);
-                    if is_unknown_kind(&error) {
-                        self.take(Event::Init);
-                        self.take(Event::InitDone);
-                        self.note(None);
-                    } else {
-                        tracing::warn!(kind = %K::kind(&()), %error, "watching failed");
-                        self.note(Some(error.to_string()));
-                    }
-                    let wait = tokio::time::sleep(backoff(failures));
-                    if stop.run_until_cancelled(wait).await.is_none() {
-                        return;
-                    }
-                }
-            }
-        }
     }
 
     fn note(&self, error: Option<String>) {
@@ -297,13 +307,16 @@ impl<K: Resource> Watch<K> {
                     .objects
                     .iter()
                     .filter(|(key, object)| {
-                        !listed.contains(*key) && version(object.as_ref()) <= seen
+                        let late = version(object.as_ref()) > seen;
+                        let ours = late && state.selector.shows(object.as_ref());
+                        !(ours || listed.contains(*key))
                     })
                     .map(|(key, _)| key.clone())
                     .collect();
                 for key in gone {
                     state.delete(&key);
                 }
+                state.whole = state.selector.is_all();
                 drop(state);
                 self.0.synced.send_replace(true);
             }
@@ -391,32 +404,6 @@ fn version<K: Resource>(object: &K) -> u64 {
         .as_deref()
         .and_then(|text| text.parse().ok())
         .unwrap_or(0)
-}
-
-fn is_unknown_kind(error: &watcher::Error) -> bool {
-    match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 404,
-        _ => false,
-    }
-}
-
-/// Half of it is chance: many watches that broke together must not come back together.
-fn backoff(failures: u32) -> Duration {
-    let whole = super::queue::Backoff {
-        start: RETRY,
-        max: RETRY_MAX,
-    }
-    .delay(failures.max(1));
-    let chance = fraction();
-    whole / 2 + (whole / 2).mul_f64(chance)
-}
-
-/// A number in 0..1 that differs from call to call and from process to process.
-pub(crate) fn fraction() -> f64 {
-    use std::hash::{BuildHasher, RandomState};
-    let random = RandomState::new().hash_one(std::process::id());
-    (random >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 #[cfg(test)]

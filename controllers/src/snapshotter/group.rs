@@ -10,7 +10,7 @@ use super::names::{GROUP, RESERVED, snapshot_name};
 use super::owner::{self, Owner};
 use super::parameters::{self, Credentials, GROUP_GET_SECRET, Tokens};
 use super::status;
-use super::work::{Complaint, Contents, Shared, WorkError, quiet};
+use super::work::{Complaint, Contents, Part, Shared, WorkError, quiet};
 use crate::runtime::Watch;
 use crate::runtime::csi::{Call, Class, class};
 use crate::runtime::queue::Outcome;
@@ -113,6 +113,13 @@ impl Groups {
         content: &VolumeGroupSnapshotContent,
         step: &Step,
     ) -> Result<Owner, WorkError> {
+        if self.shared.part == Part::Strays {
+            let volume = volumes(content).first().map(String::as_str);
+            return Ok(match self.shared.is_stray(content, step, volume) {
+                true => Owner::Here,
+                false => Owner::Elsewhere,
+            });
+        }
         let owner = self.owner_of_all(content);
         if owner != Owner::Unknown {
             return Ok(owner);
@@ -130,9 +137,11 @@ impl Groups {
         Ok(if known { Owner::Here } else { Owner::Unknown })
     }
 
-    /// Whose a group is by its label, and else by the PersistentVolumes of all it is made from.
+    /// Whose a group is by its handle, its label, and else by the PersistentVolumes of all it is
+    /// made from.
     fn owner_of_all(&self, content: &VolumeGroupSnapshotContent) -> Owner {
-        let of = |volume| self.shared.owner(content, volume);
+        let made = owner::handle_of_group(content);
+        let of = |volume| self.shared.owner(content, made.or(volume), volume);
         let volumes = volumes(content);
         if volumes.is_empty() {
             return of(None);

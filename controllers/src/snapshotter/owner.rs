@@ -4,28 +4,19 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 
-use crate::runtime::Scope;
-use crate::runtime::scope::MANAGED_BY;
+pub(super) use crate::runtime::Owner;
+use crate::runtime::scope::{MANAGED_BY, node_label};
+use crate::runtime::{Pools, Scope};
+use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-/// Whose a content is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
-    /// These loops'.
-    Here,
-    /// Another node's.
-    Elsewhere,
-    /// Who knows. The driver may.
-    Unknown,
-}
-
-/// The longest value a label can have.
-const LABEL_MAX: usize = 63;
-
-/// Whose a content is by its label, and else by the PersistentVolumes of what it is made from
-/// (several may share one handle). One without an affinity says nothing: it would be everybody's.
+/// Whose a content is: as the handles in it tell, if the driver's pools are known; else by its
+/// label, which is a mere filter; else by the PersistentVolumes of what it is made from (several may
+/// share one handle). One without an affinity says nothing: it would be everybody's.
 pub(super) fn owner<'a>(
     scope: &Scope,
+    pools: &Pools,
     labels: &BTreeMap<String, String>,
+    handle: Option<&str>,
     sources: impl IntoIterator<Item = &'a PersistentVolume>,
 ) -> Owner {
     let whose = |within: bool| {
@@ -37,6 +28,9 @@ pub(super) fn owner<'a>(
     };
     if *scope == Scope::Cluster {
         return Owner::Here;
+    }
+    if let Some(own) = handle.and_then(|handle| pools.own(handle)) {
+        return whose(own);
     }
     if labels.contains_key(MANAGED_BY) {
         return whose(scope.has_content(labels, None));
@@ -63,11 +57,41 @@ pub(super) fn of_all(owners: &[Owner]) -> Owner {
     }
 }
 
+/// A handle in a content that tells where its snapshot is, or is to be.
+pub(crate) fn handle_in(content: &VolumeSnapshotContent) -> Option<&str> {
+    let status = content.status.as_ref();
+    let known = status.and_then(|status| status.snapshot_handle.as_deref());
+    let source = &content.spec.source;
+    known
+        .or(source.snapshot_handle.as_deref())
+        .or(source.volume_handle.as_deref())
+}
+
+/// The ID of a group, once it has one.
+pub(super) fn handle_of_group(content: &VolumeGroupSnapshotContent) -> Option<&str> {
+    let status = content.status.as_ref();
+    let known = status.and_then(|status| status.volume_group_snapshot_handle.as_deref());
+    let given = content.spec.source.group_snapshot_handles.as_ref();
+    known.or(given.map(|given| given.volume_group_snapshot_handle.as_str()))
+}
+
+/// Handles in a group's content that tell together where it is, or is to be.
+pub(crate) fn handles_in_group(content: &VolumeGroupSnapshotContent) -> Vec<&str> {
+    match handle_of_group(content) {
+        Some(handle) => vec![handle],
+        None => {
+            let volumes = content.spec.source.volume_handles.as_deref();
+            let volumes = volumes.unwrap_or_default();
+            volumes.iter().map(String::as_str).collect()
+        }
+    }
+}
+
 /// The label that says from now on whose a content is, if it lacks one: its volume may be gone
 /// when it is deleted.
-pub(super) fn label<'a>(scope: &'a Scope, labels: &BTreeMap<String, String>) -> Option<&'a str> {
+pub(super) fn label(scope: &Scope, labels: &BTreeMap<String, String>) -> Option<String> {
     let node = scope.node()?;
-    (!labels.contains_key(MANAGED_BY) && node.len() <= LABEL_MAX).then_some(node)
+    (!labels.contains_key(MANAGED_BY)).then(|| node_label(node))
 }
 
 /// The driver's handle of a volume, if it is this driver's.
@@ -101,6 +125,31 @@ mod tests {
         };
         let label = |node: &str| BTreeMap::from([(MANAGED_BY.to_owned(), node.to_owned())]);
         let none = BTreeMap::new();
+        let told = || Pools::told(|| vec!["a1".to_owned()]);
+        let (ours, theirs) = (Some("snap-a1-0"), Some("snap-b2-0"));
+        for (pools, labels, handle, sources, expected) in [
+            (told(), none.clone(), ours, vec![], Owner::Here),
+            (
+                told(),
+                label("n2"),
+                ours,
+                vec![volume(&["n2"])],
+                Owner::Here,
+            ),
+            (
+                told(),
+                label("n1"),
+                theirs,
+                vec![volume(&["n1"])],
+                Owner::Elsewhere,
+            ),
+            (told(), label("n1"), None, vec![], Owner::Here),
+            (Pools::default(), label("n1"), theirs, vec![], Owner::Here),
+            (Pools::default(), none.clone(), ours, vec![], Owner::Unknown),
+        ] {
+            let found = owner(&here, &pools, &labels, handle, &sources);
+            assert_eq!(found, expected, "{pools:?} {labels:?} {handle:?}");
+        }
         for (labels, sources, expected) in [
             (label("n1"), vec![volume(&["n2"])], Owner::Here),
             (label("n2"), vec![volume(&["n1"])], Owner::Elsewhere),
@@ -114,8 +163,51 @@ mod tests {
             ),
             (none.clone(), vec![], Owner::Unknown),
         ] {
-            assert_eq!(owner(&here, &labels, &sources), expected, "{labels:?}");
-            assert_eq!(owner(&Scope::Cluster, &labels, &sources), Owner::Here);
+            let pools = Pools::default();
+            let of = |scope| owner(scope, &pools, &labels, None, &sources);
+            assert_eq!(of(&here), expected, "{labels:?}");
+            assert_eq!(of(&Scope::Cluster), Owner::Here);
+        }
+    }
+
+    #[test]
+    fn handles_tell_where_snapshots_are() {
+        let reference = json!({"name": "s"});
+        for (source, status, expected) in [
+            (json!({"volumeHandle": "v"}), Value::Null, "v"),
+            (json!({"snapshotHandle": "s"}), Value::Null, "s"),
+            (
+                json!({"volumeHandle": "v"}),
+                json!({"snapshotHandle": "t"}),
+                "t",
+            ),
+        ] {
+            let content = json!({"metadata": {"name": "c"}, "status": status, "spec": {
+                "driver": "d", "deletionPolicy": "Delete", "source": source,
+                "volumeSnapshotRef": reference}});
+            let content = serde_json::from_value(content).expect("a content");
+            assert_eq!(handle_in(&content), Some(expected));
+        }
+        let given = json!({"volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": ["a"]});
+        for (source, status, expected) in [
+            (
+                json!({"volumeHandles": ["v", "w"]}),
+                Value::Null,
+                &["v", "w"][..],
+            ),
+            (json!({"volumeHandles": []}), Value::Null, &[]),
+            (json!({"groupSnapshotHandles": given}), Value::Null, &["g"]),
+            (
+                json!({"volumeHandles": ["v"]}),
+                json!({"volumeGroupSnapshotHandle": "h"}),
+                &["h"],
+            ),
+        ] {
+            let content = json!({"metadata": {"name": "c"}, "status": status, "spec": {
+                "driver": "d", "deletionPolicy": "Delete", "source": source,
+                "volumeGroupSnapshotRef": reference}});
+            let content = serde_json::from_value(content).expect("a content");
+            assert_eq!(handles_in_group(&content), expected);
         }
     }
 
@@ -140,9 +232,10 @@ mod tests {
         };
         let labelled = BTreeMap::from([(MANAGED_BY.to_owned(), "n2".to_owned())]);
         let none = BTreeMap::new();
-        assert_eq!(label(&node("n1"), &none), Some("n1"));
+        assert_eq!(label(&node("n1"), &none).as_deref(), Some("n1"));
         assert_eq!(label(&node("n1"), &labelled), None);
-        assert_eq!(label(&node(&"n".repeat(64)), &none), None);
+        let long = label(&node(&"n".repeat(64)), &none);
+        assert_eq!(long.map(|label| label.len()), Some(63));
         assert_eq!(label(&Scope::Cluster, &none), None);
     }
 

@@ -10,7 +10,7 @@ use super::names::{GROUP_MEMBER, RESERVED, SINGLE, snapshot_name};
 use super::owner::{self, Owner};
 use super::parameters::{self, Credentials, LIST_SECRET, Tokens};
 use super::status;
-use super::work::{Complaint, Contents, Shared, WorkError, quiet};
+use super::work::{Complaint, Contents, Part, Shared, WorkError, quiet};
 use crate::runtime::Watch;
 use crate::runtime::csi::{Call, Class, class};
 use crate::runtime::driver::ControllerCapability;
@@ -122,7 +122,14 @@ impl Singles {
         step: &Step,
     ) -> Result<Owner, WorkError> {
         let volume = content.spec.source.volume_handle.as_deref();
-        let owner = self.shared.owner(content, volume);
+        let handle = owner::handle_in(content);
+        if self.shared.part == Part::Strays {
+            return Ok(match self.shared.is_stray(content, step, volume) {
+                true => Owner::Here,
+                false => Owner::Elsewhere,
+            });
+        }
+        let owner = self.shared.owner(content, handle, volume);
         if owner != Owner::Unknown {
             return Ok(owner);
         }

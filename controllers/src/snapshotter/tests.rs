@@ -110,7 +110,7 @@ impl Single {
         context.caches.contents().wrote(read(content));
         let class: VolumeSnapshotClass = read(class);
         context.caches.snapshot_classes().wrote(class);
-        let singles = Singles::new(Shared::new(context.clone(), options()));
+        let singles = Singles::new(Shared::new(context.clone(), options(), Part::Own));
         Single {
             world,
             context,

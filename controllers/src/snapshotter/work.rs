@@ -99,9 +99,19 @@ impl WorkError {
     }
 }
 
+/// Which contents are worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Those of these loops.
+    Own,
+    /// Those of nobody, as far as anything tells: to let them go.
+    Strays,
+}
+
 /// What the work on both kinds shares.
 #[derive(Clone)]
 pub(super) struct Shared {
+    pub(super) part: Part,
     pub(super) context: Context,
     pub(super) kube: Kube,
     pub(super) options: Arc<Options>,
@@ -112,13 +122,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(context: Context, options: Options) -> Self {
+    pub(super) fn new(context: Context, options: Options, part: Part) -> Self {
         let driver = context.driver.name.clone();
         let volumes = (context.scope != Scope::Cluster).then(|| {
             let volumes = context.caches.volumes();
             volumes.index(move |volume| owner::handle(volume, &driver).into_iter().collect())
         });
         Shared {
+            part,
             kube: context.kube.managed_by("hostloop-snapshotter"),
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
             options: Arc::new(options),
@@ -127,12 +138,36 @@ impl Shared {
         }
     }
 
+    /// Of the leader's part: whether a content of nobody is to be let go. That leaves the driver's
+    /// snapshots alone and so can be done anywhere.
+    pub(super) fn is_stray<K: Resource>(
+        &self,
+        content: &K,
+        step: &Step,
+        volume: Option<&str>,
+    ) -> bool {
+        let nobodys = self.owner(content, None, volume) == owner::Owner::Unknown;
+        nobodys && step.is_harmless() && self.context.leader.leads()
+    }
+
     /// Whose a content is, as far as the caches say.
-    pub(super) fn owner<K: Resource>(&self, content: &K, volume: Option<&str>) -> owner::Owner {
+    pub(super) fn owner<K: Resource>(
+        &self,
+        content: &K,
+        handle: Option<&str>,
+        volume: Option<&str>,
+    ) -> owner::Owner {
+        let context = &self.context;
         let found = self.volumes.as_ref().zip(volume);
         let sources = found.map_or_else(Vec::new, |(volumes, volume)| volumes.get(volume));
         let sources = sources.iter().map(AsRef::as_ref);
-        owner::owner(&self.context.scope, content.labels(), sources)
+        owner::owner(
+            &context.scope,
+            &context.pools,
+            content.labels(),
+            handle,
+            sources,
+        )
     }
 }
 
@@ -145,7 +180,7 @@ pub(super) struct Contents<K> {
 impl<K: Content> Contents<K> {
     /// Marks that the driver is about to be asked for a snapshot, and whose the content is. What
     /// is deleted or changed since it was read is left alone.
-    pub(super) async fn begin(&self, content: &K, node: Option<&str>) -> Result<K, ApiError> {
+    pub(super) async fn begin(&self, content: &K, node: Option<String>) -> Result<K, ApiError> {
         let marked = content.annotations().contains_key(K::MARKS.being_created);
         if marked && node.is_none() {
             return Ok(content.clone());
@@ -161,7 +196,7 @@ impl<K: Content> Contents<K> {
     }
 
     /// Marks whose the content is.
-    pub(super) async fn adopt(&self, content: &K, node: Option<&str>) -> Result<K, ApiError> {
+    pub(super) async fn adopt(&self, content: &K, node: Option<String>) -> Result<K, ApiError> {
         let Some(node) = node else {
             return Ok(content.clone());
         };

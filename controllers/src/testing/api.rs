@@ -1,13 +1,17 @@
 //! An API server in memory: get, list, patch and delete, with versions, preconditions and
-//! finalizers.
+//! finalizers; watches that tell nothing more than what was listed.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
 
+use http_body::{Body as HttpBody, Frame};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
+use tonic::codegen::Bytes;
 use tonic::codegen::http::{Request, Response};
 
 /// What an API server says of a JSON patch that can't be applied, and no more.
@@ -43,6 +47,8 @@ const KINDS: &[(&str, &str, &str)] = &[
 ];
 
 const STORAGE: &str = "/apis/storage.k8s.io/v1";
+const LABELS: &str = "labelSelector";
+const FIELDS: &str = "fieldSelector";
 
 #[derive(Default)]
 struct State {
@@ -51,6 +57,7 @@ struct State {
     log: Vec<(String, Value)>,
     refusals: Vec<(String, u16)>,
     unreadable: Vec<(String, u16)>,
+    lists: Vec<String>,
 }
 
 /// The server. Clones are the same one.
@@ -112,6 +119,11 @@ impl Api {
             .collect()
     }
 
+    /// The lists since last asked, each with what was selected: `pods fieldSelector=a=b`.
+    pub(crate) fn lists(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().lists)
+    }
+
     pub(crate) fn client(&self) -> Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -121,12 +133,16 @@ impl Api {
         Client::new(service, "default")
     }
 
-    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+    async fn answer(&self, request: Request<Body>) -> Response<Told> {
         let (head, body) = request.into_parts();
         let bytes = body.collect_bytes().await.expect("a body");
         let path = head.uri.path().to_owned();
+        let asked = query(head.uri.query().unwrap_or_default());
+        if asked.get("watch").is_some_and(|watch| watch == "true") {
+            return Response::new(Told::Nothing);
+        }
         let answer = if head.method == "GET" {
-            self.read(&path, head.uri.query().unwrap_or_default())
+            self.read(&path, &asked)
         } else if head.method == "DELETE" {
             self.delete(&path, serde_json::from_slice(&bytes).expect("a JSON body"))
         } else {
@@ -145,14 +161,15 @@ impl Api {
                 (code, status)
             }
         };
+        let bytes = serde_json::to_vec(&body).expect("JSON");
         Response::builder()
             .status(code)
-            .body(Body::from(serde_json::to_vec(&body).expect("JSON")))
+            .body(Told::All(Some(bytes.into())))
             .expect("a response")
     }
 
-    fn read(&self, path: &str, query: &str) -> Answer {
-        let state = self.lock();
+    fn read(&self, path: &str, asked: &BTreeMap<String, String>) -> Answer {
+        let mut state = self.lock();
         let mut unreadable = state.unreadable.iter();
         if let Some((_, code)) = unreadable.find(|(end, _)| path.ends_with(end)) {
             return Err((*code, "not now".to_owned()));
@@ -162,19 +179,24 @@ impl Api {
             let found = state.objects.get(path).cloned();
             return found.ok_or((404, "not found".to_owned()));
         }
-        let asked = |key: &str| {
-            let mut words = query.split('&').filter_map(|word| word.split_once('='));
-            let found = words.find(|(name, _)| *name == key);
-            found.and_then(|(_, value)| value.parse::<usize>().ok())
-        };
-        let (from, limit) = (asked("continue").unwrap_or(0), asked("limit"));
+        let mut list = last.to_owned();
+        for selector in [LABELS, FIELDS] {
+            if let Some(value) = asked.get(selector) {
+                list.push_str(&format!(" {selector}={value}"));
+            }
+        }
+        state.lists.push(list);
+        let number = |key| asked.get(key)?.parse::<usize>().ok();
+        let (from, limit) = (number("continue").unwrap_or(0), number("limit"));
         let of_kind = |key: &&String| key.rsplit('/').nth(1) == Some(last);
         let all = state.objects.iter().filter(|(key, _)| of_kind(key));
+        let all = all.filter(|(_, object)| is_selected(object, asked));
         let mut rest = all.map(|(_, object)| object.clone()).skip(from);
         let page: Vec<Value> = rest.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
         let next = rest.next().map(|_| (from + page.len()).to_string());
         Ok(
-            json!({"kind": "List", "apiVersion": "v1", "metadata": {"continue": next}, "items": page}),
+            json!({"kind": "List", "apiVersion": "v1", "items": page, "metadata": {
+                "continue": next, "resourceVersion": state.version.to_string()}}),
         )
     }
 
@@ -312,5 +334,62 @@ fn path_of(object: &Value) -> String {
     match metadata["namespace"].as_str() {
         None => format!("{group}/{plural}/{name}"),
         Some(namespace) => format!("{group}/namespaces/{namespace}/{plural}/{name}"),
+    }
+}
+
+/// Whether the selectors of a request select an object.
+fn is_selected(object: &Value, asked: &BTreeMap<String, String>) -> bool {
+    let label = |key: &str| object["metadata"]["labels"][key].as_str();
+    let field = |path: &str| {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        object.pointer(&pointer)?.as_str()
+    };
+    asked.get(LABELS).is_none_or(|one| selects(one, label))
+        && asked.get(FIELDS).is_none_or(|one| selects(one, field))
+}
+
+/// Whether a selector, `key=value` or `!key`, selects what has these values.
+fn selects<'a>(selector: &str, value: impl Fn(&str) -> Option<&'a str>) -> bool {
+    match (selector.strip_prefix('!'), selector.split_once('=')) {
+        (Some(key), _) => value(key).is_none(),
+        (None, Some((key, wanted))) => value(key) == Some(wanted),
+        (None, None) => value(selector).is_some(),
+    }
+}
+
+/// What follows the path of a request.
+fn query(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
+    let plain = |text: &str| {
+        let known = [("%3D", "="), ("%2F", "/"), ("%21", "!")];
+        known.iter().fold(text.to_owned(), |text, (code, sign)| {
+            text.replace(code, sign)
+        })
+    };
+    pairs
+        .map(|(key, value)| (key.to_owned(), plain(value)))
+        .collect()
+}
+
+/// The body of an answer.
+enum Told {
+    /// That is all.
+    All(Option<Bytes>),
+    /// Nothing yet, for ever.
+    Nothing,
+}
+
+impl HttpBody for Told {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Told::All(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Told::Nothing => Poll::Pending,
+        }
     }
 }

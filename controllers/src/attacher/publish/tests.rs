@@ -265,6 +265,42 @@ async fn others_attachments_are_left_alone() {
     assert_eq!(setup.world.script.calls(), []);
 }
 
+#[tokio::test(start_paused = true)]
+async fn attachments_are_watched_where_there_can_be_any() {
+    use crate::runtime::Scope;
+    let driver = |version: u32, required: Option<bool>| {
+        serde_json::from_value(json!({
+            "metadata": {"name": DRIVER, "resourceVersion": version.to_string()},
+            "spec": {"attachRequired": required},
+        }))
+        .unwrap()
+    };
+    let node = || Scope::Node {
+        name: "n1".to_owned(),
+        segments: Default::default(),
+    };
+    for (can, scope, required, expected) in [
+        (&[][..], node(), Some(false), false),
+        (&[], node(), Some(true), true),
+        (&[], node(), None, true),
+        (&[], Scope::Cluster, Some(false), true),
+        (&[PublishUnpublishVolume], node(), Some(false), true),
+    ] {
+        let mut world = World::new(can);
+        world.context.scope = scope;
+        let drivers = world.context.caches.csi_drivers();
+        drivers.wrote(driver(1, required));
+        drivers.note_synced();
+        let wait = std::time::Duration::from_secs(60);
+        let needed = crate::attacher::needed(&world.context);
+        let found = tokio::time::timeout(wait, needed).await.is_ok();
+        assert_eq!(found, expected, "{required:?}");
+        // It may become so.
+        drivers.wrote(driver(2, Some(true)));
+        crate::attacher::needed(&world.context).await;
+    }
+}
+
 #[test]
 fn secrets_go_nowhere_else() {
     // The request is the only thing that holds them, and does not print them.

@@ -92,6 +92,40 @@ async fn what_differs_is_worked_on_whatever_its_status_says() {
 }
 
 #[tokio::test]
+async fn volumes_out_of_sight_are_compared_and_those_of_others_are_not() {
+    use crate::runtime::watch::Selector;
+    use crate::runtime::{Pools, Scope};
+    for (handle, forced) in [("vol-a1-0", true), ("vol-b2-0", false)] {
+        let (world, mut attacher) = world();
+        attacher.context.scope = Scope::Node {
+            name: "n1".to_owned(),
+            segments: Default::default(),
+        };
+        attacher.context.pools = Pools::told(|| vec!["a1".to_owned()]);
+        let label = Selector::label("node", "n1".to_owned());
+        attacher.volumes.note_selected(label);
+        world.api.put(json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "unseen"},
+            "spec": {"csi": {"driver": DRIVER, "volumeHandle": handle}},
+        }));
+        world.add(
+            &attacher.attachments,
+            json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+                "metadata": {"name": "unseen"},
+                "spec": {"attacher": DRIVER, "nodeName": "n1",
+                         "source": {"persistentVolumeName": "unseen"}},
+                "status": {"attached": true},
+            }),
+        );
+        world.script.page(page(&[], ""));
+        attacher.compare(0).await;
+        let all: Vec<String> = attacher.forced().iter().cloned().collect();
+        assert_eq!(all.contains(&"unseen".to_owned()), forced, "{all:?}");
+    }
+}
+
+#[tokio::test]
 async fn of_half_a_list_nothing_is_believed() {
     let (world, attacher) = world();
     world.script.fail(Status::aborted("token"));

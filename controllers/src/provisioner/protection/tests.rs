@@ -55,3 +55,25 @@ fn sources_are_kept_until_nobody_waits() {
         assert_eq!(is_idle(&claim, awaited), idle);
     }
 }
+
+#[test]
+fn snapshots_are_looked_at_when_nobody_waits() {
+    let restoring = |phase: &str| {
+        Arc::new(claim(json!({
+            "metadata": {"name": "copy", "namespace": "ns"},
+            "spec": {"dataSourceRef": {
+                "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap"}},
+            "status": {"phase": phase},
+        })))
+    };
+    let applied = |new: Arc<PersistentVolumeClaim>| Change::Applied { old: None, new };
+    let snap = Some(("ns".to_owned(), "snap".to_owned()));
+    for (change, expected) in [
+        (applied(restoring("Pending")), None),
+        (applied(restoring("Bound")), snap.clone()),
+        (Change::Deleted(restoring("Pending")), snap),
+        (applied(Arc::new(cloning("Bound"))), None),
+    ] {
+        assert_eq!(left(&change), expected, "{change:?}");
+    }
+}

@@ -51,6 +51,10 @@ impl Resizer {
         let (queue, memory) = (self.modify_queue.clone(), self.memory.clone());
         self.claims.on_change(move |change| match change {
             Change::Applied { old, new } => {
+                // One that comes into sight is as one that was there at the start.
+                if old.is_none() && is_in_progress(new) {
+                    lock(&memory).entry(key_of(new)).or_default().uncertain = true;
+                }
                 if old.as_ref().is_none_or(|old| asks(old, new)) {
                     queue.add(ModifyKey::Claim(key_of(new)));
                 }

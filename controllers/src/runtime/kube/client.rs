@@ -1,10 +1,15 @@
 //! Making a client of the API server.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+
+use super::received::Received;
+use crate::runtime::Metrics;
 
 /// How the server is reached.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +41,19 @@ pub enum ClientError {
 /// A client. It makes connections as they are needed: that there is one says nothing of the
 /// server. It never tries again by itself: its callers have queues for that, and deadlines.
 pub async fn connect(options: &ClientOptions) -> Result<Client, ClientError> {
+    Ok(Client::try_from(config(options).await?)?)
+}
+
+/// The same, and counts what the server sends.
+pub async fn connect_counted(
+    options: &ClientOptions,
+    metrics: Arc<Metrics>,
+) -> Result<Client, ClientError> {
+    let builder = ClientBuilder::try_from(config(options).await?)?;
+    Ok(builder.with_layer(&Received(metrics)).build())
+}
+
+async fn config(options: &ClientOptions) -> Result<Config, ClientError> {
     let mut config = match &options.kubeconfig {
         None => Config::infer().await?,
         Some(path) => {
@@ -52,5 +70,5 @@ pub async fn connect(options: &ClientOptions) -> Result<Client, ClientError> {
     };
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
-    Ok(Client::try_from(config)?)
+    Ok(config)
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::terms::{Held, Step, step};
-use super::{Leadership, Terms, Until};
+use super::{Leadership, Sight, Terms, Until};
 use crate::runtime::metrics::Metrics;
 
 /// Begins to want a lease, until `stop`; then it is given up. The client should be one without
@@ -26,12 +26,13 @@ pub fn hold(
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) -> (Leadership, tokio::task::JoinHandle<()>) {
-    let (until, leadership) = Leadership::told();
+    let (until, sight, leadership) = Leadership::seen();
     metrics.leads(&terms.name, false);
     let holder = Holder {
         api: Api::namespaced(client, &terms.namespace),
         terms,
         until,
+        sight,
         metrics,
         seen: None,
     };
@@ -42,6 +43,7 @@ struct Holder {
     api: Api<Lease>,
     terms: Terms,
     until: watch::Sender<Until>,
+    sight: watch::Sender<Sight>,
     metrics: Arc<Metrics>,
     seen: Option<Held>,
 }
@@ -57,6 +59,9 @@ impl Holder {
                 tried = timeout_at(deadline, self.attempt(asked)) => tried,
                 () = stop.cancelled() => break,
             };
+            if let Some(led) = tried.as_ref().ok().and_then(is_led) {
+                self.see(led);
+            }
             match tried {
                 Ok(Ok(true)) => self.tell(Some(asked + self.terms.renew_deadline)),
                 Ok(Ok(false)) => self.tell(None),
@@ -94,6 +99,17 @@ impl Holder {
             tracing::info!(lease = %self.terms.name, holder = %self.terms.identity, leads, "leading");
             self.metrics.leads(&self.terms.name, leads);
         }
+    }
+
+    fn see(&self, led: bool) {
+        self.sight.send_if_modified(|sight| {
+            let changed = sight.led != led;
+            if changed {
+                let since = Instant::now();
+                *sight = Sight { led, since };
+            }
+            changed
+        });
     }
 
     /// Whether the lease is ours now. An error says nothing about that.
@@ -175,5 +191,18 @@ impl Holder {
             .replace(&self.terms.name, &params, &lease)
             .await
             .map(drop)
+    }
+}
+
+/// Whether somebody leads, by what came of a try to; `None` if that says nothing. Who can't get a
+/// lease because somebody holds it sees that one; who is not allowed to have one, or has no place
+/// for it, sees nobody.
+fn is_led(tried: &Result<bool, kube::Error>) -> Option<bool> {
+    match tried {
+        Ok(_) => Some(true),
+        Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
+            (status.code != 429).then_some(false)
+        }
+        Err(_) => None,
     }
 }

@@ -80,6 +80,7 @@ struct State {
     lease: Option<Value>,
     version: u64,
     hangs: bool,
+    refuses: bool,
 }
 
 impl OneLease {
@@ -95,6 +96,11 @@ impl OneLease {
     async fn answer(&self, request: Request<Body>) -> Response<Body> {
         if self.0.lock().expect("state").hangs {
             std::future::pending::<()>().await;
+        }
+        if self.0.lock().expect("state").refuses {
+            let body = serde_json::to_vec(&status(403, "Forbidden")).expect("JSON");
+            let answer = Response::builder().status(403).body(Body::from(body));
+            return answer.expect("a response");
         }
         let method = request.method().as_str().to_owned();
         let body = request.into_body().collect_bytes().await.expect("a body");
@@ -218,4 +224,32 @@ async fn a_lease_that_ran_out_is_taken() {
         waited >= Duration::from_secs(15) && waited <= Duration::from_secs(21),
         "{waited:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn whether_anybody_leads_is_seen_by_all() {
+    let server = OneLease::default();
+    let pause = || tokio::time::sleep(Duration::from_secs(6));
+    let begun = Instant::now();
+    let (mut first, _stop) = candidate(&server, "first");
+    let (second, _stop2) = candidate(&server, "second");
+    assert!(!second.sight().led && second.is_elected());
+    first.gained().await;
+    pause().await;
+    let seen = second.sight();
+    assert!(first.sight().led && seen.led && !second.leads());
+    // That nothing is known is no news.
+    server.0.lock().expect("state").hangs = true;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(second.sight(), seen);
+    server.0.lock().expect("state").hangs = false;
+    server.0.lock().expect("state").refuses = true;
+    let mut waits = second.clone();
+    waits.sight_changed().await;
+    // The first change may be the one to a leader.
+    while waits.sight().led {
+        waits.sight_changed().await;
+    }
+    assert!(second.sight().since > begun + Duration::from_secs(60));
+    assert!(!Leadership::always().is_elected());
 }

@@ -95,3 +95,47 @@ fn who_comes_late_is_told_what_is_there() {
     watch.take(Event::Apply(class("b", 2, "p")));
     assert_eq!(*told.lock().expect("the list"), ["a", "b"]);
 }
+
+#[test]
+fn a_part_is_not_taken_for_the_whole() {
+    let labelled = |name: &str, version: u64, node: &str| {
+        let mut class = class(name, version, "p");
+        class.metadata.labels = Some([("node".to_owned(), node.to_owned())].into());
+        class
+    };
+    let watch = Watch::new();
+    assert!(watch.is_whole());
+    watch.select(Selector::label("node", "n1".to_owned()));
+    watch.take(Event::Init);
+    watch.take(Event::InitApply(labelled("a", 1, "n1")));
+    watch.take(Event::InitDone);
+    assert!(!watch.is_whole());
+    let names = || {
+        let all = watch.all();
+        let names: Vec<_> = all.iter().map(|class| class.name_any()).collect();
+        names.join(" ")
+    };
+    // What is written is put in only if the watch will tell of it.
+    watch.wrote(labelled("b", 2, "n2"));
+    watch.wrote(labelled("c", 3, "n1"));
+    assert_eq!(names(), "a c");
+    watch.wrote(labelled("a", 4, "n2"));
+    watch.wrote(labelled("c", 2, "n2"));
+    assert_eq!(names(), "c");
+    // More is not known before it was listed.
+    watch.select(Selector::all());
+    assert!(!watch.is_whole());
+    watch.take(Event::Init);
+    watch.take(Event::InitApply(labelled("b", 2, "n2")));
+    watch.take(Event::InitApply(labelled("c", 3, "n1")));
+    watch.wrote(labelled("d", 9, "n2"));
+    watch.take(Event::InitDone);
+    assert!(watch.is_whole());
+    assert_eq!(names(), "b c d");
+    // Nor does what was written last outlast that it is out of sight.
+    watch.select(Selector::label("node", "n1".to_owned()));
+    watch.take(Event::Init);
+    watch.take(Event::InitApply(labelled("c", 3, "n1")));
+    watch.take(Event::InitDone);
+    assert_eq!((names().as_str(), watch.is_whole()), ("c", false));
+}

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
 
 use super::{Facts, Failure, Step};
-use crate::runtime::scope::MANAGED_BY;
+use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::snapshot_controller::names;
 use crate::snapshot_controller::secrets::{self, About};
 use crate::snapshot_controller::snapshot::{csi_of, volume_of};
@@ -174,7 +174,7 @@ fn content(
     let metadata = ObjectMeta {
         name: Some(name),
         annotations: secret.map(|secret| secrets::annotations(secret, keys)),
-        labels: node.map(|node| BTreeMap::from([(MANAGED_BY.to_owned(), node)])),
+        labels: node.map(|node| BTreeMap::from([(MANAGED_BY.to_owned(), node_label(&node))])),
         finalizers: Some(vec![names::GROUP_CONTENT_BOUND.to_owned()]),
         ..ObjectMeta::default()
     };

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::{Facts, Failure, Step};
-use crate::runtime::scope::MANAGED_BY;
+use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::snapshot_controller::names;
 use crate::snapshot_controller::secrets::{self, About};
 use crate::snapshots::{
@@ -187,7 +187,7 @@ fn content(
     let metadata = ObjectMeta {
         name: Some(name),
         annotations: secret,
-        labels: node.map(|node| BTreeMap::from([(MANAGED_BY.to_owned(), node)])),
+        labels: node.map(|node| BTreeMap::from([(MANAGED_BY.to_owned(), node_label(&node))])),
         finalizers: Some(vec![names::CONTENT_BOUND.to_owned()]),
         ..ObjectMeta::default()
     };

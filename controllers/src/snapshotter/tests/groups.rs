@@ -58,7 +58,7 @@ impl Group {
             "csi.storage.k8s.io/group-snapshotter-get-secret-name": "key",
             "csi.storage.k8s.io/group-snapshotter-get-secret-namespace": "safe"})));
         context.caches.group_classes().wrote(class);
-        let groups = Groups::new(Shared::new(context, options()));
+        let groups = Groups::new(Shared::new(context, options(), Part::Own));
         Group {
             world,
             events,

@@ -137,3 +137,60 @@ async fn volumes_nobody_knows_are_asked_for() {
     assert_eq!(single.sync().await, Outcome::Failed);
     assert_eq!(single.world.happened(), ["controller_get_volume"]);
 }
+
+#[tokio::test]
+async fn the_leader_lets_go_what_no_node_sees() {
+    let kept = || json!({"spec": {"deletionPolicy": "Retain"}, "status": {"snapshotHandle": "h"}});
+    let gone = || json!({"status": {"snapshotHandle": "h"}});
+    for (node, leads, content, released) in [
+        (None, true, content(and(deleted(), kept())), true),
+        (None, false, content(and(deleted(), kept())), false),
+        // Its snapshot is to be deleted, by the node that has it.
+        (None, true, content(and(deleted(), gone())), false),
+        (None, true, content(json!({})), false),
+        // It is a node's.
+        (Some("n2"), true, content(and(deleted(), kept())), false),
+        (
+            None,
+            true,
+            content(and(and(deleted(), kept()), labelled("n2"))),
+            false,
+        ),
+        (
+            None,
+            true,
+            content(and(and(deleted(), kept()), labelled("n1"))),
+            false,
+        ),
+    ] {
+        let single = at(node, leads, content.clone());
+        let shared = Shared::new(single.context.clone(), options(), Part::Strays);
+        assert_eq!(Singles::new(shared).sync("c").await, Outcome::Done);
+        let left = single.content()["metadata"]["finalizers"] == json!([]);
+        assert_eq!(left, released, "{node:?} {leads} {content}");
+        assert_eq!(single.world.happened().is_empty(), !released);
+    }
+}
+
+#[tokio::test]
+async fn handles_say_whose_snapshots_are() {
+    let made = |handle: &str| {
+        let source = json!({"volumeHandle": null, "snapshotHandle": handle});
+        content(and(
+            deleted(),
+            json!({
+            "metadata": {"labels": {MANAGED_BY: "n1"}},
+            "spec": {"source": source}, "status": {"snapshotHandle": handle}}),
+        ))
+    };
+    for (handle, deletes) in [("snap-a1-0", true), ("snap-b2-0", false)] {
+        let mut single = at(None, true, made(handle));
+        single.context.pools = crate::runtime::Pools::told(|| vec!["a1".to_owned()]);
+        single.world.deletions.lock().unwrap().push_back(Ok(()));
+        let shared = Shared::new(single.context.clone(), options(), Part::Own);
+        assert_eq!(Singles::new(shared).sync("c").await, Outcome::Done);
+        let happened = single.world.happened();
+        let deleted = happened.iter().any(|one| one.contains(handle));
+        assert_eq!(deleted, deletes, "{happened:?}");
+    }
+}

@@ -1,0 +1,168 @@
+//! A node that sees what is its own, and the leader that sees everything.
+
+use crate::runtime::scope::NODE_LABEL;
+use crate::runtime::watch::Selector;
+
+use super::*;
+
+fn here() -> Scope {
+    Scope::Node {
+        name: "n1".to_owned(),
+        segments: [("zone".to_owned(), "n1".to_owned())].into(),
+    }
+}
+
+/// On a node whose watches show its own.
+fn on_node() -> Rig {
+    let rig = rig(here(), true);
+    let caches = rig.at_work.context.caches.clone();
+    let label = || Selector::label(NODE_LABEL, "n1".to_owned());
+    caches.claims().note_selected(label());
+    caches.volumes().note_selected(label());
+    rig
+}
+
+fn assigned(source: &Value) -> Value {
+    let mut claim = claim_value(Some("n1"), source);
+    claim["metadata"]["labels"] = json!({NODE_LABEL: "n1"});
+    claim
+}
+
+#[tokio::test]
+async fn a_volume_out_of_sight_is_not_made_again() {
+    let rig = on_node();
+    rig.put_claim(&assigned(&Value::Null));
+    rig.put_volume("elsewhere");
+    assert_eq!(rig.work().await, Outcome::Done);
+    assert_eq!(rig.world.log(), [format!("GET {PV}")]);
+}
+
+#[tokio::test]
+async fn a_new_volume_tells_its_node() {
+    let rig = on_node();
+    rig.put_claim(&assigned(&Value::Null));
+    assert_eq!(rig.work().await, Outcome::Done);
+    let (get, post) = (format!("GET {PV}"), format!("POST {PV}"));
+    let expected = [&*get, "CreateVolume pvc-u-1", &post];
+    assert_eq!(rig.world.log(), expected);
+    let labels = rig.world.state().objects[PV]["metadata"]["labels"].clone();
+    assert_eq!(labels, json!({NODE_LABEL: "n1"}));
+    // Now it is in sight.
+    assert_eq!(rig.work().await, Outcome::Done);
+    assert!(rig.world.log().is_empty());
+}
+
+#[tokio::test]
+async fn handles_of_other_pools_are_never_deleted() {
+    let zone = |name: &str| {
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "zone", "operator": "In", "values": [name]}]}]}})
+    };
+    for (handle, affinity, deleted) in [
+        ("vol-a1-0", zone("n1"), true),
+        ("vol-a1-0", Value::Null, true),
+        ("vol-a1-0", zone("n2"), false),
+        ("vol-b2-0", zone("n1"), false),
+        ("vol-b2-0", Value::Null, false),
+    ] {
+        let mut rig = rig(here(), true);
+        rig.at_work.context.pools = runtime::Pools::told(|| vec!["a1".to_owned()]);
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": {"name": "pvc-u-1", "uid": "p", "resourceVersion": "1",
+                         "finalizers": [names::VOLUME_FINALIZER]},
+            "spec": {"persistentVolumeReclaimPolicy": "Delete", "nodeAffinity": affinity,
+                     "csi": {"driver": "d", "volumeHandle": handle}},
+            "status": {"phase": "Released"},
+        });
+        rig.at_work.context.caches.volumes().wrote(read(&volume));
+        rig.world.state().objects.insert(PV.to_owned(), volume);
+        // The driver would say that all is well: it knows no such volume.
+        assert_eq!(rig.at_work.volume("pvc-u-1").await, Outcome::Done);
+        let found = rig.world.log().contains(&format!("DeleteVolume {handle}"));
+        assert_eq!(found, deleted, "{handle} {affinity}");
+        assert!(rig.reasons().is_empty());
+    }
+}
+
+fn snapshot() -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {"name": "snap", "namespace": "shop", "uid": "s", "resourceVersion": "1",
+                     "finalizers": [SNAPSHOT_FINALIZER]},
+        "spec": {"source": {}},
+        "status": {"boundVolumeSnapshotContentName": "content", "readyToUse": true},
+    })
+}
+
+const SNAPSHOT: &str = "shop/volumesnapshots/snap";
+
+#[tokio::test]
+async fn a_node_does_not_let_snapshots_go() {
+    let rig = on_node();
+    assert!(rig.at_work.protection.is_none());
+    let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
+                        "name": "snap"});
+    rig.put_claim(&assigned(&source));
+    let content = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+        "metadata": {"name": "content"},
+        "spec": {"driver": "d", "deletionPolicy": "Delete", "source": {},
+                 "volumeSnapshotRef": {"name": "snap", "namespace": "shop", "uid": "s"}},
+        "status": {"snapshotHandle": "handle-of-snap"},
+    });
+    let contents = "volumesnapshotcontents/content".to_owned();
+    rig.world.state().objects.insert(contents, content);
+    rig.world
+        .state()
+        .objects
+        .insert(SNAPSHOT.to_owned(), snapshot());
+    assert_eq!(rig.work().await, Outcome::Done);
+    let log = rig.world.log();
+    assert!(log.contains(&format!("POST {PV}")), "{log:?}");
+    assert!(!log.contains(&format!("PATCH {SNAPSHOT}")), "{log:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_leader_lets_them_go_when_the_last_claim_is_bound() {
+    let mut rig = rig(here(), true);
+    let (caches, stop) = (
+        rig.at_work.context.caches.clone(),
+        rig.at_work.context.stop.clone(),
+    );
+    let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
+                        "name": "snap"});
+    let claim = |uid: &str, version: u32, phase: &str| {
+        let mut claim = claim_value(None, &source);
+        claim["metadata"]["name"] = json!(uid);
+        claim["metadata"]["uid"] = json!(uid);
+        claim["metadata"]["resourceVersion"] = json!(version.to_string());
+        claim["status"] = json!({"phase": phase});
+        claim
+    };
+    rig.world
+        .state()
+        .objects
+        .insert(SNAPSHOT.to_owned(), snapshot());
+    caches.snapshots().wrote(read(&snapshot()));
+    caches.claims().wrote(read(&claim("a", 1, "Pending")));
+    caches.claims().wrote(read(&claim("b", 2, "Pending")));
+    caches.claims().note_synced();
+    caches.volumes().note_synced();
+    caches.snapshots().note_synced();
+    rig.at_work.options.snapshot_orphan_sweep_interval = Duration::from_secs(3600);
+    let leader = run_for_all(rig.at_work.context.clone(), rig.at_work.options.clone());
+    let leader = tokio::spawn(leader);
+    let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+    wait(10).await;
+    caches.claims().wrote(read(&claim("a", 3, "Bound")));
+    wait(10).await;
+    assert!(rig.world.log().is_empty());
+    caches.claims().wrote(read(&claim("b", 4, "Bound")));
+    wait(10).await;
+    assert_eq!(rig.world.log(), [format!("PATCH {SNAPSHOT}")]);
+    let finalizers = rig.world.state().objects[SNAPSHOT]["metadata"]["finalizers"].clone();
+    assert_eq!(finalizers, json!([]));
+    stop.cancel();
+    leader.await.expect("it ends");
+}

@@ -1,0 +1,135 @@
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::runtime::{Change, Kube};
+use crate::testing::Api;
+
+fn claim(name: &str, node: Option<&str>) -> Value {
+    let labels = node.map(|node| json!({NODE_LABEL: node}));
+    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+           "metadata": {"name": name, "namespace": "ns", "labels": labels}})
+}
+
+fn names(watch: &Watch<PersistentVolumeClaim>) -> Vec<String> {
+    watch.all().iter().map(|claim| claim.name_any()).collect()
+}
+
+/// Waits until it is so; the tests' clock runs by itself.
+async fn until(so: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if so() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    panic!("it never came to be so");
+}
+
+#[tokio::test]
+async fn a_node_is_shown_its_own() {
+    let api = Api::default();
+    let stop = CancellationToken::new();
+    let _ended = stop.clone().drop_guard();
+    let caches = Caches::of_node(api.client(), stop, "n1");
+    caches.claims().synced().await;
+    caches.volumes().synced().await;
+    caches.pods().synced().await;
+    caches.nodes().synced().await;
+    caches.csi_nodes().synced().await;
+    caches.contents().synced().await;
+    caches.group_contents().synced().await;
+    caches.attachments().synced().await;
+    let asked: BTreeSet<String> = api.lists().into_iter().collect();
+    let manager = "labelSelector=snapshot.storage.kubernetes.io/managed-by=n1";
+    let expected = [
+        "persistentvolumeclaims labelSelector=hostloop.csi.dev/node=n1".to_owned(),
+        "persistentvolumes labelSelector=hostloop.csi.dev/node=n1".to_owned(),
+        "pods fieldSelector=spec.nodeName=n1".to_owned(),
+        "nodes fieldSelector=metadata.name=n1".to_owned(),
+        "csinodes fieldSelector=metadata.name=n1".to_owned(),
+        format!("volumesnapshotcontents {manager}"),
+        format!("volumegroupsnapshotcontents {manager}"),
+        "volumeattachments".to_owned(),
+    ];
+    assert_eq!(asked, expected.into());
+}
+
+#[test]
+fn how_kinds_are_narrowed() {
+    let caches = Caches::unwatched();
+    for narrowed in [by_label(&caches, "n1"), by_manager(&caches, "n1")] {
+        assert!(narrowed.whole.is_all() && !narrowed.narrow.is_all());
+    }
+    for narrowed in [by_place(&caches, "n1"), by_name(&caches, "n1")] {
+        assert!(narrowed.whole == narrowed.narrow && !narrowed.whole.is_all());
+    }
+    // Where nobody but a node's driver can tell, each node has to see all contents.
+    let caches = caches.with_contents(true);
+    assert!(by_manager(&caches, "n1").narrow.is_all());
+}
+
+#[tokio::test]
+async fn watches_become_wider_and_narrower() {
+    let api = Api::default();
+    api.put(claim("ours", Some("n1")));
+    api.put(claim("theirs", Some("n2")));
+    api.put(claim("nobodys", None));
+    let stop = CancellationToken::new();
+    let _ended = stop.clone().drop_guard();
+    let caches = Caches::of_node(api.client(), stop, "n1");
+    let claims = caches.claims();
+    let gone = Arc::new(Mutex::new(Vec::new()));
+    let list = gone.clone();
+    claims.on_change(move |change| {
+        if let Change::Deleted(claim) = change {
+            list.lock().unwrap().push(claim.name_any());
+        }
+    });
+    // One that is asked for by a field has no other width.
+    let pods = caches.pods();
+    pods.synced().await;
+    claims.synced().await;
+    assert_eq!(
+        (names(&claims), claims.is_whole()),
+        (vec!["ours".to_owned()], false)
+    );
+    api.lists();
+    caches.set_width(Width::Whole);
+    until(|| claims.is_whole()).await;
+    assert_eq!(names(&claims), ["nobodys", "ours", "theirs"]);
+    assert!(gone.lock().unwrap().is_empty());
+    // It is gone while everything was in sight, and told so.
+    api.take("claims/theirs");
+    caches.set_width(Width::Narrow);
+    until(|| names(&claims) == ["ours"]).await;
+    assert!(!claims.is_whole());
+    assert_eq!(*gone.lock().unwrap(), ["nobodys", "theirs"]);
+    let selector = "persistentvolumeclaims labelSelector=hostloop.csi.dev/node=n1";
+    assert_eq!(api.lists(), ["persistentvolumeclaims", selector]);
+}
+
+#[tokio::test]
+async fn what_is_not_in_sight_is_asked_for() {
+    let api = Api::default();
+    api.put(claim("theirs", Some("n2")));
+    let kube = Kube::new(api.client(), None, Arc::default(), "test");
+    for (width, found) in [(Width::Narrow, true), (Width::Whole, false)] {
+        let caches = Caches::unwatched();
+        let claims = caches.claims();
+        if width == Width::Narrow {
+            claims.note_selected(Selectors::by_label(NODE_LABEL, "n1".to_owned()).narrow);
+        }
+        let theirs = kube.find(&claims, "ns", "theirs").await.expect("an answer");
+        assert_eq!(theirs.is_some(), found, "{width:?}");
+        let nothing = kube.find(&claims, "ns", "nothing").await;
+        assert!(nothing.expect("an answer").is_none());
+        // What is read is not what is watched: nobody would tell how it goes on.
+        let read = theirs.map(|claim| (*claim).clone());
+        read.into_iter().for_each(|claim| claims.wrote(claim));
+        assert!(claims.all().is_empty());
+    }
+}

@@ -1,0 +1,164 @@
+//! Counts what the API server sends, by what it was asked for.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use kube::client::Body;
+use prometheus_client::metrics::counter::Counter;
+use tonic::codegen::http::{Request, Response};
+use tower::{Layer, Service};
+
+use crate::runtime::Metrics;
+
+/// Puts the count around a client's connections.
+pub(super) struct Received(pub(super) Arc<Metrics>);
+
+impl<S> Layer<S> for Received {
+    type Service = Counting<S>;
+
+    fn layer(&self, inner: S) -> Counting<S> {
+        Counting {
+            inner,
+            metrics: self.0.clone(),
+        }
+    }
+}
+
+/// A client's connections, counted.
+pub(super) struct Counting<S> {
+    inner: S,
+    metrics: Arc<Metrics>,
+}
+
+impl<S, B> Service<Request<Body>> for Counting<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Counted<B>>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let uri = request.uri();
+        let (resource, verb) = asked(request.method().as_str(), uri.path(), uri.query());
+        let counter = self.metrics.received(resource, verb);
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await?;
+            Ok(answer.map(|body| Counted { body, counter }))
+        })
+    }
+}
+
+/// The resource a request is for, and what is to be done with it.
+fn asked<'a>(method: &str, path: &'a str, query: Option<&str>) -> (&'a str, &'static str) {
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    // `api/v1` or `apis/group/version`.
+    match parts.next() {
+        Some("api") => drop(parts.next()),
+        _ => drop(parts.nth(1)),
+    }
+    let mut rest: Vec<&str> = parts.collect();
+    // A namespace is itself a resource, if nothing in it is meant.
+    if rest.first() == Some(&"namespaces") && rest.len() > 2 {
+        rest.drain(..2);
+    }
+    let resource = rest.first().copied().unwrap_or_default();
+    let watches = query.is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
+    let verb = match (method, rest.len()) {
+        ("GET", _) if watches => "watch",
+        ("GET", 1) => "list",
+        ("GET", _) => "get",
+        _ => "write",
+    };
+    (resource, verb)
+}
+
+/// An answer's body, counted as it arrives: that of a watch has no end.
+pub(super) struct Counted<B> {
+    body: B,
+    counter: Counter,
+}
+
+impl<B> HttpBody for Counted<B>
+where
+    B: HttpBody<Data = tonic::codegen::Bytes> + Unpin,
+{
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(data) = frame.data_ref()
+        {
+            self.counter.inc_by(data.len() as u64);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_told_by_what_they_are_for() {
+        for (method, path, query, expected) in [
+            ("GET", "/api/v1/pods", None, ("pods", "list")),
+            (
+                "GET",
+                "/api/v1/pods",
+                Some("limit=5&watch=true"),
+                ("pods", "watch"),
+            ),
+            (
+                "GET",
+                "/apis/storage.k8s.io/v1/csinodes/n",
+                None,
+                ("csinodes", "get"),
+            ),
+            (
+                "GET",
+                "/api/v1/namespaces/ns/persistentvolumeclaims/c",
+                Some("watch=false"),
+                ("persistentvolumeclaims", "get"),
+            ),
+            (
+                "PATCH",
+                "/api/v1/namespaces/ns/persistentvolumeclaims/c/status",
+                None,
+                ("persistentvolumeclaims", "write"),
+            ),
+            ("GET", "/api/v1/namespaces/ns", None, ("namespaces", "get")),
+            (
+                "POST",
+                "/api/v1/persistentvolumes",
+                None,
+                ("persistentvolumes", "write"),
+            ),
+            ("GET", "/version", None, ("", "get")),
+        ] {
+            assert_eq!(asked(method, path, query), expected, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Whose a volume is.
+
+use std::time::Duration;
+
+use hostloop_proto::csi::ControllerGetVolumeRequest;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use tonic::Code;
+
+use super::csi::Failure;
+use super::driver::ControllerCapability;
+use super::{Context, Pools, Scope};
+
+/// Whose something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// These loops'.
+    Here,
+    /// Another node's.
+    Elsewhere,
+    /// Who knows. The driver may.
+    Unknown,
+}
+
+/// Whose a volume of the driver is. Its handle says so, if the driver's pools are known, and its
+/// affinity, if it has one; only what neither denies is served. That there is no such volume is
+/// true only where it would be.
+pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Owner {
+    if *scope == Scope::Cluster {
+        return Owner::Here;
+    }
+    let spec = volume.spec.as_ref();
+    let handle = spec.and_then(|spec| spec.csi.as_ref());
+    let own = handle.and_then(|csi| pools.own(&csi.volume_handle));
+    let affinity = spec.and_then(|spec| spec.node_affinity.as_ref());
+    let placed = affinity.is_some_and(|affinity| affinity.required.is_some());
+    match own {
+        Some(false) => Owner::Elsewhere,
+        _ if !scope.has_volume(volume) => Owner::Elsewhere,
+        Some(true) => Owner::Here,
+        None if placed => Owner::Here,
+        None => Owner::Unknown,
+    }
+}
+
+impl Context {
+    /// Whose a volume of the driver is.
+    pub fn owner(&self, volume: &PersistentVolume) -> Owner {
+        owner(&self.scope, &self.pools, volume)
+    }
+
+    /// Whether the driver here has a volume; `None` if it can't be asked.
+    pub async fn driver_has(&self, id: &str, timeout: Duration) -> Result<Option<bool>, Failure> {
+        if !self.driver.can(ControllerCapability::GetVolume) {
+            return Ok(None);
+        }
+        let volume_id = id.to_owned();
+        let request = ControllerGetVolumeRequest { volume_id };
+        match self
+            .driver
+            .csi
+            .controller_get_volume(request, timeout)
+            .await
+        {
+            Ok(_) => Ok(Some(true)),
+            Err(failure) if failure.code() == Code::NotFound => Ok(Some(false)),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Whether a volume of the driver may be these loops'.
+    pub fn may_have(&self, volume: &PersistentVolume) -> bool {
+        self.owner(volume) != Owner::Elsewhere
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn whose_volumes_are() {
+        let here = Scope::Node {
+            name: "n1".to_owned(),
+            segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
+        };
+        let at = |node: &str| {
+            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "t/node", "operator": "In", "values": [node]}]}]}})
+        };
+        let told = || Pools::told(|| vec!["a1".to_owned()]);
+        for (pools, handle, affinity, expected) in [
+            (told(), "vol-a1-0", at("n1"), Owner::Here),
+            (told(), "vol-a1-0", Value::Null, Owner::Here),
+            (told(), "vol-a1-0", json!({}), Owner::Here),
+            (told(), "vol-a1-0", at("n2"), Owner::Elsewhere),
+            (told(), "vol-b2-0", at("n1"), Owner::Elsewhere),
+            (told(), "vol-b2-0", Value::Null, Owner::Elsewhere),
+            (Pools::default(), "vol-a1-0", at("n1"), Owner::Here),
+            (Pools::default(), "vol-a1-0", at("n2"), Owner::Elsewhere),
+            (Pools::default(), "vol-a1-0", Value::Null, Owner::Unknown),
+        ] {
+            let volume = serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {
+                "csi": {"driver": "d", "volumeHandle": handle}, "nodeAffinity": affinity}}))
+            .expect("a volume");
+            let found = owner(&here, &pools, &volume);
+            assert_eq!(found, expected, "{pools:?} {handle} {affinity}");
+            assert_eq!(owner(&Scope::Cluster, &pools, &volume), Owner::Here);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What a node sees, where every node has loops of its own.
+//!
+//! Its watches show what the label [`NODE_LABEL`](crate::runtime::scope::NODE_LABEL) (of contents,
+//! `managed-by`) says is its own: what concerns one node is not told to a hundred. The leader writes
+//! the labels. So that nobody waits for ever on the leader:
+//!
+//! - Without a leader for long, the watches are widened to everything, and each loop picks what is
+//!   its own as it always does; once there is a leader again they are narrowed. Chance decides when,
+//!   so that not all nodes list everything at once.
+//! - Now and then a node lists what has no label, and labels what is its own.
+
+use crate::args::Args;
+use crate::roles::Role;
+use crate::runtime::{Context, Leadership};
+
+mod unlabelled;
+mod width;
+
+/// Whether labels narrow what a node sees: where one leads, that one labels what is whose. Without
+/// an election several may, or none; and who races for claims has to see those that are nobody's.
+pub(crate) fn is_narrow(args: &Args, leader: &Leadership) -> bool {
+    let labels = args.controllers.has(Role::Placement);
+    leader.is_elected() && labels && !args.provisioner.race.node_deployment_immediate_binding
+}
+
+/// Takes care of it until `context.stop`.
+pub(crate) async fn run(context: Context) {
+    let Some(node) = context.scope.node().map(str::to_owned) else {
+        return context.stop.cancelled().await;
+    };
+    tokio::join!(width::run(&context), unlabelled::run(&context, &node));
+}

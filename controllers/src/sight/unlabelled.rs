@@ -1,0 +1,226 @@
+//! What has no label, although it is a node's own: it is looked for now and then, and labelled, which
+//! brings it into the node's sight.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::placement::{takes_groups, takes_snapshots};
+use crate::provisioner::is_assigned;
+use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
+use crate::runtime::watch::fraction;
+use crate::runtime::{ApiError, Context, Kube, Owner, Resource, Watch, Width};
+use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
+use crate::snapshotter::{handle_in, handles_in_group};
+
+/// How often it is looked for, on average.
+const EVERY: Duration = Duration::from_secs(15 * 60);
+/// How long the driver has to tell of a volume, unless told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Pages of each kind that are looked at. Other drivers' claims have no label, either, and a cluster
+/// may have any number of them.
+const PAGES: usize = 20;
+
+/// Looks for it until `context.stop`.
+pub(super) async fn run(context: &Context, node: &str) {
+    let search = Search {
+        context,
+        kube: context.kube.managed_by("hostloop-labels"),
+        node,
+    };
+    let rounds = async {
+        loop {
+            // From half of it to one and a half: all nodes do the same.
+            tokio::time::sleep(EVERY.mul_f64(0.5 + fraction())).await;
+            search.round().await;
+        }
+    };
+    context.stop.run_until_cancelled(rounds).await;
+}
+
+struct Search<'a> {
+    context: &'a Context,
+    kube: Kube,
+    node: &'a str,
+}
+
+impl Search<'_> {
+    async fn round(&self) {
+        if self.context.caches.width() == Width::Whole {
+            // Everything is in sight.
+            return;
+        }
+        self.told("volumes", self.volumes().await);
+        self.told("claims", self.claims().await);
+        if self.context.pools.known().is_empty() {
+            return;
+        }
+        let (driver, caches) = (&self.context.driver, &self.context.caches);
+        if takes_snapshots(driver) {
+            let own = |content: &VolumeSnapshotContent| {
+                content.spec.driver == driver.name && self.is_own(handle_in(content))
+            };
+            let labelled = self.labelled(MANAGED_BY, &caches.contents(), own).await;
+            self.told("contents", labelled);
+        }
+        if takes_groups(driver) {
+            let own = |content: &VolumeGroupSnapshotContent| {
+                content.spec.driver == driver.name && self.is_own(handles_in_group(content))
+            };
+            let watch = caches.group_contents();
+            let labelled = self.labelled(MANAGED_BY, &watch, own).await;
+            self.told("group contents", labelled);
+        }
+    }
+
+    fn told(&self, what: &str, result: Result<(), ApiError>) {
+        match result {
+            // A kind the cluster does not have.
+            Ok(()) | Err(ApiError::NotFound { .. }) => {}
+            Err(error) => tracing::warn!(what, %error, "not all that has no label was looked at"),
+        }
+    }
+
+    /// Whether there are handles, and all are of this node's pools.
+    fn is_own<'h>(&self, handles: impl IntoIterator<Item = &'h str>) -> bool {
+        let mut handles = handles.into_iter().peekable();
+        let pools = &self.context.pools;
+        handles.peek().is_some() && handles.all(|handle| pools.own(handle) == Some(true))
+    }
+
+    /// Volumes that are sure to be this node's, and those of which only the driver can tell.
+    async fn volumes(&self) -> Result<(), ApiError> {
+        let watch = self.context.caches.volumes();
+        let mut own = Vec::new();
+        for volume in self.unlabelled(NODE_LABEL, |one| self.may_own(one)).await? {
+            if self.owns(&volume).await {
+                own.push(volume);
+            }
+        }
+        self.label(NODE_LABEL, &watch, own).await
+    }
+
+    fn may_own(&self, volume: &PersistentVolume) -> bool {
+        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        csi.is_some_and(|csi| csi.driver == self.context.driver.name)
+            && self.context.may_have(volume)
+    }
+
+    async fn owns(&self, volume: &PersistentVolume) -> bool {
+        match self.context.owner(volume) {
+            Owner::Here => true,
+            Owner::Elsewhere => false,
+            Owner::Unknown => {
+                let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+                let id = csi.map(|csi| csi.volume_handle.as_str());
+                let timeout = self.context.common.timeout.unwrap_or(TIMEOUT);
+                let has = self.context.driver_has(id.unwrap_or_default(), timeout);
+                matches!(has.await, Ok(Some(true)))
+            }
+        }
+    }
+
+    /// Claims of volumes that are known by now, and those whose volumes are to be made here.
+    async fn claims(&self) -> Result<(), ApiError> {
+        let volumes = self.context.caches.volumes();
+        let own = |claim: &PersistentVolumeClaim| {
+            let name = claim
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.volume_name.clone());
+            let volume = name.and_then(|name| volumes.get(&name));
+            owns_claim(self.context, self.node, claim, volume)
+        };
+        let watch = self.context.caches.claims();
+        self.labelled(NODE_LABEL, &watch, own).await
+    }
+
+    /// Labels what is this node's own of a kind.
+    async fn labelled<K: Resource>(
+        &self,
+        key: &str,
+        watch: &Watch<K>,
+        is_own: impl Fn(&K) -> bool,
+    ) -> Result<(), ApiError> {
+        let own = self.unlabelled(key, is_own).await?;
+        self.label(key, watch, own).await
+    }
+
+    /// What has no label, of what may be its own.
+    async fn unlabelled<K: Resource>(
+        &self,
+        key: &str,
+        is_own: impl Fn(&K) -> bool,
+    ) -> Result<Vec<K>, ApiError> {
+        let mut own = Vec::new();
+        let take = |object: K| {
+            if is_own(&object) {
+                own.push(object);
+            }
+        };
+        let all = self.kube.list(&format!("!{key}"), PAGES, take).await?;
+        if !all {
+            tracing::debug!(kind = %K::kind(&()), "more has no label than is looked at");
+        }
+        Ok(own)
+    }
+
+    async fn label<K: Resource>(
+        &self,
+        key: &str,
+        watch: &Watch<K>,
+        own: Vec<K>,
+    ) -> Result<(), ApiError> {
+        for object in own {
+            let patch = json!({"metadata": {
+                "uid": object.uid(),
+                "resourceVersion": object.resource_version(),
+                "labels": {key: node_label(self.node)},
+            }});
+            match self.kube.merge(&object, patch).await {
+                Ok(written) => {
+                    let (namespace, name) = (object.namespace(), object.name_any());
+                    tracing::info!(
+                        kind = %K::kind(&()), namespace, name,
+                        "had no label, and was found to be this node's"
+                    );
+                    watch.wrote(written);
+                }
+                // It has changed, and so is told to whom it concerns, or is looked at next time.
+                Err(ApiError::Conflict { .. } | ApiError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a volume is of this driver, and sure to be this node's.
+fn owns_volume(context: &Context, volume: &PersistentVolume) -> bool {
+    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    csi.is_some_and(|csi| csi.driver == context.driver.name) && context.owner(volume) == Owner::Here
+}
+
+/// Whether a claim is this node's: it has one of its volumes, or is to get one.
+fn owns_claim(
+    context: &Context,
+    node: &str,
+    claim: &PersistentVolumeClaim,
+    volume: Option<Arc<PersistentVolume>>,
+) -> bool {
+    match volume {
+        Some(volume) => {
+            let spec = volume.spec.as_ref();
+            let bound = spec.and_then(|spec| spec.claim_ref.as_ref());
+            let back = bound.is_some_and(|bound| bound.uid == claim.uid());
+            back && owns_volume(context, &volume)
+        }
+        None => is_assigned(claim, &context.driver.name, node),
+    }
+}
+
+#[cfg(test)]
+mod tests;
