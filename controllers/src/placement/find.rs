@@ -57,10 +57,16 @@ impl Placement {
         self.context.caches.classes().get(claim::class_name(claim)?)
     }
 
+    /// Where a volume is.
+    fn volume_home(&self, volume: &PersistentVolume) -> Home {
+        let handle = handle(volume, &self.context.driver.name);
+        let by_handle = handle.and_then(|handle| self.pool_node(&handle));
+        home::of_volume_in(volume, by_handle, &self.context.caches.nodes().all())
+    }
+
     /// The one node a volume is on.
     pub(super) fn volume_node(&self, volume: &PersistentVolume) -> Option<String> {
-        let nodes = self.context.caches.nodes().all();
-        home::of_volume(volume, &nodes).node().map(str::to_owned)
+        self.volume_home(volume).node().map(str::to_owned)
     }
 
     /// Where a claim's source is.
@@ -74,8 +80,10 @@ impl Placement {
                 let bound = source.as_deref().and_then(claim::volume_name);
                 let volume = bound.and_then(|bound| caches.volumes().get(bound));
                 let (source, volume) = (source.as_deref(), volume.as_deref());
-                let nodes = caches.nodes().all();
-                home::of_claim(name, source, volume, &self.context.driver.name, &nodes)
+                match home::volume_of(name, source, volume, &self.context.driver.name) {
+                    Ok(volume) => self.volume_home(volume),
+                    Err(home) => home,
+                }
             }
             Asked::Snapshot(name) => {
                 let snapshot = caches.snapshots().get_in(&namespace, name);
@@ -101,17 +109,16 @@ impl Placement {
     pub(super) fn content_home(&self, content: &VolumeSnapshotContent) -> Home {
         let of = content.spec.source.volume_handle.as_deref();
         let volume = of.and_then(|handle| self.handles.get(handle).pop());
+        let volume = volume.map(|volume| self.volume_home(&volume));
         let by_handle = home::handles(content).find_map(|handle| self.pool_node(handle));
         let nodes = self.context.caches.nodes().all();
-        home::of_content(content, volume.as_deref(), by_handle, &nodes)
+        home::of_content(content, volume, by_handle, &nodes)
     }
 
     /// Where the volume of a handle is.
     pub(super) fn handle_home(&self, handle: &str) -> Home {
-        let nodes = self.context.caches.nodes().all();
         let volume = self.handles.get(handle).pop();
-        let home = volume.map(|volume| home::of_volume(&volume, &nodes));
-        match home {
+        match volume.map(|volume| self.volume_home(&volume)) {
             Some(home @ (Home::Node(_) | Home::Several(_))) => home,
             _ => match self.pool_node(handle) {
                 Some(node) => Home::Node(node),

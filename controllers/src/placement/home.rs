@@ -37,7 +37,7 @@ impl Home {
 }
 
 /// Where a volume is, by its affinity.
-pub(super) fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Home {
+fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Home {
     let Some(mut found) = nodes_of(volume, nodes) else {
         return Home::Anywhere;
     };
@@ -54,29 +54,43 @@ pub(super) fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Home 
     }
 }
 
-/// Where a claim's volume is, as a source by this name.
-pub(super) fn of_claim(
-    name: &str,
-    source: Option<&PersistentVolumeClaim>,
-    volume: Option<&PersistentVolume>,
-    driver: &str,
+/// Where a volume is, by its affinity and by the node whose pool its handle names: that is what is
+/// left to tell where an affinity says nothing, or not enough.
+pub(super) fn of_volume_in(
+    volume: &PersistentVolume,
+    by_handle: Option<String>,
     nodes: &[Arc<Node>],
 ) -> Home {
+    match (of_volume(volume, nodes), by_handle) {
+        (Home::Anywhere, Some(node)) => Home::Node(node),
+        (Home::Several(nodes), Some(node)) if nodes.contains(&node) => Home::Node(node),
+        (home, _) => home,
+    }
+}
+
+/// The volume of a claim, as a source by this name; or why it has none of this driver.
+pub(super) fn volume_of<'a>(
+    name: &str,
+    source: Option<&PersistentVolumeClaim>,
+    volume: Option<&'a PersistentVolume>,
+    driver: &str,
+) -> Result<&'a PersistentVolume, Home> {
     let what = format!("PersistentVolumeClaim {name}");
     let Some(source) = source else {
-        return Home::Unknown(format!("{what} does not exist"));
+        return Err(Home::Unknown(format!("{what} does not exist")));
     };
     if claim::volume_name(source).is_none() {
-        return Home::Unknown(format!("{what} is not bound to a volume yet"));
+        let why = format!("{what} is not bound to a volume yet");
+        return Err(Home::Unknown(why));
     }
     let Some(volume) = volume else {
-        return Home::Unknown(format!("the PersistentVolume of {what} does not exist"));
+        let why = format!("the PersistentVolume of {what} does not exist");
+        return Err(Home::Unknown(why));
     };
-    let spec = volume.spec.as_ref();
-    let csi = spec.and_then(|spec| spec.csi.as_ref());
+    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
     match csi.is_some_and(|csi| csi.driver == driver) {
-        true => of_volume(volume, nodes),
-        false => Home::Anywhere,
+        true => Ok(volume),
+        false => Err(Home::Anywhere),
     }
 }
 
@@ -84,7 +98,7 @@ pub(super) fn of_claim(
 /// else the one whose pool its handle names.
 pub(super) fn of_content(
     content: &VolumeSnapshotContent,
-    volume: Option<&PersistentVolume>,
+    volume: Option<Home>,
     by_handle: Option<String>,
     nodes: &[Arc<Node>],
 ) -> Home {
@@ -96,11 +110,8 @@ pub(super) fn of_content(
             None => Home::Gone(format!("node {label} does not exist")),
         };
     }
-    if let Some(volume) = volume {
-        let home = of_volume(volume, nodes);
-        if matches!(home, Home::Node(_) | Home::Several(_)) {
-            return home;
-        }
+    if let Some(home @ (Home::Node(_) | Home::Several(_))) = volume {
+        return home;
     }
     let unknown = || {
         let name = content.name_any();

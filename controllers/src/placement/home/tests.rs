@@ -64,8 +64,22 @@ fn volumes_by_their_affinity() {
         (&[("t/node", "n9"), ("t/node", "n1")], on("n1")),
         (&[], Home::Anywhere),
     ] {
-        let found = of_volume(&volume(affinity), &nodes());
+        let found = of_volume_in(&volume(affinity), None, &nodes());
         assert!(alike(&found, &home), "{affinity:?}: {found:?}");
+    }
+}
+
+#[test]
+fn volumes_by_their_handles_where_the_affinity_leaves_a_choice() {
+    for (affinity, by_handle, home) in [
+        (&[][..], "n3", on("n3")),
+        (&[("zone", "a")], "n2", on("n2")),
+        (&[("zone", "a")], "n3", several()),
+        (&[("t/node", "n1")], "n2", on("n1")),
+        (&[("t/node", "n9")], "n2", gone()),
+    ] {
+        let found = of_volume_in(&volume(affinity), Some(by_handle.to_owned()), &nodes());
+        assert!(alike(&found, &home), "{affinity:?} {by_handle}: {found:?}");
     }
 }
 
@@ -78,20 +92,24 @@ fn claims_by_their_volumes() {
     let (bound, pending) = (claim(Some("v")), claim(None));
     let here = volume(&[("t/node", "n1")]);
     for (what, source, volume, driver, home) in [
-        ("there", Some(&bound), Some(&here), "d", on("n1")),
+        ("there", Some(&bound), Some(&here), "d", None),
         (
             "another driver's",
             Some(&bound),
             Some(&here),
             "e",
-            Home::Anywhere,
+            Some(Home::Anywhere),
         ),
-        ("no volume", Some(&bound), None, "d", unknown()),
-        ("not bound", Some(&pending), None, "d", unknown()),
-        ("no claim", None, None, "d", unknown()),
+        ("no volume", Some(&bound), None, "d", Some(unknown())),
+        ("not bound", Some(&pending), None, "d", Some(unknown())),
+        ("no claim", None, None, "d", Some(unknown())),
     ] {
-        let found = of_claim("c", source, volume, driver, &nodes());
-        assert!(alike(&found, &home), "{what}: {found:?}");
+        let found = volume_of("c", source, volume, driver).err();
+        let same = match (&found, &home) {
+            (Some(found), Some(home)) => alike(found, home),
+            (found, home) => found.is_none() && home.is_none(),
+        };
+        assert!(same, "{what}: {found:?}");
     }
 }
 
@@ -107,18 +125,19 @@ fn contents_by_label_then_volume_then_handle() {
         }))
         .expect("a content")
     };
-    let (here, lost, free) = (
-        volume(&[("t/node", "n1")]),
-        volume(&[("t/node", "n9")]),
-        volume(&[]),
-    );
     let pool = || Some("n3".to_owned());
     for (what, label, volume, by_handle, home) in [
-        ("label", Some("n2"), Some(&here), pool(), on("n2")),
-        ("label of none", Some("n9"), Some(&here), pool(), gone()),
-        ("volume", None, Some(&here), pool(), on("n1")),
-        ("lost volume", None, Some(&lost), pool(), on("n3")),
-        ("volume anywhere", None, Some(&free), pool(), on("n3")),
+        ("label", Some("n2"), Some(on("n1")), pool(), on("n2")),
+        ("label of none", Some("n9"), Some(on("n1")), pool(), gone()),
+        ("volume", None, Some(on("n1")), pool(), on("n1")),
+        ("lost volume", None, Some(gone()), pool(), on("n3")),
+        (
+            "volume anywhere",
+            None,
+            Some(Home::Anywhere),
+            pool(),
+            on("n3"),
+        ),
         ("handle", None, None, pool(), on("n3")),
         ("nothing", None, None, None, unknown()),
     ] {

@@ -5,11 +5,19 @@ async fn volumes_get_their_node_s_label() {
     let rig = Rig::new(&["n1", "n2"]);
     rig.volume("v", "n2", "h", "a");
     rig.volume("lost", "n9", "i", "b");
-    for name in ["v", "v", "lost", "never"] {
+    rig.room("n1", "now", 5);
+    let free = json!({"kind": "PersistentVolume", "metadata": {"name": "free"}, "spec": {
+        "csi": {"driver": DRIVER, "volumeHandle": "vol-pooln1-1"}}});
+    rig.world.add(&rig.world.context.caches.volumes(), free);
+    for name in ["v", "v", "lost", "never", "free"] {
         assert_eq!(rig.at_work.volume_label(name).await, Outcome::Done);
     }
-    let label = json!({"metadata": {"labels": {NODE_LABEL: "n2"}}});
-    assert_eq!(rig.world.api.writes(), [format!("v {label}")]);
+    let label = |node: &str| json!({"metadata": {"labels": {NODE_LABEL: node}}});
+    let expected = [
+        format!("v {}", label("n2")),
+        format!("free {}", label("n1")),
+    ];
+    assert_eq!(rig.world.api.writes(), expected);
 }
 
 #[tokio::test]
