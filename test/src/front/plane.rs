@@ -1,4 +1,5 @@
-//! The control plane that fronts share: a real API server and controller manager, without nodes.
+//! The control plane that fronts share: a real API server, controller manager and scheduler,
+//! without nodes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -33,7 +34,10 @@ impl Plane {
         }
         let plane = Arc::new(Plane {
             snapshots: Mutex::new(None),
-            cluster: Cluster::up(&cluster::Options::default()),
+            cluster: Cluster::up(&cluster::Options {
+                scheduler: true,
+                ..cluster::Options::default()
+            }),
         });
         *shared = Arc::downgrade(&plane);
         plane

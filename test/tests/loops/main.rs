@@ -9,6 +9,7 @@ mod groups;
 mod modifying;
 mod provisioning;
 mod resizing;
+mod scheduling;
 mod snapshots;
 mod telling;
 

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use crate::Rig;
 
 /// 10 GiB, as the objects say it.
-const TEN: &str = "10737418240";
+const TEN: &str = "10Gi";
 /// 6 GiB.
-const SIX: &str = "6442450944";
+const SIX: &str = "6Gi";
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()

@@ -1,0 +1,156 @@
+//! What the scheduler makes of the room it is told: pods of late binding go where their claims fit.
+//! No kubelet is there, so pods get a node and no further.
+
+use hostloop_test::front::FrontSpec;
+use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::memory::Step;
+use serde_json::{Value, json};
+use tonic::Code;
+
+use crate::Rig;
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+impl Rig {
+    /// Two nodes pods could run on, of 10 GiB each, and a class of late binding, by its name.
+    async fn for_pods(name: &str) -> (Rig, String) {
+        let args = [
+            "--enable-capacity",
+            "--capacity-ownerref-level=-1",
+            "--capacity-poll-interval=1h",
+            "--strict-topology=true",
+        ];
+        let spec = FrontSpec::new(name, "provisioner,capacity").nodes(2);
+        let rig = Rig::up(spec.driver(|o| o.capacity = 10 << 30).args(&args)).await;
+        let driver = rig.at("CSIDriver", &rig.driver_name);
+        // Whether a driver attaches can't be changed, and nobody here would.
+        rig.delete(driver).await;
+        let spec = json!({"attachRequired": false, "storageCapacity": true});
+        rig.objects
+            .create(json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+                "metadata": {"name": rig.driver_name}, "spec": spec,
+            }))
+            .await;
+        for node in &rig.nodes {
+            let room = json!({"cpu": "4", "memory": "4Gi", "pods": "20"});
+            let status = json!({"status": {"capacity": room, "allocatable": room}});
+            rig.objects
+                .merge_status(&rig.at("Node", node), status)
+                .await;
+        }
+        let class = format!("late-{}", rig.name);
+        let change = json!({"volumeBindingMode": "WaitForFirstConsumer"});
+        rig.class(&class, change).await;
+        let told = || async {
+            let told = rig.objects.list("CSIStorageCapacity", &rig.namespace).await;
+            (told.len() == 2).then_some(())
+        };
+        let told = until(PATIENCE, told).await;
+        assert!(told.is_some(), "no room is told:\n{}", rig.log());
+        (rig, class)
+    }
+
+    async fn late_claim(&self, class: &str, name: &str, size: &str, node: Option<&str>) {
+        let mut claim = json!({
+            "spec": {"storageClassName": class, "resources": {"requests": {"storage": size}}},
+        });
+        if let Some(node) = node {
+            let selected = json!({"volume.kubernetes.io/selected-node": node});
+            claim["metadata"] = json!({"annotations": selected});
+        }
+        self.claim(name, claim).await;
+    }
+
+    /// A pod with a claim of its name.
+    async fn pod(&self, class: &str, name: &str, size: &str) {
+        self.late_claim(class, name, size, None).await;
+        self.objects
+            .create(json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {
+                    "automountServiceAccountToken": false,
+                    "terminationGracePeriodSeconds": 0,
+                    // Nobody says that these nodes are well.
+                    "tolerations": [{"operator": "Exists"}],
+                    // Other tests' nodes are not for it.
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": [{
+                            "key": "kubernetes.io/hostname", "operator": "In",
+                            "values": self.nodes,
+                        }]}],
+                    }}},
+                    "containers": [{"name": "c", "image": "none"}],
+                    "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": name}}],
+                },
+            }))
+            .await;
+    }
+
+    /// The node a pod was given.
+    async fn node_of(&self, pod: &str) -> String {
+        let given = |pod: &Value| !text(&pod["spec"]["nodeName"]).is_empty();
+        let pod = self.until(&self.at("Pod", pod), "on a node", given).await;
+        text(&pod["spec"]["nodeName"]).to_owned()
+    }
+
+    async fn without_pods(self, pods: &[&str]) {
+        for pod in pods {
+            self.delete(self.at("Pod", pod)).await;
+        }
+        self.down().await;
+    }
+}
+
+/// A pod goes to the one node its claim fits on; where it fits on none, the scheduler says so, and
+/// finds a node when there is room again.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_go_where_there_is_room() {
+    let (rig, class) = Rig::for_pods("fits").await;
+    let [first, second] = [rig.nodes[0].clone(), rig.nodes[1].clone()];
+    rig.late_claim(&class, "large", "8Gi", Some(&first)).await;
+    rig.bound("large").await;
+    for pod in ["one", "two"] {
+        rig.pod(&class, pod, "4Gi").await;
+        assert_eq!(rig.node_of(pod).await, second, "{}", rig.log());
+        let (claim, _) = rig.bound(pod).await;
+        let selected = &claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
+        assert_eq!(text(selected), second);
+    }
+    rig.pod(&class, "three", "4Gi").await;
+    let waits = ["did not have enough free storage"];
+    let pod = rig.at("Pod", "three");
+    rig.until_event(&pod, "Warning", "FailedScheduling", &waits)
+        .await;
+    assert_eq!(rig.driver.volumes().len(), 3);
+    rig.delete(rig.claim_at("large")).await;
+    assert_eq!(rig.node_of("three").await, first, "{}", rig.log());
+    rig.bound("three").await;
+    rig.without_pods(&["one", "two", "three"]).await;
+}
+
+/// A node that turns out to have no room is given back, and the pod goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_room_is_given_back() {
+    let (rig, class) = Rig::for_pods("exhausted").await;
+    let full = [
+        Step::Fail(Code::ResourceExhausted),
+        Step::Fail(Code::ResourceExhausted),
+    ];
+    rig.driver.script("CreateVolume", full);
+    rig.pod(&class, "pod", "1Gi").await;
+    let words = ["ResourceExhausted", "another node is to be selected"];
+    let claim = rig.claim_at("pod");
+    rig.until_event(&claim, "Warning", "ProvisioningFailed", &words)
+        .await;
+    let node = rig.node_of("pod").await;
+    assert!(rig.nodes.contains(&node), "{node}");
+    let (_, volume) = rig.bound("pod").await;
+    let terms = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
+    let place = &terms[0]["matchExpressions"][0];
+    assert_eq!(place["values"], json!([node]), "where the pod is: {terms}");
+    rig.without_pods(&["pod"]).await;
+}
