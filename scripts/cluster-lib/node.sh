@@ -158,6 +158,8 @@ podLogsDir: "$at/pod-logs"
 volumePluginDir: "$at/volume-plugins"
 containerRuntimeEndpoint: "unix://$at/containerd.sock"
 nodeStatusUpdateFrequency: $frequency
+# No registry has the images: what is collected can't be had again.
+imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}
 EOF
 }
