@@ -122,7 +122,7 @@ struct Doomed {
 /// A node is deleted: what only it could have done is done for it, once it is known to be gone; what
 /// is somebody's stays, and is there again when the node returns.
 pub(crate) fn a_node_goes_and_returns(world: &World) {
-    grace(world, "HOSTLOOP_GONE_NODE_GRACE=5s");
+    patience(world, "=5s");
     let space = Space::new(world, "gone");
     let (site, attached) = (world.site(2), world.attaches(true));
     let doomed = prepare(&space, &site);
@@ -158,13 +158,16 @@ pub(crate) fn a_node_goes_and_returns(world: &World) {
     site.driver_ready();
     assert_back(&space, &site, &doomed);
     space.end();
-    grace(world, "HOSTLOOP_GONE_NODE_GRACE-");
+    patience(world, "-");
 }
 
-/// Sets, or unsets, how long a node must be gone.
-fn grace(world: &World, setting: &str) {
-    let set = ["set", "env", "-n", NAMESPACE, "daemonset/hostloop", setting];
-    world.cluster().kubectl(&set);
+/// Sets, or unsets, how long a node must be gone, and a volume unknown.
+fn patience(world: &World, value: &str) {
+    let set = ["set", "env", "-n", NAMESPACE, "daemonset/hostloop"];
+    let variables = ["GONE_NODE_GRACE", "ORPHAN_GRACE", "ORPHAN_INTERVAL"];
+    let settings = variables.map(|variable| format!("HOSTLOOP_{variable}{value}"));
+    let settings = settings.each_ref().map(String::as_str);
+    world.cluster().kubectl(&[&set[..], &settings].concat());
     world.drivers_ready();
 }
 
@@ -228,7 +231,7 @@ fn assert_back(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {
     space.pod_with("new", &["new"], there(site.name()));
     space.ready("new");
     space.volume("new");
-    // Nobody asks for it any more: by its name it is found out.
+    // Nothing names it any more, and it was never used.
     world.until("the end of what was released", || {
         let released = text(&doomed.released, "/spec/csi/volumeHandle");
         let volumes = site.volumes();
