@@ -10,6 +10,7 @@ use hostloop_test::memory::Step;
 use kube::ResourceExt;
 use tonic::Code;
 
+use crate::ghost::{haunted, renews, until_led};
 use crate::{HANDOVER, accounts, claims, cluster, ends, patience, spec, up};
 
 /// How many claims have a node.
@@ -145,4 +146,25 @@ async fn paused_past_its_lease() {
     assert!(writes.is_empty(), "who does not lead wrote {writes:?}");
     assert_ne!(leader(&fleet).await.node, old.node);
     ends(fleet, count + 20).await;
+}
+
+/// Nobody does the leader's work for minutes, though somebody holds its lease: nodes make the
+/// volumes the scheduler chose them for all the same. What only a leader can decide waits for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_leader_nodes_serve_themselves() {
+    const COUNT: usize = 20;
+    let now = "2026-01-01T00:00:00.000000Z";
+    let fleet = haunted("leaderless", 3, now).await;
+    let working = async {
+        fleet.storm(Binding::Wait, 0..COUNT).await;
+        fleet.bound(COUNT, patience()).await;
+        fleet.each_once(patience()).await;
+        fleet.storm(Binding::Immediate, 0..COUNT).await;
+    };
+    tokio::select! {
+        () = working => {}
+        () = renews(&fleet, now) => {}
+    }
+    until_led(&fleet).await;
+    ends(fleet, 2 * COUNT).await;
 }

@@ -10,6 +10,7 @@ mod central;
 mod clocks;
 mod flaky;
 mod gaps;
+mod ghost;
 mod killed;
 mod leader;
 

@@ -1,0 +1,54 @@
+//! A holder of the nodes' lease that is no process, and does none of a leader's work.
+
+use std::time::Duration;
+
+use hostloop_test::fleet::Fleet;
+use hostloop_test::fleet::patience::in_time;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+
+use crate::{HANDOVER, cluster, spec};
+
+/// As the test's controllers have it.
+pub(crate) const LEASE: Duration = Duration::from_secs(3);
+
+const NAME: &str = "ghost";
+
+/// So many nodes, whose lease the ghost has had since then.
+pub(crate) async fn haunted(name: &str, nodes: usize, since: &str) -> Fleet {
+    let fleet = spec(name, nodes).up(&cluster().await.kubeconfig()).await;
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": fleet.lease().name, "namespace": fleet.namespace},
+        "spec": {
+            "holderIdentity": NAME, "leaseDurationSeconds": LEASE.as_secs(),
+            "acquireTime": since, "renewTime": since, "leaseTransitions": 1,
+        },
+    });
+    fleet.objects.create(lease).await;
+    fleet.start(Duration::ZERO).await;
+    fleet
+}
+
+/// Renews it for as long as this is polled, by a clock that began then. Fails if somebody else has
+/// taken the lease.
+pub(crate) async fn renews(fleet: &Fleet, began: &str) {
+    let mut clock: Timestamp = began.parse().expect("a time");
+    loop {
+        clock += LEASE / 6;
+        let change = json!({"spec": {"renewTime": format!("{clock:.6}")}});
+        let lease = fleet.objects.merge(&fleet.lease(), change).await;
+        let holder = &lease["spec"]["holderIdentity"];
+        assert_eq!(*holder, NAME, "somebody took it: {lease:#}");
+        tokio::time::sleep(LEASE / 6).await;
+    }
+}
+
+/// Waits until one of the nodes leads.
+pub(crate) async fn until_led(fleet: &Fleet) {
+    in_time("a leader of flesh and blood", HANDOVER, async || {
+        let leader = fleet.leader().await;
+        leader.map(drop).ok_or_else(|| "none".to_owned())
+    })
+    .await;
+}
