@@ -35,7 +35,7 @@ impl Places {
         self.present = nodes.iter().map(|node| node.name_any()).collect();
         let by_name = nodes.iter().map(|node| (node.name_any(), node));
         let by_name: BTreeMap<String, &Arc<Node>> = by_name.collect();
-        let mut naming: BTreeMap<String, bool> = BTreeMap::new();
+        let mut keys_of_driver = BTreeSet::new();
         for csi_node in csi_nodes {
             let Some(node) = by_name.get(&csi_node.name_any()) else {
                 continue;
@@ -46,8 +46,7 @@ impl Places {
                 let Some(value) = node.labels().get(key) else {
                     continue;
                 };
-                let is_name = naming.entry(key.to_owned()).or_insert(true);
-                *is_name &= *value == node.name_any();
+                keys_of_driver.insert(key.to_owned());
                 let labels = place.metadata.labels.get_or_insert_default();
                 labels.insert(key.to_owned(), value.clone());
             }
@@ -55,8 +54,15 @@ impl Places {
                 self.known.insert(node.name_any(), Arc::new(place));
             }
         }
-        let naming = naming.into_iter().filter(|(_, is_name)| *is_name);
-        self.naming = naming.map(|(key, _)| key).collect();
+        // Also of nodes the driver is not on just now.
+        keys_of_driver.retain(|key| {
+            let is_name = |node: &Arc<Node>| {
+                let value = node.labels().get(key);
+                value.is_none_or(|value| *value == node.name_any())
+            };
+            nodes.iter().all(is_name)
+        });
+        self.naming = keys_of_driver;
     }
 
     /// Forgets nodes that are not there and that nothing names.

@@ -128,6 +128,16 @@ fn values_that_are_no_names_prove_nothing() {
     assert_eq!(places.of_volume(&object(volume("v", "id-3"))), None);
 }
 
+/// The driver is starting there, perhaps.
+#[test]
+fn a_value_that_is_no_name_counts_without_the_driver() {
+    let other = json!({"metadata": {"labels": {KEY: "id-3"}}});
+    let mut places = Places::default();
+    let all = [object(node("n1")), object(with(node("n3"), other))];
+    places.note(&all, &[object(csi_node("n1"))], DRIVER);
+    assert_eq!(places.of_volume(&object(volume("v", "n2"))), None);
+}
+
 #[test]
 fn other_drivers_keys_say_nothing() {
     let other = json!({
