@@ -31,6 +31,7 @@ pub struct DriverSpec<'a> {
     namespace: Option<&'a Namespace>,
     failpoints: Option<String>,
     binary: Option<PathBuf>,
+    loops: Option<String>,
 }
 
 impl<'a> DriverSpec<'a> {
@@ -43,6 +44,7 @@ impl<'a> DriverSpec<'a> {
             namespace: None,
             failpoints: None,
             binary: None,
+            loops: None,
         }
     }
 
@@ -68,6 +70,12 @@ impl<'a> DriverSpec<'a> {
     pub fn failpoints(mut self, failpoints: impl Into<String>) -> Self {
         self.failpoints = Some(failpoints.into());
         self.binary = Some(failpoints_binary());
+        self
+    }
+
+    /// With the Kubernetes loops beside it, as if in a pod of this namespace.
+    pub fn with_loops(mut self, namespace: &str) -> Self {
+        self.loops = Some(namespace.to_owned());
         self
     }
 
@@ -131,7 +139,7 @@ impl<'a> DriverSpec<'a> {
         };
         let output = File::create(log).expect("a log can be made");
         command
-            .arg("serve")
+            .arg(self.loops.as_ref().map_or("serve", |_| "run"))
             .args(["--endpoint", &format!("unix://{}", text(socket))])
             .args(["--nodeid", NODE])
             .args(["--statedir", text(&state_dir(self.scratch))])
@@ -143,6 +151,9 @@ impl<'a> DriverSpec<'a> {
             .stderr(output);
         if let Some(failpoints) = &self.failpoints {
             command.env("FAILPOINTS", failpoints);
+        }
+        if let Some(namespace) = &self.loops {
+            command.env("POD_NAMESPACE", namespace);
         }
         command
     }

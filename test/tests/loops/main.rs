@@ -7,6 +7,7 @@ mod failing;
 mod gone;
 mod groups;
 mod modifying;
+mod places;
 mod provisioning;
 mod resizing;
 mod scheduling;

@@ -1,0 +1,146 @@
+//! hostloop itself, which is told by its node's labels where it is. No kubelet is there: what it
+//! would see is looked at.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hostloop_proto::csi;
+use hostloop_test::client::map;
+use hostloop_test::driver::{Driver, DriverSpec, NODE};
+use hostloop_test::front::objects::{Objects, Place};
+use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::pools::{PoolFixture, PoolKind};
+use hostloop_test::scratch::Scratch;
+use serde_json::{Value, json};
+use tonic::{Code, Status};
+
+const NAME: &str = "places.test.csi.dev";
+const ZONE: &str = "topology.example.org/zone";
+
+struct Site<'a> {
+    scratch: &'a Scratch,
+    pool: &'a PoolFixture,
+    namespace: String,
+    plugins: PathBuf,
+}
+
+impl Site<'_> {
+    fn start(&self, kubeconfig: &Path) -> Driver {
+        let args = [
+            format!("--drivername={NAME}"),
+            "--topology=rack=r1".to_owned(),
+            format!("--topology-from-node-labels={ZONE}"),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--plugin-registration-path={}", self.plugins.display()),
+            "--controllers=registrar,capacity".to_owned(),
+            "--capacity-ownerref-level=-1".to_owned(),
+        ];
+        let spec = DriverSpec::new(self.scratch, &[self.pool]);
+        spec.args(args).with_loops(&self.namespace).start()
+    }
+
+    fn is_registered(&self) -> bool {
+        self.plugins.join(format!("{NAME}-reg.sock")).exists()
+    }
+
+    async fn until_registered(&self) {
+        let there = || async { self.is_registered().then_some(()) };
+        let registered = until(PATIENCE, there).await;
+        assert!(registered.is_some(), "kubelet would find no socket");
+    }
+}
+
+async fn places(driver: &Driver) -> Result<BTreeMap<String, String>, Status> {
+    let csi = driver.csi().await;
+    let info = csi.call(csi::NodeGetInfoRequest {}).await?;
+    let topology = info.accessible_topology.unwrap_or_default();
+    Ok(topology.segments.into_iter().collect())
+}
+
+fn expected(zone: &str) -> BTreeMap<String, String> {
+    let own = ("topology.hostloop.csi.dev/node", NODE);
+    map(&[own, ("rack", "r1"), (ZONE, zone)])
+}
+
+/// The node is not registered before its zone is known, and then whether the API server is there
+/// or not; a zone that changed is taken up at the next start.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_told_by_its_labels_where_it_is() {
+    let plane = crate::plane(false).await;
+    let objects = Objects::connect(&plane.kubeconfig()).await;
+    let scratch = Scratch::new();
+    let pool = PoolFixture::new(&scratch, PoolKind::Ext4, 256 << 20);
+    let site = Site {
+        namespace: format!("places-{}", std::process::id()),
+        plugins: scratch.dir("plugins"),
+        scratch: &scratch,
+        pool: &pool,
+    };
+    let node = Place::of("Node", "", NODE);
+    let class = Place::of("StorageClass", "", &site.namespace);
+    for object in [
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": site.namespace}}),
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}),
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": NAME,
+               "metadata": {"name": site.namespace}, "volumeBindingMode": "Immediate"}),
+    ] {
+        objects.create(object).await;
+    }
+    let label = |zone: &'static str| {
+        let labels = json!({"metadata": {"labels": {ZONE: zone}}});
+        let (objects, node) = (&objects, &node);
+        async move { objects.merge(node, labels).await }
+    };
+
+    let driver = site.start(&plane.kubeconfig());
+    let unknown = places(&driver).await.expect_err("its zone is not known");
+    assert_eq!(unknown.code(), Code::Unavailable, "{unknown}");
+    assert!(unknown.message().contains(ZONE), "{unknown}");
+    assert!(!site.is_registered());
+    label("a").await;
+    site.until_registered().await;
+    assert_eq!(places(&driver).await.expect("it is known"), expected("a"));
+    // Its room is told with all of it, of classes with immediate binding too.
+    let told = || async {
+        let told = objects.list("CSIStorageCapacity", &site.namespace).await;
+        told.into_iter().next()
+    };
+    let told = until(PATIENCE, told).await.expect("room is told");
+    assert_eq!(told["nodeTopology"]["matchLabels"], json!(expected("a")));
+    let pools = &told["metadata"]["annotations"]["hostloop.csi.dev/pools"];
+    let volume = driver.csi().await;
+    let volume = volume
+        .ok(hostloop_test::client::new_volume("v", 8 << 20))
+        .await;
+    let id = volume.volume.expect("a volume").volume_id;
+    assert!(
+        id.contains(pools.as_str().expect("a pool")),
+        "{id} is not of {pools}"
+    );
+    driver.stop();
+
+    // The API server is away: what is remembered will do.
+    let text = std::fs::read_to_string(plane.kubeconfig()).expect("a kubeconfig");
+    let (server, _) = text
+        .split_once("server: ")
+        .and_then(|(_, rest)| rest.split_once('\n'))
+        .expect("it names a server");
+    let away = scratch.file("away", &text.replace(server, "https://127.0.0.1:1"));
+    let driver = site.start(&away);
+    site.until_registered().await;
+    assert_eq!(
+        places(&driver).await.expect("it is remembered"),
+        expected("a")
+    );
+    driver.stop();
+
+    label("b").await;
+    let driver = site.start(&plane.kubeconfig());
+    assert_eq!(places(&driver).await.expect("it is read"), expected("b"));
+    driver.stop();
+    for at in [&class, &node, &Place::of("Namespace", "", &site.namespace)] {
+        objects.delete(at).await;
+    }
+    let left: Vec<Value> = objects.list("CSINode", "").await;
+    assert!(!left.iter().any(|one| one["metadata"]["name"] == NODE));
+}
