@@ -58,6 +58,7 @@ impl fmt::Display for Lack {
             Lack::NoSource => "does not have the claim's source",
             Lack::Refused => "had no room for it a moment ago",
             Lack::Untold => "has not told what room it has",
+            Lack::Little { left: 0 } => "has none for volumes of this class",
             Lack::Little { left } => {
                 let left = quantity::written((*left).max(0));
                 return write!(f, "has {left} left");
