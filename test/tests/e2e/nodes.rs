@@ -91,8 +91,10 @@ pub(crate) fn immediate_claims_are_spread_without_a_race(world: &World) {
     let class = space.class("now", json!({}));
     let claims: Vec<String> = (0..16).map(|i| format!("c{i}")).collect();
     for claim in &claims {
-        let small = json!({"resources": {"requests": {"storage": "64Mi"}}});
-        space.claim(claim, &class, small);
+        // The node with the most room comes first: together they ask for much more than what one
+        // may have been left less of than the other.
+        let large = json!({"resources": {"requests": {"storage": "1Gi"}}});
+        space.claim(claim, &class, large);
     }
     let volumes: Vec<Value> = claims.iter().map(|claim| space.volume(claim)).collect();
     assert_one_volume_each(world, &space, &volumes);
