@@ -312,6 +312,23 @@ impl<'w> Space<'w> {
     }
 }
 
+impl Drop for Space<'_> {
+    /// What a failed test made goes, too, so that those after it are judged by what is theirs.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let delete = |kind: &str, named: &str| {
+            let arguments = ["delete", kind, named, "--wait=false", "--ignore-not-found"];
+            let _ = self.world.cluster().try_kubectl(&arguments);
+        };
+        delete("namespace", &self.name);
+        for (kind, named) in self.made.borrow().iter() {
+            delete(kind, named);
+        }
+    }
+}
+
 /// The fields of a pod that runs on one node, which the scheduler sees to.
 pub(crate) fn there(node: &str) -> Value {
     json!({"nodeSelector": {"kubernetes.io/hostname": node}})
