@@ -71,7 +71,7 @@ pub struct Args {
     )]
     pub retry_interval_max: Duration,
 
-    /// How often everything is looked at again [default: 10m to resize, 15m for snapshots]
+    /// How often everything is looked at again [default: 10m to resize, 15m for the rest]
     #[arg(long, env = "HOSTLOOP_RESYNC_PERIOD", value_name = "DURATION", value_parser = duration::parse)]
     pub resync_period: Option<Duration>,
 

@@ -16,8 +16,8 @@ use crate::runtime::{ApiError, Context, Kube, Owner, Resource, Watch, Width};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use crate::snapshotter::{handle_in, handles_in_group};
 
-/// How often it is looked for, on average.
-const EVERY: Duration = Duration::from_secs(15 * 60);
+/// How often it is looked for, on average, unless told otherwise.
+const RESYNC: Duration = Duration::from_secs(15 * 60);
 /// How long the driver has to tell of a volume, unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Pages of each kind that are looked at. Other drivers' claims have no label, either, and a cluster
@@ -31,10 +31,11 @@ pub(super) async fn run(context: &Context, node: &str) {
         kube: context.kube.managed_by("hostloop-labels"),
         node,
     };
+    let every = context.common.resync_period.unwrap_or(RESYNC);
     let rounds = async {
         loop {
             // From half of it to one and a half: all nodes do the same.
-            tokio::time::sleep(EVERY.mul_f64(0.5 + fraction())).await;
+            tokio::time::sleep(every.mul_f64(0.5 + fraction())).await;
             search.round().await;
         }
     };

@@ -16,7 +16,9 @@ const NAME: &str = "ghost";
 
 /// So many nodes, whose lease the ghost has had since then.
 pub(crate) async fn haunted(name: &str, nodes: usize, since: &str) -> Fleet {
-    let fleet = spec(name, nodes).up(&cluster().await.kubeconfig()).await;
+    // What nobody labels is looked for by nodes themselves, every so often.
+    let spec = spec(name, nodes).args(&["--resync-period=10s"]);
+    let fleet = spec.up(&cluster().await.kubeconfig()).await;
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": fleet.lease().name, "namespace": fleet.namespace},
