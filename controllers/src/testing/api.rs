@@ -170,12 +170,17 @@ impl Api {
 
     fn read(&self, path: &str, asked: &BTreeMap<String, String>) -> Answer {
         let mut state = self.lock();
+        let (_, last) = path.rsplit_once('/').expect("a path");
+        let of_list = KINDS.iter().any(|(_, _, plural)| *plural == last);
         let mut unreadable = state.unreadable.iter();
         if let Some((_, code)) = unreadable.find(|(end, _)| path.ends_with(end)) {
-            return Err((*code, "not now".to_owned()));
+            let code = *code;
+            if of_list {
+                state.lists.push(last.to_owned());
+            }
+            return Err((code, "not now".to_owned()));
         }
-        let (_, last) = path.rsplit_once('/').expect("a path");
-        if !KINDS.iter().any(|(_, _, plural)| *plural == last) {
+        if !of_list {
             let found = state.objects.get(path).cloned();
             return found.ok_or((404, "not found".to_owned()));
         }

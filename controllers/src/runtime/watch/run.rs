@@ -96,8 +96,11 @@ impl<K: Resource> Watch<K> {
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
-                    failures = 0;
-                    self.note(None);
+                    // A list that is only tried again begins with this, too.
+                    if !matches!(event, Event::Init) {
+                        failures = 0;
+                        self.note(None);
+                    }
                     count(is_of_object(&event).into());
                     self.take(event);
                 }

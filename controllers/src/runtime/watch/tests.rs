@@ -1,7 +1,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
+use kube::runtime::watcher;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 
@@ -138,4 +142,26 @@ fn a_part_is_not_taken_for_the_whole() {
     watch.take(Event::InitApply(labelled("c", 3, "n1")));
     watch.take(Event::InitDone);
     assert_eq!((names().as_str(), watch.is_whole()), ("c", false));
+}
+
+/// A kind that is not there, or a server in trouble, is asked less and less often.
+#[tokio::test(start_paused = true)]
+async fn lists_that_fail_are_tried_ever_more_seldom() {
+    for code in [404, 500] {
+        let api = crate::testing::Api::default();
+        api.hide("/persistentvolumes", code);
+        let watch = Watch::<PersistentVolume>::new();
+        let stop = CancellationToken::new();
+        let asked = kube::Api::all(api.client());
+        let running = watch
+            .clone()
+            .run(asked, watcher::Config::default(), stop.clone());
+        let running = tokio::spawn(running);
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        let tries = api.lists().len();
+        assert!((5..=15).contains(&tries), "{tries} tries in two minutes");
+        assert_eq!(watch.is_synced(), code == 404, "no kind, no objects");
+        stop.cancel();
+        running.await.expect("it ends");
+    }
 }
