@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::quantity;
 use crate::runtime::pools;
+use crate::runtime::scope::{MAX_LABEL, hash};
 
 /// The label that names the driver.
 pub(crate) const DRIVER: &str = "csi.storage.k8s.io/drivername";
@@ -18,8 +19,6 @@ pub(crate) const DRIVER: &str = "csi.storage.k8s.io/drivername";
 pub(crate) const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
 /// Who that is, to others that know upstream.
 const MANAGER: &str = "external-provisioner";
-/// The longest value of a label.
-const MAX_LABEL: usize = 63;
 
 /// What an object is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -226,14 +225,6 @@ fn managed_by(node: &str) -> String {
         Some(cut) if left > 0 => format!("{cut}-{}-{node}", hash(MANAGER)),
         _ => format!("{MANAGER}-{}", hash(&whole)),
     }
-}
-
-/// FNV-1a, 32 bits.
-fn hash(text: &str) -> String {
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    format!("{hash:08x}")
 }
 
 #[cfg(test)]

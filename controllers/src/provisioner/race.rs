@@ -3,7 +3,6 @@
 //! two that do so at once, one is refused by the server.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use tokio::time::Instant;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::queue::Backoff;
 use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
+use crate::runtime::watch::fraction;
 use crate::runtime::{Driver, Scope, duration};
 
 use super::Provisioner;
@@ -144,12 +144,6 @@ fn is_raced_for(
         && topology::allows(allowed, segments)
 }
 
-/// A number in 0..1 that differs from call to call and from process to process.
-fn chance() -> f64 {
-    let random = RandomState::new().hash_one(std::process::id());
-    (random >> 11) as f64 / (1_u64 << 53) as f64
-}
-
 /// Whether there is room.
 fn fits(size: i64, room: &csi::GetCapacityResponse) -> bool {
     let largest = room.maximum_volume_size.unwrap_or(i64::MAX);
@@ -173,13 +167,13 @@ impl Provisioner {
             return Ok(Todo::Nothing);
         }
         let backoff = race.backoff();
-        if let Some(left) = self.races.left(&uid, backoff, chance(), Instant::now()) {
+        if let Some(left) = self.races.left(&uid, backoff, fraction(), Instant::now()) {
             return Ok(Todo::Later(left));
         }
         if self.has_room(claim, &class).await && self.take(claim, node).await {
             return Ok(Todo::Nothing);
         }
-        let wait = self.races.lost(&uid, backoff, chance(), Instant::now());
+        let wait = self.races.lost(&uid, backoff, fraction(), Instant::now());
         Ok(Todo::Later(wait))
     }
 

@@ -28,14 +28,20 @@ pub fn label_value(value: &str) -> String {
     if value.len() <= MAX_LABEL {
         return value.to_owned();
     }
-    let hash = value.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
+    let hash = hash(value);
     let mut end = MAX_LABEL - 9;
     while !value.is_char_boundary(end) {
         end -= 1;
     }
-    format!("{}-{hash:08x}", &value[..end])
+    format!("{}-{hash}", &value[..end])
+}
+
+/// A text as eight digits: FNV-1a, 32 bits.
+pub(crate) fn hash(text: &str) -> String {
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    format!("{hash:08x}")
 }
 
 /// What these loops serve.
