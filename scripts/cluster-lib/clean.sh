@@ -125,6 +125,13 @@ remove_traces() {
   done
 }
 
+# What kubelet leaves at the one place it does not take its root for; another's is not touched.
+remove_device_plugins() {
+  [ -z "$(kubelets_here)" ] || return 0
+  rm -f "$DEVICE_PLUGINS"/{kubelet.sock,kubelet_internal_checkpoint,DEPRECATION}
+  rmdir "$DEVICE_PLUGINS" "$(dirname "$DEVICE_PLUGINS")" 2>/dev/null || true
+}
+
 node_down() { # NODE
   local i=$1
   # Kubelet first: it would start again what is killed.
@@ -137,6 +144,7 @@ node_down() { # NODE
   elif [ -d "$(node_dir "$i")" ]; then
     unmount_below "$KUBELET_DIR" "$(node_dir "$i")" || return 1
     if [ -e "$(node_dir "$i")/owns-kubelet-dir" ]; then rm -rf --one-file-system "$KUBELET_DIR"; fi
+    if [ -e "$(node_dir "$i")/owns-device-plugins" ]; then remove_device_plugins; fi
   fi
   remove_cgroups "$i"
   remove_traces "$i"

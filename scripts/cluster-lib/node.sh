@@ -22,14 +22,25 @@ ctr() { # NODE ARGUMENT…
   "$CONTAINERD_BIN/ctr" --address "$(node_dir "$i")/containerd.sock" --namespace k8s.io "$@"
 }
 
-# The PID of a kubelet that has this root; the same path in another mount namespace is another one.
-kubelet_in() {
-  local pid root here
+# Where kubelet has a socket and its notes on devices, whatever its root is.
+DEVICE_PLUGINS=/var/lib/kubelet/device-plugins
+
+# The PIDs of the kubelets here: a path in another mount namespace is another one.
+kubelets_here() {
+  local pid here
   here=$(readlink /proc/self/ns/mnt)
   for pid in $(pgrep -x kubelet || true); do
     [ "$(readlink "/proc/$pid/ns/mnt" 2>/dev/null)" = "$here" ] || continue
     # A process that is ending has no words any more.
     [ -n "$(tr -d '\0' 2>/dev/null <"/proc/$pid/cmdline")" ] || continue
+    echo "$pid"
+  done
+}
+
+# The PID of a kubelet that has this root.
+kubelet_in() {
+  local pid root
+  for pid in $(kubelets_here); do
     root=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/cmdline" | sed -n 's/^--root-dir=//p')
     [ "${root:-/var/lib/kubelet}" != "$1" ] || echo "$pid"
   done
@@ -187,9 +198,10 @@ node_up() { # NODE
   mkdir -p "$at"
   if has_namespace "$i"; then
     start_namespace "$i"
-  elif [ -z "$(ls -A "$KUBELET_DIR" 2>/dev/null)" ]; then
+  else
     # A folder that was not there before goes at `down`.
-    touch "$at/owns-kubelet-dir"
+    [ -n "$(ls -A "$KUBELET_DIR" 2>/dev/null)" ] || touch "$at/owns-kubelet-dir"
+    [ -e "$DEVICE_PLUGINS" ] || touch "$at/owns-device-plugins"
   fi
   node_network "$i"
   node_cgroups "$i"

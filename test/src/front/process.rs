@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::driver::binary;
+use crate::machine;
 
 /// How long it may take to stop.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,8 +32,11 @@ impl Controllers {
         let mut log = OpenOptions::new();
         let log = log.create(true).append(true).open(dir.join(LOG));
         let log = log.expect("a log can be made");
-        let mut command = Command::new(binary());
+        // Nobody else would ever end them, if the test's process is killed.
+        let mut command = Command::new(machine::which("setpriv").expect("util-linux is installed"));
         command
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(binary())
             .arg("controllers")
             .args(args)
             .env_remove("NODE_NAME")
