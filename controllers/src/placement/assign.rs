@@ -113,7 +113,8 @@ impl Placement {
             // It is bound to a volume that has not been seen yet.
             (None, _) if claim::volume_name(claim).is_some() => {}
             (None, Some(node)) => {
-                ledger.assign(uid, node, claim::requested(claim).unwrap_or_default());
+                let bytes = claim::requested(claim).unwrap_or_default();
+                ledger.assign(uid, node, bytes, now);
             }
             (None, None) => ledger.refused(uid, version, now),
         }
@@ -189,7 +190,7 @@ impl Placement {
             return Outcome::FailedFor(left);
         }
         let bytes = claim::requested(claim).unwrap_or_default();
-        self.ledger().assign(&uid, node, bytes);
+        self.ledger().assign(&uid, node, bytes, Instant::now());
         self.assign(claim, node).await
     }
 
@@ -224,7 +225,7 @@ impl Placement {
             let mut ledger = self.ledger();
             let chosen = choose(ask, &candidates, &ledger, now);
             if let Ok(node) = &chosen {
-                ledger.assign(&uid, node, bytes);
+                ledger.assign(&uid, node, bytes, now);
                 ledger.set_last(node);
             }
             chosen

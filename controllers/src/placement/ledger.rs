@@ -3,7 +3,9 @@
 //! A claim counts against its node from the moment a node is selected for it, by the leader or by
 //! the scheduler. It counts until its volume's object is there *and* the node has told of its room
 //! anew since; or for long enough after the volume that the node has surely looked again. So the
-//! books are never too low while nodes keep to that, and right themselves where they do not.
+//! books are never too low while nodes keep to that, and right themselves where they do not. Of a
+//! claim that still has no volume after long, they make nothing any more: something is wrong with
+//! it, and it must not keep others away.
 //!
 //! Whether a node has told anew is judged by versions: those of volumes and of capacity objects are
 //! of one count, as API servers keep it in one store. Where they are not, the time judges alone, or
@@ -19,6 +21,8 @@ use crate::runtime::queue::Backoff;
 
 /// How long after a volume is there its node has surely told of its room: it looks every minute.
 const SETTLED: Duration = Duration::from_secs(150);
+/// How long a claim without a volume counts.
+const HOPEFUL: Duration = Duration::from_secs(600);
 /// How long a node that had no room for a claim is passed over, unless it tells of its room anew.
 const PASSED_OVER: Duration = Duration::from_secs(60);
 /// How long in any case.
@@ -31,6 +35,8 @@ const REFUSED: Backoff = Backoff {
 #[derive(Clone, Debug)]
 struct Entry {
     bytes: i64,
+    /// When it was put there.
+    since: Instant,
     /// Since when the volume has its object, and by which version.
     made: Option<(Instant, u64)>,
 }
@@ -68,7 +74,7 @@ impl Ledger {
     }
 
     /// Puts a claim on a node's account, and on no other's.
-    pub(super) fn assign(&mut self, uid: &str, node: &str, bytes: i64) {
+    pub(super) fn assign(&mut self, uid: &str, node: &str, bytes: i64, now: Instant) {
         if self.node(uid) == Some(node) {
             if let Some(entry) = self.nodes.get_mut(node).and_then(|on| on.get_mut(uid)) {
                 entry.bytes = bytes;
@@ -77,7 +83,11 @@ impl Ledger {
         }
         self.release(uid);
         self.places.insert(uid.to_owned(), node.to_owned());
-        let entry = Entry { bytes, made: None };
+        let entry = Entry {
+            bytes,
+            since: now,
+            made: None,
+        };
         let account = self.nodes.entry(node.to_owned()).or_default();
         account.insert(uid.to_owned(), entry);
     }
@@ -151,11 +161,14 @@ impl Ledger {
     pub(super) fn sum(&self, node: &str, room: Option<&Room>, now: Instant) -> Sum {
         let mut sum = Sum::default();
         for entry in self.nodes.get(node).into_iter().flat_map(HashMap::values) {
-            let told = |(at, version): (Instant, u64)| {
-                now.saturating_duration_since(at) >= SETTLED
-                    || room.is_none_or(|room| room.version > version)
+            let passed = |since| now.saturating_duration_since(since);
+            let counts = match entry.made {
+                None => passed(entry.since) < HOPEFUL,
+                Some((at, version)) => {
+                    passed(at) < SETTLED && room.is_some_and(|room| room.version <= version)
+                }
             };
-            if !entry.made.is_some_and(told) {
+            if counts {
                 sum.bytes = sum.bytes.saturating_add(entry.bytes);
                 sum.claims += 1;
             }

@@ -30,7 +30,7 @@ fn ask(bytes: i64) -> Ask<'static> {
 fn books(assigned: &[(&str, &str, i64)]) -> Ledger {
     let mut ledger = Ledger::default();
     for (uid, node, bytes) in assigned {
-        ledger.assign(uid, node, bytes * GI);
+        ledger.assign(uid, node, bytes * GI, Instant::now());
     }
     ledger
 }

@@ -16,7 +16,7 @@ fn sum(bytes: i64, claims: usize) -> Sum {
 async fn a_claim_counts_until_its_node_has_told_of_it() {
     let mut ledger = Ledger::default();
     let now = Instant::now();
-    ledger.assign("u", "n1", 10);
+    ledger.assign("u", "n1", 10, now);
     let old = room(7);
     assert_eq!(ledger.sum("n1", Some(&old), now), sum(10, 1));
     // The node has told something, but there is no volume yet.
@@ -38,14 +38,30 @@ async fn a_claim_counts_until_its_node_has_told_of_it() {
 }
 
 #[test]
+fn a_claim_that_gets_no_volume_keeps_nobody_away() {
+    let mut ledger = Ledger::default();
+    let now = Instant::now();
+    ledger.assign("u", "n1", 10, now);
+    // It is looked at again and again.
+    ledger.assign("u", "n1", 10, now + HOPEFUL / 2);
+    let long = now + HOPEFUL;
+    assert_eq!(ledger.sum("n1", None, long - SETTLED), sum(10, 1));
+    assert_eq!(ledger.sum("n1", None, long), sum(0, 0));
+    // In the end it got one.
+    ledger.made("u", 9, long);
+    assert_eq!(ledger.sum("n1", Some(&room(8)), long), sum(10, 1));
+    assert_eq!(ledger.sum("n1", Some(&room(10)), long), sum(0, 0));
+}
+
+#[test]
 fn a_claim_is_on_one_account() {
     let mut ledger = Ledger::default();
     let now = Instant::now();
-    ledger.assign("u", "n1", 10);
-    ledger.assign("v", "n1", 1);
-    ledger.assign("u", "n1", 12);
+    ledger.assign("u", "n1", 10, now);
+    ledger.assign("v", "n1", 1, now);
+    ledger.assign("u", "n1", 12, now);
     assert_eq!(ledger.sum("n1", None, now), sum(13, 2));
-    ledger.assign("u", "n2", 12);
+    ledger.assign("u", "n2", 12, now);
     assert_eq!(ledger.sum("n1", None, now), sum(1, 1));
     assert_eq!(ledger.sum("n2", None, now), sum(12, 1));
     ledger.forget("u");
@@ -62,7 +78,7 @@ fn nodes_that_had_no_room() {
     // Nobody refused what was nobody's.
     ledger.refused("u", 5, now);
     assert_eq!(ledger.passes_over("u", "n1", 5, now), None);
-    ledger.assign("u", "n1", 10);
+    ledger.assign("u", "n1", 10, now);
     ledger.refused("u", 5, now);
     assert_eq!(ledger.node("u"), None);
     for (version, seconds, left) in [
@@ -80,12 +96,12 @@ fn nodes_that_had_no_room() {
     assert_eq!(ledger.passes_over("v", "n1", 5, now), None);
     // Ever longer, though it says that it has room.
     for _ in 0..4 {
-        ledger.assign("u", "n1", 10);
+        ledger.assign("u", "n1", 10, now);
         ledger.refused("u", 6, now);
     }
     let left = ledger.passes_over("u", "n1", 7, now);
     assert_eq!(left, Some(Duration::from_secs(16)));
-    ledger.assign("u", "n1", 10);
+    ledger.assign("u", "n1", 10, now);
     ledger.made("u", 8, now);
     assert_eq!(ledger.passes_over("u", "n1", 7, now), None);
 }
