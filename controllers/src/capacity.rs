@@ -2,7 +2,9 @@
 //! topology and each class.
 //!
 //! All of them are gone through at once: on a change of classes or nodes, after volumes and
-//! snapshots were made, grown or deleted, and every minute, since others fill disks, too. What
+//! snapshots were made, grown or deleted, and every minute, since others fill disks, too. In a storm
+//! of volumes they are not gone through for each; where a claim was refused for want of room, they
+//! are, before another node is chosen. What
 //! differs is written, and nothing else: a new process takes over what its predecessor wrote, and
 //! the scheduler never looks at a node that has no room told.
 
@@ -14,6 +16,7 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
 use kube::runtime::watcher;
 use prometheus_client::metrics::gauge::Gauge;
+use tokio::time::Instant;
 
 use crate::runtime::queue::{Outcome, Queue};
 use crate::runtime::{Change, Context, Watch, duration};
@@ -26,6 +29,9 @@ mod segments;
 use owner::Owner;
 use pass::Pass;
 use plan::{DRIVER, MANAGED_BY, Writer};
+
+/// How soon after a change of the room another one is told.
+const PACE: Duration = Duration::from_secs(20);
 
 /// What the capacity loop takes from the command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -240,10 +246,26 @@ fn attend(context: &Context, objects: &Watch<CSIStorageCapacity>, queue: &Queue<
     context.room.attend();
     let (changed, room, stop) = (queue.clone(), context.room.clone(), context.stop.clone());
     tokio::spawn(async move {
+        let mut last = None;
         while stop.run_until_cancelled(room.changed()).await.is_some() {
-            changed.add(());
+            let now = Instant::now();
+            let urgent = room.takes_urgency();
+            let at = next(last.filter(|_| !urgent), now);
+            // One that is to be made before stays.
+            changed.add_after((), at - now);
+            last = Some(at);
         }
     });
+}
+
+/// When a pass is made for a change of the room, if the last was, or will be, made then: at once,
+/// but not for every volume of many.
+fn next(last: Option<Instant>, now: Instant) -> Instant {
+    match last {
+        Some(last) if last > now => last,
+        Some(last) => now.max(last + PACE),
+        None => now,
+    }
 }
 
 #[cfg(test)]

@@ -414,6 +414,22 @@ async fn who_waits_for_the_room_to_be_told_goes_on_then() {
 }
 
 #[test]
+fn many_changes_of_the_room_are_one() {
+    let now = Instant::now();
+    let second = Duration::from_secs(1);
+    for (last, at) in [
+        (None, now),
+        (Some(now - PACE - second), now),
+        (Some(now - PACE + second), now + second),
+        (Some(now), now + PACE),
+        // One is to be made then.
+        (Some(now + second), now + second),
+    ] {
+        assert_eq!(next(last, now), at, "{last:?}");
+    }
+}
+
+#[test]
 fn nodes_do_not_keep_step() {
     let minute = Duration::from_secs(60);
     let times: std::collections::BTreeSet<_> = (0..50).map(|_| about(minute)).collect();

@@ -1,6 +1,7 @@
 //! Making volumes for claims.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ use super::problem::{Problem, State};
 use super::source::Asked;
 use super::volume;
 
+/// Of a CreateVolume call that takes longer it is told that it was made.
+const SHORT: Duration = Duration::from_secs(1);
 /// A CreateVolume call that took longer is followed by a look at the claim as it is now.
 const LONG: Duration = Duration::from_secs(5);
 /// How long a claim that found no room waits, before another node is chosen, for the scheduler to
@@ -117,7 +120,16 @@ impl Provisioner {
             return self.race(claim).await;
         }
         let class = self.class_of(claim).await?;
-        if !claim::is_due(claim, &class, standing) || self.has_volume(claim).await? {
+        if !claim::is_due(claim, &class, standing) {
+            return Ok(Todo::Nothing);
+        }
+        // Of a claim that came since, only another node could have made the volume, from which it
+        // was taken: that is rare, and found out by the object's name.
+        let has_volume = match self.kept.is_doubted(uid) {
+            true => self.has_volume(claim).await?,
+            false => self.sees_volume(claim),
+        };
+        if has_volume {
             return Ok(Todo::Nothing);
         }
         if let Some(left) = self.kept.waits(uid, class.metadata.uid.as_ref()) {
@@ -147,12 +159,21 @@ impl Provisioner {
     /// Whether the volume of a claim has its object. A node's watch may not show it: another node
     /// may have made it, or an earlier process that wrote no labels.
     pub(super) async fn has_volume(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
-        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-        let length = self.settings.uuid_length;
-        let name = claim::volume_name_for(uid, &self.settings.prefix, length);
         let volumes = self.context.caches.volumes();
-        let found = self.kube.find(&volumes, "", &name).await?;
+        let found = self.kube.find(&volumes, "", &self.volume_of(claim)).await?;
         Ok(found.is_some())
+    }
+
+    /// Whether the object of a claim's volume is in sight.
+    fn sees_volume(&self, claim: &PersistentVolumeClaim) -> bool {
+        let volumes = self.context.caches.volumes();
+        volumes.get(&self.volume_of(claim)).is_some()
+    }
+
+    /// The name of a claim's volume.
+    fn volume_of(&self, claim: &PersistentVolumeClaim) -> String {
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        claim::volume_name_for(uid, &self.settings.prefix, self.settings.uuid_length)
     }
 
     pub(super) async fn class_of(
@@ -213,16 +234,17 @@ impl Provisioner {
         let class_name = plan.draft.class.name_any();
         let secrets = plan.secrets.provisioner.as_ref();
         let secrets = self.secret(secrets, &class_name).await?;
-        if !again {
-            let claim = &plan.draft.claim;
-            let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
-            let message = format!("making the volume of claim {namespace}/{name}");
-            self.context.events.normal(&**claim, PROVISIONING, message);
-        }
         let mut request = plan.request.clone();
         request.secrets = secrets.clone();
         let csi = &self.context.driver.csi;
-        let answer = csi.create_volume(request, self.timeout).await;
+        let mut call = pin!(csi.create_volume(request, self.timeout));
+        let answer = match tokio::time::timeout(SHORT, &mut call).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.begun(&plan.draft.claim, again);
+                call.await
+            }
+        };
         let answer = answer.map_err(|failure| self.refused(plan, &failure, &secrets))?;
         match volume::check(plan, answer) {
             Ok(volume) => Ok(volume),
@@ -238,6 +260,17 @@ impl Provisioner {
                 })
             }
         }
+    }
+
+    /// Tells that a volume is being made, if that was not told before: what is over at once needs
+    /// no news of its beginning.
+    fn begun(&self, claim: &PersistentVolumeClaim, again: bool) {
+        if again {
+            return;
+        }
+        let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+        let message = format!("making the volume of claim {namespace}/{name}");
+        self.context.events.normal(claim, PROVISIONING, message);
     }
 
     fn refused(

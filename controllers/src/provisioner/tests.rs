@@ -151,7 +151,7 @@ async fn one_call_and_one_write() {
     assert_eq!(rig.work().await, Outcome::Done);
     let post = format!("POST {PV}");
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1", &post]);
-    assert_eq!(rig.reasons(), ["Provisioning", "ProvisioningSucceeded"]);
+    assert_eq!(rig.reasons(), ["ProvisioningSucceeded"]);
     // It is known at once, before the watch tells.
     assert_eq!(rig.work().await, Outcome::Done);
     assert!(rig.world.log().is_empty());

@@ -1,20 +1,24 @@
 //! Events: what users see of what happens to their objects (`kubectl describe`).
 //!
-//! They are best-effort and off the path of the work: sent by a task of their own from a bounded
-//! queue whose overflow is counted, never waited for. The same event again is counted in the one
-//! there is. A message must never contain a secret.
+//! They are best-effort and off the path of the work: sent by tasks of their own from bounded
+//! queues whose overflow is counted, never waited for. Warnings go at once. What went as it should
+//! can wait: it is sent when there has been no such news for five seconds, or after a minute, and
+//! then with pauses, so that in a storm the work is not behind the news of it. The same event again
+//! is counted in the one there is. A message must never contain a secret.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::kube::Resource;
 use super::metrics::Metrics;
+use send::Pace;
 
-/// Events that wait to be sent, at most.
+/// Events of each kind that wait to be sent, at most.
 const WAITING: usize = 1000;
 
 /// Whether something went as it should.
@@ -37,12 +41,17 @@ pub struct Event {
     pub reason: String,
     /// A sentence for people.
     pub message: String,
+    /// When it was told.
+    pub told: Instant,
 }
 
 /// Where events go. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Events {
-    waiting: mpsc::Sender<Event>,
+    normal: mpsc::Sender<Event>,
+    warnings: mpsc::Sender<Event>,
+    /// When something that went as it should was told last.
+    last: Arc<watch::Sender<Instant>>,
     metrics: Arc<Metrics>,
 }
 
@@ -54,27 +63,31 @@ impl Events {
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) -> Self {
-        let (events, waiting) = Events::collected(metrics.clone());
-        tokio::spawn(send::run(
-            client,
-            component.to_owned(),
-            waiting,
-            metrics,
-            stop,
-        ));
-        events
+        let last = Arc::new(watch::Sender::new(Instant::now()));
+        let lane = |pace| {
+            let (events, waiting) = mpsc::channel(WAITING);
+            let sender = send::Sender::new(client.clone(), component, metrics.clone());
+            tokio::spawn(sender.run(waiting, pace, stop.clone()));
+            events
+        };
+        Events {
+            normal: lane(Pace::Yielding(last.subscribe())),
+            warnings: lane(Pace::AtOnce),
+            last,
+            metrics: metrics.clone(),
+        }
     }
 
     /// Keeps them for who reads them from the channel: for tests.
     pub fn collected(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Event>) {
         let (sender, waiting) = mpsc::channel(WAITING);
-        (
-            Events {
-                waiting: sender,
-                metrics,
-            },
-            waiting,
-        )
+        let events = Events {
+            normal: sender.clone(),
+            warnings: sender,
+            last: Arc::new(watch::Sender::new(Instant::now())),
+            metrics,
+        };
+        (events, waiting)
     }
 
     /// Tells that something went as it should.
@@ -94,8 +107,16 @@ impl Events {
             kind,
             reason: reason.to_owned(),
             message,
+            told: Instant::now(),
         };
-        if self.waiting.try_send(event).is_err() {
+        let waiting = match kind {
+            Kind::Normal => {
+                self.last.send_replace(event.told);
+                &self.normal
+            }
+            Kind::Warning => &self.warnings,
+        };
+        if waiting.try_send(event).is_err() {
             self.metrics.event_lost();
         }
     }

@@ -16,6 +16,8 @@ pub struct Room {
     told: watch::Sender<u64>,
     /// Somebody tells.
     attended: AtomicBool,
+    /// Somebody waits for what is told next.
+    urgent: AtomicBool,
 }
 
 impl Room {
@@ -28,6 +30,7 @@ impl Room {
     /// It may have changed, and what comes next is to be decided by how it is now: waits until
     /// that has been told, though not for longer than this, nor if nobody tells.
     pub async fn change_and_wait(&self, limit: Duration) {
+        self.urgent.store(true, Ordering::SeqCst);
         self.change();
         let changes = self.changes.load(Ordering::SeqCst);
         if !self.attended.load(Ordering::SeqCst) {
@@ -46,6 +49,11 @@ impl Room {
     /// Waits for the next change; for the one who tells.
     pub async fn changed(&self) {
         self.changed.notified().await;
+    }
+
+    /// Whether somebody waits for what is told next; asked once, for it is told then.
+    pub fn takes_urgency(&self) -> bool {
+        self.urgent.swap(false, Ordering::SeqCst)
     }
 
     /// How many changes there have been: what is asked of the driver from here on knows of them.

@@ -1,5 +1,7 @@
 //! Claims get volumes, and give them back.
 
+use std::time::Duration;
+
 use futures::future::join_all;
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
@@ -8,6 +10,7 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::Type as Source;
 use hostloop_test::client::map;
 use hostloop_test::front::{FrontSpec, SECRET};
+use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 
 use crate::Rig;
@@ -50,6 +53,8 @@ async fn a_volume_has_every_field() {
         "metadata": {"annotations": {"example.org/which": "claim"}},
         "spec": {"storageClassName": class, "resources": {"requests": {"storage": "1500M"}}},
     });
+    let slow = Step::Delay(Duration::from_secs(2));
+    rig.driver.script("CreateVolume", [slow]);
     rig.claim("data", claim).await;
     let (claim, volume) = rig.bound("data").await;
 
@@ -145,6 +150,7 @@ async fn a_volume_has_every_field() {
     assert!(finalizers.contains(FINALIZER), "{finalizers}");
 
     let at = rig.claim_at("data");
+    // It took long enough for that.
     rig.until_event(&at, "Normal", "Provisioning", &[]).await;
     rig.until_event(&at, "Normal", "ProvisioningSucceeded", &[&pv])
         .await;

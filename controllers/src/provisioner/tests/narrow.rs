@@ -33,8 +33,23 @@ async fn a_volume_out_of_sight_is_not_made_again() {
     let rig = on_node();
     rig.put_claim(&assigned(&Value::Null));
     rig.put_volume("elsewhere");
+    // It was there when this process began.
+    rig.at_work.kept.doubt(["u-1".to_owned()]);
     assert_eq!(rig.work().await, Outcome::Done);
     assert_eq!(rig.world.log(), [format!("GET {PV}")]);
+}
+
+#[tokio::test]
+async fn a_volume_that_another_node_was_first_with_is_undone() {
+    let rig = on_node();
+    rig.put_claim(&assigned(&Value::Null));
+    rig.put_volume("elsewhere");
+    assert_eq!(rig.work().await, Outcome::Done);
+    let log = rig.world.log();
+    let (post, get) = (format!("POST {PV}"), format!("GET {PV}"));
+    assert_eq!(log[..3], ["CreateVolume pvc-u-1", &*post, &*get], "{log:?}");
+    assert!(log[3].starts_with("DeleteVolume "), "{log:?}");
+    assert_eq!(log.len(), 4, "{log:?}");
 }
 
 #[tokio::test]
@@ -42,9 +57,8 @@ async fn a_new_volume_tells_its_node() {
     let rig = on_node();
     rig.put_claim(&assigned(&Value::Null));
     assert_eq!(rig.work().await, Outcome::Done);
-    let (get, post) = (format!("GET {PV}"), format!("POST {PV}"));
-    let expected = [&*get, "CreateVolume pvc-u-1", &post];
-    assert_eq!(rig.world.log(), expected);
+    let post = format!("POST {PV}");
+    assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1", &*post]);
     let labels = rig.world.state().objects[PV]["metadata"]["labels"].clone();
     assert_eq!(labels, json!({NODE_LABEL: "n1"}));
     // Now it is in sight.

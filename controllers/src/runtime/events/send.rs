@@ -10,13 +10,21 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Event, Kind};
 use crate::runtime::metrics::Metrics;
 
+/// How long nothing must have been told before news is sent.
+const QUIET: Duration = Duration::from_secs(5);
+/// How long news waits for that.
+const HELD: Duration = Duration::from_secs(60);
+/// The pause after an event, in times of what it took.
+const YIELD: u32 = 20;
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How long one request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// For how long the same event again is counted in the first.
@@ -35,41 +43,87 @@ struct Sent {
     at: Instant,
 }
 
-struct Sender {
-    client: Client,
-    component: String,
-    host: String,
-    sent: HashMap<Sameness, Sent>,
+/// When events are sent.
+#[derive(Debug)]
+pub(super) enum Pace {
+    /// At once.
+    AtOnce,
+    /// When none was told for a while, the last of which is here, and with pauses: where there is
+    /// more to do than can be done, news of what went well is the least of it.
+    Yielding(watch::Receiver<Instant>),
 }
 
-pub(super) async fn run(
-    client: Client,
-    component: String,
-    mut waiting: mpsc::Receiver<Event>,
-    metrics: Arc<Metrics>,
-    stop: CancellationToken,
-) {
-    let host = std::env::var("NODE_NAME").unwrap_or_default();
-    let mut sender = Sender {
-        client,
-        component,
-        host,
-        sent: HashMap::new(),
-    };
-    while let Some(Some(event)) = stop.run_until_cancelled(waiting.recv()).await {
-        let sending = tokio::time::timeout(DEADLINE, sender.send(&event));
-        match sending.await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                metrics.event_lost();
-                tracing::debug!(reason = %event.reason, %error, "an event was not taken");
+impl Pace {
+    /// Waits for the time to send an event that was told then.
+    async fn due(&self, told: Instant) {
+        let Pace::Yielding(last) = self else { return };
+        loop {
+            let due = (*last.borrow() + QUIET).min(told + HELD);
+            if Instant::now() >= due {
+                return;
             }
-            Err(_) => metrics.event_lost(),
+            tokio::time::sleep_until(due).await;
+        }
+    }
+
+    /// The pause after an event that took so long.
+    fn pause(&self, took: Duration) -> Duration {
+        match self {
+            Pace::AtOnce => Duration::ZERO,
+            Pace::Yielding(_) => (took * YIELD).min(LONGEST_PAUSE),
         }
     }
 }
 
+/// Sends events, one after the other.
+pub(super) struct Sender {
+    client: Client,
+    component: String,
+    host: String,
+    metrics: Arc<Metrics>,
+    sent: HashMap<Sameness, Sent>,
+}
+
 impl Sender {
+    pub(super) fn new(client: Client, component: &str, metrics: Arc<Metrics>) -> Self {
+        Sender {
+            client,
+            component: component.to_owned(),
+            host: std::env::var("NODE_NAME").unwrap_or_default(),
+            metrics,
+            sent: HashMap::new(),
+        }
+    }
+
+    /// Sends what comes, until there is no more, or until `stop`.
+    pub(super) async fn run(
+        mut self,
+        mut waiting: mpsc::Receiver<Event>,
+        pace: Pace,
+        stop: CancellationToken,
+    ) {
+        while let Some(Some(event)) = stop.run_until_cancelled(waiting.recv()).await {
+            if stop
+                .run_until_cancelled(pace.due(event.told))
+                .await
+                .is_none()
+            {
+                return;
+            }
+            let since = Instant::now();
+            match tokio::time::timeout(DEADLINE, self.send(&event)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    self.metrics.event_lost();
+                    tracing::debug!(reason = %event.reason, %error, "an event was not taken");
+                }
+                Err(_) => self.metrics.event_lost(),
+            }
+            let pause = tokio::time::sleep(pace.pause(since.elapsed()));
+            stop.run_until_cancelled(pause).await;
+        }
+    }
+
     async fn send(&mut self, event: &Event) -> Result<(), kube::Error> {
         let namespace = namespace(&event.about);
         let api: Api<Object> = Api::namespaced(self.client.clone(), namespace);
@@ -78,7 +132,7 @@ impl Sender {
             && sent.at.elapsed() < SAME
         {
             let count = sent.count.saturating_add(1);
-            let patch = json!({"count": count, "lastTimestamp": Time(Timestamp::now())});
+            let patch = json!({"count": count, "lastTimestamp": Time(told_at(event))});
             let params = PatchParams::default();
             match api.patch(&sent.name, &params, &Patch::Merge(patch)).await {
                 Ok(_) => {
@@ -108,7 +162,7 @@ impl Sender {
     }
 
     fn object(&self, event: &Event, namespace: &str) -> Object {
-        let now = Time(Timestamp::now());
+        let at = Time(told_at(event));
         let name = event.about.name.as_deref().unwrap_or("unnamed");
         Object {
             metadata: ObjectMeta {
@@ -127,8 +181,8 @@ impl Sender {
                 .to_owned(),
             ),
             count: Some(1),
-            first_timestamp: Some(now.clone()),
-            last_timestamp: Some(now),
+            first_timestamp: Some(at.clone()),
+            last_timestamp: Some(at),
             source: Some(EventSource {
                 component: Some(self.component.clone()),
                 host: Some(self.host.clone()).filter(|host| !host.is_empty()),
@@ -138,6 +192,12 @@ impl Sender {
             ..Object::default()
         }
     }
+}
+
+/// When an event was told, by the clock.
+fn told_at(event: &Event) -> Timestamp {
+    let now = Timestamp::now();
+    now.checked_sub(event.told.elapsed()).unwrap_or(now)
 }
 
 /// Events about objects of the whole cluster are in the default namespace.
@@ -232,14 +292,10 @@ mod tests {
             );
         }
         drop(events);
-        run(
-            client,
-            "d".to_owned(),
-            waiting,
-            metrics,
-            CancellationToken::new(),
-        )
-        .await;
+        let sender = Sender::new(client, "d", metrics);
+        sender
+            .run(waiting, Pace::AtOnce, CancellationToken::new())
+            .await;
         let calls = calls.lock().expect("calls");
         let told: Vec<_> = calls
             .iter()
@@ -257,6 +313,43 @@ mod tests {
         );
         assert_eq!(calls[0].1["type"], "Warning");
         assert_eq!(calls[0].1["involvedObject"]["uid"], "uid-a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn news_waits_until_the_work_rests() {
+        let (tell, last) = watch::channel(Instant::now());
+        let pace = Pace::Yielding(last);
+        let begun = Instant::now();
+        let busy = tokio::spawn(async move {
+            for _ in 0..200 {
+                tell.send_replace(Instant::now());
+                tokio::time::sleep(QUIET / 2).await;
+            }
+        });
+        pace.due(begun).await;
+        assert_eq!(begun.elapsed(), HELD, "not for ever");
+        let told = Instant::now();
+        busy.abort();
+        pace.due(told).await;
+        let waited = told.elapsed();
+        assert!(QUIET / 2 <= waited && waited <= QUIET, "{waited:?}");
+        let told = Instant::now();
+        Pace::AtOnce.due(told).await;
+        assert_eq!(told.elapsed(), Duration::ZERO);
+    }
+
+    #[test]
+    fn news_comes_the_slower_the_longer_it_takes() {
+        let millis = Duration::from_millis;
+        let yielding = Pace::Yielding(watch::channel(Instant::now()).1);
+        for (pace, took, pause) in [
+            (&Pace::AtOnce, millis(100), millis(0)),
+            (&yielding, millis(2), millis(40)),
+            (&yielding, millis(100), millis(2000)),
+            (&yielding, DEADLINE, LONGEST_PAUSE),
+        ] {
+            assert_eq!(pace.pause(took), pause, "{pace:?} after {took:?}");
+        }
     }
 
     #[test]
