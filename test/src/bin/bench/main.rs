@@ -62,12 +62,16 @@ struct Args {
     /// scale: write plots and the table into this directory
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
+    /// scale: measure nothing, but draw again what is there
+    #[arg(long, requires = "docs")]
+    again: bool,
 }
 
 impl Args {
     fn settings(&self) -> Settings {
         let mut settings = Settings {
             docs: self.docs.clone(),
+            again: self.again,
             attachments: self.attach.unwrap_or(0),
             ..Settings::default()
         };

@@ -42,6 +42,8 @@ pub(crate) struct Settings {
     pub(crate) rest: Duration,
     /// Where plots and the table go.
     pub(crate) docs: Option<PathBuf>,
+    /// Only draws again what is in `docs`.
+    pub(crate) again: bool,
     /// Whether the figures are to be anything: of few claims they say nothing.
     pub(crate) judged: bool,
 }
@@ -54,6 +56,7 @@ impl Default for Settings {
             attachments: 0,
             rest: Duration::from_secs(15),
             docs: None,
+            again: false,
             judged: true,
         }
     }
@@ -74,19 +77,25 @@ impl Settings {
 
 /// The figures.
 pub(crate) fn figures(runtime: &Runtime, settings: &Settings) -> Vec<Figure> {
+    let report = match &settings.docs {
+        Some(docs) if settings.again => Report::read(docs),
+        _ => measured(runtime, settings),
+    };
+    println!("{}", report.table());
+    if let Some(docs) = &settings.docs {
+        report.write(docs);
+    }
+    report.figures(settings.judged)
+}
+
+fn measured(runtime: &Runtime, settings: &Settings) -> Report {
     machine::require();
     let scratch = Scratch::new();
     // The cluster's own limits are raised: what is measured is not its throttle.
     let cluster = Cluster::up(&Options::default());
     let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
     cluster.kubectl(&["create", "-k", text(&crds)]);
-    let report = runtime.block_on(measure(&cluster, &scratch, settings));
-    drop(cluster);
-    println!("{}", report.table());
-    if let Some(docs) = &settings.docs {
-        report.write(docs);
-    }
-    report.figures(settings.judged)
+    runtime.block_on(measure(&cluster, &scratch, settings))
 }
 
 async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> Report {

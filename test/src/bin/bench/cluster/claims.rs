@@ -101,9 +101,9 @@ async fn round(ground: &mut Ground, by: By, name: &str, count: usize) -> Duratio
 
 /// What a user has asked of the API server by each verb, for each volume of the measurement.
 async fn settled(cluster: &Cluster, before: &Audit, user: &str) -> Vec<(String, f64)> {
-    // The API server writes its log a little after its answer, and events come behind.
+    // The API server writes its log a little after its answer, and events come at their leisure.
     let mut last = 0;
-    let patience = Duration::from_secs(30);
+    let patience = Duration::from_secs(300);
     let asked = wait_for("the end of the requests", patience, async || {
         tokio::time::sleep(Duration::from_secs(2)).await;
         let asked = cluster.audit().since(before);

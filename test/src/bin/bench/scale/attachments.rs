@@ -10,7 +10,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// What attachments cost, each from nothing to attached.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Attached {
     pub(super) volumes: usize,
     /// A second.

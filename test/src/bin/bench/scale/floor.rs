@@ -7,7 +7,7 @@ use hostloop_test::fleet::Binding;
 use hostloop_test::fleet::storm::{self, Wish};
 use hostloop_test::front::objects;
 use hostloop_test::scratch::Scratch;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::requests::Told;
@@ -19,7 +19,7 @@ const NULL_WAIT: &str = "null-wait";
 const WARM_UP: usize = 20;
 
 /// Volumes a second.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Floors {
     /// The volumes are there already, and name their claims.
     pub(super) by_hand: f64,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::attachments::Attached;
 use super::floor::Floors;
@@ -15,12 +15,15 @@ use hostloop_test::fleet::Binding;
 /// Of an instance, in MiB: it is to have less.
 const MOST_MEMORY: f64 = 25.0;
 
+/// Where the data of the figures are, in the documentation.
+const DATA: &str = "figures/scale.json";
+
 /// What stands around the table in the documentation.
 const BEGIN: &str = "<!-- scripts/bench scale writes from here -->";
 const END: &str = "<!-- to here -->";
 
 /// All that was measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Report {
     /// Of each kind, for each number of instances.
     pub(super) claims: usize,
@@ -29,7 +32,7 @@ pub(super) struct Report {
 }
 
 /// With so many instances.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Instances {
     pub(super) count: usize,
     /// Seconds from the first one's start until all were at work.
@@ -51,7 +54,7 @@ type Line = (&'static str, fn(&Round, f64) -> f64);
 type Of<T> = (&'static str, fn(&T) -> f64);
 
 /// Of each round; the number is that of instances.
-const LINES: [Line; 10] = [
+const LINES: [Line; 11] = [
     ("volumes/s", |round, _| round.rate),
     ("seconds from the last claim to the last bound", |r, _| {
         r.tail
@@ -60,7 +63,8 @@ const LINES: [Line; 10] = [
     ("refused writes of others (409)", |r, _| {
         r.conflicts_of_others.values().sum::<usize>() as f64
     }),
-    ("API requests a volume", |r, _| r.requests),
+    ("API requests a volume, events aside", |r, _| r.requests),
+    ("Kubernetes events written a volume", |r, _| r.events),
     ("watch events a volume, all instances", |r, _| r.told.events),
     ("watch KiB a volume, all instances", |r, _| {
         r.told.bytes / 1024.0
@@ -148,20 +152,30 @@ impl Report {
         self.numbers.iter().map(cell).collect()
     }
 
+    /// What an earlier run has written into `figures` beneath this directory.
+    pub(super) fn read(docs: &Path) -> Report {
+        let file = docs.join(DATA);
+        let text = std::fs::read_to_string(&file);
+        let text = text.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
+    }
+
     /// Writes the plots and the data into `figures` beneath this directory, and the table into
     /// `scale.md`.
     pub(super) fn write(&self, docs: &Path) {
         let figures = docs.join("figures");
-        let keep = |name: &str, text: &str| {
-            let file = figures.join(name);
-            std::fs::write(&file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let keep = |file: &Path, text: &str| {
+            std::fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
         };
         std::fs::create_dir_all(&figures).unwrap_or_else(|e| panic!("{}: {e}", figures.display()));
         for plot in self.plots() {
-            keep(&format!("scale-{}.svg", plot.name), &plot.svg());
+            keep(
+                &figures.join(format!("scale-{}.svg", plot.name)),
+                &plot.svg(),
+            );
         }
         let data = serde_json::to_string_pretty(self).expect("figures are plain data");
-        keep("scale.json", &(data + "\n"));
+        keep(&docs.join(DATA), &(data + "\n"));
         let page = docs.join("scale.md");
         let text = std::fs::read_to_string(&page);
         let text = text.unwrap_or_else(|e| panic!("{}: {e}", page.display()));
@@ -218,7 +232,12 @@ impl Report {
                 tail,
             ),
             plot("conflicts", "Refused writes (409)", "in all", conflicts),
-            plot("requests", "API requests", "a volume", requests),
+            plot(
+                "requests",
+                "API requests, events aside",
+                "a volume",
+                requests,
+            ),
             plot(
                 "events",
                 "Watch events",

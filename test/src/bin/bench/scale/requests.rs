@@ -8,13 +8,13 @@ use std::time::Duration;
 use hostloop_test::cluster::Cluster;
 use serde::{Deserialize, Serialize};
 
-/// The API server writes its log a little after its answers, and events come behind.
+/// The API server writes its log a little after its answers.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Requests of one user.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Asked {
-    /// All but leases and watches.
+    /// All but watches and those of leases and events.
     pub(super) requests: usize,
     /// By verb and resource.
     pub(super) by_kind: BTreeMap<String, usize>,
@@ -26,13 +26,15 @@ pub(super) struct Asked {
     pub(super) failed: usize,
     /// Of leases.
     pub(super) leases: usize,
+    /// Of events, which come at their leisure, or not at all where there are too many.
+    pub(super) events: usize,
     /// Writes of other users that were refused for the same reason: of the cluster's own
     /// controllers, say, which may come back to them only after a long while.
     pub(super) conflicts_of_others: BTreeMap<String, usize>,
 }
 
 /// What watchers were told.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Told {
     pub(super) events: f64,
     pub(super) bytes: f64,
@@ -132,6 +134,10 @@ impl Asked {
         });
         if resource == "leases" {
             self.leases += 1;
+            return;
+        }
+        if resource == "events" {
+            self.events += 1;
             return;
         }
         let kind = format!("{} {resource}", line.verb);

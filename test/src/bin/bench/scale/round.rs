@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hostloop_test::cluster::Cluster;
 use hostloop_test::fleet::storm::{self, Wish};
 use hostloop_test::fleet::{Binding, Fleet, Member};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::floor::rate;
@@ -27,19 +27,19 @@ pub(super) struct Fielded<'a> {
 }
 
 /// Instances while nothing is asked of them.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Rest {
     pub(super) taken: Taken,
     /// Of one CPU, each instance in the mean.
     pub(super) cpu_percent: f64,
-    /// API requests of an instance in a minute, leases included.
+    /// API requests of an instance in a minute, leases and events included.
     pub(super) requests_a_minute: f64,
 }
 
 /// So many claims from nothing to bound.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Round {
-    pub(super) binding: &'static str,
+    pub(super) binding: String,
     /// Volumes a second, from the first claim to the last that is bound.
     pub(super) rate: f64,
     /// From the last claim to the last that is bound, in seconds.
@@ -51,8 +51,10 @@ pub(super) struct Round {
     pub(super) scheduler_conflicts: usize,
     /// Writes of everybody else's.
     pub(super) conflicts_of_others: BTreeMap<String, usize>,
-    /// Of all instances together, a volume.
+    /// Of all instances together, a volume, but for events.
     pub(super) requests: f64,
+    /// Events written until the storm was over, a volume.
+    pub(super) events: f64,
     pub(super) requests_by_kind: BTreeMap<String, f64>,
     /// Requests that failed on the server's side.
     pub(super) failed: usize,
@@ -76,7 +78,7 @@ impl Rest {
         let asked = fielded.requests.settled().await;
         let (taken, seconds) = (Taken::by(&fielded.fleet), began.elapsed().as_secs_f64());
         let count = fielded.fleet.members.len() as f64;
-        let requests = (asked.requests + asked.leases) as f64;
+        let requests = (asked.requests + asked.leases + asked.events) as f64;
         let busy = taken.cpu_seconds - before.cpu_seconds;
         Rest {
             taken,
@@ -131,7 +133,7 @@ impl<'a> Fielded<'a> {
             false => without,
         };
         Round {
-            binding: binding.mode(),
+            binding: binding.mode().to_owned(),
             rate: rate(count, (bound - began).as_secs_f64()),
             tail: bound.saturating_duration_since(made).as_secs_f64(),
             conflicts: asked.conflicts,
@@ -139,6 +141,7 @@ impl<'a> Fielded<'a> {
             scheduler_conflicts,
             conflicts_of_others: asked.conflicts_of_others,
             requests: asked.requests as f64 / each,
+            events: asked.events as f64 / each,
             requests_by_kind: asked
                 .by_kind
                 .into_iter()

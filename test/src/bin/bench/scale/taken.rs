@@ -1,14 +1,14 @@
 //! What processes take of the machine, as `/proc` tells it.
 
 use hostloop_test::fleet::Fleet;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The unit of times in `/proc`: a hundredth of a second on all common machines, whatever the
 /// kernel itself counts in.
 const TICKS: f64 = 100.0;
 
 /// What the controllers of a fleet take, each or in the mean.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Taken {
     /// Resident, in MiB, in the mean.
     pub(super) resident_mib: f64,
