@@ -1,10 +1,11 @@
 //! `hostloop controllers`, as a process of its own.
 
 use std::fs::OpenOptions;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{LazyLock, mpsc};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -15,6 +16,25 @@ use crate::machine;
 
 /// How long it may take to stop.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts a program from a thread that lives as long as this process: to the kernel, whose end ends
+/// the program, a parent is a thread, and a test's own ends with the test.
+fn spawn(command: Command) -> io::Result<Child> {
+    type Order = (Command, mpsc::Sender<io::Result<Child>>);
+    static ORDERS: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
+        let (orders, taken) = mpsc::channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in taken {
+                // Who asked waits for it.
+                let _ = answer.send(command.spawn());
+            }
+        });
+        orders
+    });
+    let (answer, child) = mpsc::channel();
+    ORDERS.send((command, answer)).map_err(io::Error::other)?;
+    child.recv().map_err(io::Error::other)?
+}
 
 /// The running program. Dropping it kills it.
 pub struct Controllers {
@@ -48,9 +68,8 @@ impl Controllers {
         if let Some(pod) = pod {
             command.env("POD_NAME", pod);
         }
-        let child = command.spawn();
         Controllers {
-            child: child.expect("the program starts"),
+            child: spawn(command).expect("the program starts"),
         }
     }
 
