@@ -125,9 +125,18 @@ remove_traces() {
   done
 }
 
-# What kubelet leaves at the one place it does not take its root for; another's is not touched.
+# What is in kubelet's root, but for what other clusters' kubelets have there, too.
+remove_kubelet_dir() {
+  find "$KUBELET_DIR" -mindepth 1 -maxdepth 1 ! -path "$DEVICE_PLUGINS" \
+    -exec rm -rf --one-file-system {} + 2>/dev/null || true
+  rmdir "$KUBELET_DIR" 2>/dev/null || true
+}
+
+# What kubelet leaves at the one place it does not take its root for: with the last kubelet, and
+# only if it was not there before the first.
 remove_device_plugins() {
-  [ -z "$(kubelets_here)" ] || return 0
+  [ -e "$REGISTRY/device-plugins" ] && [ -z "$(kubelets_here)" ] || return 0
+  rm -f "$REGISTRY/device-plugins"
   rm -f "$DEVICE_PLUGINS"/{kubelet.sock,kubelet_internal_checkpoint,DEPRECATION}
   rmdir "$DEVICE_PLUGINS" "$(dirname "$DEVICE_PLUGINS")" 2>/dev/null || true
 }
@@ -143,8 +152,8 @@ node_down() { # NODE
     namespace_down "$i" || return 1
   elif [ -d "$(node_dir "$i")" ]; then
     unmount_below "$KUBELET_DIR" "$(node_dir "$i")" || return 1
-    if [ -e "$(node_dir "$i")/owns-kubelet-dir" ]; then rm -rf --one-file-system "$KUBELET_DIR"; fi
-    if [ -e "$(node_dir "$i")/owns-device-plugins" ]; then remove_device_plugins; fi
+    if [ -e "$(node_dir "$i")/owns-kubelet-dir" ]; then remove_kubelet_dir; fi
+    remove_device_plugins
   fi
   remove_cgroups "$i"
   remove_traces "$i"

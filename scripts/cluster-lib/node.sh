@@ -200,8 +200,10 @@ node_up() { # NODE
     start_namespace "$i"
   else
     # A folder that was not there before goes at `down`.
-    [ -n "$(ls -A "$KUBELET_DIR" 2>/dev/null)" ] || touch "$at/owns-kubelet-dir"
-    [ -e "$DEVICE_PLUGINS" ] || touch "$at/owns-device-plugins"
+    [ -n "$(ls -A --ignore=device-plugins "$KUBELET_DIR" 2>/dev/null)" ] ||
+      touch "$at/owns-kubelet-dir"
+    # This one all clusters share.
+    [ -e "$DEVICE_PLUGINS" ] || touch "$REGISTRY/device-plugins"
   fi
   node_network "$i"
   node_cgroups "$i"
