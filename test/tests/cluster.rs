@@ -204,12 +204,21 @@ impl Elsewhere {
         Elsewhere { scratch }
     }
 
-    /// Nobody holds a copy of the mount: its loop device goes with it.
-    fn assert_free_once_unmounted(&self) {
+    /// Nobody keeps a copy of the mount: its loop device goes with it. A namespace that another
+    /// test's cluster makes just now has one for a moment.
+    async fn assert_free_once_unmounted(&self) {
         let at = self.scratch.path().join("mounted");
         assert_eq!(loops::beneath(self.scratch.path()).len(), 1);
         machine::run("umount", &[machine::text(&at)]);
-        assert_eq!(loops::beneath(self.scratch.path()), []);
+        wait_for(
+            "the mount's end",
+            Duration::from_secs(15),
+            async || match &loops::beneath(self.scratch.path())[..] {
+                [] => Ok(()),
+                left => Err(format!("{left:?}")),
+            },
+        )
+        .await;
     }
 }
 
@@ -225,7 +234,7 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     });
     let (name, [first, second]) = (cluster.name().to_owned(), [cluster.on(1), cluster.on(2)]);
     assert!(cluster.status().contains("mount namespace of process"));
-    elsewhere.assert_free_once_unmounted();
+    elsewhere.assert_free_once_unmounted().await;
 
     // The same path, another file; /dev as it was when the node came up.
     let folder = PathBuf::from(format!("/var/tmp/{name}-files"));

@@ -36,6 +36,24 @@ fn told(world: &World) -> BTreeSet<(String, String)> {
     all.iter().map(named).collect()
 }
 
+/// The same, once nothing is told any more of classes that are gone: those of earlier tests.
+fn settled(world: &World) -> BTreeSet<(String, String)> {
+    let classes = world.list("StorageClass", "");
+    let name = |class: &Value| text(class, "/metadata/name").to_owned();
+    let classes: BTreeSet<_> = classes.iter().map(name).collect();
+    world.until("what was told of other classes gone", || {
+        let told = told(world);
+        let class = |what: &str| what.split(' ').next().unwrap_or_default().to_owned();
+        match told
+            .iter()
+            .find(|(_, what)| !classes.contains(&class(what)))
+        {
+            None => Ok(told),
+            Some((_, what)) => Err(format!("still told: {what}")),
+        }
+    })
+}
+
 /// A claim that fits on one node only goes there. One that fits nowhere says so, and is served as
 /// soon as there is room.
 pub(crate) fn claims_go_where_there_is_room(world: &World) {
@@ -96,7 +114,7 @@ pub(crate) fn a_claim_moves_on_from_a_full_node(world: &World) {
 /// While every pod of the driver is replaced, the scheduler is told of the room all the time.
 pub(crate) fn the_room_is_told_over_an_upgrade(world: &World) {
     world.drivers_ready();
-    let before = told(world);
+    let before = settled(world);
     assert!(before.len() >= 8, "four classes on two nodes: {before:?}");
     let asked = world.audit();
     let roll = |value: &str| {
