@@ -18,8 +18,10 @@ pub(super) struct Taken {
     pub(super) proportional_mib: f64,
     /// The most it ever had resident, in the mean.
     pub(super) peak_mib: f64,
-    /// The largest of those.
+    /// The largest of those: that of the one that leads, which sees everything.
     pub(super) peak_max_mib: f64,
+    /// The second largest: the largest of those that do not lead, if there are any.
+    pub(super) peak_next_mib: f64,
     /// Time on a CPU of all together, in seconds.
     pub(super) cpu_seconds: f64,
 }
@@ -37,10 +39,19 @@ impl Taken {
             taken.resident_max_mib = taken.resident_max_mib.max(resident);
             taken.proportional_mib += mib(&rollup, "Pss:") / count;
             taken.peak_mib += peak / count;
-            taken.peak_max_mib = taken.peak_max_mib.max(peak);
+            taken.peak(peak);
             taken.cpu_seconds += cpu_seconds(&read(pid, "stat"));
         }
         taken
+    }
+
+    fn peak(&mut self, peak: f64) {
+        if peak > self.peak_max_mib {
+            self.peak_next_mib = self.peak_max_mib;
+            self.peak_max_mib = peak;
+        } else {
+            self.peak_next_mib = self.peak_next_mib.max(peak);
+        }
     }
 }
 
