@@ -200,17 +200,17 @@ impl Report {
         rate.push(level("null, after the scheduler", floors.null_wait));
         rate.push(level("null provisioner", floors.null));
         rate.push(level("made by hand", floors.by_hand));
-        let named = |mut curves: Vec<Curve>, name: &str| {
-            for curve in &mut curves {
-                curve.name.insert_str(0, name);
-            }
-            curves
+        // In the worse storm. Of one instance alone there is no other.
+        let most = |name: &str, of: fn(&Taken) -> f64| {
+            let of = |n: &Instances| n.rounds.iter().map(|r| of(&r.taken)).fold(0.0, f64::max);
+            let mut curve = self.curve(name, of);
+            curve.points.retain(|(_, mib)| *mib > 0.0);
+            curve
         };
-        let mut memory = named(self.curves(|r, _| r.taken.peak_max_mib), "leader, ");
-        memory.extend(named(
-            self.curves(|r, _| r.taken.peak_next_mib),
-            "another, ",
-        ));
+        let mut memory = vec![
+            most("the leader", |t| t.peak_max_mib),
+            most("another", |t| t.peak_next_mib),
+        ];
         let rest = |of: fn(&Taken) -> f64| move |n: &Instances| of(&n.rest.taken);
         memory.extend([
             self.curve("at rest", rest(|t| t.resident_mib)),
