@@ -4,9 +4,8 @@
 //! All of them are gone through at once: on a change of classes or nodes, after volumes and
 //! snapshots were made, grown or deleted, and every minute, since others fill disks, too. In a storm
 //! of volumes they are not gone through for each; where a claim was refused for want of room, they
-//! are, before another node is chosen. What
-//! differs is written, and nothing else: a new process takes over what its predecessor wrote, and
-//! the scheduler never looks at a node that has no room told.
+//! are, before another node is chosen. What differs is written, and nothing else: a new process takes
+//! over what its predecessor wrote, and the scheduler never looks at a node that has no room told.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

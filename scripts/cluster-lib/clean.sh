@@ -127,8 +127,9 @@ remove_traces() {
 
 # What is in kubelet's root, but for what other clusters' kubelets have there, too.
 remove_kubelet_dir() {
+  [ -d "$KUBELET_DIR" ] || return 0
   find "$KUBELET_DIR" -mindepth 1 -maxdepth 1 ! -path "$DEVICE_PLUGINS" \
-    -exec rm -rf --one-file-system {} + 2>/dev/null || true
+    -exec rm -rf --one-file-system {} + || return 1
   rmdir "$KUBELET_DIR" 2>/dev/null || true
 }
 
@@ -152,7 +153,7 @@ node_down() { # NODE
     namespace_down "$i" || return 1
   elif [ -d "$(node_dir "$i")" ]; then
     unmount_below "$KUBELET_DIR" "$(node_dir "$i")" || return 1
-    if [ -e "$(node_dir "$i")/owns-kubelet-dir" ]; then remove_kubelet_dir; fi
+    if [ -e "$(node_dir "$i")/owns-kubelet-dir" ]; then remove_kubelet_dir || return 1; fi
     remove_device_plugins
   fi
   remove_cgroups "$i"
