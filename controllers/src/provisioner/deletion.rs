@@ -154,7 +154,7 @@ impl Provisioner {
         }
         let volume_id = csi.volume_handle.clone();
         let secrets = self.deletion_secrets(&volume).await;
-        if !self.is_here(&volume, &volume_id).await? {
+        if !self.is_here(&volume, &volume_id).await? || !self.context.acts() {
             return Ok(false);
         }
         let request = DeleteVolumeRequest {

@@ -12,10 +12,10 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::runtime::ApiError;
 use crate::runtime::csi::{Call, Class, Failure, class};
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
-use crate::runtime::{ApiError, Scope};
 
 use super::Provisioner;
 use super::claim::{self, Standing};
@@ -79,7 +79,7 @@ impl Provisioner {
             return Outcome::Done;
         }
         if let Some(Left::Background(plan)) = self.kept.left(uid) {
-            if self.context.scope == Scope::Cluster && !self.context.leader.leads() {
+            if !self.context.acts() {
                 // Whoever leads now finds the same volume by its name.
                 self.kept.forget(uid);
                 return Outcome::Done;
@@ -200,7 +200,12 @@ impl Provisioner {
         let since = Instant::now();
         let made = self.call(&plan, again).await;
         let volume = match made {
-            Ok(volume) => volume,
+            Ok(Some(volume)) => volume,
+            Ok(None) => {
+                // Whoever leads now makes the same volume, by its name.
+                self.kept.forget(plan.uid());
+                return Outcome::Done;
+            }
             Err(problem) => {
                 // A failure may leave less room, too, or be for want of some.
                 self.room_changed();
@@ -230,12 +235,16 @@ impl Provisioner {
         Outcome::Done
     }
 
-    async fn call(&self, plan: &Plan, again: bool) -> Result<Volume, Problem> {
+    /// Has the driver make a volume; `None` if that is another process's to do by now.
+    async fn call(&self, plan: &Plan, again: bool) -> Result<Option<Volume>, Problem> {
         let class_name = plan.draft.class.name_any();
         let secrets = plan.secrets.provisioner.as_ref();
         let secrets = self.secret(secrets, &class_name).await?;
         let mut request = plan.request.clone();
         request.secrets = secrets.clone();
+        if !self.context.acts() {
+            return Ok(None);
+        }
         let csi = &self.context.driver.csi;
         let mut call = pin!(csi.create_volume(request, self.timeout));
         let answer = match tokio::time::timeout(SHORT, &mut call).await {
@@ -247,7 +256,7 @@ impl Provisioner {
         };
         let answer = answer.map_err(|failure| self.refused(plan, &failure, &secrets))?;
         match volume::check(plan, answer) {
-            Ok(volume) => Ok(volume),
+            Ok(volume) => Ok(Some(volume)),
             Err(unusable) => {
                 let fate = match unusable.volume_id {
                     None => "not deleted, for want of an ID".to_owned(),

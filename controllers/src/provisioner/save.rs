@@ -7,8 +7,8 @@ use hostloop_proto::csi::DeleteVolumeRequest;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
+use crate::runtime::ApiError;
 use crate::runtime::queue::Outcome;
-use crate::runtime::{ApiError, Scope};
 
 use super::Provisioner;
 use super::kept::Unsaved;
@@ -72,8 +72,7 @@ impl Provisioner {
     }
 
     async fn fate(&self, unsaved: &Unsaved, doubtful: bool) -> Result<Fate, ApiError> {
-        let leads = || self.context.leader.leads();
-        if self.context.scope == Scope::Cluster && !leads() {
+        if !self.context.acts() {
             return Ok(Fate::NotOurs);
         }
         let draft = &unsaved.plan.draft;

@@ -6,6 +6,7 @@ use clap::Parser;
 use hostloop_proto::csi;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
@@ -25,6 +26,7 @@ use world::World;
 
 const PV: &str = "persistentvolumes/pvc-u-1";
 const CLAIM: &str = "shop/persistentvolumeclaims/data";
+const SECRET: &str = "shop/secrets/key";
 
 #[derive(Parser)]
 struct Flags {
@@ -104,6 +106,21 @@ impl Rig {
                            "provisioner": "d",
                            "parameters": parameters});
         self.at_work.context.caches.classes().wrote(read(&class));
+    }
+
+    /// A class whose volumes are made with a secret.
+    fn secret_class(&self) {
+        let names = json!({"csi.storage.k8s.io/provisioner-secret-name": "key",
+                           "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}"});
+        self.class("c-2", names);
+    }
+
+    fn put_secret(&self) {
+        let secret = json!({"apiVersion": "v1", "kind": "Secret",
+                            "metadata": {"name": "key", "namespace": "shop"},
+                            "data": {"word": "b3BlbiBzZXNhbWU="}});
+        let objects = &mut self.world.state().objects;
+        objects.insert(SECRET.to_owned(), secret);
     }
 
     /// A claim, seen by the watch and by the server.
@@ -295,26 +312,40 @@ async fn no_room_on_the_selected_node() {
 #[tokio::test]
 async fn secrets_are_read_and_never_told() {
     let mut rig = central();
-    let names = json!({"csi.storage.k8s.io/provisioner-secret-name": "key",
-                       "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}"});
-    rig.class("c-2", names);
+    rig.secret_class();
     rig.plain_claim();
     assert_eq!(rig.work().await, Outcome::Failed);
     assert!(
         rig.last_message()
             .contains("secret shop/key, named by parameters")
     );
-    let secret = json!({"apiVersion": "v1", "kind": "Secret",
-                        "metadata": {"name": "key", "namespace": "shop"},
-                        "data": {"word": "b3BlbiBzZXNhbWU="}});
-    let path = "shop/secrets/key".to_owned();
-    rig.world.state().objects.insert(path, secret);
+    rig.put_secret();
     let told = Err(Status::internal("wrong word: open sesame"));
     rig.world.state().creations.push_back(told);
     assert_eq!(rig.work().await, Outcome::Failed);
     let message = rig.last_message();
     assert!(message.contains("wrong word: ***"), "{message}");
     assert_eq!(rig.world.state().created[0].secrets["word"], "open sesame");
+}
+
+/// By when it has all it needs it may lead no longer: the call is another's then.
+#[tokio::test]
+async fn a_lead_that_is_lost_on_the_way() {
+    for leads in [true, false] {
+        let mut rig = central();
+        let (until, leader) = Leadership::told();
+        until.send_replace(Some(Instant::now() + Duration::from_secs(60)));
+        rig.at_work.context.leader = leader;
+        rig.secret_class();
+        rig.plain_claim();
+        rig.put_secret();
+        rig.world.state().slow = (!leads).then(|| (SECRET.to_owned(), until));
+        assert_eq!(rig.work().await, Outcome::Done);
+        let (get, post) = (format!("GET {SECRET}"), format!("POST {PV}"));
+        let all = [&*get, "CreateVolume pvc-u-1", &post];
+        assert_eq!(rig.world.log(), all[..if leads { 3 } else { 1 }]);
+        assert!(rig.at_work.kept.left("u-1").is_none());
+    }
 }
 
 #[tokio::test(start_paused = true)]

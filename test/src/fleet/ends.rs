@@ -55,12 +55,14 @@ impl Fleet {
         in_time(&what, limit, look).await;
     }
 
-    /// How many volumes have objects. While there are many in the cluster, whose they are is not
-    /// looked at.
-    async fn volumes_left(&self) -> usize {
-        match count(&self.volumes).await {
-            few if few < 100 => self.all_volumes().await.len(),
-            many => many,
+    /// How many volumes have objects. While there are many in the cluster and they get fewer,
+    /// whose they are is not looked at.
+    async fn volumes_left(&self, before: &mut usize) -> usize {
+        let there = count(&self.volumes).await;
+        let fewer = there < std::mem::replace(before, there);
+        match there {
+            many if many >= 100 && fewer => many,
+            _ => self.all_volumes().await.len(),
         }
     }
 
@@ -151,8 +153,12 @@ impl Fleet {
             .await
             .unwrap_or_else(|e| panic!("deleting claims: {e}"));
         let what = format!("{}: nothing", self.name);
+        let mut before = usize::MAX;
         in_time(&what, limit, async || {
-            let (claims, volumes) = (count(&self.claims).await, self.volumes_left().await);
+            let (claims, volumes) = (
+                count(&self.claims).await,
+                self.volumes_left(&mut before).await,
+            );
             let left = self.members.iter().map(|member| member.driver.left());
             let left = left.filter(|left| *left != Default::default()).count();
             match (claims, volumes, left) {

@@ -99,9 +99,7 @@ impl Member {
 
     /// The end of the log.
     pub fn tail(&self) -> String {
-        let log = self.log();
-        let lines: Vec<_> = log.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        process::tail(&self.dir)
     }
 
     /// SIGTERM, if they run.

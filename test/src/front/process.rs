@@ -145,6 +145,13 @@ pub(crate) fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join(LOG)).unwrap_or_default()
 }
 
+/// The end of what those said who logged into a directory.
+pub fn tail(dir: &Path) -> String {
+    let log = log(dir);
+    let lines: Vec<_> = log.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
 /// What is answered over HTTP, head and all.
 pub(crate) fn http(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));

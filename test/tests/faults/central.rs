@@ -7,8 +7,8 @@ use hostloop_test::cluster::Request;
 use hostloop_test::fleet::patience::in_time;
 use hostloop_test::fleet::{Binding, Fleet};
 use hostloop_test::front::objects::Place;
-use hostloop_test::front::process::Controllers;
-use hostloop_test::memory::Call;
+use hostloop_test::front::process::{self, Controllers};
+use hostloop_test::memory::{Call, Step};
 
 use crate::{HANDOVER, QUICK, accounts, claims, cluster, patience, spec};
 
@@ -20,13 +20,29 @@ struct Replica {
 
 /// The names of the two, and of their pods.
 const NAMES: [&str; 2] = ["central-a", "central-b"];
+/// What each works on at once.
+const WORKERS: usize = 10;
+const CREATE: &str = "CreateVolume";
 
 struct Central {
     fleet: Fleet,
     replicas: Vec<Replica>,
     addresses: Vec<String>,
     files: Vec<PathBuf>,
-    dir: tempfile::TempDir,
+    dir: Logs,
+}
+
+/// Where they log.
+struct Logs(tempfile::TempDir);
+
+impl Drop for Logs {
+    /// Tells of a failed test what they said.
+    fn drop(&mut self) {
+        for name in NAMES.iter().filter(|_| std::thread::panicking()) {
+            let tail = process::tail(&self.0.path().join(name));
+            eprintln!("--- {name}:\n{tail}");
+        }
+    }
 }
 
 impl Central {
@@ -42,7 +58,7 @@ impl Central {
             replicas: Vec::new(),
             addresses,
             files,
-            dir,
+            dir: Logs(dir),
         };
         for (number, user) in users.into_iter().enumerate() {
             let controllers = central.start(number);
@@ -62,9 +78,10 @@ impl Central {
             "--controllers=provisioner".to_owned(),
             "--node-deployment=false".to_owned(),
             "--leader-election=true".to_owned(),
+            format!("--worker-threads={WORKERS}"),
         ];
         args.extend(QUICK.map(str::to_owned));
-        let dir = self.dir.path().join(NAMES[number]);
+        let dir = self.dir.0.path().join(NAMES[number]);
         std::fs::create_dir_all(&dir).expect("a directory can be made");
         Controllers::in_pod(&dir, &self.fleet.namespace, Some(NAMES[number]), &args)
     }
@@ -86,15 +103,21 @@ impl Central {
         .await
     }
 
-    /// So many claims have volumes.
-    async fn until_volumes(&self, count: usize) {
-        in_time("volumes", patience(), async || {
-            match self.fleet.members[0].driver.left().volumes {
-                some if some >= count => Ok(()),
-                some => Err(format!("{some} of {count}")),
+    /// Pauses one in the midst of its work: after some volumes each of its workers waits for an
+    /// answer. Else something might be asked for at the moment of the pause, and come after it.
+    async fn pause(&self, old: usize, volumes: usize) {
+        let driver = &self.fleet.members[0].driver;
+        let steps = [(volumes, Step::Pass), (WORKERS, Step::DropAnswer)];
+        let steps = steps.map(|(times, step)| std::iter::repeat_n(step, times));
+        driver.script(CREATE, steps.into_iter().flatten());
+        in_time("its workers wait", patience(), async || {
+            match driver.steps_left(CREATE) {
+                0 => Ok(()),
+                left => Err(format!("after {left} more calls")),
             }
         })
         .await;
+        self.replicas[old].controllers.pause();
     }
 }
 
@@ -106,7 +129,7 @@ fn writes(request: &Request) -> bool {
 
 /// Whether only the leader may make this call.
 fn is_work(call: &Call) -> bool {
-    matches!(call.method, "CreateVolume" | "DeleteVolume")
+    matches!(call.method, CREATE | "DeleteVolume")
 }
 
 /// The leader is paused in the midst of its work until its lease has run out and the other leads;
@@ -120,11 +143,7 @@ async fn one_leads_at_any_time() {
         let numbers = turn * count..(turn + 1) * count;
         let old = central.leader(None).await;
         let storm = central.fleet.storm(Binding::Immediate, numbers);
-        let pausing = async {
-            central.until_volumes(turn * count + count / 10).await;
-            central.replicas[old].controllers.pause();
-        };
-        tokio::join!(storm, pausing);
+        tokio::join!(storm, central.pause(old, count / 10));
         let new = central.leader(Some(old)).await;
         central.fleet.bound((turn + 1) * count, patience()).await;
         central.silent_on_return(old).await;
@@ -173,7 +192,8 @@ fn one_after_the_other(calls: &[Call], turns: usize) {
         changes += 1;
         let under_way = calls[..=number]
             .iter()
-            .filter(|call| call.answered.is_none_or(|at| at > after.at));
+            // What is never answered was done at once.
+            .filter(|call| call.answered.is_some_and(|at| at > after.at));
         assert_eq!(under_way.count(), 0, "{before:?} and {after:?} overlap");
     }
     assert_eq!(changes, turns, "the work went over from one to the other");

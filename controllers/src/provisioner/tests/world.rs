@@ -12,7 +12,8 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_stream::StreamExt;
 use tonic::transport::Server;
 use tonic::{Code, Status, async_trait};
@@ -38,6 +39,8 @@ pub(super) struct State {
     pub(super) deletions: VecDeque<Status>,
     /// Volumes ControllerGetVolume knows.
     pub(super) known: Vec<String>,
+    /// Reading this object takes so long that the reader leads no longer.
+    pub(super) slow: Option<(String, watch::Sender<Option<Instant>>)>,
 }
 
 #[derive(Clone, Default)]
@@ -122,6 +125,9 @@ impl State {
         self.log.push(format!("{method} {path}"));
         let known = self.objects.get(&path).cloned();
         if method == "GET" {
+            if let Some((_, until)) = self.slow.as_ref().filter(|(slow, _)| *slow == path) {
+                until.send_replace(None);
+            }
             return known.map_or(status(404, "NotFound"), |object| (200, object));
         }
         self.bodies.push(body.clone());
