@@ -262,7 +262,7 @@ the_group() {
   step "Two volumes at one moment" "A pod writes each number to one volume and then to the other. A group snapshot freezes both while it is taken, so what is restored of it differs by one number at most."
   LABEL=pair claim table 512Mi
   LABEL=pair claim journal 512Mi
-  pod pair 'n=0; while :; do n=$((n + 1)); echo $n >/journal/n; echo $n >/table/n; done' journal=/journal table=/table
+  pod pair 'n=0; while :; do n=$((n + 1)); echo $n >>/journal/n; echo $n >>/table/n; done' journal=/journal table=/table
   await_ready pair
   cat >"$WORK/objects/group.yaml" <<YAML
 apiVersion: groupsnapshot.storage.k8s.io/v1
@@ -282,7 +282,7 @@ YAML
   pod pair-then "sleep 1000000" journal-then=/journal table-then=/table
   await_ready pair-then
   changes
-  both=$(in_pod pair-then cat /journal/n /table/n | tr '\n' ' ')
+  both=$(in_pod pair-then sh -c 'tail -n 1 /journal/n; tail -n 1 /table/n' | tr '\n' ' ')
   read -r first second <<<"$both"
   fact caught "journal $first, table $second"
   check "both are of one moment" is_at_most $((first - second)) 1

@@ -104,9 +104,10 @@ pub(crate) fn a_group_is_snapshotted_at_one_moment(world: &World) {
         let label = json!({"metadata": {"labels": {"app": "group"}}});
         world.patch("PersistentVolumeClaim", &space.name, claim, &label);
     }
-    // The second is written after the first: at any moment it is at most one behind.
-    let script = "n=0; while :; do n=$((n + 1)); echo $n > /first/n; sync /first/n; \
-                  echo $n > /second/n; sync /second/n; done";
+    // The second is written after the first: at any moment it is at most one behind. Neither is
+    // ever written anew, for then there would be moments at which it is empty.
+    let script = "n=0; while :; do n=$((n + 1)); echo $n >> /first/n; sync /first/n; \
+                  echo $n >> /second/n; sync /second/n; done";
     space.script("writer", &claims, script);
     space.ready("writer");
     space.sh("writer", "until [ -s /second/n ]; do sleep 0.1; done");
@@ -127,7 +128,7 @@ pub(crate) fn a_group_is_snapshotted_at_one_moment(world: &World) {
     space.pod("reader", &["first-again", "second-again"]);
     space.ready("reader");
     let read = |claim: &str| {
-        let n = space.sh("reader", &format!("cat /{claim}-again/n"));
+        let n = space.sh("reader", &format!("tail -n 1 /{claim}-again/n"));
         n.parse::<i64>()
             .unwrap_or_else(|_| panic!("{claim}: {n:?}"))
     };
