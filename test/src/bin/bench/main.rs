@@ -59,6 +59,9 @@ struct Args {
     /// scale: attach so many volumes, too
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]
     attach: Option<usize>,
+    /// scale: without the policy by which the API server labels claims that the scheduler placed
+    #[arg(long)]
+    without_policy: bool,
     /// scale: write plots and the table into this directory
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
@@ -73,6 +76,7 @@ impl Args {
             docs: self.docs.clone(),
             again: self.again,
             attachments: self.attach.unwrap_or(0),
+            policy: !self.without_policy,
             ..Settings::default()
         };
         if self.quick {

@@ -3,6 +3,7 @@
 
 mod attachments;
 mod floor;
+mod labels;
 mod plot;
 mod report;
 mod requests;
@@ -38,6 +39,8 @@ pub(crate) struct Settings {
     pub(crate) claims: usize,
     /// Volumes that are attached, too.
     pub(crate) attachments: usize,
+    /// Whether the API server labels claims that the scheduler has placed.
+    pub(crate) policy: bool,
     /// How long instances are watched at rest.
     pub(crate) rest: Duration,
     /// Where plots and the table go.
@@ -54,6 +57,7 @@ impl Default for Settings {
             instances: vec![1, 10, 30, 100],
             claims: 3_000,
             attachments: 0,
+            policy: true,
             rest: Duration::from_secs(15),
             docs: None,
             again: false,
@@ -126,6 +130,10 @@ async fn instances(
         .kubeconfigs(vec![kubeconfig.clone()]);
     let fleet = fleet.up(&cluster.kubeconfig()).await;
     let began = Instant::now();
+    let policy = settings.policy.then(|| labels::policy(&fleet));
+    if let Some(policy) = &policy {
+        cluster.apply(policy);
+    }
     fleet.start(APART).await;
     fleet.ready(PATIENCE).await;
     let started_after = began.elapsed().as_secs_f64();
@@ -156,6 +164,9 @@ async fn instances(
     };
     let deleted = fielded.clear().await;
     fielded.down().await;
+    if let Some(policy) = &policy {
+        cluster.delete(policy);
+    }
     Instances {
         count,
         started_after,
