@@ -8,7 +8,7 @@
 //! nothing, and that it was deleted may mean that it is out of sight: what depends on an object's
 //! absence asks the server ([`Kube::find`](super::Kube::find)).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,8 +26,8 @@ pub use run::Range;
 pub(crate) use run::fraction;
 pub use select::{Selector, Selectors, Width};
 
-/// Namespace ("" for kinds of the whole cluster) and name.
-type Key = (String, String);
+/// Namespace ("" for kinds of the whole cluster) and name. Indexes share it.
+type Key = Arc<(String, String)>;
 
 /// What happened to an object.
 #[derive(Clone, Debug)]
@@ -58,7 +58,8 @@ type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 
 struct IndexState<K> {
     keys_of: KeysOf<K>,
-    entries: HashMap<String, BTreeSet<Key>>,
+    /// Most have one object for each key, for which a set of its own would be large.
+    entries: BTreeSet<(String, Key)>,
 }
 
 struct State<K> {
@@ -164,7 +165,7 @@ impl<K: Resource> Watch<K> {
         let mut state = self.lock();
         let mut index = IndexState {
             keys_of: Box::new(keys_of),
-            entries: HashMap::new(),
+            entries: BTreeSet::new(),
         };
         for (key, object) in &state.objects {
             index.add(key, object);
@@ -332,11 +333,11 @@ impl<K: Resource> Index<K> {
     /// The objects that have this key.
     pub fn get(&self, key: &str) -> Vec<Arc<K>> {
         let state = self.watch.lock();
-        let Some(keys) = state.indexes[self.number].entries.get(key) else {
-            return Vec::new();
-        };
-        keys.iter()
-            .filter_map(|key| state.objects.get(key).cloned())
+        let from = (key.to_owned(), Key::default());
+        let entries = state.indexes[self.number].entries.range(from..);
+        let of_key = entries.take_while(|(entry, _)| entry == key);
+        of_key
+            .filter_map(|(_, key)| state.objects.get(key).cloned())
             .collect()
     }
 }
@@ -344,18 +345,13 @@ impl<K: Resource> Index<K> {
 impl<K: Resource> IndexState<K> {
     fn add(&mut self, key: &Key, object: &K) {
         for entry in (self.keys_of)(object) {
-            self.entries.entry(entry).or_default().insert(key.clone());
+            self.entries.insert((entry, key.clone()));
         }
     }
 
     fn remove(&mut self, key: &Key, object: &K) {
         for entry in (self.keys_of)(object) {
-            if let Some(keys) = self.entries.get_mut(&entry) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    self.entries.remove(&entry);
-                }
-            }
+            self.entries.remove(&(entry, key.clone()));
         }
     }
 }
@@ -393,7 +389,7 @@ impl<K: Resource> State<K> {
 }
 
 fn key<K: Resource>(object: &K) -> Key {
-    (object.namespace().unwrap_or_default(), object.name_any())
+    Arc::new((object.namespace().unwrap_or_default(), object.name_any()))
 }
 
 /// Versions of one kind are decimal numbers that grow; the API promises so.
