@@ -216,6 +216,29 @@ async fn what_can_not_be_asked_for() {
 }
 
 #[tokio::test]
+async fn who_leads_no_longer_leaves_them_alone() {
+    for (leads, asked) in [(true, 1), (false, 0)] {
+        let single = Single::within(
+            Scope::Cluster,
+            leads,
+            &all(),
+            content(json!({})),
+            class(json!({})),
+        );
+        single
+            .world
+            .singles
+            .lock()
+            .unwrap()
+            .push_back(Ok(snapshot(true)));
+        assert_eq!(single.sync().await, Outcome::Done);
+        let happened = single.world.happened();
+        let calls = happened.iter().filter(|h| h.starts_with("CreateSnapshot"));
+        assert_eq!(calls.count(), asked, "{happened:?}");
+    }
+}
+
+#[tokio::test]
 async fn others_are_left_alone() {
     let other = json!({"metadata": {"name": "fast"}, "driver": "other",
         "deletionPolicy": "Delete"});
