@@ -150,7 +150,7 @@ impl Watcher {
         }
         let mut tick = ticks(interval);
         while stop.run_until_cancelled(tick.tick()).await.is_some() {
-            if !acts(&self.context) {
+            if !self.context.acts() {
                 // Whoever does tells it.
                 self.conditions.forget_volumes();
                 continue;
@@ -184,7 +184,7 @@ impl Watcher {
             .volumes(|known| decide::judge(known, &volumes, &found, Instant::now()));
         for (claim, change) in changes {
             // It may have been lost while the driver was asked.
-            if acts(&self.context) {
+            if self.context.acts() {
                 self.tell(claim, "Volume", change);
             }
         }
@@ -315,11 +315,6 @@ async fn get_one(csi: Csi, timeout: Duration, handle: String) -> Option<(String,
             None
         }
     }
-}
-
-/// Whether this process tells of volumes now: a node's of its own, and otherwise the leader.
-fn acts(context: &Context) -> bool {
-    matches!(context.scope, Scope::Node { .. }) || context.leader.leads()
 }
 
 /// The driver's volumes that are bound and within the scope.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::runtime::queue::Outcome;
-use crate::runtime::{ApiError, Owner, Scope};
+use crate::runtime::{ApiError, Owner};
 
 use super::Provisioner;
 use super::claim::NO_ANNOTATIONS;
@@ -105,10 +105,7 @@ impl Provisioner {
     }
 
     fn is_ours(&self, volume: &PersistentVolume) -> bool {
-        match self.context.scope {
-            Scope::Cluster => self.context.leader.leads(),
-            Scope::Node { .. } => self.context.may_have(volume),
-        }
+        self.context.acts() && self.context.may_have(volume)
     }
 
     async fn delete(&self, volume: &PersistentVolume) -> Outcome {
