@@ -1,6 +1,7 @@
 use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
+use tonic::Status;
 
 use super::*;
 use crate::runtime::events::Event;
@@ -117,6 +118,11 @@ impl Single {
             events,
             singles,
         }
+    }
+
+    /// What the driver says of a snapshot when it is asked next.
+    fn answer(&self, answer: Result<hostloop_proto::csi::Snapshot, Status>) {
+        self.world.singles.lock().unwrap().push_back(answer);
     }
 
     async fn sync(&self) -> Outcome {

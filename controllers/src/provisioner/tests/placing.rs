@@ -229,12 +229,7 @@ async fn the_same_is_asked_for_until_it_is_known_what_came_of_it() {
     // Its node is elsewhere now, and there is one more.
     rig.node("n1", "x", 2);
     rig.node("n3", "c", 1);
-    let key = json!({"apiVersion": "v1", "kind": "Secret",
-                     "metadata": {"name": "key", "namespace": "shop"}, "data": {}});
-    rig.world
-        .state()
-        .objects
-        .insert("shop/secrets/key".to_owned(), key);
+    rig.put_secret();
     // It is being made: the same again. Then it has failed, and all is seen anew.
     let answers = [Status::aborted("busy"), Status::internal("broken")];
     rig.world.state().creations.extend(answers.map(Err));

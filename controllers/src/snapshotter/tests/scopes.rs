@@ -36,12 +36,7 @@ fn at(node: Option<&str>, leads: bool, content: Value) -> Single {
 #[tokio::test]
 async fn ones_made_of_volumes_here() {
     let single = at(Some("n1"), false, content(json!({})));
-    single
-        .world
-        .singles
-        .lock()
-        .unwrap()
-        .push_back(Ok(snapshot(true)));
+    single.answer(Ok(snapshot(true)));
     assert_eq!(single.sync().await, Outcome::Done);
     let metadata = &single.content()["metadata"];
     assert_eq!(metadata["labels"], json!({MANAGED_BY: "n1"}));
@@ -75,12 +70,7 @@ async fn a_foreign_snapshot_is_not_taken_for_a_deleted_one() {
     }
     // It does.
     let single = at(None, false, content);
-    single
-        .world
-        .singles
-        .lock()
-        .unwrap()
-        .push_back(Ok(snapshot(true)));
+    single.answer(Ok(snapshot(true)));
     single.world.deletions.lock().unwrap().push_back(Ok(()));
     assert_eq!(single.sync().await, Outcome::Done);
     let content = single.content();
@@ -104,11 +94,7 @@ async fn ones_made_beforehand_are_the_drivers_who_knows_them() {
     assert!(foreign.events().is_empty());
     let ours = at(None, false, made());
     for _ in 0..2 {
-        ours.world
-            .singles
-            .lock()
-            .unwrap()
-            .push_back(Ok(snapshot(true)));
+        ours.answer(Ok(snapshot(true)));
     }
     assert_eq!(ours.sync().await, Outcome::Done);
     assert_eq!(ours.content()["status"]["readyToUse"], true);

@@ -1,7 +1,5 @@
 //! What is asked and written for VolumeSnapshotContents, in its order.
 
-use tonic::Status;
-
 use super::*;
 
 const GET_SECRET: &str = "GET namespaces/safe/secrets/key";
@@ -30,12 +28,7 @@ fn known(ready: bool) -> Value {
 #[tokio::test]
 async fn one_is_made() {
     let mut single = Single::new(content(json!({})));
-    single
-        .world
-        .singles
-        .lock()
-        .unwrap()
-        .push_back(Ok(snapshot(true)));
+    single.answer(Ok(snapshot(true)));
     assert_eq!(single.sync().await, Outcome::Done);
     let expected = [
         GET_SECRET.to_owned(),
@@ -60,12 +53,7 @@ async fn one_is_made() {
 async fn one_that_is_not_ready_is_asked_for_again() {
     let single = Single::new(content(json!({})));
     for ready in [false, false, true] {
-        single
-            .world
-            .singles
-            .lock()
-            .unwrap()
-            .push_back(Ok(snapshot(ready)));
+        single.answer(Ok(snapshot(ready)));
     }
     assert_eq!(single.sync().await, Outcome::Failed);
     assert_eq!(single.sync().await, Outcome::Failed);
@@ -99,12 +87,7 @@ async fn parameters_and_metadata() {
         "csi.storage.k8s.io/snapshotter-secret-namespace": "safe"}));
     class["extra"] = json!(true);
     let single = Single::within(Scope::Cluster, true, &all(), content(json!({})), class);
-    single
-        .world
-        .singles
-        .lock()
-        .unwrap()
-        .push_back(Ok(snapshot(true)));
+    single.answer(Ok(snapshot(true)));
     assert_eq!(single.sync().await, Outcome::Done);
     assert!(single.world.happened().contains(&format!(
         "CreateSnapshot snapshot-u-1 of v {}pool=p with pass=open",
@@ -129,12 +112,7 @@ async fn failures_by_what_they_mean() {
     ] {
         let mut single = Single::new(content(json!({})));
         for _ in 0..3 {
-            single
-                .world
-                .singles
-                .lock()
-                .unwrap()
-                .push_back(Err(failure.clone()));
+            single.answer(Err(failure.clone()));
         }
         let first = format!("Failed to create snapshot: CreateSnapshot: {code}: bad");
         let later =
@@ -158,12 +136,7 @@ async fn failures_by_what_they_mean() {
         ];
         assert_eq!(single.events(), events);
         // Then it works, and the error goes.
-        single
-            .world
-            .singles
-            .lock()
-            .unwrap()
-            .push_back(Ok(snapshot(true)));
+        single.answer(Ok(snapshot(true)));
         assert_eq!(single.sync().await, Outcome::Done);
         assert_eq!(single.content()["status"], known(true));
     }
@@ -225,12 +198,7 @@ async fn who_leads_no_longer_leaves_them_alone() {
             content(json!({})),
             class(json!({})),
         );
-        single
-            .world
-            .singles
-            .lock()
-            .unwrap()
-            .push_back(Ok(snapshot(true)));
+        single.answer(Ok(snapshot(true)));
         assert_eq!(single.sync().await, Outcome::Done);
         let happened = single.world.happened();
         let calls = happened.iter().filter(|h| h.starts_with("CreateSnapshot"));
@@ -259,12 +227,7 @@ async fn others_are_left_alone() {
 #[tokio::test]
 async fn what_was_made_is_recorded_whoever_else_writes() {
     let mut single = Single::new(content(json!({})));
-    single
-        .world
-        .singles
-        .lock()
-        .unwrap()
-        .push_back(Ok(snapshot(true)));
+    single.answer(Ok(snapshot(true)));
     *single.world.conflicts.lock().unwrap() = 2;
     assert_eq!(single.sync().await, Outcome::Done);
     let written = status(known(true));
@@ -313,7 +276,7 @@ async fn one_made_beforehand_is_asked_about() {
         (vec![can], vec![], Err(Status::internal("not asked")), ready),
     ] {
         let single = Single::within(Scope::Cluster, true, &can, made(), listing());
-        single.world.singles.lock().unwrap().push_back(answer);
+        single.answer(answer);
         assert_eq!(single.sync().await, Outcome::Done);
         let mut happened: Vec<String> = asked.into_iter().map(str::to_owned).collect();
         happened.push(status(expected));
@@ -336,12 +299,7 @@ async fn members_of_groups_are_asked_about_with_what_made_them() {
         "spec": {"volumeSnapshotClassName": null},
         "status": {"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g"}}));
     let single = Single::new(member);
-    single
-        .world
-        .singles
-        .lock()
-        .unwrap()
-        .push_back(Ok(snapshot(true)));
+    single.answer(Ok(snapshot(true)));
     assert_eq!(single.sync().await, Outcome::Done);
     let news = json!({"creationTime": 0, "restoreSize": 10, "readyToUse": true});
     let expected = [
@@ -403,12 +361,7 @@ async fn an_unreadable_secret_blocks_deletion() {
 async fn one_deleted_while_it_is_made_is_made_first() {
     let marked = json!({"metadata": {"annotations": {CREATING: "yes"}}});
     let single = Single::new(content(and(deleted(), marked)));
-    single
-        .world
-        .singles
-        .lock()
-        .unwrap()
-        .push_back(Ok(snapshot(true)));
+    single.answer(Ok(snapshot(true)));
     single.world.deletions.lock().unwrap().push_back(Ok(()));
     assert_eq!(single.sync().await, Outcome::Again(Duration::ZERO));
     let expected = [
