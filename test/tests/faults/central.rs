@@ -1,5 +1,6 @@
 //! Two processes for the whole cluster, in front of one driver, of which one leads.
 
+use std::iter::repeat_n;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -107,9 +108,8 @@ impl Central {
     /// answer. Else something might be asked for at the moment of the pause, and come after it.
     async fn pause(&self, old: usize, volumes: usize) {
         let driver = &self.fleet.members[0].driver;
-        let steps = [(volumes, Step::Pass), (WORKERS, Step::DropAnswer)];
-        let steps = steps.map(|(times, step)| std::iter::repeat_n(step, times));
-        driver.script(CREATE, steps.into_iter().flatten());
+        let steps = repeat_n(Step::Pass, volumes).chain(repeat_n(Step::DropAnswer, WORKERS));
+        driver.script(CREATE, steps);
         in_time("its workers wait", patience(), async || {
             match driver.steps_left(CREATE) {
                 0 => Ok(()),

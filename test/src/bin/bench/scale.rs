@@ -129,11 +129,11 @@ async fn instances(
         .attach(settings.attachments > 0)
         .kubeconfigs(vec![kubeconfig.clone()]);
     let fleet = fleet.up(&cluster.kubeconfig()).await;
-    let began = Instant::now();
     let policy = settings.policy.then(|| labels::policy(&fleet));
     if let Some(policy) = &policy {
         cluster.apply(policy);
     }
+    let began = Instant::now();
     fleet.start(APART).await;
     fleet.ready(PATIENCE).await;
     let started_after = began.elapsed().as_secs_f64();
