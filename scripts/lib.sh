@@ -89,9 +89,9 @@ need_toolchain() {
   export PATH
   command -v cargo >/dev/null || die "cargo is not there: install Rust 1.89 or newer"
   need_packages cc=gcc
-  # loopdev's bindings are made with libclang.
-  if ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null &&
-    ! compgen -G '/usr/lib/*/libclang*.so*' >/dev/null; then
+  # loopdev's bindings are made with libclang; libclang-cpp, which LLVM's tools bring, is another.
+  if ! compgen -G '/usr/lib/llvm-*/lib/libclang[.-][0-9s]*' >/dev/null &&
+    ! compgen -G '/usr/lib/*/libclang[.-][0-9s]*' >/dev/null; then
     need_packages /nonexistent=libclang-dev
   fi
   TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
