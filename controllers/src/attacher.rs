@@ -288,7 +288,7 @@ impl Attacher {
         for attachment in self.attachments.all() {
             self.queue.add(attachment.name_any());
         }
-        for volume in self.volumes.all() {
+        for volume in self.volumes.each() {
             if volume.metadata.deletion_timestamp.is_some()
                 && self.rules.has_finalizer(volume.finalizers())
             {

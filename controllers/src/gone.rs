@@ -18,15 +18,17 @@
 //! attachments only. What is retained is never touched.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
-use kube::Api;
 use kube::runtime::watcher;
+use kube::{Api, ResourceExt};
 use tokio::time::Instant;
 
 use crate::provisioner;
-use crate::runtime::{Context, Kube, Watch, duration};
+use crate::runtime::{Context, Index, Kube, Watch, duration};
 use crate::{attacher, capacity};
 
 mod act;
@@ -64,6 +66,10 @@ struct Tidier {
     rules: Rules,
     grace: Duration,
     capacities: Option<Watch<CSIStorageCapacity>>,
+    /// This driver's volumes by where they are: a cluster has few places, and many volumes in each.
+    by_affinity: Index<PersistentVolume>,
+    /// Claims that wait for a volume, by the node it is to be on.
+    waiting: Index<PersistentVolumeClaim>,
     places: Places,
     absent: Since<String>,
     /// Volumes that were told of, by UID, and when.
@@ -114,7 +120,13 @@ impl Tidier {
             prefix: volumes.volume_name_prefix.clone(),
             uuid_length: volumes.volume_name_uuid_length,
         };
+        let (of_volumes, of_claims) = (rules.clone(), rules.clone());
+        let volumes = context.caches.volumes();
+        let claims = context.caches.claims();
         Tidier {
+            by_affinity: volumes
+                .index(move |volume| of_volumes.place(volume).into_iter().collect()),
+            waiting: claims.index(move |claim| of_claims.awaited(claim).into_iter().collect()),
             kube: context.kube.managed_by("hostloop-gone-nodes"),
             context,
             rules,
@@ -141,18 +153,41 @@ impl Tidier {
         }
     }
 
-    fn seen(&self) -> Seen {
+    /// What there is, but of volumes and claims only what may be of nodes that are not there.
+    fn seen(&self, nodes: Vec<Arc<Node>>) -> Seen {
         let caches = &self.context.caches;
+        let absent = |node: &String| self.places.absent(node).is_some();
+        let waiting = self.waiting.keys().into_iter().filter(absent);
+        let claims: Vec<_> = waiting.flat_map(|node| self.waiting.get(&node)).collect();
         Seen {
-            nodes: caches.nodes().all(),
-            csi_nodes: caches.csi_nodes().all(),
-            volumes: caches.volumes().all(),
-            claims: caches.claims().all(),
+            nodes,
+            volumes: self.volumes(&claims),
+            claims,
             attachments: caches.attachments().all(),
             contents: caches.contents().all(),
             groups: caches.group_contents().all(),
             capacities: self.capacities.as_ref().map(Watch::all).unwrap_or_default(),
         }
+    }
+
+    /// Volumes on nodes that are not there, and those of these claims.
+    fn volumes(&self, claims: &[Arc<PersistentVolumeClaim>]) -> Vec<Arc<PersistentVolume>> {
+        let mut volumes = Vec::new();
+        for place in self.by_affinity.keys() {
+            let sample = self.by_affinity.first(&place);
+            let gone = sample.and_then(|volume| self.places.of_volume(&volume));
+            if gone.is_some() {
+                volumes.extend(self.by_affinity.get(&place));
+            }
+        }
+        if !claims.is_empty() {
+            let is_of = |volume: &Arc<PersistentVolume>| {
+                let uid = decide::claim_of(volume);
+                uid.is_some() && claims.iter().any(|claim| claim.uid() == uid)
+            };
+            volumes.extend(self.context.caches.volumes().each().filter(is_of));
+        }
+        volumes
     }
 
     /// Looks at everything once.
@@ -166,9 +201,11 @@ impl Tidier {
         let now = Instant::now();
         self.told
             .retain(|_, at| now - *at < Duration::from_secs(24 * 3600));
-        let seen = self.seen();
-        self.places
-            .note(&seen.nodes, &seen.csi_nodes, &self.rules.driver);
+        let caches = &self.context.caches;
+        let nodes = caches.nodes().all();
+        let csi_nodes = caches.csi_nodes().all();
+        self.places.note(&nodes, &csi_nodes, &self.rules.driver);
+        let seen = self.seen(nodes);
         let leftovers = self.rules.leftovers(&seen, &self.places);
         let named = leftovers.iter().map(|leftover| leftover.node.clone());
         let named: std::collections::BTreeSet<String> = named.collect();

@@ -19,7 +19,7 @@ pub(crate) async fn run(
     args: Args,
     placing: placement::Metrics,
 ) -> Result<(), Infallible> {
-    let context = context.with_all();
+    let (context, _wide) = context.with_all();
     let picked = &args.controllers;
     let mut parts = JoinSet::new();
     if picked.has(Role::Placement) {

@@ -142,7 +142,7 @@ pub(crate) async fn run(context: Context, options: Options) {
     if stop.run_until_cancelled(synced).await.is_none() {
         return;
     }
-    placement.open_books();
+    placement.open_books().await;
     let queues = placement.queues();
     placement.listen(&queues);
     placement.work(queues).await;

@@ -356,9 +356,9 @@ impl Provisioner {
 
     /// Claims that are there when this process begins may have volumes an earlier one made.
     fn doubt(&self) {
-        let all = self.context.caches.claims().all();
+        let all = self.context.caches.claims().each();
         let driver = &self.context.driver.name;
-        let ours = all.iter().filter(|claim| claim::is_for(claim, driver));
+        let ours = all.filter(|claim| claim::is_for(claim, driver));
         self.kept.doubt(ours.filter_map(|claim| claim.uid()));
     }
 
@@ -436,12 +436,12 @@ impl Provisioner {
     fn add_all(&self, queues: &Queues) {
         let caches = &self.context.caches;
         let driver = &self.context.driver.name;
-        for claim in caches.claims().all() {
+        for claim in caches.claims().each() {
             if let Some(uid) = claim.uid().filter(|_| claim::is_for(&claim, driver)) {
                 queues.claims.add(uid);
             }
         }
-        for volume in caches.volumes().all() {
+        for volume in caches.volumes().each() {
             if deletion::decide(&volume, driver) != deletion::Work::Nothing {
                 queues.volumes.add(volume.name_any());
             }

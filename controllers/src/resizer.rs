@@ -247,7 +247,7 @@ impl Resizer {
             .await
             .is_some()
         {
-            for claim in self.claims.all() {
+            for claim in self.claims.each() {
                 let key = key_of(&claim);
                 if modifies {
                     self.modify_queue.add(ModifyKey::Claim(key.clone()));

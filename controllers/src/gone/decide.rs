@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity, VolumeAttachment};
+use k8s_openapi::api::storage::v1::{CSIStorageCapacity, VolumeAttachment};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -36,7 +36,6 @@ pub(super) struct Rules {
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) nodes: Vec<Arc<Node>>,
-    pub(super) csi_nodes: Vec<Arc<CSINode>>,
     pub(super) volumes: Vec<Arc<PersistentVolume>>,
     pub(super) claims: Vec<Arc<PersistentVolumeClaim>>,
     pub(super) attachments: Vec<Arc<VolumeAttachment>>,
@@ -135,6 +134,19 @@ impl Rules {
         waits.then(|| Action::ReleaseAttachment(attachment.clone()))
     }
 
+    /// Where a volume of the driver's is: what is so of one is so of all that say the same.
+    pub(super) fn place(&self, volume: &PersistentVolume) -> Option<String> {
+        let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
+        let text = || serde_json::to_string(affinity).ok();
+        self.is_ours(volume).then(text)?
+    }
+
+    /// The node of a claim that waits for a volume of the driver's.
+    pub(super) fn awaited(&self, claim: &PersistentVolumeClaim) -> Option<String> {
+        let node = claim::selected_node(claim).filter(|_| self.waits(claim))?;
+        Some(node.to_owned())
+    }
+
     fn is_ours(&self, volume: &PersistentVolume) -> bool {
         let spec = volume.spec.as_ref();
         let csi = spec.and_then(|spec| spec.csi.as_ref());
@@ -204,12 +216,16 @@ impl Rules {
 
     /// The UIDs of claims that volumes name.
     fn with_volume(&self, volumes: &[Arc<PersistentVolume>]) -> BTreeSet<String> {
-        let claims = volumes.iter().filter_map(|volume| {
-            let spec = volume.spec.as_ref()?;
-            spec.claim_ref.as_ref()?.uid.clone()
-        });
-        claims.collect()
+        volumes
+            .iter()
+            .filter_map(|volume| claim_of(volume))
+            .collect()
     }
+}
+
+/// The UID of the claim a volume names.
+pub(super) fn claim_of(volume: &PersistentVolume) -> Option<String> {
+    volume.spec.as_ref()?.claim_ref.as_ref()?.uid.clone()
 }
 
 /// Whether an administrator has given a node up, and it is as down as they say.

@@ -64,7 +64,8 @@ pub(super) async fn run(context: &Context) {
         for change in decide(&mut known, &seen, Instant::now()) {
             match change {
                 Change::Failed(node) => {
-                    let claims = in_use(&node, &pods.all(), &volumes.all(), &context.driver.name);
+                    let driver = &context.driver.name;
+                    let claims = in_use(&node, &pods.all(), volumes.each(), driver);
                     let message =
                         format!("Node {node}, on which pods use the volume, is not ready");
                     tell(context, EventKind::Warning, "NodeFailed", &claims, &message);
@@ -144,7 +145,7 @@ fn is_ready(node: &Node) -> bool {
 fn in_use(
     node: &str,
     pods: &[Arc<Pod>],
-    volumes: &[Arc<PersistentVolume>],
+    volumes: impl IntoIterator<Item = Arc<PersistentVolume>>,
     driver: &str,
 ) -> Vec<ObjectReference> {
     let on_node = pods
@@ -152,8 +153,8 @@ fn in_use(
         .filter(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node));
     let used: BTreeSet<(String, String)> = on_node.flat_map(|pod| claims_of(pod)).collect();
     let bound = volumes
-        .iter()
-        .filter_map(|volume| Volume::bound(volume, driver));
+        .into_iter()
+        .filter_map(|volume| Volume::bound(&volume, driver));
     let claims = bound.map(|volume| volume.claim);
     let name = |part: &Option<String>| part.clone().unwrap_or_default();
     claims
@@ -296,7 +297,7 @@ mod tests {
             volume("others", "else"),
         ];
         let found = |node| {
-            let claims = in_use(node, &pods, &volumes, "d");
+            let claims = in_use(node, &pods, volumes.iter().cloned(), "d");
             claims
                 .into_iter()
                 .map(|claim| claim.name.unwrap())

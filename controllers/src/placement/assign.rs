@@ -83,8 +83,10 @@ impl Placement {
 
     /// Opens the books with what an earlier leader assigned, and the scheduler: it counts before
     /// anything else is assigned.
-    pub(super) fn open_books(&self) {
-        for claim in self.context.caches.claims().all() {
+    pub(super) async fn open_books(&self) {
+        for claim in self.context.caches.claims().each() {
+            // There may be many.
+            tokio::task::yield_now().await;
             let (class, volume) = (self.class(&claim), self.volume(&claim));
             let facts = Facts {
                 claim: &claim,

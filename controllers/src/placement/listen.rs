@@ -231,10 +231,10 @@ impl Placement {
     /// A volume is there: contents made of it may be labelled by it.
     async fn on_handle(&self, handle: &str, queues: &Queues) -> Outcome {
         if let Some(contents) = &self.contents {
-            add_names(&queues.contents, &contents.get(handle));
+            add_names(&queues.contents, contents.get(handle));
         }
         if let Some(groups) = &self.groups {
-            add_names(&queues.groups, &groups.get(handle));
+            add_names(&queues.groups, groups.get(handle));
         }
         Outcome::Done
     }
@@ -261,18 +261,17 @@ impl Placement {
     fn add_all(&self, queues: &Queues) {
         self.ledger().settle(Instant::now());
         let caches = &self.context.caches;
-        queues.add_claims(&caches.claims().all());
-        let driver = &self.context.driver.name;
-        for volume in caches.volumes().all() {
-            if find::handle(&volume, driver).is_some() {
-                queues.volumes.add(volume.name_any());
-            }
+        for uid in self.claims.keys() {
+            queues.claims.add(uid);
+        }
+        for name in self.handles.names() {
+            queues.volumes.add(name);
         }
         if self.contents.is_some() {
-            add_names(&queues.contents, &caches.contents().all());
+            add_names(&queues.contents, caches.contents().each());
         }
         if self.groups.is_some() {
-            add_names(&queues.groups, &caches.group_contents().all());
+            add_names(&queues.groups, caches.group_contents().each());
         }
     }
 
@@ -349,7 +348,7 @@ fn add_source(sources: &Queue<String>, namespace: Option<String>, asked: &Asked)
     }
 }
 
-fn add_names<K: Resource>(queue: &Queue<String>, objects: &[Arc<K>]) {
+fn add_names<K: Resource>(queue: &Queue<String>, objects: impl IntoIterator<Item = Arc<K>>) {
     for object in objects {
         queue.add(object.name_any());
     }

@@ -322,7 +322,7 @@ async fn what_an_earlier_leader_assigned_counts_from_the_start() {
         "elsewhere",
         json!({"metadata": {"annotations": {SELECTED_NODE: "n2"}}}),
     );
-    rig.at_work.open_books();
+    rig.at_work.open_books().await;
     assert_eq!((rig.booked("n1"), rig.booked("n2")), (20, 0));
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.node_of("a").as_deref(), Some("n2"));

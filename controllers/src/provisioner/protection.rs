@@ -253,7 +253,7 @@ impl Protection {
                 // Nobody will ever say that it does.
                 return;
             }
-            for claim in caches.claims().all() {
+            for claim in caches.claims().each() {
                 for source in touched(&claim) {
                     self.clones.add(source);
                 }

@@ -170,11 +170,17 @@ impl Beginning<'_> {
         self.roles.begin(
             role.name(),
             while_leading(context, leader, move |context| {
-                let context = match context.scope.node() {
-                    None => context,
-                    Some(_) => context.with_all(),
-                };
-                snapshot_controller::run(context, options.clone(), metrics.clone())
+                let (options, metrics) = (options.clone(), metrics.clone());
+                async move {
+                    let (context, _wide) = match context.scope.node() {
+                        None => (context, None),
+                        Some(_) => {
+                            let (context, wide) = context.with_all();
+                            (context, Some(wide))
+                        }
+                    };
+                    snapshot_controller::run(context, options, metrics).await
+                }
             }),
         );
     }

@@ -3,7 +3,8 @@
 //! Where every node has loops of its own, a node's watches show what concerns it: what a hundred
 //! nodes do must not be told to each of them. Claims, volumes and contents are narrowed by a label
 //! that somebody has to write, and so can be widened for when nobody does; pods and nodes by fields
-//! of their own. Attachments have neither.
+//! of their own. Attachments have neither. What one process does for all of them needs caches of the
+//! whole cluster, which its parts share while there are any ([`Caches::wide`]).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -14,12 +15,12 @@ use k8s_openapi::api::storage::v1::{
 };
 use kube::Client;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Metrics;
 use super::kube::Resource;
 use super::scope::{MANAGED_BY, NODE_LABEL, node_label};
-use super::watch::{Range, Selectors, Trouble, Watch, Width};
+use super::watch::{Form, Range, Selectors, Term, Trouble, Watch, Width};
 use crate::snapshots::{
     VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotClass, VolumeSnapshotContent,
@@ -37,9 +38,48 @@ pub struct Caches {
     /// It can be told of all contents whose they are.
     contents_told: bool,
     width: watch::Sender<Width>,
-    /// Those that are for a time beside these.
-    others: Mutex<Vec<Weak<Caches>>>,
+    /// Those of the whole cluster beside these, while somebody needs them.
+    wide: Mutex<Weak<Shared>>,
+    shared: Arc<Shared>,
+    /// Who is told of changes here.
+    term: Term,
+}
+
+/// What caches of the same objects share. The watches end with it.
+struct Shared {
     watches: Watches,
+    stop: CancellationToken,
+    _ending: DropGuard,
+}
+
+impl Shared {
+    fn until(stop: &CancellationToken) -> Arc<Self> {
+        let stop = stop.child_token();
+        Arc::new(Shared {
+            watches: Watches::default(),
+            _ending: stop.clone().drop_guard(),
+            stop,
+        })
+    }
+}
+
+/// Caches of the whole cluster for one who needs them: when this is dropped, it is told of nothing
+/// any more, and with the last such the watches end.
+#[derive(Debug)]
+#[must_use = "nothing is told when it is dropped"]
+pub struct Wide(Arc<Caches>);
+
+impl Wide {
+    /// The caches.
+    pub fn caches(&self) -> Arc<Caches> {
+        self.0.clone()
+    }
+}
+
+impl Drop for Wide {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 /// How a kind is narrowed to a node.
@@ -54,8 +94,18 @@ macro_rules! narrow {
     };
 }
 
+macro_rules! form {
+    () => {
+        Form::Open
+    };
+    (many) => {
+        Form::packed()
+    };
+}
+
+// A kind, how it is narrowed to a node, and whether there may be so many that they are packed.
 macro_rules! watches {
-    ($($(#[$doc:meta])* $name:ident: $kind:ty $(, $narrow:ident)?;)+) => {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty $(, $narrow:ident $(, $many:ident)?)?;)+) => {
         #[derive(Default)]
         struct Watches { $($name: OnceLock<Watch<$kind>>,)+ }
 
@@ -63,30 +113,41 @@ macro_rules! watches {
             $(
                 $(#[$doc])*
                 pub fn $name(&self) -> Watch<$kind> {
-                    let begin = || self.begin(self.selectors(narrow!($($narrow)?)));
-                    self.watches.$name.get_or_init(begin).clone()
+                    let form = form!($($($many)?)?);
+                    let begin = || self.begin(self.selectors(narrow!($($narrow)?)), form);
+                    self.shared.watches.$name.get_or_init(begin).of_term(&self.term)
                 }
             )+
 
-            fn own_troubles(&self) -> Vec<(&'static str, Trouble)> {
-                let mut troubles = Vec::new();
-                $(
-                    if let Some(trouble) = self.watches.$name.get().and_then(Watch::trouble) {
-                        troubles.push((stringify!($name), trouble));
-                    }
-                )+
-                troubles
-            }
-
             /// Those that have not seen everything yet.
             pub fn unsynced(&self) -> Vec<&'static str> {
-                let mut unsynced = Vec::new();
+                let (mut unsynced, watches) = (Vec::new(), &self.shared.watches);
                 $(
-                    if self.watches.$name.get().is_some_and(|watch| !watch.is_synced()) {
+                    if watches.$name.get().is_some_and(|watch| !watch.is_synced()) {
                         unsynced.push(stringify!($name));
                     }
                 )+
                 unsynced
+            }
+
+            fn leave(&self) {
+                $(
+                    if let Some(watch) = self.shared.watches.$name.get() {
+                        watch.leave(&self.term);
+                    }
+                )+
+            }
+        }
+
+        impl Watches {
+            fn troubles(&self) -> Vec<(&'static str, Trouble)> {
+                let mut troubles = Vec::new();
+                $(
+                    if let Some(trouble) = self.$name.get().and_then(Watch::trouble) {
+                        troubles.push((stringify!($name), trouble));
+                    }
+                )+
+                troubles
             }
         }
     };
@@ -94,9 +155,9 @@ macro_rules! watches {
 
 watches! {
     /// PersistentVolumeClaims.
-    claims: PersistentVolumeClaim, by_label;
+    claims: PersistentVolumeClaim, by_label, many;
     /// PersistentVolumes.
-    volumes: PersistentVolume, by_label;
+    volumes: PersistentVolume, by_label, many;
     /// Pods.
     pods: Pod, by_place;
     /// Nodes.
@@ -155,6 +216,7 @@ impl Caches {
     pub fn new(client: Client, stop: CancellationToken) -> Self {
         Caches {
             client: Some(client),
+            shared: Shared::until(&stop),
             stop,
             ..Caches::unwatched()
         }
@@ -187,16 +249,36 @@ impl Caches {
 
     /// Caches that watch nothing; for tests, which fill them by [`Watch::wrote`].
     pub fn unwatched() -> Self {
+        let stop = CancellationToken::new();
         Caches {
             client: None,
-            stop: CancellationToken::new(),
+            shared: Shared::until(&stop),
+            stop,
             metrics: None,
             node: None,
             contents_told: true,
             width: watch::Sender::default(),
-            others: Mutex::default(),
-            watches: Watches::default(),
+            wide: Mutex::default(),
+            term: Term::default(),
         }
+    }
+
+    /// Those of the whole cluster, beside these: for work that one process does for all. Whoever
+    /// asks while another has them shares its watches.
+    pub fn wide(&self) -> Wide {
+        let mut known = self.wide.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = known.upgrade().unwrap_or_else(|| {
+            let shared = Shared::until(&self.stop);
+            *known = Arc::downgrade(&shared);
+            shared
+        });
+        Wide(Arc::new(Caches {
+            client: self.client.clone(),
+            stop: self.stop.clone(),
+            metrics: self.metrics.clone(),
+            shared,
+            ..Caches::unwatched()
+        }))
     }
 
     /// How wide a node's watches are.
@@ -209,21 +291,12 @@ impl Caches {
         self.width.send_replace(width);
     }
 
-    /// Has the troubles of others told with these, as long as they last.
-    pub fn also(&self, others: &Arc<Caches>) {
-        let mut all = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|known| known.strong_count() > 0);
-        all.push(Arc::downgrade(others));
-    }
-
-    /// Watches that do not get on, with their kinds.
+    /// Watches that do not get on, with their kinds; of those of the whole cluster, too.
     pub fn troubles(&self) -> Vec<(&'static str, Trouble)> {
-        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = others.iter().filter_map(Weak::upgrade);
-        let of_others = others
-            .filter(|others| !others.stop.is_cancelled())
-            .flat_map(|others| others.own_troubles());
-        self.own_troubles().into_iter().chain(of_others).collect()
+        let wide = self.wide.lock().unwrap_or_else(PoisonError::into_inner);
+        let wide = wide.upgrade().map(|wide| wide.watches.troubles());
+        let own = self.shared.watches.troubles();
+        own.into_iter().chain(wide.unwrap_or_default()).collect()
     }
 
     fn selectors(&self, narrow: Option<Narrow>) -> Selectors {
@@ -231,15 +304,15 @@ impl Caches {
         narrowed.map_or_else(Selectors::default, |(node, narrow)| narrow(self, node))
     }
 
-    fn begin<K: Resource>(&self, selectors: Selectors) -> Watch<K> {
-        let watch = Watch::new();
+    fn begin<K: Resource>(&self, selectors: Selectors, form: Form<K>) -> Watch<K> {
+        let watch = Watch::in_form(form);
         if let Some(client) = &self.client {
             let api = K::everywhere(client.clone());
             let range = Range {
                 selectors,
                 width: self.width.subscribe(),
             };
-            let (metrics, stop) = (self.metrics.clone(), self.stop.clone());
+            let (metrics, stop) = (self.metrics.clone(), self.shared.stop.clone());
             tokio::spawn(watch.clone().run_within(api, range, metrics, stop));
         }
         watch

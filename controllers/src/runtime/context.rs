@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::caches::Wide;
 use super::queue::{Backoff, Outcome, Queue};
 use super::{Caches, Driver, Events, Kube, Leadership, Metrics, Pools, Room, Scope};
 
@@ -76,13 +77,12 @@ impl Context {
         }
     }
 
-    /// The same with caches of the whole cluster, which end with `stop`: for work that has to see
-    /// everything, where every node has loops of its own.
-    pub fn with_all(self) -> Self {
-        let (client, stop) = (self.kube.client().clone(), self.stop.clone());
-        let caches = Arc::new(Caches::new(client, stop).counted(self.metrics.clone()));
-        self.caches.also(&caches);
-        Context { caches, ..self }
+    /// The same with caches of the whole cluster, as long as those are held: for work that has to
+    /// see everything, where every node has loops of its own.
+    pub fn with_all(self) -> (Self, Wide) {
+        let wide = self.caches.wide();
+        let caches = wide.caches();
+        (Context { caches, ..self }, wide)
     }
 
     /// Works on a queue's keys by so many workers until it is told to stop; then what is under way

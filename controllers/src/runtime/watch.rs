@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
@@ -19,9 +19,12 @@ use tokio::time::Instant;
 
 use super::kube::Resource;
 
+mod keep;
 mod run;
 mod select;
 
+pub use keep::Form;
+use keep::Kept;
 pub use run::Range;
 pub(crate) use run::fraction;
 pub use select::{Selector, Selectors, Width};
@@ -56,15 +59,28 @@ impl<K> Change<K> {
 type Handler<K> = Arc<dyn Fn(&Change<K>) + Send + Sync>;
 type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 
+/// Who is told of changes. When it has left the watch, it is not any more.
+#[derive(Clone, Debug, Default)]
+pub struct Term(Arc<()>);
+
+impl PartialEq for Term {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 struct IndexState<K> {
+    /// Gone with the last [`Index`] that reads it.
+    used: Weak<()>,
     keys_of: KeysOf<K>,
     /// Most have one object for each key, for which a set of its own would be large.
     entries: BTreeSet<(String, Key)>,
 }
 
 struct State<K> {
-    objects: BTreeMap<Key, Arc<K>>,
-    handlers: Vec<Handler<K>>,
+    objects: BTreeMap<Key, Kept<K>>,
+    form: Form<K>,
+    handlers: Vec<(Term, Handler<K>)>,
     indexes: Vec<IndexState<K>>,
     /// The highest `resourceVersion` the watch has told of.
     seen: u64,
@@ -92,11 +108,17 @@ pub struct Trouble {
 }
 
 /// The objects of a kind. Clones share them.
-pub struct Watch<K>(Arc<Inner<K>>);
+pub struct Watch<K> {
+    inner: Arc<Inner<K>>,
+    term: Term,
+}
 
 impl<K> Clone for Watch<K> {
     fn clone(&self) -> Self {
-        Watch(self.0.clone())
+        Watch {
+            inner: self.inner.clone(),
+            term: self.term.clone(),
+        }
     }
 }
 
@@ -109,14 +131,14 @@ impl<K> Debug for Watch<K> {
 /// Objects of a watch by something else than their names.
 pub struct Index<K> {
     watch: Watch<K>,
-    number: usize,
+    used: Arc<()>,
 }
 
 impl<K> Clone for Index<K> {
     fn clone(&self) -> Self {
         Index {
             watch: self.watch.clone(),
-            number: self.number,
+            used: self.used.clone(),
         }
     }
 }
@@ -131,8 +153,14 @@ impl<K: Resource> Watch<K> {
     /// One that has seen nothing, and does not until [`Watch::run`]. Tests fill it by
     /// [`Watch::wrote`].
     pub fn new() -> Self {
+        Watch::in_form(Form::Open)
+    }
+
+    /// The same, of objects that are kept in this form.
+    pub fn in_form(form: Form<K>) -> Self {
         let state = State {
             objects: BTreeMap::new(),
+            form,
             handlers: Vec::new(),
             indexes: Vec::new(),
             seen: 0,
@@ -140,11 +168,31 @@ impl<K: Resource> Watch<K> {
             selector: Selector::all(),
             whole: true,
         };
-        Watch(Arc::new(Inner {
+        let inner = Inner {
             state: Mutex::new(state),
             synced: watch::Sender::new(false),
             trouble: Mutex::new(None),
-        }))
+        };
+        Watch {
+            inner: Arc::new(inner),
+            term: Term::default(),
+        }
+    }
+
+    /// The same, by which this term is told of changes.
+    pub fn of_term(&self, term: &Term) -> Self {
+        Watch {
+            inner: self.inner.clone(),
+            term: term.clone(),
+        }
+    }
+
+    /// This term is told of nothing any more.
+    pub fn leave(&self, term: &Term) {
+        let is_of = |(of, _): &mut (Term, Handler<K>)| of == term;
+        let left: Vec<_> = self.lock().handlers.extract_if(.., is_of).collect();
+        // What handlers know may have parts in this watch: it is let go without the lock.
+        drop(left);
     }
 
     /// Has every change told, from now on; what is there already is told at once. The handler
@@ -154,26 +202,29 @@ impl<K: Resource> Watch<K> {
         for object in state.objects.values() {
             handler(&Change::Applied {
                 old: None,
-                new: object.clone(),
+                new: object.get(),
             });
         }
-        state.handlers.push(Arc::new(handler));
+        state.handlers.push((self.term.clone(), Arc::new(handler)));
     }
 
     /// Objects by what `keys_of` says of them.
     pub fn index(&self, keys_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Index<K> {
-        let mut state = self.lock();
+        let used = Arc::new(());
         let mut index = IndexState {
+            used: Arc::downgrade(&used),
             keys_of: Box::new(keys_of),
             entries: BTreeSet::new(),
         };
+        let mut state = self.lock();
         for (key, object) in &state.objects {
-            index.add(key, object);
+            index.add(key, &object.get());
         }
+        state.indexes.retain(|index| index.used.strong_count() > 0);
         state.indexes.push(index);
         Index {
             watch: self.clone(),
-            number: state.indexes.len() - 1,
+            used,
         }
     }
 
@@ -185,12 +236,19 @@ impl<K: Resource> Watch<K> {
     /// An object in a namespace.
     pub fn get_in(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let key = (namespace.to_owned(), name.to_owned());
-        self.lock().objects.get(&key).cloned()
+        let kept = self.lock().objects.get(&key).cloned();
+        kept.map(|kept| kept.get())
     }
 
     /// All of them, by namespace and name.
     pub fn all(&self) -> Vec<Arc<K>> {
-        self.lock().objects.values().cloned().collect()
+        self.each().collect()
+    }
+
+    /// The same, one by one: of those that are packed there is only one at a time.
+    pub fn each(&self) -> impl Iterator<Item = Arc<K>> + use<K> {
+        let kept: Vec<_> = self.lock().objects.values().cloned().collect();
+        kept.into_iter().map(|kept| kept.get())
     }
 
     /// Whether what is not here is not there either, as far as the watch is: a part tells nothing of
@@ -216,18 +274,18 @@ impl<K: Resource> Watch<K> {
 
     /// Whether everything there was at the start has been seen.
     pub fn is_synced(&self) -> bool {
-        *self.0.synced.borrow()
+        *self.inner.synced.borrow()
     }
 
     /// As if everything had been seen.
     #[cfg(test)]
     pub(crate) fn note_synced(&self) {
-        self.0.synced.send_replace(true);
+        self.inner.synced.send_replace(true);
     }
 
     /// Waits for that.
     pub async fn synced(&self) {
-        let mut synced = self.0.synced.subscribe();
+        let mut synced = self.inner.synced.subscribe();
         // The sender lives as long as this does.
         let _ = synced.wait_for(|synced| *synced).await;
     }
@@ -239,17 +297,14 @@ impl<K: Resource> Watch<K> {
         let key = key(&object);
         if !state.selector.shows(&object) {
             // Nobody would tell what becomes of it.
-            let known = state
-                .objects
-                .get(&key)
-                .map(|known| self::version(known.as_ref()));
+            let known = state.objects.get(&key).map(Kept::version);
             if known.is_some_and(|known| version > known) {
                 state.delete(&key);
             }
             return;
         }
         let newer = match state.objects.get(&key) {
-            Some(known) => version > self::version(known.as_ref()),
+            Some(known) => version > known.version(),
             // It may have been deleted since: then the watch is past it.
             None => version > state.seen || version == 0,
         };
@@ -260,7 +315,7 @@ impl<K: Resource> Watch<K> {
 
     /// Why it does not get on, if it does not.
     pub fn trouble(&self) -> Option<Trouble> {
-        self.0
+        self.inner
             .trouble
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -269,7 +324,7 @@ impl<K: Resource> Watch<K> {
 
     fn note(&self, error: Option<String>) {
         let mut trouble = self
-            .0
+            .inner
             .trouble
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -291,7 +346,7 @@ impl<K: Resource> Watch<K> {
                 if let Some(listing) = &mut state.listing {
                     listing.insert(key.clone());
                 }
-                let known = state.objects.get(&key).map(|known| version(known.as_ref()));
+                let known = state.objects.get(&key).map(Kept::version);
                 // Our own write may have been put in before the watch tells of an older one.
                 if known.is_none_or(|known| version(&object) >= known) {
                     state.apply(key, object);
@@ -308,8 +363,8 @@ impl<K: Resource> Watch<K> {
                     .objects
                     .iter()
                     .filter(|(key, object)| {
-                        let late = version(object.as_ref()) > seen;
-                        let ours = late && state.selector.shows(object.as_ref());
+                        let late = object.version() > seen;
+                        let ours = late && state.selector.shows(&*object.get());
                         !(ours || listed.contains(*key))
                     })
                     .map(|(key, _)| key.clone())
@@ -319,13 +374,16 @@ impl<K: Resource> Watch<K> {
                 }
                 state.whole = state.selector.is_all();
                 drop(state);
-                self.0.synced.send_replace(true);
+                self.inner.synced.send_replace(true);
             }
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -334,11 +392,49 @@ impl<K: Resource> Index<K> {
     pub fn get(&self, key: &str) -> Vec<Arc<K>> {
         let state = self.watch.lock();
         let from = (key.to_owned(), Key::default());
-        let entries = state.indexes[self.number].entries.range(from..);
+        let entries = self.entries(&state).range(from..);
         let of_key = entries.take_while(|(entry, _)| entry == key);
-        of_key
+        let kept: Vec<_> = of_key
             .filter_map(|(_, key)| state.objects.get(key).cloned())
-            .collect()
+            .collect();
+        drop(state);
+        kept.iter().map(Kept::get).collect()
+    }
+
+    /// One of them.
+    pub fn first(&self, key: &str) -> Option<Arc<K>> {
+        let state = self.watch.lock();
+        let from = (key.to_owned(), Key::default());
+        let (entry, named) = self.entries(&state).range(from..).next()?;
+        let kept = state.objects.get(named).filter(|_| entry == key).cloned();
+        drop(state);
+        kept.map(|kept| kept.get())
+    }
+
+    /// The keys there are, in order.
+    pub fn keys(&self) -> Vec<String> {
+        let state = self.watch.lock();
+        let mut keys: Vec<String> = Vec::new();
+        for (key, _) in self.entries(&state) {
+            if keys.last() != Some(key) {
+                keys.push(key.clone());
+            }
+        }
+        keys
+    }
+
+    /// The names of the objects that have a key.
+    pub fn names(&self) -> Vec<String> {
+        let state = self.watch.lock();
+        let entries = self.entries(&state).iter();
+        entries.map(|(_, named)| named.1.clone()).collect()
+    }
+
+    fn entries<'s>(&self, state: &'s State<K>) -> &'s BTreeSet<(String, Key)> {
+        let mut indexes = state.indexes.iter();
+        let own = indexes.find(|index| index.used.as_ptr() == Arc::as_ptr(&self.used));
+        // It is kept as long as this is.
+        &own.expect("an index in use").entries
     }
 }
 
@@ -361,7 +457,8 @@ impl<K: Resource> State<K> {
         // Nobody reads them, and they are often half of an object.
         object.meta_mut().managed_fields = None;
         let new = Arc::new(object);
-        let old = self.objects.insert(key.clone(), new.clone());
+        let old = self.objects.insert(key.clone(), self.form.keep(&new));
+        let old = old.map(|old| old.get());
         for index in &mut self.indexes {
             if let Some(old) = &old {
                 index.remove(&key, old);
@@ -372,7 +469,7 @@ impl<K: Resource> State<K> {
     }
 
     fn delete(&mut self, key: &Key) {
-        let Some(old) = self.objects.remove(key) else {
+        let Some(old) = self.objects.remove(key).map(|old| old.get()) else {
             return;
         };
         for index in &mut self.indexes {
@@ -382,7 +479,7 @@ impl<K: Resource> State<K> {
     }
 
     fn tell(&self, change: &Change<K>) {
-        for handler in &self.handlers {
+        for (_, handler) in &self.handlers {
             handler(change);
         }
     }

@@ -39,7 +39,7 @@ impl Resizer {
 
     /// Of what was in progress when the last process ended, nobody knows whether it goes on.
     pub(in super::super) fn recall_uncertain(&self) {
-        for claim in self.claims.all() {
+        for claim in self.claims.each() {
             if is_in_progress(&claim) {
                 self.remember(&key_of(&claim), |memory| memory.uncertain = true);
             }

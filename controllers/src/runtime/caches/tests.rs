@@ -133,3 +133,58 @@ async fn what_is_not_in_sight_is_asked_for() {
         assert!(claims.all().is_empty());
     }
 }
+
+/// What has been told, by name.
+fn told(watch: &Watch<PersistentVolumeClaim>) -> Arc<Mutex<Vec<String>>> {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let list = told.clone();
+    watch.on_change(move |change| list.lock().unwrap().push(change.object().name_any()));
+    told
+}
+
+fn taken(told: &Mutex<Vec<String>>) -> Vec<String> {
+    std::mem::take(&mut *told.lock().unwrap())
+}
+
+#[tokio::test]
+async fn parts_that_see_everything_share_what_they_see() {
+    let api = Api::default();
+    api.put(claim("first", Some("n2")));
+    let stop = CancellationToken::new();
+    let _ended = stop.clone().drop_guard();
+    let caches = Caches::of_node(api.client(), stop, "n1");
+    let (one, other) = (caches.wide(), caches.wide());
+    let claims = one.caches().claims();
+    let of_one = told(&claims);
+    let of_other = told(&other.caches().claims());
+    claims.synced().await;
+    assert_eq!(api.lists(), ["persistentvolumeclaims"]);
+    assert_eq!(
+        (taken(&of_one), taken(&of_other)),
+        (vec!["first".to_owned()], vec!["first".to_owned()])
+    );
+    // Who has left is told of nothing, but reads on what it still holds.
+    let by_name = claims.index(|claim| vec![claim.name_any()]);
+    drop(one);
+    let mut second = claim("second", None);
+    second["metadata"]["resourceVersion"] = json!("999999");
+    claims.wrote(serde_json::from_value(second).expect("a claim"));
+    assert_eq!(
+        (taken(&of_one), taken(&of_other)),
+        (vec![], vec!["second".to_owned()])
+    );
+    assert_eq!(by_name.get("second").len(), 1);
+    assert_eq!(Arc::strong_count(&of_one), 1, "its handler is gone");
+    // Who comes is told what is there.
+    let again = caches.wide();
+    let of_again = told(&again.caches().claims());
+    assert_eq!(taken(&of_again), ["first", "second"]);
+    // With the last the watch ends; whoever comes then begins anew.
+    assert!(api.lists().is_empty());
+    drop((other, again, claims, by_name));
+    assert!(caches.wide.lock().unwrap().upgrade().is_none());
+    let late = caches.wide();
+    late.caches().claims().synced().await;
+    assert_eq!(api.lists(), ["persistentvolumeclaims"]);
+    assert_eq!(caches.claims().all().len(), 0, "a node's own are others");
+}

@@ -85,6 +85,64 @@ fn an_index_follows() {
     assert_eq!(names("q"), "a");
 }
 
+/// Whoever reads it can't tell how it is kept.
+#[test]
+fn what_is_packed_is_as_it_was() {
+    let volume = |version: u64, phase: &str| -> PersistentVolume {
+        serde_json::from_value(json!({
+            "metadata": {"name": "v", "resourceVersion": version.to_string(), "uid": "u",
+                         "labels": {"a": "b"}, "finalizers": ["f/g"],
+                         "creationTimestamp": "2026-01-01T00:00:00Z",
+                         "managedFields": [{"manager": "m"}]},
+            "spec": {"capacity": {"storage": "1Gi"}, "claimRef": {"name": "c", "uid": "d"},
+                     "csi": {"driver": "d", "volumeHandle": "h", "volumeAttributes": {"x": "y"}}},
+            "status": {"phase": phase},
+        }))
+        .expect("a volume")
+    };
+    fn phase(volume: &PersistentVolume) -> Option<String> {
+        volume.status.as_ref()?.phase.clone()
+    }
+    let phases = |form: Form<PersistentVolume>| {
+        let watch = Watch::in_form(form);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let list = told.clone();
+        watch.on_change(move |change| {
+            let old = match change {
+                Change::Applied { old, .. } => old.clone(),
+                Change::Deleted(_) => None,
+            };
+            let told = (old.as_deref().and_then(phase), phase(change.object()));
+            list.lock().expect("the list").push(told);
+        });
+        let index = watch.index(|volume: &PersistentVolume| phase(volume).into_iter().collect());
+        watch.take(Event::Apply(volume(4, "Pending")));
+        watch.take(Event::Apply(volume(7, "Bound")));
+        // Older than what is known.
+        watch.wrote(volume(5, "Available"));
+        let kept = watch.get("v").expect("it is there");
+        assert_eq!(index.keys(), ["Bound"]);
+        assert_eq!(index.names(), ["v"]);
+        assert_eq!(index.first("Bound"), Some(kept.clone()));
+        assert_eq!(index.first("Bind"), None);
+        assert_eq!(index.get("Bound"), watch.all());
+        watch.take(Event::Delete(volume(9, "Bound")));
+        assert!(index.keys().is_empty() && watch.all().is_empty());
+        let told = told.lock().expect("the list").clone();
+        (kept, told)
+    };
+    let open = phases(Form::Open);
+    let said = |text: &str| Some(text.to_owned());
+    let told = [
+        (None, said("Pending")),
+        (said("Pending"), said("Bound")),
+        (None, said("Bound")),
+    ];
+    assert_eq!(open.1, told);
+    assert_eq!(open.0.metadata.managed_fields, None);
+    assert_eq!(open, phases(Form::packed()));
+}
+
 #[test]
 fn who_comes_late_is_told_what_is_there() {
     let watch = Watch::new();
