@@ -17,13 +17,20 @@ start_process() {
   echo "$! $(started_at $!)" >"$DIR/pid/$part"
 }
 
+# Whether all threads of a process have ended, though its parent has not looked.
+is_dead() {
+  awk '/^State:\tZ/ { zombie = 1 } /^Threads:/ { threads = $2 } END { exit !(zombie && threads <= 1) }' \
+    "/proc/$1/status" 2>/dev/null
+}
+
 # The PID of PART, if that very process is still there.
 running() {
   local pid began
   read -r pid began 2>/dev/null <"$DIR/pid/$1" || return 1
   [ -n "$began" ] && [ "$(started_at "$pid")" = "$began" ] || return 1
-  # A dead child whose parent has not looked is not running.
-  ! grep -q '^State:\sZ' "/proc/$pid/status" 2>/dev/null || return 1
+  # A dead child whose parent has not looked is not running. But the first of its threads may be dead
+  # while others are not: then its ports are still taken.
+  ! is_dead "$pid" || return 1
   echo "$pid"
 }
 
