@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 
 use crate::cluster::ground::NAMESPACE;
 use crate::measure::Figure;
-use floor::floors;
+use floor::{Floor, Floors};
 use report::{Instances, Report};
 use requests::Reader;
 use round::{Fielded, Rest};
@@ -103,15 +103,15 @@ fn measured(runtime: &Runtime, settings: &Settings) -> Report {
 }
 
 async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> Report {
-    let floors = floors(cluster, scratch, settings.claims).await;
+    let floor = Floor::on(cluster, scratch).await;
     let account = cluster.account(NAMESPACE, "nodes", scratch.path());
     let mut report = Report {
         claims: settings.claims,
-        floors,
         numbers: Vec::new(),
     };
     for count in &settings.instances {
-        let measured = instances(cluster, &account, settings, &report, *count).await;
+        let floors = floor.measured(settings.claims).await;
+        let measured = instances(cluster, &account, settings, floors, *count).await;
         report.numbers.push(measured);
     }
     report
@@ -121,7 +121,7 @@ async fn instances(
     cluster: &Cluster,
     (user, kubeconfig): &(String, PathBuf),
     settings: &Settings,
-    report: &Report,
+    floors: Floors,
     count: usize,
 ) -> Instances {
     let mut requests = Reader::of(cluster, user);
@@ -145,7 +145,7 @@ async fn instances(
     let mut rounds = Vec::new();
     for binding in Binding::ALL {
         let last = binding == Binding::Immediate;
-        let round = fielded.round(binding, settings.claims, report.floors.told);
+        let round = fielded.round(binding, settings.claims, floors.told);
         let round = round.await;
         eprintln!(
             "  {count} instances, {}: {:.1} volumes/s, {} conflicts",
@@ -169,6 +169,7 @@ async fn instances(
     }
     Instances {
         count,
+        floors,
         started_after,
         start_requests,
         rest,

@@ -1,5 +1,6 @@
 //! What the cluster itself needs at least for so many claims, without any instance of ours.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use hostloop_test::cluster::Cluster;
@@ -42,18 +43,43 @@ impl Floors {
     }
 }
 
-/// Measures them with so many claims.
-pub(super) async fn floors(cluster: &Cluster, scratch: &Scratch, claims: usize) -> Floors {
-    let mut ground = Ground::lay(cluster).await;
-    let class = json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": NULL_WAIT},
-        "provisioner": By::Null.provisioner(),
-        "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete",
-    });
-    cluster.apply(&class.to_string());
-    let (_, kubeconfig) = cluster.account(NAMESPACE, "null", scratch.path());
-    let null = tokio::spawn(provision(objects::client(&kubeconfig).await));
+/// What measures them, as often as is wanted: a machine that others share has its better minutes,
+/// and what is compared is to be measured side by side.
+pub(super) struct Floor<'c> {
+    cluster: &'c Cluster,
+    /// Whom the null provisioner is to the API server.
+    kubeconfig: PathBuf,
+}
 
+impl<'c> Floor<'c> {
+    /// With what it needs in the cluster.
+    pub(super) async fn on(cluster: &'c Cluster, scratch: &Scratch) -> Self {
+        Ground::lay(cluster).await;
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {"name": NULL_WAIT}, "provisioner": By::Null.provisioner(),
+            "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete",
+        });
+        cluster.apply(&class.to_string());
+        let (_, kubeconfig) = cluster.account(NAMESPACE, "null", scratch.path());
+        Floor {
+            cluster,
+            kubeconfig,
+        }
+    }
+
+    /// Measures them with so many claims. Nothing of it goes on when that is done.
+    pub(super) async fn measured(&self, claims: usize) -> Floors {
+        let ground = Ground::lay(self.cluster).await;
+        let client = objects::client(&self.kubeconfig).await;
+        let null = tokio::spawn(provision(client));
+        let floors = measured(self.cluster, ground, claims).await;
+        null.abort();
+        floors
+    }
+}
+
+async fn measured(cluster: &Cluster, mut ground: Ground, claims: usize) -> Floors {
     let warm = names("warm", WARM_UP);
     ground.bind(By::Null, &warm).await;
     ground.clear().await;
@@ -74,7 +100,6 @@ pub(super) async fn floors(cluster: &Cluster, scratch: &Scratch, claims: usize) 
     let null_wait = wait(&mut ground, claims).await;
     eprintln!("  floor: a null provisioner after the scheduler {null_wait:.1}/s");
     ground.clear().await;
-    null.abort();
     Floors {
         by_hand,
         null: null_now,

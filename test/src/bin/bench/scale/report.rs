@@ -27,7 +27,6 @@ const END: &str = "<!-- to here -->";
 pub(super) struct Report {
     /// Of each kind, for each number of instances.
     pub(super) claims: usize,
-    pub(super) floors: Floors,
     pub(super) numbers: Vec<Instances>,
 }
 
@@ -35,6 +34,8 @@ pub(super) struct Report {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Instances {
     pub(super) count: usize,
+    /// Measured just before, without any.
+    pub(super) floors: Floors,
     /// Seconds from the first one's start until all were at work.
     pub(super) started_after: f64,
     /// API requests of one until then.
@@ -82,28 +83,28 @@ const LINES: [Line; 12] = [
 impl Report {
     /// For a person: a table in Markdown.
     pub(super) fn table(&self) -> String {
-        let floors = &self.floors;
-        let mut text = format!(
-            "{} claims of each kind. Without instances: volumes made by hand {:.1}/s, a null \
-             provisioner {:.1}/s, and after the scheduler {:.1}/s.\n\n",
-            self.claims, floors.by_hand, floors.null, floors.null_wait
-        );
+        let mut text = format!("{} claims of each kind.\n\n", self.claims);
         let counts = self.numbers.iter().map(|n| format!(" {} |", n.count));
         text += &format!("| instances |{}\n|---|", counts.collect::<String>());
         text += &"--:|".repeat(self.numbers.len());
         text.push('\n');
         for binding in Binding::ALL {
             let mode = binding.mode();
-            let ratio = self.row(|n| Some(round(n, binding)?.rate / floors.null(binding)));
+            let null = self.row(|n| Some(n.floors.null(binding)));
+            let ratio = self.row(|n| Some(round(n, binding)?.rate / n.floors.null(binding)));
             for (what, of) in LINES {
                 let row = self.row(|n| Some(of(round(n, binding)?, n.count as f64)));
                 text += &format!("| {mode}: {what} |{row}\n");
                 if what == "volumes/s" {
+                    text += &format!("| {mode}: a null provisioner's volumes/s |{null}\n");
                     text += &format!("| {mode}: … of the null provisioner's |{ratio}\n");
                 }
             }
         }
-        let rest: [Of<Instances>; 7] = [
+        let rest: [Of<Instances>; 8] = [
+            ("volumes made by hand/s, without instances", |n| {
+                n.floors.by_hand
+            }),
             ("at rest: resident MiB of an instance", |n| {
                 n.rest.taken.resident_mib
             }),
@@ -186,20 +187,17 @@ impl Report {
     }
 
     fn plots(&self) -> Vec<Plot<'static>> {
-        let floors = &self.floors;
-        let level = |name: &str, value: f64| Curve {
-            name: name.to_owned(),
-            points: self
-                .numbers
-                .iter()
-                .map(|n| (n.count as f64, value))
-                .collect(),
-            floor: true,
+        let floor = |name: &str, of: fn(&Floors) -> f64| {
+            let curve = self.curve(name, |n| of(&n.floors));
+            Curve {
+                floor: true,
+                ..curve
+            }
         };
         let mut rate = self.curves(|r, _| r.rate);
-        rate.push(level("null, after the scheduler", floors.null_wait));
-        rate.push(level("null provisioner", floors.null));
-        rate.push(level("made by hand", floors.by_hand));
+        rate.push(floor("null, after the scheduler", |f| f.null_wait));
+        rate.push(floor("null provisioner", |f| f.null));
+        rate.push(floor("made by hand", |f| f.by_hand));
         // In the worse storm. Of one instance alone there is no other.
         let most = |name: &str, of: fn(&Taken) -> f64| {
             let of = |n: &Instances| n.rounds.iter().map(|r| of(&r.taken)).fold(0.0, f64::max);
@@ -215,7 +213,10 @@ impl Report {
         memory.extend([
             self.curve("at rest", rest(|t| t.resident_mib)),
             self.curve("at rest, by share", rest(|t| t.proportional_mib)),
-            level("aim: less than this", MOST_MEMORY),
+            Curve {
+                floor: true,
+                ..self.curve("aim: less than this", |_| MOST_MEMORY)
+            },
         ]);
         let plot = |name, title, unit, curves| Plot {
             name,
@@ -307,7 +308,7 @@ impl Report {
                 continue;
             };
             let what = |what: &str| format!("{count} nodes, {}: {what}", binding.mode());
-            let null = Some(self.floors.null(binding));
+            let null = Some(most.floors.null(binding));
             let against = what("bound, against a null provisioner");
             let rate = aim(Aim::RatioAtLeast(0.8));
             figures.push(figure(against, many.rate, null, "volumes/s", rate));
