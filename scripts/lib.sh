@@ -45,6 +45,19 @@ need_root() {
 
 # need_packages COMMAND=PACKAGE…: installs the Debian packages of the commands that are missing.
 need_packages() {
+  [ -n "$(missing_packages "$@")" ] || return 0
+  command -v apt-get >/dev/null ||
+    die "these Debian packages, or your distribution's like, are needed: $(missing_packages "$@")"
+  # Several clusters come up side by side, and apt-get bears no other beside it.
+  {
+    flock 9
+    # Without the lock's descriptor: a service that a package starts would keep it.
+    install_packages "$(missing_packages "$@")" 9<&-
+  } 9</var/lib/dpkg
+}
+
+# missing_packages COMMAND=PACKAGE…: prints, in one line, the packages of commands that are missing.
+missing_packages() {
   local pair missing=()
   for pair in "$@"; do
     case $pair in
@@ -52,17 +65,21 @@ need_packages() {
       *) command -v "${pair%%=*}" >/dev/null || missing+=("${pair#*=}") ;;
     esac
   done
-  [ ${#missing[@]} = 0 ] && return
-  command -v apt-get >/dev/null ||
-    die "these Debian packages, or your distribution's like, are needed: ${missing[*]}"
-  say "Installing ${missing[*]} (Debian packages)"
+  printf '%s' "${missing[*]}"
+}
+
+# install_packages "PACKAGE…": another may have installed them meanwhile, then there is none.
+install_packages() {
+  [ -n "$1" ] || return 0
+  say "Installing $1 (Debian packages)"
   local log
   log=$(mktemp)
+  # shellcheck disable=SC2086 # they are words
   if ! { apt-get update -q && DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 $1; } >"$log" 2>&1; then
     cat "$log" >&2
     rm -f "$log"
-    die "apt-get could not install ${missing[*]}"
+    die "apt-get could not install $1"
   fi
   rm -f "$log"
 }
