@@ -40,8 +40,6 @@ use settings::{Settings, SettingsError};
 const GRACE: Duration = Duration::from_secs(25);
 /// How often pools that are missing are looked for.
 const SEARCH: Duration = Duration::from_secs(5);
-/// Threads that wait for sockets and timers; the work is done elsewhere.
-const WORKERS: usize = 2;
 /// Threads that may block: as many calls work at once, and the others wait for their turn.
 const BLOCKING_THREADS: usize = 64;
 
@@ -110,9 +108,10 @@ pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
     ran
 }
 
+/// One thread waits for sockets and timers, and has the loops decide; what blocks is done by others.
+/// Several would mostly wake each other.
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
+    tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS)
         .thread_name("hostloop")
         .enable_all()

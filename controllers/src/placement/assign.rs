@@ -38,6 +38,28 @@ pub(super) struct Said {
     at: Instant,
 }
 
+/// When a claim's user is to be told something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Now,
+    /// After this time, if it is still so.
+    Later(Duration),
+    /// It is what was said last.
+    Known,
+}
+
+fn due(last: Option<&Said>, count: Count, message: &str, now: Instant) -> Due {
+    let Some(last) = last.filter(|last| last.count == count) else {
+        return Due::Now;
+    };
+    let left = QUIET.saturating_sub(now.saturating_duration_since(last.at));
+    match (last.message == message, left.is_zero()) {
+        (true, _) => Due::Known,
+        (false, true) => Due::Now,
+        (false, false) => Due::Later(left),
+    }
+}
+
 impl Placement {
     /// Works on a claim, by its UID.
     pub(super) async fn claim(&self, uid: &str) -> Outcome {
@@ -319,21 +341,21 @@ impl Placement {
         self.options.metrics.assigned(count);
         let now = Instant::now();
         let mut said = lock(&self.said);
-        let is_new = said.get(&uid).is_none_or(|last| {
-            let quiet = now.saturating_duration_since(last.at) >= QUIET;
-            last.count != count || quiet && last.message != message
-        });
-        if is_new {
-            let (name, namespace) = (claim.name_any(), claim.namespace());
-            tracing::info!(claim = %name, namespace, "{message}");
-            let (events, text) = (&self.context.events, message.clone());
-            match kind {
-                EventKind::Normal => events.normal(claim, WAITING, text),
-                EventKind::Warning => events.warning(claim, FAILED, text),
-            }
-            let at = now;
-            said.insert(uid, Said { count, message, at });
+        match due(said.get(&uid), count, &message, now) {
+            Due::Known => return Outcome::Failed,
+            // Nothing may bring it back before long, and its user would go by what is no longer so.
+            Due::Later(left) => return Outcome::FailedFor(left),
+            Due::Now => {}
         }
+        let (name, namespace) = (claim.name_any(), claim.namespace());
+        tracing::info!(claim = %name, namespace, "{message}");
+        let (events, text) = (&self.context.events, message.clone());
+        match kind {
+            EventKind::Normal => events.normal(claim, WAITING, text),
+            EventKind::Warning => events.warning(claim, FAILED, text),
+        }
+        let at = now;
+        said.insert(uid, Said { count, message, at });
         Outcome::Failed
     }
 
@@ -349,5 +371,60 @@ impl Placement {
     fn forget(&self, uid: &str) {
         self.ledger().forget(uid);
         self.unpark(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_and_when() {
+        let began = Instant::now();
+        let last = Said {
+            count: Count::Nowhere,
+            message: "a has 1Gi left".to_owned(),
+            at: began,
+        };
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let later = |seconds| Due::Later(Duration::from_secs(seconds));
+        for (last, count, message, now, expected) in [
+            (None, Count::Nowhere, "a", after(0), Due::Now),
+            (
+                Some(&last),
+                Count::Nowhere,
+                "a has 1Gi left",
+                after(1),
+                Due::Known,
+            ),
+            (
+                Some(&last),
+                Count::Nowhere,
+                "a has 1Gi left",
+                after(99),
+                Due::Known,
+            ),
+            (
+                Some(&last),
+                Count::Nowhere,
+                "a has 2Gi left",
+                after(20),
+                later(40),
+            ),
+            (
+                Some(&last),
+                Count::Nowhere,
+                "a has 2Gi left",
+                after(60),
+                Due::Now,
+            ),
+            (Some(&last), Count::Blocked, "a", after(1), Due::Now),
+        ] {
+            assert_eq!(
+                due(last, count, message, now),
+                expected,
+                "{message} at {now:?}"
+            );
+        }
     }
 }

@@ -122,7 +122,11 @@ fn fit(
         return passed_over.map_or(Ok(0), |_| Err(Lack::Refused));
     }
     let room = candidate.room.ok_or(Lack::Untold)?;
-    let left = room.available.saturating_sub(sum.bytes);
+    // Of nothing, nothing was taken.
+    let left = match room.available {
+        0 => 0,
+        available => available.saturating_sub(sum.bytes),
+    };
     if left < ask.bytes {
         return Err(Lack::Little { left });
     }

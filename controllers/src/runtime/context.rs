@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::caches::Wide;
@@ -85,14 +84,14 @@ impl Context {
         (Context { caches, ..self }, wide)
     }
 
-    /// Works on a queue's keys by so many workers until it is told to stop; then what is under way
-    /// is finished first. `name` is the queue's in the metrics.
+    /// Works on a queue's keys, so many at once at most, until it is told to stop; then what is under
+    /// way is finished first. `name` is the queue's in the metrics.
     pub async fn work<K, F>(
         &self,
         name: &'static str,
         queue: &Queue<K>,
         workers: usize,
-        on: impl Fn(K) -> F + Clone + Send + Sync + 'static,
+        on: impl Fn(K) -> F,
     ) where
         K: Clone + Eq + std::hash::Hash + Send + 'static,
         F: Future<Output = Outcome> + Send + 'static,
@@ -100,32 +99,19 @@ impl Context {
         let shown = queue.clone();
         self.metrics
             .watch_queue(name, Box::new(move || shown.stats()));
-        let mut running = JoinSet::new();
-        for _ in 0..workers.max(1) {
-            let (queue, on, metrics) = (queue.clone(), on.clone(), self.metrics.clone());
-            running.spawn(async move {
-                queue
-                    .work(|key| {
-                        let (on, metrics) = (on.clone(), metrics.clone());
-                        async move {
-                            let started = tokio::time::Instant::now();
-                            let outcome = on(key).await;
-                            metrics.worked(name, outcome, started.elapsed());
-                            outcome
-                        }
-                    })
-                    .await;
-            });
-        }
-        self.stop.cancelled().await;
-        queue.close();
-        while let Some(ended) = running.join_next().await {
-            // A panic of a worker is the process's: it must not go on with less than it seems.
-            if let Err(error) = ended
-                && let Ok(panic) = error.try_into_panic()
-            {
-                std::panic::resume_unwind(panic);
+        let counted = |key| {
+            let (work, metrics) = (on(key), self.metrics.clone());
+            async move {
+                let started = tokio::time::Instant::now();
+                let outcome = work.await;
+                metrics.worked(name, outcome, started.elapsed());
+                outcome
             }
-        }
+        };
+        let until_stopped = async {
+            self.stop.cancelled().await;
+            queue.close();
+        };
+        tokio::join!(queue.work(workers.max(1), counted), until_stopped);
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! They are best-effort and off the path of the work: sent by tasks of their own from bounded
 //! queues whose overflow is counted, never waited for. Warnings go at once. What went as it should
-//! can wait: it is sent when there has been no such news for five seconds, or after a minute, and
-//! then with pauses, so that in a storm the work is not behind the news of it. The same event again
-//! is counted in the one there is. A message must never contain a secret.
+//! can wait: it is sent when there has been no such news for five seconds, and a second more for each
+//! that waits, or after two minutes, and then with pauses, so that in a storm the work is not behind
+//! the news of it. The same event again is counted in the one there is. A message must never contain
+//! a secret.
 
 use std::sync::Arc;
 

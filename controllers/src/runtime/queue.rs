@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 /// How long a failed key waits.
@@ -166,14 +167,26 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Works on keys until the queue is closed. Run as many of it as may work at once.
-    pub async fn work<F>(&self, mut on: impl FnMut(K) -> F)
+    /// Works on keys, so many at once at most, until the queue is closed and what is under way is
+    /// done. What is needed to work on a key may be large, and is there only while one is worked on.
+    pub async fn work<F>(&self, at_once: usize, on: impl Fn(K) -> F)
     where
-        F: Future<Output = Outcome>,
+        K: Send + 'static,
+        F: Future<Output = Outcome> + Send + 'static,
     {
-        while let Some(item) = self.next().await {
-            let outcome = on(item.key().clone()).await;
-            item.end(outcome);
+        let mut running = JoinSet::new();
+        loop {
+            tokio::select! {
+                Some(ended) = running.join_next() => unless_panicked(ended),
+                item = self.next(), if running.len() < at_once => {
+                    let Some(item) = item else { break };
+                    let work = on(item.key().clone());
+                    running.spawn(async move { item.end(work.await) });
+                }
+            }
+        }
+        while let Some(ended) = running.join_next().await {
+            unless_panicked(ended);
         }
     }
 
@@ -205,6 +218,15 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A panic of a worker is the process's: it must not go on with less than it seems.
+fn unless_panicked(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
     }
 }
 

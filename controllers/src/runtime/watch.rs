@@ -20,11 +20,13 @@ use tokio::time::Instant;
 use super::kube::Resource;
 
 mod keep;
+mod recent;
 mod run;
 mod select;
 
 pub use keep::Form;
 use keep::Kept;
+use recent::Recent;
 pub use run::Range;
 pub(crate) use run::fraction;
 pub use select::{Selector, Selectors, Width};
@@ -35,7 +37,7 @@ type Key = Arc<(String, String)>;
 /// What happened to an object.
 #[derive(Clone, Debug)]
 pub enum Change<K> {
-    /// It is there, new or changed or merely told again.
+    /// It is there, new or changed.
     Applied {
         /// As it was seen before.
         old: Option<Arc<K>>,
@@ -80,6 +82,8 @@ struct IndexState<K> {
 struct State<K> {
     objects: BTreeMap<Key, Kept<K>>,
     form: Form<K>,
+    /// Those that were put in last, as they are worked with: they are looked at right after.
+    recent: Recent<K>,
     handlers: Vec<(Term, Handler<K>)>,
     indexes: Vec<IndexState<K>>,
     /// The highest `resourceVersion` the watch has told of.
@@ -161,6 +165,7 @@ impl<K: Resource> Watch<K> {
         let state = State {
             objects: BTreeMap::new(),
             form,
+            recent: Recent::default(),
             handlers: Vec::new(),
             indexes: Vec::new(),
             seen: 0,
@@ -235,8 +240,8 @@ impl<K: Resource> Watch<K> {
 
     /// An object in a namespace.
     pub fn get_in(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        let key = (namespace.to_owned(), name.to_owned());
-        let kept = self.lock().objects.get(&key).cloned();
+        let key = Arc::new((namespace.to_owned(), name.to_owned()));
+        let kept = self.lock().kept(&key);
         kept.map(|kept| kept.get())
     }
 
@@ -347,8 +352,10 @@ impl<K: Resource> Watch<K> {
                     listing.insert(key.clone());
                 }
                 let known = state.objects.get(&key).map(Kept::version);
-                // Our own write may have been put in before the watch tells of an older one.
-                if known.is_none_or(|known| version(&object) >= known) {
+                // Our own write may have been put in before the watch tells of an older one, or of
+                // that very one, which is no news.
+                let told = version(&object);
+                if known.is_none_or(|known| told > known || told == 0) {
                     state.apply(key, object);
                 }
             }
@@ -394,9 +401,7 @@ impl<K: Resource> Index<K> {
         let from = (key.to_owned(), Key::default());
         let entries = self.entries(&state).range(from..);
         let of_key = entries.take_while(|(entry, _)| entry == key);
-        let kept: Vec<_> = of_key
-            .filter_map(|(_, key)| state.objects.get(key).cloned())
-            .collect();
+        let kept: Vec<_> = of_key.filter_map(|(_, key)| state.kept(key)).collect();
         drop(state);
         kept.iter().map(Kept::get).collect()
     }
@@ -406,7 +411,7 @@ impl<K: Resource> Index<K> {
         let state = self.watch.lock();
         let from = (key.to_owned(), Key::default());
         let (entry, named) = self.entries(&state).range(from..).next()?;
-        let kept = state.objects.get(named).filter(|_| entry == key).cloned();
+        let kept = state.kept(named).filter(|_| entry == key);
         drop(state);
         kept.map(|kept| kept.get())
     }
@@ -453,12 +458,20 @@ impl<K: Resource> IndexState<K> {
 }
 
 impl<K: Resource> State<K> {
+    fn kept(&self, key: &Key) -> Option<Kept<K>> {
+        let recent = self.recent.get(key).map(Kept::Open);
+        recent.or_else(|| self.objects.get(key).cloned())
+    }
+
     fn apply(&mut self, key: Key, mut object: K) {
         // Nobody reads them, and they are often half of an object.
         object.meta_mut().managed_fields = None;
         let new = Arc::new(object);
-        let old = self.objects.insert(key.clone(), self.form.keep(&new));
-        let old = old.map(|old| old.get());
+        let old = self.kept(&key).map(|old| old.get());
+        self.objects.insert(key.clone(), self.form.keep(&new));
+        if self.form.is_packed() {
+            self.recent.put(key.clone(), new.clone());
+        }
         for index in &mut self.indexes {
             if let Some(old) = &old {
                 index.remove(&key, old);
@@ -469,9 +482,11 @@ impl<K: Resource> State<K> {
     }
 
     fn delete(&mut self, key: &Key) {
-        let Some(old) = self.objects.remove(key).map(|old| old.get()) else {
+        let Some(old) = self.kept(key).map(|old| old.get()) else {
             return;
         };
+        self.objects.remove(key);
+        self.recent.remove(key);
         for index in &mut self.indexes {
             index.remove(key, &old);
         }

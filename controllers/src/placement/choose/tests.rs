@@ -92,6 +92,13 @@ fn nowhere() {
         error.to_string(),
         "no node has room for 30Gi: c makes volumes up to 21Gi, b has 20Gi left, a has 6Gi left"
     );
+    // Claims on their way there are of other classes: this one has no room there at all.
+    let without = [node("a", 0), node("b", -1)];
+    let error = choose(ask(1), &without, &books(&[("x", "a", 4)]), now).expect_err("no room");
+    assert_eq!(
+        error.to_string(),
+        "no node has room for 1Gi: a has none for volumes of this class, b has 0 left"
+    );
     let none = choose(ask(30), &[], &Ledger::default(), now).expect_err("no nodes");
     assert_eq!(
         none.to_string(),

@@ -19,8 +19,12 @@ use crate::runtime::metrics::Metrics;
 
 /// How long nothing must have been told before news is sent.
 const QUIET: Duration = Duration::from_secs(5);
+/// And as much more for each that waits: where there was much to do, others may not be done with it.
+const EACH: Duration = Duration::from_secs(1);
+/// At most.
+const LONGEST_QUIET: Duration = Duration::from_secs(60);
 /// How long news waits for that.
-const HELD: Duration = Duration::from_secs(60);
+const HELD: Duration = Duration::from_secs(120);
 /// The pause after an event, in times of what it took.
 const YIELD: u32 = 20;
 /// The longest pause.
@@ -54,11 +58,11 @@ pub(super) enum Pace {
 }
 
 impl Pace {
-    /// Waits for the time to send an event that was told then.
-    async fn due(&self, told: Instant) {
+    /// Waits for the time to send an event that was told then, and behind which so many wait.
+    async fn due(&self, told: Instant, waiting: impl Fn() -> usize) {
         let Pace::Yielding(last) = self else { return };
         loop {
-            let due = (*last.borrow() + QUIET).min(told + HELD);
+            let due = (*last.borrow() + quiet(waiting())).min(told + HELD);
             if Instant::now() >= due {
                 return;
             }
@@ -73,6 +77,12 @@ impl Pace {
             Pace::Yielding(_) => (took * YIELD).min(LONGEST_PAUSE),
         }
     }
+}
+
+/// How long nothing must have been told while so many wait behind the first.
+fn quiet(waiting: usize) -> Duration {
+    let each = EACH.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
+    QUIET.saturating_add(each).min(LONGEST_QUIET)
 }
 
 /// Sends events, one after the other.
@@ -104,7 +114,7 @@ impl Sender {
     ) {
         while let Some(Some(event)) = stop.run_until_cancelled(waiting.recv()).await {
             if stop
-                .run_until_cancelled(pace.due(event.told))
+                .run_until_cancelled(pace.due(event.told, || waiting.len()))
                 .await
                 .is_none()
             {
@@ -321,20 +331,23 @@ mod tests {
         let pace = Pace::Yielding(last);
         let begun = Instant::now();
         let busy = tokio::spawn(async move {
-            for _ in 0..200 {
+            for _ in 0..400 {
                 tell.send_replace(Instant::now());
                 tokio::time::sleep(QUIET / 2).await;
             }
         });
-        pace.due(begun).await;
+        pace.due(begun, || 0).await;
         assert_eq!(begun.elapsed(), HELD, "not for ever");
-        let told = Instant::now();
         busy.abort();
-        pace.due(told).await;
-        let waited = told.elapsed();
-        assert!(QUIET / 2 <= waited && waited <= QUIET, "{waited:?}");
+        for (waiting, quiet) in [(0, QUIET), (9, QUIET + 9 * EACH), (1000, LONGEST_QUIET)] {
+            pace.due(Instant::now(), || waiting).await;
+            // The last was told within the last pause of the work.
+            let rested = begun.elapsed() - HELD;
+            let expected = quiet - QUIET / 2..=quiet;
+            assert!(expected.contains(&rested), "{waiting}: {rested:?}");
+        }
         let told = Instant::now();
-        Pace::AtOnce.due(told).await;
+        Pace::AtOnce.due(told, || 9).await;
         assert_eq!(told.elapsed(), Duration::ZERO);
     }
 

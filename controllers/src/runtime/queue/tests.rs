@@ -202,23 +202,40 @@ async fn workers_wake_for_what_is_due() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_ends_every_worker() {
+async fn closing_ends_the_work_when_what_is_under_way_is_done() {
     let queue = queue();
-    let workers: Vec<_> = (0..4)
-        .map(|_| {
-            let queue = queue.clone();
-            tokio::spawn(async move { queue.work(|_| async { Outcome::Done }).await })
-        })
-        .collect();
-    tokio::task::yield_now().await;
-    queue.add_after("a", START);
+    let done = Arc::new(AtomicUsize::new(0));
+    let (worked_on, count) = (queue.clone(), done.clone());
+    let work = tokio::spawn(async move {
+        let on = |_| {
+            let count = count.clone();
+            async move {
+                tokio::time::sleep(START).await;
+                count.fetch_add(1, Ordering::SeqCst);
+                Outcome::Done
+            }
+        };
+        worked_on.work(4, on).await;
+    });
+    queue.add("a");
+    queue.add("b");
+    queue.add_after("c", START / 2);
+    tokio::time::sleep(START / 4).await;
     queue.close();
-    for worker in workers {
-        timeout(START, worker).await.unwrap().unwrap();
-    }
+    timeout(START, work).await.unwrap().unwrap();
+    assert_eq!(done.load(Ordering::SeqCst), 2);
 }
 
-/// Many keys, several workers, random failures: every key ends done, and never runs twice at once.
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "a worker's")]
+async fn a_panic_at_work_is_not_swallowed() {
+    let queue = queue();
+    queue.add("a");
+    queue.work(2, |_| async { panic!("a worker's") }).await;
+}
+
+/// Many keys, several at once, random failures: every key ends done, never runs twice at once, and
+/// there are never more at once than may be.
 #[tokio::test(start_paused = true)]
 async fn everything_gets_done() {
     const KEYS: usize = 50;
@@ -227,38 +244,31 @@ async fn everything_gets_done() {
         max: 8 * START,
     });
     let running: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| 0.into()).collect());
-    let left = Arc::new(AtomicUsize::new(KEYS));
-    for worker in 0..7 {
-        let (queue, running, left) = (queue.clone(), running.clone(), left.clone());
-        tokio::spawn(async move {
-            let mut round = worker;
-            queue
-                .clone()
-                .work(|key: usize| {
-                    round += 1;
-                    let (round, running) = (round, running.clone());
-                    let (queue, left) = (queue.clone(), left.clone());
-                    async move {
-                        assert_eq!(running[key].fetch_add(1, Ordering::SeqCst), 0);
-                        tokio::time::sleep(Duration::from_millis(10)).await;
-                        running[key].fetch_sub(1, Ordering::SeqCst);
-                        if round % 3 == 0 {
-                            return Outcome::Failed;
-                        }
-                        if left.fetch_sub(1, Ordering::SeqCst) == 1 {
-                            queue.close();
-                        }
-                        Outcome::Done
-                    }
-                })
-                .await;
-        });
-    }
+    let (left, round) = (Arc::new(AtomicUsize::new(KEYS)), AtomicUsize::new(0));
+    let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     for key in 0..KEYS {
         queue.add(key);
     }
-    while left.load(Ordering::SeqCst) > 0 {
-        advance(START).await;
-        tokio::task::yield_now().await;
-    }
+    let work = queue.work(7, |key: usize| {
+        let round = round.fetch_add(1, Ordering::SeqCst);
+        let (queue, running, left) = (queue.clone(), running.clone(), left.clone());
+        let (at_once, most) = (at_once.clone(), most.clone());
+        async move {
+            assert_eq!(running[key].fetch_add(1, Ordering::SeqCst), 0);
+            most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            at_once.fetch_sub(1, Ordering::SeqCst);
+            running[key].fetch_sub(1, Ordering::SeqCst);
+            if round % 3 == 0 {
+                return Outcome::Failed;
+            }
+            if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                queue.close();
+            }
+            Outcome::Done
+        }
+    });
+    work.await;
+    assert_eq!(left.load(Ordering::SeqCst), 0);
+    assert_eq!(most.load(Ordering::SeqCst), 7);
 }

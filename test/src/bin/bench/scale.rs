@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 
 use crate::cluster::ground::NAMESPACE;
 use crate::measure::Figure;
-use floor::{Floor, Floors};
+use floor::Floor;
 use report::{Instances, Report};
 use requests::Reader;
 use round::{Fielded, Rest};
@@ -110,8 +110,7 @@ async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> R
         numbers: Vec::new(),
     };
     for count in &settings.instances {
-        let floors = floor.measured(settings.claims).await;
-        let measured = instances(cluster, &account, settings, floors, *count).await;
+        let measured = instances(cluster, &account, settings, &floor, *count).await;
         report.numbers.push(measured);
     }
     report
@@ -121,14 +120,16 @@ async fn instances(
     cluster: &Cluster,
     (user, kubeconfig): &(String, PathBuf),
     settings: &Settings,
-    floors: Floors,
+    floor: &Floor<'_>,
     count: usize,
 ) -> Instances {
-    let mut requests = Reader::of(cluster, user);
     let fleet = FleetSpec::new(&format!("scale-{count}"), count)
         .attach(settings.attachments > 0)
         .kubeconfigs(vec![kubeconfig.clone()]);
     let fleet = fleet.up(&cluster.kubeconfig()).await;
+    // With the nodes, whose kubelets say that they are alive, and nothing of ours on them.
+    let floors = floor.measured(settings.claims).await;
+    let mut requests = Reader::of(cluster, user);
     let policy = settings.policy.then(|| labels::policy(&fleet));
     if let Some(policy) = &policy {
         cluster.apply(policy);
