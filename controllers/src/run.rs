@@ -322,7 +322,12 @@ async fn begin_loops(
     };
     let caches = Arc::new(caches.counted(metrics.clone()));
     watch_over(&checks, &caches, &kube);
-    let events = Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
+    let (events, sending) =
+        Events::start(client.clone(), &driver.name, metrics.clone(), stop.clone());
+    roles.begin("telling events", async {
+        sending.await;
+        Ok(())
+    });
     let mut elections = Elections::new(
         &setup.args,
         client,

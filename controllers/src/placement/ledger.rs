@@ -12,6 +12,7 @@
 //! a node gets a claim it has no room for, says so, and another is chosen.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -60,8 +61,8 @@ pub(super) struct Sum {
 /// The books. Claims are known by their UIDs.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    nodes: HashMap<String, HashMap<String, Entry>>,
-    places: HashMap<String, String>,
+    nodes: HashMap<Arc<str>, HashMap<Arc<str>, Entry>>,
+    places: HashMap<Arc<str>, Arc<str>>,
     refusals: HashMap<String, HashMap<String, Refusal>>,
     /// Who got a claim last where room is not known.
     last: String,
@@ -70,7 +71,7 @@ pub(super) struct Ledger {
 impl Ledger {
     /// The node whose account a claim is on.
     pub(super) fn node(&self, uid: &str) -> Option<&str> {
-        self.places.get(uid).map(String::as_str)
+        self.places.get(uid).map(AsRef::as_ref)
     }
 
     /// Puts a claim on a node's account, and on no other's.
@@ -82,14 +83,15 @@ impl Ledger {
             return;
         }
         self.release(uid);
-        self.places.insert(uid.to_owned(), node.to_owned());
+        let known = self.nodes.get_key_value(node).map(|(node, _)| node.clone());
+        let (uid, node): (Arc<str>, _) = (uid.into(), known.unwrap_or_else(|| node.into()));
+        self.places.insert(uid.clone(), node.clone());
         let entry = Entry {
             bytes,
             since: now,
             made: None,
         };
-        let account = self.nodes.entry(node.to_owned()).or_default();
-        account.insert(uid.to_owned(), entry);
+        self.nodes.entry(node).or_default().insert(uid, entry);
     }
 
     /// A claim's volume is there, as of this version.
@@ -130,13 +132,13 @@ impl Ledger {
         };
         self.release(uid);
         let known = self.refusals.entry(uid.to_owned()).or_default();
-        let times = known.get(&node).map_or(1, |refusal| refusal.times + 1);
+        let times = known.get(&*node).map_or(1, |refusal| refusal.times + 1);
         let refusal = Refusal {
             at: now,
             times,
             version,
         };
-        known.insert(node, refusal);
+        known.insert(node.to_string(), refusal);
     }
 
     /// How long a node is passed over for a claim, now that its capacity object is of this version.

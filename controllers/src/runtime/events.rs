@@ -57,26 +57,31 @@ pub struct Events {
 }
 
 impl Events {
-    /// Sends them to the API server as `component`, until `stop`.
+    /// With what sends them to the API server as `component` until `stop`, and then those that wait.
     pub fn start(
         client: Client,
         component: &str,
         metrics: Arc<Metrics>,
         stop: CancellationToken,
-    ) -> Self {
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let last = Arc::new(watch::Sender::new(Instant::now()));
         let lane = |pace| {
             let (events, waiting) = mpsc::channel(WAITING);
             let sender = send::Sender::new(client.clone(), component, metrics.clone());
-            tokio::spawn(sender.run(waiting, pace, stop.clone()));
-            events
+            (events, sender.run(waiting, pace, stop.clone()))
         };
-        Events {
-            normal: lane(Pace::Yielding(last.subscribe())),
-            warnings: lane(Pace::AtOnce),
+        let (normal, news) = lane(Pace::Yielding(last.subscribe()));
+        let (warnings, troubles) = lane(Pace::AtOnce);
+        let sending = async {
+            tokio::join!(news, troubles);
+        };
+        let events = Events {
+            normal,
+            warnings,
             last,
             metrics: metrics.clone(),
-        }
+        };
+        (events, sending)
     }
 
     /// Keeps them for who reads them from the channel: for tests.

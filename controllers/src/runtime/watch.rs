@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
+use std::ops::RangeFrom;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use kube::ResourceExt;
@@ -75,8 +76,9 @@ struct IndexState<K> {
     /// Gone with the last [`Index`] that reads it.
     used: Weak<()>,
     keys_of: KeysOf<K>,
-    /// Most have one object for each key, for which a set of its own would be large.
-    entries: BTreeSet<(String, Key)>,
+    /// Most have one object for each key, for which a set of its own would be large. Where there are
+    /// many for one, they share its text.
+    entries: BTreeSet<(Arc<str>, Key)>,
 }
 
 struct State<K> {
@@ -398,9 +400,8 @@ impl<K: Resource> Index<K> {
     /// The objects that have this key.
     pub fn get(&self, key: &str) -> Vec<Arc<K>> {
         let state = self.watch.lock();
-        let from = (key.to_owned(), Key::default());
-        let entries = self.entries(&state).range(from..);
-        let of_key = entries.take_while(|(entry, _)| entry == key);
+        let entries = self.entries(&state).range(from(key));
+        let of_key = entries.take_while(|(entry, _)| **entry == *key);
         let kept: Vec<_> = of_key.filter_map(|(_, key)| state.kept(key)).collect();
         drop(state);
         kept.iter().map(Kept::get).collect()
@@ -409,9 +410,8 @@ impl<K: Resource> Index<K> {
     /// One of them.
     pub fn first(&self, key: &str) -> Option<Arc<K>> {
         let state = self.watch.lock();
-        let from = (key.to_owned(), Key::default());
-        let (entry, named) = self.entries(&state).range(from..).next()?;
-        let kept = state.kept(named).filter(|_| entry == key);
+        let (entry, named) = self.entries(&state).range(from(key)).next()?;
+        let kept = state.kept(named).filter(|_| **entry == *key);
         drop(state);
         kept.map(|kept| kept.get())
     }
@@ -421,8 +421,8 @@ impl<K: Resource> Index<K> {
         let state = self.watch.lock();
         let mut keys: Vec<String> = Vec::new();
         for (key, _) in self.entries(&state) {
-            if keys.last() != Some(key) {
-                keys.push(key.clone());
+            if keys.last().is_none_or(|last| **last != **key) {
+                keys.push(key.to_string());
             }
         }
         keys
@@ -435,7 +435,7 @@ impl<K: Resource> Index<K> {
         entries.map(|(_, named)| named.1.clone()).collect()
     }
 
-    fn entries<'s>(&self, state: &'s State<K>) -> &'s BTreeSet<(String, Key)> {
+    fn entries<'s>(&self, state: &'s State<K>) -> &'s BTreeSet<(Arc<str>, Key)> {
         let mut indexes = state.indexes.iter();
         let own = indexes.find(|index| index.used.as_ptr() == Arc::as_ptr(&self.used));
         // It is kept as long as this is.
@@ -446,13 +446,16 @@ impl<K: Resource> Index<K> {
 impl<K: Resource> IndexState<K> {
     fn add(&mut self, key: &Key, object: &K) {
         for entry in (self.keys_of)(object) {
+            let mut same = self.entries.range(from(&entry));
+            let known = same.next().filter(|(known, _)| **known == *entry);
+            let entry = known.map_or_else(|| entry.as_str().into(), |(known, _)| known.clone());
             self.entries.insert((entry, key.clone()));
         }
     }
 
     fn remove(&mut self, key: &Key, object: &K) {
         for entry in (self.keys_of)(object) {
-            self.entries.remove(&(entry, key.clone()));
+            self.entries.remove(&(entry.as_str().into(), key.clone()));
         }
     }
 }
@@ -498,6 +501,11 @@ impl<K: Resource> State<K> {
             handler(change);
         }
     }
+}
+
+/// An index's entries from this key on.
+fn from(key: &str) -> RangeFrom<(Arc<str>, Key)> {
+    (key.into(), Key::default())..
 }
 
 fn key<K: Resource>(object: &K) -> Key {

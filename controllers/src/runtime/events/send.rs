@@ -29,6 +29,8 @@ const HELD: Duration = Duration::from_secs(120);
 const YIELD: u32 = 20;
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// How long what waits is sent when the process is to end.
+const HURRY: Duration = Duration::from_secs(3);
 /// How long one request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// For how long the same event again is counted in the first.
@@ -105,7 +107,7 @@ impl Sender {
         }
     }
 
-    /// Sends what comes, until there is no more, or until `stop`.
+    /// Sends what comes, until there is no more; after `stop`, what has come.
     pub(super) async fn run(
         mut self,
         mut waiting: mpsc::Receiver<Event>,
@@ -113,24 +115,45 @@ impl Sender {
         stop: CancellationToken,
     ) {
         while let Some(Some(event)) = stop.run_until_cancelled(waiting.recv()).await {
-            if stop
-                .run_until_cancelled(pace.due(event.told, || waiting.len()))
-                .await
-                .is_none()
-            {
-                return;
+            let due = pace.due(event.told, || waiting.len());
+            if stop.run_until_cancelled(due).await.is_none() {
+                return self.hurry(Some(event), waiting).await;
             }
             let since = Instant::now();
-            match tokio::time::timeout(DEADLINE, self.send(&event)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    self.metrics.event_lost();
-                    tracing::debug!(reason = %event.reason, %error, "an event was not taken");
-                }
-                Err(_) => self.metrics.event_lost(),
-            }
+            self.try_send(&event).await;
             let pause = tokio::time::sleep(pace.pause(since.elapsed()));
             stop.run_until_cancelled(pause).await;
+        }
+        let next = waiting.try_recv().ok();
+        self.hurry(next, waiting).await;
+    }
+
+    /// Sends what waits without a pause, for the process is about to end.
+    async fn hurry(&mut self, first: Option<Event>, mut waiting: mpsc::Receiver<Event>) {
+        waiting.close();
+        let all = async {
+            let mut next = first;
+            while let Some(event) = next {
+                self.try_send(&event).await;
+                next = waiting.recv().await;
+            }
+        };
+        let in_time = tokio::time::timeout(HURRY, all).await.is_ok();
+        if !in_time {
+            // The last may have got through or not.
+            let events = waiting.len() + 1;
+            tracing::info!(events, "told to stop before they were sent");
+        }
+    }
+
+    async fn try_send(&mut self, event: &Event) {
+        match tokio::time::timeout(DEADLINE, self.send(event)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                self.metrics.event_lost();
+                tracing::debug!(reason = %event.reason, %error, "an event was not taken");
+            }
+            Err(_) => self.metrics.event_lost(),
         }
     }
 
@@ -349,6 +372,45 @@ mod tests {
         let told = Instant::now();
         Pace::AtOnce.due(told, || 9).await;
         assert_eq!(told.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_at_the_end_is_sent_unless_it_takes_too_long() {
+        for (each, expected) in [
+            (Duration::from_millis(10), 40..=40),
+            (HURRY / 10, 10..=11),
+            (2 * HURRY, 1..=1),
+        ] {
+            let calls = Arc::new(Mutex::new(0));
+            let count = calls.clone();
+            let service = tower::service_fn(move |_: Request<Body>| {
+                let count = count.clone();
+                async move {
+                    *count.lock().expect("the count") += 1;
+                    tokio::time::sleep(each).await;
+                    let made = json!({"metadata": {"name": "e"}, "involvedObject": {}});
+                    let made = serde_json::to_vec(&made).expect("JSON");
+                    Ok::<_, Infallible>(Response::new(Body::from(made)))
+                }
+            });
+            let metrics = Arc::new(Metrics::default());
+            let (events, waiting) = Events::collected(metrics.clone());
+            for number in 0..40 {
+                let about = about(&number.to_string());
+                events.tell(about, Kind::Normal, "Bound", String::new());
+            }
+            let stop = CancellationToken::new();
+            let sender = Sender::new(Client::new(service, "default"), "d", metrics);
+            let pace = Pace::Yielding(watch::channel(Instant::now()).1);
+            let (began, ending) = (Instant::now(), stop.clone());
+            tokio::join!(sender.run(waiting, pace, stop), async {
+                tokio::time::sleep(QUIET).await;
+                ending.cancel();
+            });
+            let sent = *calls.lock().expect("the count");
+            assert!(expected.contains(&sent), "{sent} of {expected:?}");
+            assert!(began.elapsed() <= QUIET + HURRY);
+        }
     }
 
     #[test]

@@ -4,9 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::client::ClientBuilder;
+use http_body::Body as HttpBody;
+use hyper_timeout::TimeoutConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tonic::codegen::Bytes;
+use tonic::codegen::http::{Request, Response};
+use tower::util::option_layer;
+use tower::{BoxError, Layer, Service, ServiceExt};
 
 use super::received::Received;
 use crate::runtime::Metrics;
@@ -38,10 +45,19 @@ pub enum ClientError {
     Client(#[from] kube::Error),
 }
 
+/// What the server sends is read into at most so much of memory at once, of each connection. Without
+/// a limit, the buffers of busy watches grow to half a MiB each, and what comes is kept in pieces of
+/// them.
+const READ_BUFFER: usize = 16 * 1024;
+
 /// A client. It makes connections as they are needed: that there is one says nothing of the
 /// server. It never tries again by itself: its callers have queues for that, and deadlines.
 pub async fn connect(options: &ClientOptions) -> Result<Client, ClientError> {
-    Ok(Client::try_from(config(options).await?)?)
+    let config = config(options).await?;
+    Ok(match is_plain(&config) {
+        true => plain(config)?.build(),
+        false => Client::try_from(config)?,
+    })
 }
 
 /// The same, and counts what the server sends.
@@ -49,8 +65,52 @@ pub async fn connect_counted(
     options: &ClientOptions,
     metrics: Arc<Metrics>,
 ) -> Result<Client, ClientError> {
-    let builder = ClientBuilder::try_from(config(options).await?)?;
-    Ok(builder.with_layer(&Received(metrics)).build())
+    let (config, counted) = (config(options).await?, Received(metrics));
+    Ok(match is_plain(&config) {
+        true => plain(config)?.with_layer(&counted).build(),
+        false => ClientBuilder::try_from(config)?
+            .with_layer(&counted)
+            .build(),
+    })
+}
+
+/// Whether the server is reached directly, by credentials that are at hand: the others are kube's
+/// own affair.
+fn is_plain(config: &Config) -> bool {
+    config.proxy_url.is_none() && config.auth_info.exec.is_none()
+}
+
+/// The client as kube makes it, but for the size of its buffers, which it has no word for, and for
+/// the spans around each request: calls are counted and told of elsewhere.
+fn plain(
+    config: Config,
+) -> Result<
+    ClientBuilder<
+        impl Service<
+            Request<Body>,
+            Response = Response<
+                impl HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+            >,
+            Error = BoxError,
+            Future = impl Send + 'static,
+        > + Send
+        + 'static,
+    >,
+    kube::Error,
+> {
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector()?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    let connections = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+        .http1_max_buf_size(READ_BUFFER)
+        .build(connector)
+        .map_err(BoxError::from);
+    let service = config.extra_headers_layer()?.layer(connections);
+    let service = option_layer(config.auth_layer()?).layer(service);
+    let service = config.base_uri_layer().layer(service);
+    Ok(ClientBuilder::new(service, config.default_namespace))
 }
 
 async fn config(options: &ClientOptions) -> Result<Config, ClientError> {
