@@ -64,8 +64,8 @@ use ledger::Ledger;
 /// How often everything is looked at again.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 /// Claims worked on at once unless told otherwise, and objects that only get labels.
-const WORKERS: usize = 32;
-const LABELLERS: usize = 8;
+const WORKERS: usize = 8;
+const LABELLERS: usize = 4;
 
 /// What it is told by the command line.
 #[derive(Clone, Debug)]

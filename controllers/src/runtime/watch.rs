@@ -32,8 +32,11 @@ pub use run::Range;
 pub(crate) use run::fraction;
 pub use select::{Selector, Selectors, Width};
 
-/// Namespace ("" for kinds of the whole cluster) and name. Indexes share it.
-type Key = Arc<(String, String)>;
+/// Namespace ("" for kinds of the whole cluster) and name, with [`BETWEEN`] between. Indexes share it.
+type Key = Arc<str>;
+
+/// Less than any character of names, so that objects are in the order of their namespaces.
+const BETWEEN: char = '\0';
 
 /// What happened to an object.
 #[derive(Clone, Debug)]
@@ -242,8 +245,7 @@ impl<K: Resource> Watch<K> {
 
     /// An object in a namespace.
     pub fn get_in(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        let key = Arc::new((namespace.to_owned(), name.to_owned()));
-        let kept = self.lock().kept(&key);
+        let kept = self.lock().kept(&named(namespace, name));
         kept.map(|kept| kept.get())
     }
 
@@ -432,7 +434,8 @@ impl<K: Resource> Index<K> {
     pub fn names(&self) -> Vec<String> {
         let state = self.watch.lock();
         let entries = self.entries(&state).iter();
-        entries.map(|(_, named)| named.1.clone()).collect()
+        let name = |key: &Key| key.rsplit(BETWEEN).next().unwrap_or_default().to_owned();
+        entries.map(|(_, key)| name(key)).collect()
     }
 
     fn entries<'s>(&self, state: &'s State<K>) -> &'s BTreeSet<(Arc<str>, Key)> {
@@ -509,7 +512,11 @@ fn from(key: &str) -> RangeFrom<(Arc<str>, Key)> {
 }
 
 fn key<K: Resource>(object: &K) -> Key {
-    Arc::new((object.namespace().unwrap_or_default(), object.name_any()))
+    named(&object.namespace().unwrap_or_default(), &object.name_any())
+}
+
+fn named(namespace: &str, name: &str) -> Key {
+    format!("{namespace}{BETWEEN}{name}").into()
 }
 
 /// Versions of one kind are decimal numbers that grow; the API promises so.

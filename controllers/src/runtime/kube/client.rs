@@ -18,6 +18,8 @@ use tower::{BoxError, Layer, Service, ServiceExt};
 use super::received::Received;
 use crate::runtime::Metrics;
 
+type Answer = Response<hyper::body::Incoming>;
+
 /// How the server is reached.
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
@@ -53,11 +55,7 @@ const READ_BUFFER: usize = 16 * 1024;
 /// A client. It makes connections as they are needed: that there is one says nothing of the
 /// server. It never tries again by itself: its callers have queues for that, and deadlines.
 pub async fn connect(options: &ClientOptions) -> Result<Client, ClientError> {
-    let config = config(options).await?;
-    Ok(match is_plain(&config) {
-        true => plain(config)?.build(),
-        false => Client::try_from(config)?,
-    })
+    Ok(client(config(options).await?, None)?)
 }
 
 /// The same, and counts what the server sends.
@@ -65,37 +63,30 @@ pub async fn connect_counted(
     options: &ClientOptions,
     metrics: Arc<Metrics>,
 ) -> Result<Client, ClientError> {
-    let (config, counted) = (config(options).await?, Received(metrics));
-    Ok(match is_plain(&config) {
-        true => plain(config)?.with_layer(&counted).build(),
-        false => ClientBuilder::try_from(config)?
-            .with_layer(&counted)
-            .build(),
-    })
+    Ok(client(config(options).await?, Some(Received(metrics)))?)
 }
 
-/// Whether the server is reached directly, by credentials that are at hand: the others are kube's
-/// own affair.
-fn is_plain(config: &Config) -> bool {
-    config.proxy_url.is_none() && config.auth_info.exec.is_none()
+/// What is reached through a proxy, or by credentials that a program makes, is kube's own affair.
+fn client(config: Config, counted: Option<Received>) -> Result<Client, kube::Error> {
+    if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
+        return Ok(built(ClientBuilder::try_from(config)?, counted));
+    }
+    let service = config.extra_headers_layer()?.layer(connections(&config)?);
+    let service = option_layer(config.auth_layer()?).layer(service);
+    let service = config.base_uri_layer().layer(service);
+    let builder = ClientBuilder::new(service, config.default_namespace);
+    Ok(built(builder, counted))
 }
 
-/// The client as kube makes it, but for the size of its buffers, which it has no word for, and for
-/// the spans around each request: calls are counted and told of elsewhere.
-fn plain(
-    config: Config,
+/// As kube makes them, but for the size of their buffers, which it has no word for, and without a
+/// span around each request: requests are counted and told of elsewhere.
+fn connections(
+    config: &Config,
 ) -> Result<
-    ClientBuilder<
-        impl Service<
-            Request<Body>,
-            Response = Response<
-                impl HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-            >,
-            Error = BoxError,
-            Future = impl Send + 'static,
-        > + Send
-        + 'static,
-    >,
+    impl Service<Request<Body>, Response = Answer, Error = BoxError, Future: Send>
+    + Clone
+    + Send
+    + use<>,
     kube::Error,
 > {
     let mut connector = TimeoutConnector::new(config.rustls_https_connector()?);
@@ -105,12 +96,20 @@ fn plain(
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
     let connections = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
         .http1_max_buf_size(READ_BUFFER)
-        .build(connector)
-        .map_err(BoxError::from);
-    let service = config.extra_headers_layer()?.layer(connections);
-    let service = option_layer(config.auth_layer()?).layer(service);
-    let service = config.base_uri_layer().layer(service);
-    Ok(ClientBuilder::new(service, config.default_namespace))
+        .build(connector);
+    Ok(connections.map_err(BoxError::from))
+}
+
+fn built<S, B>(builder: ClientBuilder<S>, counted: Option<Received>) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,
+    S::Future: Send + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
+    match counted {
+        Some(counted) => builder.with_layer(&counted).build(),
+        None => builder.build(),
+    }
 }
 
 async fn config(options: &ClientOptions) -> Result<Config, ClientError> {

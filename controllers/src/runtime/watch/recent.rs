@@ -7,7 +7,7 @@ use super::Key;
 
 /// So many. An object is looked at by several loops within milliseconds of being told of, and then
 /// not for long.
-const COUNT: usize = 16;
+const COUNT: usize = 8;
 
 /// A few objects, the oldest first.
 pub(super) struct Recent<K>(VecDeque<(Key, Arc<K>)>);
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     fn key(number: usize) -> Key {
-        Arc::new(("default".to_owned(), format!("data-{number}")))
+        super::super::named("default", &format!("data-{number}"))
     }
 
     #[test]
