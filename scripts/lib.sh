@@ -135,7 +135,8 @@ build_tool() {
 }
 
 build_cargo_deny() {
-  env -u CARGO_TARGET_DIR cargo install --locked --version "$CARGO_DENY_VERSION" cargo-deny \
+  # It works for seconds; optimising it would take minutes.
+  env -u CARGO_TARGET_DIR cargo install --debug --locked --version "$CARGO_DENY_VERSION" cargo-deny \
     --root "$1"
 }
 
