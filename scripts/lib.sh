@@ -45,13 +45,16 @@ need_root() {
 
 # need_packages COMMAND=PACKAGE…: installs the Debian packages of the commands that are missing.
 need_packages() {
-  [ -n "$(missing_packages "$@")" ] || return 0
+  local missing
+  missing=$(missing_packages "$@")
+  [ -n "$missing" ] || return 0
   command -v apt-get >/dev/null ||
-    die "these Debian packages, or your distribution's like, are needed: $(missing_packages "$@")"
+    die "these Debian packages, or your distribution's like, are needed: $missing"
   # Several clusters come up side by side, and apt-get bears no other beside it.
   {
     flock 9
-    # Without the lock's descriptor: a service that a package starts would keep it.
+    # Another may have installed them meanwhile. Without the lock's descriptor: a service that a
+    # package starts would keep it.
     install_packages "$(missing_packages "$@")" 9<&-
   } 9</var/lib/dpkg
 }
@@ -68,7 +71,7 @@ missing_packages() {
   printf '%s' "${missing[*]}"
 }
 
-# install_packages "PACKAGE…": another may have installed them meanwhile, then there is none.
+# install_packages "PACKAGE…": installs these, if there are any.
 install_packages() {
   [ -n "$1" ] || return 0
   say "Installing $1 (Debian packages)"

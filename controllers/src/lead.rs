@@ -10,6 +10,7 @@ use crate::args::Args;
 use crate::roles::Role;
 use crate::runtime::Context;
 use crate::runtime::driver::ControllerCapability;
+use crate::runtime::tasks::finish;
 use crate::{gone, health, placement, provisioner, snapshotter};
 
 /// Does it until `context.stop`, which is set when the lead is lost. The caches of `context` are
@@ -47,14 +48,7 @@ pub(crate) async fn run(
     if picked.has(Role::Health) {
         parts.spawn(health::run_for_all(context.clone(), args.health.clone()));
     }
-    while let Some(ended) = parts.join_next().await {
-        // A panic is the process's: it must not go on with less than it seems.
-        if let Err(error) = ended
-            && let Ok(panic) = error.try_into_panic()
-        {
-            std::panic::resume_unwind(panic);
-        }
-    }
+    finish(parts).await;
     context.stop.cancelled().await;
     Ok(())
 }

@@ -15,6 +15,7 @@ pub mod pools;
 pub mod queue;
 pub mod room;
 pub mod scope;
+pub(crate) mod tasks;
 pub mod watch;
 
 pub use caches::Caches;

@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
+
+use super::tasks::{finish, unless_panicked};
 
 /// How long a failed key waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,9 +187,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 }
             }
         }
-        while let Some(ended) = running.join_next().await {
-            unless_panicked(ended);
-        }
+        finish(running).await;
     }
 
     /// Gives no key out any more.
@@ -218,15 +218,6 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A panic of a worker is the process's: it must not go on with less than it seems.
-fn unless_panicked(ended: Result<(), JoinError>) {
-    if let Err(error) = ended
-        && let Ok(panic) = error.try_into_panic()
-    {
-        std::panic::resume_unwind(panic);
     }
 }
 

@@ -449,16 +449,17 @@ impl<K: Resource> Index<K> {
 impl<K: Resource> IndexState<K> {
     fn add(&mut self, key: &Key, object: &K) {
         for entry in (self.keys_of)(object) {
-            let mut same = self.entries.range(from(&entry));
-            let known = same.next().filter(|(known, _)| **known == *entry);
-            let entry = known.map_or_else(|| entry.as_str().into(), |(known, _)| known.clone());
+            let new = from(&entry);
+            let mut same = self.entries.range(new.clone());
+            let known = same.next().filter(|(known, _)| *known == new.start.0);
+            let entry = known.map_or(new.start.0, |(known, _)| known.clone());
             self.entries.insert((entry, key.clone()));
         }
     }
 
     fn remove(&mut self, key: &Key, object: &K) {
         for entry in (self.keys_of)(object) {
-            self.entries.remove(&(entry.as_str().into(), key.clone()));
+            self.entries.remove(&(entry.into(), key.clone()));
         }
     }
 }
