@@ -27,9 +27,9 @@ mod segments;
 
 use owner::Owner;
 use pass::Pass;
-use plan::{DRIVER, MANAGED_BY, Writer};
+use plan::{DRIVER, Look, MANAGED_BY, Writer};
 
-/// How soon after a change of the room another one is told.
+/// How soon after a change of the room that was looked at the next one is.
 const PACE: Duration = Duration::from_secs(20);
 
 /// What the capacity loop takes from the command line.
@@ -156,7 +156,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         }
     };
     let writer = Writer::new(&context.driver.name, context.scope.node());
-    let objects = watch(&context, &namespace, &writer);
+    let objects = of_ours(&context, &namespace, &writer);
     let queue = Queue::new(context.common.backoff());
     attend(&context, &objects, &queue);
     let poll = options.capacity_poll_interval;
@@ -171,12 +171,13 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     let pass = Arc::new(pass);
     pass.synced().await;
     context
-        .work("capacity", &queue, 1, move |()| {
+        .work("capacity", &queue, 1, move |look| {
             let pass = pass.clone();
             async move {
-                match pass.run().await {
-                    Ok(()) => Outcome::Again(about(poll)),
-                    Err(error) => {
+                match (pass.run(look).await, look) {
+                    (Ok(()), Look::Close) => Outcome::Again(about(poll)),
+                    (Ok(()), Look::Rough) => Outcome::Done,
+                    (Err(error), _) => {
                         tracing::warn!(%error, "telling what room there is");
                         Outcome::Failed
                     }
@@ -195,7 +196,7 @@ fn about(interval: Duration) -> Duration {
 }
 
 /// The namespace of the objects: the pod's.
-pub(crate) fn namespace() -> Option<String> {
+fn namespace() -> Option<String> {
     environment("NAMESPACE").or_else(|| environment("POD_NAMESPACE"))
 }
 
@@ -204,41 +205,54 @@ fn environment(name: &str) -> Option<String> {
 }
 
 /// Our objects alone: those of other nodes would be many.
-fn watch(context: &Context, namespace: &str, writer: &Writer) -> Watch<CSIStorageCapacity> {
-    let objects = Watch::new();
-    let api = Api::namespaced(context.kube.client().clone(), namespace);
+fn of_ours(context: &Context, namespace: &str, writer: &Writer) -> Watch<CSIStorageCapacity> {
     let labels = format!(
         "{DRIVER}={},{MANAGED_BY}={}",
         writer.driver, writer.managed_by
     );
-    let config = watcher::Config::default().labels(&labels);
+    watch(context, namespace, &labels)
+}
+
+/// The objects of all nodes, if it is known where they are.
+pub(crate) fn of_all(context: &Context) -> Option<Watch<CSIStorageCapacity>> {
+    let labels = format!("{DRIVER}={}", context.driver.name);
+    Some(watch(context, &namespace()?, &labels))
+}
+
+fn watch(context: &Context, namespace: &str, labels: &str) -> Watch<CSIStorageCapacity> {
+    let objects = Watch::new();
+    let api = Api::namespaced(context.kube.client().clone(), namespace);
+    let config = watcher::Config::default().labels(labels);
     tokio::spawn(objects.clone().run(api, config, context.stop.clone()));
     objects
 }
 
 /// Has a pass made when something changed that it goes by.
-fn attend(context: &Context, objects: &Watch<CSIStorageCapacity>, queue: &Queue<()>) {
-    queue.add(());
+fn attend(context: &Context, objects: &Watch<CSIStorageCapacity>, queue: &Queue<Look>) {
+    queue.add(Look::Close);
     let changed = queue.clone();
-    context.caches.classes().on_change(move |_| changed.add(()));
+    context
+        .caches
+        .classes()
+        .on_change(move |_| changed.add(Look::Close));
     let changed = queue.clone();
     // Our own writes come back here, and are no news; what others deleted is made again.
     objects.on_change(move |change| {
         if matches!(change, Change::Deleted(_)) {
-            changed.add(());
+            changed.add(Look::Close);
         }
     });
     if context.scope.node().is_none() {
         let changed = queue.clone();
         context.caches.nodes().on_change(move |change| {
             if segments::moved(change) {
-                changed.add_after((), Duration::from_secs(1));
+                changed.add_after(Look::Close, Duration::from_secs(1));
             }
         });
         let (changed, driver) = (queue.clone(), context.driver.name.clone());
         context.caches.csi_nodes().on_change(move |change| {
             if segments::registered(change, &driver) {
-                changed.add_after((), Duration::from_secs(1));
+                changed.add_after(Look::Close, Duration::from_secs(1));
             }
         });
     }
@@ -249,9 +263,14 @@ fn attend(context: &Context, objects: &Watch<CSIStorageCapacity>, queue: &Queue<
         while stop.run_until_cancelled(room.changed()).await.is_some() {
             let now = Instant::now();
             let urgent = room.takes_urgency();
-            let at = next(last.filter(|_| !urgent), now);
+            if urgent {
+                changed.add(Look::Close);
+                last = Some(now);
+                continue;
+            }
+            let at = next(last, now);
             // One that is to be made before stays.
-            changed.add_after((), at - now);
+            changed.add_after(Look::Rough, at - now);
             last = Some(at);
         }
     });

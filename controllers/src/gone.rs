@@ -23,13 +23,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
-use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use tokio::time::Instant;
 
-use crate::provisioner;
 use crate::runtime::{Context, Index, Kube, Watch, duration};
-use crate::{attacher, capacity};
+use crate::{attacher, provisioner};
 
 mod act;
 mod decide;
@@ -78,9 +76,13 @@ struct Tidier {
     told_now: usize,
 }
 
-/// Runs until `context.stop`.
-pub(crate) async fn run(context: Context, options: Options, volumes: provisioner::Options) {
-    let capacities = capacity::namespace().map(|namespace| watch(&context, &namespace));
+/// Runs until `context.stop`. `capacities` are the objects of all nodes, if there are any.
+pub(crate) async fn run(
+    context: Context,
+    options: Options,
+    volumes: provisioner::Options,
+    capacities: Option<Watch<CSIStorageCapacity>>,
+) {
     let mut tidier = Tidier::new(context.clone(), &options, &volumes, capacities);
     let stop = context.stop.clone();
     if stop.run_until_cancelled(tidier.synced()).await.is_none() {
@@ -95,16 +97,6 @@ pub(crate) async fn run(context: Context, options: Options, volumes: provisioner
             return;
         }
     }
-}
-
-/// All nodes' objects of this driver.
-fn watch(context: &Context, namespace: &str) -> Watch<CSIStorageCapacity> {
-    let objects = Watch::new();
-    let api = Api::namespaced(context.kube.client().clone(), namespace);
-    let labels = format!("{}={}", capacity::plan::DRIVER, context.driver.name);
-    let config = watcher::Config::default().labels(&labels);
-    tokio::spawn(objects.clone().run(api, config, context.stop.clone()));
-    objects
 }
 
 impl Tidier {

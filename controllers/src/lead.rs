@@ -11,7 +11,7 @@ use crate::roles::Role;
 use crate::runtime::Context;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::tasks::finish;
-use crate::{gone, health, placement, provisioner, snapshotter};
+use crate::{capacity, gone, health, placement, provisioner, snapshotter};
 
 /// Does it until `context.stop`, which is set when the lead is lost. The caches of `context` are
 /// replaced by ones of the whole cluster.
@@ -23,13 +23,16 @@ pub(crate) async fn run(
     let (context, _wide) = context.with_all();
     let picked = &args.controllers;
     let mut parts = JoinSet::new();
+    let told = picked.has(Role::Placement) || picked.has(Role::GoneNodes);
+    let capacities = told.then(|| capacity::of_all(&context)).flatten();
     if picked.has(Role::Placement) {
         let options = placement::Options::new(&args, placing);
-        parts.spawn(placement::run(context.clone(), options));
+        let capacities = capacities.clone();
+        parts.spawn(placement::run(context.clone(), options, capacities));
     }
     if picked.has(Role::GoneNodes) {
         let (options, volumes) = (args.gone.clone(), args.provisioner.clone());
-        parts.spawn(gone::run(context.clone(), options, volumes));
+        parts.spawn(gone::run(context.clone(), options, volumes, capacities));
     }
     let provisions = context.driver.can(ControllerCapability::CreateDeleteVolume);
     if picked.has(Role::Provisioner) && provisions {

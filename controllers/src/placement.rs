@@ -24,23 +24,21 @@
 //! | no node selected any more | the node had no room: another, and that one only later again |
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
-use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::args::Args;
-use crate::capacity;
-use crate::capacity::plan::DRIVER;
 use crate::provisioner::{claim, protection};
 use crate::roles::Role;
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
-use crate::runtime::{Context, Driver, Index, Kube, Watch};
+use crate::runtime::{Change, Context, Driver, Index, Kube, Watch};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 mod assign;
@@ -58,13 +56,14 @@ mod room;
 
 pub use metrics::Metrics;
 
+use choose::Candidate;
 use decide::Terms;
 use ledger::Ledger;
 
 /// How often everything is looked at again.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 /// Claims worked on at once unless told otherwise, and objects that only get labels.
-const WORKERS: usize = 8;
+const WORKERS: usize = 4;
 const LABELLERS: usize = 4;
 
 /// What it is told by the command line.
@@ -90,6 +89,13 @@ impl Options {
     }
 }
 
+/// Nodes as they were found.
+struct Candidates {
+    /// After so many changes.
+    at: u64,
+    nodes: Arc<[Candidate]>,
+}
+
 /// The work of one term.
 struct Placement {
     context: Context,
@@ -104,6 +110,10 @@ struct Placement {
     of_class: Option<Index<CSIStorageCapacity>>,
     /// Likewise, by the pools they name.
     pools: Option<Index<CSIStorageCapacity>>,
+    /// Nodes by class, as far as claims of it may go there.
+    candidates: Mutex<HashMap<String, Candidates>>,
+    /// How often something has changed that these go by.
+    changes: Arc<AtomicU64>,
     /// Nodes by how capacity objects name them.
     keepers: Index<Node>,
     /// Claims by UID.
@@ -134,10 +144,17 @@ struct Placement {
     survey: Notify,
 }
 
-/// Runs until `context.stop`.
-pub(crate) async fn run(context: Context, options: Options) {
+/// Runs until `context.stop`. `capacities` are the objects of all nodes, if there are any.
+pub(crate) async fn run(
+    context: Context,
+    options: Options,
+    capacities: Option<Watch<CSIStorageCapacity>>,
+) {
     let stop = context.stop.clone();
-    let placement = Arc::new(Placement::begin(context, options));
+    // Where nodes tell nothing, nothing is waited for.
+    let tell = options.capacity && context.driver.can(ControllerCapability::GetCapacity);
+    let capacities = capacities.filter(|_| tell);
+    let placement = Arc::new(Placement::new(context, options, capacities));
     let synced = placement.synced();
     if stop.run_until_cancelled(synced).await.is_none() {
         return;
@@ -149,21 +166,6 @@ pub(crate) async fn run(context: Context, options: Options) {
 }
 
 impl Placement {
-    /// With a watch of the capacity objects, if there are any to be expected.
-    fn begin(context: Context, options: Options) -> Self {
-        let namespace = capacity::namespace().filter(|_| options.capacity);
-        let namespace = namespace.filter(|_| context.driver.can(ControllerCapability::GetCapacity));
-        let capacities = namespace.map(|namespace| {
-            let watch = Watch::new();
-            let api = Api::namespaced(context.kube.client().clone(), &namespace);
-            let labels = format!("{DRIVER}={}", context.driver.name);
-            let config = watcher::Config::default().labels(&labels);
-            tokio::spawn(watch.clone().run(api, config, context.stop.clone()));
-            watch
-        });
-        Placement::new(context, options, capacities)
-    }
-
     fn new(
         context: Context,
         options: Options,
@@ -173,7 +175,10 @@ impl Placement {
         let claims = caches.claims();
         let volumes = caches.volumes();
         let of_driver = driver.clone();
+        let changes = changes(&context, capacities.as_ref());
         Placement {
+            candidates: Mutex::default(),
+            changes,
             kube: context.kube.managed_by("hostloop-placement"),
             rooms: capacities.as_ref().map(|watch| {
                 watch.index(|object| {
@@ -267,6 +272,35 @@ impl Placement {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         lock(&self.ledger)
     }
+}
+
+/// Counts the changes of what tells where claims may go: nodes but for their heartbeats, what runs
+/// there, classes, and what room there is.
+fn changes(context: &Context, rooms: Option<&Watch<CSIStorageCapacity>>) -> Arc<AtomicU64> {
+    let changes = Arc::new(AtomicU64::new(0));
+    let count = || {
+        let changes = changes.clone();
+        move || {
+            changes.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let (changed, caches) = (count(), &context.caches);
+    caches.nodes().on_change(move |change| {
+        let beat = matches!(change, Change::Applied { old: Some(old), new }
+            if lack::is_same(old, new));
+        if !beat {
+            changed();
+        }
+    });
+    let changed = count();
+    caches.csi_nodes().on_change(move |_| changed());
+    let changed = count();
+    caches.classes().on_change(move |_| changed());
+    if let Some(rooms) = rooms {
+        let changed = count();
+        rooms.on_change(move |_| changed());
+    }
+    changes
 }
 
 pub(crate) fn takes_groups(driver: &Driver) -> bool {

@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 use kube::ResourceExt;
 
 use super::owner::{Owner, OwnerError};
-use super::plan::{Action, Item, Marks, Room, Wanted, Writer, plan};
+use super::plan::{Action, Item, Look, Marks, Room, Wanted, Writer, plan};
 use super::segments::segments;
 use super::{Metrics, Options};
 use crate::provisioner::claim;
@@ -92,12 +92,12 @@ impl Pass {
     }
 
     /// Makes one. What fails for one object is no reason to leave others untold.
-    pub(super) async fn run(&self) -> Result<(), PassError> {
+    pub(super) async fn run(&self, look: Look) -> Result<(), PassError> {
         let changes = self.context.room.changes();
         let mut trouble = None;
         let wanted = self.wanted(&mut trouble).await;
         let marks = self.marks().await?;
-        let actions = plan(&wanted, &self.objects.all(), &marks);
+        let actions = plan(&wanted, &self.objects.all(), &marks, look);
         self.count(&wanted, &actions);
         if !actions.is_empty() {
             for action in actions {
@@ -113,12 +113,15 @@ impl Pass {
                     Err(error) => trouble = Some(error.into()),
                 }
             }
-            self.count(&wanted, &plan(&wanted, &self.objects.all(), &marks));
+            let left = plan(&wanted, &self.objects.all(), &marks, look);
+            self.count(&wanted, &left);
         }
         if let Some(trouble) = trouble {
             return Err(trouble);
         }
-        self.context.room.told(changes);
+        if look == Look::Close {
+            self.context.room.told(changes);
+        }
         Ok(())
     }
 

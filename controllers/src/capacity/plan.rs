@@ -46,6 +46,33 @@ pub(super) struct Room {
 /// now, and what is told already stays.
 pub(super) type Wanted = BTreeMap<Item, Option<Room>>;
 
+/// How closely what is told is to follow the room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Look {
+    /// To the byte.
+    Close,
+    /// Changes that are small beside the room there is may wait for a closer look: each volume of
+    /// many would be told otherwise, by each node.
+    Rough,
+}
+
+/// A change of less than this part of the room is small.
+const SMALL: u64 = 32;
+
+impl Look {
+    /// Whether what is told will do.
+    fn takes(self, told: Room, now: Room) -> bool {
+        let near = |told: i64, now: i64| told.abs_diff(now) < told.max(0).unsigned_abs() / SMALL;
+        told == now
+            || self == Look::Rough
+                && near(told.available, now.available)
+                && match (told.largest, now.largest) {
+                    (Some(told), Some(now)) => told == now || near(told, now),
+                    (told, now) => told == now,
+                }
+    }
+}
+
 /// What objects carry besides; what is `None` is left as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Marks {
@@ -69,6 +96,7 @@ pub(super) fn plan(
     wanted: &Wanted,
     there: &[Arc<CSIStorageCapacity>],
     marks: &Marks,
+    look: Look,
 ) -> Vec<Action> {
     let mut told = BTreeSet::new();
     let (mut updates, mut deletes) = (Vec::new(), Vec::new());
@@ -79,7 +107,7 @@ pub(super) fn plan(
                 let known = self::room(object);
                 let room = room.or(known);
                 if let Some(room) = room
-                    && (known != Some(room) || !marks.are_on(object))
+                    && !(known.is_some_and(|told| look.takes(told, room)) && marks.are_on(object))
                 {
                     updates.push(Action::Update(object.clone(), room));
                 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use tokio::time::Instant;
@@ -13,7 +14,7 @@ use super::choose::Candidate;
 use super::home::{self, Home};
 use super::lack::{self, Lack};
 use super::room::{self, Room};
-use super::{Placement, lock};
+use super::{Candidates, Placement, lock};
 use crate::provisioner::source::Asked;
 use crate::provisioner::{claim, topology};
 use crate::snapshots::VolumeSnapshotContent;
@@ -154,7 +155,7 @@ impl Placement {
             return Told::No;
         };
         let mut untold = lock(&self.untold);
-        if !of_class.get(class).is_empty() {
+        if of_class.first(class).is_some() {
             untold.remove(class);
             return Told::Yes;
         }
@@ -177,18 +178,30 @@ impl Placement {
         lack.or_else(barred)
     }
 
-    /// The nodes, as far as claims of a class may go there.
-    pub(super) fn candidates(&self, class: &StorageClass) -> Vec<Candidate> {
-        let nodes = self.context.caches.nodes().all();
+    /// The nodes, as far as claims of a class may go there; found out anew when one has changed.
+    pub(super) fn candidates(&self, class: &StorageClass) -> Arc<[Candidate]> {
+        // What changes from here on makes them old.
+        let at = self.changes.load(Ordering::SeqCst);
         let name = class.name_any();
-        let candidate = |node: String| Candidate {
-            lack: self.lack(&node, class),
-            room: self.room(&node, &name),
-            node,
+        if let Some(known) = lock(&self.candidates).get(&name)
+            && known.at == at
+        {
+            return known.nodes.clone();
+        }
+        let candidate = |node: &Arc<Node>| Candidate {
+            lack: self.lack(&node.name_any(), class),
+            room: self.room(&node.name_any(), &name),
+            node: node.name_any(),
         };
+        let there = self.context.caches.nodes().all();
+        let nodes: Arc<[Candidate]> = there.iter().map(candidate).collect();
+        let mut known = lock(&self.candidates);
+        known.retain(|_, known| known.at == at);
+        let found = Candidates {
+            at,
+            nodes: nodes.clone(),
+        };
+        known.insert(name, found);
         nodes
-            .iter()
-            .map(|node| candidate(node.name_any()))
-            .collect()
     }
 }

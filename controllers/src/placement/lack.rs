@@ -79,6 +79,20 @@ pub(super) fn of_node(node: &Node, registered: Option<&CSINode>, driver: &str) -
         .unwrap_or_default()
         .iter()
         .any(|known| known.name == driver);
+    let [deleting, out, unready, cordoned, pressed] = of_itself(node);
+    let lacks = [
+        deleting,
+        out,
+        unready,
+        (!runs, Lack::NoDriver),
+        cordoned,
+        pressed,
+    ];
+    lacks.into_iter().find(|(is, _)| *is).map(|(_, lack)| lack)
+}
+
+/// What a node may lack by what it says itself, and whether it does.
+fn of_itself(node: &Node) -> [(bool, Lack); 5] {
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.as_deref());
     let out = taints
@@ -86,21 +100,15 @@ pub(super) fn of_node(node: &Node, registered: Option<&CSINode>, driver: &str) -
         .iter()
         .any(|taint| taint.key == OUT_OF_SERVICE);
     let cordoned = spec.and_then(|spec| spec.unschedulable) == Some(true);
-    let lacks = [
+    let unready = condition(node, "Ready").is_some_and(|is| is != "True");
+    let pressed = condition(node, "DiskPressure") == Some("True");
+    [
         (node.metadata.deletion_timestamp.is_some(), Lack::Deleting),
         (out, Lack::OutOfService),
-        (
-            condition(node, "Ready").is_some_and(|is| is != "True"),
-            Lack::NotReady,
-        ),
-        (!runs, Lack::NoDriver),
+        (unready, Lack::NotReady),
         (cordoned, Lack::Cordoned),
-        (
-            condition(node, "DiskPressure") == Some("True"),
-            Lack::DiskPressure,
-        ),
-    ];
-    lacks.into_iter().find(|(is, _)| *is).map(|(_, lack)| lack)
+        (pressed, Lack::DiskPressure),
+    ]
 }
 
 /// A condition of a node, if it tells it: a node that never told one is not held to it.
@@ -108,6 +116,11 @@ fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a str> {
     let conditions = node.status.as_ref()?.conditions.as_deref()?;
     let found = conditions.iter().find(|one| one.type_ == kind)?;
     Some(&found.status)
+}
+
+/// Whether a node says the same as before of all that counts here; its heartbeats do.
+pub(super) fn is_same(old: &Node, new: &Node) -> bool {
+    of_itself(old) == of_itself(new) && old.metadata.labels == new.metadata.labels
 }
 
 #[cfg(test)]
@@ -126,6 +139,32 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"drivers": [
             {"name": driver, "nodeID": "n", "topologyKeys": []}]}}))
         .expect("a CSINode")
+    }
+
+    #[test]
+    fn what_a_node_says_that_counts() {
+        let is = |kind: &str, status: &str| json!([{"type": kind, "status": status}]);
+        let (none, ready) = (json!({}), is("Ready", "True"));
+        let was = node(&none, &ready);
+        let mut beaten = was.clone();
+        beaten.metadata.resource_version = Some("2".to_owned());
+        beaten.status.get_or_insert_default().node_info = None;
+        let mut labelled = was.clone();
+        labelled.metadata.labels = Some([("zone".to_owned(), "a".to_owned())].into());
+        for (what, now, same) in [
+            ("a heartbeat", beaten, true),
+            ("a label", labelled, false),
+            (
+                "cordoned",
+                node(&json!({"unschedulable": true}), &ready),
+                false,
+            ),
+            ("not ready", node(&none, &is("Ready", "False")), false),
+            ("full", node(&none, &is("DiskPressure", "True")), false),
+        ] {
+            assert_eq!(is_same(&was, &now), same, "{what}");
+            assert_eq!(is_same(&now, &was), same, "{what}");
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! What brings claims, volumes and contents to be looked at.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,13 +40,6 @@ pub(super) struct Queues {
     contents: Queue<String>,
     /// Group contents, by name.
     groups: Queue<String>,
-}
-
-/// What a node says that counts here; its heartbeats do not.
-fn standing(node: &Node, driver: &str) -> (Option<lack::Lack>, BTreeMap<String, String>) {
-    // Whether the driver runs there is told by another object.
-    let lack = lack::of_node(node, None, driver).filter(|lack| *lack != lack::Lack::NoDriver);
-    (lack, node.labels().clone())
 }
 
 impl Placement {
@@ -121,13 +113,12 @@ impl Placement {
     }
 
     fn node(&self, change: &Change<Node>) {
-        let driver = &self.context.driver.name;
         match change {
             Change::Applied {
                 old: Some(old),
                 new,
             } => {
-                if standing(old, driver) != standing(new, driver) {
+                if !lack::is_same(old, new) {
                     self.hope.notify_one();
                 }
                 if old.labels() != new.labels() {

@@ -55,12 +55,17 @@ impl Rig {
         rig
     }
 
-    /// A node that runs the driver, with this spec.
-    fn node(&self, name: &str, spec: Value) {
-        let caches = &self.world.context.caches;
+    /// A node with this spec.
+    fn bare_node(&self, name: &str, spec: Value) {
         let node = json!({"kind": "Node", "metadata": {"name": name, "labels": {"t/node": name}},
             "spec": spec, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-        self.world.add(&caches.nodes(), node);
+        self.world.add(&self.world.context.caches.nodes(), node);
+    }
+
+    /// One that runs the driver.
+    fn node(&self, name: &str, spec: Value) {
+        self.bare_node(name, spec);
+        let caches = &self.world.context.caches;
         let csi_node = json!({"kind": "CSINode", "metadata": {"name": name}, "spec": {"drivers": [
             {"name": DRIVER, "nodeID": name, "topologyKeys": ["t/node"]}]}});
         self.world.add(&caches.csi_nodes(), csi_node);

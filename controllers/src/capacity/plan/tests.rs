@@ -81,7 +81,11 @@ fn what_differs_is_written_and_nothing_else() {
             ],
         ),
     ] {
-        assert_eq!(plan(&wanted, &there, &Marks::default()), actions, "{what}");
+        assert_eq!(
+            plan(&wanted, &there, &Marks::default(), Look::Close),
+            actions,
+            "{what}"
+        );
     }
 }
 
@@ -92,7 +96,10 @@ fn what_cannot_be_told_stays_as_it_is() {
     let told = object(&a, room(100));
     let twice = vec![told.clone(), told.clone()];
     let expected = [Action::Delete(told)];
-    assert_eq!(plan(&wanted, &twice, &Marks::default()), expected);
+    assert_eq!(
+        plan(&wanted, &twice, &Marks::default(), Look::Close),
+        expected
+    );
 }
 
 #[test]
@@ -114,7 +121,7 @@ fn a_successor_takes_over() {
         ("an older one without marks", &unmarked, &ours, true),
     ] {
         let there = object_with(&a, room(100), had);
-        let actions = plan(&wanted, std::slice::from_ref(&there), now);
+        let actions = plan(&wanted, std::slice::from_ref(&there), now, Look::Close);
         let expected = match updated {
             true => vec![Action::Update(there, room(100))],
             false => vec![],
@@ -123,7 +130,52 @@ fn a_successor_takes_over() {
         // What is not known of its room is no reason to leave it without its marks.
         let unknown = BTreeMap::from([(a.clone(), None)]);
         let there = [object_with(&a, room(100), had)];
-        assert_eq!(plan(&unknown, &there, now), actions, "{what}");
+        assert_eq!(plan(&unknown, &there, now, Look::Close), actions, "{what}");
+    }
+}
+
+#[test]
+fn a_small_change_may_wait_for_a_closer_look() {
+    let of = |available, largest| Room { available, largest };
+    for (told, now, rough) in [
+        (of(3200, None), of(3200, None), true),
+        (of(3200, None), of(3101, None), true),
+        (of(3200, None), of(3299, None), true),
+        (of(3200, None), of(3100, None), false),
+        (of(3200, None), of(3300, None), false),
+        // Where there is next to nothing, everything counts.
+        (of(0, None), of(1, None), false),
+        (of(31, None), of(30, None), false),
+        (of(3200, Some(320)), of(3101, Some(311)), true),
+        (of(3200, Some(320)), of(3200, Some(310)), false),
+        (of(3200, Some(0)), of(3199, Some(0)), true),
+        (of(3200, Some(320)), of(3200, None), false),
+        (of(3200, None), of(3200, Some(320)), false),
+        (of(i64::MAX, None), of(i64::MIN, None), false),
+        (of(i64::MIN, None), of(i64::MAX, None), false),
+    ] {
+        assert_eq!(Look::Rough.takes(told, now), rough, "{told:?} {now:?}");
+        assert_eq!(
+            Look::Close.takes(told, now),
+            told == now,
+            "{told:?} {now:?}"
+        );
+    }
+    // Its marks are not.
+    let a = item("a", "n1");
+    let there = object_with(&a, room(3200), &marks("u1", "p1"));
+    let wanted = BTreeMap::from([(a, Some(room(3199)))]);
+    for (now, actions) in [
+        ("u1", vec![]),
+        ("u2", vec![Action::Update(there.clone(), room(3199))]),
+    ] {
+        let planned = plan(
+            &wanted,
+            std::slice::from_ref(&there),
+            &marks(now, "p1"),
+            Look::Rough,
+        );
+        assert_eq!(planned, actions, "{now}");
     }
 }
 

@@ -74,8 +74,13 @@ async fn nodes_bring_claims_forward() {
     let mut live = Live::begin(rig);
     live.then(|rig| rig.claim("a", "now", json!({}))).await;
     assert_eq!(live.node_of("a"), None);
-    live.then(|rig| rig.node("n1", json!({}))).await;
+    live.then(|rig| rig.bare_node("n1", json!({}))).await;
     assert_eq!(live.node_of("a").as_deref(), Some("n1"));
+    // And away.
+    let cordoned = json!({"unschedulable": true});
+    live.then(|rig| rig.bare_node("n1", cordoned)).await;
+    live.then(|rig| rig.claim("b", "now", json!({}))).await;
+    assert_eq!(live.node_of("b"), None);
 }
 
 #[tokio::test(start_paused = true)]
