@@ -285,6 +285,9 @@ impl Placement {
 
 impl Queues {
     fn claim(&self, change: &Change<PersistentVolumeClaim>) {
+        if says_nothing_new(change, |claim| &claim.spec) {
+            return;
+        }
         let claim = change.object();
         if let Some(uid) = claim.uid() {
             self.claims.add(uid);
@@ -302,6 +305,9 @@ impl Queues {
     }
 
     fn volume(&self, change: &Change<PersistentVolume>, driver: &str) {
+        if says_nothing_new(change, |volume| &volume.spec) {
+            return;
+        }
         let volume = change.object();
         let uid = find::claim_of(volume);
         if let Some(uid) = uid {
@@ -332,6 +338,22 @@ impl Queues {
     }
 }
 
+/// Whether only what nothing here goes by has changed of an object: its status, of which the cluster
+/// writes one or two for each that is bound.
+fn says_nothing_new<K: Resource, S: PartialEq>(change: &Change<K>, spec: fn(&K) -> &S) -> bool {
+    let Change::Applied {
+        old: Some(old),
+        new,
+    } = change
+    else {
+        return false;
+    };
+    spec(old) == spec(new)
+        && old.labels() == new.labels()
+        && old.annotations() == new.annotations()
+        && old.meta().deletion_timestamp == new.meta().deletion_timestamp
+}
+
 fn add_source(sources: &Queue<String>, namespace: Option<String>, asked: &Asked) {
     let namespace = namespace.unwrap_or_default();
     if let Some(key) = protection::key(&namespace, asked) {
@@ -342,5 +364,58 @@ fn add_source(sources: &Queue<String>, namespace: Option<String>, asked: &Asked)
 fn add_names<K: Resource>(queue: &Queue<String>, objects: impl IntoIterator<Item = Arc<K>>) {
     for object in objects {
         queue.add(object.name_any());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn what_is_looked_at() {
+        let was = json!({
+            "metadata": {"name": "c", "resourceVersion": "1", "annotations": {"a": "1"}},
+            "spec": {"storageClassName": "now"}, "status": {"phase": "Pending"},
+        });
+        let claim = |change: Value| -> Arc<PersistentVolumeClaim> {
+            let mut now = was.clone();
+            json_patch::merge(&mut now, &change);
+            Arc::new(serde_json::from_value(now).expect("a claim"))
+        };
+        let status = json!({"metadata": {"resourceVersion": "2"}, "status": {"phase": "Bound"}});
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        for (what, change, nothing) in [
+            ("its status", status, true),
+            ("its volume", json!({"spec": {"volumeName": "v"}}), false),
+            (
+                "a label",
+                json!({"metadata": {"labels": {"l": "1"}}}),
+                false,
+            ),
+            (
+                "an annotation",
+                json!({"metadata": {"annotations": {"a": null}}}),
+                false,
+            ),
+            ("its end", deleted, false),
+        ] {
+            let change = Change::Applied {
+                old: Some(claim(json!({}))),
+                new: claim(change),
+            };
+            assert_eq!(says_nothing_new(&change, |c| &c.spec), nothing, "{what}");
+        }
+        let (old, new) = (None, claim(json!({})));
+        for change in [
+            Change::Applied {
+                old,
+                new: new.clone(),
+            },
+            Change::Deleted(new),
+        ] {
+            assert!(!says_nothing_new(&change, |c| &c.spec), "{change:?}");
+        }
     }
 }
