@@ -18,6 +18,7 @@ pub mod loops;
 pub mod machine;
 pub mod memory;
 pub mod namespace;
+pub mod policy;
 pub mod pools;
 pub mod scenarios;
 pub mod scratch;

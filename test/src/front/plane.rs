@@ -48,6 +48,16 @@ impl Plane {
         self.cluster.kubeconfig()
     }
 
+    /// Applies a manifest.
+    pub fn apply(&self, yaml: &str) {
+        self.cluster.apply(yaml);
+    }
+
+    /// Deletes what is in a manifest.
+    pub fn delete(&self, yaml: &str) {
+        self.cluster.delete(yaml);
+    }
+
     /// Has the cluster's part of snapshots done, from now on.
     pub fn with_snapshot_controller(&self) {
         let mut there = self

@@ -6,6 +6,7 @@ mod bad_objects;
 mod failing;
 mod gone;
 mod groups;
+mod labelling;
 mod modifying;
 mod places;
 mod provisioning;
@@ -22,7 +23,7 @@ use hostloop_test::front::{Front, FrontSpec};
 /// A front, and what it stands on.
 struct Rig {
     front: Front,
-    _plane: Arc<Plane>,
+    plane: Arc<Plane>,
 }
 
 impl Rig {
@@ -30,7 +31,7 @@ impl Rig {
         let plane = plane(false).await;
         Rig {
             front: spec.up(plane.kubeconfig()).await,
-            _plane: plane,
+            plane,
         }
     }
 
@@ -39,7 +40,7 @@ impl Rig {
         let plane = plane(true).await;
         Rig {
             front: spec.up(plane.kubeconfig()).await,
-            _plane: plane,
+            plane,
         }
     }
 

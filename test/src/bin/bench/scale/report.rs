@@ -1,5 +1,6 @@
 //! The figures of many nodes: a table, plots, and what they are to be.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -163,7 +164,7 @@ impl Report {
     }
 
     /// Writes the plots and the data into `figures` beneath this directory, and the table into
-    /// `scale.md`.
+    /// `scale.md`, which is made if there is none.
     pub(super) fn write(&self, docs: &Path) {
         let figures = docs.join("figures");
         let keep = |file: &Path, text: &str| {
@@ -179,8 +180,11 @@ impl Report {
         let data = serde_json::to_string_pretty(self).expect("figures are plain data");
         keep(&docs.join(DATA), &(data + "\n"));
         let page = docs.join("scale.md");
-        let text = std::fs::read_to_string(&page);
-        let text = text.unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+        let text = match std::fs::read_to_string(&page) {
+            Ok(text) => text,
+            Err(e) if e.kind() == ErrorKind::NotFound => format!("{BEGIN}\n{END}\n"),
+            Err(e) => panic!("{}: {e}", page.display()),
+        };
         let text = with_table(&text, &self.table())
             .unwrap_or_else(|| panic!("{} has no {BEGIN} and {END}", page.display()));
         std::fs::write(&page, text).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
