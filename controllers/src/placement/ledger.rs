@@ -36,10 +36,15 @@ const REFUSED: Backoff = Backoff {
 #[derive(Clone, Debug)]
 struct Entry {
     bytes: i64,
-    /// When it was put there.
-    since: Instant,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// It was put there, and has no volume yet.
+    Hoped(Instant),
     /// Since when the volume has its object, and by which version.
-    made: Option<(Instant, u64)>,
+    Made(Instant, u64),
 }
 
 /// That a node had no room for a claim.
@@ -88,8 +93,7 @@ impl Ledger {
         self.places.insert(uid.clone(), node.clone());
         let entry = Entry {
             bytes,
-            since: now,
-            made: None,
+            state: State::Hoped(now),
         };
         self.nodes.entry(node).or_default().insert(uid, entry);
     }
@@ -101,8 +105,8 @@ impl Ledger {
             return;
         };
         let entry = self.nodes.get_mut(node).and_then(|on| on.get_mut(uid));
-        if let Some(entry) = entry.filter(|entry| entry.made.is_none()) {
-            entry.made = Some((now, version));
+        if let Some(entry) = entry.filter(|entry| matches!(entry.state, State::Hoped(_))) {
+            entry.state = State::Made(now, version);
         }
     }
 
@@ -164,9 +168,9 @@ impl Ledger {
         let mut sum = Sum::default();
         for entry in self.nodes.get(node).into_iter().flat_map(HashMap::values) {
             let passed = |since| now.saturating_duration_since(since);
-            let counts = match entry.made {
-                None => passed(entry.since) < HOPEFUL,
-                Some((at, version)) => {
+            let counts = match entry.state {
+                State::Hoped(since) => passed(since) < HOPEFUL,
+                State::Made(at, version) => {
                     passed(at) < SETTLED && room.is_some_and(|room| room.version <= version)
                 }
             };
@@ -185,10 +189,9 @@ impl Ledger {
 
     /// Strikes out what is settled for good.
     pub(super) fn settle(&mut self, now: Instant) {
-        let settled = |entry: &Entry| {
-            entry
-                .made
-                .is_some_and(|(at, _)| now.saturating_duration_since(at) >= SETTLED)
+        let settled = |entry: &Entry| match entry.state {
+            State::Hoped(_) => false,
+            State::Made(at, _) => now.saturating_duration_since(at) >= SETTLED,
         };
         for account in self.nodes.values_mut() {
             account.retain(|uid, entry| {

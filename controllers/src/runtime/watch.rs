@@ -80,7 +80,7 @@ struct IndexState<K> {
     used: Weak<()>,
     keys_of: KeysOf<K>,
     /// Most have one object for each key, for which a set of its own would be large. Where there are
-    /// many for one, they share its text.
+    /// many for one, they share its text, and so do indexes by the same.
     entries: BTreeSet<(Arc<str>, Key)>,
 }
 
@@ -228,7 +228,7 @@ impl<K: Resource> Watch<K> {
         };
         let mut state = self.lock();
         for (key, object) in &state.objects {
-            index.add(key, &object.get());
+            index.add(key, &object.get(), &mut Vec::new());
         }
         state.indexes.retain(|index| index.used.strong_count() > 0);
         state.indexes.push(index);
@@ -447,13 +447,16 @@ impl<K: Resource> Index<K> {
 }
 
 impl<K: Resource> IndexState<K> {
-    fn add(&mut self, key: &Key, object: &K) {
+    /// Puts an object in. `texts` are those of its keys that other indexes have already.
+    fn add(&mut self, key: &Key, object: &K, texts: &mut Vec<Arc<str>>) {
         for entry in (self.keys_of)(object) {
-            let new = from(&entry);
+            let known = texts.iter().find(|text| ***text == *entry).cloned();
+            let new = from(known.unwrap_or_else(|| entry.into()));
             let mut same = self.entries.range(new.clone());
-            let known = same.next().filter(|(known, _)| *known == new.start.0);
-            let entry = known.map_or(new.start.0, |(known, _)| known.clone());
-            self.entries.insert((entry, key.clone()));
+            let own = same.next().filter(|(own, _)| *own == new.start.0);
+            let text = own.map_or(new.start.0, |(own, _)| own.clone());
+            texts.push(text.clone());
+            self.entries.insert((text, key.clone()));
         }
     }
 
@@ -479,11 +482,12 @@ impl<K: Resource> State<K> {
         if self.form.is_packed() {
             self.recent.put(key.clone(), new.clone());
         }
+        let mut texts = Vec::new();
         for index in &mut self.indexes {
             if let Some(old) = &old {
                 index.remove(&key, old);
             }
-            index.add(&key, &new);
+            index.add(&key, &new, &mut texts);
         }
         self.tell(&Change::Applied { old, new });
     }
@@ -508,7 +512,7 @@ impl<K: Resource> State<K> {
 }
 
 /// An index's entries from this key on.
-fn from(key: &str) -> RangeFrom<(Arc<str>, Key)> {
+fn from(key: impl Into<Arc<str>>) -> RangeFrom<(Arc<str>, Key)> {
     (key.into(), Key::default())..
 }
 

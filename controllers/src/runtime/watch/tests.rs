@@ -87,6 +87,21 @@ fn an_index_follows() {
 
 /// Whoever reads it can't tell how it is kept.
 #[test]
+fn a_text_is_there_once() {
+    let watch = Watch::new();
+    let keys_of = |class: &StorageClass| vec![class.provisioner.clone()];
+    let indexes = [watch.index(keys_of), watch.index(keys_of)];
+    for (name, version, provisioner) in [("a", 1, "p"), ("b", 2, "q"), ("b", 3, "p")] {
+        watch.take(Event::Apply(class(name, version, provisioner)));
+    }
+    let state = watch.lock();
+    let entries = indexes.iter().flat_map(|index| index.entries(&state));
+    let texts: Vec<_> = entries.map(|(text, _)| text).collect();
+    assert_eq!(texts.len(), 4);
+    assert!(texts.iter().all(|text| Arc::ptr_eq(text, texts[0])));
+}
+
+#[test]
 fn what_is_packed_is_as_it_was() {
     let volume = |version: u64, phase: &str| -> PersistentVolume {
         serde_json::from_value(json!({
