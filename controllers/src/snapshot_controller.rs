@@ -21,6 +21,7 @@ use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
 
 mod act;
 mod act_group;
+mod classes;
 mod group;
 mod metrics;
 mod names;

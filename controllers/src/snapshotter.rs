@@ -47,6 +47,7 @@ mod parameters;
 mod single;
 mod status;
 mod work;
+mod worker;
 
 pub(crate) use owner::{handle_in, handles_in_group};
 pub(crate) use status::of_failure as status_of_failure;

@@ -58,6 +58,8 @@ mod tests {
             ("-1s", None),
             ("1d", None),
             ("1e300h", None),
+            ("99999999999999999999s", None),
+            ("10", None),
             ("1s ", None),
         ] {
             let read = parse(text).ok();

@@ -18,6 +18,9 @@ pub(super) trait Content: Resource {
     /// What it needs next.
     fn step(&self) -> Step;
 
+    /// Whether anything has been said of its snapshot yet.
+    fn has_status(&self) -> bool;
+
     /// Whether its snapshot can be used.
     fn is_ready(&self) -> bool;
 
@@ -30,6 +33,10 @@ impl Content for VolumeSnapshotContent {
 
     fn step(&self) -> Step {
         single(self)
+    }
+
+    fn has_status(&self) -> bool {
+        self.status.is_some()
     }
 
     fn is_ready(&self) -> bool {
@@ -47,6 +54,10 @@ impl Content for VolumeGroupSnapshotContent {
 
     fn step(&self) -> Step {
         group(self)
+    }
+
+    fn has_status(&self) -> bool {
+        self.status.is_some()
     }
 
     fn is_ready(&self) -> bool {

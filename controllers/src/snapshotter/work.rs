@@ -47,7 +47,7 @@ pub(super) enum WorkError {
     #[error("there is no {kind} {name}")]
     NoClass {
         /// `VolumeSnapshotClass` or `VolumeGroupSnapshotClass`.
-        kind: &'static str,
+        kind: String,
         /// Its name.
         name: String,
     },

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use hostloop_controllers::runtime::duration;
 
 use super::values::{self, Cap};
 use crate::pool::{PoolOptions, PoolSpec, Reserve, config};
@@ -86,9 +87,9 @@ pub struct PoolArgs {
     #[arg(
         long,
         env = "HOSTLOOP_MAX_FREEZE",
-        value_name = "TIME",
+        value_name = "DURATION",
         default_value = "10s",
-        value_parser = values::duration
+        value_parser = duration::parse
     )]
     pub max_freeze: Duration,
 }

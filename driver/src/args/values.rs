@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::identity;
 use crate::sys::FsType;
@@ -24,36 +23,6 @@ pub(super) fn endpoint(word: &str) -> Result<PathBuf, String> {
         return Err(format!("{path:?} is not absolute: write unix:///{path}"));
     }
     Ok(PathBuf::from(path))
-}
-
-/// A length of time: `10s`, `1m30s`, `500ms`.
-pub(super) fn duration(word: &str) -> Result<Duration, String> {
-    let bad = || format!("{word:?} is not a length of time such as 10s, 1m30s or 500ms");
-    let mut total = Duration::ZERO;
-    let mut rest = word;
-    while !rest.is_empty() || word.is_empty() {
-        let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-        let (number, tail) = rest.split_at(digits);
-        let letters = tail.len()
-            - tail
-                .trim_start_matches(|c: char| c.is_ascii_alphabetic())
-                .len();
-        let (unit, tail) = tail.split_at(letters);
-        let millis: u64 = match unit {
-            "ms" => 1,
-            "s" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            _ => return Err(bad()),
-        };
-        let number: u64 = number.parse().map_err(|_| bad())?;
-        let part = number.checked_mul(millis).ok_or_else(bad)?;
-        total = total
-            .checked_add(Duration::from_millis(part))
-            .ok_or_else(bad)?;
-        rest = tail;
-    }
-    Ok(total)
 }
 
 /// `NAME=QUANTITY`, the cap of a pool.

@@ -9,9 +9,9 @@ use kube::core::{Selector, SelectorExt};
 
 use super::{Facts, Failure, Step};
 use crate::runtime::scope::{MANAGED_BY, node_label};
-use crate::snapshot_controller::names;
 use crate::snapshot_controller::secrets::{self, About};
 use crate::snapshot_controller::snapshot::{csi_of, volume_of};
+use crate::snapshot_controller::{classes, names};
 use crate::snapshots::{
     GroupContentSource, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent,
     VolumeGroupSnapshotContentSpec,
@@ -40,13 +40,8 @@ pub(super) fn class<'a>(
     facts: &'a Facts,
     name: &str,
 ) -> Result<&'a VolumeGroupSnapshotClass, Failure> {
-    let mut classes = facts.classes.iter().map(|class| &**class);
-    classes
-        .find(|class| class.metadata.name.as_deref() == Some(name))
-        .ok_or_else(|| {
-            let message = format!("there is no VolumeGroupSnapshotClass {name}");
-            Failure::still_ready("GetGroupSnapshotClassFailed", message)
-        })
+    let missing = |message| Failure::still_ready("GetGroupSnapshotClassFailed", message);
+    classes::named(&facts.classes, name).map_err(missing)
 }
 
 /// The only default class of the first volume's driver.
@@ -58,23 +53,8 @@ fn default_class(facts: &Facts) -> Result<String, Failure> {
         Some(volume) => &csi_of(volume).map_err(unset)?.driver,
         None => return Err(unset("its selector fits no claim".to_owned())),
     };
-    let is_default = |class: &&VolumeGroupSnapshotClass| {
-        let annotations = class.metadata.annotations.as_ref();
-        let mark = annotations.and_then(|all| all.get(names::DEFAULT_GROUP_CLASS));
-        class.driver == *driver && mark.is_some_and(|mark| mark == "true")
-    };
-    let classes = facts.classes.iter().map(|class| &**class);
-    let defaults: Vec<_> = classes.filter(is_default).collect();
-    match defaults[..] {
-        [class] => Ok(class.metadata.name.clone().unwrap_or_default()),
-        [] => Err(unset(format!(
-            "there is no default VolumeGroupSnapshotClass of driver {driver}: name one"
-        ))),
-        _ => Err(unset(format!(
-            "there are {} default VolumeGroupSnapshotClasses of driver {driver}: name one",
-            defaults.len()
-        ))),
-    }
+    let mark = names::DEFAULT_GROUP_CLASS;
+    classes::only_default(&facts.classes, |class| &class.driver, driver, mark).map_err(unset)
 }
 
 /// The volumes of the claims the selector fits.

@@ -10,8 +10,8 @@ use kube::ResourceExt;
 
 use super::{Facts, Failure, Step};
 use crate::runtime::scope::{MANAGED_BY, node_label};
-use crate::snapshot_controller::names;
 use crate::snapshot_controller::secrets::{self, About};
+use crate::snapshot_controller::{classes, names};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeSnapshotClass, VolumeSnapshotContent,
     VolumeSnapshotContentSpec,
@@ -59,13 +59,8 @@ pub(super) fn made(facts: &Facts) -> Result<Step, Failure> {
 
 /// The class of this name.
 pub(super) fn class<'a>(facts: &'a Facts, name: &str) -> Result<&'a VolumeSnapshotClass, Failure> {
-    let mut classes = facts.classes.iter().map(|class| &**class);
-    classes
-        .find(|class| class.metadata.name.as_deref() == Some(name))
-        .ok_or_else(|| {
-            let message = format!("there is no VolumeSnapshotClass {name}");
-            Failure::still_ready("GetSnapshotClassFailed", message)
-        })
+    let missing = |message| Failure::still_ready("GetSnapshotClassFailed", message);
+    classes::named(&facts.classes, name).map_err(missing)
 }
 
 /// The only default class of the volume's driver.
@@ -73,23 +68,8 @@ fn default_class(facts: &Facts) -> Result<String, Failure> {
     let unset = |message: String| Failure::still_ready("SetDefaultSnapshotClassFailed", message);
     let (_, volume) = bound_volume(facts).map_err(unset)?;
     let driver = &csi_of(volume).map_err(unset)?.driver;
-    let is_default = |class: &&VolumeSnapshotClass| {
-        let annotations = class.metadata.annotations.as_ref();
-        let mark = annotations.and_then(|all| all.get(names::DEFAULT_CLASS));
-        class.driver == *driver && mark.is_some_and(|mark| mark == "true")
-    };
-    let classes = facts.classes.iter().map(|class| &**class);
-    let defaults: Vec<_> = classes.filter(is_default).collect();
-    match defaults[..] {
-        [class] => Ok(class.metadata.name.clone().unwrap_or_default()),
-        [] => Err(unset(format!(
-            "there is no default VolumeSnapshotClass of driver {driver}: name one"
-        ))),
-        _ => Err(unset(format!(
-            "there are {} default VolumeSnapshotClasses of driver {driver}: name one",
-            defaults.len()
-        ))),
-    }
+    let mark = names::DEFAULT_CLASS;
+    classes::only_default(&facts.classes, |class| &class.driver, driver, mark).map_err(unset)
 }
 
 /// The claim a snapshot is of, and the volume it is bound to.
