@@ -262,8 +262,7 @@ fn attend(context: &Context, objects: &Watch<CSIStorageCapacity>, queue: &Queue<
         let mut last = None;
         while stop.run_until_cancelled(room.changed()).await.is_some() {
             let now = Instant::now();
-            let urgent = room.takes_urgency();
-            if urgent {
+            if room.takes_urgency() {
                 changed.add(Look::Close);
                 last = Some(now);
                 continue;

@@ -55,6 +55,7 @@ pub(crate) use status::of_failure as status_of_failure;
 use group::Groups;
 use single::Singles;
 use work::{Part, Shared};
+use worker::{Kind, Worker};
 
 /// Workers on each kind, unless told otherwise.
 const WORKERS: usize = 10;
@@ -164,12 +165,12 @@ async fn run_on(context: Context, options: Options, part: Part) {
     let shared = Shared::new(context.clone(), options, part);
     let on_singles = async {
         if singles {
-            run_singles(&context, shared.clone()).await;
+            run_kind::<Singles>(&context, shared.clone()).await;
         }
     };
     let on_groups = async {
         if groups {
-            run_groups(&context, shared.clone()).await;
+            run_kind::<Groups>(&context, shared.clone()).await;
         }
     };
     // Each waits for its own kinds only.
@@ -177,9 +178,8 @@ async fn run_on(context: Context, options: Options, part: Part) {
     context.stop.cancelled().await;
 }
 
-async fn run_singles(context: &Context, shared: Shared) {
-    let contents = context.caches.contents();
-    let classes = context.caches.snapshot_classes();
+async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
+    let (contents, classes) = K::watches(&context.caches);
     let synced = async {
         tokio::join!(contents.synced(), classes.synced(), volumes_synced(context));
     };
@@ -187,38 +187,16 @@ async fn run_singles(context: &Context, shared: Shared) {
         return;
     }
     let queue = Queue::new(context.common.backoff());
-    feed(&contents, &queue, decide::single_matters);
+    feed(&contents, &queue, K::MATTERS);
+    let (own, strays) = K::QUEUES;
     let queue_name = match shared.part {
-        Part::Own => "snapshotter-content",
-        Part::Strays => "snapshotter-stray-content",
+        Part::Own => own,
+        Part::Strays => strays,
     };
-    let singles = Arc::new(Singles::new(shared));
+    let worker = Arc::new(Worker::<K>::new(shared));
     let work = context.work(queue_name, &queue, workers(context), move |name| {
-        let singles = singles.clone();
-        async move { singles.sync(&name).await }
-    });
-    tokio::join!(work, resync(context, &contents, &queue));
-}
-
-async fn run_groups(context: &Context, shared: Shared) {
-    let contents = context.caches.group_contents();
-    let classes = context.caches.group_classes();
-    let synced = async {
-        tokio::join!(contents.synced(), classes.synced(), volumes_synced(context));
-    };
-    if context.stop.run_until_cancelled(synced).await.is_none() {
-        return;
-    }
-    let queue = Queue::new(context.common.backoff());
-    feed(&contents, &queue, decide::group_matters);
-    let queue_name = match shared.part {
-        Part::Own => "snapshotter-groupcontent",
-        Part::Strays => "snapshotter-stray-groupcontent",
-    };
-    let groups = Arc::new(Groups::new(shared));
-    let work = context.work(queue_name, &queue, workers(context), move |name| {
-        let groups = groups.clone();
-        async move { groups.sync(&name).await }
+        let worker = worker.clone();
+        async move { worker.sync(&name).await }
     });
     tokio::join!(work, resync(context, &contents, &queue));
 }

@@ -189,9 +189,9 @@ impl Ledger {
 
     /// Strikes out what is settled for good.
     pub(super) fn settle(&mut self, now: Instant) {
-        let settled = |entry: &Entry| match entry.state {
-            State::Hoped(_) => false,
-            State::Made(at, _) => now.saturating_duration_since(at) >= SETTLED,
+        let settled = |entry: &Entry| {
+            matches!(entry.state, State::Made(at, _)
+                if now.saturating_duration_since(at) >= SETTLED)
         };
         for account in self.nodes.values_mut() {
             account.retain(|uid, entry| {

@@ -60,6 +60,9 @@ mod tests {
             ("1e300h", None),
             ("99999999999999999999s", None),
             ("10", None),
+            ("10s", Some(10_000)),
+            ("2h", Some(7_200_000)),
+            ("0s", Some(0)),
             ("1s ", None),
         ] {
             let read = parse(text).ok();

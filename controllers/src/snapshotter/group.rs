@@ -16,19 +16,19 @@ use crate::runtime::csi::Failure;
 use crate::runtime::{Caches, Watch};
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 
-/// The worker on VolumeGroupSnapshotContents.
-pub(super) type Groups = Worker<Group>;
-
 /// VolumeGroupSnapshotContents.
-pub(super) struct Group;
+pub(super) struct Groups;
 
-impl Kind for Group {
+impl Kind for Groups {
     type Content = VolumeGroupSnapshotContent;
     type Class = VolumeGroupSnapshotClass;
     type Making = csi::CreateVolumeGroupSnapshotRequest;
     type Told = csi::VolumeGroupSnapshot;
     type Deletion = csi::DeleteVolumeGroupSnapshotRequest;
 
+    const QUEUES: (&'static str, &'static str) =
+        ("snapshotter-groupcontent", "snapshotter-stray-groupcontent");
+    const MATTERS: fn(&Self::Content, &Self::Content) -> bool = decide::group_matters;
     const WORD: &'static str = "volumegroupsnapshot";
     const CALL: &'static str = "CreateVolumeGroupSnapshot";
     const ASKING: &'static str = GROUP_GET_SECRET;
@@ -117,14 +117,6 @@ impl Kind for Group {
             Ok(answer) => Ok(answer.group_snapshot.map_or(Answer::Nothing, Answer::Told)),
             Err(failure) if failure.code() == tonic::Code::NotFound => Ok(Answer::Nothing),
             Err(failure) => Err(failure.into()),
-        }
-    }
-
-    fn assumed(handle: &str) -> Self::Told {
-        csi::VolumeGroupSnapshot {
-            group_snapshot_id: handle.to_owned(),
-            ready_to_use: true,
-            ..csi::VolumeGroupSnapshot::default()
         }
     }
 

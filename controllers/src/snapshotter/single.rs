@@ -11,25 +11,25 @@ use super::owner::{self, Owner};
 use super::parameters::{Credentials, LIST_SECRET};
 use super::work::{Complaint, Shared, WorkError};
 use super::worker::{Answer, Kind, Said, Wanted, Worker};
-use super::{Options, status};
+use super::{Options, decide, status};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::{Caches, Watch};
 use crate::snapshots::{VolumeSnapshotClass, VolumeSnapshotContent};
 
-/// The worker on VolumeSnapshotContents.
-pub(super) type Singles = Worker<Single>;
-
 /// VolumeSnapshotContents.
-pub(super) struct Single;
+pub(super) struct Singles;
 
-impl Kind for Single {
+impl Kind for Singles {
     type Content = VolumeSnapshotContent;
     type Class = VolumeSnapshotClass;
     type Making = csi::CreateSnapshotRequest;
     type Told = csi::Snapshot;
     type Deletion = csi::DeleteSnapshotRequest;
 
+    const QUEUES: (&'static str, &'static str) =
+        ("snapshotter-content", "snapshotter-stray-content");
+    const MATTERS: fn(&Self::Content, &Self::Content) -> bool = decide::single_matters;
     const WORD: &'static str = "volumesnapshot";
     const CALL: &'static str = "CreateSnapshot";
     const ASKING: &'static str = LIST_SECRET;
@@ -121,7 +121,11 @@ impl Kind for Single {
             return Ok(told(found.next()));
         }
         if !driver.can(ControllerCapability::GetSnapshot) {
-            return Ok(Answer::CannotTell);
+            return Ok(Answer::Assumed(csi::Snapshot {
+                snapshot_id: handle.to_owned(),
+                ready_to_use: true,
+                ..csi::Snapshot::default()
+            }));
         }
         let request = csi::GetSnapshotRequest {
             snapshot_id: handle.to_owned(),
@@ -131,14 +135,6 @@ impl Kind for Single {
             Ok(answer) => Ok(told(answer.snapshot)),
             Err(failure) if failure.code() == tonic::Code::NotFound => Ok(Answer::Nothing),
             Err(failure) => Err(failure.into()),
-        }
-    }
-
-    fn assumed(handle: &str) -> Self::Told {
-        csi::Snapshot {
-            snapshot_id: handle.to_owned(),
-            ready_to_use: true,
-            ..csi::Snapshot::default()
         }
     }
 
@@ -170,7 +166,7 @@ impl Kind for Single {
 
 /// For asking. Members of groups have no class; what made them is used for them.
 async fn secrets(
-    worker: &Singles,
+    worker: &Worker<Singles>,
     content: &VolumeSnapshotContent,
 ) -> Result<Credentials, WorkError> {
     let status = content.status.as_ref();

@@ -88,7 +88,7 @@ struct Single {
     world: World,
     context: Context,
     events: Receiver<Event>,
-    singles: Singles,
+    singles: Worker<Singles>,
 }
 
 impl Single {
@@ -111,7 +111,7 @@ impl Single {
         context.caches.contents().wrote(read(content));
         let class: VolumeSnapshotClass = read(class);
         context.caches.snapshot_classes().wrote(class);
-        let singles = Singles::new(Shared::new(context.clone(), options(), Part::Own));
+        let singles = Worker::<Singles>::new(Shared::new(context.clone(), options(), Part::Own));
         Single {
             world,
             context,

@@ -28,6 +28,10 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     /// What it is asked to delete.
     type Deletion: Send;
 
+    /// The queues of contents: of these loops' own, and of those of nobody.
+    const QUEUES: (&'static str, &'static str);
+    /// Whether a change is worth a look.
+    const MATTERS: fn(&Self::Content, &Self::Content) -> bool;
     /// The word by which parameters name it.
     const WORD: &'static str;
     /// The call by which one is taken.
@@ -65,8 +69,6 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
         content: &Self::Content,
         handle: &str,
     ) -> impl Future<Output = Result<Answer<Self::Told>, WorkError>> + Send;
-    /// What can't be asked about, as its maker says it is.
-    fn assumed(handle: &str) -> Self::Told;
     /// What is to be deleted.
     fn deletion(
         content: &Self::Content,
@@ -111,8 +113,8 @@ pub(super) enum Answer<T> {
     Told(T),
     /// There is none of that ID.
     Nothing,
-    /// It can't be asked.
-    CannotTell,
+    /// It can't be asked; this is what the maker of its content says.
+    Assumed(T),
 }
 
 /// The worker on contents of a kind.
@@ -246,8 +248,7 @@ impl<K: Kind> Worker<K> {
 
     async fn check(&self, content: &K::Content, handle: &str) -> Result<K::Content, WorkError> {
         let told = match K::ask(self, content, handle).await? {
-            Answer::Told(told) => told,
-            Answer::CannotTell => K::assumed(handle),
+            Answer::Told(told) | Answer::Assumed(told) => told,
             Answer::Nothing => {
                 let handle = handle.to_owned();
                 return Err(WorkError::NoSnapshot { handle });

@@ -154,7 +154,7 @@ fn words_that_mean_nothing_are_refused_with_a_reason() {
         ("--overcommit NaN", "factor of 1 or more"),
         ("--reserve 100%", "percentage"),
         ("--max-volume-size 5Zi", "no unit"),
-        ("--max-freeze 10", "duration"),
+        ("--max-freeze 10", "is not a duration such as"),
         ("--topology-key a/b/c", "label key"),
         ("--default-fstype vfat", "none of ext4"),
         ("--http-endpoint 8080", "HOST:PORT"),

@@ -1,6 +1,8 @@
 //! The policy by which the API server labels claims by the way: what it does, and what it leaves to
 //! the leader.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use hostloop_test::front::wait::{PATIENCE, until};
 use hostloop_test::front::{FrontSpec, objects};
 use hostloop_test::policy;
@@ -47,9 +49,9 @@ async fn the_api_server_labels_claims_that_are_placed() {
     applied.await.expect("it is applied");
 
     // It comes into force some time after it is there.
-    let tries = std::sync::atomic::AtomicUsize::new(0);
+    let tries = AtomicUsize::new(0);
     let ask = || async {
-        let count = tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let count = tries.fetch_add(1, Ordering::Relaxed);
         let claim = placed(&rig, &format!("first-{count}"), &ours, "n1").await;
         (claim["metadata"]["labels"][LABEL] == "n1").then_some(())
     };

@@ -39,7 +39,7 @@ fn made() -> Value {
 struct Group {
     world: World,
     events: Receiver<Event>,
-    groups: Groups,
+    groups: Worker<Groups>,
 }
 
 impl Group {
@@ -58,7 +58,7 @@ impl Group {
             "csi.storage.k8s.io/group-snapshotter-get-secret-name": "key",
             "csi.storage.k8s.io/group-snapshotter-get-secret-namespace": "safe"})));
         context.caches.group_classes().wrote(class);
-        let groups = Groups::new(Shared::new(context, options(), Part::Own));
+        let groups = Worker::<Groups>::new(Shared::new(context, options(), Part::Own));
         Group {
             world,
             events,

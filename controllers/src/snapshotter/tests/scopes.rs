@@ -151,7 +151,10 @@ async fn the_leader_lets_go_what_no_node_sees() {
     ] {
         let single = at(node, leads, content.clone());
         let shared = Shared::new(single.context.clone(), options(), Part::Strays);
-        assert_eq!(Singles::new(shared).sync("c").await, Outcome::Done);
+        assert_eq!(
+            Worker::<Singles>::new(shared).sync("c").await,
+            Outcome::Done
+        );
         let left = single.content()["metadata"]["finalizers"] == json!([]);
         assert_eq!(left, released, "{node:?} {leads} {content}");
         assert_eq!(single.world.happened().is_empty(), !released);
@@ -174,7 +177,10 @@ async fn handles_say_whose_snapshots_are() {
         single.context.pools = crate::runtime::Pools::told(|| vec!["a1".to_owned()]);
         single.world.deletions.lock().unwrap().push_back(Ok(()));
         let shared = Shared::new(single.context.clone(), options(), Part::Own);
-        assert_eq!(Singles::new(shared).sync("c").await, Outcome::Done);
+        assert_eq!(
+            Worker::<Singles>::new(shared).sync("c").await,
+            Outcome::Done
+        );
         let happened = single.world.happened();
         let deleted = happened.iter().any(|one| one.contains(handle));
         assert_eq!(deleted, deletes, "{happened:?}");

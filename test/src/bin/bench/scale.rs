@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use hostloop_test::cluster::{Cluster, Options};
 use hostloop_test::fleet::{Binding, FleetSpec};
 use hostloop_test::machine::{self, text};
-use hostloop_test::policy;
+use hostloop_test::policy::label_claims;
 use hostloop_test::scratch::Scratch;
 use tokio::runtime::Runtime;
 
@@ -130,8 +130,9 @@ async fn instances(
     // With the nodes, whose kubelets say that they are alive, and nothing of ours on them.
     let floors = floor.measured(settings.claims).await;
     let mut requests = Reader::of(cluster, user);
-    let policy = settings.policy;
-    let policy = policy.then(|| policy::label_claims(&fleet.driver_name, &fleet.name));
+    let policy = settings
+        .policy
+        .then(|| label_claims(&fleet.driver_name, &fleet.name));
     if let Some(policy) = &policy {
         cluster.apply(policy);
     }
