@@ -10,7 +10,9 @@ use crate::provisioner;
 use crate::roles::Roles;
 use crate::runtime::context::Common;
 use crate::runtime::duration;
-use crate::{attacher, gone, health, orphans, resizer, snapshot_controller, snapshotter};
+use crate::{
+    attacher, gone, health, orphans, placement, resizer, snapshot_controller, snapshotter,
+};
 
 /// What all loops take.
 #[derive(Clone, Debug, clap::Args)]
@@ -101,6 +103,10 @@ pub struct Args {
     /// Storage capacity.
     #[command(flatten)]
     pub capacity: capacity::Options,
+
+    /// Placement.
+    #[command(flatten)]
+    pub placement: placement::Flags,
 
     /// The attacher.
     #[command(flatten)]

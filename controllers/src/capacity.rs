@@ -196,7 +196,7 @@ fn about(interval: Duration) -> Duration {
 }
 
 /// The namespace of the objects: the pod's.
-fn namespace() -> Option<String> {
+pub(crate) fn namespace() -> Option<String> {
     environment("NAMESPACE").or_else(|| environment("POD_NAMESPACE"))
 }
 

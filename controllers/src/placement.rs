@@ -11,6 +11,8 @@
 //!   `managed-by`, so that nodes can watch what is theirs. They are filters; what decides is the
 //!   selected node and the affinity. They are looked at again for ever, those of older and of
 //!   static objects, too.
+//! - **The table** by which the API server may place claims with immediate binding by the way, if a
+//!   policy has it do so ([`table`]).
 //!
 //! | A claim of this driver, without a volume | then |
 //! |---|---|
@@ -35,6 +37,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::args::Args;
+use crate::capacity;
 use crate::provisioner::{claim, protection};
 use crate::roles::Role;
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
@@ -47,13 +50,16 @@ mod decide;
 mod find;
 mod group;
 mod home;
+mod keep;
 mod labels;
 mod lack;
 mod ledger;
 mod listen;
 mod metrics;
 mod room;
+mod table;
 
+pub use keep::Place;
 pub use metrics::Metrics;
 
 use choose::Candidate;
@@ -66,6 +72,18 @@ const RESYNC: Duration = Duration::from_secs(15 * 60);
 const WORKERS: usize = 4;
 const LABELLERS: usize = 4;
 
+/// What placing takes from the command line.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+#[command(next_help_heading = "Placement")]
+pub struct Flags {
+    /// The ConfigMap, in the pod's namespace, in which who leads keeps where claims with immediate
+    /// binding are to go, so that the API server can place them by the policy of
+    /// deploy/components/place-claims [default: none; the leader places each]
+    #[arg(long, env = "HOSTLOOP_PLACEMENT_TABLE", value_name = "NAME")]
+    pub placement_table: Option<String>,
+}
+
 /// What it is told by the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -73,6 +91,8 @@ pub struct Options {
     pub race: bool,
     /// Nodes tell of their room.
     pub capacity: bool,
+    /// What the API server is to place claims by.
+    pub table: Option<Place>,
     /// The counts.
     pub metrics: Metrics,
 }
@@ -81,9 +101,21 @@ impl Options {
     /// As the command line has it.
     pub(crate) fn new(args: &Args, metrics: Metrics) -> Self {
         let tells = args.capacity.enable_capacity.unwrap_or(true);
+        let table = args.placement.placement_table.clone();
+        let table = table.filter(|name| !name.is_empty()).and_then(|name| {
+            let namespace = capacity::namespace();
+            if namespace.is_none() {
+                tracing::warn!("--placement-table needs the pod's namespace: no table is kept");
+            }
+            Some(Place {
+                namespace: namespace?,
+                name,
+            })
+        });
         Options {
             race: args.provisioner.race.node_deployment_immediate_binding,
             capacity: tells && args.controllers.has(Role::Capacity),
+            table,
             metrics,
         }
     }

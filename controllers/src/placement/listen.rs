@@ -163,6 +163,8 @@ impl Placement {
         beside.spawn(async move { this.refresh(&to).await });
         let (this, to) = (self.clone(), queues.clone());
         beside.spawn(async move { this.revive(&to).await });
+        let this = self.clone();
+        beside.spawn(async move { this.keep_table().await });
         let context = &self.context;
         let workers = context.common.worker_threads;
         let (placers, labellers) = (workers.unwrap_or(WORKERS), workers.unwrap_or(LABELLERS));

@@ -13,6 +13,7 @@ mod labels;
 mod live;
 mod many;
 mod sources;
+mod table;
 
 const LATE: &str = "WaitForFirstConsumer";
 
@@ -39,6 +40,7 @@ impl Rig {
         let options = Options {
             race,
             capacity: true,
+            table: None,
             metrics: Metrics::default(),
         };
         let at_work = Placement::new(world.context.clone(), options, Some(Watch::new()));

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+};
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
 };
@@ -79,7 +81,7 @@ kinds! {
     cluster: CustomResourceDefinition, PersistentVolume, Node, CSIDriver, CSINode, StorageClass, VolumeAttachment,
         VolumeAttributesClass, VolumeSnapshotClass, VolumeSnapshotContent,
         VolumeGroupSnapshotClass, VolumeGroupSnapshotContent;
-    namespaced: PersistentVolumeClaim, Pod, ReplicaSet, StatefulSet, DaemonSet, Secret,
+    namespaced: ConfigMap, PersistentVolumeClaim, Pod, ReplicaSet, StatefulSet, DaemonSet, Secret,
         CSIStorageCapacity, VolumeSnapshot, VolumeGroupSnapshot,
 }
 

@@ -19,6 +19,7 @@ const UNFIT_PATCH: &str = "the server rejected our request due to an error in ou
 
 /// The kinds there are, with the beginnings of their paths and their plurals.
 const KINDS: &[(&str, &str, &str)] = &[
+    ("ConfigMap", "/api/v1", "configmaps"),
     ("Node", "/api/v1", "nodes"),
     ("PersistentVolume", "/api/v1", "persistentvolumes"),
     ("PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims"),

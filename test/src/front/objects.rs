@@ -9,7 +9,7 @@ use kube::{Api, Client, Config};
 use serde_json::Value;
 
 /// Kinds: their group and version, name in the plural, and whether they are in namespaces.
-const KINDS: [(&str, &str, &str, &str, bool); 23] = [
+const KINDS: [(&str, &str, &str, &str, bool); 24] = [
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("", "v1", "Namespace", "namespaces", false),
     ("", "v1", "Node", "nodes", false),
@@ -24,6 +24,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 23] = [
         true,
     ),
     ("", "v1", "PersistentVolume", "persistentvolumes", false),
+    ("", "v1", "ConfigMap", "configmaps", true),
     (
         "storage.k8s.io",
         "v1",

@@ -6,9 +6,10 @@ mod bad_objects;
 mod failing;
 mod gone;
 mod groups;
-mod labelling;
+
 mod modifying;
 mod places;
+mod policy;
 mod provisioning;
 mod resizing;
 mod scheduling;

@@ -59,7 +59,7 @@ struct Args {
     /// scale: attach so many volumes, too
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]
     attach: Option<usize>,
-    /// scale: without the policy by which the API server labels claims that the scheduler placed
+    /// scale: without the policy by which the API server places and labels claims
     #[arg(long)]
     without_policy: bool,
     /// scale: write plots and the table into this directory

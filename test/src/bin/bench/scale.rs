@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use hostloop_test::cluster::{Cluster, Options};
 use hostloop_test::fleet::{Binding, FleetSpec};
 use hostloop_test::machine::{self, text};
-use hostloop_test::policy::label_claims;
+use hostloop_test::policy;
 use hostloop_test::scratch::Scratch;
 use tokio::runtime::Runtime;
 
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
     pub(crate) claims: usize,
     /// Volumes that are attached, too.
     pub(crate) attachments: usize,
-    /// Whether the API server labels claims that the scheduler has placed.
+    /// Whether the API server places and labels claims by the way.
     pub(crate) policy: bool,
     /// How long instances are watched at rest.
     pub(crate) rest: Duration,
@@ -123,16 +123,19 @@ async fn instances(
     floor: &Floor<'_>,
     count: usize,
 ) -> Instances {
-    let fleet = FleetSpec::new(&format!("scale-{count}"), count)
+    let mut fleet = FleetSpec::new(&format!("scale-{count}"), count)
         .attach(settings.attachments > 0)
         .kubeconfigs(vec![kubeconfig.clone()]);
+    if settings.policy {
+        fleet = fleet.args(&[&format!("--placement-table={}", policy::TABLE)]);
+    }
     let fleet = fleet.up(&cluster.kubeconfig()).await;
     // With the nodes, whose kubelets say that they are alive, and nothing of ours on them.
     let floors = floor.measured(settings.claims).await;
     let mut requests = Reader::of(cluster, user);
     let policy = settings
         .policy
-        .then(|| label_claims(&fleet.driver_name, &fleet.name));
+        .then(|| policy::place_claims(&fleet.driver_name, &fleet.name, &fleet.namespace));
     if let Some(policy) = &policy {
         cluster.apply(policy);
     }

@@ -1,0 +1,163 @@
+use super::super::lack::Lack;
+use super::super::room::Room;
+use super::*;
+
+fn left(node: &str, bytes: i64, largest: i64) -> Left<'_> {
+    Left {
+        node,
+        bytes,
+        largest,
+    }
+}
+
+fn node(name: &str, available: i64, largest: Option<i64>, lack: Option<Lack>) -> Candidate {
+    Candidate {
+        node: name.to_owned(),
+        lack,
+        room: Some(Room {
+            available,
+            largest,
+            version: 1,
+        }),
+    }
+}
+
+/// How many turns each node has.
+fn turns(table: &Table) -> BTreeMap<&str, usize> {
+    let mut turns = BTreeMap::new();
+    for node in &table.nodes {
+        *turns.entry(node.as_str()).or_default() += 1;
+    }
+    turns
+}
+
+#[test]
+fn what_is_left() {
+    let (long, longest) = ("l".repeat(63), "l".repeat(64));
+    let untold = Candidate {
+        room: None,
+        ..node("untold", 0, None, None)
+    };
+    let candidates = [
+        node("booked", 100, None, None),
+        node("overbooked", 5, None, None),
+        node("small", 100, Some(7), None),
+        node("empty", 0, None, None),
+        node("cordoned", 100, None, Some(Lack::Cordoned)),
+        untold,
+        node(&long, 9, None, None),
+        node(&longest, 9, None, None),
+    ];
+    let mut ledger = Ledger::default();
+    let now = Instant::now();
+    for (uid, node, bytes) in [
+        ("a", "booked", 30),
+        ("b", "booked", 10),
+        ("c", "overbooked", 9),
+    ] {
+        ledger.assign(uid, node, bytes, now);
+    }
+    assert_eq!(
+        super::left(&candidates, &ledger, now),
+        [
+            left("booked", 60, 60),
+            left("small", 100, 7),
+            left(&long, 9, 9)
+        ]
+    );
+}
+
+#[test]
+fn turns_go_where_the_room_is() {
+    let many: Vec<_> = (0..1000).map(|n| format!("n{n:03}")).collect();
+    for (what, nodes, size, expected) in [
+        ("nobody", vec![], None, vec![]),
+        ("too little", vec![left("a", 511, 511)], None, vec![]),
+        ("one", vec![left("a", 512, 512)], Some(1), vec![("a", 256)]),
+        (
+            "as much",
+            vec![left("b", 5120, 5120), left("a", 5120, 5120)],
+            Some(20),
+            vec![("a", 128), ("b", 128)],
+        ),
+        (
+            "three times as much: levelled",
+            vec![left("a", 7680, 7680), left("b", 2560, 2560)],
+            Some(20),
+            vec![("a", 256)],
+        ),
+        (
+            "a little more",
+            vec![left("a", 5520, 5520), left("b", 4720, 4720)],
+            Some(20),
+            vec![("a", 148), ("b", 108)],
+        ),
+        (
+            "small volumes only",
+            vec![left("a", 5120, 3), left("b", 5120, 2)],
+            Some(3),
+            vec![("a", 256)],
+        ),
+        (
+            "more nodes than turns",
+            many.iter().map(|node| left(node, 8, 8)).collect(),
+            Some(4),
+            many[..256].iter().map(|node| (node.as_str(), 1)).collect(),
+        ),
+    ] {
+        let table = Table::new(&nodes);
+        assert_eq!(table.as_ref().map(|table| table.size), size, "{what}");
+        let turns = table.as_ref().map(turns).unwrap_or_default();
+        assert_eq!(turns, expected.into_iter().collect(), "{what}");
+        assert!(table.is_none_or(|table| table.holds(&nodes)), "{what}");
+    }
+}
+
+/// Sums that are too large for the numbers are no reason to fail.
+#[test]
+fn no_room_is_too_much() {
+    let huge = [left("a", i64::MAX, i64::MAX), left("b", i64::MAX, i64::MAX)];
+    let table = Table::new(&huge).expect("room");
+    assert_eq!(turns(&table), [("a", 128), ("b", 128)].into());
+    assert!(table.holds(&huge));
+}
+
+#[test]
+fn what_breaks_it() {
+    let table = Table {
+        size: 10,
+        nodes: ["a", "b", "a"].map(str::to_owned).into(),
+    };
+    for (what, nodes, holds) in [
+        ("just so", vec![left("a", 20, 10), left("b", 10, 10)], true),
+        (
+            "another has come, as large",
+            vec![left("a", 20, 10), left("b", 10, 10), left("c", 20, 20)],
+            true,
+        ),
+        (
+            "another, larger",
+            vec![left("a", 20, 10), left("b", 10, 10), left("c", 21, 21)],
+            false,
+        ),
+        (
+            "another, larger, for smaller volumes only",
+            vec![left("a", 20, 10), left("b", 10, 10), left("c", 21, 9)],
+            true,
+        ),
+        (
+            "less room",
+            vec![left("a", 19, 10), left("b", 10, 10)],
+            false,
+        ),
+        (
+            "smaller volumes only",
+            vec![left("a", 20, 9), left("b", 10, 10)],
+            false,
+        ),
+        ("one is gone", vec![left("a", 20, 20)], false),
+    ] {
+        assert_eq!(table.holds(&nodes), holds, "{what}");
+    }
+    assert_eq!(table.to_string(), "10 a b a");
+}

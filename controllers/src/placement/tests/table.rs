@@ -1,0 +1,156 @@
+//! The table the API server places claims by.
+
+use super::super::keep::Kept;
+use super::*;
+
+const PATH: &str = "configmaps/places";
+
+fn place() -> Place {
+    Place {
+        namespace: "ns".to_owned(),
+        name: "places".to_owned(),
+    }
+}
+
+/// With a ConfigMap that says this.
+fn rig(data: Value) -> Rig {
+    let rig = Rig::new(&["n1", "n2"]);
+    let object = json!({"kind": "ConfigMap", "metadata": {"name": "places", "namespace": "ns"},
+        "data": data});
+    rig.world.api.put(object);
+    rig
+}
+
+impl Rig {
+    async fn keep(&self, kept: &mut Kept) {
+        let keeping = self.at_work.keep(&place(), kept).await;
+        keeping.expect("it is kept");
+    }
+
+    /// What the ConfigMap says of each class: the size, and how many turns each node has.
+    fn told(&self) -> Vec<(String, String, [usize; 2])> {
+        let object = self.world.api.get(PATH).expect("the ConfigMap");
+        let data = object["data"].as_object().cloned().unwrap_or_default();
+        let told = data.into_iter().map(|(class, text)| {
+            let words: Vec<_> = text.as_str().expect("a text").split(' ').collect();
+            let turns = ["n1", "n2"].map(|node| words.iter().filter(|word| **word == node).count());
+            (class, words[0].to_owned(), turns)
+        });
+        told.collect()
+    }
+
+    fn writes(&self) -> usize {
+        self.world.api.writes().len()
+    }
+}
+
+fn of_now(size: &str, turns: [usize; 2]) -> Vec<(String, String, [usize; 2])> {
+    vec![("now".to_owned(), size.to_owned(), turns)]
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_says_where_the_leader_would_place_claims() {
+    let rig = rig(json!({"of-an-earlier-leader": "7 n9"}));
+    let mut kept = Kept::default();
+    for class in ["now", "late"] {
+        rig.room("n1", class, 5120);
+        rig.room("n2", class, 5120);
+    }
+    rig.keep(&mut kept).await;
+    assert_eq!(rig.told(), of_now("20", [128, 128]));
+    assert_eq!(rig.writes(), 1);
+
+    // As long as it is true, it is left alone.
+    for seconds in [0, 10, 70] {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        rig.keep(&mut kept).await;
+        assert_eq!(rig.writes(), 0, "{seconds}");
+    }
+    // Claims that got a node count; it holds still, and is levelled in time.
+    let on_n1 = json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}},
+        "spec": {"resources": {"requests": {"storage": "520"}}}});
+    rig.claim("a", "now", on_n1.clone());
+    rig.work("a").await;
+    rig.world.api.writes();
+    rig.keep(&mut kept).await;
+    assert_eq!(rig.writes(), 0);
+    tokio::time::advance(Duration::from_secs(70)).await;
+    rig.keep(&mut kept).await;
+    // Of 9720 bytes: n1 has 520, 28 turns, less than n2.
+    assert_eq!(rig.told(), of_now("18", [114, 142]));
+    assert_eq!(rig.writes(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_does_not_hold_is_made_anew_at_once() {
+    let rig = rig(json!({}));
+    let mut kept = Kept::default();
+    rig.room("n1", "now", 5120);
+    rig.room("n2", "now", 5120);
+    rig.keep(&mut kept).await;
+    assert_eq!(rig.told(), of_now("20", [128, 128]));
+    rig.node("n2", json!({"unschedulable": true}));
+    rig.at_work.changes.fetch_add(1, Ordering::SeqCst);
+    rig.keep(&mut kept).await;
+    assert_eq!(rig.told(), of_now("10", [256, 0]));
+    rig.room("n1", "now", 2559);
+    rig.at_work.changes.fetch_add(1, Ordering::SeqCst);
+    rig.keep(&mut kept).await;
+    assert_eq!(rig.told(), of_now("4", [256, 0]));
+    rig.room("n1", "now", 0);
+    rig.at_work.changes.fetch_add(1, Ordering::SeqCst);
+    rig.keep(&mut kept).await;
+    assert_eq!(rig.told(), []);
+    assert_eq!(rig.writes(), 4);
+}
+
+/// Whoever applies the manifest again, or writes to it by hand, does not stop it for long.
+#[tokio::test(start_paused = true)]
+async fn what_others_write_is_set_right() {
+    let rig = rig(json!({}));
+    let mut kept = Kept::default();
+    rig.room("n1", "now", 5120);
+    rig.keep(&mut kept).await;
+    let object = json!({"kind": "ConfigMap", "metadata": {"name": "places", "namespace": "ns"},
+        "data": {"now": "99999999 n2", "other": "1 n1"}});
+    rig.world.api.put(object);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    rig.keep(&mut kept).await;
+    assert_eq!(rig.told(), of_now("10", [256, 0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_does_not_take_is_written_again() {
+    let rig = rig(json!({}));
+    let mut kept = Kept::default();
+    rig.room("n1", "now", 5120);
+    rig.world.api.refuse(PATH, 500);
+    let failed = rig.at_work.keep(&place(), &mut kept).await;
+    failed.expect_err("the server refuses");
+    rig.keep(&mut kept).await;
+    assert_eq!(rig.told(), of_now("10", [256, 0]));
+    let nowhere = Place {
+        name: "elsewhere".to_owned(),
+        ..place()
+    };
+    let failed = rig.at_work.keep(&nowhere, &mut Kept::default()).await;
+    let error = failed.expect_err("nobody made it").to_string();
+    assert_eq!(error, "get ConfigMap ns/elsewhere: not found");
+}
+
+#[tokio::test]
+async fn who_does_not_place_says_nothing() {
+    let racing = Rig::with(&["n1"], true);
+    racing.room("n1", "now", 5120);
+    let mut following = Rig::new(&["n1"]);
+    following.room("n1", "now", 5120);
+    let (_told, leader) = Leadership::told();
+    following.at_work.context.leader = leader;
+    for rig in [racing, following] {
+        let object = json!({"kind": "ConfigMap",
+            "metadata": {"name": "places", "namespace": "ns"}});
+        rig.world.api.put(object);
+        rig.keep(&mut Kept::default()).await;
+        assert_eq!(rig.writes(), 0);
+    }
+}

@@ -1,0 +1,282 @@
+//! The policy by which the API server labels claims and places them by the way: what it does, and
+//! what it leaves to the leader.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use hostloop_test::fleet::{Binding, Fleet, FleetSpec};
+use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::front::{FrontSpec, objects};
+use hostloop_test::policy;
+use serde_json::{Value, json};
+
+use crate::Rig;
+
+const LABEL: &str = "hostloop.csi.dev/node";
+const SELECTED: &str = "volume.kubernetes.io/selected-node";
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+
+/// A policy in force, and who is held to it.
+struct Policed {
+    rig: Rig,
+    yaml: String,
+}
+
+impl Policed {
+    /// With nobody who makes volumes; with the classes `late`, and `other` of another driver, and
+    /// with a class of immediate binding for each of these tables.
+    async fn up(name: &str, tables: &[(&str, String)]) -> Policed {
+        let rig = Rig::up(FrontSpec::new(name, "attacher")).await;
+        let yaml = policy::place_claims(&rig.driver_name, &rig.name, &rig.namespace);
+        let policed = Policed { rig, yaml };
+        let late = json!({"volumeBindingMode": "WaitForFirstConsumer"});
+        policed
+            .rig
+            .class(&policed.class("late"), late.clone())
+            .await;
+        let mut other = json!({"provisioner": "other.csi.dev"});
+        objects::merge(&mut other, late);
+        policed.rig.class(&policed.class("other"), other).await;
+        let mut data = json!({});
+        for (class, table) in tables {
+            let now = json!({"volumeBindingMode": "Immediate"});
+            policed.rig.class(&policed.class(class), now).await;
+            data[policed.class(class)] = json!(table);
+        }
+        policed.apply(true).await;
+        let place = policed.rig.at("ConfigMap", policy::TABLE);
+        policed
+            .rig
+            .objects
+            .merge(&place, json!({"data": data}))
+            .await;
+        policed
+            .until_in_force(tables.first().map(|(class, _)| *class))
+            .await;
+        policed
+    }
+
+    /// It comes into force some time after it is there: claims are labelled, and those of this class
+    /// placed.
+    async fn until_in_force(&self, class: Option<&str>) {
+        let tries = AtomicUsize::new(0);
+        let ask = || async {
+            let name = format!("first-{}", tries.fetch_add(1, Ordering::Relaxed));
+            let claim = match class {
+                Some(class) => self.handed(&name, class, json!({})).await,
+                None => self.placed(&name, "late", "n1").await,
+            };
+            claim["metadata"]["labels"][LABEL].is_string().then_some(())
+        };
+        let in_force = until(PATIENCE, ask).await;
+        in_force.expect("claims are labelled before long");
+    }
+
+    async fn apply(&self, there: bool) {
+        let (plane, yaml) = (self.rig.plane.clone(), self.yaml.clone());
+        let done = tokio::task::spawn_blocking(move || match there {
+            true => plane.apply(&yaml),
+            false => plane.delete(&yaml),
+        });
+        done.await.expect("kubectl does it");
+    }
+
+    fn class(&self, name: &str) -> String {
+        format!("{name}-{}", self.rig.name)
+    }
+
+    /// A claim, once the cluster has handed it to the driver of its class.
+    async fn handed(&self, name: &str, class: &str, change: Value) -> Value {
+        let mut claim = json!({"spec": {"storageClassName": self.class(class)}});
+        objects::merge(&mut claim, change);
+        self.rig.claim(name, claim).await;
+        self.until_handed(name).await
+    }
+
+    async fn until_handed(&self, name: &str) -> Value {
+        let handed = |claim: &Value| claim["metadata"]["annotations"][PROVISIONER].is_string();
+        let at = self.rig.claim_at(name);
+        self.rig.until(&at, "handed to its driver", handed).await
+    }
+
+    /// A claim whose node the scheduler has chosen, once it is handed to the driver.
+    async fn placed(&self, name: &str, class: &str, node: &str) -> Value {
+        let claim = json!({"spec": {"storageClassName": self.class(class)}});
+        self.rig.claim(name, claim).await;
+        self.select(name, json!(node)).await;
+        self.until_handed(name).await
+    }
+
+    async fn select(&self, name: &str, node: Value) -> Value {
+        let chosen = json!({"metadata": {"annotations": {SELECTED: node}}});
+        self.rig
+            .objects
+            .merge(&self.rig.claim_at(name), chosen)
+            .await
+    }
+
+    async fn down(self) {
+        self.apply(false).await;
+        self.rig.down().await;
+    }
+}
+
+/// Node and label of a claim.
+fn place(claim: &Value) -> [&Value; 2] {
+    let metadata = &claim["metadata"];
+    [
+        &metadata["annotations"][SELECTED],
+        &metadata["labels"][LABEL],
+    ]
+}
+
+/// A table with a node for each turn: `t00` to `tff`.
+fn table(size: &str) -> String {
+    let turns = (0..256).map(|turn| format!(" t{turn:02x}"));
+    turns.fold(size.to_owned(), |table, turn| table + &turn)
+}
+
+/// What is to be labelled, is, in the very write that hands it to the driver; nothing else is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_server_labels_claims_that_are_placed() {
+    let policed = Policed::up("labels", &[]).await;
+    let long = "n".repeat(64);
+    for (name, class, node, label) in [
+        ("placed", "late", "n2", json!("n2")),
+        ("at-most", "late", &long[1..], json!(&long[1..])),
+        ("too-long", "late", long.as_str(), Value::Null),
+        ("another-drivers", "other", "n2", Value::Null),
+    ] {
+        let claim = policed.placed(name, class, node).await;
+        assert_eq!(place(&claim), [&json!(node), &label], "{name}");
+    }
+    // The scheduler has chosen again: that is the leader's, as is what was labelled by hand.
+    let again = policed.select("placed", json!("n3")).await;
+    assert_eq!(again["metadata"]["labels"][LABEL], "n2");
+    policed.down().await;
+}
+
+/// What is to be placed by a table, is, in that same write, by its UID; nothing else is.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_server_places_claims_by_the_table() {
+    let tables = [
+        ("now", table("1073741824")),
+        ("short", "1073741824".to_owned()),
+        ("nonsense", table("x")),
+        ("empty", String::new()),
+    ];
+    let policed = Policed::up("places", &tables).await;
+    let size = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
+    let source = json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "some"}}});
+    let old = "volume.beta.kubernetes.io/storage-class";
+    let old = |class| json!({"metadata": {"annotations": {old: policed.class(class)}}});
+    for (name, class, change, is_placed) in [
+        ("small", "now", size("1"), true),
+        ("at-most", "now", size("1Gi"), true),
+        ("larger", "now", size("1025Mi"), false),
+        ("with-a-source", "now", source, false),
+        ("of-now", "empty", old("now"), true),
+        ("of-empty", "now", old("empty"), false),
+        // None of these keeps the cluster from going on.
+        ("short", "short", json!({}), false),
+        ("nonsense", "nonsense", json!({}), false),
+        ("empty", "empty", json!({}), false),
+    ] {
+        let claim = policed.handed(name, class, change).await;
+        let uid = claim["metadata"]["uid"].as_str().expect("a UID");
+        let node = match is_placed {
+            true => json!(format!("t{}", &uid[..2])),
+            false => Value::Null,
+        };
+        assert_eq!(place(&claim), [&node, &node], "{name}");
+    }
+    // The node had no room, and has let go of it: the leader looks for another.
+    let at = policed.rig.claim_at("small");
+    let refused = json!({"metadata": {"annotations": {SELECTED: null}, "labels": {LABEL: null}}});
+    let refused = policed.rig.objects.merge(&at, refused).await;
+    assert_eq!(place(&refused), [&Value::Null, &Value::Null]);
+    policed.down().await;
+}
+
+/// How many claims the leader of a fleet has placed itself.
+fn placed_by_leader(fleet: &Fleet) -> usize {
+    let counted = r#"hostloop_assignments_total{outcome="assigned"} "#;
+    let of = |metrics: String| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(counted));
+        line.map_or(0, |count| count.parse().expect("a number"))
+    };
+    fleet
+        .members
+        .iter()
+        .map(|member| of(member.metrics()))
+        .sum()
+}
+
+/// The leader keeps the table, the API server places claims by it, and nodes make their volumes; a
+/// node that is cordoned gets none any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_are_placed_without_a_write() {
+    let plane = crate::plane(false).await;
+    let table = format!("--placement-table={}", policy::TABLE);
+    let fleet = FleetSpec::new("placing", 3).args(&[&table]);
+    let fleet = fleet.up(&plane.kubeconfig()).await;
+    let yaml = policy::place_claims(&fleet.driver_name, &fleet.name, &fleet.namespace);
+    let (applied, apply) = (plane.clone(), yaml.clone());
+    let applied = tokio::task::spawn_blocking(move || applied.apply(&apply));
+    applied.await.expect("it is applied");
+    fleet.start(Duration::ZERO).await;
+    fleet.ready(PATIENCE).await;
+
+    // Until all of it is in force, the leader places claims.
+    let mut made = 0;
+    let in_force = async {
+        loop {
+            let before = placed_by_leader(&fleet);
+            fleet.storm(Binding::Immediate, made..made + 1).await;
+            made += 1;
+            fleet.bound(made, PATIENCE).await;
+            if placed_by_leader(&fleet) == before {
+                break;
+            }
+        }
+    };
+    let in_force = tokio::time::timeout(PATIENCE, in_force).await;
+    in_force.expect("the API server places claims before long");
+    let before = placed_by_leader(&fleet);
+    fleet.storm(Binding::Immediate, made..made + 30).await;
+    // A node that came after the table was made has most room by now.
+    let place = objects::Place::of("ConfigMap", &fleet.namespace, policy::TABLE);
+    let class = fleet.class(Binding::Immediate);
+    let named = async || -> BTreeSet<String> {
+        let table = fleet.objects.get(&place).await.expect("the table");
+        let text = table["data"][&class].as_str().unwrap_or_default();
+        text.split(' ').skip(1).map(str::to_owned).collect()
+    };
+    let all = || async { (named().await.len() == 3).then_some(()) };
+    let all = until(PATIENCE, all).await;
+    all.expect("each node has its turns");
+    // The table may take a moment to be in force.
+    fleet.bound(made + 30, PATIENCE).await;
+    fleet.storm(Binding::Immediate, made + 30..made + 90).await;
+    fleet.bound(made + 90, PATIENCE).await;
+    fleet.each_once(PATIENCE).await;
+    assert_eq!(placed_by_leader(&fleet), before);
+    let volumes = fleet.all_volumes().await;
+    let nodes: BTreeSet<_> = volumes.iter().filter_map(|v| fleet.node_of(v)).collect();
+    assert_eq!(nodes.len(), 3, "each node has made some");
+
+    // A node that is to get no claims has no turns any more, before long.
+    let cordoned = &fleet.members[0].node;
+    let node = objects::Place::of("Node", "", cordoned);
+    let spec = json!({"spec": {"unschedulable": true}});
+    fleet.objects.merge(&node, spec).await;
+    let gone = || async { (!named().await.contains(cordoned)).then_some(()) };
+    let gone = until(PATIENCE, gone).await;
+    gone.expect("the table does not name it any more");
+
+    fleet.clear(PATIENCE).await;
+    fleet.down().await;
+    let deleted = tokio::task::spawn_blocking(move || plane.delete(&yaml));
+    deleted.await.expect("it is deleted");
+}
