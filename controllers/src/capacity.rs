@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
-use kube::runtime::watcher;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{Change, Context, Watch, duration};
+use crate::runtime::{Change, Context, Watch, duration, watch};
 
 mod owner;
 mod pass;
@@ -222,7 +221,7 @@ pub(crate) fn of_all(context: &Context) -> Option<Watch<CSIStorageCapacity>> {
 fn watch(context: &Context, namespace: &str, labels: &str) -> Watch<CSIStorageCapacity> {
     let objects = Watch::new();
     let api = Api::namespaced(context.kube.client().clone(), namespace);
-    let config = watcher::Config::default().labels(labels);
+    let config = watch::config().labels(labels);
     tokio::spawn(objects.clone().run(api, config, context.stop.clone()));
     objects
 }

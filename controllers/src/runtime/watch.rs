@@ -29,7 +29,7 @@ pub use keep::Form;
 use keep::Kept;
 use recent::Recent;
 pub use run::Range;
-pub(crate) use run::fraction;
+pub(crate) use run::{config, fraction};
 pub use select::{Selector, Selectors, Width};
 
 /// Namespace ("" for kinds of the whole cluster) and name, with [`BETWEEN`] between. Indexes share it.

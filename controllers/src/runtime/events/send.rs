@@ -20,7 +20,7 @@ use crate::runtime::metrics::Metrics;
 /// How long nothing must have been told before news is sent.
 const QUIET: Duration = Duration::from_secs(5);
 /// And as much more for each that waits: where there was much to do, others may not be done with it.
-const EACH: Duration = Duration::from_secs(1);
+const EACH: Duration = Duration::from_secs(2);
 /// At most.
 const LONGEST_QUIET: Duration = Duration::from_secs(60);
 /// How long news waits for that.

@@ -19,6 +19,16 @@ const RETRY: Duration = Duration::from_millis(500);
 /// At most.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
+/// How many objects a list brings at once. They are taken in one by one, and weigh twenty times what
+/// is kept of them: of five hundred, as others take, a new leader would need a third more memory than
+/// ever after.
+const PAGE: u32 = 100;
+
+/// What every watch begins with.
+pub(crate) fn config() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
+
 /// What is watched of a kind, and how wide.
 #[derive(Debug)]
 pub struct Range {

@@ -58,7 +58,7 @@ impl Selector {
     }
 
     pub(super) fn config(&self) -> watcher::Config {
-        let config = watcher::Config::default();
+        let config = super::config();
         let config = match &self.label {
             Some((key, value)) => config.labels(&format!("{key}={value}")),
             None => config,
