@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use hostloop_test::deployed;
 use hostloop_test::fleet::{Binding, Fleet, FleetSpec};
 use hostloop_test::front::wait::{PATIENCE, until};
 use hostloop_test::front::{FrontSpec, objects};
-use hostloop_test::policy;
 use serde_json::{Value, json};
 
 use crate::Rig;
@@ -28,7 +28,7 @@ impl Policed {
     /// with a class of immediate binding for each of these tables.
     async fn up(name: &str, tables: &[(&str, String)]) -> Policed {
         let rig = Rig::up(FrontSpec::new(name, "attacher")).await;
-        let yaml = policy::place_claims(&rig.driver_name, &rig.name, &rig.namespace);
+        let yaml = deployed::place_claims(&rig.driver_name, &rig.name, &rig.namespace);
         let policed = Policed { rig, yaml };
         let late = json!({"volumeBindingMode": "WaitForFirstConsumer"});
         policed
@@ -45,7 +45,7 @@ impl Policed {
             data[policed.class(class)] = json!(table);
         }
         policed.apply(true).await;
-        let place = policed.rig.at("ConfigMap", policy::TABLE);
+        let place = policed.rig.at("ConfigMap", deployed::TABLE);
         policed
             .rig
             .objects
@@ -218,10 +218,10 @@ fn placed_by_leader(fleet: &Fleet) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_are_placed_without_a_write() {
     let plane = crate::plane(false).await;
-    let table = format!("--placement-table={}", policy::TABLE);
+    let table = format!("--placement-table={}", deployed::TABLE);
     let fleet = FleetSpec::new("placing", 3).args(&[&table]);
     let fleet = fleet.up(&plane.kubeconfig()).await;
-    let yaml = policy::place_claims(&fleet.driver_name, &fleet.name, &fleet.namespace);
+    let yaml = deployed::place_claims(&fleet.driver_name, &fleet.name, &fleet.namespace);
     let (applied, apply) = (plane.clone(), yaml.clone());
     let applied = tokio::task::spawn_blocking(move || applied.apply(&apply));
     applied.await.expect("it is applied");
@@ -246,7 +246,7 @@ async fn claims_are_placed_without_a_write() {
     let before = placed_by_leader(&fleet);
     fleet.storm(Binding::Immediate, made..made + 30).await;
     // A node that came after the table was made has most room by now.
-    let place = objects::Place::of("ConfigMap", &fleet.namespace, policy::TABLE);
+    let place = objects::Place::of("ConfigMap", &fleet.namespace, deployed::TABLE);
     let class = fleet.class(Binding::Immediate);
     let named = async || -> BTreeSet<String> {
         let table = fleet.objects.get(&place).await.expect("the table");

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hostloop_test::cluster::{Cluster, Options};
+use hostloop_test::deployed;
 use hostloop_test::fleet::{Binding, FleetSpec};
 use hostloop_test::machine::{self, text};
-use hostloop_test::policy;
 use hostloop_test::scratch::Scratch;
 use tokio::runtime::Runtime;
 
@@ -127,15 +127,18 @@ async fn instances(
         .attach(settings.attachments > 0)
         .kubeconfigs(vec![kubeconfig.clone()]);
     if settings.policy {
-        fleet = fleet.args(&[&format!("--placement-table={}", policy::TABLE)]);
+        fleet = fleet.args(&[&format!("--placement-table={}", deployed::TABLE)]);
     }
     let fleet = fleet.up(&cluster.kubeconfig()).await;
+    let account = user.trim_start_matches("system:serviceaccount:");
+    let leases = deployed::leases(account, &fleet.name, &fleet.namespace);
+    cluster.apply(&leases);
     // With the nodes, whose kubelets say that they are alive, and nothing of ours on them.
     let floors = floor.measured(settings.claims).await;
     let mut requests = Reader::of(cluster, user);
     let policy = settings
         .policy
-        .then(|| policy::place_claims(&fleet.driver_name, &fleet.name, &fleet.namespace));
+        .then(|| deployed::place_claims(&fleet.driver_name, &fleet.name, &fleet.namespace));
     if let Some(policy) = &policy {
         cluster.apply(policy);
     }
@@ -173,6 +176,7 @@ async fn instances(
     if let Some(policy) = &policy {
         cluster.delete(policy);
     }
+    cluster.delete(&leases);
     Instances {
         count,
         floors,

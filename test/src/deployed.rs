@@ -1,0 +1,59 @@
+//! What is deployed beside the program, for drivers of other names.
+
+use std::path::Path;
+
+/// The ConfigMap by which the API server places claims, as it is deployed.
+pub const TABLE: &str = "hostloop-places";
+
+/// The policy by which the API server places and labels claims, and its table, which is empty: for
+/// this driver, by this name, in this namespace.
+pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
+    let policy = read("components/place-claims/policy.yaml");
+    let policy = replaced(
+        &policy,
+        &[
+            ("'hostloop.csi.dev'", &format!("'{driver}'")),
+            ("hostloop-claims", &format!("{name}-claims")),
+            (
+                "namespace: hostloop\n",
+                &format!("namespace: {namespace}\n"),
+            ),
+        ],
+    );
+    let table = format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {TABLE}\n  namespace: {namespace}\n"
+    );
+    format!("{table}---\n{policy}")
+}
+
+/// The schema by which leases do not wait for other requests: for this account, as
+/// `namespace:name`, by this name, and for the leases of this namespace.
+pub fn leases(account: &str, name: &str, namespace: &str) -> String {
+    let (of, account) = account.split_once(':').expect("a namespace and a name");
+    replaced(
+        &read("base/flowschema.yaml"),
+        &[
+            ("name: hostloop-leases", &format!("name: {name}-leases")),
+            ("name: hostloop\n", &format!("name: {account}\n")),
+            ("namespace: hostloop\n", &format!("namespace: {of}\n")),
+            ("[hostloop]", &format!("[{namespace}]")),
+        ],
+    )
+}
+
+fn read(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../deploy")
+        .join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// A text with each of these replaced, of which none may be missing.
+fn replaced(text: &str, changes: &[(&str, &str)]) -> String {
+    let mut text = text.to_owned();
+    for (deployed, ours) in changes {
+        assert!(text.contains(deployed), "{deployed:?} is deployed");
+        text = text.replace(deployed, ours);
+    }
+    text
+}
