@@ -166,7 +166,7 @@ async fn the_api_server_places_claims_by_the_table() {
         ("nonsense", table("x")),
         ("empty", String::new()),
     ];
-    let policed = Policed::up("places", &tables).await;
+    let policed = Policed::up("by-table", &tables).await;
     let size = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
     let source = json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "some"}}});
     let old = "volume.beta.kubernetes.io/storage-class";
