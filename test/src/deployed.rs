@@ -26,17 +26,25 @@ pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
     format!("{table}---\n{policy}")
 }
 
-/// The schema by which leases do not wait for other requests: for this account, as
-/// `namespace:name`, by this name, and for the leases of this namespace.
-pub fn leases(account: &str, name: &str, namespace: &str) -> String {
+/// The priorities of an account, as `namespace:name`, by this name and with its leases in this
+/// namespace.
+pub fn flow_control(account: &str, name: &str, namespace: &str) -> String {
     let (of, account) = account.split_once(':').expect("a namespace and a name");
+    let named = |name: &str| format!("  name: {name}\n  labels:");
+    let leveled = |name: &str| format!("  priorityLevelConfiguration:\n    name: {name}\n");
+    let subject = |name: &str, of: &str| format!("name: {name}\n            namespace: {of}\n");
+    let leases = format!("{name}-leases");
     replaced(
-        &read("base/flowschema.yaml"),
+        &read("base/flowcontrol.yaml"),
         &[
-            ("name: hostloop-leases", &format!("name: {name}-leases")),
-            ("name: hostloop\n", &format!("name: {account}\n")),
-            ("namespace: hostloop\n", &format!("namespace: {of}\n")),
-            ("[hostloop]", &format!("[{namespace}]")),
+            (&named("hostloop"), &named(name)),
+            (&named("hostloop-leases"), &named(&leases)),
+            (&leveled("hostloop"), &leveled(name)),
+            (&subject("hostloop", "hostloop"), &subject(account, of)),
+            (
+                "namespaces: [hostloop]",
+                &format!("namespaces: [{namespace}]"),
+            ),
         ],
     )
 }

@@ -131,8 +131,8 @@ async fn instances(
     }
     let fleet = fleet.up(&cluster.kubeconfig()).await;
     let account = user.trim_start_matches("system:serviceaccount:");
-    let leases = deployed::leases(account, &fleet.name, &fleet.namespace);
-    cluster.apply(&leases);
+    let flow_control = deployed::flow_control(account, &fleet.name, &fleet.namespace);
+    cluster.apply(&flow_control);
     // With the nodes, whose kubelets say that they are alive, and nothing of ours on them.
     let floors = floor.measured(settings.claims).await;
     let mut requests = Reader::of(cluster, user);
@@ -176,7 +176,7 @@ async fn instances(
     if let Some(policy) = &policy {
         cluster.delete(policy);
     }
-    cluster.delete(&leases);
+    cluster.delete(&flow_control);
     Instances {
         count,
         floors,
