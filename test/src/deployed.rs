@@ -5,6 +5,31 @@ use std::path::Path;
 /// The ConfigMap by which the API server places claims, as it is deployed.
 pub const TABLE: &str = "hostloop-places";
 
+/// A policy for nothing, which has ConfigMaps for parameters. Once the last such policy is deleted, the
+/// API server of 1.36 sees no change of a ConfigMap any more: it stops watching them, and can't begin
+/// again. So one stays, where others come and go.
+pub const PARAMETERS: &str = "\
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: hostloop-test-parameters}
+spec:
+  failurePolicy: Ignore
+  reinvocationPolicy: Never
+  paramKind: {apiVersion: v1, kind: ConfigMap}
+  matchConstraints:
+    resourceRules:
+      - {apiGroups: [test.csi.dev], apiVersions: [v1], operations: [CREATE], resources: [none]}
+  mutations:
+    - {patchType: ApplyConfiguration, applyConfiguration: {expression: 'Object{}'}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: hostloop-test-parameters}
+spec:
+  policyName: hostloop-test-parameters
+  paramRef: {name: none, namespace: default, parameterNotFoundAction: Allow}
+";
+
 /// The policy by which the API server places and labels claims, and its table, which is empty: for
 /// this driver, by this name, in this namespace.
 pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
@@ -26,25 +51,17 @@ pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
     format!("{table}---\n{policy}")
 }
 
-/// The priorities of an account, as `namespace:name`, by this name and with its leases in this
-/// namespace.
-pub fn flow_control(account: &str, name: &str, namespace: &str) -> String {
+/// The schema by which leases do not wait for other requests: for this account, as
+/// `namespace:name`, by this name, and for the leases of this namespace.
+pub fn leases(account: &str, name: &str, namespace: &str) -> String {
     let (of, account) = account.split_once(':').expect("a namespace and a name");
-    let named = |name: &str| format!("  name: {name}\n  labels:");
-    let leveled = |name: &str| format!("  priorityLevelConfiguration:\n    name: {name}\n");
-    let subject = |name: &str, of: &str| format!("name: {name}\n            namespace: {of}\n");
-    let leases = format!("{name}-leases");
     replaced(
-        &read("base/flowcontrol.yaml"),
+        &read("base/flowschema.yaml"),
         &[
-            (&named("hostloop"), &named(name)),
-            (&named("hostloop-leases"), &named(&leases)),
-            (&leveled("hostloop"), &leveled(name)),
-            (&subject("hostloop", "hostloop"), &subject(account, of)),
-            (
-                "namespaces: [hostloop]",
-                &format!("namespaces: [{namespace}]"),
-            ),
+            ("name: hostloop-leases", &format!("name: {name}-leases")),
+            ("name: hostloop\n", &format!("name: {account}\n")),
+            ("namespace: hostloop\n", &format!("namespace: {of}\n")),
+            ("[hostloop]", &format!("[{namespace}]")),
         ],
     )
 }

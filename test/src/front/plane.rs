@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::cluster::{self, Cluster};
+use crate::deployed;
 use crate::front::process::Controllers;
 use crate::machine::text;
 use crate::memory::{MemoryDriver, Options};
@@ -39,6 +40,7 @@ impl Plane {
                 ..cluster::Options::default()
             }),
         });
+        plane.apply(deployed::PARAMETERS);
         *shared = Arc::downgrade(&plane);
         plane
     }

@@ -103,6 +103,7 @@ fn measured(runtime: &Runtime, settings: &Settings) -> Report {
 }
 
 async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> Report {
+    cluster.apply(deployed::PARAMETERS);
     let floor = Floor::on(cluster, scratch).await;
     let account = cluster.account(NAMESPACE, "nodes", scratch.path());
     let mut report = Report {
@@ -131,8 +132,8 @@ async fn instances(
     }
     let fleet = fleet.up(&cluster.kubeconfig()).await;
     let account = user.trim_start_matches("system:serviceaccount:");
-    let flow_control = deployed::flow_control(account, &fleet.name, &fleet.namespace);
-    cluster.apply(&flow_control);
+    let leases = deployed::leases(account, &fleet.name, &fleet.namespace);
+    cluster.apply(&leases);
     // With the nodes, whose kubelets say that they are alive, and nothing of ours on them.
     let floors = floor.measured(settings.claims).await;
     let mut requests = Reader::of(cluster, user);
@@ -176,7 +177,7 @@ async fn instances(
     if let Some(policy) = &policy {
         cluster.delete(policy);
     }
-    cluster.delete(&flow_control);
+    cluster.delete(&leases);
     Instances {
         count,
         floors,
