@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
 use kube::core::{Selector, SelectorExt};
+use kube::{Resource, ResourceExt};
 
 use super::{Facts, Failure, Step};
 use crate::runtime::scope::{MANAGED_BY, node_label};
@@ -135,13 +135,8 @@ fn content(
     );
     let spec = VolumeGroupSnapshotContentSpec {
         volume_group_snapshot_ref: ObjectReference {
-            api_version: Some(format!("{}/v1", names::GROUP_API)),
-            kind: Some("VolumeGroupSnapshot".to_owned()),
-            name: group.metadata.name.clone(),
-            namespace: group.metadata.namespace.clone(),
-            uid: group.uid(),
             resource_version: group.resource_version(),
-            field_path: None,
+            ..group.object_ref(&())
         },
         deletion_policy: class.deletion_policy,
         driver: class.driver.clone(),

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{Facts, Failure, Step};
@@ -173,14 +173,7 @@ impl Whole<'_> {
             ..ObjectMeta::default()
         };
         let spec = VolumeSnapshotContentSpec {
-            volume_snapshot_ref: ObjectReference {
-                api_version: Some(format!("{}/v1", names::SNAPSHOT_API)),
-                kind: Some("VolumeSnapshot".to_owned()),
-                name: snapshot.metadata.name.clone(),
-                namespace: snapshot.metadata.namespace.clone(),
-                uid: snapshot.uid(),
-                ..ObjectReference::default()
-            },
+            volume_snapshot_ref: snapshot.object_ref(&()),
             deletion_policy: self.deletion_policy(),
             driver: group_content.spec.driver.clone(),
             volume_snapshot_class_name: None,

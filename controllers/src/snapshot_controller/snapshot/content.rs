@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use super::{Facts, Failure, Step};
 use crate::runtime::scope::{MANAGED_BY, node_label};
@@ -147,13 +147,8 @@ fn content(
         .and_then(|spec| spec.volume_mode.clone());
     let spec = VolumeSnapshotContentSpec {
         volume_snapshot_ref: ObjectReference {
-            api_version: Some(format!("{}/v1", names::SNAPSHOT_API)),
-            kind: Some("VolumeSnapshot".to_owned()),
-            name: snapshot.metadata.name.clone(),
-            namespace: snapshot.metadata.namespace.clone(),
-            uid: snapshot.uid(),
             resource_version: snapshot.resource_version(),
-            field_path: None,
+            ..snapshot.object_ref(&())
         },
         deletion_policy: class.deletion_policy,
         driver: class.driver.clone(),
