@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hostloop_proto::calls::code_name;
 use hostloop_proto::csi::{VolumeCapability, volume_capability};
 use k8s_openapi::api::core::v1::{PersistentVolumeSpec, Secret, SecretReference};
-use tonic::Code;
 use volume_capability::access_mode::Mode;
 use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
@@ -160,15 +160,6 @@ pub fn rpc_error(failure: &Failure) -> String {
     let code = code_name(failure.code());
     let message = failure.status.message();
     format!("rpc error: code = {code} desc = {message}")
-}
-
-/// A code's name as those users know it.
-pub fn code_name(code: Code) -> String {
-    match code {
-        Code::Ok => "OK".to_owned(),
-        Code::Cancelled => "Canceled".to_owned(),
-        code => format!("{code:?}"),
-    }
 }
 
 #[cfg(test)]

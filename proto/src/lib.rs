@@ -16,6 +16,8 @@ pub mod csi {
     pub use v1::*;
 }
 
+pub mod calls;
+
 /// How the kubelet learns of a plugin on its node.
 #[allow(missing_docs, clippy::all, reason = "generated code")]
 pub mod registration {

@@ -5,6 +5,7 @@
 //! and the target in the status is what is being tried. A try whose end nobody knows is made again
 //! with the same target until its end is known: the driver could still be at it.
 
+use hostloop_proto::calls::code_name;
 use k8s_openapi::api::core::v1::{
     ModifyVolumeStatus, PersistentVolume, PersistentVolumeClaim, SecretReference,
 };
@@ -14,7 +15,6 @@ use serde_json::{Value, json};
 use super::claim::{Claim, StatusPatch};
 use super::now;
 use crate::runtime::csi::{Call, Class, Failure, class};
-use crate::volume::code_name;
 
 mod carry_out;
 
@@ -160,7 +160,7 @@ pub fn failure_patch(
     };
     patch.hold(MODIFYING, None, Some(&message));
     let code = code_name(failure.code());
-    patch.hold(MODIFY_ERROR, Some(&code), Some(failure.status.message()));
+    patch.hold(MODIFY_ERROR, Some(code), Some(failure.status.message()));
     patch.finish(true)
 }
 

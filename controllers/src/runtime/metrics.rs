@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use hostloop_proto::calls::{self, code_name};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
@@ -15,11 +16,6 @@ use tonic::Code;
 
 use super::kube::ApiError;
 use super::queue::{Outcome, Stats};
-
-/// Upper bounds in seconds of CSI calls, as the sidecars have them.
-const CALL_BUCKETS: [f64; 13] = [
-    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
-];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
@@ -76,7 +72,7 @@ impl fmt::Debug for Metrics {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let calls: fn() -> Histogram = || Histogram::new(CALL_BUCKETS);
+        let calls: fn() -> Histogram = || Histogram::new(calls::BUCKETS);
         let work: fn() -> Histogram = || Histogram::new(exponential_buckets(1e-4, 10.0, 8));
         Metrics {
             driver: OnceLock::new(),
@@ -249,29 +245,6 @@ fn encode<M: EncodeMetric + prometheus_client::metrics::TypedMetric>(
         value.encode(family.encode_family(&[("name", queue)])?)?;
     }
     Ok(())
-}
-
-/// A code by the name gRPC's other implementations print, which dashboards know.
-fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use hostloop_proto::calls::code_name;
 use tonic::{Code, Status};
 
 use super::metrics::Calls;
@@ -103,28 +104,5 @@ impl Drop for Report {
                 "the caller hung up; what was begun goes on",
             );
         }
-    }
-}
-
-/// A code by the name gRPC's other implementations print, which dashboards know.
-pub(crate) fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
     }
 }
