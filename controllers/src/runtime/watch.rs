@@ -27,7 +27,6 @@ mod select;
 
 pub use keep::Form;
 use keep::Kept;
-use recent::Recent;
 pub use run::Range;
 pub(crate) use run::{config, fraction};
 pub use select::{Selector, Selectors, Width};
@@ -87,8 +86,6 @@ struct IndexState<K> {
 struct State<K> {
     objects: BTreeMap<Key, Kept<K>>,
     form: Form<K>,
-    /// Those that were put in last, as they are worked with: they are looked at right after.
-    recent: Recent<K>,
     handlers: Vec<(Term, Handler<K>)>,
     indexes: Vec<IndexState<K>>,
     /// The highest `resourceVersion` the watch has told of.
@@ -170,7 +167,6 @@ impl<K: Resource> Watch<K> {
         let state = State {
             objects: BTreeMap::new(),
             form,
-            recent: Recent::default(),
             handlers: Vec::new(),
             indexes: Vec::new(),
             seen: 0,
@@ -469,7 +465,7 @@ impl<K: Resource> IndexState<K> {
 
 impl<K: Resource> State<K> {
     fn kept(&self, key: &Key) -> Option<Kept<K>> {
-        let recent = self.recent.get(key).map(Kept::Open);
+        let recent = self.form.recent(key).map(Kept::Open);
         recent.or_else(|| self.objects.get(key).cloned())
     }
 
@@ -478,10 +474,8 @@ impl<K: Resource> State<K> {
         object.meta_mut().managed_fields = None;
         let new = Arc::new(object);
         let old = self.kept(&key).map(|old| old.get());
-        self.objects.insert(key.clone(), self.form.keep(&new));
-        if self.form.is_packed() {
-            self.recent.put(key.clone(), new.clone());
-        }
+        let kept = self.form.keep(&key, &new);
+        self.objects.insert(key.clone(), kept);
         let mut texts = Vec::new();
         for index in &mut self.indexes {
             if let Some(old) = &old {
@@ -497,7 +491,7 @@ impl<K: Resource> State<K> {
             return;
         };
         self.objects.remove(key);
-        self.recent.remove(key);
+        self.form.forget(key);
         for index in &mut self.indexes {
             index.remove(key, &old);
         }

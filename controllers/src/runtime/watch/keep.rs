@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use lz4_flex::block::{compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 
-use super::version;
+use super::recent::Recent;
+use super::{Key, version};
 use crate::runtime::Resource;
 
 /// How a watch keeps objects.
@@ -24,6 +25,8 @@ pub struct Packing<K> {
     make: fn(&[u8]) -> serde_json::Result<K>,
     /// What the next one is likely to be like.
     pattern: Option<Arc<Pattern<K>>>,
+    /// Those that were kept last, as they are worked with: they are looked at right after.
+    recent: Recent<K>,
 }
 
 /// An object by which others are packed. It is kept as long as one of them is.
@@ -67,17 +70,30 @@ impl<K: Resource> Form<K> {
             pack: serde_json::to_vec,
             make: |json| serde_json::from_slice(json),
             pattern: None,
+            recent: Recent::default(),
         })
     }
 
-    pub(super) fn is_packed(&self) -> bool {
-        matches!(self, Form::Packed(_))
+    /// One that need not be made anew.
+    pub(super) fn recent(&self, key: &Key) -> Option<Arc<K>> {
+        match self {
+            Form::Open => None,
+            Form::Packed(packing) => packing.recent.get(key),
+        }
     }
 
-    pub(super) fn keep(&mut self, object: &Arc<K>) -> Kept<K> {
+    /// It is not there any more.
+    pub(super) fn forget(&mut self, key: &Key) {
+        if let Form::Packed(packing) = self {
+            packing.recent.remove(key);
+        }
+    }
+
+    pub(super) fn keep(&mut self, key: &Key, object: &Arc<K>) -> Kept<K> {
         let Form::Packed(packing) = self else {
             return Kept::Open(object.clone());
         };
+        packing.recent.put(key.clone(), object.clone());
         match (packing.pack)(object) {
             Ok(json) => packing.keep(version(&**object), json),
             // No kind has anything that JSON has not.

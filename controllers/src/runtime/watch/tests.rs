@@ -217,6 +217,27 @@ fn a_part_is_not_taken_for_the_whole() {
     assert_eq!((names().as_str(), watch.is_whole()), ("c", false));
 }
 
+/// A long list comes in parts, and what is in the last of them is there, too.
+#[tokio::test(start_paused = true)]
+async fn a_list_comes_in_pages() {
+    let api = crate::testing::Api::default();
+    for number in 0..250 {
+        let metadata = json!({"name": format!("pv-{number}")});
+        api.put(json!({"kind": "PersistentVolume", "apiVersion": "v1", "metadata": metadata}));
+    }
+    let watch = Watch::<PersistentVolume>::new();
+    let stop = CancellationToken::new();
+    let asked = kube::Api::all(api.client());
+    let running = watch.clone();
+    let running = running.run_within(asked, Range::default(), None, stop.clone());
+    let running = tokio::spawn(running);
+    watch.synced().await;
+    assert_eq!(watch.all().len(), 250);
+    assert_eq!(api.lists().len(), 3);
+    stop.cancel();
+    running.await.expect("it ends");
+}
+
 /// A kind that is not there, or a server in trouble, is asked less and less often.
 #[tokio::test(start_paused = true)]
 async fn lists_that_fail_are_tried_ever_more_seldom() {

@@ -4,6 +4,11 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::runtime::watch::key;
+
+fn keep<K: Resource>(form: &mut Form<K>, object: &Arc<K>) -> Kept<K> {
+    form.keep(&key(&**object), object)
+}
 
 /// A claim as a cluster has it, before and after it is bound.
 fn claim(number: u64, bound: bool) -> Arc<PersistentVolumeClaim> {
@@ -43,10 +48,10 @@ fn what_others_have_said_is_not_kept_again() {
     let json = serde_json::to_vec(&*claim(1, true)).expect("JSON").len();
     // Some are still pending, so that both are met.
     for number in 0..50 {
-        form.keep(&claim(number, number % 3 > 0));
+        keep(&mut form, &claim(number, number % 3 > 0));
     }
     for bound in [false, true] {
-        let kept = form.keep(&claim(99, bound));
+        let kept = keep(&mut form, &claim(99, bound));
         assert_eq!(kept.get(), claim(99, bound));
         let rest = kept.rest().expect("it is packed");
         assert!(rest * 4 < json, "{rest} of {json}, bound: {bound}");
@@ -56,14 +61,14 @@ fn what_others_have_said_is_not_kept_again() {
 #[test]
 fn an_object_outlives_its_pattern() {
     let mut form = Form::packed();
-    let first = form.keep(&claim(1, false));
+    let first = keep(&mut form, &claim(1, false));
     let odd: PersistentVolumeClaim = serde_json::from_value(json!({
         "metadata": {"name": "z", "annotations": {"note": "nothing that others have ".repeat(40)}},
     }))
     .expect("a claim");
     let odd = Arc::new(odd);
-    let second = form.keep(&odd);
-    let third = form.keep(&claim(3, true));
+    let second = keep(&mut form, &odd);
+    let third = keep(&mut form, &claim(3, true));
     drop(form);
     assert_eq!(first.get(), claim(1, false));
     assert_eq!(second.get(), odd);
@@ -83,7 +88,7 @@ proptest! {
         });
         let objects: Vec<_> = objects.collect();
         let mut form = Form::packed();
-        let kept: Vec<_> = objects.iter().map(|object| form.keep(object)).collect();
+        let kept: Vec<_> = objects.iter().map(|object| keep(&mut form, object)).collect();
         for (object, kept) in objects.iter().zip(&kept) {
             prop_assert_eq!(&kept.get(), object);
         }
