@@ -16,6 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_proto::csi;
@@ -32,7 +33,8 @@ use crate::provisioner;
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability as Can;
 use crate::runtime::watch::fraction;
-use crate::runtime::{ApiError, Context, EventKind, Index, Kube, duration};
+use crate::runtime::{ApiError, Context, EventKind, Kube, duration};
+use crate::volume;
 
 mod decide;
 mod inventory;
@@ -124,8 +126,6 @@ struct Keeper {
     part: Part,
     naming: Naming,
     timeout: Duration,
-    /// Volumes' objects by the driver's handle.
-    by_handle: Index<PersistentVolume>,
     lonely: Since<String>,
     in_vain: Since<String>,
     /// Volumes whose objects the server has and the cache has not, and when that was seen.
@@ -155,9 +155,6 @@ pub(crate) async fn run(context: Context, part: Part) -> Result<(), Infallible> 
 
 impl Keeper {
     fn new(context: Context, part: Part) -> Self {
-        let driver = context.driver.name.clone();
-        let volumes = context.caches.volumes();
-        let by_handle = volumes.index(move |volume| handle(volume, &driver).into_iter().collect());
         Keeper {
             kube: context.kube.managed_by("hostloop-orphans"),
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
@@ -167,7 +164,6 @@ impl Keeper {
             },
             context,
             part,
-            by_handle,
             lonely: Since::default(),
             in_vain: Since::default(),
             believed: BTreeMap::new(),
@@ -233,7 +229,7 @@ impl Keeper {
         let now = Instant::now();
         self.believed.retain(|_, since| now - *since < BELIEVED);
         let suspects = decide::without_object(listed, kept, |id| {
-            self.believed.contains_key(id) || !self.by_handle.get(id).is_empty()
+            self.believed.contains_key(id) || !self.with_handle(id).is_empty()
         });
         let due = self
             .lonely
@@ -260,6 +256,12 @@ impl Keeper {
         Ok(())
     }
 
+    /// The objects of a volume that are in sight.
+    fn with_handle(&self, id: &str) -> Vec<Arc<PersistentVolume>> {
+        let context = &self.context;
+        context.caches.volumes_of(&context.driver.name, id)
+    }
+
     /// What there is. The claims come first: a volume gets its object while there is its claim, so
     /// who sees no claim and then no object has missed neither.
     async fn cluster(&self, with_claims: bool) -> Result<Cluster, ApiError> {
@@ -275,7 +277,7 @@ impl Keeper {
         let (volumes, handles) = (&mut cluster.volumes, &mut cluster.handles);
         self.kube
             .each::<PersistentVolume>(|volume| {
-                handles.extend(handle(&volume, driver));
+                handles.extend(volume::handle(&volume, driver).map(str::to_owned));
                 volumes.insert(volume.name_any());
             })
             .await?;
@@ -354,10 +356,5 @@ fn orphans_told(orphans: &BTreeSet<String>) -> String {
 }
 
 /// The driver's handle of a volume, if it is this driver's.
-fn handle(volume: &PersistentVolume, driver: &str) -> Option<String> {
-    let csi = volume.spec.as_ref()?.csi.as_ref()?;
-    (csi.driver == driver).then(|| csi.volume_handle.clone())
-}
-
 #[cfg(test)]
 mod tests;

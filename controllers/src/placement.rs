@@ -156,8 +156,6 @@ struct Placement {
     awaited: Index<PersistentVolumeClaim>,
     /// Volumes by the UIDs of their claims.
     volumes: Index<PersistentVolume>,
-    /// This driver's volumes by handle.
-    handles: Index<PersistentVolume>,
     /// Contents by the handle of the volume they are made of; none of a driver without snapshots,
     /// whose loops may not be allowed to see them.
     contents: Option<Index<VolumeSnapshotContent>>,
@@ -206,7 +204,6 @@ impl Placement {
         let (caches, driver) = (context.caches.clone(), context.driver.name.clone());
         let claims = caches.claims();
         let volumes = caches.volumes();
-        let of_driver = driver.clone();
         let changes = changes(&context, capacities.as_ref());
         Placement {
             candidates: Mutex::default(),
@@ -235,8 +232,6 @@ impl Placement {
             }),
             awaited: claims.index(protection::awaited),
             volumes: volumes.index(|volume| find::claim_of(volume).into_iter().collect()),
-            handles: volumes
-                .index(move |volume| find::handle(volume, &of_driver).into_iter().collect()),
             contents: takes_snapshots(&context.driver).then(|| {
                 let of =
                     |content: &VolumeSnapshotContent| content.spec.source.volume_handle.clone();

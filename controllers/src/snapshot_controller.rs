@@ -147,7 +147,10 @@ impl Inbox {
 
 /// Runs it until it is told to stop; it works only while it leads.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Infallible> {
-    let seen = Seen::new(&context.caches, options.enable_distributed_snapshotting);
+    let seen = Seen::new(
+        context.caches.clone(),
+        options.enable_distributed_snapshotting,
+    );
     let controller = Controller {
         kube: context.kube.managed_by("hostloop-snapshot-controller"),
         leader: context.leader.clone(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hostloop_proto::calls::code_name;
 use hostloop_proto::csi::{VolumeCapability, volume_capability};
-use k8s_openapi::api::core::v1::{PersistentVolumeSpec, Secret, SecretReference};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Secret, SecretReference};
 use volume_capability::access_mode::Mode;
 use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
@@ -26,6 +26,12 @@ pub enum AccessModesError {
     /// None, or none that is known.
     #[error("no known access mode in {0:?}")]
     Unknown(Vec<String>),
+}
+
+/// A volume's handle, if it is this driver's.
+pub fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&'v str> {
+    let csi = volume.spec.as_ref()?.csi.as_ref()?;
+    (csi.driver == driver).then_some(&*csi.volume_handle)
 }
 
 /// All of a volume's access modes in one. `multi_writer` is the driver's capability
@@ -167,6 +173,15 @@ mod tests {
     use super::*;
     use k8s_openapi::ByteString;
     use serde_json::json;
+
+    #[test]
+    fn handles_of_the_driver() {
+        let volume = json!({"spec": {"csi": {"driver": "d", "volumeHandle": "h"}}});
+        let volume = serde_json::from_value(volume).expect("a volume");
+        assert_eq!(handle(&volume, "d"), Some("h"));
+        assert_eq!(handle(&volume, "other"), None);
+        assert_eq!(handle(&PersistentVolume::default(), "d"), None);
+    }
 
     #[test]
     fn access_modes_in_one() {

@@ -9,10 +9,11 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::{Keeper, Kept, LookError, decide, handle};
+use super::{Keeper, Kept, LookError, decide};
 use crate::attacher::Published;
 use crate::attacher::decide::expected_name;
 use crate::runtime::{ApiError, EventKind};
+use crate::volume;
 
 impl Keeper {
     /// Takes back publications nobody needs.
@@ -67,7 +68,7 @@ impl Keeper {
         let by_name = named.is_some_and(|name| match volumes {
             Some(volumes) => volumes.get(name).is_some_and(|handle| handle == id),
             None => {
-                let known = self.by_handle.get(id);
+                let known = self.with_handle(id);
                 known.iter().any(|volume| volume.name_any() == *name)
             }
         });
@@ -88,12 +89,12 @@ impl Keeper {
         let mut handles = BTreeMap::new();
         for name in here.filter_map(|one| one.spec.source.persistent_volume_name.as_ref()) {
             let seen = self.context.caches.volumes().get(name);
-            let seen = seen.and_then(|volume| handle(&volume, driver));
+            let seen = seen.and_then(|seen| volume::handle(&seen, driver).map(str::to_owned));
             let found = match seen {
                 Some(found) => Some(found),
                 None => {
-                    let volume = self.kube.get::<PersistentVolume>("", name).await?;
-                    volume.and_then(|volume| handle(&volume, driver))
+                    let found = self.kube.get::<PersistentVolume>("", name).await?;
+                    found.and_then(|found| volume::handle(&found, driver).map(str::to_owned))
                 }
             };
             handles.extend(found.map(|found| (name.clone(), found)));

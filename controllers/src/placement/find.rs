@@ -18,6 +18,7 @@ use super::{Candidates, Placement, lock};
 use crate::provisioner::source::Asked;
 use crate::provisioner::{claim, topology};
 use crate::snapshots::VolumeSnapshotContent;
+use crate::volume;
 
 /// How long nodes have to tell what room they have for a class.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,12 +39,6 @@ pub(super) fn claim_of(volume: &PersistentVolume) -> Option<String> {
     volume.spec.as_ref()?.claim_ref.as_ref()?.uid.clone()
 }
 
-/// A volume's handle, if it is this driver's.
-pub(super) fn handle(volume: &PersistentVolume, driver: &str) -> Option<String> {
-    let csi = volume.spec.as_ref()?.csi.as_ref()?;
-    (csi.driver == driver).then(|| csi.volume_handle.clone())
-}
-
 impl Placement {
     /// A claim's volume: the one it is bound to, or the one that was made for it.
     pub(super) fn volume(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
@@ -60,8 +55,8 @@ impl Placement {
 
     /// Where a volume is.
     fn volume_home(&self, volume: &PersistentVolume) -> Home {
-        let handle = handle(volume, &self.context.driver.name);
-        let by_handle = handle.and_then(|handle| self.pool_node(&handle));
+        let handle = volume::handle(volume, &self.context.driver.name);
+        let by_handle = handle.and_then(|handle| self.pool_node(handle));
         home::of_volume_in(volume, by_handle, &self.context.caches.nodes().all())
     }
 
@@ -109,16 +104,23 @@ impl Placement {
     /// Where a content's snapshot is.
     pub(super) fn content_home(&self, content: &VolumeSnapshotContent) -> Home {
         let of = content.spec.source.volume_handle.as_deref();
-        let volume = of.and_then(|handle| self.handles.get(handle).pop());
+        let volume = of.and_then(|handle| self.of_handle(handle));
         let volume = volume.map(|volume| self.volume_home(&volume));
         let by_handle = home::handles(content).find_map(|handle| self.pool_node(handle));
         let nodes = self.context.caches.nodes().all();
         home::of_content(content, volume, by_handle, &nodes)
     }
 
+    /// The volume of a handle.
+    fn of_handle(&self, handle: &str) -> Option<Arc<PersistentVolume>> {
+        let context = &self.context;
+        let mut found = context.caches.volumes_of(&context.driver.name, handle);
+        found.pop()
+    }
+
     /// Where the volume of a handle is.
     pub(super) fn handle_home(&self, handle: &str) -> Home {
-        let volume = self.handles.get(handle).pop();
+        let volume = self.of_handle(handle);
         match volume.map(|volume| self.volume_home(&volume)) {
             Some(home @ (Home::Node(_) | Home::Several(_))) => home,
             _ => match self.pool_node(handle) {

@@ -6,18 +6,19 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 use serde_json::json;
 
+use super::Placement;
 use super::decide::is_labelled;
 use super::home::Home;
-use super::{Placement, find};
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::runtime::{ApiError, Resource, Watch};
 use crate::snapshots::VolumeSnapshotContent;
+use crate::volume;
 
 /// The node whose label a volume is to get, if it lacks it: the one node it is on.
 fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Option<String> {
     let node = node?;
-    find::handle(volume, driver)?;
+    volume::handle(volume, driver)?;
     (!is_labelled(volume.labels(), node)).then(|| node.to_owned())
 }
 

@@ -15,6 +15,7 @@ use crate::provisioner::protection;
 use crate::provisioner::source::Asked;
 use crate::runtime::queue::{Outcome, Queue};
 use crate::runtime::{Change, Resource};
+use crate::volume;
 
 /// The least time between two looks at all that wait, or at everything: what changes, changes
 /// often.
@@ -257,9 +258,9 @@ impl Placement {
         for uid in self.claims.keys() {
             queues.claims.add(uid);
         }
-        for name in self.handles.names() {
-            queues.volumes.add(name);
-        }
+        let driver = &self.context.driver.name;
+        let ours = |volume: &Arc<_>| volume::handle(volume, driver).is_some();
+        add_names(&queues.volumes, caches.volumes().each().filter(ours));
         if self.contents.is_some() {
             add_names(&queues.contents, caches.contents().each());
         }
@@ -315,13 +316,13 @@ impl Queues {
         if let Some(uid) = uid {
             self.claims.add(uid);
         }
-        let Some(handle) = find::handle(volume, driver) else {
+        let Some(handle) = volume::handle(volume, driver) else {
             return;
         };
         if let Change::Applied { old, .. } = change {
             self.volumes.add(volume.name_any());
             if old.is_none() {
-                self.handles.add(handle);
+                self.handles.add(handle.to_owned());
             }
         }
         let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());

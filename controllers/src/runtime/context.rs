@@ -100,7 +100,8 @@ impl Context {
         self.metrics
             .watch_queue(name, Box::new(move || shown.stats()));
         let counted = |key| {
-            let (work, metrics) = (on(key), self.metrics.clone());
+            // Wherever work is handed on it would have its place once more: it is large.
+            let (work, metrics) = (Box::pin(on(key)), self.metrics.clone());
             async move {
                 let started = tokio::time::Instant::now();
                 let outcome = work.await;

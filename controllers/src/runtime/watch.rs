@@ -256,6 +256,19 @@ impl<K: Resource> Watch<K> {
         kept.into_iter().map(|kept| kept.get())
     }
 
+    /// Those in a namespace.
+    pub fn all_in(&self, namespace: &str) -> Vec<Arc<K>> {
+        let state = self.lock();
+        let within = state.objects.range(named(namespace, "")..);
+        let within = within.take_while(|(key, _)| {
+            let rest = key.strip_prefix(namespace);
+            rest.is_some_and(|rest| rest.starts_with(BETWEEN))
+        });
+        let kept: Vec<_> = within.map(|(_, kept)| kept.clone()).collect();
+        drop(state);
+        kept.iter().map(Kept::get).collect()
+    }
+
     /// Whether what is not here is not there either, as far as the watch is: a part tells nothing of
     /// the others.
     pub fn is_whole(&self) -> bool {
@@ -424,14 +437,6 @@ impl<K: Resource> Index<K> {
             }
         }
         keys
-    }
-
-    /// The names of the objects that have a key.
-    pub fn names(&self) -> Vec<String> {
-        let state = self.watch.lock();
-        let entries = self.entries(&state).iter();
-        let name = |key: &Key| key.rsplit(BETWEEN).next().unwrap_or_default().to_owned();
-        entries.map(|(_, key)| name(key)).collect()
     }
 
     fn entries<'s>(&self, state: &'s State<K>) -> &'s BTreeSet<(Arc<str>, Key)> {

@@ -17,6 +17,7 @@ use crate::snapshots::{
 /// The watches, and what they are looked at by.
 #[derive(Clone)]
 pub(super) struct Seen {
+    caches: Arc<Caches>,
     pub(super) snapshots: Watch<VolumeSnapshot>,
     pub(super) contents: Watch<VolumeSnapshotContent>,
     pub(super) classes: Watch<VolumeSnapshotClass>,
@@ -29,14 +30,10 @@ pub(super) struct Seen {
     pub(super) nodes: Option<Watch<Node>>,
     /// Claims that wait for data, by the snapshot they want it of.
     restoring: Index<PersistentVolumeClaim>,
-    /// Claims by namespace.
-    claims_in: Index<PersistentVolumeClaim>,
     /// Snapshots by the claim they are of.
     pub(super) of_claim: Index<VolumeSnapshot>,
     /// Snapshots by the group that owns them, or that they say they are a member of.
     pub(super) of_group: Index<VolumeSnapshot>,
-    /// Volumes by driver and handle.
-    by_handle: Index<PersistentVolume>,
     /// Group contents by driver and the CSI group snapshot's ID.
     by_group_handle: Index<VolumeGroupSnapshotContent>,
 }
@@ -46,15 +43,13 @@ fn at(one: &str, other: &str) -> String {
 }
 
 impl Seen {
-    pub(super) fn new(caches: &Caches, with_nodes: bool) -> Self {
-        let (snapshots, claims, volumes) = (caches.snapshots(), caches.claims(), caches.volumes());
+    pub(super) fn new(caches: Arc<Caches>, with_nodes: bool) -> Self {
+        let (snapshots, claims) = (caches.snapshots(), caches.claims());
         let group_contents = caches.group_contents();
         Seen {
             restoring: claims.index(wanted),
-            claims_in: claims.index(|claim| vec![claim.namespace().unwrap_or_default()]),
             of_claim: snapshots.index(source_claim),
             of_group: snapshots.index(groups_of),
-            by_handle: volumes.index(handle),
             by_group_handle: group_contents.index(group_handle),
             snapshots,
             contents: caches.contents(),
@@ -63,8 +58,9 @@ impl Seen {
             group_contents,
             group_classes: caches.group_classes(),
             claims,
-            volumes,
+            volumes: caches.volumes(),
             nodes: with_nodes.then(|| caches.nodes()),
+            caches,
         }
     }
 
@@ -123,7 +119,7 @@ impl Seen {
         let must = bound || names::is_deleting(&*group);
         let expected = group::expected_content(&group);
         let content = find(&self.group_contents, kube, expected, must).await?;
-        let claims = self.claims_in.get(&namespace).into_iter();
+        let claims = self.claims.all_in(&namespace).into_iter();
         let owned = self.of_group.get(&names::path(&*group));
         let owned: Vec<_> = owned
             .into_iter()
@@ -199,7 +195,7 @@ impl Seen {
             let volume_handle = info.volume_handle.as_deref()?;
             info.snapshot_handle.as_deref()?;
             let (snapshot, member_content) = names::member_names(&uid, volume_handle);
-            let volumes = self.by_handle.get(&at(&content.spec.driver, volume_handle));
+            let volumes = self.caches.volumes_of(&content.spec.driver, volume_handle);
             Some(group::Member {
                 snapshot: self.snapshots.get_in(&namespace, &snapshot),
                 content: self.contents.get(&member_content),
@@ -289,13 +285,6 @@ pub(super) fn groups_of(snapshot: &VolumeSnapshot) -> Vec<String> {
     let mut groups: Vec<String> = owner.into_iter().chain(told).collect();
     groups.dedup();
     groups.iter().map(|group| at(&namespace, group)).collect()
-}
-
-fn handle(volume: &PersistentVolume) -> Vec<String> {
-    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-    csi.iter()
-        .map(|csi| at(&csi.driver, &csi.volume_handle))
-        .collect()
 }
 
 fn group_handle(content: &VolumeGroupSnapshotContent) -> Vec<String> {

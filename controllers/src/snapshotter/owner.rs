@@ -95,11 +95,6 @@ pub(super) fn label(scope: &Scope, labels: &BTreeMap<String, String>) -> Option<
 }
 
 /// The driver's handle of a volume, if it is this driver's.
-pub(super) fn handle(volume: &PersistentVolume, driver: &str) -> Option<String> {
-    let csi = volume.spec.as_ref()?.csi.as_ref()?;
-    (csi.driver == driver).then(|| csi.volume_handle.clone())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -237,12 +232,5 @@ mod tests {
         let long = label(&node(&"n".repeat(64)), &none);
         assert_eq!(long.map(|label| label.len()), Some(63));
         assert_eq!(label(&Scope::Cluster, &none), None);
-    }
-
-    #[test]
-    fn handles_of_the_driver() {
-        assert_eq!(handle(&volume(&[]), "d").as_deref(), Some("h"));
-        assert_eq!(handle(&volume(&[]), "other"), None);
-        assert_eq!(handle(&PersistentVolume::default(), "d"), None);
     }
 }

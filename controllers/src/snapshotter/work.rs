@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_proto::csi;
-use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -18,7 +17,7 @@ use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::MANAGED_BY;
-use crate::runtime::{ApiError, Context, Index, Kube, Resource, Scope, Watch};
+use crate::runtime::{ApiError, Context, Kube, Resource, Scope, Watch};
 
 /// The timeout of a CSI call, unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -117,23 +116,15 @@ pub(super) struct Shared {
     pub(super) options: Arc<Options>,
     /// Of one CSI call.
     pub(super) timeout: Duration,
-    /// PersistentVolumes by the driver's handle; where it matters whose they are.
-    pub(super) volumes: Option<Index<PersistentVolume>>,
 }
 
 impl Shared {
     pub(super) fn new(context: Context, options: Options, part: Part) -> Self {
-        let driver = context.driver.name.clone();
-        let volumes = (context.scope != Scope::Cluster).then(|| {
-            let volumes = context.caches.volumes();
-            volumes.index(move |volume| owner::handle(volume, &driver).into_iter().collect())
-        });
         Shared {
             part,
             kube: context.kube.managed_by("hostloop-snapshotter"),
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
             options: Arc::new(options),
-            volumes,
             context,
         }
     }
@@ -162,8 +153,11 @@ impl Shared {
         if !context.acts() {
             return owner::Owner::Elsewhere;
         }
-        let found = self.volumes.as_ref().zip(volume);
-        let sources = found.map_or_else(Vec::new, |(volumes, volume)| volumes.get(volume));
+        // It matters where there are others only.
+        let volume = volume.filter(|_| context.scope != Scope::Cluster);
+        let sources = volume.map_or_else(Vec::new, |volume| {
+            context.caches.volumes_of(&context.driver.name, volume)
+        });
         let sources = sources.iter().map(AsRef::as_ref);
         owner::owner(
             &context.scope,

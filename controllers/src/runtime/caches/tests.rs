@@ -14,6 +14,31 @@ fn claim(name: &str, node: Option<&str>) -> Value {
            "metadata": {"name": name, "namespace": "ns", "labels": labels}})
 }
 
+fn volume(name: &str, driver: &str, handle: &str) -> PersistentVolume {
+    let volume = json!({"metadata": {"name": name},
+                        "spec": {"csi": {"driver": driver, "volumeHandle": handle}}});
+    serde_json::from_value(volume).expect("a volume")
+}
+
+#[test]
+fn volumes_by_their_handles() {
+    let caches = Caches::unwatched();
+    let volumes = caches.volumes();
+    let found = |driver: &str, handle: &str| {
+        let found = caches.volumes_of(driver, handle);
+        let names: Vec<_> = found.iter().map(|volume| volume.name_any()).collect();
+        names.join(" ")
+    };
+    volumes.wrote(volume("a", "d", "h"));
+    // Two objects of one volume, and those that come after somebody has asked.
+    assert_eq!(found("d", "h"), "a");
+    volumes.wrote(volume("b", "d", "h"));
+    volumes.wrote(volume("c", "e", "h"));
+    assert_eq!(found("d", "h"), "a b");
+    assert_eq!(found("e", "h"), "c");
+    assert_eq!(found("d", "i"), "");
+}
+
 fn names(watch: &Watch<PersistentVolumeClaim>) -> Vec<String> {
     watch.all().iter().map(|claim| claim.name_any()).collect()
 }

