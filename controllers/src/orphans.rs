@@ -355,6 +355,5 @@ fn orphans_told(orphans: &BTreeSet<String>) -> String {
     format!("Volumes without a PersistentVolume take room here: {named}{more}")
 }
 
-/// The driver's handle of a volume, if it is this driver's.
 #[cfg(test)]
 mod tests;

@@ -94,7 +94,6 @@ pub(super) fn label(scope: &Scope, labels: &BTreeMap<String, String>) -> Option<
     (!labels.contains_key(MANAGED_BY)).then(|| node_label(node))
 }
 
-/// The driver's handle of a volume, if it is this driver's.
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
