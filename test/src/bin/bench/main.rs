@@ -10,15 +10,17 @@ mod scale;
 mod snapshot;
 mod stage;
 mod volumes;
+mod withheld;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use measure::Figure;
+use measure::{Aim, Figure};
 use scale::Settings;
 use tokio::runtime::Runtime;
+use withheld::Cpus;
 
 /// A part of the run: its name, and what makes its figures.
 type Part = (&'static str, fn(&Runtime, &Settings) -> Vec<Figure>);
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
     let (only, settings) = (&args.parts, args.settings());
     let runtime = Runtime::new().expect("a runtime can be made");
     let mut figures = Vec::new();
+    let before = Cpus::now();
     for (name, part) in PARTS.iter().filter(|(n, _)| match only.is_empty() {
         true => !ON_CLUSTER.contains(n),
         false => only.iter().any(|o| o == n),
@@ -107,6 +110,15 @@ fn main() -> ExitCode {
             figures.push(figure);
         }
     }
+    let withheld = Figure {
+        what: "CPU withheld by the machine's host meanwhile".to_owned(),
+        ours: Cpus::now().withheld_since(before),
+        floor: None,
+        unit: "%",
+        aim: Aim::None,
+    };
+    println!("{withheld}");
+    figures.push(withheld);
     if let Some(file) = &args.json {
         let text = serde_json::to_string_pretty(&figures).expect("figures are plain data");
         std::fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));

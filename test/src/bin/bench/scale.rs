@@ -158,9 +158,9 @@ async fn instances(
         let round = fielded.round(binding, settings.claims, floors.told);
         let round = round.await;
         eprintln!(
-            "  {count} instances, {}: {:.1} volumes/s, {} conflicts",
+            "  {count} instances, {}: {}, {} conflicts",
             binding.mode(),
-            round.rate,
+            round.pace,
             round.conflicts
         );
         rounds.push(round);

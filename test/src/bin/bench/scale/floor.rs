@@ -1,5 +1,6 @@
 //! What the cluster itself needs at least for so many claims, without any instance of ours.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -14,28 +15,58 @@ use serde_json::json;
 use super::requests::Told;
 use crate::cluster::floors::{By, provision};
 use crate::cluster::ground::{Ground, NAMESPACE};
+use crate::withheld::Cpus;
 
 const NULL_WAIT: &str = "null-wait";
 /// Claims nobody counts, until all caches and connections are there.
 const WARM_UP: usize = 20;
 
-/// Volumes a second.
+/// How fast it went.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(super) struct Pace {
+    /// Volumes a second.
+    pub(super) rate: f64,
+    /// Of the CPU time that was wanted meanwhile, what the machine's host withheld, in percent.
+    pub(super) withheld: f64,
+}
+
+impl Pace {
+    /// Of so many volumes in so many seconds, which ended just now.
+    pub(super) fn of(volumes: usize, seconds: f64, before: Cpus) -> Pace {
+        Pace {
+            rate: rate(volumes, seconds),
+            withheld: Cpus::now().withheld_since(before),
+        }
+    }
+}
+
+/// What there is to compare with.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Floors {
     /// The volumes are there already, and name their claims.
-    pub(super) by_hand: f64,
+    pub(super) by_hand: Pace,
     /// A loop that writes the complete volume when the claim asks for it, and does nothing else.
-    pub(super) null: f64,
+    pub(super) null: Pace,
     /// The same, after the scheduler has chosen a node.
-    pub(super) null_wait: f64,
+    pub(super) null_wait: Pace,
     /// What all watchers together were told of each volume of that loop's: they are there with us,
     /// too.
     pub(super) told: Told,
 }
 
+impl Display for Pace {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Pace { rate, withheld } = self;
+        write!(
+            f,
+            "{rate:.1} volumes/s, {withheld:.0} % of the CPU withheld"
+        )
+    }
+}
+
 impl Floors {
     /// What a null provisioner does with such claims.
-    pub(super) fn null(&self, binding: Binding) -> f64 {
+    pub(super) fn null(&self, binding: Binding) -> Pace {
         match binding {
             Binding::Wait => self.null_wait,
             Binding::Immediate => self.null,
@@ -86,23 +117,25 @@ async fn measured(cluster: &Cluster, mut ground: Ground, claims: usize) -> Floor
 
     let hand = names("hand", claims);
     ground.prepare(By::Hand, &hand).await;
-    let by_hand = rate(claims, ground.bind(By::Hand, &hand).await.as_secs_f64());
-    eprintln!("  floor: volumes made by hand {by_hand:.1}/s");
+    let cpus = Cpus::now();
+    let bound = ground.bind(By::Hand, &hand).await.as_secs_f64();
+    let by_hand = Pace::of(claims, bound, cpus);
+    eprintln!("  floor: volumes made by hand {by_hand}");
     ground.clear().await;
 
-    let before = Told::by(cluster);
-    let null_now = ground.bind(By::Null, &names("null", claims)).await;
-    let null_now = rate(claims, null_now.as_secs_f64());
+    let (before, cpus) = (Told::by(cluster), Cpus::now());
+    let bound = ground.bind(By::Null, &names("null", claims)).await;
+    let null = Pace::of(claims, bound.as_secs_f64(), cpus);
     let told = Told::by(cluster).since(before);
-    eprintln!("  floor: a null provisioner {null_now:.1}/s");
+    eprintln!("  floor: a null provisioner {null}");
     ground.clear().await;
 
     let null_wait = wait(&mut ground, claims).await;
-    eprintln!("  floor: a null provisioner after the scheduler {null_wait:.1}/s");
+    eprintln!("  floor: a null provisioner after the scheduler {null_wait}");
     ground.clear().await;
     Floors {
         by_hand,
-        null: null_now,
+        null,
         null_wait,
         told: Told {
             events: told.events / claims as f64,
@@ -111,7 +144,7 @@ async fn measured(cluster: &Cluster, mut ground: Ground, claims: usize) -> Floor
     }
 }
 
-async fn wait(ground: &mut Ground, claims: usize) -> f64 {
+async fn wait(ground: &mut Ground, claims: usize) -> Pace {
     let names = names("null-wait", claims);
     let wish = |name: &String| Wish {
         name: name.clone(),
@@ -119,10 +152,10 @@ async fn wait(ground: &mut Ground, claims: usize) -> f64 {
         node: Some("a-node".to_owned()),
     };
     let wishes: Vec<_> = names.iter().map(wish).collect();
-    let began = Instant::now();
+    let (began, cpus) = (Instant::now(), Cpus::now());
     storm::make(&ground.claims, &wishes).await;
     let last = ground.last_bound(&names).await;
-    rate(claims, (last - began).as_secs_f64())
+    Pace::of(claims, (last - began).as_secs_f64(), cpus)
 }
 
 fn names(what: &str, count: usize) -> Vec<String> {

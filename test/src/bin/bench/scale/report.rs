@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::attachments::Attached;
-use super::floor::Floors;
+use super::floor::{Floors, Pace};
 use super::plot::{Curve, Plot};
 use super::round::{Rest, Round};
 use super::taken::Taken;
@@ -57,7 +57,7 @@ type Of<T> = (&'static str, fn(&T) -> f64);
 
 /// Of each round; the number is that of instances.
 const LINES: [Line; 12] = [
-    ("volumes/s", |round, _| round.rate),
+    ("volumes/s", |round, _| round.pace.rate),
     ("seconds from the last claim to the last bound", |r, _| {
         r.tail
     }),
@@ -91,20 +91,26 @@ impl Report {
         text.push('\n');
         for binding in Binding::ALL {
             let mode = binding.mode();
-            let null = self.row(|n| Some(n.floors.null(binding)));
-            let ratio = self.row(|n| Some(round(n, binding)?.rate / n.floors.null(binding)));
+            let null = self.row(|n| Some(n.floors.null(binding).rate));
+            let ratio =
+                |n: &Instances| Some(round(n, binding)?.pace.rate / n.floors.null(binding).rate);
+            let ratio = self.row(ratio);
+            let withheld = self.row(|n| Some(round(n, binding)?.pace.withheld));
+            let null_withheld = self.row(|n| Some(n.floors.null(binding).withheld));
             for (what, of) in LINES {
                 let row = self.row(|n| Some(of(round(n, binding)?, n.count as f64)));
                 text += &format!("| {mode}: {what} |{row}\n");
                 if what == "volumes/s" {
                     text += &format!("| {mode}: a null provisioner's volumes/s |{null}\n");
                     text += &format!("| {mode}: … of the null provisioner's |{ratio}\n");
+                    text += &format!("| {mode}: CPU withheld by the host, % |{withheld}\n");
+                    text += &format!("| {mode}: … with the null provisioner |{null_withheld}\n");
                 }
             }
         }
         let rest: [Of<Instances>; 8] = [
             ("volumes made by hand/s, without instances", |n| {
-                n.floors.by_hand
+                n.floors.by_hand.rate
             }),
             ("at rest: resident MiB of an instance", |n| {
                 n.rest.taken.resident_mib
@@ -191,14 +197,14 @@ impl Report {
     }
 
     fn plots(&self) -> Vec<Plot<'static>> {
-        let floor = |name: &str, of: fn(&Floors) -> f64| {
-            let curve = self.curve(name, |n| of(&n.floors));
+        let floor = |name: &str, of: fn(&Floors) -> Pace| {
+            let curve = self.curve(name, |n| of(&n.floors).rate);
             Curve {
                 floor: true,
                 ..curve
             }
         };
-        let mut rate = self.curves(|r, _| r.rate);
+        let mut rate = self.curves(|r, _| r.pace.rate);
         rate.push(floor("null, after the scheduler", |f| f.null_wait));
         rate.push(floor("null provisioner", |f| f.null));
         rate.push(floor("made by hand", |f| f.by_hand));
@@ -312,10 +318,10 @@ impl Report {
                 continue;
             };
             let what = |what: &str| format!("{count} nodes, {}: {what}", binding.mode());
-            let null = Some(most.floors.null(binding));
+            let null = Some(most.floors.null(binding).rate);
             let against = what("bound, against a null provisioner");
             let rate = aim(Aim::RatioAtLeast(0.8));
-            figures.push(figure(against, many.rate, null, "volumes/s", rate));
+            figures.push(figure(against, many.pace.rate, null, "volumes/s", rate));
             let none = aim(Aim::LessThan(1.0));
             let refused = many.conflicts as f64;
             figures.push(figure(

@@ -9,10 +9,11 @@ use hostloop_test::fleet::{Binding, Fleet, Member};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::floor::rate;
+use super::floor::{Pace, rate};
 use super::requests::{Reader, Told, sum, sum_with};
 use super::taken::Taken;
 use crate::cluster::ground::{last_bound, watch_bound};
+use crate::withheld::Cpus;
 
 /// Claims nobody counts, until all caches and connections are there.
 const WARM_UP: usize = 20;
@@ -40,8 +41,8 @@ pub(super) struct Rest {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Round {
     pub(super) binding: String,
-    /// Volumes a second, from the first claim to the last that is bound.
-    pub(super) rate: f64,
+    /// From the first claim to the last that is bound.
+    pub(super) pace: Pace,
     /// From the last claim to the last that is bound, in seconds.
     pub(super) tail: f64,
     /// Writes of ours that were refused because somebody else had written.
@@ -122,8 +123,9 @@ impl<'a> Fielded<'a> {
         let wishes = self.fleet.wishes(binding, numbers);
         let each = count as f64;
         let (taken_before, told_before) = (Taken::by(&self.fleet), self.told());
-        let began = Instant::now();
+        let (began, cpus) = (Instant::now(), Cpus::now());
         let (made, bound, scheduler_conflicts) = self.bind(&wishes).await;
+        let pace = Pace::of(count, (bound - began).as_secs_f64(), cpus);
         let asked = self.requests.settled().await;
         let (taken, told_after) = (Taken::by(&self.fleet), self.told());
         self.fleet.each_once(PATIENCE).await;
@@ -134,7 +136,7 @@ impl<'a> Fielded<'a> {
         };
         Round {
             binding: binding.mode().to_owned(),
-            rate: rate(count, (bound - began).as_secs_f64()),
+            pace,
             tail: bound.saturating_duration_since(made).as_secs_f64(),
             conflicts: asked.conflicts,
             conflicts_by_kind: asked.conflicts_by_kind,
