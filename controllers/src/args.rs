@@ -182,6 +182,16 @@ pub struct ElectionArgs {
     )]
     pub leader_election: Option<bool>,
 
+    /// Where the tasks run that one process does for all nodes: placement, labels, cleanup after
+    /// nodes that are gone, protection of sources, the snapshot-controller
+    #[arg(
+        long,
+        env = "HOSTLOOP_LEADER_TASKS",
+        value_name = "WHERE",
+        default_value = "elected"
+    )]
+    pub leader_tasks: LeaderTasks,
+
     /// The namespace of the leases [default: the pod's]
     #[arg(long, env = "HOSTLOOP_LEADER_ELECTION_NAMESPACE", value_name = "NAME")]
     pub leader_election_namespace: Option<String>,
@@ -234,6 +244,20 @@ pub struct ElectionArgs {
         default_value = "kube-system"
     )]
     pub snapshot_controller_namespace: String,
+}
+
+/// Where the tasks run that one process does for all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LeaderTasks {
+    /// Here, while this process holds the lease: every process is a candidate.
+    #[default]
+    Elected,
+    /// In another process. This one serves its node, and reads the lease to see whether there is
+    /// a leader.
+    Elsewhere,
+    /// Here, while this process holds the lease, and nothing else runs: no node is served, and
+    /// with --drivername no CSI driver is called.
+    Only,
 }
 
 /// What kubelet sees.
@@ -301,8 +325,16 @@ impl ElectionArgs {
         self.leader_election_labels.iter().cloned().collect()
     }
 
-    /// What is wrong with the durations, if something is: who leads must stop before others begin.
+    /// What is wrong with these flags, if something is. A leader must stop before others begin.
     pub fn check(&self) -> Result<(), String> {
+        let elected = self.leader_election != Some(false);
+        if self.leader_tasks == LeaderTasks::Elsewhere && !elected {
+            return Err(
+                "--leader-tasks=elsewhere needs --leader-election: the lease shows whether there \
+                 is a leader"
+                    .to_owned(),
+            );
+        }
         let ElectionArgs {
             leader_election_lease_duration: duration,
             leader_election_renew_deadline: deadline,

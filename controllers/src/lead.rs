@@ -1,6 +1,7 @@
 //! What one process does for all, where every node has loops of its own: work that has to see
-//! everything. It is done by whoever holds the lease, with caches of the whole cluster that exist
-//! only as long, and asks before each write whether it still leads.
+//! everything. The process that holds the lease does it, with caches of the whole cluster that
+//! exist only as long, and asks before each write whether it still leads. None of it calls the CSI
+//! driver, so that a process without one can do it (`--leader-tasks=only`).
 
 use std::convert::Infallible;
 
@@ -40,13 +41,8 @@ pub(crate) async fn run(
         parts.spawn(provisioner::run_for_all(context.clone(), options));
     }
     if picked.has(Role::Snapshotter) {
-        let strays = snapshotter::run_for_all(context.clone(), args.snapshotter.clone());
-        parts.spawn(async {
-            // Its flags were checked by the node's own part.
-            if let Err(error) = strays.await {
-                tracing::error!(%error, "nobody lets contents of nobody go");
-            }
-        });
+        let options = args.snapshotter.clone();
+        parts.spawn(snapshotter::run_for_all(context.clone(), options));
     }
     if picked.has(Role::Health) {
         parts.spawn(health::run_for_all(context.clone(), args.health.clone()));

@@ -108,7 +108,7 @@ impl Default for Options {
 /// Answers until told to stop.
 pub async fn run(
     options: Options,
-    csi: Csi,
+    csi: Option<Csi>,
     checks: Checks,
     stop: CancellationToken,
 ) -> Result<(), Error> {
@@ -156,15 +156,15 @@ async fn healthz(State(liveness): State<Liveness>) -> (StatusCode, String) {
 /// What liveness is judged by. Clones are one in what they do at a time.
 #[derive(Clone, Debug)]
 pub struct Liveness {
-    csi: Csi,
+    csi: Option<Csi>,
     timeout: Duration,
     checks: Checks,
     probes: Arc<Semaphore>,
 }
 
 impl Liveness {
-    /// Of a driver, and of what else has to be well.
-    pub fn new(csi: Csi, timeout: Duration, checks: Checks) -> Self {
+    /// Of a driver, if this process has one, and of what else has to be well.
+    pub fn new(csi: Option<Csi>, timeout: Duration, checks: Checks) -> Self {
         Liveness {
             csi,
             timeout,
@@ -185,12 +185,15 @@ impl Liveness {
     }
 
     async fn probe(&self) -> Result<(), String> {
+        let Some(csi) = &self.csi else {
+            return Ok(());
+        };
         let Ok(_one) = self.probes.try_acquire() else {
             return Err(format!(
                 "{PROBES} probes are waiting for the driver already"
             ));
         };
-        match self.csi.probe(csi::ProbeRequest {}, self.timeout).await {
+        match csi.probe(csi::ProbeRequest {}, self.timeout).await {
             Ok(answer) if answer.ready == Some(false) => Err("the driver is not ready".to_owned()),
             // Unset means ready.
             Ok(_) => Ok(()),

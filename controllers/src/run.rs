@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,30 +17,30 @@ use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::Args;
+use crate::args::LeaderTasks;
 use crate::capacity;
 use crate::health;
 use crate::liveness::{self, Checks};
-use crate::orphans::{self, Inventory};
+use crate::orphans;
 use crate::placement;
 use crate::provisioner;
 use crate::registrar;
 use crate::roles::Role;
-use crate::runtime::csi::{Csi, Failure};
+use crate::runtime::csi::Failure;
 use crate::runtime::driver::DriverError;
 use crate::runtime::kube::{ClientError, ClientOptions, Limit, connect_counted};
-use crate::runtime::{
-    Caches, Context, Driver, Events, Kube, Leadership, Metrics, Pools, Scope, Width,
-};
+use crate::runtime::{Caches, Context, Driver, Events, Kube, Leadership, Metrics, Scope, Width};
 use crate::sight;
 use crate::snapshot_controller;
 
 mod elections;
 mod labels;
 mod loops;
+mod setup;
 
 use elections::Elections;
 pub use labels::NodeLabels;
+pub use setup::{Setup, Source};
 
 /// How long `NodeGetInfo` may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -50,28 +50,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const STALE: Duration = Duration::from_secs(300);
 /// Upstream's grace for a lease that could not be renewed.
 const LEASE_GRACE: Duration = Duration::from_secs(20);
-
-/// What the loops are run with.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// The command line.
-    pub args: Args,
-    /// `--default-fstype` of volumes.
-    pub default_fstype: String,
-    /// The driver.
-    pub csi: Csi,
-    /// Whether one node's volumes are served, unless the command line says otherwise.
-    pub node_deployment: bool,
-    /// The driver's socket as kubelet sees it, unless the command line says otherwise; without
-    /// either nothing is registered.
-    pub registration_endpoint: Option<PathBuf>,
-    /// The pools this node's driver keeps; unknown of drivers in other processes.
-    pub pools: Pools,
-    /// What the driver knows of its volumes beyond CSI; nothing of drivers in other processes.
-    pub inventory: Inventory,
-    /// Labels of the node that the driver is to know.
-    pub labels: Option<NodeLabels>,
-}
 
 /// Why the loops do not run, or no longer.
 #[derive(Debug, thiserror::Error)]
@@ -190,18 +168,17 @@ impl Default for View {
 }
 
 /// Runs what was picked until `stop` is set, or until one of them ends.
-pub async fn run(setup: Setup, view: View, stop: CancellationToken) -> Result<(), Error> {
-    setup.args.election.check().map_err(Error::Args)?;
-    let metrics = view.0.metrics.clone();
-    let csi = setup.csi.clone().counted(metrics.clone());
+pub async fn run(mut setup: Setup, view: View, stop: CancellationToken) -> Result<(), Error> {
+    setup.check().map_err(Error::Args)?;
+    setup.driver = setup.driver.counted(&view.0.metrics);
     let mut roles = Roles::default();
     let checks = Checks::default();
-    begin_for_kubelet(&setup, &csi, &checks, &stop, &mut roles);
+    begin_for_kubelet(&setup, &checks, &stop, &mut roles);
 
     let begun = stop.child_token();
     let loops = {
         let (begun, view) = (begun.clone(), view.clone());
-        begin_loops(setup, csi, view, checks, begun)
+        begin_loops(setup, view, checks, begun)
     };
     let ended = tokio::select! {
         loops = loops => match loops {
@@ -229,17 +206,14 @@ pub async fn run(setup: Setup, view: View, stop: CancellationToken) -> Result<()
 }
 
 /// Registration and liveness.
-fn begin_for_kubelet(
-    setup: &Setup,
-    csi: &Csi,
-    checks: &Checks,
-    stop: &CancellationToken,
-    roles: &mut Roles,
-) {
+fn begin_for_kubelet(setup: &Setup, checks: &Checks, stop: &CancellationToken, roles: &mut Roles) {
     let (args, kubelet) = (&setup.args, &setup.args.kubelet);
     let endpoint = kubelet.kubelet_registration_path.clone();
     let endpoint = endpoint.or_else(|| setup.registration_endpoint.clone());
-    if let Some(endpoint) = endpoint.filter(|_| args.controllers.has(Role::Registrar)) {
+    let csi = setup.driver.csi();
+    let serves_node = args.election.leader_tasks != LeaderTasks::Only;
+    let registers = serves_node && args.controllers.has(Role::Registrar);
+    if let Some((csi, endpoint)) = csi.zip(endpoint).filter(|_| registers) {
         let health = registrar::Health::default();
         let seen = health.clone();
         checks.add("registration", move || seen.check());
@@ -256,7 +230,7 @@ fn begin_for_kubelet(
     }
     if args.controllers.has(Role::Liveness) {
         let address = SocketAddr::new(everywhere(), kubelet.health_port);
-        let (csi, checks) = (csi.clone(), checks.clone());
+        let (csi, checks) = (csi.cloned(), checks.clone());
         let options = liveness::Options {
             address,
             probe_timeout: kubelet.probe_timeout,
@@ -280,7 +254,6 @@ fn everywhere() -> IpAddr {
 /// The loops that work with the API server.
 async fn begin_loops(
     setup: Setup,
-    csi: Csi,
     view: View,
     checks: Checks,
     stop: CancellationToken,
@@ -305,15 +278,21 @@ async fn begin_loops(
     if !any {
         return Ok(roles);
     }
-    let driver = Driver::introduce(csi, &stop).await?;
+    let driver = match setup.driver.clone() {
+        Source::Asked(csi) => Driver::introduce(csi, &stop).await?,
+        Source::Known(driver) => *driver,
+    };
     metrics.introduce(&driver.name);
+    let tasks = setup.args.election.leader_tasks;
     let node_deployment = setup.args.node_deployment.unwrap_or(setup.node_deployment);
     let scope = match node_deployment {
+        _ if tasks == LeaderTasks::Only => Scope::Leader,
         false => Scope::Cluster,
         true => node_scope(&driver, setup.args.node_name.clone(), &stop).await?,
     };
     tracing::info!(
-        driver = %driver.name, version = %driver.version, node = scope.node(), "controlling"
+        driver = %driver.name, version = %driver.version, node = scope.node(),
+        leader_tasks = ?tasks, "controlling"
     );
     let caches = match scope.node() {
         None => Caches::new(client.clone(), stop.clone()),
@@ -336,6 +315,10 @@ async fn begin_loops(
         stop.clone(),
     );
     let leader = elections.of_nodes(&driver.name, &scope, &mut roles);
+    if tasks == LeaderTasks::Only {
+        let view = view.clone();
+        checks.add("leader election", move || view.leaders());
+    }
     if !sight::is_narrow(&setup.args, &leader) {
         caches.set_width(Width::Whole);
     }

@@ -9,7 +9,7 @@
 //!   so that not all nodes list everything at once.
 //! - Now and then a node lists what has no label, and labels what is its own.
 
-use crate::args::Args;
+use crate::args::{Args, LeaderTasks};
 use crate::roles::Role;
 use crate::runtime::{Context, Leadership};
 
@@ -23,10 +23,15 @@ pub(crate) fn is_narrow(args: &Args, leader: &Leadership) -> bool {
     leader.is_elected() && labels && !args.provisioner.race.node_deployment_immediate_binding
 }
 
-/// Takes care of it until `context.stop`.
-pub(crate) async fn run(context: Context) {
+/// Takes care of it until `context.stop`. Where another process has the leader's tasks, contents
+/// are its to label: their label says who may write their status.
+pub(crate) async fn run(context: Context, tasks: LeaderTasks) {
     let Some(node) = context.scope.node().map(str::to_owned) else {
         return context.stop.cancelled().await;
     };
-    tokio::join!(width::run(&context), unlabelled::run(&context, &node));
+    let contents = tasks != LeaderTasks::Elsewhere;
+    tokio::join!(
+        width::run(&context),
+        unlabelled::run(&context, &node, contents)
+    );
 }

@@ -114,7 +114,7 @@ pub enum Error {
 }
 
 impl Options {
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         for (flag, length) in [
             ("snapshot-name-uuid-length", self.snapshot_name_uuid_length),
             (
@@ -147,10 +147,8 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
 
 /// The part of the one that leads, where every node has these loops, with caches of the whole
 /// cluster: contents nobody has labelled are not seen by any node.
-pub(crate) async fn run_for_all(context: Context, options: Options) -> Result<(), Error> {
-    options.check()?;
+pub(crate) async fn run_for_all(context: Context, options: Options) {
     run_on(context, options, Part::Strays).await;
-    Ok(())
 }
 
 async fn run_on(context: Context, options: Options, part: Part) {

@@ -164,7 +164,10 @@ Examples:
 
   Only some, from outside the cluster:
     hostloop controllers --csi-address unix:///tmp/csi.sock --kubeconfig ~/.kube/config \\
-      --controllers provisioner,snapshotter,snapshot-controller";
+      --controllers provisioner,snapshotter,snapshot-controller
+
+  The leader's tasks alone, for nodes that run with --leader-tasks=elsewhere:
+    hostloop controllers --leader-tasks only --drivername hostloop.csi.dev";
 
 /// `hostloop controllers`.
 #[derive(Clone, Debug, Args)]
@@ -179,6 +182,16 @@ pub struct ControllersArgs {
         value_parser = values::endpoint
     )]
     pub csi_address: PathBuf,
+
+    /// With --leader-tasks=only: hostloop's name in Kubernetes. No driver is called
+    #[arg(
+        long = "drivername",
+        env = "HOSTLOOP_DRIVERNAME",
+        value_name = "NAME",
+        value_parser = values::driver_name,
+        conflicts_with = "csi_address"
+    )]
+    pub driver_name: Option<String>,
 
     /// The filesystem of volumes whose class names none [default: the driver chooses]
     #[arg(

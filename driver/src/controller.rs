@@ -14,7 +14,7 @@ mod list;
 mod lookup;
 pub mod metadata;
 mod modify;
-mod offers;
+pub mod offers;
 pub mod parameters;
 mod publish;
 mod size;

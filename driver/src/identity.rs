@@ -7,6 +7,12 @@ use std::collections::BTreeMap;
 use hostloop_proto::csi;
 use hostloop_proto::csi::plugin_capability::{Service, Type, VolumeExpansion, service};
 
+/// The services of the plugin with any configuration.
+pub const ALWAYS: [service::Type; 2] = [
+    service::Type::ControllerService,
+    service::Type::GroupControllerService,
+];
+
 /// What the command line says about the plugin as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -43,16 +49,15 @@ impl Identity {
     /// Expansion is ONLINE alone: OFFLINE would say that a volume in use can't be expanded.
     pub fn capabilities(&self) -> csi::GetPluginCapabilitiesResponse {
         use service::Type::*;
-        let services = [
-            (true, ControllerService),
+        let switched = [
             (self.topology, VolumeAccessibilityConstraints),
-            (true, GroupControllerService),
             (self.snapshot_metadata, SnapshotMetadataService),
             (self.topology, SnapshotAccessibilityConstraints),
         ];
-        let services = services
+        let switched = switched.into_iter().filter(|(on, _)| *on);
+        let services = ALWAYS
             .into_iter()
-            .filter_map(|(on, service)| on.then_some(service))
+            .chain(switched.map(|(_, service)| service))
             .map(|service| {
                 Type::Service(Service {
                     r#type: service.into(),
@@ -124,8 +129,8 @@ mod tests {
     fn capabilities_follow_the_configuration() {
         let all = [
             "CONTROLLER_SERVICE",
-            "VOLUME_ACCESSIBILITY_CONSTRAINTS",
             "GROUP_CONTROLLER_SERVICE",
+            "VOLUME_ACCESSIBILITY_CONSTRAINTS",
             "SNAPSHOT_METADATA_SERVICE",
             "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS",
             "ONLINE",

@@ -25,7 +25,7 @@ pub mod patience;
 pub mod proxy;
 pub mod storm;
 
-pub use member::Member;
+pub use member::{Member, Pod};
 
 /// Of each node's storage.
 const CAPACITY: i64 = 1 << 40;
@@ -37,6 +37,7 @@ pub struct FleetSpec {
     controllers: String,
     args: Vec<String>,
     attach: bool,
+    leader_apart: bool,
     kubeconfigs: Vec<PathBuf>,
 }
 
@@ -50,6 +51,7 @@ impl FleetSpec {
             controllers: "*,-liveness,-registrar".to_owned(),
             args: Vec::new(),
             attach: false,
+            leader_apart: false,
             kubeconfigs: Vec::new(),
         }
     }
@@ -75,7 +77,15 @@ impl FleetSpec {
         self
     }
 
-    /// The controllers reach the API server by these, by turns; else as the fleet itself does.
+    /// With the leader's tasks in a pod of their own, which no driver is in front of.
+    #[must_use]
+    pub fn leader_apart(mut self) -> FleetSpec {
+        self.leader_apart = true;
+        self
+    }
+
+    /// The controllers reach the API server by these, by turns, and then the pod of the leader's
+    /// tasks; else as the fleet itself does.
     #[must_use]
     pub fn kubeconfigs(mut self, files: Vec<PathBuf>) -> FleetSpec {
         self.kubeconfigs = files;
@@ -113,11 +123,32 @@ impl FleetSpec {
                 "--node-deployment=true".to_owned(),
                 "--capacity-ownerref-level=-1".to_owned(),
             ];
+            if self.leader_apart {
+                args.push("--leader-tasks=elsewhere".to_owned());
+            }
             args.extend(self.args.iter().cloned());
-            Member::new(node, driver, metrics, dir, self.name.clone(), args)
+            let pod = Pod::new(node.clone(), metrics, dir, self.name.clone(), args);
+            Member { node, driver, pod }
+        });
+        let members = members.collect();
+        let controller = self.leader_apart.then(|| {
+            let name = format!("{}-controller", self.name);
+            let metrics = format!("{}:9809", address(network, self.size));
+            let kubeconfig = &kubeconfigs[self.size % kubeconfigs.len()];
+            let mut args = vec![
+                "--leader-tasks=only".to_owned(),
+                format!("--drivername={driver_name}"),
+                format!("--kubeconfig={}", kubeconfig.display()),
+                format!("--controllers={},snapshot-controller", self.controllers),
+                format!("--http-endpoint={metrics}"),
+            ];
+            args.extend(self.args.iter().cloned());
+            let dir = scratch.dir(&name);
+            Pod::new(name, metrics, dir, self.name.clone(), args)
         });
         let fleet = Fleet {
-            members: members.collect(),
+            members,
+            controller,
             objects: Objects::connect(kubeconfig).await,
             claims: Api::namespaced(client.clone(), &self.name),
             volumes: Api::all(client.clone()),
@@ -173,6 +204,8 @@ pub struct Fleet {
     pub key: String,
     /// The nodes.
     pub members: Vec<Member>,
+    /// The pod of the leader's tasks, if they are apart.
+    pub controller: Option<Pod>,
     /// The objects of the cluster.
     pub objects: Objects,
     /// The fleet's claims.
@@ -257,7 +290,10 @@ impl Fleet {
 
     /// Fails if one of the controllers has ended by itself.
     pub fn assert_running(&self) {
-        self.members.iter().for_each(Member::assert_running);
+        self.members
+            .iter()
+            .for_each(|member| member.assert_running());
+        self.controller.iter().for_each(Pod::assert_running);
     }
 
     /// The node whose controllers lead.
@@ -326,16 +362,19 @@ impl Fleet {
     /// Stops the controllers, which must end well, and removes what was made for them. Claims and
     /// volumes must be gone already.
     pub async fn down(mut self) {
-        for member in &self.members {
-            let log = member.log();
-            let node = &member.node;
-            assert!(!log.contains("panicked"), "{node} panicked:\n{log}");
+        let nodes: Vec<_> = self.members.iter().map(|m| m.node.clone()).collect();
+        let members = std::mem::take(&mut self.members).into_iter();
+        // Each driver serves until its controllers have ended.
+        let (pods, drivers): (Vec<_>, Vec<_>) = members.map(|m| (m.pod, m.driver)).unzip();
+        let pods: Vec<_> = pods.into_iter().chain(self.controller.take()).collect();
+        for pod in &pods {
+            let (log, name) = (pod.log(), pod.name());
+            assert!(!log.contains("panicked"), "{name} panicked:\n{log}");
         }
-        let members = std::mem::take(&mut self.members);
-        let nodes: Vec<_> = members.iter().map(|member| member.node.clone()).collect();
         let stopped = tokio::task::spawn_blocking(move || {
-            members.iter().for_each(Member::ask_to_stop);
-            members.iter().for_each(Member::stopped);
+            pods.iter().for_each(Pod::ask_to_stop);
+            pods.iter().for_each(Pod::stopped);
+            drop(drivers);
         });
         stopped.await.expect("all controllers end well");
         for node in &nodes {

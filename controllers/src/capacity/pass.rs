@@ -210,8 +210,8 @@ impl Pass {
         })
     }
 
-    /// Says what is wrong with a class, once, and by one process: pods would wait without a word
-    /// but that no node has room.
+    /// Says what is wrong with a class, once for all nodes: pods would wait without a word but
+    /// that no node has room.
     fn complain(&self, class: &StorageClass, failure: &Failure) {
         let uid = class.uid().unwrap_or_default();
         let message = failure.status.message().to_owned();
@@ -220,13 +220,11 @@ impl Pass {
             return;
         }
         tracing::warn!(class = %class.name_any(), %failure, "no volume of a class can be made");
-        if self.context.leader.leads() {
-            let message = format!(
-                "the CSI driver refuses the parameters of this StorageClass, so there is no room \
-                 for its volumes anywhere: {message}"
-            );
-            self.context.events.warning(class, REFUSED, message);
-        }
+        let said = format!(
+            "the CSI driver refuses the parameters of this StorageClass, so there is no room for \
+             its volumes anywhere: {message}"
+        );
+        self.context.events.shared_warning(class, REFUSED, said);
         refused.insert(uid, message);
     }
 

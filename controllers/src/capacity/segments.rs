@@ -21,6 +21,7 @@ pub(super) fn segments(
     match scope {
         _ if !has_topology => BTreeSet::from([Segment::new()]),
         Scope::Node { segments, .. } => BTreeSet::from([segments.clone()]),
+        Scope::Leader => BTreeSet::new(),
         Scope::Cluster => {
             let nodes = caches.nodes();
             let of_node = |csi_node: &CSINode| {

@@ -52,7 +52,7 @@ impl Rig {
             metrics: counted,
             pools: match &scope {
                 Scope::Node { .. } => Pools::told(|| vec!["p2".to_owned(), "p1".to_owned()]),
-                Scope::Cluster => Pools::default(),
+                Scope::Cluster | Scope::Leader => Pools::default(),
             },
             scope,
             leader: Leadership::always(),

@@ -28,7 +28,7 @@ async fn endpoint(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
-    let liveness = Liveness::new(driver.serve(), Duration::from_millis(timeout), checks);
+    let liveness = Liveness::new(Some(driver.serve()), Duration::from_millis(timeout), checks);
     tokio::spawn(serve(listener, liveness, stop.clone()));
     (address, stop)
 }
@@ -58,7 +58,7 @@ async fn the_answer_is_the_drivers_of_now() {
 #[tokio::test]
 async fn a_driver_that_is_not_there_is_not_alive() {
     let driver = Csi::at_socket("/nonexistent/csi.sock");
-    let liveness = Liveness::new(driver, Duration::from_secs(1), Checks::default());
+    let liveness = Liveness::new(Some(driver), Duration::from_secs(1), Checks::default());
     assert!(liveness.look().await.is_err());
 }
 
@@ -111,7 +111,7 @@ async fn it_stops_although_somebody_stays_connected() {
         .await
         .unwrap();
     let stop = CancellationToken::new();
-    let liveness = Liveness::new(driver.serve(), PROBE_TIMEOUT, Checks::default());
+    let liveness = Liveness::new(Some(driver.serve()), PROBE_TIMEOUT, Checks::default());
     let served = tokio::spawn(serve(listener, liveness, stop.clone()));
     tokio::task::yield_now().await;
     stop.cancel();
@@ -132,7 +132,7 @@ async fn an_address_in_use_is_told() {
     let driver = Driver::new(State::Ready);
     let ended = run(
         options,
-        driver.serve(),
+        Some(driver.serve()),
         Checks::default(),
         CancellationToken::new(),
     )

@@ -115,7 +115,7 @@ pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: Standing<'_>) -> 
     match (standing.scope, selected_node(claim)) {
         (Scope::Cluster, _) => standing.leads,
         (Scope::Node { name, .. }, Some(node)) => node == name,
-        (Scope::Node { .. }, None) => false,
+        (Scope::Node { .. }, None) | (Scope::Leader, _) => false,
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn is_movable(
     let sourced = matches!(asked, Asked::Snapshot(_) | Asked::Claim(_));
     let elsewhere = match scope {
         Scope::Cluster => has_topology,
-        Scope::Node { .. } => !sourced,
+        Scope::Node { .. } | Scope::Leader => !sourced,
     };
     elsewhere && selected_node(claim).is_some()
 }

@@ -6,8 +6,8 @@ use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use super::{Roles, View};
-use crate::args::Args;
-use crate::runtime::lease::{Terms, hold, lease_name};
+use crate::args::{Args, LeaderTasks};
+use crate::runtime::lease::{Terms, hold, lease_name, observe};
 use crate::runtime::{Context, Leadership, Metrics, Scope};
 
 /// Leases, as they are needed.
@@ -46,11 +46,25 @@ impl Elections {
         scope: &Scope,
         roles: &mut Roles,
     ) -> Leadership {
-        let per_node = scope.node().is_some();
+        let per_node = scope.is_per_node();
+        let lease = format!("hostloop-{driver}");
         match self.args.election.leader_election.unwrap_or(per_node) && per_node {
-            true => self.of(&format!("hostloop-{driver}"), None, roles),
+            true if self.args.election.leader_tasks == LeaderTasks::Elsewhere => {
+                self.of_others(&lease, roles)
+            }
+            true => self.of(&lease, None, roles),
             false => Leadership::always(),
         }
+    }
+
+    /// A lease that other processes hold.
+    fn of_others(&self, name: &str, roles: &mut Roles) -> Leadership {
+        let terms = self.terms(name, None);
+        let (leader, task) = observe(self.client.clone(), terms, self.stop.clone());
+        roles.begin("watching the leader", async {
+            task.await.map_err(|error| error.to_string())
+        });
+        leader
     }
 
     /// The lead of one loop among processes that serve the whole cluster, if it is elected.
@@ -60,7 +74,7 @@ impl Elections {
         lease: &str,
         roles: &mut Roles,
     ) -> Option<(String, Leadership)> {
-        let central = context.scope.node().is_none();
+        let central = !context.scope.is_per_node();
         let elected = central && self.args.election.leader_election.unwrap_or(false);
         elected.then(|| (lease_name(lease), self.of(lease, None, roles)))
     }
@@ -72,8 +86,24 @@ impl Elections {
         namespace: Option<&str>,
         roles: &mut Roles,
     ) -> Leadership {
+        let terms = self.terms(name, namespace);
+        let lease = terms.name.clone();
+        let (leader, task) = hold(
+            self.client.clone(),
+            terms,
+            self.metrics.clone(),
+            self.stop.clone(),
+        );
+        self.view.add_leader(&lease, &leader);
+        roles.begin("leader election", async {
+            task.await.map_err(|error| error.to_string())
+        });
+        leader
+    }
+
+    fn terms(&self, name: &str, namespace: Option<&str>) -> Terms {
         let election = &self.args.election;
-        let terms = Terms {
+        Terms {
             namespace: namespace.map_or_else(
                 || {
                     election
@@ -89,19 +119,7 @@ impl Elections {
             renew_deadline: election.leader_election_renew_deadline,
             retry_period: election.leader_election_retry_period,
             labels: election.labels(),
-        };
-        let lease = terms.name.clone();
-        let (leader, task) = hold(
-            self.client.clone(),
-            terms,
-            self.metrics.clone(),
-            self.stop.clone(),
-        );
-        self.view.add_leader(&lease, &leader);
-        roles.begin("leader election", async {
-            task.await.map_err(|error| error.to_string())
-        });
-        leader
+        }
     }
 }
 

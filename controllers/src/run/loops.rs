@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use super::{Counts, Elections, Error, Roles};
-use crate::args::Args;
+use crate::args::{Args, LeaderTasks};
 use crate::capacity;
 use crate::orphans::{self, Inventory};
 use crate::provisioner;
@@ -55,6 +55,18 @@ pub(super) struct Beginning<'a> {
 impl Beginning<'_> {
     /// Begins those that were picked and that the driver has a use for.
     pub(super) fn all(mut self) {
+        let tasks = self.args.election.leader_tasks;
+        if tasks != LeaderTasks::Only {
+            self.begin_loops();
+        }
+        if tasks != LeaderTasks::Elsewhere {
+            self.begin_lead();
+            self.begin_snapshot_controller();
+        }
+    }
+
+    /// Begins the loops of a node, or of a driver that reaches every volume.
+    fn begin_loops(&mut self) {
         let driver = self.context.driver.name.clone();
         let options = self.args.provisioner.clone();
         let metrics = self.counts.provisioner.clone();
@@ -95,8 +107,6 @@ impl Beginning<'_> {
         });
         self.begin_orphans();
         self.begin_sight();
-        self.begin_lead();
-        self.begin_snapshot_controller();
     }
 
     /// Begins what looks after volumes nobody knows, on the node they are on.
@@ -124,15 +134,16 @@ impl Beginning<'_> {
             return;
         }
         let context = self.context.clone();
-        self.roles.begin("the watches", async {
-            sight::run(context).await;
+        let tasks = self.args.election.leader_tasks;
+        self.roles.begin("the watches", async move {
+            sight::run(context, tasks).await;
             Ok(())
         });
     }
 
     /// Begins what one process does for all, where every node has one.
     fn begin_lead(&mut self) {
-        if self.context.scope.node().is_none() {
+        if !self.context.scope.is_per_node() {
             return;
         }
         let (context, leader) = (self.context.clone(), self.context.leader.clone());
@@ -158,7 +169,7 @@ impl Beginning<'_> {
         let election = &self.args.election;
         let elected = election
             .leader_election
-            .unwrap_or(context.scope.node().is_some());
+            .unwrap_or(context.scope.is_per_node());
         let leader = match elected {
             true => {
                 let namespace = election.snapshot_controller_namespace.clone();
@@ -172,9 +183,9 @@ impl Beginning<'_> {
             while_leading(context, leader, move |context| {
                 let (options, metrics) = (options.clone(), metrics.clone());
                 async move {
-                    let (context, _wide) = match context.scope.node() {
-                        None => (context, None),
-                        Some(_) => {
+                    let (context, _wide) = match context.scope.is_per_node() {
+                        false => (context, None),
+                        true => {
                             let (context, wide) = context.with_all();
                             (context, Some(wide))
                         }

@@ -72,7 +72,7 @@ impl Context {
     pub fn acts(&self) -> bool {
         match self.scope {
             Scope::Node { .. } => true,
-            Scope::Cluster => self.leader.leads(),
+            Scope::Cluster | Scope::Leader => self.leader.leads(),
         }
     }
 

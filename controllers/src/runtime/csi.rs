@@ -69,6 +69,14 @@ impl Csi {
         }
     }
 
+    /// No driver: every call fails. For processes that only have to know what a driver is like.
+    pub fn none() -> Self {
+        Csi::over(|| async {
+            let why = "this process has no CSI driver";
+            Err::<UnixStream, _>(io::Error::new(io::ErrorKind::NotConnected, why))
+        })
+    }
+
     /// The same driver, its calls counted.
     pub fn counted(self, metrics: Arc<Metrics>) -> Self {
         let metrics = Some(metrics);

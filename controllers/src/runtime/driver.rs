@@ -19,6 +19,7 @@ pub use csi::node_service_capability::rpc::Type as NodeCapability;
 pub use csi::plugin_capability::service::Type as Service;
 
 /// The driver. It is asked once, at start: a driver that can do something else is another process.
+/// A leader without a driver knows it beforehand.
 #[derive(Clone, Debug)]
 pub struct Driver {
     /// The channel to it.
@@ -76,7 +77,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// One that can do just this; for tests of decisions.
+    /// One that can do just this.
     pub fn with(
         csi: Csi,
         name: &str,

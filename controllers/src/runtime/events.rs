@@ -44,6 +44,8 @@ pub struct Event {
     pub message: String,
     /// When it was told.
     pub told: Instant,
+    /// Every node may tell it, and the first one does: its name follows from what it says.
+    pub shared: bool,
 }
 
 /// Where events go. Clones share it.
@@ -106,16 +108,33 @@ impl Events {
         self.tell(about.object_ref(&()), Kind::Warning, reason, message.into());
     }
 
+    /// Tells that something did not, where every node finds the same: the API server keeps one of
+    /// these events.
+    pub fn shared_warning<K: Resource>(&self, about: &K, reason: &str, message: String) {
+        self.put(Event {
+            about: about.object_ref(&()),
+            kind: Kind::Warning,
+            reason: reason.to_owned(),
+            message,
+            told: Instant::now(),
+            shared: true,
+        });
+    }
+
     /// Tells of an object that is known by reference only.
     pub fn tell(&self, about: ObjectReference, kind: Kind, reason: &str, message: String) {
-        let event = Event {
+        self.put(Event {
             about,
             kind,
             reason: reason.to_owned(),
             message,
             told: Instant::now(),
-        };
-        let waiting = match kind {
+            shared: false,
+        });
+    }
+
+    fn put(&self, event: Event) {
+        let waiting = match event.kind {
             Kind::Normal => {
                 self.last.send_replace(event.told);
                 &self.normal

@@ -17,9 +17,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 mod hold;
+mod observe;
 mod terms;
 
 pub use hold::hold;
+pub use observe::observe;
 pub use terms::{Held, Step, step};
 
 /// What lease is wanted, and by whom.
@@ -62,6 +64,25 @@ pub struct Sight {
     pub led: bool,
     /// Since when that is so.
     pub since: Instant,
+}
+
+/// Tells what is seen of the leader.
+trait See {
+    /// Notes whether there is one, and since when.
+    fn see(&self, led: bool);
+}
+
+impl See for watch::Sender<Sight> {
+    fn see(&self, led: bool) {
+        self.send_if_modified(|sight| {
+            let changed = sight.led != led;
+            if changed {
+                let since = Instant::now();
+                *sight = Sight { led, since };
+            }
+            changed
+        });
+    }
 }
 
 /// Whether this process does it now. Clones share it.
@@ -160,6 +181,12 @@ impl Leadership {
             }
         }
     }
+}
+
+/// Whether the server has refused a request for good, as one without the right to it.
+fn is_refused(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status)
+        if (400..500).contains(&status.code) && status.code != 429)
 }
 
 fn leads(until: Until) -> bool {

@@ -35,6 +35,7 @@ pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Owner {
     let placed = affinity.is_some_and(|affinity| affinity.required.is_some());
     match own {
         Some(false) => Owner::Elsewhere,
+        None if *scope == Scope::Leader && !placed => Owner::Unknown,
         _ if !scope.has_volume(volume) => Owner::Elsewhere,
         Some(true) => Owner::Here,
         None if placed => Owner::Here,
@@ -109,6 +110,17 @@ mod tests {
             let found = owner(&here, &pools, &volume);
             assert_eq!(found, expected, "{pools:?} {handle} {affinity}");
             assert_eq!(owner(&Scope::Cluster, &pools, &volume), Owner::Here);
+            let placed = volume.spec.as_ref().is_some_and(|spec| {
+                let affinity = spec.node_affinity.as_ref();
+                affinity.is_some_and(|affinity| affinity.required.is_some())
+            });
+            // A leader without a node has no volume; without an affinity nothing tells whose.
+            let whose = match placed {
+                true => Owner::Elsewhere,
+                false => Owner::Unknown,
+            };
+            let found = owner(&Scope::Leader, &Pools::default(), &volume);
+            assert_eq!(found, whose, "{handle} {affinity}");
         }
     }
 }

@@ -49,6 +49,8 @@ pub(crate) fn hash(text: &str) -> String {
 pub enum Scope {
     /// Everything: the driver reaches every volume.
     Cluster,
+    /// No volume: each node has loops of its own, and this process does the leader's tasks alone.
+    Leader,
     /// What is on one node.
     Node {
         /// The Kubernetes name of the node.
@@ -62,15 +64,22 @@ impl Scope {
     /// The node, if it is one node's scope.
     pub fn node(&self) -> Option<&str> {
         match self {
-            Scope::Cluster => None,
+            Scope::Cluster | Scope::Leader => None,
             Scope::Node { name, .. } => Some(name),
         }
     }
 
+    /// Whether every node has loops of its own.
+    pub fn is_per_node(&self) -> bool {
+        *self != Scope::Cluster
+    }
+
     /// Whether a volume is within it, by its node affinity. Without an affinity it is anywhere.
     pub fn has_volume(&self, volume: &PersistentVolume) -> bool {
-        let Scope::Node { segments, .. } = self else {
-            return true;
+        let segments = match self {
+            Scope::Cluster => return true,
+            Scope::Leader => return false,
+            Scope::Node { segments, .. } => segments,
         };
         let affinity = volume
             .spec
@@ -82,8 +91,10 @@ impl Scope {
     /// Whether a claim is to get its volume here: its node is selected, and is this one.
     /// A claim without a selected node (Immediate binding) is anybody's.
     pub fn has_claim(&self, claim: &PersistentVolumeClaim) -> bool {
-        let Scope::Node { name, .. } = self else {
-            return true;
+        let name = match self {
+            Scope::Cluster => return true,
+            Scope::Leader => return false,
+            Scope::Node { name, .. } => name,
         };
         claim
             .annotations()
@@ -93,7 +104,11 @@ impl Scope {
 
     /// Whether an attachment is to this node.
     pub fn has_node(&self, node: &str) -> bool {
-        self.node().is_none_or(|name| name == node)
+        match self {
+            Scope::Cluster => true,
+            Scope::Leader => false,
+            Scope::Node { name, .. } => name == node,
+        }
     }
 
     /// Whether a snapshot content is within it, by its label and else by its source volume.
@@ -102,8 +117,10 @@ impl Scope {
         labels: &BTreeMap<String, String>,
         source: Option<&PersistentVolume>,
     ) -> bool {
-        let Scope::Node { name, .. } = self else {
-            return true;
+        let name = match self {
+            Scope::Cluster => return true,
+            Scope::Leader => return false,
+            Scope::Node { name, .. } => name,
         };
         match labels.get(MANAGED_BY) {
             Some(node) => *node == node_label(name),

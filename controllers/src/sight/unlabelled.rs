@@ -24,10 +24,11 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// may have any number of them.
 const PAGES: usize = 20;
 
-/// Looks for it until `context.stop`.
-pub(super) async fn run(context: &Context, node: &str) {
+/// Looks for it until `context.stop`; for contents of snapshots only if `contents` says so.
+pub(super) async fn run(context: &Context, node: &str, contents: bool) {
     let search = Search {
         context,
+        contents,
         kube: context.kube.managed_by("hostloop-labels"),
         node,
     };
@@ -44,6 +45,7 @@ pub(super) async fn run(context: &Context, node: &str) {
 
 struct Search<'a> {
     context: &'a Context,
+    contents: bool,
     kube: Kube,
     node: &'a str,
 }
@@ -56,7 +58,7 @@ impl Search<'_> {
         }
         self.told("volumes", self.volumes().await);
         self.told("claims", self.claims().await);
-        if self.context.pools.known().is_empty() {
+        if !self.contents || self.context.pools.known().is_empty() {
             return;
         }
         let (driver, caches) = (&self.context.driver, &self.context.caches);

@@ -161,6 +161,12 @@ mod tests {
             let of = |scope| owner(scope, &pools, &labels, None, &sources);
             assert_eq!(of(&here), expected, "{labels:?}");
             assert_eq!(of(&Scope::Cluster), Owner::Here);
+            // A leader without a node has no content, and knows those that are nobody's.
+            let others = match expected {
+                Owner::Here => Owner::Elsewhere,
+                whose => whose,
+            };
+            assert_eq!(of(&Scope::Leader), others, "{labels:?}");
         }
     }
 

@@ -91,6 +91,24 @@ fn few_flags_are_enough() {
 }
 
 #[test]
+fn a_leader_needs_no_socket() {
+    let controllers = |flags: &str| match parse(&format!("hostloop controllers {flags}")) {
+        Ok(cli) => match cli.command {
+            Command::Controllers(args) => Ok(*args),
+            other => panic!("{other:?}"),
+        },
+        Err(error) => Err(error),
+    };
+    let args = controllers("--leader-tasks=only --drivername=d.example").unwrap();
+    assert_eq!(args.driver_name.as_deref(), Some("d.example"));
+    let both = controllers("--leader-tasks=only --drivername=d --csi-address=unix:///s");
+    assert!(both.unwrap_err().contains("cannot be used with"));
+    assert!(controllers("--leader-tasks=sometimes").is_err());
+    let node = parse("hostloop run --endpoint unix:///s --pool a=/p --leader-tasks=elsewhere");
+    assert!(node.is_ok());
+}
+
+#[test]
 fn switches_take_a_value_or_none() {
     for (flag, value) in [
         ("--reject-multi-node", true),

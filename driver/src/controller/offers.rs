@@ -6,21 +6,25 @@ use hostloop_proto::csi::group_controller_service_capability::rpc::Type as Group
 
 use super::{Config, Controller, Result};
 
+/// What the controller service serves with any configuration.
+pub const ALWAYS: [Type; 11] = [
+    Type::CreateDeleteVolume,
+    Type::ListVolumes,
+    Type::GetCapacity,
+    Type::CreateDeleteSnapshot,
+    Type::ListSnapshots,
+    Type::CloneVolume,
+    Type::GetVolume,
+    Type::SingleNodeMultiWriter,
+    Type::GetSnapshot,
+    Type::GetVolumeHealth,
+    Type::ListVolumeHealth,
+];
+/// What the group controller service serves.
+pub const GROUP: [GroupType; 1] = [GroupType::CreateDeleteGetVolumeGroupSnapshot];
+
 /// What the controller service serves with this configuration.
 pub(super) fn capabilities(config: &Config) -> Vec<Type> {
-    let always = [
-        Type::CreateDeleteVolume,
-        Type::ListVolumes,
-        Type::GetCapacity,
-        Type::CreateDeleteSnapshot,
-        Type::ListSnapshots,
-        Type::CloneVolume,
-        Type::GetVolume,
-        Type::SingleNodeMultiWriter,
-        Type::GetSnapshot,
-        Type::GetVolumeHealth,
-        Type::ListVolumeHealth,
-    ];
     let switched = [
         (config.attach, Type::PublishUnpublishVolume),
         (config.attach, Type::PublishReadonly),
@@ -29,7 +33,7 @@ pub(super) fn capabilities(config: &Config) -> Vec<Type> {
         (config.modify, Type::ModifyVolume),
     ];
     let switched = switched.into_iter().filter(|(on, _)| *on);
-    always.into_iter().chain(switched.map(|(_, t)| t)).collect()
+    ALWAYS.into_iter().chain(switched.map(|(_, t)| t)).collect()
 }
 
 impl Controller {
@@ -54,13 +58,11 @@ impl Controller {
         _req: csi::GroupControllerGetCapabilitiesRequest,
     ) -> Result<csi::GroupControllerGetCapabilitiesResponse> {
         use csi::group_controller_service_capability::{Rpc, Type as Kind};
-        let capability = csi::GroupControllerServiceCapability {
-            r#type: Some(Kind::Rpc(Rpc {
-                r#type: GroupType::CreateDeleteGetVolumeGroupSnapshot as i32,
-            })),
+        let capability = |t: GroupType| csi::GroupControllerServiceCapability {
+            r#type: Some(Kind::Rpc(Rpc { r#type: t as i32 })),
         };
         Ok(csi::GroupControllerGetCapabilitiesResponse {
-            capabilities: vec![capability],
+            capabilities: GROUP.into_iter().map(capability).collect(),
         })
     }
 }
@@ -69,6 +71,17 @@ impl Controller {
 mod tests {
     use super::super::tests::config;
     use super::*;
+
+    #[test]
+    fn what_is_always_offered_can_not_be_switched_off() {
+        let off = Config {
+            attach: false,
+            expansion: false,
+            modify: false,
+            ..config()
+        };
+        assert_eq!(capabilities(&off), ALWAYS);
+    }
 
     #[test]
     fn what_is_switched_off_is_not_offered() {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use hostloop_controllers::args::Args;
 use hostloop_controllers::orphans::{Inventory, Kept};
-use hostloop_controllers::run::{self as controllers, NodeLabels, Setup, View};
-use hostloop_controllers::runtime::Pools as OwnPools;
+use hostloop_controllers::run::{self as controllers, NodeLabels, Setup, Source, View};
 use hostloop_controllers::runtime::csi::Csi;
+use hostloop_controllers::runtime::{Driver, Pools as OwnPools};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, GRACE, Roles, Signals, show};
 use crate::args::ControllersArgs;
+use crate::controller::offers;
+use crate::identity;
 use crate::pool::Pools;
 use crate::server::Server;
 use crate::server::http::Shown;
@@ -45,7 +47,7 @@ impl Loops {
             args,
             // The driver in this process chooses.
             default_fstype: String::new(),
-            csi: through_memory(server),
+            driver: Source::Asked(through_memory(server)),
             node_deployment: true,
             registration_endpoint: Some(endpoint.to_owned()),
             inventory: inventory(pools.clone()),
@@ -167,6 +169,21 @@ fn through_memory(server: &Server) -> Csi {
     })
 }
 
+/// The driver at the socket, or this program's own by its name: a leader need not call it. What
+/// its switches change is no business of the leader's.
+fn source(args: &ControllersArgs) -> Source {
+    match &args.driver_name {
+        None => Source::Asked(Csi::at_socket(&args.csi_address)),
+        Some(name) => Source::Known(Box::new(Driver::with(
+            Csi::none(),
+            name,
+            &identity::ALWAYS,
+            &offers::ALWAYS,
+            &offers::GROUP,
+        ))),
+    }
+}
+
 /// `hostloop controllers`.
 pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let mut signals = Signals::install()?;
@@ -175,7 +192,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let setup = Setup {
         args: args.controllers.clone(),
         default_fstype: args.default_fstype.clone(),
-        csi: Csi::at_socket(&args.csi_address),
+        driver: source(args),
         node_deployment: false,
         registration_endpoint: None,
         pools: OwnPools::default(),
@@ -192,7 +209,14 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     };
     let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
     show(address, shown, &stop, &mut roles).await?;
-    tracing::info!(csi = %args.csi_address.display(), "starting the controllers");
+    let socket = args
+        .driver_name
+        .is_none()
+        .then(|| args.csi_address.display());
+    tracing::info!(
+        csi = socket.map(tracing::field::display),
+        "starting the controllers"
+    );
     let mut loops = Some(loops.start());
     let ran = tokio::select! {
         signal = signals.next() => {

@@ -1,17 +1,32 @@
-//! A node of a fleet.
+//! A node of a fleet, and a pod with controllers.
 
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::front::process::{self, Controllers};
 use crate::memory::MemoryDriver;
 
-/// A node: its driver, and its controllers if they run.
+/// A node: its driver, and the pod of its controllers.
 pub struct Member {
     /// The node's name, and the pod's.
     pub node: String,
     /// Its driver.
     pub driver: MemoryDriver,
+    pub(super) pod: Pod,
+}
+
+impl Deref for Member {
+    type Target = Pod;
+
+    fn deref(&self) -> &Pod {
+        &self.pod
+    }
+}
+
+/// A pod with controllers, if they run.
+pub struct Pod {
+    name: String,
     metrics: String,
     dir: PathBuf,
     namespace: String,
@@ -19,24 +34,27 @@ pub struct Member {
     controllers: Mutex<Option<Controllers>>,
 }
 
-impl Member {
+impl Pod {
     pub(super) fn new(
-        node: String,
-        driver: MemoryDriver,
+        name: String,
         metrics: String,
         dir: PathBuf,
         namespace: String,
         args: Vec<String>,
-    ) -> Member {
-        Member {
-            node,
-            driver,
+    ) -> Pod {
+        Pod {
+            name,
             metrics,
             dir,
             namespace,
             args,
             controllers: Mutex::new(None),
         }
+    }
+
+    /// Its name, by which it holds leases.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     fn running(&self) -> MutexGuard<'_, Option<Controllers>> {
@@ -47,7 +65,7 @@ impl Member {
 
     /// Starts its controllers. Started again, they are the same container in the same pod.
     pub fn start(&self) {
-        let started = Controllers::in_pod(&self.dir, &self.namespace, Some(&self.node), &self.args);
+        let started = Controllers::in_pod(&self.dir, &self.namespace, Some(&self.name), &self.args);
         *self.running() = Some(started);
     }
 
@@ -93,7 +111,7 @@ impl Member {
     pub(super) fn assert_running(&self) {
         let ended = self.running().as_mut().and_then(Controllers::ended);
         if let Some(status) = ended {
-            panic!("{} ended with {status}:\n{}", self.node, self.tail());
+            panic!("{} ended with {status}:\n{}", self.name, self.tail());
         }
     }
 

@@ -8,7 +8,6 @@ use crate::cluster::{self, Cluster};
 use crate::deployed;
 use crate::front::process::Controllers;
 use crate::machine::text;
-use crate::memory::{MemoryDriver, Options};
 use crate::scratch::Scratch;
 
 /// It is up for as long as somebody holds it.
@@ -18,10 +17,9 @@ pub struct Plane {
     cluster: Cluster,
 }
 
-/// The cluster's part of snapshots, and the driver it must be given although it needs none.
+/// The cluster's part of snapshots.
 struct SnapshotController {
     _controllers: Controllers,
-    _driver: MemoryDriver,
     _scratch: Scratch,
 }
 
@@ -77,15 +75,15 @@ impl Plane {
             self.cluster.kubectl(&all);
         }
         let scratch = Scratch::new();
-        let driver = MemoryDriver::start(scratch.path().join("csi.sock"), Options::default());
         let args = [
-            format!("--csi-address={}", driver.endpoint()),
+            "--leader-tasks=only".to_owned(),
+            "--drivername=none.test.csi.dev".to_owned(),
+            "--leader-election=false".to_owned(),
             format!("--kubeconfig={}", text(&self.kubeconfig())),
             "--controllers=snapshot-controller".to_owned(),
         ];
         *there = Some(SnapshotController {
             _controllers: Controllers::start(scratch.path(), "kube-system", &args),
-            _driver: driver,
             _scratch: scratch,
         });
     }

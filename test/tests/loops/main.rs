@@ -1,6 +1,7 @@
 //! The controllers in front of a driver that is not hostloop: every loop's whole way, on a real
 //! API server and controller manager, and what becomes of each kind of failure.
 
+mod apart;
 mod attaching;
 mod bad_objects;
 mod failing;

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Event, Kind};
 use crate::runtime::metrics::Metrics;
+use crate::runtime::scope::hash;
 
 /// How long nothing must have been told before news is sent.
 const QUIET: Duration = Duration::from_secs(5);
@@ -178,9 +179,15 @@ impl Sender {
             }
         }
         let object = self.object(event, namespace);
-        let made = api.create(&PostParams::default(), &object).await?;
-        self.remember(sameness, made.metadata.name.unwrap_or_default());
-        Ok(())
+        match api.create(&PostParams::default(), &object).await {
+            Ok(made) => {
+                self.remember(sameness, made.metadata.name.unwrap_or_default());
+                Ok(())
+            }
+            // Another node was quicker.
+            Err(kube::Error::Api(status)) if event.shared && status.code == 409 => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     fn remember(&mut self, sameness: Sameness, name: String) {
@@ -197,9 +204,12 @@ impl Sender {
     fn object(&self, event: &Event, namespace: &str) -> Object {
         let at = Time(told_at(event));
         let name = event.about.name.as_deref().unwrap_or("unnamed");
+        let uid = event.about.uid.as_deref().unwrap_or_default();
+        let said = hash(&format!("{uid} {} {}", event.reason, event.message));
         Object {
             metadata: ObjectMeta {
-                generate_name: Some(format!("{name}.")),
+                name: event.shared.then(|| format!("{name}.{said}")),
+                generate_name: (!event.shared).then(|| format!("{name}.")),
                 namespace: Some(namespace.to_owned()),
                 ..ObjectMeta::default()
             },
@@ -346,6 +356,53 @@ mod tests {
         );
         assert_eq!(calls[0].1["type"], "Warning");
         assert_eq!(calls[0].1["involvedObject"]["uid"], "uid-a");
+    }
+
+    #[tokio::test]
+    async fn what_every_node_finds_is_told_once() {
+        let names: Arc<Mutex<Vec<String>>> = Arc::default();
+        let known = names.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let known = known.clone();
+            async move {
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let body: Value = serde_json::from_slice(&body).expect("JSON");
+                let name = body["metadata"]["name"]
+                    .as_str()
+                    .expect("a name")
+                    .to_owned();
+                let mut known = known.lock().expect("names");
+                let (code, answer) = match known.contains(&name) {
+                    true => (
+                        409,
+                        json!({"kind": "Status", "code": 409, "reason": "AlreadyExists"}),
+                    ),
+                    false => (201, body),
+                };
+                known.push(name);
+                let bytes = serde_json::to_vec(&answer).expect("JSON");
+                let answer = Response::builder().status(code).body(Body::from(bytes));
+                Ok::<_, Infallible>(answer.expect("a response"))
+            }
+        });
+        let client = Client::new(service, "default");
+        for node in 0..3 {
+            let metrics = Arc::new(Metrics::default());
+            let (events, waiting) = Events::collected(metrics.clone());
+            let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim =
+                serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "ns"}}))
+                    .expect("a claim");
+            events.shared_warning(&claim, "Refused", "no such pool".to_owned());
+            events.shared_warning(&claim, "Refused", format!("other {}", node / 2));
+            drop(events);
+            let sender = Sender::new(client.clone(), "d", metrics);
+            let stop = CancellationToken::new();
+            sender.run(waiting, Pace::AtOnce, stop).await;
+        }
+        let mut names = names.lock().expect("names").clone();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 3, "{names:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::terms::{Held, Step, step};
-use super::{Leadership, Sight, Terms, Until};
+use super::{Leadership, See, Sight, Terms, Until, is_refused};
 use crate::runtime::metrics::Metrics;
 
 /// Begins to want a lease, until `stop`; then it is given up. The client should be one without
@@ -60,7 +60,7 @@ impl Holder {
                 () = stop.cancelled() => break,
             };
             if let Some(led) = tried.as_ref().ok().and_then(is_led) {
-                self.see(led);
+                self.sight.see(led);
             }
             match tried {
                 Ok(Ok(true)) => self.tell(Some(asked + self.terms.renew_deadline)),
@@ -99,17 +99,6 @@ impl Holder {
             tracing::info!(lease = %self.terms.name, holder = %self.terms.identity, leads, "leading");
             self.metrics.leads(&self.terms.name, leads);
         }
-    }
-
-    fn see(&self, led: bool) {
-        self.sight.send_if_modified(|sight| {
-            let changed = sight.led != led;
-            if changed {
-                let since = Instant::now();
-                *sight = Sight { led, since };
-            }
-            changed
-        });
     }
 
     /// Whether the lease is ours now. An error says nothing about that.
@@ -200,9 +189,6 @@ impl Holder {
 fn is_led(tried: &Result<bool, kube::Error>) -> Option<bool> {
     match tried {
         Ok(_) => Some(true),
-        Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
-            (status.code != 429).then_some(false)
-        }
-        Err(_) => None,
+        Err(error) => is_refused(error).then_some(false),
     }
 }

@@ -227,6 +227,50 @@ async fn a_lease_that_ran_out_is_taken() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_only_looks_sees_leaders_and_takes_nothing() {
+    let server = OneLease::default();
+    let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+    let stop = CancellationToken::new();
+    let (watches, _task) = observe(server.client(), terms("node"), stop.clone());
+    wait(20).await;
+    assert!(server.0.lock().expect("state").lease.is_none());
+    assert!(!watches.sight().led && watches.is_elected());
+    let (mut first, ends) = candidate(&server, "first");
+    first.gained().await;
+    wait(6).await;
+    let seen = watches.sight();
+    assert!(seen.led && !watches.leads());
+    // A server that does not answer says nothing.
+    server.0.lock().expect("state").hangs = true;
+    wait(60).await;
+    assert_eq!(watches.sight(), seen);
+    server.0.lock().expect("state").hangs = false;
+    first.gained().await;
+    // The leader gives its lease up: nobody holds it.
+    ends.cancel();
+    wait(12).await;
+    assert!(!watches.sight().led);
+    assert_eq!(server.holder(), "");
+    // One that is not renewed for as long as it lasts is nobody's either, and stays untouched.
+    let dead = serde_json::to_value(lease("dead", 1, 0)).expect("JSON");
+    server.0.lock().expect("state").lease = Some(dead);
+    wait(6).await;
+    assert!(watches.sight().led);
+    wait(21).await;
+    assert!(!watches.sight().led);
+    assert_eq!(server.holder(), "dead");
+    // A process without the right to look sees no leader.
+    let (mut second, _ends) = candidate(&server, "second");
+    second.gained().await;
+    wait(6).await;
+    assert!(watches.sight().led);
+    server.0.lock().expect("state").refuses = true;
+    wait(6).await;
+    assert!(!watches.sight().led);
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
 async fn whether_anybody_leads_is_seen_by_all() {
     let server = OneLease::default();
     let pause = || tokio::time::sleep(Duration::from_secs(6));

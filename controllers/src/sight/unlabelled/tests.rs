@@ -78,6 +78,7 @@ async fn a_node_labels_what_is_its_own() {
         context: &world.context,
         kube: world.context.kube.clone(),
         node: "n1",
+        contents: true,
     };
     search.round().await;
     let label = |key: &str| json!({"metadata": {"labels": {key: "n1"}}});

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hostloop_test::cluster::Cluster;
 use hostloop_test::fleet::storm::{self, Wish};
-use hostloop_test::fleet::{Binding, Fleet, Member};
+use hostloop_test::fleet::{Binding, Fleet};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -163,7 +163,8 @@ impl<'a> Fielded<'a> {
     /// What was told so far, and whether the instances themselves say so.
     fn told(&self) -> (Told, bool) {
         let shown: Vec<_> = tokio::task::block_in_place(|| {
-            self.fleet.members.iter().map(Member::metrics).collect()
+            let members = self.fleet.members.iter();
+            members.map(|member| member.metrics()).collect()
         });
         match shown.iter().all(|one| one.contains(EVENTS)) {
             true => {

@@ -1,0 +1,53 @@
+//! Watching a lease that other processes hold.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Client;
+use kube::api::Api;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::terms::{Held, Step, step};
+use super::{Leadership, See, Terms, is_refused};
+
+/// Watches a lease until `stop`, and never takes it: it needs the verb `get` alone. This process
+/// never leads; it sees whether another does ([`Leadership::sight`]).
+pub fn observe(
+    client: Client,
+    terms: Terms,
+    stop: CancellationToken,
+) -> (Leadership, tokio::task::JoinHandle<()>) {
+    let (_, sight, leadership) = Leadership::seen();
+    let api: Api<Lease> = Api::namespaced(client, &terms.namespace);
+    let watched = async move {
+        let mut seen: Option<Held> = None;
+        loop {
+            match timeout(terms.renew_deadline, api.get_opt(&terms.name)).await {
+                Ok(Ok(lease)) => {
+                    let (step, held) = step(
+                        lease.as_ref(),
+                        seen.take(),
+                        &terms.identity,
+                        terms.duration,
+                        Instant::now(),
+                    );
+                    seen = held;
+                    sight.see(matches!(step, Step::Wait | Step::Renew));
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(lease = %terms.name, %error, "the lease cannot be read");
+                    // Without the right to look, no leader is ever seen. A server that does not
+                    // answer says nothing about the leader.
+                    if is_refused(&error) {
+                        sight.see(false);
+                    }
+                }
+                Err(_) => tracing::warn!(lease = %terms.name, "the lease was not read in time"),
+            }
+            tokio::time::sleep(terms.retry_period).await;
+        }
+    };
+    let task = tokio::spawn(async move {
+        stop.run_until_cancelled(watched).await;
+    });
+    (leadership, task)
+}

@@ -1,0 +1,144 @@
+//! The leader's tasks in a process of their own, which no driver is in front of; nodes that do none
+//! of them.
+
+use std::time::Duration;
+
+use hostloop_test::fleet::storm::SELECTED_NODE;
+use hostloop_test::fleet::{Binding, Fleet, FleetSpec};
+use hostloop_test::front::objects::Place;
+use hostloop_test::front::wait::{PATIENCE, until};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+const LABEL: &str = "hostloop.csi.dev/node";
+
+/// The room of a node, as its capacity objects tell it.
+async fn rooms_of(fleet: &Fleet, node: &str) -> Vec<Value> {
+    let kind = "CSIStorageCapacity";
+    let mut rooms = fleet.objects.list(kind, &fleet.namespace).await;
+    rooms.retain(|room| room["nodeTopology"]["matchLabels"][&fleet.key] == node);
+    rooms
+}
+
+/// Nodes alone leave to the leader what is the leader's: nobody takes the lease, no claim gets a
+/// node, nothing of a node that is gone goes. The leader does all of it, without a driver.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_of_its_own_does_what_nodes_do_not() {
+    const COUNT: usize = 12;
+    let plane = crate::plane(false).await;
+    let spec = FleetSpec::new("apart", 3).leader_apart();
+    let fleet = spec.args(&["--gone-node-grace=3s"]);
+    let fleet = fleet.up(&plane.kubeconfig()).await;
+    fleet.start(Duration::ZERO).await;
+    fleet.ready(PATIENCE).await;
+    fleet.storm(Binding::Immediate, 0..COUNT).await;
+    let (gone, left) = (&fleet.members[2], &fleet.members[..2]);
+    gone.kill();
+    fleet
+        .objects
+        .delete(&Place::of("Node", "", &gone.node))
+        .await;
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert!(fleet.objects.get(&fleet.lease()).await.is_none());
+    for claim in fleet.all_claims().await {
+        assert!(!claim.annotations().contains_key(SELECTED_NODE));
+    }
+    assert!(!rooms_of(&fleet, &gone.node).await.is_empty());
+
+    let controller = fleet.controller.as_ref().expect("it is apart");
+    controller.start();
+    fleet.bound(COUNT, PATIENCE).await;
+    for volume in fleet.all_volumes().await {
+        let node = fleet.node_of(&volume).expect("it is on a node");
+        assert!(left.iter().any(|member| member.node == node), "{node}");
+        // The label follows the object.
+        let at = Place::of("PersistentVolume", "", &volume.name_any());
+        let labelled = || async {
+            let volume = fleet.objects.get(&at).await.expect("it is there");
+            (volume["metadata"]["labels"][LABEL] == *node).then_some(())
+        };
+        until(PATIENCE, labelled).await.expect("it has its label");
+    }
+    let tidied = || async { rooms_of(&fleet, &gone.node).await.is_empty().then_some(()) };
+    until(PATIENCE, tidied).await.expect("its room is gone");
+    let lease = fleet.objects.get(&fleet.lease()).await.expect("a lease");
+    assert_eq!(lease["spec"]["holderIdentity"], controller.name());
+    let metrics = controller.metrics();
+    assert!(
+        !metrics.contains("csi_sidecar_operations_seconds_count{"),
+        "{metrics}"
+    );
+
+    // A node that has the driver again is no leader either, when there is none.
+    controller.stop();
+    let held = fleet.objects.get(&fleet.lease()).await.expect("a lease");
+    assert_eq!(held["spec"]["holderIdentity"], "", "given up");
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let now = fleet.objects.get(&fleet.lease()).await.expect("a lease");
+    assert_eq!(
+        now["metadata"]["resourceVersion"],
+        held["metadata"]["resourceVersion"]
+    );
+    controller.start();
+    fleet.each_once(PATIENCE).await;
+    fleet.clear(PATIENCE).await;
+    fleet.down().await;
+}
+
+/// A snapshot is taken on its volume's node, and a claim made of it goes there, where the leader
+/// has no driver: it knows the place by what nodes and objects say.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_of_its_own_places_what_is_restored() {
+    let plane = crate::plane(true).await;
+    let fleet = FleetSpec::new("restore", 2).leader_apart();
+    let fleet = fleet.up(&plane.kubeconfig()).await;
+    fleet.start(Duration::ZERO).await;
+    fleet.controller.as_ref().expect("it is apart").start();
+    fleet.ready(PATIENCE).await;
+    let namespace = &fleet.namespace;
+    let class = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+        "metadata": {"name": fleet.name}, "driver": fleet.driver_name, "deletionPolicy": "Delete",
+    });
+    let class = Place::of_object(&fleet.objects.create(class).await);
+    fleet.storm(Binding::Immediate, 0..1).await;
+    fleet.bound(1, PATIENCE).await;
+    let source = fleet.all_claims().await[0].name_any();
+    let home = fleet.node_of(&fleet.all_volumes().await[0]);
+    let snapshot = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {"name": "first", "namespace": namespace},
+        "spec": {
+            "volumeSnapshotClassName": fleet.name,
+            "source": {"persistentVolumeClaimName": source},
+        },
+    });
+    let snapshot = Place::of_object(&fleet.objects.create(snapshot).await);
+    for claim in ["a", "b", "c"] {
+        let claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": claim, "namespace": namespace},
+            "spec": {
+                "storageClassName": fleet.class(Binding::Immediate),
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "64Mi"}},
+                "dataSource": {
+                    "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
+                    "name": snapshot.name,
+                },
+            },
+        });
+        fleet.objects.create(claim).await;
+    }
+    fleet.bound(4, PATIENCE).await;
+    for volume in fleet.all_volumes().await {
+        assert_eq!(fleet.node_of(&volume), home);
+    }
+    // Nothing is made of it any more: the leader lets it go.
+    fleet.objects.delete(&snapshot).await;
+    let gone = || async { fleet.objects.get(&snapshot).await.is_none().then_some(()) };
+    until(PATIENCE, gone).await.expect("the snapshot goes");
+    fleet.clear(PATIENCE).await;
+    fleet.objects.delete(&class).await;
+    fleet.down().await;
+}
