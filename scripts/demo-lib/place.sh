@@ -147,7 +147,17 @@ definitions() {
       crd/volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io
 }
 
-rolled_out() { kube --namespace hostloop rollout status daemonset/hostloop --timeout="$LONG"; }
+rolled_out() { # KIND/NAME
+  kube --namespace hostloop rollout status "$1" --timeout="$LONG"
+}
+
+# The pods on the nodes, and the one that does what concerns several.
+all_rolled_out() {
+  local workload
+  for workload in daemonset/hostloop deployment/hostloop-controller; do
+    call "kubectl rollout status $workload" rolled_out "$workload"
+  done
+}
 
 # Until $@ succeeds; what it says last is what a failure is told by.
 until_so() {
@@ -238,7 +248,8 @@ why_not() {
     echo "The last warnings in namespace $NAMESPACE:"
     k get events --field-selector type=Warning --sort-by .lastTimestamp 2>&1 | tail -n 5
     echo "What hostloop logged last:"
-    kube --namespace hostloop logs --selector app.kubernetes.io/name=hostloop --tail 15 2>&1
+    kube --namespace hostloop logs --selector "app.kubernetes.io/name in (hostloop, hostloop-controller)" \
+      --tail 15 --prefix 2>&1
   } >&2 || true
 }
 

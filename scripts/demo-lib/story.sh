@@ -34,7 +34,7 @@ the_cluster() {
 
 the_driver() {
   if [ "$OURS" = yes ]; then
-    step "Hostloop comes" "One DaemonSet, one container, one process: the CSI driver, the loops that elsewhere are five sidecars, the snapshot controller, the registrar and the probe."
+    step "Hostloop comes" "On each node one pod, one container, one process: the CSI driver, the loops that elsewhere are five sidecars, the registrar and the probe. In the cluster one pod of the same image, with an account of its own: what concerns several nodes, and the snapshot controller."
     load_image
     call "kubectl create -k deploy/crds   (the snapshot API)" definitions
     call "scripts/render --component attach …   (the manifest)" manifest
@@ -47,7 +47,7 @@ the_driver() {
     INSTALLED=yes
   fi
   SNAPSHOTS=yes
-  call "kubectl rollout status daemonset/hostloop" rolled_out
+  all_rolled_out
   call "kubectl get csinode $NODE   (kubelet knows the driver)" until_so registered
   ATTACH=$(field csidriver/hostloop.csi.dev '{.spec.attachRequired}')
   KUBELET_DIR=$(kube --namespace hostloop get daemonset hostloop --output json |
@@ -345,7 +345,7 @@ the_replacement() {
   kernel_now >"$WORK/kernel-before"
   was=$DRIVER_POD
   call "kubectl delete pod $was" kube --namespace hostloop delete pod "$was" --timeout="$LONG"
-  call "kubectl rollout status daemonset/hostloop" rolled_out
+  call "kubectl rollout status daemonset/hostloop" rolled_out daemonset/hostloop
   changes
   fact pod "$was → $DRIVER_POD"
   kernel_now >"$WORK/kernel-now"

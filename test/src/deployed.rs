@@ -59,7 +59,7 @@ pub fn leases(account: &str, name: &str, namespace: &str) -> String {
         &read("base/flowschema.yaml"),
         &[
             ("name: hostloop-leases", &format!("name: {name}-leases")),
-            ("name: hostloop\n", &format!("name: {account}\n")),
+            ("name: hostloop-controller\n", &format!("name: {account}\n")),
             ("namespace: hostloop\n", &format!("namespace: {of}\n")),
             ("[hostloop]", &format!("[{namespace}]")),
         ],

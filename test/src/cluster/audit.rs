@@ -97,11 +97,16 @@ impl Audit {
         }
     }
 
-    /// The requests of the users whose names begin so: `system:serviceaccount:hostloop:`.
+    /// The requests of this user; of all users of a group whose names begin so, where this ends
+    /// with a colon (`system:serviceaccount:hostloop:`); of everybody, where it is empty.
     pub fn of(&self, user: &str) -> Vec<&Request> {
+        let group = user.is_empty() || user.ends_with(':');
+        let is_of = |name: &str| match group {
+            true => name.starts_with(user),
+            false => name == user,
+        };
         let all = self.requests.iter().map(|(_, request)| request);
-        all.filter(|request| request.user.starts_with(user))
-            .collect()
+        all.filter(|request| is_of(&request.user)).collect()
     }
 
     /// Those of [`Audit::of`] that were refused for want of a right. In a namespace on its way out
@@ -172,6 +177,7 @@ mod tests {
     fn requests_are_read_once_each() {
         let audit = Audit::parse(LOG);
         assert_eq!(audit.of("admin")[0].resource, "/readyz");
+        assert!(audit.of("adm").is_empty());
         let counts = audit.counts("sa:");
         assert_eq!(counts[&("watch", "pods")], 1);
         assert_eq!(counts[&("patch", "pods/status")], 1);

@@ -49,7 +49,7 @@ pub(crate) fn a_claim_goes_through_a_pod_and_back(world: &World) {
 fn assert_what_a_volume_says(space: &Space, volume: &Value) {
     let claim = space.claim_now("data");
     let uid = text(&claim, "/metadata/uid");
-    assert_eq!(text(volume, "/metadata/name"), format!("pvc-{uid}"));
+    assert_eq!(text(volume, "/metadata/name"), format!("hostloop-{uid}"));
     assert_eq!(
         text(
             volume,

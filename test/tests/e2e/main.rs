@@ -92,7 +92,7 @@ const ALONE: &[Test] = tests! {
         a_claim_moves_on_from_a_full_node,
         the_room_is_told_over_an_upgrade;
     nodes_gone:
-        the_leader_is_lost_while_it_assigns,
+        the_controller_is_lost_while_it_assigns,
         claims_are_moved_from_a_slow_node,
         a_node_goes_and_returns;
     outage: the_api_server_goes_away;
@@ -116,7 +116,11 @@ const ATTACHED_ALONE: &[Test] = tests! {
 
 /// What the whole run shows.
 const LAST: &[Test] = tests! {
-    rights: no_secret_was_logged, nothing_was_forbidden, no_right_is_idle;
+    rights:
+        no_secret_was_logged,
+        nothing_was_forbidden,
+        nodes_did_no_leader_work,
+        no_right_is_idle;
 };
 
 fn main() {

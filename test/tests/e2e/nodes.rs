@@ -6,7 +6,6 @@ use hostloop_test::cluster::BUSYBOX;
 use serde_json::{Value, json};
 
 use crate::objects::{name, text};
-use crate::rights::ACCOUNT;
 use crate::snapshots::snapshot;
 use crate::space::{Space, on_node, there};
 use crate::world::World;
@@ -110,7 +109,7 @@ pub(crate) fn immediate_claims_are_spread_without_a_race(world: &World) {
     );
     let audit = world.audit();
     let refused: Vec<_> = audit
-        .of(ACCOUNT)
+        .of("system:serviceaccount:hostloop:")
         .into_iter()
         .filter(|r| r.code == 409 && r.namespace == space.name && r.resource != "events")
         .map(|r| format!("{} {} {}: {}", r.verb, r.resource, r.name, r.message))

@@ -12,7 +12,7 @@ use crate::nodes::assert_one_volume_each;
 use crate::objects::{name, text};
 use crate::site::Site;
 use crate::space::{Space, on_node, there};
-use crate::world::{DRIVER, NAMESPACE, World};
+use crate::world::{NAMESPACE, World};
 
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
@@ -33,26 +33,14 @@ pub(crate) fn signal(site: &Site<'_>, signal: Signal) {
     }
 }
 
-/// The node whose driver leads.
-fn leader(world: &World) -> Site<'_> {
-    world.until("a leader", || {
-        let lease = format!("hostloop-{}", DRIVER.replace('.', "-"));
-        let lease = world.find("Lease", NAMESPACE, &lease).unwrap_or_default();
-        let holder = text(&lease, "/spec/holderIdentity");
-        let leads = |site: &Site<'_>| site.driver_pod().is_some_and(|pod| name(&pod) == holder);
-        let found = world.sites().into_iter().find(leads);
-        found.ok_or_else(|| format!("{:?} holds the lease", lease["spec"]))
-    })
-}
-
-/// The leader's pod goes while it assigns claims: another goes on, and each has one volume.
-pub(crate) fn the_leader_is_lost_while_it_assigns(world: &World) {
+/// The controller's pod goes while it assigns claims: its successor goes on, and each claim has one
+/// volume.
+pub(crate) fn the_controller_is_lost_while_it_assigns(world: &World) {
     const CLAIMS: usize = 50;
     world.drivers_ready();
     let space = Space::new(world, "no-leader");
     let class = space.class("now", json!({}));
-    let lost = leader(world);
-    let pod = lost.driver_ready();
+    let pod = world.controller_ready();
     for i in 0..CLAIMS {
         let small = json!({"resources": {"requests": {"storage": "64Mi"}}});
         space.claim(&format!("c{i}"), &class, small);
@@ -64,6 +52,7 @@ pub(crate) fn the_leader_is_lost_while_it_assigns(world: &World) {
         .map(|i| space.volume(&format!("c{i}")))
         .collect();
     world.drivers_ready();
+    assert_ne!(name(&world.controller_ready()), name(&pod));
     assert_one_volume_each(world, &space, &volumes);
     space.end();
 }
@@ -163,11 +152,17 @@ pub(crate) fn a_node_goes_and_returns(world: &World) {
 
 /// Sets, or unsets, how long a node must be gone, and a volume unknown.
 fn patience(world: &World, value: &str) {
-    let set = ["set", "env", "-n", NAMESPACE, "daemonset/hostloop"];
-    let variables = ["GONE_NODE_GRACE", "ORPHAN_GRACE", "ORPHAN_INTERVAL"];
-    let settings = variables.map(|variable| format!("HOSTLOOP_{variable}{value}"));
-    let settings = settings.each_ref().map(String::as_str);
-    world.cluster().kubectl(&[&set[..], &settings].concat());
+    for (workload, variables) in [
+        ("deployment/hostloop-controller", &["GONE_NODE_GRACE"][..]),
+        ("daemonset/hostloop", &["ORPHAN_GRACE", "ORPHAN_INTERVAL"]),
+    ] {
+        let settings = variables.iter();
+        let settings = settings.map(|variable| format!("HOSTLOOP_{variable}{value}"));
+        let settings: Vec<String> = settings.collect();
+        let mut set = vec!["set", "env", "-n", NAMESPACE, workload];
+        set.extend(settings.iter().map(String::as_str));
+        world.cluster().kubectl(&set);
+    }
     world.drivers_ready();
 }
 

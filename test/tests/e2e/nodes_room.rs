@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::objects::text;
-use crate::rights::ACCOUNT;
+use crate::rights::ACCOUNTS;
 use crate::site::Site;
 use crate::space::{Space, on_node};
 use crate::world::{NAMESPACE, World};
@@ -140,7 +140,7 @@ pub(crate) fn the_room_is_told_over_an_upgrade(world: &World) {
     assert_eq!(told(world), before);
     let audit = world.audit().since(&asked);
     let collector = "system:serviceaccount:kube-system:";
-    for user in [ACCOUNT, collector] {
+    for user in ACCOUNTS.into_iter().chain([collector]) {
         let counts = audit.counts(user);
         assert_eq!(
             counts.get(&("delete", "csistoragecapacities")),

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::world::World;
 
 /// The kinds the tests look at, and their groups.
-const KINDS: [(&str, &str); 22] = [
+const KINDS: [(&str, &str); 23] = [
     ("Namespace", ""),
     ("Node", ""),
     ("Event", ""),
@@ -18,6 +18,7 @@ const KINDS: [(&str, &str); 22] = [
     ("PersistentVolumeClaim", ""),
     ("PersistentVolume", ""),
     ("DaemonSet", "apps"),
+    ("Deployment", "apps"),
     ("StatefulSet", "apps"),
     ("Lease", "coordination.k8s.io"),
     ("StorageClass", "storage.k8s.io"),

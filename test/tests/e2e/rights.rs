@@ -8,28 +8,42 @@ use crate::objects::text;
 use crate::secrets::VALUE;
 use crate::world::World;
 
-/// The driver's account.
-pub(crate) const ACCOUNT: &str = "system:serviceaccount:hostloop:hostloop";
+/// The account of the pods on the nodes.
+pub(crate) const NODES: &str = "system:serviceaccount:hostloop:hostloop";
+/// The account of the pod that has the leader's tasks.
+pub(crate) const CONTROLLER: &str = "system:serviceaccount:hostloop:hostloop-controller";
+/// Both.
+pub(crate) const ACCOUNTS: [&str; 2] = [NODES, CONTROLLER];
 
-/// Rights that a run of these tests need not use, each with its reason. The driver is to have them
+/// Rights that a run of these tests need not use: whose, which, and why the account has them
 /// nevertheless.
-const SELDOM: &[(&str, &str, &str)] = &[
-    ("get", "persistentvolumeclaims", DOUBTFUL),
-    ("get", "storageclasses", MISSED),
-    ("get", "volumeattributesclasses", MISSED),
-    ("get", "csinodes", MISSED),
-    ("get", "nodes", MISSED),
-    ("get", "volumeattachments", MISSED),
-    ("get", "volumesnapshotclasses", MISSED),
-    ("get", "volumegroupsnapshotclasses", MISSED),
-    ("get", "volumegroupsnapshots", MISSED),
-    ("list", "pods", PODS),
-    ("watch", "pods", PODS),
+const SELDOM: &[(&str, &str, &str, &str)] = &[
+    (NODES, "get", "persistentvolumeclaims", DOUBTFUL),
+    (NODES, "get", "storageclasses", MISSED),
+    (NODES, "get", "volumeattributesclasses", MISSED),
+    (NODES, "get", "csinodes", MISSED),
+    (NODES, "get", "nodes", LABELS),
+    (NODES, "get", "volumesnapshotcontents", CHANGED),
+    (NODES, "get", "volumegroupsnapshotcontents", CHANGED),
+    (NODES, "list", "pods", PODS),
+    (NODES, "watch", "pods", PODS),
+    (CONTROLLER, "get", "persistentvolumeclaims", CHANGED),
+    (CONTROLLER, "get", "volumeattachments", CHANGED),
+    (CONTROLLER, "get", "volumesnapshots", CHANGED),
+    (CONTROLLER, "get", "volumesnapshotcontents", CHANGED),
+    (CONTROLLER, "get", "volumegroupsnapshots", CHANGED),
+    (CONTROLLER, "get", "volumegroupsnapshotcontents", CHANGED),
+    (CONTROLLER, "get", "volumesnapshotclasses", MISSED),
+    (CONTROLLER, "get", "volumegroupsnapshotclasses", MISSED),
+    (CONTROLLER, "patch", "volumeattachments", GONE),
 ];
 
 const MISSED: &str = "read by its name where a watch has not told of it yet";
 const DOUBTFUL: &str = "read once it is in doubt whether a volume's object was written";
+const LABELS: &str = "read with --topology-from-node-labels";
+const CHANGED: &str = "read again where it has changed under a write";
 const PODS: &str = "of interest once the driver has refused to grow a volume in use";
+const GONE: &str = "let go of if the node went before it was detached";
 
 /// No log line, no event and no object of the cluster's tells a secret's value.
 pub(crate) fn no_secret_was_logged(world: &World) {
@@ -42,56 +56,103 @@ pub(crate) fn no_secret_was_logged(world: &World) {
     }
 }
 
-/// Nothing was asked for that the driver may not do.
+/// Nothing was asked for that an account may not do.
 pub(crate) fn nothing_was_forbidden(world: &World) {
     let audit = world.audit();
-    assert!(!audit.of(ACCOUNT).is_empty(), "it has asked for something");
-    let refused: BTreeSet<String> = audit
-        .forbidden(ACCOUNT)
-        .iter()
-        .map(|r| {
-            format!(
-                "{} {} in {:?} {:?}",
-                r.verb, r.resource, r.namespace, r.name
-            )
-        })
-        .collect();
-    assert!(refused.is_empty(), "forbidden: {refused:#?}");
+    for account in ACCOUNTS {
+        assert!(!audit.of(account).is_empty(), "{account} asked for nothing");
+        let refused: BTreeSet<String> = audit
+            .forbidden(account)
+            .iter()
+            .map(|r| {
+                format!(
+                    "{} {} in {:?} {:?}: {}",
+                    r.verb, r.resource, r.namespace, r.name, r.message
+                )
+            })
+            .collect();
+        assert!(refused.is_empty(), "{account} was forbidden: {refused:#?}");
+    }
 }
 
-/// Each verb the driver is granted was used, and those that are seldom used are granted.
+/// Each account used every verb it is granted, and is granted those it seldom uses.
 pub(crate) fn no_right_is_idle(world: &World) {
     let audit = world.audit();
-    let used: BTreeSet<(&str, &str)> = audit.counts(ACCOUNT).into_keys().collect();
-    let roles = world.cluster().kubectl(&[
-        "get",
-        "clusterroles,roles",
-        "-A",
-        "-l",
-        "app.kubernetes.io/name=hostloop",
-        "-o",
-        "json",
-    ]);
-    let roles: Value = serde_json::from_str(&roles).expect("kubectl prints JSON");
-    let (mut idle, mut granted) = (BTreeSet::new(), BTreeSet::new());
-    let items = roles["items"].as_array().expect("a list has items");
-    for (role, rule) in items.iter().flat_map(rules) {
-        for (verb, resource) in pairs(rule) {
-            granted.insert((verb, resource));
-            // One of them may be used after all.
-            let seldom = SELDOM.iter().any(|(v, r, _)| (*v, *r) == (verb, resource));
-            if !used.contains(&(verb, resource)) && !seldom {
-                idle.insert(format!("{role}: {verb} {resource}"));
+    for account in ACCOUNTS {
+        let used: BTreeSet<(&str, &str)> = audit.counts(account).into_keys().collect();
+        let roles = roles_of(world, account);
+        let seldom = || SELDOM.iter().filter(|(whose, ..)| *whose == account);
+        let (mut idle, mut granted) = (BTreeSet::new(), BTreeSet::new());
+        for (role, rule) in roles.iter().flat_map(rules) {
+            for (verb, resource) in pairs(rule) {
+                granted.insert((verb, resource));
+                // One of them may be used after all.
+                let seldom = seldom().any(|(_, v, r, _)| (*v, *r) == (verb, resource));
+                if !used.contains(&(verb, resource)) && !seldom {
+                    idle.insert(format!("{role}: {verb} {resource}"));
+                }
             }
         }
-    }
-    assert!(idle.is_empty(), "granted and never used: {idle:#?}");
-    for (verb, resource, why) in SELDOM {
         assert!(
-            granted.contains(&(*verb, *resource)),
-            "{verb} {resource} is not granted, and is {why}"
+            idle.is_empty(),
+            "{account} is granted and never used: {idle:#?}"
         );
+        for (_, verb, resource, why) in seldom() {
+            assert!(
+                granted.contains(&(*verb, *resource)),
+                "{account} is not granted {verb} {resource}, which is {why}"
+            );
+        }
     }
+}
+
+/// No pod of a node held the lease, or had anything to do with what is the leader's alone.
+pub(crate) fn nodes_did_no_leader_work(world: &World) {
+    let audit = world.audit();
+    let mut wrote = audit.of(NODES);
+    wrote.retain(|r| !matches!(r.verb.as_str(), "get" | "list" | "watch"));
+    for resource in ["leases", "configmaps", "volumesnapshots/status"] {
+        let of = wrote.iter().filter(|r| r.resource == resource);
+        assert_eq!(of.count(), 0, "a node wrote {resource}");
+    }
+    let controller = audit.counts(CONTROLLER);
+    assert!(controller.contains_key(&("update", "leases")));
+    // The controller has no driver, so it makes no volume and takes no snapshot.
+    for made in [
+        ("create", "persistentvolumes"),
+        ("create", "csistoragecapacities"),
+        ("patch", "persistentvolumeclaims/status"),
+    ] {
+        assert_eq!(controller.get(&made), None, "the controller: {made:?}");
+    }
+}
+
+/// The roles that are bound to an account.
+fn roles_of(world: &World, account: &str) -> Vec<Value> {
+    let listed = |kinds: &str| -> Vec<Value> {
+        let label = "app.kubernetes.io/name=hostloop";
+        let all = ["get", kinds, "-A", "-l", label, "-o", "json"];
+        let list: Value =
+            serde_json::from_str(&world.cluster().kubectl(&all)).expect("kubectl prints JSON");
+        list["items"].as_array().expect("a list has items").clone()
+    };
+    let (_, name) = account.rsplit_once(':').expect("an account has a name");
+    let mut bindings = listed("clusterrolebindings,rolebindings");
+    bindings.retain(|binding| {
+        let subjects = binding["subjects"].as_array();
+        subjects.is_some_and(|all| all.iter().any(|subject| subject["name"] == name))
+    });
+    let mut roles = listed("clusterroles,roles");
+    roles.retain(|role| {
+        bindings.iter().any(|binding| {
+            let of = &binding["roleRef"];
+            of["kind"] == role["kind"]
+                && of["name"] == role["metadata"]["name"]
+                && (role["kind"] == "ClusterRole"
+                    || binding["metadata"]["namespace"] == role["metadata"]["namespace"])
+        })
+    });
+    roles
 }
 
 fn rules(role: &Value) -> Vec<(&str, &Value)> {

@@ -49,11 +49,43 @@ impl World {
         self.site_of(node.map_or("", |e| text(e, "/values/0")))
     }
 
-    /// Waits until the driver serves on every node.
+    /// Waits until the driver serves on every node, and the controller leads.
     pub(crate) fn drivers_ready(&self) {
         for site in self.sites() {
             site.driver_ready();
         }
+        self.controller_ready();
+    }
+
+    /// The controller's pod that is not on its way out.
+    pub(crate) fn controller_pod(&self) -> Option<Value> {
+        let pods = self.list("Pod", NAMESPACE);
+        pods.into_iter().find(|pod| {
+            text(pod, "/metadata/labels/app.kubernetes.io~1name") == "hostloop-controller"
+                && pod.pointer("/metadata/deletionTimestamp").is_none()
+        })
+    }
+
+    /// Waits until the controller is as its Deployment says, and leads; returns its pod.
+    pub(crate) fn controller_ready(&self) -> Value {
+        self.until("the controller", || {
+            let deployment = self.get("Deployment", NAMESPACE, "hostloop-controller");
+            let status = &deployment["status"];
+            let current = deployment["metadata"]["generation"] == status["observedGeneration"]
+                && status["replicas"] == 1
+                && status["updatedReplicas"] == 1
+                && status["availableReplicas"] == 1;
+            let lease = format!("hostloop-{}", DRIVER.replace('.', "-"));
+            let lease = self.find("Lease", NAMESPACE, &lease).unwrap_or_default();
+            let pod = self.controller_pod().ok_or("there is no pod")?;
+            if current && text(&lease, "/spec/holderIdentity") == name(&pod) {
+                return Ok(pod);
+            }
+            Err(format!(
+                "{status}; pod: {}; {}",
+                pod["status"], lease["spec"]
+            ))
+        })
     }
 }
 

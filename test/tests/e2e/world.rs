@@ -13,6 +13,8 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use crate::objects::name;
+
 /// The driver's name.
 pub(crate) const DRIVER: &str = "hostloop.csi.dev";
 /// Where it is deployed.
@@ -146,6 +148,10 @@ impl World {
                 site.restart_driver();
             }
         }
+        if let Some(pod) = self.controller_pod() {
+            self.delete("Pod", NAMESPACE, name(&pod));
+            self.gone("Pod", NAMESPACE, name(&pod));
+        }
         self.drivers_ready();
     }
 
@@ -166,8 +172,10 @@ impl World {
 
     /// What the driver has printed, in its pods of now.
     pub(crate) fn driver_log(&self) -> String {
-        self.cluster
-            .logs(NAMESPACE, "-l=app.kubernetes.io/name=hostloop")
+        self.cluster.logs(
+            NAMESPACE,
+            "-l=app.kubernetes.io/name in (hostloop, hostloop-controller)",
+        )
     }
 
     /// Fails if a test left an object, a mount, a loop device or a file.

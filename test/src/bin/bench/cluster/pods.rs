@@ -134,9 +134,10 @@ impl Node {
     async fn deploy(&self, further: &[&str]) {
         self.cluster.apply(&self.manifest(further));
         let patience = format!("--timeout={}s", PATIENCE.as_secs());
-        let set = ["-n", NAMESPACE, "daemonset/hostloop", &patience];
-        self.cluster
-            .kubectl(&[&["rollout", "status"][..], &set].concat());
+        for workload in ["daemonset/hostloop", "deployment/hostloop-controller"] {
+            let set = ["rollout", "status", "-n", NAMESPACE, workload, &patience];
+            self.cluster.kubectl(&set);
+        }
         wait_for("the driver at kubelet", PATIENCE, async || {
             let node = self.cluster.node(1);
             let drivers = "jsonpath={.spec.drivers[*].name}";
