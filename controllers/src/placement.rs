@@ -48,6 +48,7 @@ mod assign;
 mod choose;
 mod decide;
 mod find;
+mod foreign;
 mod group;
 mod home;
 mod keep;

@@ -49,7 +49,7 @@ mod status;
 mod work;
 mod worker;
 
-pub(crate) use owner::{handle_in, handles_in_group};
+pub(crate) use owner::{handle_in, handles_in_group, owner};
 pub(crate) use status::of_failure as status_of_failure;
 
 use group::Groups;

@@ -103,30 +103,40 @@ impl Placement {
 
     /// Where a content's snapshot is.
     pub(super) fn content_home(&self, content: &VolumeSnapshotContent) -> Home {
-        let of = content.spec.source.volume_handle.as_deref();
-        let volume = of.and_then(|handle| self.of_handle(handle));
-        let volume = volume.map(|volume| self.volume_home(&volume));
-        let by_handle = home::handles(content).find_map(|handle| self.pool_node(handle));
+        let by_handle = home::handle(content).and_then(|handle| self.pool_node(handle));
         let nodes = self.context.caches.nodes().all();
+        let volume = || match &content.spec.source.volume_handle {
+            Some(handle) => {
+                let namespace = content.spec.volume_snapshot_ref.namespace.as_deref();
+                self.bound_home(handle, namespace)
+            }
+            None => Home::Unknown(format!(
+                "the node of VolumeSnapshotContent {} is not known",
+                content.name_any()
+            )),
+        };
         home::of_content(content, volume, by_handle, &nodes)
     }
 
-    /// The volume of a handle.
-    fn of_handle(&self, handle: &str) -> Option<Arc<PersistentVolume>> {
+    /// Where the volume of a handle is that is bound in this namespace. A volume of another namespace
+    /// may have the same handle, and is not what a user of this one may take a snapshot of.
+    pub(super) fn bound_home(&self, handle: &str, namespace: Option<&str>) -> Home {
         let context = &self.context;
-        let mut found = context.caches.volumes_of(&context.driver.name, handle);
-        found.pop()
+        let volumes = context.caches.volumes_of(&context.driver.name, handle);
+        let is_bound = |volume: &&Arc<PersistentVolume>| {
+            let spec = volume.spec.as_ref();
+            let bound = spec.and_then(|spec| spec.claim_ref.as_ref());
+            namespace.is_some() && bound.and_then(|bound| bound.namespace.as_deref()) == namespace
+        };
+        let bound = volumes.iter().filter(is_bound);
+        home::of_all(handle, bound.map(|volume| self.volume_home(volume)))
     }
 
-    /// Where the volume of a handle is.
-    pub(super) fn handle_home(&self, handle: &str) -> Home {
-        let volume = self.of_handle(handle);
-        match volume.map(|volume| self.volume_home(&volume)) {
-            Some(home @ (Home::Node(_) | Home::Several(_))) => home,
-            _ => match self.pool_node(handle) {
-                Some(node) => Home::Node(node),
-                None => Home::Unknown(format!("the node of {handle} is not known")),
-            },
+    /// Where the snapshot of a handle is.
+    pub(super) fn snapshot_home(&self, handle: &str) -> Home {
+        match self.pool_node(handle) {
+            Some(node) => Home::Node(node),
+            None => Home::Unknown(format!("the node of {handle} is not known")),
         }
     }
 

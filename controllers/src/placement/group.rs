@@ -41,16 +41,14 @@ fn decide(homes: &[Home]) -> Todo {
     }
 }
 
-/// The handles a group's node is told by: its volumes', or those of the snapshots it was made of.
-fn handles(content: &VolumeGroupSnapshotContent) -> Vec<String> {
-    let source = &content.spec.source;
-    match (&source.volume_handles, &source.group_snapshot_handles) {
-        (Some(volumes), _) => volumes.clone(),
-        (None, Some(given)) if given.volume_snapshot_handles.is_empty() => {
+/// The handles of the snapshots a group was made of, or of the group.
+fn snapshots(content: &VolumeGroupSnapshotContent) -> Vec<String> {
+    match &content.spec.source.group_snapshot_handles {
+        Some(given) if given.volume_snapshot_handles.is_empty() => {
             vec![given.volume_group_snapshot_handle.clone()]
         }
-        (None, Some(given)) => given.volume_snapshot_handles.clone(),
-        (None, None) => Vec::new(),
+        Some(given) => given.volume_snapshot_handles.clone(),
+        None => Vec::new(),
     }
 }
 
@@ -75,11 +73,7 @@ impl Placement {
         if !ours || content.labels().contains_key(MANAGED_BY) {
             return Outcome::Done;
         }
-        let homes: Vec<Home> = handles(&content)
-            .iter()
-            .map(|handle| self.handle_home(handle))
-            .collect();
-        match decide(&homes) {
+        match decide(&self.homes(&content)) {
             Todo::Nothing => Outcome::Done,
             Todo::Label(node) => {
                 let label = node_label(&node);
@@ -87,6 +81,21 @@ impl Placement {
                     .await
             }
             Todo::Spans(nodes) => self.spans(&content, &nodes).await,
+        }
+    }
+
+    /// Where a group's parts are: its volumes, or the snapshots it was made of.
+    fn homes(&self, content: &VolumeGroupSnapshotContent) -> Vec<Home> {
+        let namespace = content.spec.volume_group_snapshot_ref.namespace.as_deref();
+        match &content.spec.source.volume_handles {
+            Some(volumes) => {
+                let home = |handle: &String| self.bound_home(handle, namespace);
+                volumes.iter().map(home).collect()
+            }
+            None => {
+                let home = |handle: &String| self.snapshot_home(handle);
+                snapshots(content).iter().map(home).collect()
+            }
         }
     }
 
@@ -151,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_groups() {
+    fn snapshots_of_groups() {
         let content = |source: serde_json::Value| -> VolumeGroupSnapshotContent {
             serde_json::from_value(json!({"metadata": {"name": "g"}, "spec": {
                 "driver": "d", "deletionPolicy": "Delete", "source": source,
@@ -163,12 +172,11 @@ mod tests {
             "volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": members}})
         };
         for (source, expected) in [
-            (json!({"volumeHandles": ["a", "b"]}), vec!["a", "b"]),
             (given(&["s"]), vec!["s"]),
             (given(&[]), vec!["g"]),
             (json!({}), vec![]),
         ] {
-            assert_eq!(handles(&content(source.clone())), expected, "{source}");
+            assert_eq!(snapshots(&content(source.clone())), expected, "{source}");
         }
     }
 }

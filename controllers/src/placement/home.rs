@@ -54,8 +54,8 @@ fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Home {
     }
 }
 
-/// Where a volume is, by its affinity and by the node whose pool its handle names: that is what is
-/// left to tell where an affinity says nothing, or not enough.
+/// Where a volume is, by its affinity and by the node whose pool its handle names. They have to
+/// agree: a node can make a volume with its own affinity and the handle of another node's data.
 pub(super) fn of_volume_in(
     volume: &PersistentVolume,
     by_handle: Option<String>,
@@ -64,6 +64,12 @@ pub(super) fn of_volume_in(
     match (of_volume(volume, nodes), by_handle) {
         (Home::Anywhere, Some(node)) => Home::Node(node),
         (Home::Several(nodes), Some(node)) if nodes.contains(&node) => Home::Node(node),
+        (Home::Node(by_affinity), Some(node)) if by_affinity == node => Home::Node(node),
+        (Home::Node(_) | Home::Several(_), Some(node)) => Home::Unknown(format!(
+            "PersistentVolume {} has a handle of node {node}, and a node affinity for another \
+             node: correct its node affinity",
+            volume.name_any()
+        )),
         (home, _) => home,
     }
 }
@@ -94,32 +100,46 @@ pub(super) fn volume_of<'a>(
     }
 }
 
-/// Where a snapshot is, by its content: the node that manages it; else the one its volume is on;
-/// else the one whose pool its handle names.
+/// Where a snapshot is, by its content: the node that manages it, if its handle is of no other
+/// node's pool; else the node whose pool its handle names; else, before it is taken, where its
+/// volume is.
 pub(super) fn of_content(
     content: &VolumeSnapshotContent,
-    volume: Option<Home>,
+    volume: impl FnOnce() -> Home,
     by_handle: Option<String>,
     nodes: &[Arc<Node>],
 ) -> Home {
-    if let Some(label) = content.labels().get(MANAGED_BY) {
-        // A name that is too long for a label is told by a hash.
-        let mut names = nodes.iter().map(|node| node.name_any());
-        return match names.find(|name| node_label(name) == *label) {
-            Some(name) => Home::Node(name),
-            None => Home::Gone(format!("node {label} does not exist")),
-        };
-    }
-    if let Some(home @ (Home::Node(_) | Home::Several(_))) = volume {
-        return home;
-    }
-    let unknown = || {
-        let name = content.name_any();
-        Home::Unknown(format!(
-            "the node of VolumeSnapshotContent {name} is not known"
-        ))
+    let Some(label) = content.labels().get(MANAGED_BY) else {
+        return by_handle.map_or_else(volume, Home::Node);
     };
-    by_handle.map_or_else(unknown, Home::Node)
+    // A name that is too long for a label is told by a hash.
+    let mut names = nodes.iter().map(|node| node.name_any());
+    let managed_by = names.find(|name| node_label(name) == *label);
+    match (managed_by, by_handle) {
+        (None, _) => Home::Gone(format!("node {label} does not exist")),
+        (Some(name), Some(node)) if name != node => Home::Unknown(format!(
+            "VolumeSnapshotContent {} is managed by node {name}, and has a handle of node {node}",
+            content.name_any()
+        )),
+        (Some(name), _) => Home::Node(name),
+    }
+}
+
+/// Where all of these volumes are, which have one handle. Only one of them is in a namespace,
+/// unless somebody made another for its data.
+pub(super) fn of_all(handle: &str, homes: impl IntoIterator<Item = Home>) -> Home {
+    let mut homes = homes.into_iter();
+    let first = homes.next().unwrap_or_else(|| {
+        Home::Unknown(format!(
+            "no PersistentVolume of handle {handle} is bound in the namespace of the snapshot"
+        ))
+    });
+    match homes.all(|home| home == first) {
+        true => first,
+        false => Home::Unknown(format!(
+            "the PersistentVolumes of handle {handle} are on different nodes"
+        )),
+    }
 }
 
 /// The name of the content a snapshot is bound to; or why there is none.
@@ -139,15 +159,11 @@ pub(super) fn content_of(name: &str, snapshot: Option<&VolumeSnapshot>) -> Resul
     bound.ok_or_else(unbound)
 }
 
-/// The handles by which a content's node can be told, the likeliest first.
-pub(super) fn handles(content: &VolumeSnapshotContent) -> impl Iterator<Item = &str> {
-    let source = &content.spec.source;
+/// The handle of a content's snapshot, once there is one.
+pub(super) fn handle(content: &VolumeSnapshotContent) -> Option<&str> {
     let status = content.status.as_ref();
     let told = status.and_then(|status| status.snapshot_handle.as_deref());
-    let given = source.snapshot_handle.as_deref();
-    [told, given, source.volume_handle.as_deref()]
-        .into_iter()
-        .flatten()
+    told.or(content.spec.source.snapshot_handle.as_deref())
 }
 
 #[cfg(test)]

@@ -35,6 +35,14 @@ impl Placement {
         let Some(volume) = watch.get(name) else {
             return Outcome::Done;
         };
+        match self.is_deleted_as_foreign(&volume).await {
+            Ok(true) => return Outcome::Done,
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "a volume of another driver's claim is left");
+                return Outcome::Failed;
+            }
+        }
         let driver = &self.context.driver.name;
         let node = self.volume_node(&volume);
         match of_volume(&volume, driver, node.as_deref()) {

@@ -49,6 +49,8 @@ impl Provisioner {
             claim: &draft.claim,
             size: draft.size,
             driver: &self.context.driver.name,
+            scope: &self.context.scope,
+            pools: &self.context.pools,
         };
         let namespace = draft.claim.namespace().unwrap_or_default();
         match &draft.asked {

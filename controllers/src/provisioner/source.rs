@@ -5,7 +5,10 @@ use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSou
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
+use crate::runtime::owner::owner;
+use crate::runtime::{Owner, Pools, Scope};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use crate::snapshotter;
 
 use super::claim;
 use super::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
@@ -143,6 +146,10 @@ pub(crate) struct Target<'a> {
     pub(crate) size: i64,
     /// The driver.
     pub(crate) driver: &'a str,
+    /// What these loops serve.
+    pub(crate) scope: &'a Scope,
+    /// The pools of their driver.
+    pub(crate) pools: &'a Pools,
 }
 
 impl Target<'_> {
@@ -209,6 +216,20 @@ pub(crate) fn from_snapshot(
         .and_then(|status| status.snapshot_handle.clone());
     let handle = handle.filter(|handle| !handle.is_empty());
     let snapshot_id = handle.ok_or_else(|| unfit("its content has no status.snapshotHandle"))?;
+    // What another node manages may name a snapshot of this one: that node wrote it.
+    let owner = snapshotter::owner(
+        target.scope,
+        target.pools,
+        content.labels(),
+        Some(&snapshot_id),
+        [],
+    );
+    if owner == Owner::Elsewhere {
+        return Err(unfit(&format!(
+            "the label managed-by and the handle of VolumeSnapshotContent {bound} are not both \
+             of this node"
+        )));
+    }
     if let Some(size) = &status.restore_size {
         let needed = quantity::bytes(size).ok_or_else(|| unfit("status.restoreSize is no size"))?;
         target.must_hold(&what, needed)?;
@@ -281,6 +302,12 @@ pub(crate) fn from_claim(
     if !is_bound_back {
         return Err(unfit(&format!(
             "PersistentVolume {bound} is not bound to it"
+        )));
+    }
+    // Another node may have made a volume with a handle of this one.
+    if owner(target.scope, target.pools, volume) == Owner::Elsewhere {
+        return Err(unfit(&format!(
+            "the node affinity and the handle of PersistentVolume {bound} are not both of this node"
         )));
     }
     let requested = claim::volume_mode(target.claim);

@@ -9,10 +9,11 @@ use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::runtime::{Pools, Scope};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-/// Whose a content is: as the handles in it tell, if the driver's pools are known; else by its
-/// label, which is a mere filter; else by the PersistentVolumes of what it is made from (several may
-/// share one handle). One without an affinity says nothing: it would be everybody's.
-pub(super) fn owner<'a>(
+/// Whose a content is: as the handles in it tell, if the driver's pools are known, and its label; they
+/// have to agree, since a node can write the handle of another node's snapshot into a content of its
+/// own. Where neither tells, it is where the PersistentVolumes are of what it is made from (several
+/// may share one handle). One without an affinity says nothing: it would be everybody's.
+pub(crate) fn owner<'a>(
     scope: &Scope,
     pools: &Pools,
     labels: &BTreeMap<String, String>,
@@ -29,11 +30,11 @@ pub(super) fn owner<'a>(
     if *scope == Scope::Cluster {
         return Owner::Here;
     }
-    if let Some(own) = handle.and_then(|handle| pools.own(handle)) {
-        return whose(own);
-    }
-    if labels.contains_key(MANAGED_BY) {
-        return whose(scope.has_content(labels, None));
+    let by_handle = handle.and_then(|handle| pools.own(handle));
+    let is_labelled = labels.contains_key(MANAGED_BY);
+    let by_label = is_labelled.then(|| scope.has_content(labels, None));
+    if by_handle.is_some() || by_label.is_some() {
+        return whose(by_handle != Some(false) && by_label != Some(false));
     }
     let mut telling = sources.into_iter().filter(|volume| {
         let spec = volume.spec.as_ref();
@@ -123,12 +124,14 @@ mod tests {
         let (ours, theirs) = (Some("snap-a1-0"), Some("snap-b2-0"));
         for (pools, labels, handle, sources, expected) in [
             (told(), none.clone(), ours, vec![], Owner::Here),
+            (told(), label("n1"), ours, vec![], Owner::Here),
+            (told(), label("n2"), ours, vec![], Owner::Elsewhere),
             (
                 told(),
                 label("n2"),
                 ours,
-                vec![volume(&["n2"])],
-                Owner::Here,
+                vec![volume(&["n1"])],
+                Owner::Elsewhere,
             ),
             (
                 told(),

@@ -74,8 +74,10 @@ fn volumes_by_their_handles_where_the_affinity_leaves_a_choice() {
     for (affinity, by_handle, home) in [
         (&[][..], "n3", on("n3")),
         (&[("zone", "a")], "n2", on("n2")),
-        (&[("zone", "a")], "n3", several()),
-        (&[("t/node", "n1")], "n2", on("n1")),
+        (&[("t/node", "n1")], "n1", on("n1")),
+        // Made by one node, with the handle of another's data.
+        (&[("zone", "a")], "n3", unknown()),
+        (&[("t/node", "n1")], "n2", unknown()),
         (&[("t/node", "n9")], "n2", gone()),
     ] {
         let found = of_volume_in(&volume(affinity), Some(by_handle.to_owned()), &nodes());
@@ -114,39 +116,68 @@ fn claims_by_their_volumes() {
 }
 
 #[test]
-fn contents_by_label_then_volume_then_handle() {
+fn contents_by_label_and_handle_and_before_by_their_volume() {
     let content = |label: Option<&str>| -> VolumeSnapshotContent {
         let labels = label.map(|label| json!({MANAGED_BY: label}));
         serde_json::from_value(json!({
             "metadata": {"name": "c", "labels": labels},
             "spec": {"driver": "d", "deletionPolicy": "Delete", "volumeSnapshotRef": {},
-                     "source": {"volumeHandle": "v", "snapshotHandle": "given"}},
-            "status": {"snapshotHandle": "told"},
+                     "source": {"volumeHandle": "v"}},
         }))
         .expect("a content")
     };
-    let pool = || Some("n3".to_owned());
+    let pool = |node: &str| Some(node.to_owned());
     for (what, label, volume, by_handle, home) in [
-        ("label", Some("n2"), Some(on("n1")), pool(), on("n2")),
-        ("label of none", Some("n9"), Some(on("n1")), pool(), gone()),
-        ("volume", None, Some(on("n1")), pool(), on("n1")),
-        ("lost volume", None, Some(gone()), pool(), on("n3")),
-        (
-            "volume anywhere",
-            None,
-            Some(Home::Anywhere),
-            pool(),
-            on("n3"),
-        ),
-        ("handle", None, None, pool(), on("n3")),
-        ("nothing", None, None, None, unknown()),
+        ("both", Some("n2"), on("n1"), pool("n2"), on("n2")),
+        ("label", Some("n2"), on("n1"), None, on("n2")),
+        ("label of none", Some("n9"), on("n1"), pool("n3"), gone()),
+        // A node wrote the handle of another's snapshot into a content of its own.
+        ("no agreement", Some("n2"), on("n2"), pool("n3"), unknown()),
+        ("handle", None, on("n1"), pool("n3"), on("n3")),
+        ("volume", None, on("n1"), None, on("n1")),
+        ("volumes", None, several(), None, several()),
+        ("nothing", None, unknown(), None, unknown()),
     ] {
-        let found = of_content(&content(label), volume, by_handle, &nodes());
+        let found = of_content(&content(label), || volume, by_handle, &nodes());
         assert!(alike(&found, &home), "{what}: {found:?}");
     }
-    let content = content(None);
-    let found: Vec<_> = handles(&content).collect();
-    assert_eq!(found, ["told", "given", "v"]);
+}
+
+#[test]
+fn volumes_of_one_handle_have_to_agree() {
+    for (homes, home) in [
+        (vec![on("n1")], on("n1")),
+        (vec![on("n1"), on("n1")], on("n1")),
+        (vec![on("n1"), on("n2")], unknown()),
+        (vec![on("n1"), unknown()], unknown()),
+        (vec![several()], several()),
+        (vec![], unknown()),
+    ] {
+        let found = of_all("h", homes.clone());
+        assert!(alike(&found, &home), "{homes:?}: {found:?}");
+    }
+}
+
+#[test]
+fn handles_of_snapshots() {
+    let content = |source: Value, status: Value| -> VolumeSnapshotContent {
+        serde_json::from_value(json!({
+            "metadata": {"name": "c"}, "status": status,
+            "spec": {"driver": "d", "deletionPolicy": "Delete", "volumeSnapshotRef": {},
+                     "source": source},
+        }))
+        .expect("a content")
+    };
+    let told = json!({"snapshotHandle": "told"});
+    let given = json!({"snapshotHandle": "given"});
+    for (source, status, expected) in [
+        (given.clone(), told.clone(), Some("told")),
+        (given, Value::Null, Some("given")),
+        (json!({"volumeHandle": "v"}), told, Some("told")),
+        (json!({"volumeHandle": "v"}), Value::Null, None),
+    ] {
+        assert_eq!(handle(&content(source, status)), expected);
+    }
 }
 
 #[test]

@@ -62,10 +62,11 @@ async fn a_group_is_on_one_node_or_is_told_that_it_cannot_be() {
     rig.room("n2", "now", 5);
     rig.volume("v", "n1", "h1", "a");
     rig.volume("w", "n1", "h2", "b");
+    rig.volume("x", "n2", "vol-pooln2-1", "c");
     for (name, handles) in [("one", ["h1", "h2"]), ("two", ["h1", "vol-pooln2-1"])] {
         let content = json!({"kind": "VolumeGroupSnapshotContent", "metadata": {"name": name},
-            "spec": {"driver": DRIVER, "deletionPolicy": "Delete", "volumeGroupSnapshotRef": {},
-                "source": {"volumeHandles": handles}}});
+            "spec": {"driver": DRIVER, "deletionPolicy": "Delete", "source": {"volumeHandles": handles},
+                "volumeGroupSnapshotRef": {"name": "g", "namespace": "shop"}}});
         let caches = &rig.world.context.caches;
         rig.world.add(&caches.group_contents(), content);
         for _ in 0..2 {
@@ -93,4 +94,24 @@ async fn a_group_is_on_one_node_or_is_told_that_it_cannot_be() {
         told[0].starts_with("Warning GroupSnapshotCreationFailed"),
         "{told:?}"
     );
+}
+
+#[tokio::test]
+async fn a_volume_that_was_made_for_another_driver_s_claim_is_deleted() {
+    let rig = Rig::new(&["n1", "n2"]);
+    let theirs = json!({"metadata": {"annotations": {PROVISIONER: "other.csi.dev"}}});
+    rig.claim("theirs", "now", theirs);
+    rig.claim("ours", "now", json!({}));
+    for claim in ["theirs", "ours"] {
+        let volume = json!({"kind": "PersistentVolume",
+            "metadata": {"name": format!("for-{claim}"),
+                "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER}},
+            "spec": {"csi": {"driver": DRIVER, "volumeHandle": claim},
+                "claimRef": {"name": claim, "namespace": "shop", "uid": claim}}});
+        rig.world.add(&rig.world.context.caches.volumes(), volume);
+        let name = format!("for-{claim}");
+        assert_eq!(rig.at_work.volume_label(&name).await, Outcome::Done);
+        let left = rig.world.api.get(&format!("persistentvolumes/{name}"));
+        assert_eq!(left.is_some(), claim == "ours", "{claim}");
+    }
 }

@@ -1,6 +1,9 @@
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::*;
+use crate::runtime::scope::MANAGED_BY;
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
@@ -169,6 +172,8 @@ fn snapshots() {
         claim: &claim,
         size: 2 << 30,
         driver: "d",
+        scope: &Scope::Cluster,
+        pools: &Pools::default(),
     };
     for (of_snapshot, of_content, expected) in cases {
         let one: VolumeSnapshot = read(changed(snapshot(), &of_snapshot));
@@ -281,6 +286,8 @@ fn claims() {
         claim: &claim,
         size: 2 << 30,
         driver: "d",
+        scope: &Scope::Cluster,
+        pools: &Pools::default(),
     };
     for (of_claim, of_volume, expected) in cases {
         let one: PersistentVolumeClaim = read(changed(source_claim(), &of_claim));
@@ -310,4 +317,69 @@ fn claims() {
             .to_string()
             .contains("PersistentVolumeClaim ns/origin, does not exist")
     );
+}
+
+/// A node can make a volume with its own affinity and the handle of another node's volume, and can
+/// write the handle of another node's snapshot into a content of its own.
+#[test]
+fn a_source_is_one_only_if_all_say_that_it_is_here() {
+    let scope = Scope::Node {
+        name: "n1".to_owned(),
+        segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
+    };
+    let told = || Pools::told(|| vec!["a1".to_owned()]);
+    let at = |node: &str| {
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "t/node", "operator": "In", "values": [node]}]}]}})
+    };
+    let managed = |node: &str| json!({MANAGED_BY: node});
+    let claim = target();
+    // Who says what: the affinity or the label, and the handle, if the driver tells its pools.
+    for (pools, node, handle, is_source) in [
+        (told(), Some("n1"), "vol-a1-0", true),
+        (told(), Some("n2"), "vol-a1-0", false),
+        (told(), Some("n1"), "vol-b2-0", false),
+        (told(), Some("n2"), "vol-b2-0", false),
+        (told(), None, "vol-a1-0", true),
+        (told(), None, "vol-b2-0", false),
+        (Pools::default(), Some("n1"), "x", true),
+        (Pools::default(), Some("n2"), "x", false),
+        (Pools::default(), None, "x", true),
+    ] {
+        let target = Target {
+            claim: &claim,
+            size: 2 << 30,
+            driver: "d",
+            scope: &scope,
+            pools: &pools,
+        };
+        let volume = changed(
+            source_volume(),
+            &[
+                ("/spec/csi/volumeHandle", json!(handle)),
+                ("/spec/nodeAffinity", node.map_or(Value::Null, at)),
+            ],
+        );
+        let (one, volume) = (read(source_claim()), read(volume));
+        let made = from_claim(target, "origin", Some(&one), Some(&volume));
+        assert_eq!(
+            made.is_ok(),
+            is_source,
+            "{pools:?} {node:?} {handle}: {made:?}"
+        );
+        let content = changed(
+            content(),
+            &[
+                ("/status/snapshotHandle", json!(handle)),
+                ("/metadata/labels", node.map_or(Value::Null, managed)),
+            ],
+        );
+        let (one, content) = (read(snapshot()), read(content));
+        let made = from_snapshot(target, "snap", Some(&one), Some(&content), true);
+        assert_eq!(
+            made.is_ok(),
+            is_source,
+            "{pools:?} {node:?} {handle}: {made:?}"
+        );
+    }
 }
