@@ -188,6 +188,15 @@ impl std::fmt::Display for Place {
     }
 }
 
+/// A resource by its name in the plural, and whether its objects are in namespaces.
+pub fn resource(plural: &str) -> (ApiResource, bool) {
+    let known = KINDS.iter().find(|known| known.3 == plural);
+    let (group, version, kind, _, namespaced) =
+        known.unwrap_or_else(|| panic!("{plural} is missing in the table of kinds"));
+    let gvk = GroupVersionKind::gvk(group, version, kind);
+    (ApiResource::from_gvk_with_plural(&gvk, plural), *namespaced)
+}
+
 /// A client of the cluster this kubeconfig names.
 pub async fn client(kubeconfig: &Path) -> Client {
     let file = Kubeconfig::read_from(kubeconfig);

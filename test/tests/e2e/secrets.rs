@@ -25,6 +25,7 @@ pub(crate) fn secrets_of_staging_and_publishing_are_delivered(world: &World) {
         "csi.storage.k8s.io/node-publish-secret-name": "publish",
         "csi.storage.k8s.io/node-publish-secret-namespace": "${pvc.namespace}"}}),
     );
+    may_use(&space, &["stage-data", "publish"]);
     space.claim("data", &class, json!({}));
     let volume = space.volume("data");
     assert_eq!(
@@ -45,6 +46,22 @@ pub(crate) fn secrets_of_staging_and_publishing_are_delivered(world: &World) {
     space.sh("pod", "echo x > /data/x");
     space.end();
     assert_unspoken(world);
+}
+
+/// Lets the nodes' account name these secrets in volumes, and not read them.
+fn may_use(space: &Space, secrets: &[&str]) {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    let metadata = json!({"name": "use-secrets", "namespace": space.name});
+    let role = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Role", "metadata": metadata,
+        "rules": [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets,
+            "verbs": ["use"]}]});
+    let binding = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": GROUP, "kind": "Role", "name": "use-secrets"},
+        "subjects": [{"kind": "ServiceAccount", "name": "hostloop", "namespace": "hostloop"}]});
+    for object in [role, binding] {
+        space.world.cluster().apply(&object.to_string());
+    }
 }
 
 /// The controllers read those of their calls, by the rights of the component alone.

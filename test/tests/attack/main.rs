@@ -1,0 +1,161 @@
+//! What a stolen node account can do: every verb its roles grant, tried on the node's own objects, on
+//! another node's, and on another driver's, on a real API server.
+//!
+//! docs/security.md has the same table. With `HOSTLOOP_WRITE_DOCS=1` this test rewrites it.
+
+mod document;
+mod roles;
+mod site;
+mod steal;
+mod table;
+mod target;
+
+use std::collections::BTreeSet;
+
+use hostloop_test::front::wait::{PATIENCE, until};
+use serde_json::json;
+use site::Site;
+use table::{Attack, Outcome};
+use target::Target;
+
+/// Each row of the table comes out as it says, on each target.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_may_do_what_the_table_says_and_nothing_else() {
+    let site = Site::up().await;
+    let attacks = table::attacks();
+    let mut wrong = Vec::new();
+    for attack in &attacks {
+        for (target, expected) in Target::ALL.into_iter().zip(&attack.outcomes) {
+            if *expected == Outcome::Nothing {
+                continue;
+            }
+            let found = site.try_attack(attack, target).await;
+            if let Some(why) = expected.differs_from(&found) {
+                let Attack {
+                    verb,
+                    resource,
+                    what,
+                    ..
+                } = attack;
+                wrong.push(format!("{verb} {resource}, {what}, {target:?}: {why}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ: {wrong:#?}", wrong.len());
+}
+
+/// A role that grants more than the table tries makes this fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_verb_of_the_node_account_is_in_the_table() {
+    let site = Site::up().await;
+    let granted = roles::of_the_node_account(site.cluster());
+    let (reads, attacks) = (table::reads(), table::attacks());
+    let tried: BTreeSet<(&str, &str)> = attacks
+        .iter()
+        .map(|attack| (attack.verb, attack.resource))
+        .chain(reads.iter().flat_map(table::Read::pairs))
+        .collect();
+    let missing: Vec<_> = granted
+        .iter()
+        .filter(|(verb, resource)| !tried.contains(&(verb.as_str(), resource.as_str())))
+        .collect();
+    assert!(missing.is_empty(), "granted, and not tried: {missing:#?}");
+    let is_granted =
+        |verb: &str, resource: &str| granted.contains(&(verb.to_owned(), resource.to_owned()));
+    for attack in &attacks {
+        let forbidden =
+            |outcome: &Outcome| matches!(outcome, Outcome::No(why) if why == &table::ROLE);
+        if !is_granted(attack.verb, attack.resource) {
+            let all = attack
+                .outcomes
+                .iter()
+                .all(|o| forbidden(o) || *o == Outcome::Nothing);
+            assert!(all, "not granted: {} {}", attack.verb, attack.resource);
+        }
+    }
+    for (verb, resource) in reads.iter().flat_map(table::Read::pairs) {
+        assert!(is_granted(verb, resource), "not granted: {verb} {resource}");
+    }
+}
+
+/// What the account can read is what the table says, and no secret.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_reads_no_secret() {
+    let site = Site::up().await;
+    for read in table::reads() {
+        for verb in read.verbs {
+            let found = site.try_read(verb, &read).await;
+            assert_eq!(found, Ok(()), "{verb} {}", read.resource);
+        }
+    }
+    for read in table::hidden() {
+        for verb in read.verbs {
+            let found = site.try_read(verb, &read).await.expect_err(read.resource);
+            assert!(
+                found.contains(table::ROLE),
+                "{verb} {}: {found}",
+                read.resource
+            );
+        }
+    }
+}
+
+/// A token that names no node, as one that was asked for outside a pod, writes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_without_a_node_writes_nothing() {
+    let site = Site::up().await;
+    let unbound = site.unbound();
+    for attack in &table::attacks() {
+        if attack.outcomes[0] == Outcome::Yes {
+            let found = site.try_attack_with(unbound, attack, Target::Own).await;
+            let why = found.expect_err(attack.what);
+            assert!(why.contains("not bound to a pod"), "{}: {why}", attack.what);
+        }
+    }
+}
+
+/// An administrator grants "use" of a secret, which reads nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_names_a_secret_that_its_node_may_use() {
+    let site = Site::up().await;
+    let namespace = &site.names.run;
+    let rule = json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["staging"],
+        "verbs": ["use"]});
+    let metadata = json!({"name": "staging", "namespace": namespace});
+    let group = "rbac.authorization.k8s.io";
+    let role = json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": metadata,
+        "rules": [rule]});
+    let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "staging"},
+        "subjects": [{"kind": "ServiceAccount", "name": "hostloop", "namespace": "hostloop"}]});
+    let named = |name: &str| {
+        let secret = json!({"namespace": namespace, "name": name});
+        let change = json!({"spec": {"csi": {"nodeStageSecretRef": secret}}});
+        Attack::of_own("create", "persistentvolumes", change)
+    };
+    let (granted, other) = (named("staging"), named("other"));
+    let why = site
+        .try_attack(&granted, Target::Own)
+        .await
+        .expect_err("not granted yet");
+    assert!(why.contains("may name only secrets"), "{why}");
+    for object in [role, binding] {
+        site.cluster().apply(&object.to_string());
+    }
+    let allowed = || async { site.try_attack(&granted, Target::Own).await.ok() };
+    until(PATIENCE, allowed)
+        .await
+        .expect("a secret that is granted may be named");
+    let why = site
+        .try_attack(&other, Target::Own)
+        .await
+        .expect_err("not granted");
+    assert!(why.contains("may name only secrets"), "{why}");
+}
+
+/// The table in docs/security.md is this one.
+#[test]
+fn the_document_has_this_table() {
+    document::check(&table::attacks(), &table::reads());
+}

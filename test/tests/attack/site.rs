@@ -1,0 +1,300 @@
+//! The cluster that is attacked: the manifest as it is deployed, two nodes, tokens of the node
+//! account, and an object of each kind for each target.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hostloop_test::cluster::{self, Cluster};
+use hostloop_test::front::objects::{self, Objects};
+use hostloop_test::front::wait::until;
+use hostloop_test::machine::text;
+use kube::api::{
+    DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchParams,
+};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use crate::table::{Attack, Read};
+use crate::target::{Names, Target};
+
+/// The resources of which each target has an object.
+const ATTACKED: [&str; 8] = [
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "volumeattachments",
+    "csistoragecapacities",
+    "events",
+    "volumesnapshots",
+    "volumesnapshotcontents",
+    "volumegroupsnapshotcontents",
+];
+const NAMESPACE: &str = "hostloop";
+const ACCOUNT: &str = "hostloop";
+/// How long a policy may take to come into force.
+const IN_FORCE: Duration = Duration::from_secs(20);
+
+/// What is there until the process ends.
+struct Ground {
+    cluster: Cluster,
+    names: Names,
+    bound: String,
+    unbound: String,
+}
+
+/// The cluster, and its users. A client works in the test that has made it and in no other.
+pub(crate) struct Site {
+    ground: &'static Ground,
+    pub(crate) names: Names,
+    pub(crate) admin: Objects,
+    node: Client,
+    unbound: Client,
+}
+
+impl Ground {
+    /// Makes the cluster, and the objects that are attacked.
+    async fn lay() -> Ground {
+        let run = format!("attack-{}", std::process::id());
+        let names = Names {
+            own: format!("{run}-n1"),
+            other: format!("{run}-n2"),
+            run,
+        };
+        let installing = tokio::task::spawn_blocking(move || {
+            let cluster = installed(&names);
+            let token = |bound: &[&str]| {
+                let create = ["create", "token", ACCOUNT, "-n", NAMESPACE];
+                cluster.kubectl(&[&create[..], bound].concat())
+            };
+            let pod = ["--bound-object-kind=Pod", "--bound-object-name", &names.run];
+            Ground {
+                bound: token(&pod),
+                unbound: token(&[]),
+                names,
+                cluster,
+            }
+        });
+        let ground = installing.await.expect("the cluster comes up");
+        let admin = Objects::connect(&ground.cluster.kubeconfig()).await;
+        for resource in ATTACKED {
+            for target in Target::ALL {
+                if let Some(object) = ground.names.object(resource, target) {
+                    admin.create(object).await;
+                }
+            }
+        }
+        let node = token_client(&ground.cluster, &ground.bound).await;
+        in_force(&node, &ground.names).await;
+        ground
+    }
+}
+
+/// A policy takes a moment to come into force.
+async fn in_force(node: &Client, names: &Names) {
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    for resource in ATTACKED {
+        let api = names.api(node, resource);
+        let name = names.of(Target::Foreign);
+        let denied = || async {
+            let params = dry_patch();
+            let patched = api.patch(&name, &params, &Patch::Merge(&label)).await;
+            patched.is_err().then_some(())
+        };
+        if until(IN_FORCE, denied).await.is_none() {
+            eprintln!("no policy for {resource} is in force");
+        }
+    }
+}
+
+/// A resource in this namespace, or in all if that is empty.
+fn api_of(client: &Client, resource: &str, namespace: &str) -> Api<DynamicObject> {
+    let (resource, namespaced) = objects::resource(resource);
+    let client = client.clone();
+    match namespaced && !namespace.is_empty() {
+        true => Api::namespaced_with(client, namespace, &resource),
+        false => Api::all_with(client, &resource),
+    }
+}
+
+impl Names {
+    /// A resource where the run has its objects.
+    fn api(&self, client: &Client, resource: &str) -> Api<DynamicObject> {
+        let namespace = match resource {
+            "csistoragecapacities" | "leases" => NAMESPACE,
+            _ => &self.run,
+        };
+        api_of(client, resource, namespace)
+    }
+}
+
+impl Site {
+    /// That of this process, for one test.
+    pub(crate) async fn up() -> Site {
+        static GROUND: OnceCell<Ground> = OnceCell::const_new();
+        let ground = GROUND.get_or_init(Ground::lay).await;
+        Site {
+            admin: Objects::connect(&ground.cluster.kubeconfig()).await,
+            node: token_client(&ground.cluster, &ground.bound).await,
+            unbound: token_client(&ground.cluster, &ground.unbound).await,
+            names: ground.names.clone(),
+            ground,
+        }
+    }
+
+    /// The cluster.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.ground.cluster
+    }
+
+    /// A client of the node account whose token names no node.
+    pub(crate) fn unbound(&self) -> &Client {
+        &self.unbound
+    }
+
+    /// Volumes, as the node writes them.
+    pub(crate) fn volumes(&self) -> Api<DynamicObject> {
+        api_of(&self.node, "persistentvolumes", "")
+    }
+
+    /// Does what an attack says as the node, up to admission and no further.
+    pub(crate) async fn try_attack(&self, attack: &Attack, target: Target) -> Result<(), String> {
+        self.try_attack_with(&self.node, attack, target).await
+    }
+
+    pub(crate) async fn try_attack_with(
+        &self,
+        client: &Client,
+        attack: &Attack,
+        target: Target,
+    ) -> Result<(), String> {
+        let (resource, part) = match attack.resource.split_once('/') {
+            Some((resource, part)) => (resource, Some(part)),
+            None => (attack.resource, None),
+        };
+        let api = self.names.api(client, resource);
+        let name = self.names.of(target);
+        let change = self.filled_in(&attack.change);
+        let tried = match (attack.verb, part) {
+            ("patch", None) => api.patch(&name, &dry_patch(), &Patch::Merge(change)).await,
+            ("patch", Some(part)) => {
+                let patch = Patch::Merge(change);
+                api.patch_subresource(part, &name, &dry_patch(), &patch)
+                    .await
+            }
+            ("create", None) => {
+                let Some(mut object) = self.names.new_object(resource, target) else {
+                    return Ok(());
+                };
+                objects::merge(&mut object, change);
+                let object = serde_json::from_value(object).expect("it is an object");
+                api.create(&dry_post(), &object).await
+            }
+            ("delete", None) => {
+                let params = DeleteParams::default().dry_run();
+                let deleted = api.delete(&name, &params).await;
+                return deleted.map(drop).map_err(|error| message(&error));
+            }
+            (verb, part) => panic!("{verb} of {resource} {part:?} is not tried"),
+        };
+        tried.map(drop).map_err(|error| message(&error))
+    }
+
+    /// Names of nodes in a change.
+    fn filled_in(&self, change: &Value) -> Value {
+        let text = change.to_string();
+        let text = text.replace("$OWN", &self.names.own);
+        let text = text.replace("$OTHER", &self.names.other);
+        let text = text.replace("$RUN", &self.names.run);
+        serde_json::from_str(&text).expect("it is still JSON")
+    }
+
+    /// Reads as the node.
+    pub(crate) async fn try_read(&self, verb: &str, read: &Read) -> Result<(), String> {
+        let namespace = match (verb, read.namespace) {
+            ("get", "") => NAMESPACE,
+            (_, namespace) => namespace,
+        };
+        let api = api_of(&self.node, read.resource, namespace);
+        let done = match verb {
+            // One that is not there may be looked for all the same.
+            "get" => api.get_opt(read.name).await.map(drop),
+            "list" => api.list(&ListParams::default().limit(1)).await.map(drop),
+            "watch" => api
+                .watch(&WatchParams::default().timeout(1), "0")
+                .await
+                .map(drop),
+            verb => panic!("{verb} does not read"),
+        };
+        done.map_err(|error| message(&error))
+    }
+}
+
+fn dry_patch() -> PatchParams {
+    PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    }
+}
+
+fn dry_post() -> PostParams {
+    PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    }
+}
+
+/// Why the server refused; anything else fails the test.
+fn message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if [403, 422].contains(&status.code) => status.message.clone(),
+        error => panic!("the server could not be asked: {error}"),
+    }
+}
+
+/// A cluster with the manifest, and two nodes of which the first has a pod of the node account.
+fn installed(names: &Names) -> Cluster {
+    let cluster = Cluster::up(&cluster::Options::default());
+    let crds = deployed("crds");
+    let probe = ["get", "crd", "volumesnapshots.snapshot.storage.k8s.io"];
+    if cluster.try_kubectl(&probe).is_err() {
+        cluster.kubectl(&["create", "-k", text(&crds)]);
+    }
+    cluster.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
+    cluster.kubectl(&["apply", "-f", text(&deployed("hostloop.yaml"))]);
+    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": names.run, "namespace": NAMESPACE},
+        "spec": {
+            "serviceAccountName": ACCOUNT, "nodeName": names.own,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "none", "image": "none"}],
+        },
+    });
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names.run}});
+    for object in [node(&names.own), node(&names.other), namespace, pod] {
+        cluster.apply(&object.to_string());
+    }
+    cluster
+}
+
+fn deployed(what: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../deploy")
+        .join(what)
+}
+
+/// A client with this token and nothing of the administrator's.
+async fn token_client(cluster: &Cluster, token: &str) -> Client {
+    let mut file = Kubeconfig::read_from(cluster.kubeconfig()).expect("a kubeconfig");
+    for user in &mut file.auth_infos {
+        user.auth_info = Some(AuthInfo {
+            token: Some(token.trim().to_owned().into()),
+            ..AuthInfo::default()
+        });
+    }
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    Client::try_from(config.expect("a configuration")).expect("a client can be made")
+}

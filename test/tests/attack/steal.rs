@@ -1,0 +1,88 @@
+//! What the cluster's own controllers make of what a node writes: nobody else's claim is bound to its
+//! volume.
+
+use std::time::Duration;
+
+use hostloop_test::front::objects::Place;
+use hostloop_test::front::wait::{PATIENCE, until};
+use kube::api::PostParams;
+use serde_json::{Value, json};
+
+use crate::site::Site;
+use crate::target::Target;
+
+/// How long the cluster has to bind a claim that it must not bind. Bound ones take a second.
+const WATCHED: Duration = Duration::from_secs(10);
+
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+
+/// A class of this driver, and a claim of it that waits for its volume.
+async fn pending_claim(site: &Site, name: &str, driver: &str) -> Value {
+    let class = format!("{}-{name}", site.names.run);
+    let made = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": class}, "provisioner": driver, "volumeBindingMode": "Immediate",
+    });
+    site.admin.create(made).await;
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": site.names.run},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": class,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    });
+    site.admin.create(claim).await;
+    let at = Place::of("PersistentVolumeClaim", &site.names.run, name);
+    let handed = || async {
+        let claim = site.admin.get(&at).await?;
+        claim["metadata"]["annotations"][PROVISIONER]
+            .is_string()
+            .then_some(claim)
+    };
+    until(PATIENCE, handed)
+        .await
+        .expect("the cluster hands it to its driver")
+}
+
+/// Makes a volume for this claim as the stolen node.
+async fn volume_for(site: &Site, claim: &Value) {
+    let metadata = &claim["metadata"];
+    let uid = metadata["uid"].as_str().expect("a UID");
+    let new = site.names.new_object("persistentvolumes", Target::Own);
+    let mut volume = new.expect("a node makes volumes");
+    volume["metadata"]["name"] = json!(format!("hostloop-{uid}"));
+    volume["spec"]["claimRef"] = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "uid": uid,
+        "namespace": metadata["namespace"], "name": metadata["name"],
+    });
+    let volume = serde_json::from_value(volume).expect("it is an object");
+    let made = site.volumes().create(&PostParams::default(), &volume).await;
+    made.expect("a node may make it");
+}
+
+async fn volume_of(site: &Site, name: &str) -> Option<String> {
+    let at = Place::of("PersistentVolumeClaim", &site.names.run, name);
+    let claim = site.admin.get(&at).await.expect("the claim");
+    claim["spec"]["volumeName"].as_str().map(str::to_owned)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_another_driver_is_not_bound_to_a_nodes_volume() {
+    let site = Site::up().await;
+    let ours = pending_claim(&site, "ours", "hostloop.csi.dev").await;
+    let theirs = pending_claim(&site, "theirs", "other.csi.dev").await;
+    // Both are written alike: so it is the policy that makes the difference.
+    volume_for(&site, &theirs).await;
+    volume_for(&site, &ours).await;
+    let bound = || async { volume_of(&site, "ours").await };
+    until(PATIENCE, bound)
+        .await
+        .expect("a claim of ours is bound");
+    let stolen = || async { volume_of(&site, "theirs").await };
+    assert_eq!(
+        until(WATCHED, stolen).await,
+        None,
+        "it is bound to the node's volume"
+    );
+}

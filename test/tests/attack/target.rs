@@ -1,0 +1,235 @@
+//! Whose the objects are that a node attacks, and the objects.
+
+use serde_json::{Value, json};
+
+/// Whose an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The attacking node's.
+    Own,
+    /// Another node's.
+    Other,
+    /// No node's yet: nothing on it names one.
+    Unplaced,
+    /// Another driver's, on the attacking node.
+    Foreign,
+}
+
+impl Target {
+    /// In the order of the table's columns.
+    pub(crate) const ALL: [Target; 4] = [
+        Target::Own,
+        Target::Other,
+        Target::Unplaced,
+        Target::Foreign,
+    ];
+
+    /// The part of objects' names that tells them apart.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Target::Own => "own",
+            Target::Other => "other",
+            Target::Unplaced => "unplaced",
+            Target::Foreign => "foreign",
+        }
+    }
+
+    fn driver(self) -> &'static str {
+        match self {
+            Target::Foreign => "other.csi.dev",
+            _ => "hostloop.csi.dev",
+        }
+    }
+}
+
+/// The finalizer that keeps the objects of a run until it is over.
+pub(crate) const KEEP: &str = "hostloop.csi.dev/test";
+const CLAIM_UID: &str = "00000000-0000-4000-8000-000000000000";
+
+/// Names of a run of the test.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    /// Of the run: its namespace, and the beginning of its objects' names.
+    pub(crate) run: String,
+    /// The node whose account is stolen.
+    pub(crate) own: String,
+    /// Another node.
+    pub(crate) other: String,
+}
+
+impl Names {
+    /// The name of a target's object.
+    pub(crate) fn of(&self, target: Target) -> String {
+        format!("{}-{}", self.run, target.word())
+    }
+
+    /// The node of a target's object.
+    fn node(&self, target: Target) -> &str {
+        match target {
+            Target::Other => &self.other,
+            _ => &self.own,
+        }
+    }
+
+    fn placed(&self, target: Target) -> Option<&str> {
+        (target != Target::Unplaced).then(|| self.node(target))
+    }
+
+    /// A target's object of this resource, as the cluster or an administrator makes it.
+    pub(crate) fn object(&self, resource: &str, target: Target) -> Option<Value> {
+        let mut object = match resource {
+            "persistentvolumes" => self.volume(target),
+            "persistentvolumeclaims" => self.claim(target),
+            "volumeattachments" => self.attachment(target)?,
+            "csistoragecapacities" => self.capacity(target)?,
+            "events" => self.event(target)?,
+            "volumesnapshots" => self.snapshot(),
+            "volumesnapshotcontents" => self.content(target),
+            "volumegroupsnapshotcontents" => self.group_content(target),
+            "leases" => self.lease(),
+            _ => return None,
+        };
+        object["metadata"]["name"] = json!(self.of(target));
+        Some(object)
+    }
+
+    /// An object as a node makes one, if it makes any of this resource.
+    pub(crate) fn new_object(&self, resource: &str, target: Target) -> Option<Value> {
+        let mut object = self.object(resource, target)?;
+        let metadata = &mut object["metadata"];
+        metadata["finalizers"] = Value::Null;
+        metadata["name"] = json!(format!("{}-new", self.of(target)));
+        if resource == "persistentvolumes" {
+            metadata["name"] = json!(format!("hostloop-{CLAIM_UID}"));
+            metadata["finalizers"] = json!(["external-provisioner.volume.kubernetes.io/finalizer"]);
+            metadata["labels"] = match self.placed(target) {
+                Some(node) => json!({"hostloop.csi.dev/node": node}),
+                None => Value::Null,
+            };
+        }
+        Some(object)
+    }
+
+    fn volume(&self, target: Target) -> Value {
+        let affinity = self.placed(target).map(|node| {
+            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": [node]}]}]}})
+        });
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": {
+                "finalizers": [KEEP, "external-provisioner.volume.kubernetes.io/finalizer"],
+                "annotations": {"pv.kubernetes.io/provisioned-by": target.driver()},
+            },
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "attack", "persistentVolumeReclaimPolicy": "Retain",
+                "csi": {"driver": target.driver(), "volumeHandle": self.of(target)},
+                "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                    "namespace": self.run, "name": "none", "uid": CLAIM_UID},
+                "nodeAffinity": affinity,
+            },
+        })
+    }
+
+    fn claim(&self, target: Target) -> Value {
+        let mut annotations = json!({"volume.kubernetes.io/storage-provisioner": target.driver()});
+        if let Some(node) = self.placed(target) {
+            annotations["volume.kubernetes.io/selected-node"] = json!(node);
+        }
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"namespace": self.run, "annotations": annotations, "finalizers": [KEEP]},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": "attack-none",
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        })
+    }
+
+    fn attachment(&self, target: Target) -> Option<Value> {
+        Some(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+            "metadata": {"finalizers": [KEEP, "external-attacher/hostloop-csi-dev"]},
+            "spec": {
+                "attacher": target.driver(), "nodeName": self.placed(target)?,
+                "source": {"persistentVolumeName": "none"},
+            },
+        }))
+    }
+
+    fn capacity(&self, target: Target) -> Option<Value> {
+        let node = self.placed(target)?;
+        Some(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
+            "metadata": {"namespace": "hostloop", "labels": {
+                "csi.storage.k8s.io/drivername": target.driver(),
+                "csi.storage.k8s.io/managed-by": format!("external-provisioner-{node}"),
+            }},
+            "storageClassName": "attack", "capacity": "1Gi",
+            "nodeTopology": {"matchLabels": {"topology.hostloop.csi.dev/node": node}},
+        }))
+    }
+
+    fn event(&self, target: Target) -> Option<Value> {
+        let node = self.placed(target)?;
+        Some(json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {"namespace": self.run},
+            "involvedObject": {"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "namespace": self.run, "name": self.of(Target::Own)},
+            "reason": "ProvisioningFailed", "message": "no room", "type": "Warning", "count": 1,
+            "source": {"component": target.driver(), "host": node},
+            "reportingComponent": target.driver(), "reportingInstance": node,
+        }))
+    }
+
+    /// It names neither driver nor node, so it is the same for all.
+    fn snapshot(&self) -> Value {
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+            "metadata": {"namespace": self.run, "finalizers": [KEEP]},
+            "spec": {"source": {"persistentVolumeClaimName": "none"}},
+        })
+    }
+
+    fn lease(&self) -> Value {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"namespace": "hostloop"}, "spec": {"holderIdentity": self.own},
+        })
+    }
+
+    fn content_labels(&self, target: Target) -> Value {
+        match self.placed(target) {
+            Some(node) => json!({"snapshot.storage.kubernetes.io/managed-by": node}),
+            None => json!({}),
+        }
+    }
+
+    fn content(&self, target: Target) -> Value {
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+            "metadata": {"labels": self.content_labels(target), "finalizers": [KEEP,
+                "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"]},
+            "spec": {
+                "deletionPolicy": "Retain", "driver": target.driver(),
+                "source": {"volumeHandle": "none"},
+                "volumeSnapshotRef": {"name": "none", "namespace": self.run},
+            },
+        })
+    }
+
+    fn group_content(&self, target: Target) -> Value {
+        json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotContent",
+            "metadata": {"labels": self.content_labels(target), "finalizers": [KEEP,
+                "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"]},
+            "spec": {
+                "deletionPolicy": "Retain", "driver": target.driver(),
+                "source": {"volumeHandles": ["none"]},
+                "volumeGroupSnapshotRef": {"name": "none", "namespace": self.run},
+            },
+        })
+    }
+}
