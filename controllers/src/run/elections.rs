@@ -1,5 +1,6 @@
 //! Who leads: leases, as the loops need them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::Client;
@@ -17,6 +18,9 @@ pub(super) struct Elections {
     metrics: Arc<Metrics>,
     view: View,
     identity: String,
+    /// By namespace and name. Two holders of one lease with one identity would take their own
+    /// renewals for another process's.
+    held: BTreeMap<(String, String), Leadership>,
     stop: CancellationToken,
 }
 
@@ -35,6 +39,7 @@ impl Elections {
             metrics,
             view,
             identity,
+            held: BTreeMap::new(),
             stop,
         }
     }
@@ -79,7 +84,8 @@ impl Elections {
         elected.then(|| (lease_name(lease), self.of(lease, None, roles)))
     }
 
-    /// A lease, in a namespace or in the one there is for leases.
+    /// A lease in `namespace`, or in the namespace for leases. Loops that ask for the same lease
+    /// share its one holder.
     pub(super) fn of(
         &mut self,
         name: &str,
@@ -87,6 +93,10 @@ impl Elections {
         roles: &mut Roles,
     ) -> Leadership {
         let terms = self.terms(name, namespace);
+        let key = (terms.namespace.clone(), terms.name.clone());
+        if let Some(leader) = self.held.get(&key) {
+            return leader.clone();
+        }
         let lease = terms.name.clone();
         let (leader, task) = hold(
             self.client.clone(),
@@ -98,21 +108,16 @@ impl Elections {
         roles.begin("leader election", async {
             task.await.map_err(|error| error.to_string())
         });
+        self.held.insert(key, leader.clone());
         leader
     }
 
     fn terms(&self, name: &str, namespace: Option<&str>) -> Terms {
         let election = &self.args.election;
+        let namespace = namespace.map(str::to_owned);
+        let namespace = namespace.or_else(|| election.leader_election_namespace.clone());
         Terms {
-            namespace: namespace.map_or_else(
-                || {
-                    election
-                        .leader_election_namespace
-                        .clone()
-                        .unwrap_or_else(own_namespace)
-                },
-                str::to_owned,
-            ),
+            namespace: namespace.unwrap_or_else(own_namespace),
             name: lease_name(name),
             identity: self.identity.clone(),
             duration: election.leader_election_lease_duration,
@@ -143,4 +148,31 @@ fn own_namespace() -> String {
         .map(|name| name.trim().to_owned())
         .filter(|name| !name.is_empty());
     named.unwrap_or_else(|| "default".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{World, options};
+
+    /// The provisioner and the capacity loop share upstream's lease.
+    #[tokio::test]
+    async fn loops_of_one_lease_share_its_holder() {
+        let world = World::new(&[]);
+        let mut args: Args = options();
+        args.election.leader_election = Some(true);
+        let mut elections = Elections::new(
+            &args,
+            world.api.client(),
+            world.context.metrics.clone(),
+            View::new(),
+            world.context.stop.clone(),
+        );
+        let mut roles = Roles::default();
+        for (lease, holders) in [("a.example", 1), ("a.example", 1), ("b.example", 2)] {
+            let leader = elections.of_loop(&world.context, lease, &mut roles);
+            assert!(leader.is_some());
+            assert_eq!(roles.0.len(), holders, "{lease}");
+        }
+    }
 }

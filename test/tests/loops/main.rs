@@ -4,10 +4,10 @@
 mod apart;
 mod attaching;
 mod bad_objects;
+mod electing;
 mod failing;
 mod gone;
 mod groups;
-
 mod modifying;
 mod places;
 mod policy;

@@ -1,0 +1,34 @@
+//! Leader election with the flags that upstream's deployments give their provisioner.
+
+use std::time::Duration;
+
+use hostloop_test::front::FrontSpec;
+use serde_json::json;
+
+use crate::Rig;
+
+/// The provisioner and the capacity loop share one lease: neither may take the other's renewals for
+/// another process's.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_loops_share_one_lease() {
+    let args = [
+        "--leader-election",
+        "--leader-election-lease-duration=3s",
+        "--leader-election-renew-deadline=2s",
+        "--leader-election-retry-period=200ms",
+        "--enable-capacity",
+        "--capacity-ownerref-level=-1",
+        "--strict-topology=true",
+        "--immediate-topology=false",
+    ];
+    let spec = FrontSpec::new("elected", "provisioner,capacity").args(&args);
+    let rig = Rig::up(spec).await;
+    rig.claim("first", json!({})).await;
+    rig.bound("first").await;
+    // Many renewals, each of which two holders would race for.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    rig.claim("second", json!({})).await;
+    rig.bound("second").await;
+    assert!(!rig.log().contains("a lease failed"), "{}", rig.log());
+    rig.down().await;
+}
