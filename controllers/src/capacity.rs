@@ -220,9 +220,11 @@ pub(crate) fn of_all(context: &Context) -> Option<Watch<CSIStorageCapacity>> {
 
 fn watch(context: &Context, namespace: &str, labels: &str) -> Watch<CSIStorageCapacity> {
     let objects = Watch::new();
-    let api = Api::namespaced(context.kube.client().clone(), namespace);
+    let (client, namespace) = (context.kube.client().clone(), namespace.to_owned());
+    let api = move |client| Api::namespaced(client, &namespace);
     let config = watch::config().labels(labels);
-    tokio::spawn(objects.clone().run(api, config, context.stop.clone()));
+    let stop = context.stop.clone();
+    tokio::spawn(objects.clone().run(client, api, config, stop));
     objects
 }
 

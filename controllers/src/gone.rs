@@ -138,8 +138,8 @@ impl Tidier {
         caches.volumes().synced().await;
         caches.claims().synced().await;
         caches.attachments().synced().await;
-        caches.contents().synced().await;
-        caches.group_contents().synced().await;
+        // Contents are not waited for: the server may not serve snapshots, and no other object's
+        // cleanup depends on them.
         if let Some(capacities) = &self.capacities {
             capacities.synced().await;
         }

@@ -267,15 +267,8 @@ impl Placement {
         caches.classes().synced().await;
         caches.nodes().synced().await;
         caches.csi_nodes().synced().await;
-        if self.restores() {
-            caches.snapshots().synced().await;
-        }
-        if self.contents.is_some() {
-            caches.contents().synced().await;
-        }
-        if self.groups.is_some() {
-            caches.group_contents().synced().await;
-        }
+        // Snapshots and groups are not waited for: most claims have nothing to do with them, and the
+        // server may not serve them.
         if let Some(capacities) = &self.capacities {
             capacities.synced().await;
         }

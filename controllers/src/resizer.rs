@@ -167,9 +167,6 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     let synced = async {
         resizer.claims.synced().await;
         resizer.volumes.synced().await;
-        if modifies {
-            resizer.classes().await.watch.synced().await;
-        }
     };
     if context.stop.run_until_cancelled(synced).await.is_none() {
         return Ok(());
@@ -187,6 +184,12 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     };
     let modifying = async {
         if modifies {
+            // Only modifying waits for the classes: a server may not serve them.
+            let classes = &resizer.classes().await.watch;
+            let synced = context.stop.run_until_cancelled(classes.synced()).await;
+            if synced.is_none() {
+                return;
+            }
             resizer.recall_uncertain();
             resizer.listen_to_modify().await;
             let work = move |key: ModifyKey| {

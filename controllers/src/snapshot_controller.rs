@@ -314,6 +314,9 @@ impl Controller {
         if !self.leader.leads() {
             return Outcome::Done;
         }
+        if self.concerns_group(&key) && !self.seen.has_groups() {
+            return Outcome::Again(UNTOLD);
+        }
         let worked = match &key {
             Key::Snapshot(namespace, name) => self.snapshot(namespace, name).await,
             Key::Content(name) => self.content(name).await,
@@ -335,6 +338,18 @@ impl Controller {
                 tracing::warn!(?key, %error, "will be tried again");
                 Outcome::Failed
             }
+        }
+    }
+
+    /// Whether a key can be worked on only once groups have been listed.
+    fn concerns_group(&self, key: &Key) -> bool {
+        match key {
+            Key::Group(..) | Key::GroupContent(_) => true,
+            Key::Snapshot(namespace, name) => {
+                let snapshot = self.seen.snapshots.get_in(namespace, name);
+                snapshot.is_some_and(|one| !seen::groups_of(&one).is_empty())
+            }
+            _ => false,
         }
     }
 

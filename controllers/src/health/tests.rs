@@ -62,7 +62,8 @@ async fn start(
     let caches = Caches::unwatched();
     let watch = caches.volumes();
     tokio::spawn(watch.clone().run(
-        kube::Api::all(client.clone()),
+        client.clone(),
+        kube::Api::all,
         kube::runtime::watcher::Config::default(),
         stop.clone(),
     ));

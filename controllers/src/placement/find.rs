@@ -81,6 +81,11 @@ impl Placement {
                     Err(home) => home,
                 }
             }
+            Asked::Snapshot(_)
+                if !(caches.snapshots().is_synced() && caches.contents().is_synced()) =>
+            {
+                Home::Unknown("snapshots have not been listed yet".to_owned())
+            }
             Asked::Snapshot(name) => {
                 let snapshot = caches.snapshots().get_in(&namespace, name);
                 let bound = match home::content_of(name, snapshot.as_deref()) {

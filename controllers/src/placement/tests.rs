@@ -45,6 +45,9 @@ impl Rig {
         };
         let at_work = Placement::new(world.context.clone(), options, Some(Watch::new()));
         let rig = Rig { world, at_work };
+        let caches = &rig.world.context.caches;
+        caches.snapshots().note_synced();
+        caches.contents().note_synced();
         for node in nodes {
             rig.node(node, json!({}));
         }

@@ -239,34 +239,47 @@ impl Protection {
     }
 
     /// Has all looked at that may be left over, at once and every so often, while this process
-    /// leads.
+    /// leads. Claims do not wait for snapshots, which the server may not serve.
     async fn sweeps(&self) {
         let caches = &self.context.caches;
+        let clones = self.sweep(|| {
+            let claims = caches.claims().each();
+            claims.for_each(|claim| self.add_clones(&claim));
+        });
+        let snapshots = async {
+            if self.has_snapshots() {
+                caches.snapshots().synced().await;
+                self.sweep(|| self.add_left_over()).await;
+            }
+        };
+        tokio::join!(clones, snapshots);
+    }
+
+    async fn sweep(&self, look: impl Fn()) {
         let mut leader = self.context.leader.clone();
-        if self.has_snapshots() {
-            // Waited for only here: volumes are made without having seen all snapshots.
-            caches.snapshots().synced().await;
-        }
         loop {
             leader.gained().await;
             if !leader.leads() {
                 // Nobody will ever say that it does.
                 return;
             }
-            for claim in caches.claims().each() {
-                for source in touched(&claim) {
-                    self.clones.add(source);
-                }
-            }
-            if self.has_snapshots() {
-                for snapshot in caches.snapshots().all() {
-                    if self.is_left_over(&snapshot) {
-                        let namespace = snapshot.namespace().unwrap_or_default();
-                        self.snapshots.add((namespace, snapshot.name_any()));
-                    }
-                }
-            }
+            look();
             tokio::time::sleep(self.options.snapshot_orphan_sweep_interval).await;
+        }
+    }
+
+    fn add_clones(&self, claim: &PersistentVolumeClaim) {
+        for source in touched(claim) {
+            self.clones.add(source);
+        }
+    }
+
+    fn add_left_over(&self) {
+        for snapshot in self.context.caches.snapshots().all() {
+            if self.is_left_over(&snapshot) {
+                let namespace = snapshot.namespace().unwrap_or_default();
+                self.snapshots.add((namespace, snapshot.name_any()));
+            }
         }
     }
 }

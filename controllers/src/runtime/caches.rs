@@ -188,6 +188,16 @@ watches! {
     group_classes: VolumeGroupSnapshotClass;
 }
 
+/// Kinds that every API server serves and that most loops need.
+const REQUIRED: [&str; 6] = [
+    "claims",
+    "volumes",
+    "nodes",
+    "csi_nodes",
+    "classes",
+    "attachments",
+];
+
 impl fmt::Debug for Caches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Caches")
@@ -308,12 +318,15 @@ impl Caches {
         self.width.send_replace(width);
     }
 
-    /// Watches that do not get on, with their kinds; of those of the whole cluster, too.
+    /// Watches that fail, with their kinds, including those of the whole cluster. Only kinds that
+    /// every API server serves: a kind that is missing stops the loops that need it, and a restart
+    /// of the process would not bring it.
     pub fn troubles(&self) -> Vec<(&'static str, Trouble)> {
         let wide = self.wide.lock().unwrap_or_else(PoisonError::into_inner);
         let wide = wide.upgrade().map(|wide| wide.watches.troubles());
         let own = self.shared.watches.troubles();
-        own.into_iter().chain(wide.unwrap_or_default()).collect()
+        let all = own.into_iter().chain(wide.unwrap_or_default());
+        all.filter(|(kind, _)| REQUIRED.contains(kind)).collect()
     }
 
     fn selectors(&self, narrow: Option<Narrow>) -> Selectors {
@@ -324,13 +337,16 @@ impl Caches {
     fn begin<K: Resource>(&self, selectors: Selectors, form: Form<K>) -> Watch<K> {
         let watch = Watch::in_form(form);
         if let Some(client) = &self.client {
-            let api = K::everywhere(client.clone());
             let range = Range {
                 selectors,
                 width: self.width.subscribe(),
             };
             let (metrics, stop) = (self.metrics.clone(), self.shared.stop.clone());
-            tokio::spawn(watch.clone().run_within(api, range, metrics, stop));
+            tokio::spawn(
+                watch
+                    .clone()
+                    .run_within(client.clone(), range, metrics, stop),
+            );
         }
         watch
     }

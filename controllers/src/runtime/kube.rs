@@ -37,6 +37,7 @@ mod received;
 
 pub use client::{ClientError, ClientOptions, connect, connect_counted};
 pub use limit::Limit;
+pub(super) use received::is_watch;
 
 /// All the server says of a JSON patch that can't be applied, because a `test` fails or a path is
 /// not there. What it says of an object that is not valid names the object and the field.

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::kube::Resource;
 
+mod accepted;
 mod keep;
 mod recent;
 mod run;

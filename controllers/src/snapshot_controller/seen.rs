@@ -64,19 +64,21 @@ impl Seen {
         }
     }
 
-    /// Waits until everything has been seen once.
+    /// Waits until everything that single snapshots depend on has been listed once.
     pub(super) async fn synced(&self) {
         self.snapshots.synced().await;
         self.contents.synced().await;
         self.classes.synced().await;
-        self.groups.synced().await;
-        self.group_contents.synced().await;
-        self.group_classes.synced().await;
         self.claims.synced().await;
         self.volumes.synced().await;
         if let Some(nodes) = &self.nodes {
             nodes.synced().await;
         }
+    }
+
+    /// Whether everything that groups depend on has been listed once.
+    pub(super) fn has_groups(&self) -> bool {
+        self.groups.is_synced() && self.group_contents.is_synced() && self.group_classes.is_synced()
     }
 
     /// What is known of a snapshot.
@@ -294,4 +296,27 @@ fn group_handle(content: &VolumeGroupSnapshotContent) -> Vec<String> {
         .iter()
         .map(|handle| at(&content.spec.driver, handle))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn single_snapshots_do_not_wait_for_groups() {
+        let caches = Arc::new(Caches::unwatched());
+        let seen = Seen::new(caches.clone(), false);
+        caches.snapshots().note_synced();
+        caches.contents().note_synced();
+        caches.snapshot_classes().note_synced();
+        caches.claims().note_synced();
+        caches.volumes().note_synced();
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(1), seen.synced());
+        waited.await.expect("all that single snapshots depend on");
+        assert!(!seen.has_groups());
+        caches.groups().note_synced();
+        caches.group_contents().note_synced();
+        caches.group_classes().note_synced();
+        assert!(seen.has_groups());
+    }
 }

@@ -87,7 +87,7 @@ impl Api {
         found.next().map(|(_, object)| object.clone())
     }
 
-    /// Refuses the next write to a path that ends so.
+    /// Refuses the next write to a path that ends so; the path of a watch ends with `?watch`.
     pub(crate) fn refuse(&self, path: &str, code: u16) {
         self.lock().refusals.push((path.to_owned(), code));
     }
@@ -140,7 +140,10 @@ impl Api {
         let path = head.uri.path().to_owned();
         let asked = query(head.uri.query().unwrap_or_default());
         if asked.get("watch").is_some_and(|watch| watch == "true") {
-            return Response::new(Told::Nothing);
+            return match self.lock().refused(&format!("{path}?watch")) {
+                Ok(()) => Response::new(Told::Nothing),
+                Err((code, message)) => refusal(code, &message),
+            };
         }
         let answer = if head.method == "GET" {
             self.read(&path, &asked)
@@ -151,22 +154,10 @@ impl Api {
             let body = serde_json::from_slice(&bytes).expect("a JSON body");
             self.patch(&path, kind, body)
         };
-        let (code, body) = match answer {
-            Ok(object) => (200, object),
-            Err((code, message)) => {
-                let reason = if code == 409 { "Conflict" } else { "Other" };
-                let status = json!({
-                    "kind": "Status", "status": "Failure",
-                    "message": message, "reason": reason, "code": code,
-                });
-                (code, status)
-            }
-        };
-        let bytes = serde_json::to_vec(&body).expect("JSON");
-        Response::builder()
-            .status(code)
-            .body(Told::All(Some(bytes.into())))
-            .expect("a response")
+        match answer {
+            Ok(object) => response(200, &object),
+            Err((code, message)) => refusal(code, &message),
+        }
     }
 
     fn read(&self, path: &str, asked: &BTreeMap<String, String>) -> Answer {
@@ -287,6 +278,23 @@ impl State {
         let (_, code) = self.refusals.remove(at);
         Err((code, "refused".to_owned()))
     }
+}
+
+fn refusal(code: u16, message: &str) -> Response<Told> {
+    let reason = if code == 409 { "Conflict" } else { "Other" };
+    let status = json!({
+        "kind": "Status", "status": "Failure",
+        "message": message, "reason": reason, "code": code,
+    });
+    response(code, &status)
+}
+
+fn response(code: u16, body: &Value) -> Response<Told> {
+    let bytes = serde_json::to_vec(body).expect("JSON");
+    Response::builder()
+        .status(code)
+        .body(Told::All(Some(bytes.into())))
+        .expect("a response")
 }
 
 /// A strategic merge as far as claims go: conditions are merged by their type, or replaced.

@@ -285,6 +285,21 @@ async fn a_volume_in_use_waits_until_it_is_not() {
     assert_eq!(setup.asked(), [4]);
 }
 
+/// A server that does not serve VolumeAttributesClasses stops modifying only.
+#[tokio::test(start_paused = true)]
+async fn expanding_does_not_wait_for_attributes_classes() {
+    let setup = setup_of(&[ExpandVolume, ModifyVolume], json!({}));
+    setup.resizer.claims.note_synced();
+    setup.resizer.volumes.note_synced();
+    setup.expands(4, false);
+    let stop = setup.world.context.stop.clone();
+    let running = tokio::spawn(crate::resizer::run(setup.world.context.clone(), options()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(setup.asked(), [4]);
+    stop.cancel();
+    running.await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_missing_secret_is_told() {
     let mut setup = setup(json!({}));

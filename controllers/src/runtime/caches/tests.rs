@@ -213,3 +213,22 @@ async fn parts_that_see_everything_share_what_they_see() {
     assert_eq!(api.lists(), ["persistentvolumeclaims"]);
     assert_eq!(caches.claims().all().len(), 0, "a node's own are others");
 }
+
+/// A kind that the server can't serve is no reason to restart the process: that would not bring it.
+#[tokio::test(start_paused = true)]
+async fn only_required_kinds_are_trouble() {
+    let api = Api::default();
+    for kind in ["volumegroupsnapshotcontents", "persistentvolumes"] {
+        api.hide(&format!("/{kind}"), 500);
+    }
+    let stop = CancellationToken::new();
+    let _ended = stop.clone().drop_guard();
+    let caches = Caches::new(api.client(), stop);
+    let (groups, volumes) = (caches.group_contents(), caches.volumes());
+    while groups.trouble().is_none() || volumes.trouble().is_none() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let troubles = caches.troubles();
+    let kinds: Vec<_> = troubles.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(kinds, ["volumes"]);
+}

@@ -72,14 +72,18 @@ fn asked<'a>(method: &str, path: &'a str, query: Option<&str>) -> (&'a str, &'st
         rest.drain(..2);
     }
     let resource = rest.first().copied().unwrap_or_default();
-    let watches = query.is_some_and(|query| query.split('&').any(|part| part == "watch=true"));
     let verb = match (method, rest.len()) {
-        ("GET", _) if watches => "watch",
+        ("GET", _) if is_watch(query) => "watch",
         ("GET", 1) => "list",
         ("GET", _) => "get",
         _ => "write",
     };
     (resource, verb)
+}
+
+/// Whether a request with this query is a watch.
+pub(crate) fn is_watch(query: Option<&str>) -> bool {
+    query.is_some_and(|query| query.split('&').any(|part| part == "watch=true"))
 }
 
 /// An answer's body, counted as it arrives: that of a watch has no end.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::Api;
 use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::accepted::noticing;
 use super::{Selectors, Watch, Width};
 use crate::runtime::queue::Backoff;
 use crate::runtime::{Metrics, Resource};
@@ -61,21 +62,29 @@ impl Range {
 }
 
 impl<K: Resource> Watch<K> {
-    /// Watches until `stop`. A kind the server does not know has no objects, until it does.
-    pub async fn run(self, api: Api<K>, config: watcher::Config, stop: CancellationToken) {
+    /// Watches what `api` selects until `stop`. A kind that the server does not know has no objects.
+    pub async fn run(
+        self,
+        client: Client,
+        api: impl FnOnce(Client) -> Api<K>,
+        config: watcher::Config,
+        stop: CancellationToken,
+    ) {
+        let api = api(self.noticed(&client));
         let told = self.follow(api, config, |_| {});
         stop.run_until_cancelled(told).await;
     }
 
-    /// The same in a range that may change. Then everything that is in it is listed anew; what is
-    /// not in it any more is told to be deleted, as if it were gone.
+    /// Watches a range in all namespaces until `stop`. When the range changes, everything in it is
+    /// listed again; objects outside the new range are reported as deleted.
     pub async fn run_within(
         self,
-        api: Api<K>,
+        client: Client,
         mut range: Range,
         metrics: Option<Arc<Metrics>>,
         stop: CancellationToken,
     ) {
+        let api = K::everywhere(self.noticed(&client));
         let kind = K::kind(&()).into_owned();
         let counted = metrics.map(|metrics| metrics.watched(&kind));
         loop {
@@ -96,6 +105,12 @@ impl<K: Resource> Watch<K> {
                 }
             }
         }
+    }
+
+    /// A client for this watch: the watch is well from the moment the server accepts its request.
+    fn noticed(&self, client: &Client) -> Client {
+        let watch = self.clone();
+        noticing(client, move || watch.note(None))
     }
 
     /// Takes what the server tells of one part.

@@ -249,9 +249,8 @@ async fn a_list_comes_in_pages() {
     }
     let watch = Watch::<PersistentVolume>::new();
     let stop = CancellationToken::new();
-    let asked = kube::Api::all(api.client());
     let running = watch.clone();
-    let running = running.run_within(asked, Range::default(), None, stop.clone());
+    let running = running.run_within(api.client(), Range::default(), None, stop.clone());
     let running = tokio::spawn(running);
     watch.synced().await;
     assert_eq!(watch.all().len(), 250);
@@ -268,10 +267,10 @@ async fn lists_that_fail_are_tried_ever_more_seldom() {
         api.hide("/persistentvolumes", code);
         let watch = Watch::<PersistentVolume>::new();
         let stop = CancellationToken::new();
-        let asked = kube::Api::all(api.client());
+        let config = watcher::Config::default();
         let running = watch
             .clone()
-            .run(asked, watcher::Config::default(), stop.clone());
+            .run(api.client(), kube::Api::all, config, stop.clone());
         let running = tokio::spawn(running);
         tokio::time::sleep(Duration::from_secs(120)).await;
         let tries = api.lists().len();
@@ -280,4 +279,24 @@ async fn lists_that_fail_are_tried_ever_more_seldom() {
         stop.cancel();
         running.await.expect("it ends");
     }
+}
+
+/// A quiet kind has no next change that would show that its watch is well again.
+#[tokio::test(start_paused = true)]
+async fn a_watch_is_well_once_the_server_accepts_it() {
+    let api = crate::testing::Api::default();
+    api.refuse("/persistentvolumes?watch", 429);
+    let watch = Watch::<PersistentVolume>::new();
+    let stop = CancellationToken::new();
+    let running = watch.clone();
+    let running = running.run_within(api.client(), Range::default(), None, stop.clone());
+    let running = tokio::spawn(running);
+    watch.synced().await;
+    while watch.trouble().is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(watch.trouble().is_none(), "{:?}", watch.trouble());
+    stop.cancel();
+    running.await.expect("it ends");
 }
