@@ -375,7 +375,12 @@ impl<K: Resource> Watch<K> {
             }
             Event::Delete(object) => {
                 state.seen = state.seen.max(version(&object));
-                state.delete(&key(&object));
+                let key = key(&object);
+                // An object of the same name may have been created since, and put in by its writer.
+                let known = state.kept(&key).map(|known| known.get().uid());
+                if known.is_some_and(|uid| is_same(uid.as_deref(), object.uid().as_deref())) {
+                    state.delete(&key);
+                }
             }
             Event::InitDone => {
                 let listed = state.listing.take().unwrap_or_default();
@@ -479,7 +484,14 @@ impl<K: Resource> State<K> {
         // Nobody reads them, and they are often half of an object.
         object.meta_mut().managed_fields = None;
         let new = Arc::new(object);
-        let old = self.kept(&key).map(|old| old.get());
+        let mut old = self.kept(&key).map(|old| old.get());
+        if let Some(gone) = &old
+            && !is_same(gone.uid().as_deref(), new.uid().as_deref())
+        {
+            // The deletion in between was missed. What is remembered of the old object must go.
+            self.delete(&key);
+            old = None;
+        }
         let kept = self.form.keep(&key, &new);
         self.objects.insert(key.clone(), kept);
         let mut texts = Vec::new();
@@ -509,6 +521,11 @@ impl<K: Resource> State<K> {
             handler(change);
         }
     }
+}
+
+/// Whether objects of one name are the same by their UIDs.
+fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
+    one.zip(other).is_none_or(|(one, other)| one == other)
 }
 
 /// An index's entries from this key on.

@@ -300,3 +300,41 @@ async fn a_watch_is_well_once_the_server_accepts_it() {
     stop.cancel();
     running.await.expect("it ends");
 }
+
+/// Objects of one name that follow each other are told apart by their UIDs.
+#[test]
+fn incarnations_are_told_apart() {
+    let of = |uid: &str, version: u64| {
+        let mut class = class("a", version, uid);
+        class.metadata.uid = Some(uid.to_owned());
+        class
+    };
+    let watch = Watch::<StorageClass>::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let list = told.clone();
+    watch.on_change(move |change| {
+        let what = match change {
+            Change::Applied { old: None, .. } => "new",
+            Change::Applied { old: Some(_), .. } => "changed",
+            Change::Deleted(_) => "gone",
+        };
+        let uid = change.object().uid().unwrap_or_default();
+        list.lock().expect("the list").push(format!("{what} {uid}"));
+    });
+    watch.take(Event::Apply(of("first", 5)));
+    // The answer to a create is here before the watch reports the deletion of the first.
+    watch.wrote(of("second", 9));
+    watch.take(Event::Delete(of("first", 8)));
+    assert_eq!(provisioner(&watch, "a").as_deref(), Some("second"));
+    watch.take(Event::Apply(of("second", 10)));
+    watch.take(Event::Delete(of("second", 11)));
+    assert_eq!(provisioner(&watch, "a"), None);
+    let expected = [
+        "new first",
+        "gone first",
+        "new second",
+        "changed second",
+        "gone second",
+    ];
+    assert_eq!(*told.lock().expect("the list"), expected);
+}
