@@ -9,7 +9,7 @@ use crate::capacity;
 use crate::provisioner;
 use crate::roles::Roles;
 use crate::runtime::context::Common;
-use crate::runtime::duration;
+use crate::runtime::{boolean, duration};
 use crate::{
     attacher, gone, health, orphans, placement, resizer, snapshot_controller, snapshotter,
 };
@@ -35,6 +35,7 @@ pub struct Args {
         long,
         env = "HOSTLOOP_NODE_DEPLOYMENT",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         num_args = 0..=1,
         default_missing_value = "true"
     )]
@@ -82,6 +83,7 @@ pub struct Args {
         long,
         env = "HOSTLOOP_EXTRA_CREATE_METADATA",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         num_args = 0..=1,
         default_value = "false",
         default_missing_value = "true"
@@ -177,6 +179,7 @@ pub struct ElectionArgs {
         long,
         env = "HOSTLOOP_LEADER_ELECTION",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         num_args = 0..=1,
         default_missing_value = "true"
     )]

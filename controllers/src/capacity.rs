@@ -17,7 +17,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{Change, Context, Watch, duration, watch};
+use crate::runtime::{Change, Context, Watch, boolean, duration, watch};
 
 mod owner;
 mod pass;
@@ -41,6 +41,7 @@ pub struct Options {
         long,
         env = "HOSTLOOP_ENABLE_CAPACITY",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         num_args = 0..=1,
         default_missing_value = "true"
     )]
@@ -62,6 +63,7 @@ pub struct Options {
         long,
         env = "HOSTLOOP_CAPACITY_FOR_IMMEDIATE_BINDING",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         num_args = 0..=1,
         default_missing_value = "true"
     )]

@@ -21,8 +21,8 @@ use tonic::Code;
 
 use crate::runtime::csi::{Csi, Failure};
 use crate::runtime::driver::{ControllerCapability, NodeCapability};
-use crate::runtime::duration;
 use crate::runtime::{Context, EventKind, Scope};
+use crate::runtime::{boolean, duration};
 
 mod decide;
 mod metrics;
@@ -61,6 +61,7 @@ pub struct Options {
         long = "enable-node-watcher",
         env = "HOSTLOOP_ENABLE_NODE_WATCHER",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         num_args = 0..=1,
         default_value = "false",
         default_missing_value = "true"

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{Change, Context, Index, Kube, Scope, duration};
+use crate::runtime::{Change, Context, Index, Kube, Scope, boolean, duration};
 
 mod access;
 pub(crate) mod claim;
@@ -104,12 +104,12 @@ pub struct Options {
         long,
         env = "HOSTLOOP_STRICT_TOPOLOGY",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         action = ArgAction::Set,
         num_args = 0..=1,
         require_equals = true,
         default_value = "false",
         default_missing_value = "true",
-        hide_possible_values = true
     )]
     pub strict_topology: bool,
 
@@ -118,12 +118,12 @@ pub struct Options {
         long,
         env = "HOSTLOOP_IMMEDIATE_TOPOLOGY",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         action = ArgAction::Set,
         num_args = 0..=1,
         require_equals = true,
         default_value = "true",
         default_missing_value = "true",
-        hide_possible_values = true
     )]
     pub immediate_topology: bool,
 
@@ -132,12 +132,12 @@ pub struct Options {
         long,
         env = "HOSTLOOP_CONTROLLER_PUBLISH_READONLY",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         action = ArgAction::Set,
         num_args = 0..=1,
         require_equals = true,
         default_value = "false",
         default_missing_value = "true",
-        hide_possible_values = true
     )]
     pub controller_publish_readonly: bool,
 
@@ -146,12 +146,12 @@ pub struct Options {
         long,
         env = "HOSTLOOP_PREVENT_VOLUME_MODE_CONVERSION",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         action = ArgAction::Set,
         num_args = 0..=1,
         require_equals = true,
         default_value = "true",
         default_missing_value = "true",
-        hide_possible_values = true
     )]
     pub prevent_volume_mode_conversion: bool,
 

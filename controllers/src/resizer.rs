@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::{ControllerCapability, NodeCapability};
 use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{ApiError, Change, Context, Index, Kube, Watch, duration};
+use crate::runtime::{ApiError, Change, Context, Index, Kube, Watch, boolean, duration};
 use crate::volume::{self, AccessModesError, SecretError};
 
 pub mod claim;
@@ -66,14 +66,16 @@ pub struct Options {
     /// Wait with expanding a volume that can't be expanded in use until no pod uses it
     #[arg(
         long = "handle-volume-inuse-error", env = "HOSTLOOP_HANDLE_VOLUME_INUSE_ERROR",
-        value_name = "BOOL", default_value = "true", default_missing_value = "true",
+        value_name = "BOOL", value_parser = boolean::parse,
+        default_value = "true", default_missing_value = "true",
         num_args = 0..=1
     )]
     pub handle_volume_inuse_error: bool,
     /// Tell the driver the names of claim and volume when modifying
     #[arg(
         long = "extra-modify-metadata", env = "HOSTLOOP_EXTRA_MODIFY_METADATA",
-        value_name = "BOOL", default_value = "false", default_missing_value = "true",
+        value_name = "BOOL", value_parser = boolean::parse,
+        default_value = "false", default_missing_value = "true",
         num_args = 0..=1
     )]
     pub extra_modify_metadata: bool,

@@ -1,6 +1,7 @@
 //! What all loops are built on: the API server and the CSI driver as they see them, what they have
 //! seen of it, a queue of keys to work on, and who may act.
 
+pub mod boolean;
 pub mod caches;
 pub mod context;
 pub mod csi;

@@ -15,7 +15,9 @@ use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{ApiError, Change, Context, Kube, Leadership, Resource, Watch, duration};
+use crate::runtime::{
+    ApiError, Change, Context, Kube, Leadership, Resource, Watch, boolean, duration,
+};
 use crate::snapshots::crds::ensure_crds;
 use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
 
@@ -59,6 +61,7 @@ pub struct Options {
         long,
         env = "HOSTLOOP_ENABLE_DISTRIBUTED_SNAPSHOTTING",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         num_args = 0..=1,
         default_value = "true",
         default_missing_value = "true",
@@ -71,6 +74,7 @@ pub struct Options {
         long,
         env = "HOSTLOOP_ENSURE_SNAPSHOT_CRDS",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         num_args = 0..=1,
         default_value = "true",
         default_missing_value = "true",

@@ -18,7 +18,7 @@ use crate::runtime::driver::ControllerCapability;
 use crate::runtime::queue::Backoff;
 use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::runtime::watch::fraction;
-use crate::runtime::{Driver, Scope, duration};
+use crate::runtime::{Driver, Scope, boolean, duration};
 
 use super::Provisioner;
 use super::problem::Problem;
@@ -36,12 +36,12 @@ pub struct Options {
         long,
         env = "HOSTLOOP_NODE_DEPLOYMENT_IMMEDIATE_BINDING",
         value_name = "BOOL",
+        value_parser = boolean::parse,
         action = ArgAction::Set,
         num_args = 0..=1,
         require_equals = true,
         default_value = "false",
         default_missing_value = "true",
-        hide_possible_values = true
     )]
     pub node_deployment_immediate_binding: bool,
 

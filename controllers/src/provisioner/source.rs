@@ -13,6 +13,7 @@ use crate::snapshotter;
 use super::claim;
 use super::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
 use crate::quantity;
+use crate::runtime::boolean;
 
 /// What a claim asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,11 +241,8 @@ pub(crate) fn from_snapshot(
         .source_volume_mode
         .as_deref()
         .filter(|has| *has != requested);
-    let allowed = content
-        .annotations()
-        .get(ALLOW_MODE_CHANGE)
-        .map(String::as_str)
-        == Some("true");
+    let allowed = content.annotations().get(ALLOW_MODE_CHANGE);
+    let allowed = allowed.is_some_and(|text| boolean::parse(text) == Ok(true));
     if let Some(has) = has.filter(|_| prevent_mode_change && !allowed) {
         return Err(SourceProblem::Mode {
             what,

@@ -107,7 +107,7 @@ fn snapshots() {
     type Changes<'a> = Vec<(&'a str, Value)>;
     let time = json!("2026-01-01T00:00:00Z");
     let block = || ("/spec/sourceVolumeMode", json!("Block"));
-    let allow = json!({ALLOW_MODE_CHANGE: "true"});
+    let allow = json!({ALLOW_MODE_CHANGE: "True"});
     let cases: Vec<(Changes<'_>, Changes<'_>, Option<&str>)> = vec![
         (vec![], vec![], None),
         (vec![("/status/restoreSize", json!("2Gi"))], vec![], None),
