@@ -20,6 +20,7 @@ pub mod resizer;
 pub mod roles;
 pub mod run;
 pub mod runtime;
+mod secrets;
 mod sight;
 pub mod snapshot_controller;
 pub mod snapshots;

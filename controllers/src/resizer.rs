@@ -21,7 +21,8 @@ use crate::runtime::csi::Failure;
 use crate::runtime::driver::{ControllerCapability, NodeCapability};
 use crate::runtime::queue::{Outcome, Queue};
 use crate::runtime::{ApiError, Change, Context, Index, Kube, Watch, boolean, duration};
-use crate::volume::{self, AccessModesError, SecretError};
+use crate::secrets::SecretError;
+use crate::volume::{self, AccessModesError};
 
 pub mod claim;
 mod expand;

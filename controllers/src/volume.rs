@@ -1,16 +1,15 @@
-//! A PersistentVolume as CSI calls speak of it: its capability and its secrets, the same for every
-//! loop that makes calls for volumes there already are.
+//! A PersistentVolume as CSI calls speak of it, the same for every loop that makes calls for volumes
+//! that exist already.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use hostloop_proto::calls::code_name;
 use hostloop_proto::csi::{VolumeCapability, volume_capability};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec, Secret, SecretReference};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeSpec};
 use volume_capability::access_mode::Mode;
 use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
 use crate::runtime::csi::Failure;
-use crate::runtime::{ApiError, Kube};
 
 pub(crate) mod nodes;
 
@@ -88,79 +87,6 @@ pub fn capability(
     })
 }
 
-/// A secret that can't be had.
-#[derive(Debug, thiserror::Error)]
-pub enum SecretError {
-    /// It can't be read.
-    #[error("secret {namespace}/{name}: {source}")]
-    Unreadable {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// Why.
-        #[source]
-        source: ApiError,
-    },
-    /// There is none.
-    #[error("there is no secret {namespace}/{name}")]
-    Missing {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
-    /// CSI takes text only.
-    #[error("secret {namespace}/{name}: the value of {key:?} is not text")]
-    NotText {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// The key.
-        key: String,
-    },
-}
-
-/// What a secret holds now. It is not kept anywhere, and must go nowhere but in the call.
-pub async fn secrets(
-    kube: &Kube,
-    reference: Option<&SecretReference>,
-) -> Result<BTreeMap<String, String>, SecretError> {
-    let Some(reference) = reference else {
-        return Ok(BTreeMap::new());
-    };
-    let namespace = reference.namespace.clone().unwrap_or_default();
-    let name = reference.name.clone().unwrap_or_default();
-    match kube.get::<Secret>(&namespace, &name).await {
-        Ok(Some(secret)) => texts(secret, &namespace, &name),
-        Ok(None) => Err(SecretError::Missing { namespace, name }),
-        Err(source) => Err(SecretError::Unreadable {
-            namespace,
-            name,
-            source,
-        }),
-    }
-}
-
-fn texts(
-    secret: Secret,
-    namespace: &str,
-    name: &str,
-) -> Result<BTreeMap<String, String>, SecretError> {
-    let entries = secret.data.unwrap_or_default().into_iter();
-    entries
-        .map(|(key, value)| match String::from_utf8(value.0) {
-            Ok(value) => Ok((key, value)),
-            Err(_) => Err(SecretError::NotText {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-                key,
-            }),
-        })
-        .collect()
-}
-
 /// A failed call as users of Go programs know it from events and statuses.
 pub fn rpc_error(failure: &Failure) -> String {
     let code = code_name(failure.code());
@@ -171,7 +97,6 @@ pub fn rpc_error(failure: &Failure) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::ByteString;
     use serde_json::json;
 
     #[test]
@@ -256,22 +181,6 @@ mod tests {
             };
             assert_eq!(mount, Some(AccessType::Mount(expected)));
         }
-    }
-
-    #[test]
-    fn secrets_are_text() {
-        let secret = |value: &[u8]| Secret {
-            data: Some([("key".to_owned(), ByteString(value.to_vec()))].into()),
-            ..Secret::default()
-        };
-        let read = texts(secret(b"hush"), "ns", "s").unwrap();
-        assert_eq!(read["key"], "hush");
-        let error = texts(secret(b"\xff\xfe"), "ns", "s").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            r#"secret ns/s: the value of "key" is not text"#
-        );
-        assert!(texts(Secret::default(), "ns", "s").unwrap().is_empty());
     }
 
     #[test]

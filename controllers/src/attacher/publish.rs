@@ -14,7 +14,8 @@ use super::Attacher;
 use super::decide::{Action, Attach, Detach, Seen, Trouble, expected_name, is_attached};
 use crate::runtime::ApiError;
 use crate::runtime::csi::Failure;
-use crate::volume::{self, SecretError};
+use crate::secrets::{self, SecretError};
+use crate::volume;
 
 /// Why an attachment is not as it should be.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +131,7 @@ impl Attacher {
         {
             self.protect(&volume).await?;
         }
-        let secrets = volume::secrets(&self.kube, how.secret.as_ref()).await?;
+        let secrets = secrets::read(&self.kube, how.secret.as_ref()).await?;
         self.ours()?;
         let prepared = match how.prepare {
             None => None,
@@ -211,7 +212,7 @@ impl Attacher {
     }
 
     async fn detach(&self, attachment: &VolumeAttachment, how: Detach) -> Result<(), PublishError> {
-        let secrets = volume::secrets(&self.kube, how.secret.as_ref()).await?;
+        let secrets = secrets::read(&self.kube, how.secret.as_ref()).await?;
         self.ours()?;
         let request = ControllerUnpublishVolumeRequest {
             secrets,

@@ -1,7 +1,5 @@
 //! Deleting volumes whose claims are gone, and the finalizer that keeps their objects until then.
 
-use std::collections::BTreeMap;
-
 use hostloop_proto::csi::DeleteVolumeRequest;
 use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
 use kube::ResourceExt;
@@ -10,12 +8,14 @@ use tonic::Code;
 
 use crate::runtime::queue::Outcome;
 use crate::runtime::{ApiError, Owner};
+use crate::secrets::{Credentials, TemplateError};
 
 use super::Provisioner;
 use super::claim::NO_ANNOTATIONS;
 use super::finalizers;
 use super::names::{
-    DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO, PROVISIONED_BY, VOLUME_FINALIZER,
+    CLASS_BETA, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO, PROVISIONED_BY,
+    VOLUME_FINALIZER,
 };
 use super::provision::without;
 use super::secrets::{self, About, Use};
@@ -110,9 +110,7 @@ impl Provisioner {
 
     async fn delete(&self, volume: &PersistentVolume) -> Outcome {
         let since = Instant::now();
-        let spec = volume.spec.as_ref();
-        let class = spec.and_then(|spec| spec.storage_class_name.as_deref());
-        let class = class.unwrap_or_default();
+        let class = class_name(volume);
         match self.deleted(volume).await {
             Ok(true) => {
                 let took = since.elapsed();
@@ -199,37 +197,35 @@ impl Provisioner {
         attached.first().map(|one| one.spec.node_name.clone())
     }
 
-    /// The secrets a volume is deleted with. Those that are not there are done without: the driver
-    /// may not need them any more, and the volume must not stay because of them.
-    async fn deletion_secrets(&self, volume: &PersistentVolume) -> BTreeMap<String, String> {
-        let class_name = volume
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.storage_class_name.clone())
-            .unwrap_or_default();
+    /// The secrets a volume is deleted with.
+    async fn deletion_secrets(&self, volume: &PersistentVolume) -> Credentials {
         let reference = match told(volume) {
             Some(told) => Ok(told),
-            None => self.secret_by_class(volume, &class_name),
+            None => self.secret_by_class(volume, class_name(volume)),
         };
-        let read = match reference {
-            Ok(reference) => self
-                .secret(reference.as_ref(), &class_name)
-                .await
-                .map_err(|problem| problem.to_string()),
-            Err(problem) => Err(problem.to_string()),
-        };
-        read.unwrap_or_else(|problem| {
-            let name = volume.name_any();
-            tracing::warn!(volume = %name, problem, "deleting a volume without its secrets");
-            BTreeMap::new()
-        })
+        let name = volume.name_any();
+        match reference {
+            Ok(reference) => self.secrets_to_delete(&name, reference.as_ref()).await,
+            Err(error) => without_secrets(&name, &error),
+        }
+    }
+
+    /// What a secret holds that a volume is deleted with, or nothing: the driver may not need it any
+    /// more, and the volume must not stay because of it.
+    pub(super) async fn secrets_to_delete(
+        &self,
+        volume: &str,
+        reference: Option<&SecretReference>,
+    ) -> Credentials {
+        let read = crate::secrets::read(&self.kube, reference).await;
+        read.unwrap_or_else(|error| without_secrets(volume, &error))
     }
 
     fn secret_by_class(
         &self,
         volume: &PersistentVolume,
         class: &str,
-    ) -> Result<Option<SecretReference>, secrets::SecretProblem> {
+    ) -> Result<Option<SecretReference>, TemplateError> {
         let Some(class) = self.context.caches.classes().get(class) else {
             return Ok(None);
         };
@@ -246,6 +242,19 @@ impl Provisioner {
             Some(parameters) => secrets::reference(Use::Provisioner, parameters, about),
         }
     }
+}
+
+fn without_secrets(volume: &str, error: &dyn std::error::Error) -> Credentials {
+    tracing::warn!(volume, %error, "deleting a volume without its secrets");
+    Credentials::new()
+}
+
+/// The class of a volume, also as it was written before there was a field.
+fn class_name(volume: &PersistentVolume) -> &str {
+    let spec = volume.spec.as_ref();
+    let field = spec.and_then(|spec| spec.storage_class_name.as_ref());
+    let annotated = volume.annotations().get(CLASS_BETA);
+    annotated.or(field).map_or("", String::as_str)
 }
 
 /// The secret a volume's object tells of, or that there is none; `None` if it says nothing.

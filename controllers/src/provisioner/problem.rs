@@ -1,9 +1,9 @@
 //! Why a claim has no volume yet: in words its user can act on, and with what is to come next.
 
 use crate::runtime::ApiError;
+use crate::secrets::{SecretError, TemplateError};
 
 use super::access::AccessProblem;
-use super::secrets::SecretProblem;
 use super::source::SourceProblem;
 use super::topology::TopologyProblem;
 
@@ -75,7 +75,7 @@ pub(crate) enum Problem {
     Topology(#[from] TopologyProblem),
     /// The secrets can't be made out.
     #[error(transparent)]
-    Secret(#[from] SecretProblem),
+    Secret(#[from] TemplateError),
     /// A secret is not there.
     #[error(
         "secret {namespace}/{name}, named by parameters of StorageClass {class:?}, does not \
@@ -89,6 +89,9 @@ pub(crate) enum Problem {
         /// Where it is named.
         class: String,
     },
+    /// A secret can't be read.
+    #[error(transparent)]
+    SecretUnreadable(#[from] SecretError),
     /// A parameter nobody knows.
     #[error(
         "StorageClass {class:?} has unknown parameters {keys}: those that begin with \
@@ -173,6 +176,7 @@ impl Problem {
             | Problem::Topology(_)
             | Problem::Secret(_)
             | Problem::NoSecret { .. }
+            | Problem::SecretUnreadable(_)
             | Problem::NoAttributesClass { .. }
             | Problem::Api(_) => State::NoChange,
             Problem::Create { state, .. } => *state,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_proto::csi::{DeleteVolumeRequest, Volume};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret, SecretReference};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, SecretReference};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use serde_json::json;
@@ -16,6 +16,7 @@ use crate::runtime::ApiError;
 use crate::runtime::csi::{Call, Class, Failure, class};
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
+use crate::secrets::{self, Credentials, SecretError};
 
 use super::Provisioner;
 use super::claim::{self, Standing};
@@ -396,23 +397,17 @@ impl Provisioner {
         &self,
         reference: Option<&SecretReference>,
         class_name: &str,
-    ) -> Result<BTreeMap<String, String>, Problem> {
-        let Some(reference) = reference else {
-            return Ok(BTreeMap::new());
-        };
-        let namespace = reference.namespace.clone().unwrap_or_default();
-        let name = reference.name.clone().unwrap_or_default();
-        let Some(secret) = self.kube.get::<Secret>(&namespace, &name).await? else {
-            return Err(Problem::NoSecret {
-                namespace,
-                name,
-                class: class_name.to_owned(),
-            });
-        };
-        let data = secret.data.unwrap_or_default().into_iter();
-        Ok(data
-            .map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()))
-            .collect())
+    ) -> Result<Credentials, Problem> {
+        secrets::read(&self.kube, reference)
+            .await
+            .map_err(|error| match error {
+                SecretError::Missing { namespace, name } => Problem::NoSecret {
+                    namespace,
+                    name,
+                    class: class_name.to_owned(),
+                },
+                error => error.into(),
+            })
     }
 
     /// Tells of a volume that has got its object.

@@ -125,12 +125,10 @@ impl Provisioner {
     }
 
     async fn discard(&self, unsaved: &Unsaved) -> Result<(), String> {
-        let plan = &unsaved.plan;
-        let class_name = plan.draft.class.name_any();
+        let (plan, name) = (&unsaved.plan, &unsaved.plan.draft.name);
         let secrets = self
-            .secret(plan.secrets.provisioner.as_ref(), &class_name)
-            .await
-            .map_err(|problem| problem.to_string())?;
+            .secrets_to_delete(&name, plan.secrets.provisioner.as_ref())
+            .await;
         let request = DeleteVolumeRequest {
             volume_id: unsaved.volume_id().to_owned(),
             secrets: secrets.clone(),

@@ -234,6 +234,23 @@ async fn an_object_that_cannot_be_written() {
     assert!(rig.at_work.kept.unsaved("pvc-u-1").is_none());
 }
 
+/// A secret that is gone does not keep a volume nothing needs.
+#[tokio::test]
+async fn an_unwanted_volume_goes_without_its_secret() {
+    let rig = central();
+    rig.secret_class();
+    rig.plain_claim();
+    rig.put_secret();
+    rig.world.state().write_failures.push_back(500);
+    assert_eq!(rig.work().await, Outcome::Done);
+    for path in [CLAIM, SECRET] {
+        rig.world.state().objects.remove(path);
+    }
+    assert_eq!(rig.at_work.unsaved("pvc-u-1").await, Outcome::Done);
+    let deleted = "DeleteVolume handle".to_owned();
+    assert!(rig.world.log().contains(&deleted));
+}
+
 #[tokio::test]
 async fn an_object_there_is_already() {
     for (handle, deleted) in [("handle", false), ("another", true)] {

@@ -152,7 +152,7 @@ impl Resizer {
         let csi = spec.csi.clone().unwrap_or_default();
         let capability = volume::capability(&spec, self.multi_writer, "")?;
         let secrets =
-            volume::secrets(&self.kube, csi.controller_expand_secret_ref.as_ref()).await?;
+            crate::secrets::read(&self.kube, csi.controller_expand_secret_ref.as_ref()).await?;
         self.ours()?;
         let request = ControllerExpandVolumeRequest {
             volume_id: csi.volume_handle,

@@ -8,12 +8,13 @@ use serde_json::Value;
 
 use super::names::snapshot_name;
 use super::owner::{self, Owner};
-use super::parameters::{Credentials, GROUP_GET_SECRET};
+use super::parameters::GROUP_GET_SECRET;
 use super::work::{Complaint, Shared, WorkError};
 use super::worker::{Answer, Kind, Said, Wanted, Worker};
 use super::{Options, decide, status};
 use crate::runtime::csi::Failure;
 use crate::runtime::{Caches, Watch};
+use crate::secrets::Credentials;
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 
 /// VolumeGroupSnapshotContents.

@@ -8,13 +8,14 @@ use serde_json::Value;
 
 use super::names::{GROUP_MEMBER, snapshot_name};
 use super::owner::{self, Owner};
-use super::parameters::{Credentials, LIST_SECRET};
+use super::parameters::LIST_SECRET;
 use super::work::{Complaint, Shared, WorkError};
 use super::worker::{Answer, Kind, Said, Wanted, Worker};
 use super::{Options, decide, status};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::{Caches, Watch};
+use crate::secrets::Credentials;
 use crate::snapshots::{VolumeSnapshotClass, VolumeSnapshotContent};
 
 /// VolumeSnapshotContents.

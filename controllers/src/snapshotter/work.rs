@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 use super::Options;
 use super::decide::{Content, Step};
 use super::owner;
-use super::parameters::{ParameterError, SecretError};
+use super::parameters::ParameterError;
 use super::status;
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::MANAGED_BY;
 use crate::runtime::{ApiError, Context, Kube, Resource, Scope, Watch};
+use crate::secrets::SecretError;
 
 /// The timeout of a CSI call, unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -33,6 +34,9 @@ pub(super) enum WorkError {
     /// The class, or what it says.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
+    /// A secret that the class or the content names.
+    #[error(transparent)]
+    Secret(SecretError),
     /// The driver said no. The whole status has parts that differ from call to call.
     #[error("{}: {:?}: {}", .0.call, .0.code(), .0.status.message())]
     Call(Failure),
@@ -79,8 +83,8 @@ pub(super) enum WorkError {
 impl From<SecretError> for WorkError {
     fn from(error: SecretError) -> Self {
         match error {
-            SecretError::Parameter(error) => WorkError::Parameter(error),
-            SecretError::Api(error) => WorkError::Api(error),
+            SecretError::Unreadable { source, .. } => WorkError::Api(source),
+            error => WorkError::Secret(error),
         }
     }
 }

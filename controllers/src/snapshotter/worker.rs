@@ -11,11 +11,12 @@ use super::Options;
 use super::decide::{Content, Step};
 use super::names::RESERVED;
 use super::owner::{self, Owner};
-use super::parameters::{self, Credentials, Tokens};
+use super::parameters::{self, Tokens};
 use super::work::{Complaint, Contents, Part, Shared, WorkError, quiet};
 use crate::runtime::csi::{Call, Class, Failure, class};
 use crate::runtime::queue::Outcome;
 use crate::runtime::{Caches, Resource, Watch};
+use crate::secrets::{self, Credentials};
 
 /// A kind of contents, and how the driver is asked for what they stand for.
 pub(super) trait Kind: Sized + Send + Sync + 'static {
@@ -336,7 +337,7 @@ impl<K: Kind> Worker<K> {
     pub(super) async fn secrets(&self, content: &K::Content) -> Result<Credentials, WorkError> {
         let marks = K::Content::MARKS;
         let secret = parameters::secret_by_annotations(content.annotations(), marks)?;
-        Ok(parameters::read(&self.shared.kube, secret).await?)
+        Ok(secrets::read(&self.shared.kube, secret.as_ref()).await?)
     }
 
     /// For asking.
@@ -351,6 +352,6 @@ impl<K: Kind> Worker<K> {
         };
         let parameters = class.as_ref().and_then(|class| K::class(class).1);
         let secret = parameters::secret_by_class(parameters, K::ASKING, tokens)?;
-        Ok(parameters::read(&self.shared.kube, secret).await?)
+        Ok(secrets::read(&self.shared.kube, secret.as_ref()).await?)
     }
 }

@@ -28,7 +28,11 @@ fn every_form() {
     );
     let cases: &[Case<'_>] = &[
         (&[], Ok(None)),
-        (&[(N, ""), (NS, "")], Ok(None)),
+        (&[(N, ""), (NS, "")], Err("node-stage-secret-name is empty")),
+        (
+            &[(N, "s"), (NS, "")],
+            Err("node-stage-secret-namespace is empty"),
+        ),
         (&[(N, "s"), (NS, "n")], Ok(Some(("n", "s")))),
         (&[(ALL, "s"), (ALL_NS, "n")], Ok(Some(("n", "s")))),
         (&[(OLD, "s"), (OLD_NS, "n")], Ok(Some(("n", "s")))),
@@ -44,6 +48,8 @@ fn every_form() {
             &[(NS, "n")],
             Err("but not csi.storage.k8s.io/node-stage-secret-name:"),
         ),
+        // Half a pair for all uses is none of the business of a use that has its own.
+        (&[(N, "s"), (NS, "n"), (ALL, "s")], Ok(Some(("n", "s")))),
         (
             &[(ALL, "s")],
             Err("but not csi.storage.k8s.io/secret-namespace"),
@@ -70,7 +76,7 @@ fn every_form() {
         (&[(N, "s"), (NS, "${pvc.name}")], Err("only ${pv.name} and")),
         (&[(N, "$pvc.name"), (NS, "n")], Err("has ${pvc}")),
         (&[(N, "a$"), (NS, "n")], Err("has ${}")),
-        (&[(N, "${pvc.name"), (NS, "n")], Ok(Some(("n", "data")))),
+        (&[(N, "${pvc.name"), (NS, "n")], Err("has ${}")),
         (
             &[(N, "Upper"), (NS, "n")],
             Err("\"Upper\", which is not a secret"),

@@ -195,7 +195,7 @@ impl Resizer {
             parameters.extend(names(claim, volume));
         }
         let secret = secret_of(volume);
-        let secrets = volume::secrets(&self.kube, secret.as_ref()).await?;
+        let secrets = crate::secrets::read(&self.kube, secret.as_ref()).await?;
         self.ours()?;
         let request = ControllerModifyVolumeRequest {
             volume_id: handle.unwrap_or_default(),

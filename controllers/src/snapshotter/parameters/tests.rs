@@ -8,10 +8,10 @@ fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn at(namespace: &str, name: &str) -> Option<SecretRef> {
-    Some(SecretRef {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
+fn at(namespace: &str, name: &str) -> Option<SecretReference> {
+    Some(SecretReference {
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
     })
 }
 
