@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::ResourceExt;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use super::claim::{Claim, StatusPatch};
 use super::now;
@@ -161,6 +162,21 @@ pub fn failure_patch(
     patch.hold(MODIFYING, None, Some(&message));
     let code = code_name(failure.code());
     patch.hold(MODIFY_ERROR, Some(code), Some(failure.status.message()));
+    patch.finish(true)
+}
+
+/// A target that this driver can never be asked for, by `message`.
+pub fn infeasible_patch(
+    claim: &PersistentVolumeClaim,
+    target: &str,
+    message: &str,
+) -> Option<Value> {
+    let mut patch = StatusPatch::of(claim, now());
+    set_status(&mut patch, claim, INFEASIBLE, target);
+    let modifying = format!("The volume cannot be modified to {target:?}.");
+    patch.hold(MODIFYING, None, Some(&modifying));
+    let code = code_name(Code::InvalidArgument);
+    patch.hold(MODIFY_ERROR, Some(code), Some(message));
     patch.finish(true)
 }
 

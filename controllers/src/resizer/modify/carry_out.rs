@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hostloop_proto::csi::ControllerModifyVolumeRequest;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -14,13 +15,23 @@ use super::super::{
     Classes, Key, ModifyKey, ResizeError, Resizer, key_of, lock, outcome_of, too_early,
 };
 use super::{
-    Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, is_in_progress,
-    is_same_try, meaning, pending_patch, secret_of, wished,
+    Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
+    is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
 };
 use crate::runtime::Change;
 use crate::runtime::csi::{Class, Failure};
 use crate::runtime::queue::Outcome;
 use crate::volume;
+
+/// A VolumeAttributesClass that a claim names.
+enum Target {
+    Usable(Arc<VolumeAttributesClass>),
+    Missing,
+    /// It names another CSI driver.
+    Foreign {
+        message: String,
+    },
+}
 
 impl Resizer {
     /// The classes, watched from when they are first asked for.
@@ -104,9 +115,10 @@ impl Resizer {
         let Some(volume) = self.volume_of(&claim, true).await? else {
             return Ok(Outcome::Done);
         };
-        if is_same_try(&claim)
-            && let Some(left) = too_early(memory.modify_after)
-        {
+        if !is_same_try(&claim) {
+            // Another class may be feasible.
+            self.remember(key, |memory| memory.modify_after = None);
+        } else if let Some(left) = too_early(memory.modify_after) {
             return Ok(Outcome::Again(left));
         }
         let (target, continues) = match step {
@@ -115,14 +127,20 @@ impl Resizer {
             Step::Continue(target) => (target, true),
             Step::Begin(target) => (target, false),
         };
-        let Some(class) = self.class(&claim, &target).await? else {
-            if continues {
-                return Ok(Outcome::Failed);
+        let class = match (self.class(&claim, &target).await?, continues) {
+            (Target::Usable(class), _) => class,
+            (Target::Missing | Target::Foreign { .. }, true) => return Ok(Outcome::Failed),
+            // The watch of classes reports one that is created later, also in place of a foreign one.
+            (Target::Missing, false) => {
+                let patch = pending_patch(&claim);
+                self.write(claim, patch).await?;
+                return Ok(Outcome::Done);
             }
-            // Its coming, if it comes, is told by its watch.
-            let patch = pending_patch(&claim);
-            self.write(claim, patch).await?;
-            return Ok(Outcome::Done);
+            (Target::Foreign { message }, false) => {
+                let patch = infeasible_patch(&claim, &target, &message);
+                self.write(claim, patch).await?;
+                return Ok(Outcome::Done);
+            }
         };
         let claim = match continues {
             true => claim,
@@ -143,12 +161,12 @@ impl Resizer {
         }
     }
 
-    /// The class of this name, if it can be used. The watch may be behind the claim's.
+    /// The class of this name. The watch of classes may be behind that of claims.
     async fn class(
         &self,
         claim: &PersistentVolumeClaim,
         name: &str,
-    ) -> Result<Option<Arc<VolumeAttributesClass>>, ResizeError> {
+    ) -> Result<Target, ResizeError> {
         let class = match self.classes().await.watch.get(name) {
             None => self.kube.get("", name).await?.map(Arc::new),
             known => known,
@@ -156,15 +174,15 @@ impl Resizer {
         let Some(class) = class else {
             let message = format!("There is no VolumeAttributesClass {name:?}");
             self.warn_of_modify(claim, message);
-            return Ok(None);
+            return Ok(Target::Missing);
         };
         if class.driver_name != self.context.driver.name {
             let driver = &class.driver_name;
             let message = format!("VolumeAttributesClass {name:?} is for CSI driver {driver}");
-            self.warn_of_modify(claim, message);
-            return Ok(None);
+            self.warn_of_modify(claim, message.clone());
+            return Ok(Target::Foreign { message });
         }
-        Ok(Some(class))
+        Ok(Target::Usable(class))
     }
 
     async fn begin(
@@ -263,9 +281,13 @@ impl Resizer {
         tracing::warn!(namespace = key.0, claim = key.1, "{message}");
         self.warn_of_modify(&claim, message);
         let patch = failure_patch(&claim, target, failure);
-        self.write(claim, patch).await?;
+        let claim = self.write(claim, patch).await?;
         if class != Class::Infeasible {
             return Ok(Outcome::Failed);
+        }
+        if wished(&claim) != target {
+            // The user has asked for another class meanwhile, which need not wait.
+            return Ok(Outcome::Again(Duration::ZERO));
         }
         let again = Instant::now() + self.slow;
         self.remember(key, |memory| memory.modify_after = Some(again));

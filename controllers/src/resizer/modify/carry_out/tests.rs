@@ -174,16 +174,33 @@ async fn a_class_that_is_not_there_is_waited_for() {
     assert_eq!(setup.status(), Value::Null);
 }
 
+/// As the API's own end-to-end test expects it.
 #[tokio::test]
-async fn a_class_of_another_driver_is_none() {
+async fn a_class_of_another_driver_is_infeasible() {
     let mut setup = setup(json!({}));
     setup.world.api.put(class("b", "other"));
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.asked(), [""; 0]);
+    let message = "VolumeAttributesClass \"b\" is for CSI driver other";
+    let warning = format!("Warning VolumeModifyFailed: {message}");
+    assert_eq!(setup.world.events(), [warning]);
     assert_eq!(
-        setup.world.events(),
-        ["Warning VolumeModifyFailed: VolumeAttributesClass \"b\" is for CSI driver other"]
+        setup.status(),
+        json!({"status": "Infeasible", "targetVolumeAttributesClassName": "b"})
     );
+    let conditions = setup.claim()["status"]["conditions"].clone();
+    let error = &conditions[1];
+    assert_eq!(error["type"], "ModifyVolumeError", "{conditions}");
+    assert_eq!(error["message"], message);
+    // The same again writes nothing, and a class of ours ends it at once.
+    setup.world.api.writes();
+    assert_eq!(setup.work().await, Outcome::Done);
+    assert_eq!(setup.world.api.writes(), [""; 0]);
+    setup.put_class("c");
+    setup.wish(json!("c"));
+    assert_eq!(setup.work().await, Outcome::Done);
+    assert_eq!(setup.asked(), ["c"]);
+    assert_eq!(setup.claim()["status"]["conditions"], json!([]));
 }
 
 #[tokio::test]
@@ -260,6 +277,38 @@ async fn what_is_infeasible_is_tried_rarely_or_when_another_is_wished_for() {
     setup.world.add(&setup.resizer.claims, before);
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.asked(), ["c"]);
+}
+
+/// An infeasible class delays only itself.
+#[tokio::test(start_paused = true)]
+async fn another_target_need_not_wait_for_an_infeasible_one() {
+    let setup = setup(json!({}));
+    setup.put_class("b");
+    setup.put_class("c");
+    setup.world.script.fail(Status::deadline_exceeded("slow"));
+    assert_eq!(setup.work().await, Outcome::Failed);
+    setup.wish(json!("c"));
+    setup.world.script.fail(Status::invalid_argument("no"));
+    assert_eq!(setup.work().await, Outcome::Again(Duration::ZERO));
+    assert_eq!(setup.asked(), ["b", "b"]);
+    // Nor does its delay hold for the next class, whose secret is missing at first.
+    setup.world.api.hide("secrets/s", 500);
+    assert_eq!(setup.work().await, Outcome::Failed);
+    assert_eq!(setup.work().await, Outcome::Failed);
+}
+
+/// Nor when the infeasible class was the one that was wished for last.
+#[tokio::test(start_paused = true)]
+async fn the_delay_of_an_infeasible_class_ends_with_the_wish_for_it() {
+    let setup = setup(json!({}));
+    setup.put_class("b");
+    setup.put_class("c");
+    setup.world.script.fail(Status::invalid_argument("no"));
+    assert!(matches!(setup.work().await, Outcome::FailedFor(_)));
+    setup.wish(json!("c"));
+    setup.world.api.hide("secrets/s", 500);
+    assert_eq!(setup.work().await, Outcome::Failed);
+    assert_eq!(setup.work().await, Outcome::Failed);
 }
 
 #[tokio::test]
