@@ -34,6 +34,7 @@ mod problem;
 pub(crate) mod protection;
 mod provision;
 mod race;
+mod retry;
 mod save;
 mod secrets;
 pub(crate) mod source;

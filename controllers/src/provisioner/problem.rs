@@ -14,7 +14,7 @@ pub(crate) enum State {
     Finished,
     /// What there was before.
     NoChange,
-    /// Perhaps a volume: the same call is to be made until it says otherwise.
+    /// Perhaps a volume: it is asked for again until the driver says otherwise.
     Background,
     /// Nothing, and the scheduler is to choose another node.
     Reschedule,

@@ -21,6 +21,7 @@ use crate::secrets::{self, Credentials, SecretError};
 use super::Provisioner;
 use super::claim::{self, Standing};
 use super::kept::{Left, SLOW, Unsaved};
+use super::lookup::Guarded;
 use super::plan::{self, Found, Plan};
 use super::problem::{Problem, State};
 use super::source::Asked;
@@ -47,7 +48,7 @@ impl Plan {
     }
 
     /// Its source, as it is counted.
-    fn source(&self) -> &str {
+    pub(super) fn source(&self) -> &str {
         source_of(&self.draft.asked)
     }
 }
@@ -85,7 +86,7 @@ impl Provisioner {
                 self.kept.forget(uid);
                 return Outcome::Done;
             }
-            return self.make(plan, true).await;
+            return self.retry(uid, plan).await;
         }
         let Some(claim) = self.claims.get(uid).pop() else {
             self.kept.forget(uid);
@@ -104,6 +105,14 @@ impl Provisioner {
         }
     }
 
+    pub(super) fn standing(&self) -> Standing<'_> {
+        Standing {
+            driver: &self.context.driver.name,
+            scope: &self.context.scope,
+            leads: self.context.leader.leads(),
+        }
+    }
+
     async fn todo(&self, claim: &Arc<PersistentVolumeClaim>) -> Result<Todo, Problem> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let driver = &*self.context.driver;
@@ -112,11 +121,7 @@ impl Provisioner {
             self.races.forget(uid);
             return Ok(Todo::Nothing);
         }
-        let standing = Standing {
-            driver: &driver.name,
-            scope: &self.context.scope,
-            leads: self.context.leader.leads(),
-        };
+        let standing = self.standing();
         if !claim::is_here(claim, standing) {
             return self.race(claim).await;
         }
@@ -144,17 +149,37 @@ impl Provisioner {
             self.context.events.normal(&**claim, PROVISIONING, message);
             return Ok(Todo::Nothing);
         }
-        let draft = plan::draft(claim, &class, driver, &self.settings)?;
-        let (source, guarded) = self.source(&draft).await?;
+        let (plan, guarded) = self.plan(claim, &class, None).await?;
+        // Last, so that a claim that can't be served leaves no mark on its source.
+        self.guard(guarded).await?;
+        Ok(Todo::Make(Box::new(plan)))
+    }
+
+    /// The volume to be made for a claim, and the source that must be kept meanwhile. `last` is the
+    /// plan of a call that may be under way.
+    pub(super) async fn plan(
+        &self,
+        claim: &Arc<PersistentVolumeClaim>,
+        class: &Arc<StorageClass>,
+        last: Option<&Plan>,
+    ) -> Result<(Plan, Guarded), Problem> {
+        let driver = &*self.context.driver;
+        let draft = plan::draft(claim, class, driver, &self.settings)?;
+        let (source, guarded) = match (self.source(&draft).await, last) {
+            // The call under way reads the source, which is kept for it even while it is deleted.
+            (Err(Problem::Source(_)), Some(last)) if last.draft.asked == draft.asked => {
+                let source = last.request.volume_content_source.clone();
+                (source, Guarded::Nothing)
+            }
+            (found, _) => found?,
+        };
         let found = Found {
             source,
             topology: self.topology(&draft).await?,
             attributes: self.attributes(claim).await?,
         };
         let plan = plan::finish(draft, found, driver, &self.settings)?;
-        // Last, so that a claim that can't be served leaves no mark on its source.
-        self.guard(guarded).await?;
-        Ok(Todo::Make(Box::new(plan)))
+        Ok((plan, guarded))
     }
 
     /// Whether the volume of a claim has its object. A node's watch may not show it: another node
@@ -196,7 +221,7 @@ impl Provisioner {
     }
 
     /// Makes a volume by its plan, for the first time or again.
-    async fn make(&self, plan: Arc<Plan>, again: bool) -> Outcome {
+    pub(super) async fn make(&self, plan: Arc<Plan>, again: bool) -> Outcome {
         let claim = plan.draft.claim.clone();
         let since = Instant::now();
         let made = self.call(&plan, again).await;
@@ -337,16 +362,7 @@ impl Provisioner {
         problem: Problem,
     ) -> Outcome {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-        let class_name = claim::class_name(claim).unwrap_or_default();
-        let next = match problem.state() {
-            State::Reschedule => "; another node is to be selected",
-            _ => "",
-        };
-        let message =
-            format!("failed to provision volume with StorageClass {class_name:?}: {problem}{next}");
-        tracing::warn!(claim = %claim.name_any(), namespace = claim.namespace(), "{message}");
-        self.context.events.warning(&**claim, FAILED, message);
-        self.metrics.provisioned(class_name, source, None);
+        self.tell_failure(claim, source, &problem);
         match (problem.state(), plan) {
             (State::Background, Some(plan)) => {
                 self.kept.leave(uid, Left::Background(plan));
@@ -371,8 +387,26 @@ impl Provisioner {
         }
     }
 
+    pub(super) fn tell_failure(
+        &self,
+        claim: &PersistentVolumeClaim,
+        source: &str,
+        problem: &Problem,
+    ) {
+        let class_name = claim::class_name(claim).unwrap_or_default();
+        let next = match problem.state() {
+            State::Reschedule => "; another node is to be selected",
+            _ => "",
+        };
+        let message =
+            format!("failed to provision volume with StorageClass {class_name:?}: {problem}{next}");
+        tracing::warn!(claim = %claim.name_any(), namespace = claim.namespace(), "{message}");
+        self.context.events.warning(claim, FAILED, message);
+        self.metrics.provisioned(class_name, source, None);
+    }
+
     /// Has the scheduler choose another node.
-    async fn reschedule(&self, claim: &PersistentVolumeClaim) -> Outcome {
+    pub(super) async fn reschedule(&self, claim: &PersistentVolumeClaim) -> Outcome {
         let patch = json!({"metadata": {
             "uid": claim.uid(),
             "resourceVersion": claim.resource_version(),

@@ -215,6 +215,41 @@ async fn a_final_answer_is_forgotten() {
     assert!(rig.at_work.kept.left("u-1").is_none());
 }
 
+/// What may be under way is asked for again by how the class is then, not as it was.
+#[tokio::test]
+async fn a_class_corrected_meanwhile_counts() {
+    let mut rig = central();
+    rig.secret_class();
+    rig.plain_claim();
+    rig.put_secret();
+    for _ in 0..2 {
+        let busy = Err(Status::aborted("busy"));
+        rig.world.state().creations.push_back(busy);
+    }
+    assert_eq!(rig.work().await, Outcome::Failed);
+    rig.class("c-3", json!({"size": "large"}));
+    rig.world.log();
+    assert_eq!(rig.work().await, Outcome::Failed);
+    assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1"]);
+    // A class that can't be served is an error, and what may be under way is not forgotten.
+    rig.class("c-4", json!({"csi.storage.k8s.io/typo": "x"}));
+    assert_eq!(rig.work().await, Outcome::Failed);
+    assert!(rig.last_message().contains("csi.storage.k8s.io/typo"));
+    assert!(rig.world.log().is_empty());
+    assert!(rig.at_work.kept.left("u-1").is_some());
+    rig.class("c-5", json!({"size": "small"}));
+    assert_eq!(rig.work().await, Outcome::Done);
+    let state = rig.world.state();
+    let sizes: Vec<_> = state
+        .created
+        .iter()
+        .map(|one| one.parameters.get("size"))
+        .collect();
+    let [large, small] = ["large", "small"].map(str::to_owned);
+    assert_eq!(sizes, [None, Some(&large), Some(&small)]);
+    assert!(state.created[1].secrets.is_empty());
+}
+
 #[tokio::test]
 async fn an_object_that_cannot_be_written() {
     let mut rig = central();

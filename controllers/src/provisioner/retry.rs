@@ -1,0 +1,57 @@
+//! Asking again for a volume that an earlier call may have made.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+use crate::runtime::queue::Outcome;
+
+use super::Provisioner;
+use super::claim;
+use super::plan::Plan;
+use super::problem::{Problem, State};
+
+impl Provisioner {
+    /// Makes a volume again that an earlier call may have made. Only the topology stays as it was
+    /// then: the claim, its class and its secrets may have been corrected since. A claim that is
+    /// gone, or is not this process's any more, still needs an answer: the volume must be found, to
+    /// be deleted.
+    pub(super) async fn retry(&self, uid: &str, last: Arc<Plan>) -> Outcome {
+        let (driver, standing) = (&self.context.driver.name, self.standing());
+        let now = self.claims.get(uid).pop();
+        let wanted =
+            now.filter(|claim| claim::is_for(claim, driver) && claim::is_here(claim, standing));
+        let claim = wanted.as_ref().unwrap_or(&last.draft.claim);
+        let plan = self.replan(claim, &last, wanted.is_some()).await;
+        match (plan, &wanted) {
+            (Ok(Some(plan)), _) => self.make(Arc::new(plan), true).await,
+            (Ok(None), _) | (Err(_), None) => self.make(last, true).await,
+            (Err(problem), Some(claim)) => {
+                self.tell_failure(claim, last.source(), &problem);
+                match problem.state() {
+                    State::Reschedule => self.reschedule(claim).await,
+                    _ => Outcome::Failed,
+                }
+            }
+        }
+    }
+
+    /// The plan by how everything is now; none if the class has become another driver's, or waits
+    /// for a node to be selected.
+    async fn replan(
+        &self,
+        claim: &Arc<PersistentVolumeClaim>,
+        last: &Plan,
+        wanted: bool,
+    ) -> Result<Option<Plan>, Problem> {
+        let class = self.class_of(claim).await?;
+        if !claim::is_due(claim, &class, self.standing()) {
+            return Ok(None);
+        }
+        let (plan, guarded) = self.plan(claim, &class, Some(last)).await?;
+        if wanted {
+            self.guard(guarded).await?;
+        }
+        Ok(Some(plan))
+    }
+}
