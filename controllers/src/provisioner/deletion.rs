@@ -35,14 +35,22 @@ pub(super) enum Work {
     Delete,
 }
 
+/// Whether a volume is this driver's, and no other provisioner made it. Volumes of in-tree plugins
+/// that name this driver as their successor have no CSI handle: they are left alone.
+fn is_of(volume: &PersistentVolume, driver: &str) -> bool {
+    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    let annotation = |key: &str| volume.annotations().get(key).map(String::as_str);
+    csi.is_some_and(|csi| csi.driver == driver)
+        && (annotation(PROVISIONED_BY).is_none_or(|maker| maker == driver)
+            || annotation(MIGRATED_TO) == Some(driver))
+}
+
 /// What it calls for, of this driver.
 pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
-    let spec = volume.spec.clone().unwrap_or_default();
-    let is = |key: &str| volume.annotations().get(key).map(String::as_str) == Some(driver);
-    let by_csi = spec.csi.as_ref().is_some_and(|csi| csi.driver == driver);
-    if !(by_csi || is(PROVISIONED_BY) || is(MIGRATED_TO)) {
+    if !is_of(volume, driver) {
         return Work::Nothing;
     }
+    let spec = volume.spec.clone().unwrap_or_default();
     let kept = finalizers::has(volume, VOLUME_FINALIZER);
     let going = volume.metadata.deletion_timestamp.is_some();
     let phase = volume
@@ -50,7 +58,7 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
         .as_ref()
         .and_then(|status| status.phase.as_deref());
     match (spec.persistent_volume_reclaim_policy.as_deref(), phase) {
-        (Some("Retain"), _) if kept => Work::RemoveFinalizer,
+        (Some("Retain" | "Recycle"), _) if kept => Work::RemoveFinalizer,
         (Some("Delete"), Some("Bound")) if !kept && !going => Work::AddFinalizer,
         (Some("Delete"), Some("Released")) if !going || kept => Work::Delete,
         _ => Work::Nothing,
@@ -65,7 +73,7 @@ enum Obstacle {
     #[error("it is not a CSI volume")]
     NotCsi,
     #[error(
-        "it has no node affinity, and the CSI driver cannot tell on which node it is: delete it \
+        "neither its node affinity nor the CSI driver can tell on which node it is: delete it \
          there, and then this object"
     )]
     Nowhere,

@@ -31,15 +31,10 @@ pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Owner {
     let spec = volume.spec.as_ref();
     let handle = spec.and_then(|spec| spec.csi.as_ref());
     let own = handle.and_then(|csi| pools.own(&csi.volume_handle));
-    let affinity = spec.and_then(|spec| spec.node_affinity.as_ref());
-    let placed = affinity.is_some_and(|affinity| affinity.required.is_some());
-    match own {
-        Some(false) => Owner::Elsewhere,
-        None if *scope == Scope::Leader && !placed => Owner::Unknown,
-        _ if !scope.has_volume(volume) => Owner::Elsewhere,
-        Some(true) => Owner::Here,
-        None if placed => Owner::Here,
-        None => Owner::Unknown,
+    match (own, scope.holds(volume)) {
+        (Some(false), _) | (_, Some(false)) => Owner::Elsewhere,
+        (Some(true), _) | (None, Some(true)) => Owner::Here,
+        (None, None) => Owner::Unknown,
     }
 }
 
@@ -92,6 +87,10 @@ mod tests {
             json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
                 {"key": "t/node", "operator": "In", "values": [node]}]}]}})
         };
+        let by_zone = || {
+            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "zone", "operator": "In", "values": ["z"]}]}]}})
+        };
         let told = || Pools::told(|| vec!["a1".to_owned()]);
         for (pools, handle, affinity, expected) in [
             (told(), "vol-a1-0", at("n1"), Owner::Here),
@@ -103,6 +102,8 @@ mod tests {
             (Pools::default(), "vol-a1-0", at("n1"), Owner::Here),
             (Pools::default(), "vol-a1-0", at("n2"), Owner::Elsewhere),
             (Pools::default(), "vol-a1-0", Value::Null, Owner::Unknown),
+            (Pools::default(), "vol-a1-0", by_zone(), Owner::Unknown),
+            (told(), "vol-a1-0", by_zone(), Owner::Here),
         ] {
             let volume = serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {
                 "csi": {"driver": "d", "volumeHandle": handle}, "nodeAffinity": affinity}}))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    NodeSelectorRequirement, PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity,
+    NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim,
 };
 use kube::ResourceExt;
 
@@ -74,18 +74,25 @@ impl Scope {
         *self != Scope::Cluster
     }
 
-    /// Whether a volume is within it, by its node affinity. Without an affinity it is anywhere.
+    /// Whether a volume may be within it: its node affinity does not say otherwise. The leader has
+    /// none of its own.
     pub fn has_volume(&self, volume: &PersistentVolume) -> bool {
-        let segments = match self {
-            Scope::Cluster => return true,
-            Scope::Leader => return false,
-            Scope::Node { segments, .. } => segments,
+        *self != Scope::Leader && self.holds(volume) != Some(false)
+    }
+
+    /// Whether a volume is within it by its node affinity; `None` if that does not tell.
+    pub fn holds(&self, volume: &PersistentVolume) -> Option<bool> {
+        let of_node = match self {
+            Scope::Cluster => return Some(true),
+            Scope::Leader => None,
+            Scope::Node { name, segments } => Some((name, segments)),
         };
-        let affinity = volume
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.node_affinity.as_ref());
-        affinity.is_none_or(|affinity| admits(affinity, segments))
+        let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
+        let terms = &affinity.required.as_ref()?.node_selector_terms;
+        let Some((name, segments)) = of_node else {
+            return Some(false);
+        };
+        any(terms.iter().map(|term| admits(term, name, segments)))
     }
 
     /// Whether a claim is to get its volume here: its node is selected, and is this one.
@@ -129,31 +136,45 @@ impl Scope {
     }
 }
 
-/// Whether a node in this place satisfies a volume's affinity: one of its terms, all of whose
-/// requirements. Fields of nodes are not the driver's business and are taken to fit.
-fn admits(affinity: &VolumeNodeAffinity, segments: &BTreeMap<String, String>) -> bool {
-    let Some(required) = &affinity.required else {
-        return true;
-    };
-    required.node_selector_terms.iter().any(|term| {
-        let requirements = term.match_expressions.as_deref().unwrap_or_default();
-        requirements
-            .iter()
-            .all(|requirement| fulfils(requirement, segments))
-    })
+/// Whether a term selects the node of this name in this place; `None` if that depends on labels
+/// other than the driver's. A term without requirements selects nothing.
+fn admits(
+    term: &NodeSelectorTerm,
+    name: &String,
+    segments: &BTreeMap<String, String>,
+) -> Option<bool> {
+    let labels = term.match_expressions.iter().flatten();
+    let fields = term.match_fields.iter().flatten();
+    if labels.clone().chain(fields.clone()).next().is_none() {
+        return Some(false);
+    }
+    let by_label = labels.map(|one| fulfils(one, segments.get(&one.key)));
+    let by_field = fields.map(|one| fulfils(one, (one.key == "metadata.name").then_some(name)));
+    // All of them: none that is not fulfilled.
+    let unfulfilled = by_label.chain(by_field).map(|one| one.map(|one| !one));
+    any(unfulfilled).map(|any| !any)
 }
 
-fn fulfils(requirement: &NodeSelectorRequirement, segments: &BTreeMap<String, String>) -> bool {
+/// Whether a requirement is fulfilled by this value; `None` if the value is not known.
+fn fulfils(requirement: &NodeSelectorRequirement, value: Option<&String>) -> Option<bool> {
+    let value = value?;
     let values = requirement.values.as_deref().unwrap_or_default();
-    let value = segments.get(&requirement.key);
-    match (requirement.operator.as_str(), value) {
-        ("In", Some(value)) => values.contains(value),
-        ("NotIn", Some(value)) => !values.contains(value),
-        ("Exists", value) => value.is_some(),
-        ("DoesNotExist", value) => value.is_none(),
-        // A key that is not the driver's says nothing of where the driver is.
-        _ => true,
+    match requirement.operator.as_str() {
+        "In" => Some(values.contains(value)),
+        "NotIn" => Some(!values.contains(value)),
+        "Exists" => Some(true),
+        "DoesNotExist" => Some(false),
+        _ => None,
     }
+}
+
+/// Whether any is true; `None` if none is known to be, and some are unknown.
+fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    all.fold(Some(false), |found, one| match (found, one) {
+        (Some(true), _) | (_, Some(true)) => Some(true),
+        (Some(false), Some(false)) => Some(false),
+        _ => None,
+    })
 }
 
 #[cfg(test)]

@@ -111,12 +111,17 @@ fn volumes() {
         (
             "retained, being deleted",
             deleted(with(gone(), policy(json!("Retain")))),
-            "n2 nothing",
+            "n2 release volume",
         ),
         (
             "recycled",
             with(gone(), policy(json!("Recycle"))),
             "n2 nothing",
+        ),
+        (
+            "recycled, being deleted",
+            deleted(with(gone(), policy(json!("Recycle")))),
+            "n2 release volume",
         ),
         (
             "without a policy",

@@ -31,10 +31,13 @@ fn work() {
     let going_bare = json!({"metadata": {
         "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": []}});
     let foreign = json!({"spec": {"csi": {"driver": "e"}}});
-    let by = |key: &str| {
+    let by = |key: &str, of: &str| json!({"metadata": {"annotations": {key: of}}});
+    let migrated = json!({"metadata": {"annotations": {
+        PROVISIONED_BY: "in-tree", MIGRATED_TO: "d"}}});
+    let in_tree = |key: &str| {
         json!({
-            "metadata": {"annotations": {key: "d"}},
-            "spec": {"csi": {"driver": "e"}},
+            "metadata": {"annotations": {key: "d"}, "finalizers": []},
+            "spec": {"csi": null, "hostPath": {"path": "/x"}},
         })
     };
     let none = json!({});
@@ -45,15 +48,30 @@ fn work() {
             "by its maker",
             "Delete",
             "Released",
-            by(PROVISIONED_BY),
+            by(PROVISIONED_BY, "d"),
             Work::Delete,
         ),
         (
-            "migrated",
+            "of another maker",
             "Delete",
             "Released",
-            by(MIGRATED_TO),
-            Work::Delete,
+            by(PROVISIONED_BY, "e"),
+            Work::Nothing,
+        ),
+        ("migrated", "Delete", "Released", migrated, Work::Delete),
+        (
+            "in-tree",
+            "Delete",
+            "Bound",
+            in_tree(PROVISIONED_BY),
+            Work::Nothing,
+        ),
+        (
+            "in-tree, migrated",
+            "Delete",
+            "Bound",
+            in_tree(MIGRATED_TO),
+            Work::Nothing,
         ),
         (
             "deleted, kept",
@@ -116,7 +134,14 @@ fn work() {
             going,
             Work::RemoveFinalizer,
         ),
-        ("recycled", "Recycle", "Released", none, Work::Nothing),
+        (
+            "recycled",
+            "Recycle",
+            "Released",
+            none,
+            Work::RemoveFinalizer,
+        ),
+        ("recycled, bare", "Recycle", "Bound", bare, Work::Nothing),
     ] {
         assert_eq!(
             decide(&volume(policy, phase, change), "d"),

@@ -21,23 +21,43 @@ fn volumes_by_affinity() {
         json!({"required": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]}})
     };
-    for (affinity, within) in [
-        (json!(null), true),
-        (term("t/node", "In", &["n1"]), true),
-        (term("t/node", "In", &["n2", "n1"]), true),
-        (term("t/node", "In", &["n2"]), false),
-        (term("t/node", "NotIn", &["n1"]), false),
-        (term("t/node", "Exists", &[]), true),
-        (term("t/node", "DoesNotExist", &[]), false),
-        (term("zone", "In", &["z"]), true),
-        (json!({"required": {"nodeSelectorTerms": []}}), false),
+    let named = |operator: &str, name: &str| {
+        json!({"required": {"nodeSelectorTerms": [{"matchFields": [
+            {"key": "metadata.name", "operator": operator, "values": [name]}]}]}})
+    };
+    let here_or_zone = json!({"required": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z"]}]},
+        {"matchExpressions": [{"key": "t/node", "operator": "In", "values": ["n1"]}]}]}});
+    let there_in_zone = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "zone", "operator": "In", "values": ["z"]},
+        {"key": "t/node", "operator": "In", "values": ["n2"]}]}]}});
+    for (affinity, holds) in [
+        (json!(null), None),
+        (json!({}), None),
+        (term("t/node", "In", &["n1"]), Some(true)),
+        (term("t/node", "In", &["n2", "n1"]), Some(true)),
+        (term("t/node", "In", &["n2"]), Some(false)),
+        (term("t/node", "NotIn", &["n1"]), Some(false)),
+        (term("t/node", "Exists", &[]), Some(true)),
+        (term("t/node", "DoesNotExist", &[]), Some(false)),
+        // Other labels may be those of any node.
+        (term("zone", "In", &["z"]), None),
+        (term("zone", "Exists", &[]), None),
+        (named("In", "n1"), Some(true)),
+        (named("In", "n2"), Some(false)),
+        (named("NotIn", "n2"), Some(true)),
+        (here_or_zone, Some(true)),
+        (there_in_zone, Some(false)),
+        (json!({"required": {"nodeSelectorTerms": []}}), Some(false)),
+        (
+            json!({"required": {"nodeSelectorTerms": [{}]}}),
+            Some(false),
+        ),
     ] {
-        assert_eq!(
-            here().has_volume(&volume(affinity.clone())),
-            within,
-            "{affinity}"
-        );
-        assert!(Scope::Cluster.has_volume(&volume(affinity)));
+        let volume = volume(affinity.clone());
+        assert_eq!(here().holds(&volume), holds, "{affinity}");
+        assert_eq!(here().has_volume(&volume), holds != Some(false));
+        assert!(Scope::Cluster.has_volume(&volume));
     }
 }
 
