@@ -171,15 +171,18 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     );
     let pass = Arc::new(pass);
     pass.synced().await;
+    let again = queue.clone();
     context
         .work("capacity", &queue, 1, move |look| {
-            let pass = pass.clone();
+            let (pass, again) = (pass.clone(), again.clone());
             async move {
                 match (pass.run(look).await, look) {
                     (Ok(()), Look::Close) => Outcome::Again(about(poll)),
                     (Ok(()), Look::Rough) => Outcome::Done,
                     (Err(error), _) => {
                         tracing::warn!(%error, "telling what room there is");
+                        // The backoff may grow longer, and other classes are not to wait for it.
+                        again.add_after(Look::Close, about(poll));
                         Outcome::Failed
                     }
                 }

@@ -47,6 +47,8 @@ pub(super) struct Pass {
     objects: Watch<CSIStorageCapacity>,
     /// Classes that were complained of, with what was said.
     refused: Mutex<BTreeMap<String, String>>,
+    /// Where the next pass begins with a class that gave no answer, as a place among the segments.
+    first: Mutex<BTreeMap<String, usize>>,
 }
 
 impl Pass {
@@ -73,6 +75,7 @@ impl Pass {
             owner,
             objects,
             refused: Mutex::default(),
+            first: Mutex::default(),
         }
     }
 
@@ -116,13 +119,11 @@ impl Pass {
             let left = plan(&wanted, &self.objects.all(), &marks, look);
             self.count(&wanted, &left);
         }
-        if let Some(trouble) = trouble {
-            return Err(trouble);
-        }
-        if look == Look::Close {
+        // Where one class's room is not known, that of all others is told.
+        if look == Look::Close && !matches!(trouble, Some(PassError::Api(_))) {
             self.context.room.told(changes);
         }
-        Ok(())
+        trouble.map_or(Ok(()), Err)
     }
 
     fn count(&self, wanted: &Wanted, actions: &[Action]) {
@@ -158,11 +159,19 @@ impl Pass {
         );
         let mut wanted = Wanted::new();
         for class in self.classes() {
-            for segment in &segments {
+            let mut silent = false;
+            let first = self.first(&class);
+            let in_turn = segments.iter().cycle().skip(first).take(segments.len());
+            for (turn, segment) in in_turn.enumerate() {
                 let item = Item {
                     class: class.name_any(),
                     segment: segment.clone(),
                 };
+                if silent {
+                    // Each call may take as long, and other classes wait.
+                    wanted.insert(item, None);
+                    continue;
+                }
                 match self.ask(&class, &item).await {
                     Ok(room) => {
                         wanted.insert(item, Some(room));
@@ -172,6 +181,10 @@ impl Pass {
                         self.complain(&class, &failure);
                     }
                     Err(failure) => {
+                        silent = failure.code() == tonic::Code::DeadlineExceeded;
+                        if silent && !segments.is_empty() {
+                            self.begin_at(&class, (first + turn + 1) % segments.len());
+                        }
                         let class = item.class.clone();
                         *trouble = Some(PassError::Csi { class, failure });
                         wanted.insert(item, None);
@@ -180,6 +193,18 @@ impl Pass {
             }
         }
         wanted
+    }
+
+    /// The segment a class is asked for first.
+    fn first(&self, class: &StorageClass) -> usize {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get(&class.name_any()).copied().unwrap_or_default()
+    }
+
+    /// After a segment without an answer, the next pass begins with the one that follows.
+    fn begin_at(&self, class: &StorageClass, segment: usize) {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.insert(class.name_any(), segment);
     }
 
     fn classes(&self) -> Vec<Arc<StorageClass>> {

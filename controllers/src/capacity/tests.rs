@@ -328,6 +328,42 @@ async fn trouble_with_one_class_is_not_the_others() {
     assert_eq!(world.log(), ["DELETE csisc-1"]);
 }
 
+/// A class whose calls get no answer delays a pass by one call, and has all its segments asked in
+/// the end.
+#[tokio::test]
+async fn a_silent_class_does_not_starve_the_others() {
+    let world = world();
+    room(&world, "slow", Err(Status::deadline_exceeded("no answer")));
+    let rig = Rig::new(&world, Scope::Cluster, &["--capacity-ownerref-level=-1"]);
+    for name in ["n1", "n2", "n3"] {
+        let node = json!({"metadata": {"name": name, "labels": {"t/node": name}}});
+        let drivers = json!([{"name": "d", "nodeID": name, "topologyKeys": ["t/node"]}]);
+        let csi_node = json!({"metadata": {"name": name}, "spec": {"drivers": drivers}});
+        let caches = &rig.context.caches;
+        caches
+            .nodes()
+            .wrote(serde_json::from_value(node).expect("a node"));
+        let csi_node = serde_json::from_value(csi_node).expect("a CSINode");
+        caches.csi_nodes().wrote(csi_node);
+    }
+    rig.class("a", "slow", LATE);
+    rig.class("b", "fast", LATE);
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        let before = rig.context.room.changes();
+        rig.pass.run(Look::Close).await.expect_err("no answer");
+        assert_eq!(rig.context.room.changes(), before);
+        let all = std::mem::take(&mut world.state().asked);
+        let slow = all.iter().filter(|one| one.parameters["pool"] == "slow");
+        assert_eq!((all.len(), slow.clone().count()), (4, 1));
+        let places = slow.filter_map(|one| one.accessible_topology.clone());
+        asked.extend(places.map(|place| place.segments["t/node"].clone()));
+    }
+    assert_eq!(rig.counts(), (6, 3, 0));
+    asked.sort();
+    assert_eq!(asked, ["n1", "n2", "n3"]);
+}
+
 #[tokio::test]
 async fn a_write_that_fails_does_not_stop_the_others() {
     let world = world();
