@@ -54,7 +54,7 @@ use race::Races;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Workers of each queue unless told otherwise.
 const WORKERS: usize = 100;
-/// How often everything is looked at again.
+/// How often everything is looked at again unless told otherwise.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 
 /// The provisioner's flags.
@@ -243,6 +243,7 @@ impl Provisioner {
             uuid_length: options.volume_name_uuid_length,
             fs_type: common.default_fstype.clone(),
             extra_metadata: common.extra_create_metadata,
+            has_topology: context.driver.has_topology(),
             publish_read_only: options.controller_publish_readonly,
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -410,8 +411,15 @@ impl Provisioner {
     /// Has everything looked at every so often, and when this process begins to lead.
     async fn refill(&self, queues: &Queues) {
         let mut leader = self.context.leader.clone();
+        let every = self.context.common.resync_period.unwrap_or(RESYNC);
         loop {
             let led = leader.leads();
+            let again = async {
+                match every.is_zero() {
+                    true => std::future::pending().await,
+                    false => tokio::time::sleep(every).await,
+                }
+            };
             let turned = async {
                 if led {
                     leader.lost().await;
@@ -424,7 +432,7 @@ impl Provisioner {
             };
             tokio::select! {
                 () = turned => {}
-                () = tokio::time::sleep(RESYNC) => {}
+                () = again => {}
             }
             if !led && leader.leads() {
                 // Who led before may have made volumes for them.

@@ -24,15 +24,20 @@ fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str
     value.filter(|value| !value.is_empty())
 }
 
-/// The class a claim names.
+/// The class a claim names. The annotation from before there was a field goes first, even if it is
+/// empty.
 pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> Option<&str> {
+    told_class(claim).filter(|name| !name.is_empty())
+}
+
+/// What a claim says of its class: "" is that it has none, and is not the default class.
+pub(crate) fn told_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     let field = claim
         .spec
         .as_ref()
-        .and_then(|spec| spec.storage_class_name.as_deref());
-    annotation(claim, CLASS_BETA)
-        .or(field)
-        .filter(|name| !name.is_empty())
+        .and_then(|spec| spec.storage_class_name.as_ref());
+    let annotated = claim.annotations().get(CLASS_BETA);
+    annotated.or(field).map(String::as_str)
 }
 
 /// The volume a claim names, or got.
@@ -84,13 +89,15 @@ pub(crate) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
     phase.is_none_or(|phase| phase == "Pending")
 }
 
-/// Whether its volume is to be made by this driver, as far as the claim alone tells.
+/// Whether its volume is to be made by this driver, as far as the claim alone tells. The beta
+/// annotation counts only where there is no other.
 pub(crate) fn is_for(claim: &PersistentVolumeClaim, driver: &str) -> bool {
-    let keys = [PROVISIONER, PROVISIONER_BETA, MIGRATED_TO];
+    let annotations = claim.annotations();
+    let provisioner = annotations.get(PROVISIONER);
+    let provisioner = provisioner.or_else(|| annotations.get(PROVISIONER_BETA));
     volume_name(claim).is_none()
-        && keys
-            .iter()
-            .any(|key| annotation(claim, key) == Some(driver))
+        && (provisioner.is_some_and(|provisioner| provisioner == driver)
+            || annotation(claim, MIGRATED_TO) == Some(driver))
 }
 
 /// Whether its volume is to be made by this driver on this node.

@@ -132,6 +132,14 @@ pub(crate) enum Problem {
     /// The API server did not answer as hoped.
     #[error(transparent)]
     Api(#[from] ApiError),
+    /// The driver does not say whether it has room.
+    #[error("GetCapacity: rpc error: code = {code:?} desc = {message}")]
+    Capacity {
+        /// The code.
+        code: tonic::Code,
+        /// The driver's words.
+        message: String,
+    },
     /// The driver did not make it.
     #[error("rpc error: code = {code:?} desc = {message}")]
     Create {
@@ -178,6 +186,7 @@ impl Problem {
             | Problem::NoSecret { .. }
             | Problem::SecretUnreadable(_)
             | Problem::NoAttributesClass { .. }
+            | Problem::Capacity { .. }
             | Problem::Api(_) => State::NoChange,
             Problem::Create { state, .. } => *state,
             Problem::Unusable { .. } => State::Background,

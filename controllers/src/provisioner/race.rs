@@ -170,7 +170,7 @@ impl Provisioner {
         if let Some(left) = self.races.left(&uid, backoff, fraction(), Instant::now()) {
             return Ok(Todo::Later(left));
         }
-        if self.has_room(claim, &class).await && self.take(claim, node).await {
+        if self.has_room(claim, &class).await? && self.take(claim, node).await {
             return Ok(Todo::Nothing);
         }
         let wait = self.races.lost(&uid, backoff, fraction(), Instant::now());
@@ -178,17 +178,21 @@ impl Provisioner {
     }
 
     /// Whether the driver has room here; one that can't say is tried.
-    async fn has_room(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> bool {
+    async fn has_room(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: &StorageClass,
+    ) -> Result<bool, Problem> {
         let Scope::Node { segments, .. } = &self.context.scope else {
-            return false;
+            return Ok(false);
         };
         // What is wrong with the size is told when the volume is to be made.
         let Ok(size) = claim::requested(claim) else {
-            return true;
+            return Ok(true);
         };
         let driver = &self.context.driver;
         if !driver.can(ControllerCapability::GetCapacity) {
-            return true;
+            return Ok(true);
         }
         let topology = csi::Topology {
             segments: segments.clone(),
@@ -199,11 +203,11 @@ impl Provisioner {
             ..csi::GetCapacityRequest::default()
         };
         match driver.csi.get_capacity(request, self.timeout).await {
-            Ok(room) => fits(size, &room),
-            Err(failure) => {
-                tracing::info!(claim = %claim.name_any(), %failure, "no room is known");
-                false
-            }
+            Ok(room) => Ok(fits(size, &room)),
+            Err(failure) => Err(Problem::Capacity {
+                code: failure.code(),
+                message: failure.status.message().to_owned(),
+            }),
         }
     }
 

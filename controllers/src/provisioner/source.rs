@@ -279,7 +279,7 @@ pub(crate) fn from_claim(
     if phase != Some("Bound") {
         return Err(unfit("it is not bound to a volume yet"));
     }
-    if claim::class_name(source).is_none() || claim::class_name(target.claim).is_none() {
+    if claim::told_class(source).is_none() || claim::told_class(target.claim).is_none() {
         return Err(unfit("both claims must name a StorageClass"));
     }
     let needed = claim::requested(source)
@@ -307,6 +307,10 @@ pub(crate) fn from_claim(
         return Err(unfit(&format!(
             "the node affinity and the handle of PersistentVolume {bound} are not both of this node"
         )));
+    }
+    let phase = volume.status.as_ref();
+    if phase.and_then(|status| status.phase.as_deref()) != Some("Bound") {
+        return Err(unfit(&format!("PersistentVolume {bound} is not Bound yet")));
     }
     let requested = claim::volume_mode(target.claim);
     let has = spec.volume_mode.as_deref().unwrap_or(claim::FILESYSTEM);

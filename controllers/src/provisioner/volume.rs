@@ -85,7 +85,10 @@ pub(crate) fn object(
         storage_class_name: claim::class_name(&draft.claim).map(str::to_owned),
         persistent_volume_reclaim_policy: Some(policy.to_owned()),
         volume_mode: Some(claim::volume_mode(&draft.claim).to_owned()),
-        node_affinity: topology::affinity(&volume.accessible_topology),
+        node_affinity: settings
+            .has_topology
+            .then(|| topology::affinity(&volume.accessible_topology))
+            .flatten(),
         csi: Some(csi(plan, volume, driver, identity, settings)),
         volume_attributes_class_name: claim::attributes_class(&draft.claim).map(str::to_owned),
         ..PersistentVolumeSpec::default()

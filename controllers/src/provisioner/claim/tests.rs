@@ -156,6 +156,34 @@ fn bound_claims_are_not_due() {
     assert!(!is_for(&claim, "d"));
 }
 
+/// Older annotations count where there is none of today's, and the class's even if it is empty.
+#[test]
+fn beta_annotations() {
+    for (annotations, ours) in [
+        (json!({PROVISIONER_BETA: "d"}), true),
+        (json!({PROVISIONER: "d", PROVISIONER_BETA: "e"}), true),
+        (json!({PROVISIONER: "e", PROVISIONER_BETA: "d"}), false),
+        (json!({PROVISIONER: "", PROVISIONER_BETA: "d"}), false),
+        (json!({PROVISIONER: "e", MIGRATED_TO: "d"}), true),
+    ] {
+        let claim = claim(json!({"metadata": {"name": "c", "annotations": annotations}}));
+        assert_eq!(is_for(&claim, "d"), ours, "{annotations}");
+    }
+    for (annotations, field, told) in [
+        (json!({CLASS_BETA: "old"}), json!("new"), Some("old")),
+        (json!({CLASS_BETA: ""}), json!("new"), Some("")),
+        (json!({}), json!(""), Some("")),
+        (json!({}), json!(null), None),
+    ] {
+        let claim = claim(json!({
+            "metadata": {"name": "c", "annotations": annotations},
+            "spec": {"storageClassName": field},
+        }));
+        assert_eq!(told_class(&claim), told, "{annotations} {field}");
+        assert_eq!(class_name(&claim), told.filter(|name| !name.is_empty()));
+    }
+}
+
 #[test]
 fn a_class_of_another_driver_is_not_ours() {
     let claim = claim(json!({"metadata": {"name": "c", "annotations": {PROVISIONER: "d"}}}));

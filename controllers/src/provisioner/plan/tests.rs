@@ -13,6 +13,7 @@ pub(crate) fn settings() -> Settings {
         uuid_length: -1,
         fs_type: String::new(),
         extra_metadata: false,
+        has_topology: true,
         publish_read_only: false,
     }
 }

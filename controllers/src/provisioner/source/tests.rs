@@ -221,6 +221,7 @@ fn source_volume() -> Value {
         "metadata": {"name": "pv"},
         "spec": {"csi": {"driver": "d", "volumeHandle": "handle"},
                  "claimRef": {"name": "origin", "namespace": "ns", "uid": "u"}},
+        "status": {"phase": "Bound"},
     })
 }
 
@@ -246,9 +247,16 @@ fn claims() {
             Some("being deleted"),
         ),
         (
-            vec![("/spec/storageClassName", json!(""))],
+            vec![("/spec/storageClassName", json!(null))],
             vec![],
             Some("must name a StorageClass"),
+        ),
+        // Bound to a volume that an administrator made.
+        (vec![("/spec/storageClassName", json!(""))], vec![], None),
+        (
+            vec![],
+            vec![("/status/phase", json!("Released"))],
+            Some("PersistentVolume pv is not Bound yet"),
         ),
         (
             vec![("/spec/resources/requests/storage", json!("3Gi"))],

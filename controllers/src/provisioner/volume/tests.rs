@@ -148,6 +148,17 @@ async fn the_least_object() {
     assert_eq!(object["metadata"]["annotations"], annotations);
 }
 
+/// What a driver without topology says of places is not for the scheduler.
+#[tokio::test]
+async fn places_without_topology() {
+    let settings = Settings {
+        has_topology: false,
+        ..settings()
+    };
+    let object = written(&plan(&[], &[]), &settings);
+    assert_eq!(object["spec"].get("nodeAffinity"), None);
+}
+
 #[tokio::test]
 async fn read_only_volumes() {
     let telling = Settings {
