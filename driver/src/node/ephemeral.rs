@@ -169,6 +169,10 @@ impl Node {
 
     pub(super) fn unpublish_inline(&self, id: &str, target: &Path) -> Result<()> {
         match self.pools.volume(&VolumeHandle::Inline(id.to_owned())) {
+            // The volume is published elsewhere: nothing of it is here, and it stays.
+            Ok(record) if record.stage.as_ref().is_some_and(|s| s.path != target) => {
+                return self.nothing_at(target);
+            }
             Ok(record) => {
                 self.unstage_recorded(&record, target)?;
                 self.pools.delete_volume(&record.id)?;

@@ -428,3 +428,27 @@ proptest! {
         prop_assert_eq!(cured(&once, &[]), once);
     }
 }
+
+/// Arbitrary bytes after the preface, however they are cut: run for `HOSTLOOP_FUZZ_SECONDS`
+/// (default 10), or guided by coverage with `cargo bolero`.
+#[test]
+fn fuzz_any_stream() {
+    let seconds = std::env::var("HOSTLOOP_FUZZ_SECONDS").map_or(10, |text| text.parse().unwrap());
+    let inputs = std::sync::atomic::AtomicU64::new(0);
+    bolero::check!()
+        .with_test_time(std::time::Duration::from_secs(seconds))
+        .with_max_len(4096)
+        .for_each(|bytes: &[u8]| {
+            inputs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let (sizes, frames) = bytes.split_at(bytes.len().min(8));
+            let sizes: Vec<usize> = sizes.iter().map(|size| usize::from(*size)).collect();
+            let sent = after_preface(frames);
+            let whole = cured(&sent, &[]);
+            assert_eq!(cured(&sent, &sizes), whole);
+            assert_eq!(cured(&whole, &[]), whole);
+            for (before, after) in sent.iter().zip(&whole) {
+                assert!(before == after || *after == HARMLESS || *after == before & 0x7f);
+            }
+        });
+    println!("fuzz registration stream: {} inputs", inputs.into_inner());
+}

@@ -1,0 +1,71 @@
+//! Arbitrary input for everything that reads what comes from outside the process.
+//!
+//! Each target runs for `HOSTLOOP_FUZZ_SECONDS` (default 10) on random input and prints how many
+//! inputs it took. `cargo bolero` runs the same targets guided by coverage; `docs/changing.md` has
+//! the command.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+mod entropy;
+mod parsers;
+mod records;
+mod requests;
+mod world;
+
+/// Inputs are at most this long, in bytes.
+const MAX_LEN: usize = 4096;
+
+/// How long a target runs on random input. `cargo bolero` has a limit of its own.
+fn budget() -> Duration {
+    let seconds = std::env::var("HOSTLOOP_FUZZ_SECONDS").ok();
+    let seconds = seconds.map(|text| text.parse().expect("HOSTLOOP_FUZZ_SECONDS is a number"));
+    Duration::from_secs(seconds.unwrap_or(10))
+}
+
+/// What one target does with an input. Prints the number of inputs when it ends.
+struct Target<F> {
+    name: &'static str,
+    taken: AtomicU64,
+    // The engine catches a panic and calls again to find a smaller input with the same effect.
+    check: AssertUnwindSafe<F>,
+}
+
+impl<F: Fn(&[u8])> Target<F> {
+    fn new(name: &'static str, check: F) -> Target<F> {
+        Target {
+            name,
+            taken: AtomicU64::new(0),
+            check: AssertUnwindSafe(check),
+        }
+    }
+
+    fn take(&self, bytes: &[u8]) {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        (self.check)(bytes);
+    }
+}
+
+impl<F> Drop for Target<F> {
+    fn drop(&mut self) {
+        let taken = self.taken.load(Ordering::Relaxed);
+        println!("fuzz {}: {taken} inputs", self.name);
+    }
+}
+
+/// Defines a fuzz target: a test that hands arbitrary bytes to a function.
+macro_rules! target {
+    ($(#[$doc:meta])* $name:ident, $check:expr) => {
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            let target = $crate::Target::new(stringify!($name), $check);
+            bolero::check!()
+                .with_test_time($crate::budget())
+                .with_max_len($crate::MAX_LEN)
+                .for_each(|bytes: &[u8]| target.take(bytes));
+        }
+    };
+}
+pub(crate) use target;

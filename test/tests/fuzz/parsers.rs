@@ -1,0 +1,131 @@
+//! Text from outside: IDs, page tokens, quantities, mount tables, paths, names.
+
+use std::path::{Component, Path};
+
+use hostloop_driver::pool::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId};
+use hostloop_driver::request;
+use hostloop_driver::sys::MountTable;
+use hostloop_proto::csi;
+use tonic::{Code, Status};
+
+use crate::entropy::Entropy;
+use crate::target;
+use crate::world::World;
+
+target!(
+    /// An ID has one spelling, is short, and is one plain component of a path.
+    ids,
+    |bytes: &[u8]| {
+        let real = [
+            VolumeId::generate(PoolId::generate()).to_string(),
+            SnapshotId::generate(PoolId::generate()).to_string(),
+            GroupId::generate(PoolId::generate()).to_string(),
+            format!("csi-{}", "0123456789abcdef".repeat(4)),
+        ];
+        let text = text_like(bytes, &real);
+        let parsed = [
+            text.parse::<PoolId>().map(|id| id.to_string()).ok(),
+            text.parse::<VolumeId>().map(|id| id.to_string()).ok(),
+            text.parse::<SnapshotId>().map(|id| id.to_string()).ok(),
+            text.parse::<GroupId>().map(|id| id.to_string()).ok(),
+            text.parse::<VolumeHandle>().map(|id| id.to_string()).ok(),
+        ];
+        for id in parsed.into_iter().flatten() {
+            assert_eq!(id, text, "an ID has one spelling");
+            assert!(id.len() <= 128);
+            let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+            assert!(id.bytes().all(plain), "{id:?} is not plain");
+        }
+    }
+);
+
+target!(
+    /// A page token is one of ours or ABORTED; it never ends in another error.
+    page_tokens,
+    {
+        let world = World::new();
+        let volumes = world.create_some();
+        move |bytes: &[u8]| {
+            let starting_token = text_like(bytes, &volumes);
+            let max_entries = bytes.first().map_or(0, |b| i32::from(*b) - 16);
+            let volumes = world.controller.list_volumes(csi::ListVolumesRequest {
+                max_entries,
+                starting_token: starting_token.clone(),
+            });
+            let snapshots = world.controller.list_snapshots(csi::ListSnapshotsRequest {
+                max_entries,
+                starting_token,
+                ..Default::default()
+            });
+            for status in [volumes.err(), snapshots.err()].into_iter().flatten() {
+                let status = Status::from(status);
+                let expected = match max_entries {
+                    ..0 => Code::InvalidArgument,
+                    0.. => Code::Aborted,
+                };
+                assert_eq!(status.code(), expected, "{status}");
+            }
+        }
+    }
+);
+
+target!(
+    /// A quantity is read as Kubernetes reads it, or refused.
+    quantities,
+    |bytes: &[u8]| {
+        let like = ["20Gi", "1.5G", "-1e9", "+.5m", "9223372036854775807", "1E"].map(String::from);
+        let text = text_like(bytes, &like);
+        if let Some(bytes) = hostloop_controllers::quantity::bytes(&text) {
+            let again = hostloop_controllers::quantity::bytes(&bytes.to_string());
+            assert_eq!(again, Some(bytes), "{text:?}");
+        }
+    }
+);
+
+target!(
+    /// A mount table is read as a whole; each entry can be looked up.
+    mountinfo,
+    |bytes: &[u8]| {
+        const LINES: &str = "36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw\n\
+             37 36 7:3 /loop3 /a\\040b\\134 ro shared:2 propagate_from:1 - btrfs /dev/loop3 rw,subvol=/\n";
+        let table = MountTable::parse(&Entropy::new(bytes).mutate(LINES.as_bytes()));
+        let _ = MountTable::parse(bytes);
+        for entry in table.into_iter().flat_map(|table| table.entries.clone()) {
+            let _ = entry.loop_minor();
+        }
+    }
+);
+
+target!(
+    /// A path from a request is absolute, has a name and never leads upwards.
+    paths_and_names,
+    |bytes: &[u8]| {
+        let like = ["/var/lib/kubelet/pods/x/volumes/y/mount", "pvc-1"].map(String::from);
+        let text = text_like(bytes, &like);
+        if let Ok(path) = request::path("target_path", &text) {
+            assert!(path.is_absolute() && path.file_name().is_some());
+            assert!(!path.components().any(|c| c == Component::ParentDir));
+            assert_ne!(path.as_path(), Path::new("/"));
+        }
+        if let Ok(name) = request::name("name", &text) {
+            assert_eq!(name, text);
+            assert!(!name.is_empty() && name.len() <= 128 && !name.contains('\0'));
+        }
+    }
+);
+
+/// Arbitrary text, or one of `real` with a few changes: few arbitrary texts come close to real ones.
+fn text_like(bytes: &[u8], real: &[String]) -> String {
+    let mut entropy = Entropy::new(bytes);
+    let text = match entropy.chance(64) {
+        true => bytes.to_vec(),
+        false => {
+            let base = entropy.pick(real).as_bytes();
+            match entropy.chance(32) {
+                true => base.to_vec(),
+                false => entropy.mutate(base),
+            }
+        }
+    };
+    String::from_utf8_lossy(&text).into_owned()
+}

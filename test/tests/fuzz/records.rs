@@ -1,0 +1,59 @@
+//! Files on the disk: a damaged record, identity or state is an error that loses nothing.
+
+use std::path::{Path, PathBuf};
+
+use crate::entropy::Entropy;
+use crate::target;
+use crate::world::{World, start};
+
+target!(
+    /// Whatever is in one of the files, opening the pools ends, and every image stays.
+    records,
+    {
+        let world = World::new();
+        world.create_some();
+        // Ends the process: the pools are released, their files stay.
+        let World { dir, kernel, controller, node } = world;
+        drop((controller, node));
+        let files = files_of(dir.path(), |path| path.extension().is_some_and(|e| e == "json"));
+        let images = files_of(dir.path(), |path| path.file_name().is_some_and(|n| n == "image"));
+        assert!(files.len() >= 8 && images.len() == 6, "{files:?} {images:?}");
+        move |bytes: &[u8]| {
+            let mut entropy = Entropy::new(bytes);
+            let file = entropy.pick(&files).clone();
+            let sound = std::fs::read(&file).expect("the file");
+            let damaged = match entropy.chance(40) {
+                true => bytes.to_vec(),
+                false => entropy.mutate(&sound),
+            };
+            std::fs::write(&file, &damaged).expect("writing the file");
+            drop(start(dir.path(), kernel.clone()));
+            // A snapshot whose record names a group that is not there was never finished: freeing
+            // it is right. JSON that is whole can say that.
+            let whole = serde_json::from_slice::<serde_json::Value>(&damaged).is_ok();
+            for image in images.iter().filter(|_| !whole) {
+                assert!(image.exists(), "{} is lost", image.display());
+            }
+            std::fs::write(&file, &sound).expect("restoring the file");
+            if images.iter().all(|image| image.exists()) {
+                let sound = start(dir.path(), kernel.clone());
+                assert!(sound.is_ok(), "{}", sound.err().map(|e| e.to_string()).unwrap_or_default());
+            }
+        }
+    }
+);
+
+/// All files beneath `dir` that are `wanted`, in order.
+fn files_of(dir: &Path, wanted: impl Fn(&Path) -> bool + Copy) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files_of(&path, wanted));
+        } else if wanted(&path) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}

@@ -1,0 +1,273 @@
+//! The CSI services over a model of the kernel, and what must be true of them at any time.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_driver::controller::{self, Controller, MetadataBlocks};
+use hostloop_driver::node::{self, Node};
+use hostloop_driver::pool::{self, PoolOptions, PoolSpec, Pools, Reserve};
+use hostloop_driver::request::CapabilityRules;
+use hostloop_driver::sys::model::Model;
+use hostloop_driver::sys::{FsType, Kernel};
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use tonic::{Code, Status};
+
+const MI: i64 = 1 << 20;
+
+/// The services of one node over two pools, in a directory of their own.
+pub(crate) struct World {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) kernel: Arc<Model>,
+    pub(crate) controller: Controller,
+    pub(crate) node: Node,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        // In memory where that is possible: fsync takes most of the time of a sequence elsewhere.
+        let memory = Path::new("/dev/shm");
+        let dir = match memory.is_dir() {
+            true => tempfile::tempdir_in(memory),
+            false => tempfile::tempdir(),
+        };
+        let dir = dir.expect("a temporary directory");
+        for name in ["default", "other", "state", "stage", "pods"] {
+            std::fs::create_dir(dir.path().join(name)).expect("a directory");
+        }
+        let kernel = Arc::new(Model::new());
+        let (controller, node) = start(dir.path(), kernel.clone()).expect("pools that open");
+        World {
+            dir,
+            kernel,
+            controller,
+            node,
+        }
+    }
+
+    /// The process ends and starts again. The old one must release the pools first.
+    pub(crate) fn restart(self) -> World {
+        let World {
+            dir,
+            kernel,
+            controller,
+            node,
+        } = self;
+        drop((controller, node));
+        let (controller, node) = start(dir.path(), kernel.clone()).expect("pools that open again");
+        World {
+            dir,
+            kernel,
+            controller,
+            node,
+        }
+    }
+
+    /// Three volumes, a snapshot of the first and a group of the others; their IDs.
+    pub(crate) fn create_some(&self) -> Vec<String> {
+        let create = |name: &str| {
+            let request = csi::CreateVolumeRequest {
+                name: name.to_owned(),
+                capacity_range: Some(csi::CapacityRange {
+                    required_bytes: 8 * MI,
+                    limit_bytes: 0,
+                }),
+                volume_capabilities: vec![mounted()],
+                ..Default::default()
+            };
+            let response = self.controller.create_volume(request).expect("a volume");
+            response.volume.expect("a volume").volume_id
+        };
+        let volumes: Vec<String> = ["a", "b", "c"].map(create).into();
+        let snapshot = self.controller.create_snapshot(csi::CreateSnapshotRequest {
+            name: "s".to_owned(),
+            source_volume_id: volumes[0].clone(),
+            ..Default::default()
+        });
+        let snapshot = snapshot.expect("a snapshot").snapshot.expect("a snapshot");
+        let group = csi::CreateVolumeGroupSnapshotRequest {
+            name: "g".to_owned(),
+            source_volume_ids: volumes[1..].to_vec(),
+            ..Default::default()
+        };
+        let group = self.controller.create_volume_group_snapshot(group);
+        let group = group.expect("a group").group_snapshot.expect("a group");
+        let mut ids = volumes;
+        ids.push(snapshot.snapshot_id);
+        ids.push(group.group_snapshot_id);
+        ids
+    }
+
+    /// Paths that kubelet may name, for staging and for targets.
+    pub(crate) fn paths(dir: &Path) -> Vec<PathBuf> {
+        let paths = [
+            "stage/a", "stage/b", "stage/c", "pods/a", "pods/b", "pods/c",
+        ];
+        paths.map(|path| dir.join(path)).into()
+    }
+
+    /// An error has a code that the specification gives a meaning. INTERNAL is only for a path that
+    /// is not what it must be, such as the mount point of something else.
+    pub(crate) fn check(&self, request: &str, error: Option<Status>) {
+        let Some(error) = error else { return };
+        let fine = match error.code() {
+            Code::Internal => error
+                .message()
+                .starts_with(&self.dir.path().display().to_string()),
+            code => !matches!(code, Code::Unknown | Code::DataLoss),
+        };
+        assert!(fine, "{request}\nanswers {error}");
+    }
+
+    /// Removes everything by the calls an orchestrator makes. Nothing may be left.
+    pub(crate) fn remove_everything(&self, ids: &[String]) {
+        let c = &self.controller;
+        for path in World::paths(self.dir.path()) {
+            let path = path.display().to_string();
+            for id in ids
+                .iter()
+                .filter(|id| id.starts_with("vol-") || id.starts_with("csi-"))
+            {
+                let unpublish = self
+                    .node
+                    .node_unpublish_volume(csi::NodeUnpublishVolumeRequest {
+                        volume_id: id.clone(),
+                        target_path: path.clone(),
+                    });
+                self.check(
+                    &format!("unpublishing {id} at {path}"),
+                    unpublish.err().map(Status::from),
+                );
+            }
+        }
+        for path in World::paths(self.dir.path()) {
+            let path = path.display().to_string();
+            for id in ids.iter().filter(|id| id.starts_with("vol-")) {
+                let unstage = self
+                    .node
+                    .node_unstage_volume(csi::NodeUnstageVolumeRequest {
+                        volume_id: id.clone(),
+                        staging_target_path: path.clone(),
+                    });
+                self.check(
+                    &format!("unstaging {id} at {path}"),
+                    unstage.err().map(Status::from),
+                );
+            }
+        }
+        for volume in c.list_volumes(Default::default()).expect("a list").entries {
+            let volume_id = volume.volume.expect("a volume").volume_id;
+            let unpublish = c.controller_unpublish_volume(csi::ControllerUnpublishVolumeRequest {
+                volume_id,
+                ..Default::default()
+            });
+            unpublish.unwrap_or_else(|e| panic!("unpublishing from the node: {e}"));
+        }
+        for group in c.pools.groups().expect("the groups") {
+            let members = group.snapshots.iter().map(ToString::to_string).collect();
+            let delete = c.delete_volume_group_snapshot(csi::DeleteVolumeGroupSnapshotRequest {
+                group_snapshot_id: group.id.to_string(),
+                snapshot_ids: members,
+                ..Default::default()
+            });
+            delete.unwrap_or_else(|e| panic!("deleting group {}: {e}", group.id));
+        }
+        for snapshot in c.pools.snapshots().expect("the snapshots") {
+            let delete = c.delete_snapshot(csi::DeleteSnapshotRequest {
+                snapshot_id: snapshot.id.to_string(),
+                ..Default::default()
+            });
+            delete.unwrap_or_else(|e| panic!("deleting snapshot {}: {e}", snapshot.id));
+        }
+        for volume in c.pools.volumes().expect("the volumes") {
+            let delete = c.delete_volume(csi::DeleteVolumeRequest {
+                volume_id: volume.id.to_string(),
+                ..Default::default()
+            });
+            delete.unwrap_or_else(|e| panic!("deleting volume {}: {e}", volume.id));
+        }
+        self.check_empty();
+    }
+
+    /// No loop device, no mount and no file is left of any volume.
+    fn check_empty(&self) {
+        assert_eq!(self.kernel.loops().expect("the loop table"), vec![]);
+        let mounts = self.kernel.mounts().expect("the mount table");
+        let ours = mounts
+            .entries
+            .iter()
+            .filter(|m| m.mount_point.starts_with(self.dir.path()));
+        assert_eq!(ours.map(|m| &m.mount_point).next(), None, "a mount is left");
+        for pool in ["default", "other"] {
+            for area in ["volumes", "snapshots", "groups", "incoming", "trash"] {
+                let area = self.dir.path().join(pool).join(area);
+                let entries = std::fs::read_dir(&area).expect("a directory of the pool");
+                let left: Vec<_> = entries.map(|e| e.expect("an entry").file_name()).collect();
+                assert!(left.is_empty(), "{}: {left:?} is left", area.display());
+            }
+        }
+    }
+}
+
+/// Opens the pools in `dir` and makes the services over them.
+pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> pool::Result<(Controller, Node)> {
+    let specs = ["default", "other"].map(|name| PoolSpec {
+        name: name.to_owned(),
+        path: dir.join(name),
+        image_bytes: None,
+        preallocate: false,
+        capacity_bytes: Some(1 << 30),
+    });
+    let options = PoolOptions {
+        state_dir: dir.join("state"),
+        overcommit: 1.0,
+        reserve: Reserve::Bytes(0),
+        max_volume_bytes: None,
+        max_freeze: Duration::from_secs(5),
+    };
+    let pools = Arc::new(Pools::open(&specs, options, kernel)?);
+    let capabilities = CapabilityRules {
+        default_fs: FsType::Ext4,
+        reject_multi_node: false,
+        mount_group: true,
+    };
+    let controller = controller::Config {
+        node_id: "n1".to_owned(),
+        topology: [("t/node".to_owned(), "n1".to_owned())].into(),
+        attach_limit: None,
+        attach: true,
+        expansion: true,
+        controller_expansion: true,
+        modify: true,
+        mutable_parameters: Vec::new(),
+        snapshot_metadata: true,
+        metadata_blocks: MetadataBlocks::Variable,
+        capabilities: capabilities.clone(),
+    };
+    let node = node::Config {
+        node_id: "n1".to_owned(),
+        topology: [("t/node".to_owned(), "n1".to_owned())].into(),
+        max_volumes: 0,
+        report_topology: true,
+        expansion: true,
+        max_volume_bytes: None,
+        check_lifecycle: false,
+        capabilities,
+        default_inline_bytes: 8 << 20,
+    };
+    Ok((
+        Controller::new(pools.clone(), controller),
+        Node::new(pools, node),
+    ))
+}
+
+fn mounted() -> csi::VolumeCapability {
+    csi::VolumeCapability {
+        access_mode: Some(AccessMode {
+            mode: Mode::SingleNodeWriter.into(),
+        }),
+        access_type: Some(AccessType::Mount(MountVolume::default())),
+    }
+}
