@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::list::{Page, next_token};
+use super::list::Page;
 use super::{Controller, Error, Result, answer};
 use crate::health::{self, Condition, View};
 use crate::pool::{self, About, VolumeHandle, VolumeId, VolumeRecord};
@@ -69,16 +69,13 @@ impl Controller {
         let view = View::take(&self.pools);
         let ill = |patient: Patient| {
             let conditions = patient.conditions(self, &view);
-            (!conditions.is_empty()).then_some((patient, conditions))
+            let entries = (!conditions.is_empty()).then(|| health::entries(conditions))?;
+            Some((patient.id(), health::message(patient.known_as(), entries)))
         };
         let rest = patients.into_iter().filter(|p| page.reaches(p.id().uuid()));
-        let cut = page.cut(rest.filter_map(ill));
-        let next_token = next_token(&cut, |(patient, _)| patient.id());
-        let entries = cut.0.into_iter().map(|(patient, conditions)| {
-            health::message(patient.known_as(), health::entries(conditions))
-        });
+        let (entries, next_token) = page.fill(rest.filter_map(ill));
         Ok(csi::ControllerListVolumeHealthResponse {
-            entries: entries.collect(),
+            entries,
             next_token,
         })
     }

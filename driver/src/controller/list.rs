@@ -6,12 +6,17 @@
 use std::str::FromStr;
 
 use hostloop_proto::csi;
+use prost::Message;
 use uuid::Uuid;
 
 use super::{Controller, Error, Result, answer, lookup};
 use crate::pool::id::NotAnId;
 use crate::pool::{self, SnapshotId, VolumeHandle, VolumeId};
 use crate::request::invalid;
+
+/// The most bytes that the entries of a page take. gRPC clients refuse messages of more than 4 MiB
+/// unless told otherwise, and a list that can't be received can't be paged through either.
+const PAGE_BYTES: usize = 3 << 20;
 
 /// The part of a list that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,22 +57,26 @@ impl Page {
         self.after.is_none_or(|after| uuid > after)
     }
 
-    /// The entries of this page, of a list in order, and whether there are more.
-    pub(super) fn cut<T>(&self, entries: impl IntoIterator<Item = T>) -> (Vec<T>, bool) {
-        let mut entries = entries.into_iter();
-        let page: Vec<T> = entries.by_ref().take(self.max).collect();
-        let more = entries.next().is_some();
-        (page, more)
+    /// The entries of this page, of a list in order, and the token that leads on: empty at the
+    /// end. Without a maximum too, a page has no more entries than fit into a message.
+    pub(super) fn fill<I: ToString, M: Message>(
+        &self,
+        entries: impl IntoIterator<Item = (I, M)>,
+    ) -> (Vec<M>, String) {
+        /// A field's tag and length come before each entry.
+        const AROUND: usize = 8;
+        let (mut page, mut bytes, mut last) = (Vec::new(), 0, None);
+        for (id, entry) in entries {
+            bytes += entry.encoded_len() + AROUND;
+            let full = page.len() == self.max || bytes > PAGE_BYTES;
+            if let (true, Some(last)) = (full, &last) {
+                return (page, I::to_string(last));
+            }
+            page.push(entry);
+            last = Some(id);
+        }
+        (page, String::new())
     }
-}
-
-/// The token that leads on from the last entry of a page.
-pub(super) fn next_token<T, I: ToString>(
-    (page, more): &(Vec<T>, bool),
-    id: impl Fn(&T) -> I,
-) -> String {
-    let last = page.last().filter(|_| *more);
-    last.map(|entry| id(entry).to_string()).unwrap_or_default()
 }
 
 impl Controller {
@@ -76,8 +85,6 @@ impl Controller {
         use csi::list_volumes_response::{Entry, VolumeStatus};
         let page = Page::read(req.max_entries, &req.starting_token, VolumeId::uuid)?;
         let volumes = self.pools.volumes()?.into_iter();
-        let cut = page.cut(volumes.filter(|v| page.reaches(v.id.uuid())));
-        let next_token = next_token(&cut, |v| v.id);
         let here = self.here()?;
         let entry = |v: std::sync::Arc<pool::VolumeRecord>| Entry {
             volume: Some(answer::volume(&v, &here)),
@@ -85,8 +92,10 @@ impl Controller {
                 published_node_ids: answer::nodes(&v),
             }),
         };
+        let rest = volumes.filter(|v| page.reaches(v.id.uuid()));
+        let (entries, next_token) = page.fill(rest.map(|v| (v.id, entry(v))));
         Ok(csi::ListVolumesResponse {
-            entries: cut.0.into_iter().map(entry).collect(),
+            entries,
             next_token,
         })
     }
@@ -99,14 +108,14 @@ impl Controller {
         use csi::list_snapshots_response::Entry;
         let page = Page::read(req.max_entries, &req.starting_token, SnapshotId::uuid)?;
         let found = self.snapshots_matching(&req.snapshot_id, &req.source_volume_id)?;
-        let cut = page.cut(found.into_iter().filter(|s| page.reaches(s.id.uuid())));
-        let next_token = next_token(&cut, |s| s.id);
         let here = self.here()?;
         let entry = |s: std::sync::Arc<pool::SnapshotRecord>| Entry {
             snapshot: Some(answer::snapshot(&s, &here)),
         };
+        let rest = found.into_iter().filter(|s| page.reaches(s.id.uuid()));
+        let (entries, next_token) = page.fill(rest.map(|s| (s.id, entry(s))));
         Ok(csi::ListSnapshotsResponse {
-            entries: cut.0.into_iter().map(entry).collect(),
+            entries,
             next_token,
         })
     }
@@ -171,37 +180,86 @@ mod tests {
         }
     }
 
+    /// A list entry of this many bytes, more or less.
+    fn entry(id: VolumeId, bytes: usize) -> (VolumeId, csi::Volume) {
+        let volume = csi::Volume {
+            volume_id: id.to_string(),
+            volume_context: [("x".to_owned(), "x".repeat(bytes))].into(),
+            ..csi::Volume::default()
+        };
+        (id, volume)
+    }
+
+    fn ids(number: usize) -> Vec<VolumeId> {
+        let pool = PoolId::generate();
+        (0..number).map(|_| VolumeId::generate(pool)).collect()
+    }
+
+    /// All pages of a list, by the IDs on them.
+    fn pages(ids: &[VolumeId], max: i32, bytes: usize) -> Vec<Vec<String>> {
+        let (mut pages, mut token) = (Vec::new(), String::new());
+        loop {
+            let page = Page::read(max, &token, VolumeId::uuid).unwrap();
+            let rest = ids.iter().filter(|id| page.reaches(id.uuid()));
+            let (entries, next) = page.fill(rest.map(|id| entry(*id, bytes)));
+            let response = csi::ListVolumesResponse {
+                entries: (entries.iter().cloned())
+                    .map(|volume| csi::list_volumes_response::Entry {
+                        volume: Some(volume),
+                        status: None,
+                    })
+                    .collect(),
+                next_token: next.clone(),
+            };
+            assert!(entries.len() == 1 || response.encoded_len() < 4 << 20);
+            pages.push(entries.into_iter().map(|v| v.volume_id).collect());
+            if next.is_empty() {
+                return pages;
+            }
+            token = next;
+        }
+    }
+
     #[test]
     fn pages_cover_a_list_once() {
-        let pool = PoolId::generate();
-        let ids: Vec<VolumeId> = (0..7).map(|_| VolumeId::generate(pool)).collect();
+        let ids = ids(7);
+        let all: Vec<String> = ids.iter().map(ToString::to_string).collect();
         for max in 1..9 {
-            let (mut seen, mut token, mut pages) = (Vec::new(), String::new(), 0);
-            loop {
-                let page = Page::read(max, &token, VolumeId::uuid).unwrap();
-                let rest = ids.iter().copied().filter(|id| page.reaches(id.uuid()));
-                let cut = page.cut(rest);
-                assert!(cut.0.len() <= max as usize);
-                token = next_token(&cut, |id| *id);
-                seen.extend(cut.0);
-                pages += 1;
-                if token.is_empty() {
-                    break;
-                }
-            }
-            assert_eq!(seen, ids, "{max} a page");
-            assert_eq!(pages, 7_usize.div_ceil(max as usize), "{max} a page");
+            let pages = pages(&ids, max, 10);
+            assert!(pages.iter().all(|page| page.len() <= max as usize));
+            assert_eq!(pages.concat(), all, "{max} a page");
+            assert_eq!(pages.len(), 7_usize.div_ceil(max as usize), "{max} a page");
+        }
+    }
+
+    #[test]
+    fn a_page_fits_into_a_message_whatever_is_asked_for() {
+        let ids = ids(100);
+        let all: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        for (max, bytes, number) in [
+            (0, 10, 1),
+            (0, 100 << 10, 4),
+            (100, 100 << 10, 4),
+            (10, 100 << 10, 10),
+            // One that fits nowhere is not left out.
+            (0, 5 << 20, 100),
+        ] {
+            let pages = pages(&ids, max, bytes);
+            assert_eq!(pages.concat(), all, "{max} of {bytes}");
+            assert_eq!(pages.len(), number, "{max} of {bytes}");
         }
     }
 
     #[test]
     fn a_token_outlives_its_entry() {
-        let pool = PoolId::generate();
-        let ids: Vec<VolumeId> = (0..4).map(|_| VolumeId::generate(pool)).collect();
+        let ids = ids(4);
         let token = ids[1].to_string();
         let page = Page::read(0, &token, VolumeId::uuid).unwrap();
         let left = [ids[0], ids[2], ids[3]];
-        let (rest, more) = page.cut(left.into_iter().filter(|id| page.reaches(id.uuid())));
-        assert_eq!((rest.as_slice(), more), (&ids[2..], false));
+        let rest = left.into_iter().filter(|id| page.reaches(id.uuid()));
+        let (rest, next) = page.fill(rest.map(|id| entry(id, 0)));
+        let rest: Vec<String> = rest.into_iter().map(|v| v.volume_id).collect();
+        assert_eq!(rest, [ids[2].to_string(), ids[3].to_string()]);
+        assert!(next.is_empty());
     }
 }
