@@ -41,6 +41,9 @@ impl Linux {
             ));
         }
         for dir in ["/sys/block", "/proc/self"] {
+        // Absent until the module is loaded, which opening the control device does.
+        let max_part = std::fs::read_to_string("/sys/module/loop/parameters/max_part");
+        missing.extend(refuse_partitions(&max_part.unwrap_or_default()));
             if let Err(e) = std::fs::metadata(dir) {
                 missing.push(format!("{dir}: {e}"));
             }
@@ -185,6 +188,21 @@ fn read_attribute(path: &Path) -> Result<String> {
     let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
     Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
 }
+/// Refuses loop devices with partitions, by the module's parameter `max_part`. Where it is not 0, the
+/// minor of `/dev/loopN` is not N but a multiple of it, in between are partitions, and the kernel
+/// scans each device for a table that a user of the volume wrote. Devices are known by N here.
+fn refuse_partitions(max_part: &str) -> Option<String> {
+    let max_part = max_part.trim();
+    let with = !max_part.is_empty() && max_part != "0";
+    with.then(|| {
+        format!(
+            "loop devices without partitions: the module `loop` has max_part={max_part}, which \
+             changes the devices' numbers. Set loop.max_part=0 (on the kernel's command line, or \
+             `options loop max_part=0` in /etc/modprobe.d) and reboot"
+        )
+    })
+}
+
 
 /// Opens a directory or a device for reading.
 fn open(path: &Path) -> Result<File> {
@@ -194,4 +212,21 @@ fn open(path: &Path) -> Result<File> {
 /// `/sys/block/loopN/…`.
 fn sysfs(minor: u32, attribute: &str) -> PathBuf {
     PathBuf::from(format!("/sys/block/loop{minor}/{attribute}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loop_devices_with_partitions_are_refused() {
+        for without in ["", "0", "0\n"] {
+            assert_eq!(refuse_partitions(without), None, "{without:?}");
+        }
+        for with in ["1\n", "15\n", "255"] {
+            let why = refuse_partitions(with).unwrap();
+            assert!(why.contains(&format!("max_part={}", with.trim())), "{why}");
+            assert!(why.contains("loop.max_part=0"), "{why}");
+        }
+    }
 }
