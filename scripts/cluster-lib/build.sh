@@ -25,6 +25,19 @@ go_build() {
     go build -trimpath -ldflags "-s -w $ldflags" -o "$out" "$@")
 }
 
+# The API's own end-to-end suite, the program that runs its specs side by side, and what its pods
+# run. In the same module as the cluster's programs, it shares what is compiled already.
+build_suite() {
+  local module=$ROOT/test/cluster/kubernetes
+  mkdir -p "$1/bin"
+  (
+    cd "$module" || return
+    nice go test -c -trimpath -ldflags "-s -w" -o "$1/bin/e2e.test" k8s.io/kubernetes/test/e2e
+  ) &&
+    go_build kubernetes "$1/bin/ginkgo" "" github.com/onsi/ginkgo/v2/ginkgo &&
+    CGO_ENABLED=0 go_build kubernetes "$1/bin/agnhost" "" k8s.io/kubernetes/test/images/agnhost
+}
+
 # Without the version told, Kubernetes calls itself v0.0.0 and refuses its own kubelet.
 build_kubelet() {
   local v=k8s.io/component-base/version

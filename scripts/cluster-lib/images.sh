@@ -6,15 +6,16 @@ PAUSE_IMAGE=hostloop.csi.dev/pause:1
 # A tag of its own, for kubelet asks a registry for the newest of `latest`.
 BUSYBOX_IMAGE=busybox:1
 
-# image FILE NAME ROOT COMMAND: a docker archive of one layer, which is the folder ROOT.
+# image FILE NAME ROOT COMMAND [ENTRYPOINT]: a docker archive of one layer, which is the folder ROOT.
+# NAME may be several, with `", "` between them.
 image() {
-  local file=$1 name=$2 root=$3 command=$4 work layer
+  local file=$1 name=$2 root=$3 command=$4 entrypoint=${5:+"\"$5\""} work layer
   work=$(mktemp -d "$DIR/images/work.XXXXXX")
   tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$root" -cf "$work/layer.tar" .
   layer=$(sha256sum <"$work/layer.tar" | cut -d' ' -f1)
   cat >"$work/config.json" <<EOF
 {"architecture": "$(dpkg --print-architecture)", "os": "linux",
- "config": {"Cmd": ["$command"], "Env": ["PATH=/bin"]},
+ "config": {"Entrypoint": [$entrypoint], "Cmd": ["$command"], "Env": ["PATH=/bin"]},
  "rootfs": {"type": "layers", "diff_ids": ["sha256:$layer"]}}
 EOF
   echo "[{\"Config\": \"config.json\", \"RepoTags\": [\"$name\"], \"Layers\": [\"layer.tar\"]}]" \
@@ -23,12 +24,11 @@ EOF
   rm -r "$work"
 }
 
-make_images() {
-  local root=$DIR/images/root
-  mkdir -p "$root/bin" "$root/tmp" "$root/etc" "$DIR/images/pause"
+# busybox_root FOLDER: Debian's busybox under all its names, and its users.
+busybox_root() {
+  local root=$1
+  mkdir -p "$root/bin" "$root/tmp" "$root/etc"
   chmod 1777 "$root/tmp"
-  cp "$PAUSE" "$DIR/images/pause/pause"
-  image "$DIR/images/pause.tar" "$PAUSE_IMAGE" "$DIR/images/pause" /pause
   cp "$(command -v busybox)" "$root/bin/busybox"
   local applet
   while read -r applet; do
@@ -36,6 +36,14 @@ make_images() {
   done < <("$root/bin/busybox" --list)
   printf 'root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n' >"$root/etc/passwd"
   printf 'root:x:0:\nnogroup:x:65534:\n' >"$root/etc/group"
+}
+
+make_images() {
+  local root=$DIR/images/root
+  mkdir -p "$DIR/images/pause"
+  cp "$PAUSE" "$DIR/images/pause/pause"
+  image "$DIR/images/pause.tar" "$PAUSE_IMAGE" "$DIR/images/pause" /pause
+  busybox_root "$root"
   image "$DIR/images/busybox.tar" "$BUSYBOX_IMAGE" "$root" /bin/sh
 }
 
