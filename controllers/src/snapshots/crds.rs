@@ -109,6 +109,17 @@ fn finished(crd: CustomResourceDefinition, details: &Details) -> CustomResourceD
     for (path, key, value) in details.bounds {
         schema::at(root, path)[*key] = value.into();
     }
+    let stored = version.clone();
+    let others = details.also_served.iter().map(|name| {
+        let mut version = stored.clone();
+        version["name"] = json!(name);
+        version["storage"] = json!(false);
+        version
+    });
+    // Without a conversion webhook, the server only replaces `apiVersion`: the schemas must agree.
+    if let Some(versions) = crd["spec"]["versions"].as_array_mut() {
+        versions.extend(others);
+    }
     typed(crd)
 }
 

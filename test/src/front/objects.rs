@@ -165,15 +165,28 @@ impl Place {
         }
     }
 
-    /// Of an object that says where it belongs.
+    /// Of an object that says where it belongs, in its own version.
     pub fn of_object(object: &Value) -> Place {
         let field = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &object["metadata"];
-        Place::of(
+        let place = Place::of(
             &field(&object["kind"]),
             &field(&metadata["namespace"]),
             &field(&metadata["name"]),
-        )
+        );
+        match field(&object["apiVersion"]).rsplit('/').next() {
+            None | Some("") => place,
+            Some(version) => place.in_version(version),
+        }
+    }
+
+    /// The same object in another version that is served of its kind.
+    #[must_use]
+    pub fn in_version(mut self, version: &str) -> Place {
+        let resource = &mut self.resource;
+        let gvk = GroupVersionKind::gvk(&resource.group, version, &resource.kind);
+        *resource = ApiResource::from_gvk_with_plural(&gvk, &resource.plural);
+        self
     }
 
     /// Its kind.

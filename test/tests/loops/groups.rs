@@ -27,13 +27,15 @@ fn spec(name: &str) -> FrontSpec {
 
 /// Classes, two claims of an application, and a group snapshot of it.
 async fn group(rig: &Rig) -> Value {
+    group_in(rig, "groupsnapshot.storage.k8s.io/v1").await
+}
+
+/// The same, by a client that speaks this version of the group kinds.
+async fn group_in(rig: &Rig, group_api: &str) -> Value {
     let labels = json!({"front": rig.name});
     for (api, kind) in [
         ("snapshot.storage.k8s.io/v1", "VolumeSnapshotClass"),
-        (
-            "groupsnapshot.storage.k8s.io/v1",
-            "VolumeGroupSnapshotClass",
-        ),
+        (group_api, "VolumeGroupSnapshotClass"),
     ] {
         rig.objects
             .create(json!({
@@ -52,7 +54,7 @@ async fn group(rig: &Rig) -> Value {
     rig.bound("other").await;
     rig.objects
         .create(json!({
-            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
+            "apiVersion": group_api, "kind": "VolumeGroupSnapshot",
             "metadata": {"name": "shop", "namespace": rig.namespace},
             "spec": {
                 "volumeGroupSnapshotClassName": rig.name,
@@ -120,6 +122,33 @@ async fn a_group_is_taken_restored_and_deleted() {
         0,
         "the group deletes its members"
     );
+    rig.down().await;
+}
+
+/// Made, read and deleted by a client that knows the version before v1 only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_the_beta_version_is_served() {
+    let rig = Rig::with_snapshots(spec("group-beta")).await;
+    group_in(&rig, "groupsnapshot.storage.k8s.io/v1beta2").await;
+    let at = rig.at("VolumeGroupSnapshot", "shop");
+    let seen = rig.until(&at, "ready", ready).await;
+    let beta_at = at.clone().in_version("v1beta2");
+    let mut beta = rig.objects.get(&beta_at).await.expect("it is there");
+    assert_eq!(beta["apiVersion"], "groupsnapshot.storage.k8s.io/v1beta2");
+    beta["apiVersion"] = seen["apiVersion"].clone();
+    let ours = |mut object: Value| {
+        object["metadata"]["managedFields"] = Value::Null;
+        object
+    };
+    assert_eq!(ours(beta), ours(seen.clone()));
+    let content = text(&seen["status"]["boundVolumeGroupSnapshotContentName"]).to_owned();
+    let content = rig.at("VolumeGroupSnapshotContent", &content);
+    let beta_content = content.clone().in_version("v1beta2");
+    let beta = rig.objects.get(&beta_content).await.expect("it is there");
+    let members = beta["status"]["volumeSnapshotInfoList"].as_array();
+    assert_eq!(members.map(Vec::len), Some(2), "{beta:#}");
+    rig.delete(beta_at).await;
+    rig.until_gone(&content).await;
     rig.down().await;
 }
 

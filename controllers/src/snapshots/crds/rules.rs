@@ -7,6 +7,8 @@ type Rule = (&'static str, &'static str);
 
 /// What a kind's type doesn't say.
 pub(super) struct Details {
+    /// Further versions in which the same schema is served. Objects are stored as the type's own.
+    pub(super) also_served: &'static [&'static str],
     /// Where its API was reviewed; the API server wants to know for groups under `k8s.io`.
     pub(super) approved: &'static str,
     pub(super) short_names: &'static [&'static str],
@@ -37,6 +39,9 @@ impl From<&Bound> for serde_json::Value {
 const REVIEW: &str = "https://github.com/kubernetes-csi/external-snapshotter/pull/814";
 const CONTENT_REVIEW: &str = "https://github.com/kubernetes-csi/external-snapshotter/pull/955";
 const GROUP_REVIEW: &str = "https://github.com/kubernetes-csi/external-snapshotter/pull/1337";
+
+/// The version of the group kinds before v1. Backup tools still speak it.
+const GROUP_BETA: &[&str] = &["v1beta2"];
 
 const AGE: Column = ("Age", "date", ".metadata.creationTimestamp");
 const READY: Column = ("ReadyToUse", "boolean", ".status.readyToUse");
@@ -80,6 +85,7 @@ macro_rules! one_source {
 }
 
 pub(super) const SNAPSHOT: Details = Details {
+    also_served: &[],
     approved: REVIEW,
     short_names: &["vs"],
     columns: &[
@@ -122,6 +128,7 @@ pub(super) const SNAPSHOT: Details = Details {
 };
 
 pub(super) const SNAPSHOT_CONTENT: Details = Details {
+    also_served: &[],
     approved: CONTENT_REVIEW,
     short_names: &["vsc", "vscs"],
     columns: &[
@@ -161,6 +168,7 @@ pub(super) const SNAPSHOT_CONTENT: Details = Details {
 };
 
 pub(super) const SNAPSHOT_CLASS: Details = Details {
+    also_served: &[],
     approved: REVIEW,
     short_names: &["vsclass", "vsclasses"],
     columns: CLASS_COLUMNS,
@@ -170,6 +178,7 @@ pub(super) const SNAPSHOT_CLASS: Details = Details {
 };
 
 pub(super) const GROUP: Details = Details {
+    also_served: GROUP_BETA,
     approved: GROUP_REVIEW,
     short_names: &["vgs"],
     columns: &[
@@ -205,6 +214,7 @@ pub(super) const GROUP: Details = Details {
 };
 
 pub(super) const GROUP_CONTENT: Details = Details {
+    also_served: GROUP_BETA,
     approved: GROUP_REVIEW,
     short_names: &["vgsc", "vgscs"],
     columns: &[
@@ -261,6 +271,7 @@ pub(super) const GROUP_CONTENT: Details = Details {
 };
 
 pub(super) const GROUP_CLASS: Details = Details {
+    also_served: GROUP_BETA,
     approved: GROUP_REVIEW,
     short_names: &["vgsclass", "vgsclasses"],
     columns: CLASS_COLUMNS,

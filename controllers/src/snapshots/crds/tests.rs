@@ -76,6 +76,35 @@ fn schemas_are_structural_and_without_nulls() {
     }
 }
 
+/// Without a webhook that converts them, versions must not differ in more than their names.
+#[test]
+fn groups_are_served_in_their_beta_version_too() {
+    for crd in crds() {
+        let name = crd.metadata.name.clone().unwrap_or_default();
+        let crd = serde_json::to_value(crd).unwrap();
+        let versions = crd["spec"]["versions"].as_array().unwrap();
+        let named: Vec<_> = versions
+            .iter()
+            .map(|version| {
+                (
+                    version["name"].as_str().unwrap(),
+                    version["storage"] == true,
+                )
+            })
+            .collect();
+        if !name.contains("group") {
+            assert_eq!(named, [("v1", true)], "{name}");
+            continue;
+        }
+        assert_eq!(named, [("v1", true), ("v1beta2", false)], "{name}");
+        let mut beta = versions[1].clone();
+        beta["name"] = json!("v1");
+        beta["storage"] = json!(true);
+        assert_eq!(beta, versions[0], "{name}");
+        assert_eq!(crd["spec"]["conversion"], Value::Null, "{name}");
+    }
+}
+
 #[test]
 fn what_a_field_may_be() {
     let all: Vec<Value> = crds()
