@@ -113,6 +113,17 @@ enum Stop {
     /// A call failed.
     #[error(transparent)]
     Api(#[from] ApiError),
+    /// The server took a write that changed nothing, though something was to be changed.
+    #[error(
+        "the API server dropped what was written to {kind} {name}: the cluster's definition of \
+         this kind lacks a field; update the CustomResourceDefinition"
+    )]
+    Dropped {
+        /// Of the object that was written.
+        kind: String,
+        /// Its name.
+        name: String,
+    },
 }
 
 /// What came of a step.
@@ -299,13 +310,14 @@ impl Controller {
             }
             for snapshot in self.seen.snapshots.all() {
                 self.queue.add(snapshot_key(&snapshot));
-                if let Some(claim) = &snapshot.spec.source.persistent_volume_claim_name {
-                    let namespace = snapshot.namespace().unwrap_or_default();
-                    self.queue.add(Key::Release(namespace, claim.clone()));
-                }
             }
             for content in self.seen.contents.all() {
                 self.queue.add(Key::Content(content.name_any()));
+            }
+            // Also those whose snapshots are gone.
+            for claim in self.seen.protected() {
+                let namespace = claim.namespace().unwrap_or_default();
+                self.queue.add(Key::Release(namespace, claim.name_any()));
             }
             match period.is_zero() {
                 true => std::future::pending().await,
@@ -334,11 +346,9 @@ impl Controller {
         match worked {
             Ok(outcome) => outcome,
             Err(Stop::NotLeading) => Outcome::Done,
-            // The watch will tell of what it is now, or that it is gone.
-            Err(Stop::Api(error)) if error.is_conflict() || error.is_not_found() => {
-                Outcome::Again(CONFLICT)
-            }
-            Err(Stop::Api(error)) => {
+            // The watch is about to tell of what it is now.
+            Err(Stop::Api(error)) if error.is_conflict() => Outcome::Again(CONFLICT),
+            Err(error) => {
                 tracing::warn!(?key, %error, "will be tried again");
                 Outcome::Failed
             }
@@ -426,8 +436,8 @@ impl Controller {
     ) -> Result<(), Stop> {
         patch["metadata"]["resourceVersion"] = serde_json::json!(object.meta().resource_version);
         self.may_write()?;
-        watch.wrote(self.kube.merge(object, patch).await?);
-        Ok(())
+        let written = self.kube.merge(object, patch).await?;
+        note(watch, object, written)
     }
 
     /// Likewise of its status.
@@ -443,8 +453,8 @@ impl Controller {
             "status": status,
         });
         self.may_write()?;
-        watch.wrote(self.kube.merge_status(object, patch).await?);
-        Ok(())
+        let written = self.kube.merge_status(object, patch).await?;
+        note(watch, object, written)
     }
 
     /// Makes an object. If there is one of its name already, that is taken note of: whether it
@@ -466,6 +476,19 @@ impl Controller {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Takes note of a written object, which must differ from what it was: else the next look would
+/// decide for the same write, again and again.
+fn note<K: Resource>(watch: &Watch<K>, old: &K, written: K) -> Result<(), Stop> {
+    if written.resource_version() == old.resource_version() {
+        return Err(Stop::Dropped {
+            kind: K::kind(&()).into_owned(),
+            name: names::path(&written),
+        });
+    }
+    watch.wrote(written);
+    Ok(())
 }
 
 /// The wait after a write that came too late.
@@ -502,3 +525,6 @@ fn is_newly_bound(change: &Change<PersistentVolumeClaim>) -> bool {
         Change::Deleted(_) => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,7 +65,7 @@ impl Controller {
                 let patch = json!({"metadata": {"ownerReferences": owners}});
                 self.merge(snapshots, snapshot, patch).await?;
             }
-            Step::HoldClaim(finalizers) => {
+            Step::ClaimFinalizers(finalizers) => {
                 if let Some(claim) = &facts.claim {
                     let patch = json!({"metadata": {"finalizers": finalizers}});
                     self.merge(&self.seen.claims, &**claim, patch).await?;
@@ -244,16 +244,12 @@ impl Controller {
         Ok(Outcome::Done)
     }
 
-    /// Holds a claim no longer, if no snapshot of it is being taken.
+    /// Releases a claim's protection as a source, if no snapshot of it is being taken.
     pub(super) async fn release(&self, namespace: &str, name: &str) -> Result<Outcome, Stop> {
         let Some(claim) = self.seen.claims.get_in(namespace, name) else {
             return Ok(Outcome::Done);
         };
-        let Some(finalizers) = names::without(&*claim, &[names::CLAIM_AS_SOURCE]) else {
-            return Ok(Outcome::Done);
-        };
-        let snapshots = self.seen.of_claim.get(&format!("{namespace}/{name}"));
-        if !snapshots.iter().any(|one| snapshot::needs_claim(one)) {
+        if let Some(finalizers) = self.seen.released(&claim, None) {
             let patch = json!({"metadata": {"finalizers": finalizers}});
             self.merge(&self.seen.claims, &*claim, patch).await?;
         }

@@ -84,7 +84,14 @@ impl Controller {
             }
             Step::MemberContentStatus(content, status) => {
                 let contents = &self.seen.contents;
-                self.merge_status(contents, &*content, status).await?;
+                match self.merge_status(contents, &*content, status).await {
+                    Err(dropped @ Stop::Dropped { .. }) => {
+                        let reason = "GroupSnapshotContentCreationFailed";
+                        let failure = Failure::new(reason, dropped.to_string());
+                        return self.fail_group(facts, failure).await;
+                    }
+                    written => written?,
+                }
             }
             Step::Status(change) => return self.say_group(facts, change).await,
             Step::Mark => {

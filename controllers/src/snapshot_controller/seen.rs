@@ -30,6 +30,8 @@ pub(super) struct Seen {
     pub(super) nodes: Option<Watch<Node>>,
     /// Claims that wait for data, by the snapshot they want it of.
     restoring: Index<PersistentVolumeClaim>,
+    /// Claims that are protected as sources of snapshots, all under one key.
+    protected: Index<PersistentVolumeClaim>,
     /// Snapshots by the claim they are of.
     pub(super) of_claim: Index<VolumeSnapshot>,
     /// Snapshots by the group that owns them, or that they say they are a member of.
@@ -48,6 +50,7 @@ impl Seen {
         let group_contents = caches.group_contents();
         Seen {
             restoring: claims.index(wanted),
+            protected: claims.index(protection),
             of_claim: snapshots.index(source_claim),
             of_group: snapshots.index(groups_of),
             by_group_handle: group_contents.index(group_handle),
@@ -96,8 +99,10 @@ impl Seen {
         let source = &snapshot.spec.source;
         let claim = source.persistent_volume_claim_name.as_deref();
         let claim = claim.and_then(|name| self.claims.get_in(&namespace, name));
+        let released = claim.as_ref();
         Ok(snapshot::Facts {
             volume: claim.as_ref().and_then(|claim| self.volume_of(claim)),
+            released_claim: released.and_then(|claim| self.released(claim, Some(&snapshot))),
             claim,
             classes: self.classes.all(),
             restoring: self.restoring.get(&names::path(&*snapshot)).len(),
@@ -145,6 +150,25 @@ impl Seen {
             content,
             group,
         })
+    }
+
+    /// Claims that are protected as sources of snapshots.
+    pub(super) fn protected(&self) -> Vec<Arc<PersistentVolumeClaim>> {
+        self.protected.get(PROTECTED)
+    }
+
+    /// A claim's finalizers without its protection as a source; `None` if it has none, or if it
+    /// is needed by a snapshot, other than this one.
+    pub(super) fn released(
+        &self,
+        claim: &PersistentVolumeClaim,
+        but: Option<&VolumeSnapshot>,
+    ) -> Option<Vec<String>> {
+        let finalizers = names::without(claim, &[names::CLAIM_AS_SOURCE])?;
+        let snapshots = self.of_claim.get(&names::path(claim));
+        let is_other = |one: &VolumeSnapshot| but.is_none_or(|but| but.uid() != one.uid());
+        let is_needed = |one: &Arc<VolumeSnapshot>| is_other(one) && snapshot::needs_claim(one);
+        (!snapshots.iter().any(is_needed)).then_some(finalizers)
     }
 
     fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
@@ -230,6 +254,17 @@ async fn find<K: Resource>(
     Ok(kube.get("", &name).await?.map(Arc::new))
 }
 
+/// The only key of [`Seen::protected`].
+const PROTECTED: &str = "";
+
+fn protection(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let is_protected = names::has(claim, names::CLAIM_AS_SOURCE);
+    is_protected
+        .then(|| PROTECTED.to_owned())
+        .into_iter()
+        .collect()
+}
+
 /// The snapshots a claim waits for the data of.
 fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
     let status = claim.status.as_ref();
@@ -249,9 +284,9 @@ fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
     }
     if let Some(source) = &spec.data_source_ref
         && is_snapshot(source.api_group.as_ref(), &source.kind)
+        && is_within(source.namespace.as_deref(), &own)
     {
-        let namespace = source.namespace.as_deref().unwrap_or(&own);
-        wanted.push(at(namespace, &source.name));
+        wanted.push(at(&own, &source.name));
     }
     wanted.dedup();
     wanted
@@ -266,10 +301,18 @@ pub(super) fn sources(claim: &PersistentVolumeClaim) -> Vec<(String, String)> {
         .into_iter()
         .map(|it| (own.clone(), it.name));
     let other = spec.data_source_ref.into_iter();
-    let other = other.map(|it| (it.namespace.unwrap_or_else(|| own.clone()), it.name));
+    let other = other
+        .filter(|it| is_within(it.namespace.as_deref(), &own))
+        .map(|it| (own.clone(), it.name));
     let mut all: Vec<_> = plain.chain(other).collect();
     all.dedup();
     all
+}
+
+/// Whether a source is in the claim's own namespace. No volume is made from another namespace's
+/// snapshot, so nobody there can keep it from being deleted.
+fn is_within(source: Option<&str>, own: &str) -> bool {
+    source.is_none_or(|namespace| namespace == own)
 }
 
 fn source_claim(snapshot: &VolumeSnapshot) -> Vec<String> {
@@ -300,6 +343,8 @@ fn group_handle(content: &VolumeGroupSnapshotContent) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     #[tokio::test]
@@ -318,5 +363,46 @@ mod tests {
         caches.group_contents().note_synced();
         caches.group_classes().note_synced();
         assert!(seen.has_groups());
+    }
+
+    #[test]
+    fn snapshots_that_wait_for_a_claim() {
+        let source = |namespace: Value| {
+            json!({"apiGroup": names::SNAPSHOT_API, "kind": "VolumeSnapshot", "name": "snap",
+                "namespace": namespace})
+        };
+        let plain = source(Value::Null);
+        let claim = json!({"kind": "PersistentVolumeClaim", "name": "snap"});
+        for (spec, phase, expected) in [
+            (json!({"dataSource": plain}), "Pending", &["team/snap"][..]),
+            (json!({"dataSource": plain}), "Bound", &[]),
+            (json!({"dataSourceRef": plain}), "Pending", &["team/snap"]),
+            (
+                json!({"dataSource": plain, "dataSourceRef": plain}),
+                "Pending",
+                &["team/snap"],
+            ),
+            (
+                json!({"dataSourceRef": source(json!("team"))}),
+                "Pending",
+                &["team/snap"],
+            ),
+            // Anybody could block the deletion of anybody's snapshot.
+            (
+                json!({"dataSourceRef": source(json!("other"))}),
+                "Pending",
+                &[],
+            ),
+            (json!({"dataSource": claim}), "Pending", &[]),
+        ] {
+            let label = spec.to_string();
+            let claim = json!({"metadata": {"name": "copy", "namespace": "team"}, "spec": spec,
+                "status": {"phase": phase}});
+            let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+            assert_eq!(wanted(&claim), expected, "{label}");
+            if label.contains("other") {
+                assert_eq!(sources(&claim), [], "{label}");
+            }
+        }
     }
 }

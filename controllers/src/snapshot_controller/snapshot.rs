@@ -29,6 +29,9 @@ pub(super) struct Facts {
     pub(super) classes: Vec<Arc<VolumeSnapshotClass>>,
     /// The claim it is of.
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
+    /// The claim's finalizers without its protection as a source, if it has that and no other
+    /// snapshot needs it.
+    pub(super) released_claim: Option<Vec<String>>,
     /// The volume that claim is bound to, if it exists.
     pub(super) volume: Option<Arc<PersistentVolume>>,
     /// Claims that are being restored from it.
@@ -65,8 +68,8 @@ pub(super) enum Step {
     Finalizers(Vec<String>),
     /// Name its group as its owner.
     Adopt(OwnerReference),
-    /// Hold its claim.
-    HoldClaim(Vec<String>),
+    /// Write these finalizers of its claim.
+    ClaimFinalizers(Vec<String>),
     /// Make its content.
     Create(Box<VolumeSnapshotContent>),
     /// Bind its content to it, and name its class there.

@@ -41,6 +41,11 @@ const KINDS: &[(&str, &str, &str)] = &[
         "volumesnapshotcontents",
     ),
     (
+        "VolumeGroupSnapshot",
+        "/apis/groupsnapshot.storage.k8s.io/v1",
+        "volumegroupsnapshots",
+    ),
+    (
         "VolumeGroupSnapshotContent",
         "/apis/groupsnapshot.storage.k8s.io/v1",
         "volumegroupsnapshotcontents",
@@ -58,6 +63,7 @@ struct State {
     log: Vec<(String, Value)>,
     refusals: Vec<(String, u16)>,
     unreadable: Vec<(String, u16)>,
+    undefined: Vec<(&'static str, &'static str)>,
     lists: Vec<String>,
 }
 
@@ -95,6 +101,11 @@ impl Api {
     /// Does not answer reads of a path that ends so, any more.
     pub(crate) fn hide(&self, path: &str, code: u16) {
         self.lock().unreadable.push((path.to_owned(), code));
+    }
+
+    /// Drops a status field of a kind, by its plural, as a definition without that field does.
+    pub(crate) fn undefine(&self, plural: &'static str, field: &'static str) {
+        self.lock().undefined.push((plural, field));
     }
 
     /// Takes an object away, as if somebody had deleted it.
@@ -248,6 +259,13 @@ impl Api {
             new["spec"] = old["spec"].clone();
         } else {
             new["status"] = old["status"].clone();
+        }
+        for (plural, field) in &state.undefined {
+            if object.rsplit('/').nth(1) == Some(plural)
+                && let Some(status) = new["status"].as_object_mut()
+            {
+                status.remove(*field);
+            }
         }
         if new != old {
             state.version += 1;

@@ -52,7 +52,7 @@ pub(super) fn made(facts: &Facts) -> Result<Step, Failure> {
             let claim = claim.name_any();
             return Err(unmade(format!("claim {claim} is being deleted")));
         }
-        return Ok(Step::HoldClaim(finalizers));
+        return Ok(Step::ClaimFinalizers(finalizers));
     }
     Ok(Step::Create(Box::new(content)))
 }

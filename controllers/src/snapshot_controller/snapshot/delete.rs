@@ -54,5 +54,12 @@ pub(in crate::snapshot_controller) fn decide(facts: &Facts) -> Step {
             }
         }
     }
-    names::without(snapshot, &released).map_or(Step::Done, Step::Finalizers)
+    let Some(finalizers) = names::without(snapshot, &released) else {
+        return Step::Done;
+    };
+    // The claim first: once the snapshot is gone, nothing leads from it to the claim.
+    match &facts.released_claim {
+        Some(released) => Step::ClaimFinalizers(released.clone()),
+        None => Step::Finalizers(finalizers),
+    }
 }

@@ -86,6 +86,7 @@ fn facts(it: Value) -> Facts {
         content: None,
         classes: vec![of(class("fast", json!({}))), of(class("slow", json!({})))],
         claim: Some(of(claim(json!({})))),
+        released_claim: None,
         volume: Some(of(volume(json!({})))),
         restoring: 0,
         group: None,
@@ -107,7 +108,7 @@ fn told(step: Step) -> String {
             format!("finalizers {}", list.join(" "))
         }
         Step::Adopt(owner) => format!("adopt {} {}", owner.name, owner.uid),
-        Step::HoldClaim(list) => format!("hold {}", list.len()),
+        Step::ClaimFinalizers(list) => format!("claim finalizers {}", list.len()),
         Step::Create(_) => "create".to_owned(),
         Step::Bind(class) => format!("bind {}", class.unwrap_or_default()),
         Step::Status(change) => format!("status {}", change.patch),
@@ -221,7 +222,7 @@ fn what_a_snapshot_is_of() {
         (
             json!({"metadata": {"finalizers": ["x"]}}),
             json!({}),
-            "hold 2",
+            "claim finalizers 2",
         ),
         (deleting, json!({}), "create"),
         (unheld, json!({}), "claim data is being deleted"),

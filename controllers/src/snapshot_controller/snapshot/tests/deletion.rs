@@ -102,6 +102,17 @@ fn deletion() {
 }
 
 #[test]
+fn the_claim_is_released_first() {
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    let mut facts = facts(snapshot(deleted));
+    facts.released_claim = Some(Vec::new());
+    expect(&facts, "claim finalizers 0");
+    // While the snapshot may yet be taken, it stays protected.
+    facts.content = Some(of(content(json!({}))));
+    expect(&facts, "mark");
+}
+
+#[test]
 fn deletion_of_members() {
     for (deleting, expected) in [
         (

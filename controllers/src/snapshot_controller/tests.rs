@@ -1,0 +1,202 @@
+//! The work on single keys, against an API server in memory.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::{World, options};
+
+const DELETED: &str = "2026-01-01T00:00:00Z";
+
+fn controller(world: &World) -> Controller {
+    let context = world.context.clone();
+    Controller {
+        kube: context.kube.clone(),
+        leader: context.leader.clone(),
+        seen: Seen::new(context.caches.clone(), false),
+        metrics: Metrics::default(),
+        queue: Queue::new(context.common.backoff()),
+        context,
+    }
+}
+
+fn protected_claim() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "team",
+            "finalizers": ["x/other", names::CLAIM_AS_SOURCE]},
+        "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
+    })
+}
+
+fn deleted_snapshot(name: &str) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {"name": name, "namespace": "team", "deletionTimestamp": DELETED,
+            "finalizers": [names::SNAPSHOT_AS_SOURCE, names::SNAPSHOT_BOUND]},
+        "spec": {"source": {"persistentVolumeClaimName": "data"}},
+    })
+}
+
+fn snapshot_of(name: &str) -> Key {
+    Key::Snapshot("team".to_owned(), name.to_owned())
+}
+
+#[tokio::test]
+async fn a_claim_is_released_before_its_deleted_snapshot() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    world.add(&controller.seen.claims, protected_claim());
+    world.add(&controller.seen.snapshots, deleted_snapshot("snap"));
+    assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::Done);
+    assert_eq!(
+        world.api.writes(),
+        [
+            r#"data {"metadata":{"finalizers":["x/other"]}}"#,
+            r#"snap {"metadata":{"finalizers":[]}}"#,
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_claim_stays_protected_for_another_snapshot() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    world.add(&controller.seen.claims, protected_claim());
+    world.add(&controller.seen.snapshots, deleted_snapshot("snap"));
+    let mut other = deleted_snapshot("other");
+    other["metadata"]["deletionTimestamp"] = Value::Null;
+    world.add(&controller.seen.snapshots, other);
+    assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::Done);
+    assert_eq!(
+        world.api.writes(),
+        [r#"snap {"metadata":{"finalizers":[]}}"#]
+    );
+}
+
+/// Its snapshot went while nobody led.
+#[tokio::test(start_paused = true)]
+async fn a_leftover_protection_is_found() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    world.add(&controller.seen.claims, protected_claim());
+    let options = options::<Options>();
+    let resync = controller.resync(&options);
+    assert!(
+        tokio::time::timeout(Duration::from_secs(1), resync)
+            .await
+            .is_err(),
+        "it goes on"
+    );
+    assert_eq!(controller.queue.depth(), 1);
+    let key = Key::Release("team".to_owned(), "data".to_owned());
+    assert_eq!(controller.work(key).await, Outcome::Done);
+    assert_eq!(
+        world.api.writes(),
+        [r#"data {"metadata":{"finalizers":["x/other"]}}"#]
+    );
+}
+
+#[tokio::test]
+async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    world.add(&controller.seen.snapshots, deleted_snapshot("snap"));
+    world.api.take("/snap");
+    assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::Failed);
+    // What was only changed is read again soon.
+    world.add(&controller.seen.snapshots, deleted_snapshot("snap"));
+    world.api.refuse("/snap", 409);
+    assert_eq!(
+        controller.work(snapshot_of("snap")).await,
+        Outcome::Again(CONFLICT)
+    );
+}
+
+/// A group whose only member lacks nothing but the handle of its group.
+fn group_with_a_member(world: &World, controller: &Controller) {
+    let (member, content) = names::member_names("g", "vol-1");
+    let (api, group_api) = (names::SNAPSHOT_API, names::GROUP_API);
+    world.add(
+        &controller.seen.groups,
+        json!({
+            "apiVersion": format!("{group_api}/v1"), "kind": "VolumeGroupSnapshot",
+            "metadata": {"name": "group", "namespace": "team", "uid": "g",
+                "finalizers": [names::GROUP_BOUND]},
+            "spec": {"source": {"selector": {}}},
+        }),
+    );
+    world.add(
+        &controller.seen.group_contents,
+        json!({
+            "apiVersion": format!("{group_api}/v1"), "kind": "VolumeGroupSnapshotContent",
+            "metadata": {"name": names::group_content_name("g")},
+            "spec": {
+                "volumeGroupSnapshotRef": {"namespace": "team", "name": "group", "uid": "g"},
+                "deletionPolicy": "Delete", "driver": "csi.example",
+                "source": {"volumeHandles": ["vol-1"]},
+            },
+            "status": {
+                "volumeGroupSnapshotHandle": "group-1", "readyToUse": true,
+                "volumeSnapshotInfoList": [
+                    {"volumeHandle": "vol-1", "snapshotHandle": "snap-1", "readyToUse": true},
+                ],
+            },
+        }),
+    );
+    world.add(
+        &controller.seen.snapshots,
+        json!({
+            "apiVersion": format!("{api}/v1"), "kind": "VolumeSnapshot",
+            "metadata": {"name": member, "namespace": "team", "uid": "m"},
+            "spec": {"source": {"persistentVolumeClaimName": "data"}},
+        }),
+    );
+    world.add(
+        &controller.seen.contents,
+        json!({
+            "apiVersion": format!("{api}/v1"), "kind": "VolumeSnapshotContent",
+            "metadata": {"name": content},
+            "spec": {
+                "volumeSnapshotRef": {"namespace": "team", "name": member, "uid": "m"},
+                "deletionPolicy": "Delete", "driver": "csi.example",
+                "source": {"volumeHandle": "vol-1"},
+            },
+        }),
+    );
+}
+
+fn group_key() -> Key {
+    Key::Group("team".to_owned(), "group".to_owned())
+}
+
+#[tokio::test]
+async fn a_definition_without_a_field_is_told() {
+    let mut world = World::new(&[]);
+    let controller = controller(&world);
+    group_with_a_member(&world, &controller);
+    let field = "volumeGroupSnapshotHandle";
+    world.api.undefine("volumesnapshotcontents", field);
+    assert_eq!(controller.work(group_key()).await, Outcome::Failed);
+    // What can be written is; the second write finds that nothing changes; the third says so.
+    let writes = world.api.writes();
+    assert_eq!(writes.len(), 3, "{writes:#?}");
+    let problem = "update the CustomResourceDefinition";
+    assert!(writes[2].starts_with("group/status"), "{}", writes[2]);
+    assert!(writes[2].contains(problem), "{}", writes[2]);
+    let events = world.events();
+    assert!(events[0].contains(problem), "{events:#?}");
+    // It is known by now.
+    assert_eq!(controller.work(group_key()).await, Outcome::Failed);
+    assert_eq!(world.api.writes().len(), 1);
+}
+
+#[tokio::test]
+async fn a_member_is_brought_to_its_group() {
+    let world = World::new(&[]);
+    let controller = controller(&world);
+    group_with_a_member(&world, &controller);
+    assert_eq!(controller.work(group_key()).await, Outcome::Done);
+    let (_, content) = names::member_names("g", "vol-1");
+    let content = world.api.get(&content).unwrap();
+    assert_eq!(content["status"]["volumeGroupSnapshotHandle"], "group-1");
+}
