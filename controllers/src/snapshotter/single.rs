@@ -1,6 +1,7 @@
 //! What is of VolumeSnapshotContents alone.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use hostloop_proto::csi;
 use kube::ResourceExt;
@@ -125,6 +126,8 @@ impl Kind for Singles {
             return Ok(Answer::Assumed(csi::Snapshot {
                 snapshot_id: handle.to_owned(),
                 ready_to_use: true,
+                // Nobody can say when it was taken. It is known since now.
+                creation_time: Some(SystemTime::now().into()),
                 ..csi::Snapshot::default()
             }));
         }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Options;
 use super::decide::{Content, Step};
-use super::names::RESERVED;
+use super::names::{DELETION_POLICY, RESERVED};
 use super::owner::{self, Owner};
 use super::parameters::{self, Tokens};
 use super::work::{Complaint, Contents, Part, Shared, WorkError, quiet};
@@ -303,6 +303,17 @@ impl<K: Kind> Worker<K> {
         let uid = user.uid.as_deref().filter(|uid| !uid.is_empty());
         let uid = uid.ok_or_else(unbound)?;
         let mut parameters = parameters::for_driver(K::class(&class).1)?;
+        // Once: whatever comes of the call is written into the status.
+        if parameters.contains_key(DELETION_POLICY) && !content.has_status() {
+            let message = format!(
+                "{} {} has the parameter deletionPolicy, which is only passed on to the driver: \
+                 the field deletionPolicy decides what becomes of the snapshot",
+                <K::Class as kube::Resource>::kind(&()),
+                class.name_any()
+            );
+            let events = &self.shared.context.events;
+            events.warning(content, "MisplacedDeletionPolicy", message);
+        }
         if self.shared.context.common.extra_create_metadata {
             for (end, value) in [
                 ("/name", user.name.clone()),

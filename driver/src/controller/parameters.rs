@@ -1,7 +1,7 @@
 //! Class parameters and mutable parameters: what they may say, and what comes of it. Pure.
 //!
 //! A key that is not known is refused by name: a parameter that is mistyped must not be a
-//! parameter that is ignored. Keys under [`METADATA`] are not the user's but what a provisioner
+//! parameter that is ignored. The one exception is [`none`]'s. Keys under [`METADATA`] are not the user's but what a provisioner
 //! adds of its own, and mean nothing here.
 
 use std::collections::BTreeMap;
@@ -153,15 +153,24 @@ pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, 
     Ok(changes)
 }
 
-/// Checks the `parameters` of a snapshot or a group, which has none to know.
+/// A field of snapshot classes that some classes have as a parameter too.
+const DELETION_POLICY: &str = "deletionPolicy";
+
+/// Checks the `parameters` of a snapshot or a group: this driver knows none. It ignores
+/// `deletionPolicy`, which cannot change what the class's field of that name says.
 pub fn none(parameters: &Parameters) -> Result<(), Invalid> {
-    match own("parameters", parameters)?.next() {
-        None => Ok(()),
-        Some((key, _)) => Err(invalid(
-            format!("parameters[{key:?}]"),
-            "is no parameter of snapshots",
-        )),
+    for (key, value) in own("parameters", parameters)? {
+        if key != DELETION_POLICY {
+            let why = "is no parameter of snapshots";
+            return Err(invalid(format!("parameters[{key:?}]"), why));
+        }
+        tracing::warn!(
+            value,
+            "ignored the parameter deletionPolicy of a snapshot class: only its field \
+             deletionPolicy counts"
+        );
     }
+    Ok(())
 }
 
 /// The filesystem of a class's volumes, if it names one. A provisioner tells GetCapacity all that

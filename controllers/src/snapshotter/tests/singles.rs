@@ -1,5 +1,7 @@
 //! What is asked and written for VolumeSnapshotContents, in its order.
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::*;
 
 const GET_SECRET: &str = "GET namespaces/safe/secrets/key";
@@ -259,7 +261,6 @@ async fn one_made_beforehand_is_asked_about() {
     let can = ControllerCapability::CreateDeleteSnapshot;
     let list = ControllerCapability::ListSnapshots;
     let get = ControllerCapability::GetSnapshot;
-    let ready = json!({"snapshotHandle": "h", "creationTime": 0, "readyToUse": true});
     for (can, asked, answer, expected) in [
         (
             vec![can, list],
@@ -273,7 +274,6 @@ async fn one_made_beforehand_is_asked_about() {
             Ok(snapshot(true)),
             known(true),
         ),
-        (vec![can], vec![], Err(Status::internal("not asked")), ready),
     ] {
         let single = Single::within(Scope::Cluster, true, &can, made(), listing());
         single.answer(answer);
@@ -290,6 +290,44 @@ async fn one_made_beforehand_is_asked_about() {
         let event = format!("SnapshotContentCheckandUpdateFailed: {message}");
         assert_eq!(single.events(), [event]);
     }
+}
+
+/// A driver that can't be asked about it.
+#[tokio::test]
+async fn one_made_beforehand_is_of_the_moment_it_is_first_seen() {
+    let made = content(json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "h"}}}));
+    let can = [ControllerCapability::CreateDeleteSnapshot];
+    let single = Single::within(Scope::Cluster, true, &can, made, class(json!({})));
+    let before = Timestamp::now().as_nanosecond();
+    assert_eq!(single.sync().await, Outcome::Done);
+    let mut status = single.content()["status"].take();
+    let taken = status["creationTime"].take().as_i64().unwrap();
+    let now = Timestamp::now().as_nanosecond();
+    assert!((before..=now).contains(&i128::from(taken)), "{taken}");
+    let rest = json!({"snapshotHandle": "h", "creationTime": null, "readyToUse": true});
+    assert_eq!(status, rest);
+}
+
+/// The class's field decides. The driver may know a parameter of that name.
+#[tokio::test]
+async fn a_parameter_deletion_policy_is_warned_of() {
+    let class = class(json!({"deletionPolicy": "Retain"}));
+    let can = all();
+    let mut single = Single::within(Scope::Cluster, true, &can, content(json!({})), class);
+    single.answer(Ok(snapshot(false)));
+    single.answer(Ok(snapshot(true)));
+    assert_eq!(single.sync().await, Outcome::Failed);
+    let call = "CreateSnapshot snapshot-u-1 of v deletionPolicy=Retain with pass=open".to_owned();
+    let happened = single.world.happened();
+    assert!(happened.contains(&call), "{happened:?}");
+    let events = single.events();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert!(
+        events[0].starts_with("MisplacedDeletionPolicy: VolumeSnapshotClass fast"),
+        "{events:?}"
+    );
+    assert_eq!(single.sync().await, Outcome::Done);
+    assert_eq!(single.events(), [""; 0]);
 }
 
 #[tokio::test]

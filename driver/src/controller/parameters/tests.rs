@@ -257,6 +257,8 @@ fn snapshots_have_no_parameters() {
         none(&map(&[("csi.storage.k8s.io/volumesnapshot/name", "x")])),
         Ok(())
     );
+    assert_eq!(none(&map(&[("deletionPolicy", "Retain")])), Ok(()));
+    assert!(none(&map(&[("deletionPolicy", "Delete"), ("a", "b")])).is_err());
     assert!(
         none(&map(&[("a", "b")]))
             .unwrap_err()
