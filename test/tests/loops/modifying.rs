@@ -160,3 +160,33 @@ async fn an_uncertain_change_is_finished_first() {
     rig.until(&at, "second", |c| current(c) == second).await;
     rig.down().await;
 }
+
+/// A class of another driver is an error that the claim's user sees, and can leave again.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_drivers_class_is_infeasible() {
+    let rig = Rig::up(spec("modify-foreign")).await;
+    let foreign = format!("foreign-{}", rig.name);
+    rig.objects
+        .create(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
+            "metadata": {"name": foreign, "labels": {"front": rig.name}},
+            "driverName": "other.csi.dev", "parameters": {"speed": "1"},
+        }))
+        .await;
+    let good = attributes(&rig, "good", json!({"speed": "2"})).await;
+    rig.claim("data", json!({})).await;
+    rig.bound("data").await;
+    ask(&rig, "data", &foreign).await;
+    let at = rig.claim_at("data");
+    let claim = rig
+        .until(&at, "infeasible", |c| state(c) == "Infeasible")
+        .await;
+    let conditions = claim["status"]["conditions"].to_string();
+    assert!(conditions.contains("ModifyVolumeError"), "{claim:#}");
+    assert_eq!(rig.driver.count("ControllerModifyVolume"), 0);
+    ask(&rig, "data", &good).await;
+    let claim = rig.until(&at, "good", |c| current(c) == good).await;
+    let conditions = claim["status"]["conditions"].to_string();
+    assert!(!conditions.contains("ModifyVolumeError"), "{claim:#}");
+    rig.down().await;
+}
