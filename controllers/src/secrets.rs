@@ -274,7 +274,8 @@ mod tests {
     fn pairs_of_parameters() {
         let keys = ("n", "ns");
         let old = Some(("oldN", "oldNs"));
-        let cases: &[(&[(&str, &str)], Result<Option<&str>, &str>)] = &[
+        type Case<'a> = (&'a [(&'a str, &'a str)], Result<Option<&'a str>, &'a str>);
+        let cases: &[Case<'_>] = &[
             (&[], Ok(None)),
             (&[("n", "a"), ("ns", "b")], Ok(Some("b/a"))),
             (&[("oldN", "a"), ("oldNs", "b")], Ok(Some("b/a"))),

@@ -127,7 +127,7 @@ impl Provisioner {
     async fn discard(&self, unsaved: &Unsaved) -> Result<(), String> {
         let (plan, name) = (&unsaved.plan, &unsaved.plan.draft.name);
         let secrets = self
-            .secrets_to_delete(&name, plan.secrets.provisioner.as_ref())
+            .secrets_to_delete(name, plan.secrets.provisioner.as_ref())
             .await;
         let request = DeleteVolumeRequest {
             volume_id: unsaved.volume_id().to_owned(),

@@ -170,11 +170,15 @@ fn fulfils(requirement: &NodeSelectorRequirement, value: Option<&String>) -> Opt
 
 /// Whether any is true; `None` if none is known to be, and some are unknown.
 fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
-    all.fold(Some(false), |found, one| match (found, one) {
-        (Some(true), _) | (_, Some(true)) => Some(true),
-        (Some(false), Some(false)) => Some(false),
-        _ => None,
-    })
+    let mut unknown = false;
+    for one in all {
+        match one {
+            Some(true) => return Some(true),
+            Some(false) => {}
+            None => unknown = true,
+        }
+    }
+    (!unknown).then_some(false)
 }
 
 #[cfg(test)]
