@@ -97,13 +97,7 @@ async fn a_restored_volume_goes_where_its_snapshot_is() {
             json!({}),
             "n1",
         ),
-        // Its volume is gone, and there is less room than it needs: its driver may share blocks.
-        (
-            "by-pool",
-            json!({"volumeHandle": "vol-pooln3-1"}),
-            json!({}),
-            "n3",
-        ),
+        // There is less room than it needs: its driver may share blocks.
         (
             "made-before",
             json!({"snapshotHandle": "snap-pooln3-1"}),
@@ -119,6 +113,16 @@ async fn a_restored_volume_goes_where_its_snapshot_is() {
         assert_eq!(rig.work(&claim).await, Outcome::Done, "{snapshot}");
         assert_eq!(rig.placed(&claim), on(node), "{snapshot}");
     }
+    // No volume of this handle is bound in the namespace: it may be another user's.
+    rig.snapshot("stolen", Some("content-stolen"));
+    rig.content(
+        "content-stolen",
+        json!({"volumeHandle": "vol-pooln3-1"}),
+        json!({}),
+    );
+    rig.claim("thief", "now", of("VolumeSnapshot", "stolen"));
+    assert_eq!(rig.work("thief").await, Outcome::Failed);
+    assert_eq!(rig.node_of("thief"), None);
     rig.snapshot("unbound", None);
     rig.claim("early", "now", of("VolumeSnapshot", "unbound"));
     assert_eq!(rig.work("early").await, Outcome::Failed);
