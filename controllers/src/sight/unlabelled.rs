@@ -194,6 +194,10 @@ impl Search<'_> {
                 }
                 // It has changed, and so is told to whom it concerns, or is looked at next time.
                 Err(ApiError::Conflict { .. } | ApiError::NotFound { .. }) => {}
+                // An admission policy leaves it to the controller.
+                Err(error @ ApiError::Refused { .. }) => {
+                    tracing::debug!(name = object.name_any(), %error, "not labelled");
+                }
                 Err(error) => return Err(error),
             }
         }
