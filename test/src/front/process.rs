@@ -141,7 +141,7 @@ impl Drop for Controllers {
 
 const LOG: &str = "controllers.log";
 
-pub(crate) fn log(dir: &Path) -> String {
+pub fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join(LOG)).unwrap_or_default()
 }
 

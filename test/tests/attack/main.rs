@@ -48,7 +48,7 @@ async fn a_node_may_do_what_the_table_says_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_verb_of_the_node_account_is_in_the_table() {
     let site = Site::up().await;
-    let granted = roles::of_the_node_account(site.cluster());
+    let granted = roles::of_the_node_account(site.cluster(), &site.names.run);
     let (reads, attacks) = (table::reads(), table::attacks());
     let tried: BTreeSet<(&str, &str)> = attacks
         .iter()

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use hostloop_test::cluster::Cluster;
 use serde_json::Value;
 
-/// Verbs and resources that any role grants it, anywhere. A subresource is behind a slash.
-pub(crate) fn of_the_node_account(cluster: &Cluster) -> BTreeSet<(String, String)> {
+/// Verbs and resources that any role grants it, anywhere but in this namespace. A subresource is
+/// behind a slash.
+pub(crate) fn of_the_node_account(cluster: &Cluster, but: &str) -> BTreeSet<(String, String)> {
     let list = |kinds: &str| -> Vec<Value> {
         let listed = cluster.kubectl(&["get", kinds, "--all-namespaces", "--output", "json"]);
         let listed: Value = serde_json::from_str(&listed).expect("kubectl prints JSON");
@@ -18,7 +19,10 @@ pub(crate) fn of_the_node_account(cluster: &Cluster) -> BTreeSet<(String, String
     let bindings = list("clusterrolebindings,rolebindings");
     let roles = list("clusterroles,roles");
     let mut granted = BTreeSet::new();
-    for binding in bindings.iter().filter(|binding| is_of_the_account(binding)) {
+    let granting = bindings
+        .iter()
+        .filter(|binding| is_of_the_account(binding) && binding["metadata"]["namespace"] != but);
+    for binding in granting {
         let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
         let role = roles.iter().find(|role| {
             let here = role["metadata"]["namespace"] == binding["metadata"]["namespace"];

@@ -152,6 +152,19 @@ impl Site {
         &self.unbound
     }
 
+    /// A kubeconfig of the node, in this directory.
+    pub(crate) fn node_kubeconfig(&self, dir: &Path) -> PathBuf {
+        let config = self
+            .ground
+            .cluster
+            .kubectl(&["config", "view", "--raw", "--output=json"]);
+        let mut config: Value = serde_json::from_str(&config).expect("kubectl prints JSON");
+        config["users"][0]["user"] = json!({"token": self.ground.bound.trim()});
+        let file = dir.join("node.kubeconfig");
+        std::fs::write(&file, config.to_string()).expect("a kubeconfig can be written");
+        file
+    }
+
     /// Volumes, as the node writes them.
     pub(crate) fn volumes(&self) -> Api<DynamicObject> {
         api_of(&self.node, "persistentvolumes", "")
