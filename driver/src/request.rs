@@ -110,6 +110,9 @@ pub fn capability(
     Ok(Capability { access, mode })
 }
 
+/// Mount options by which an error in a volume's filesystem panics the kernel.
+const PANICS: [&str; 2] = ["errors=panic", "fatal_errors=panic"];
+
 fn mount_access(
     field: &str,
     mount: &csi::volume_capability::MountVolume,
@@ -130,6 +133,14 @@ fn mount_access(
             format!("{field}.mount_flags"),
             "has an empty or broken flag",
         ));
+    }
+    let words = || mount.mount_flags.iter().flat_map(|f| f.split(','));
+    if let Some(flag) = PANICS
+        .iter()
+        .find(|flag| words().any(|word| word == **flag))
+    {
+        let why = format!("has {flag}: a damaged volume must not stop the node");
+        return Err(invalid(format!("{field}.mount_flags"), why));
     }
     let group = match mount.volume_mount_group.as_str() {
         "" => None,

@@ -17,12 +17,15 @@ pub mod extents;
 pub mod file;
 pub mod geometry;
 pub mod linux;
+mod mkfs_options;
 pub mod model;
 pub mod mountinfo;
 mod options;
 
 pub use error::{Error, Result};
+pub use mkfs_options::check_mkfs_options;
 pub use mountinfo::{MountEntry, MountTable};
+pub use options::{BindFlags, safe_options};
 
 /// The logical block size of every loop device and the unit of every volume's size, in bytes.
 ///
@@ -200,7 +203,8 @@ pub struct MkfsSpec<'a> {
     pub device: &'a Path,
     /// Which filesystem.
     pub fs: FsType,
-    /// The user's further options, already split into words; they never pass through a shell.
+    /// The class's further options, already split into words; they never pass through a shell.
+    /// [`Kernel::mkfs`] refuses what [`check_mkfs_options`] refuses.
     pub options: &'a [String],
     /// Give unwritten space back while making it (thin), or leave it allocated (thick).
     pub discard: bool,
@@ -208,13 +212,6 @@ pub struct MkfsSpec<'a> {
     pub uuid: Option<&'a str>,
     /// Overwrite what is there. Only after an mkfs of ours was cut short.
     pub force: bool,
-}
-
-/// Why these words can't be options of an mkfs, if they can't: one that names a path could reach
-/// another device, or a file of the node. [`Kernel::mkfs`] refuses them too.
-pub fn refuse_mkfs_options(options: &[String]) -> Option<String> {
-    let path = options.iter().find(|word| word.contains(['/', '\0']))?;
-    Some(format!("an option may not name a path: {path:?}"))
 }
 
 /// A filesystem mount.
@@ -312,9 +309,9 @@ pub trait Kernel: Send + Sync + 'static {
     /// Mounts a filesystem; on XFS, makes error retries finite right after.
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()>;
 
-    /// Binds a directory or a file (a device node) to an existing target of the same kind.
-    /// Read-only from its first moment if asked.
-    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> Result<()>;
+    /// Binds a directory or a file (a device node) to an existing target of the same kind. The
+    /// bind has the source's flags and these, from its first moment.
+    fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()>;
 
     /// Changes a filesystem mount's `discard` setting (a remount that keeps everything else).
     /// [`Error::Unsupported`] where the filesystem only takes it at a mount.

@@ -41,6 +41,7 @@ impl Controller {
             None if req.volume_capabilities.is_empty() => parameters::filesystem(&req.parameters)?,
             None => None,
         };
+        class.check_mkfs_options(fs)?;
         let smallest = fs.map_or(u64::from(BLOCK_SIZE), FsType::minimum_bytes);
         let capacity = match self.offers(&req, fs)? {
             true => self.room(&class)?,

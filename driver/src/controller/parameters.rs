@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::pool::{Provisioning, Settings};
 use crate::request::{Invalid, invalid};
-use crate::sys::FsType;
+use crate::sys::{FsType, check_mkfs_options};
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +37,15 @@ pub struct Class {
     pub mkfs_options: Vec<String>,
     /// What else it says.
     pub changes: Changes,
+}
+
+impl Class {
+    /// Checks `mkfsOptions` against what this filesystem's mkfs may be given. For a raw block volume
+    /// no mkfs ever runs.
+    pub fn check_mkfs_options(&self, fs: Option<FsType>) -> Result<(), Invalid> {
+        let checked = fs.map_or(Ok(()), |fs| check_mkfs_options(fs, &self.mkfs_options));
+        checked.map_err(|why| invalid("parameters[\"mkfsOptions\"]", why))
+    }
 }
 
 /// What is asked of a volume's settings; `None` where nothing is said.

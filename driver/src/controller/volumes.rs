@@ -53,6 +53,7 @@ impl Controller {
         let wanted = order
             .wanted
             .on_volume_with(origin.as_ref().and_then(Origin::fs));
+        order.class.check_mkfs_options(wanted.fs())?;
         if let Some(origin) = &origin {
             origin.serves(&wanted)?;
         }

@@ -3,7 +3,7 @@
 
 use super::{Error, Node, Result};
 use crate::pool::{Format, Provisioning, VolumeRecord};
-use crate::sys::{FsType, LoopDevice, MkfsSpec, Probe};
+use crate::sys::{FsType, LoopDevice, MkfsSpec, Probe, check_mkfs_options};
 
 /// What is to be done with a device before it can be mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +70,13 @@ impl Node {
         fs: FsType,
         force: bool,
     ) -> Result<()> {
+        // CreateVolume checked them; but versions before it did took any.
+        check_mkfs_options(fs, &record.mkfs_options).map_err(|why| {
+            Error::FailedPrecondition(format!(
+                "the volume can't be formatted: mkfsOptions: {why}; correct the class and create \
+                 the volume again"
+            ))
+        })?;
         if record.format != Format::Formatting(fs) {
             self.pools
                 .update_volume(&record.id, |r| r.format = Format::Formatting(fs))?;

@@ -1,7 +1,7 @@
 //! The mount options of a volume. Pure.
 
 use crate::pool::{Provisioning, Settings};
-use crate::sys::FsType;
+use crate::sys::{FsType, safe_options};
 
 /// How a filesystem is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(crate) struct Options {
     pub(crate) words: Vec<String>,
 }
 
-/// The user's flags, then what the volume's settings and its filesystem need.
+/// What is safe, then the class's flags, then what the volume's settings and its filesystem need.
 ///
 /// A volume for readers only is mounted writable all the same, and every publication of it is
 /// read-only: its log may have to be replayed, it may have to grow after a restore to a larger
@@ -24,13 +24,13 @@ pub(crate) fn options(
     settings: &Settings,
     read_only: bool,
 ) -> Options {
-    let mut words: Vec<String> = Vec::with_capacity(flags.len() + 2);
+    let mut words: Vec<String> = safe_options(fs).iter().map(|o| (*o).to_owned()).collect();
     let mut ro = false;
-    for flag in flags {
-        match flag.as_str() {
+    for flag in flags.iter().flat_map(|flag| flag.split(',')) {
+        match flag {
             "ro" => ro = true,
             "rw" => ro = false,
-            _ => words.push(flag.clone()),
+            _ => words.push(flag.to_owned()),
         }
     }
     let own = |word: &String| word == "nodiscard" || is(word, "discard");
@@ -101,6 +101,21 @@ mod tests {
             (Ext4, &[], Thin, true, &["discard"]),
             (Ext4, &["noatime"], Thin, true, &["noatime", "discard"]),
             (Ext4, &["nodiscard"], Thin, true, &["nodiscard"]),
+            (
+                Ext4,
+                &["noatime,nodiscard"],
+                Thin,
+                true,
+                &["noatime", "nodiscard"],
+            ),
+            // Later ones win: what a class asks for takes back what is safe.
+            (
+                Ext4,
+                &["suid", "errors=continue"],
+                Thin,
+                false,
+                &["suid", "errors=continue"],
+            ),
             (Ext4, &["discard"], Thin, false, &["discard"]),
             (Ext4, &[], Thick, false, &["nodiscard"]),
             (
@@ -128,8 +143,9 @@ mod tests {
         for (fs, flags, provisioning, discard, expected) in table {
             let flags: Vec<_> = flags.iter().map(|f| (*f).to_owned()).collect();
             let got = options(*fs, &flags, &settings(*provisioning, *discard), false);
+            let expected = [safe_options(*fs), *expected].concat();
             assert_eq!(
-                got.words, *expected,
+                got.words, expected,
                 "{fs} {flags:?} {provisioning:?} {discard}"
             );
             assert!(!got.read_only);
@@ -146,6 +162,7 @@ mod tests {
             (&["rw"], true, true),
             (&["ro", "rw"], false, false),
             (&["rw", "noatime", "ro"], false, true),
+            (&["noatime,ro"], false, true),
         ];
         for (flags, forced, expected) in table {
             let flags: Vec<_> = flags.iter().map(|f| (*f).to_owned()).collect();

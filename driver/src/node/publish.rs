@@ -12,7 +12,7 @@ use super::view::{Found, View};
 use super::{Error, Node, Result, group, paths};
 use crate::pool::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
 use crate::request;
-use crate::sys::loop_path;
+use crate::sys::{BindFlags, loop_path};
 
 /// Kubelet's word for an inline volume, in `volume_context` (with podInfoOnMount).
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
@@ -98,7 +98,10 @@ impl Node {
         };
         let done = match &wanted.capability.access {
             Access::Block => self.publish_block(&record, stage, &wanted),
-            Access::Mount { group, .. } => self.publish_mount(&record, stage, &wanted, *group),
+            Access::Mount { group, flags, .. } => {
+                let flags = BindFlags::of(flags, wanted.read_only);
+                self.publish_mount(&record, stage, &wanted, flags, *group)
+            }
         };
         done.map_err(|error| self.explain_full(&record, error))
     }
@@ -143,6 +146,7 @@ impl Node {
         record: &VolumeRecord,
         stage: &Stage,
         wanted: &Wanted,
+        flags: BindFlags,
         gid: Option<u32>,
     ) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
@@ -158,7 +162,7 @@ impl Node {
         if decided == Publish::Bind {
             let made = paths::make_directory(&wanted.target)?;
             kernel
-                .bind(&stage.path, &wanted.target, wanted.read_only)
+                .bind(&stage.path, &wanted.target, flags)
                 .inspect_err(|_| self.give_up(record, &wanted.target, made))?;
         }
         match gid {
@@ -187,8 +191,11 @@ impl Node {
             true => self.read_only_device(record, &view, own, &wanted.target),
         };
         let bound = bound.and_then(|minor| {
-            let node = loop_path(minor);
-            Ok(kernel.bind(&node, &wanted.target, wanted.read_only)?)
+            let flags = BindFlags {
+                read_only: wanted.read_only,
+                ..BindFlags::default()
+            };
+            Ok(kernel.bind(&loop_path(minor), &wanted.target, flags)?)
         });
         bound.inspect_err(|_| self.give_up(record, &wanted.target, made))
     }

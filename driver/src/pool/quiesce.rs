@@ -192,16 +192,18 @@ fn thaw_unmounted(kernel: &dyn Kernel, minor: u32, scratch: &Path) -> Result<boo
         return Ok(false);
     };
     // In case it was not left frozen after all and this is a first mount: its clone may be mounted.
-    let options: &[String] = match fs {
-        FsType::Xfs => &["nouuid".to_owned()],
+    let more: &[&str] = match fs {
+        FsType::Xfs => &["nouuid"],
         FsType::Ext4 | FsType::Btrfs => &[],
     };
+    let options = [sys::safe_options(fs), more].concat();
+    let options: Vec<String> = options.into_iter().map(str::to_owned).collect();
     let mut spec = MountSpec {
         device: &device,
         target: scratch,
         fs,
         read_only: false,
-        options,
+        options: &options,
     };
     match kernel.mount(&spec) {
         // The one left behind is read-only, and a second mount has to agree.

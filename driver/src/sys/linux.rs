@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::{
-    Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo, LoopSpec,
-    MkfsSpec, MountSpec, MountTable, Probe, Result,
+    BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
+    LoopSpec, MkfsSpec, MountSpec, MountTable, Probe, Result,
 };
 
 mod fs;
@@ -107,8 +107,8 @@ impl Kernel for Linux {
         mount::mount(spec)
     }
 
-    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> Result<()> {
-        mount::bind(source, target, read_only)
+    fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
+        mount::bind(source, target, flags)
     }
 
     fn remount_discard(&self, target: &Path, fs: FsType, on: bool) -> Result<()> {

@@ -1,5 +1,44 @@
 //! Mount options, sorted as mount(8) sorts them.
 
+use super::FsType;
+
+/// What every mount of a volume begins with. Options after these can take them back: `dev`, `suid`,
+/// `errors=continue`.
+///
+/// The superblock has an error policy of its own, which may be to panic, and whoever wrote the
+/// filesystem chose it; the mount option overrides it.
+pub fn safe_options(fs: FsType) -> &'static [&'static str] {
+    match fs {
+        FsType::Ext4 => &["nosuid", "nodev", "errors=remount-ro"],
+        // These two never panic on errors.
+        FsType::Xfs | FsType::Btrfs => &["nosuid", "nodev"],
+    }
+}
+
+/// Flags that a bind mount has of its own, whatever the mount it is made from has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindFlags {
+    /// Nothing is written through it.
+    pub read_only: bool,
+    /// Set-user-ID bits and file capabilities mean nothing.
+    pub nosuid: bool,
+    /// Device nodes can't be opened.
+    pub nodev: bool,
+}
+
+impl BindFlags {
+    /// Of a volume that is mounted with these options, after the [`safe_options`].
+    pub fn of(options: &[String], read_only: bool) -> BindFlags {
+        let safe = ["nosuid", "nodev"].map(str::to_owned);
+        let (bits, _) = flags_and_data(false, &[&safe, options].concat());
+        BindFlags {
+            read_only,
+            nosuid: bits & libc::MS_NOSUID != 0,
+            nodev: bits & libc::MS_NODEV != 0,
+        }
+    }
+}
+
 /// The mount(2) flag an option stands for, and whether it sets it.
 pub(crate) fn flag(option: &str) -> Option<(libc::c_ulong, bool)> {
     Some(match option {
@@ -111,6 +150,29 @@ mod tests {
             let words: Vec<String> = options.split(' ').map(str::to_owned).collect();
             let (got, words) = flags_and_data(read_only, &words);
             assert_eq!((got, words.join(",").as_str()), (flags, data), "{options}");
+        }
+    }
+
+    #[test]
+    fn binds_are_safe_unless_the_options_say_otherwise() {
+        for (options, nosuid, nodev) in [
+            ("", true, true),
+            ("noatime,discard", true, true),
+            ("defaults", true, true),
+            ("suid", false, true),
+            ("noatime,dev", true, false),
+            ("dev suid", false, false),
+            ("suid,nosuid dev,nodev", true, true),
+        ] {
+            for read_only in [false, true] {
+                let words: Vec<String> = options.split(' ').map(str::to_owned).collect();
+                let expected = BindFlags {
+                    read_only,
+                    nosuid,
+                    nodev,
+                };
+                assert_eq!(BindFlags::of(&words, read_only), expected, "{options}");
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use hostloop_driver::pool::{Error, PoolId, Provisioning, Result, VolumeId};
 use hostloop_driver::sys::file::Copied;
 use hostloop_driver::sys::linux::Linux;
 use hostloop_driver::sys::{self, FileId, Freeze, FsType, Kernel, LoopDevice, LoopSpec};
-use hostloop_driver::sys::{Detached, MkfsSpec, MountSpec};
+use hostloop_driver::sys::{BindFlags, Detached, MkfsSpec, MountSpec};
 use rstest::rstest;
 
 use crate::support::{Mount, Pool, run, sparse};
@@ -429,7 +429,10 @@ fn a_hidden_mount_is_not_reached_through() {
         assert!(matches!(hidden, Err(Error::CannotFreeze(_))));
     }
     // A second mount of it will do.
-    volume.kernel.bind(&volume.at, &bind, false).unwrap();
+    volume
+        .kernel
+        .bind(&volume.at, &bind, BindFlags::default())
+        .unwrap();
     {
         let _above = Mount::new("tmpfs", Path::new("none"), &volume.at, "size=1m");
         let frozen = quiesced(&[volume.target()], |_| {

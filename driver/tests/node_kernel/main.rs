@@ -13,3 +13,4 @@ mod inline;
 mod lifecycle;
 mod odd;
 mod rig;
+mod safety;

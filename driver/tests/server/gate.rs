@@ -91,7 +91,7 @@ impl Kernel for Gated {
         fn loop_flush(&self, device: &LoopDevice) -> Result<()>;
         fn loop_at(&self, path: &Path) -> Result<Option<u32>>;
         fn mounts(&self) -> Result<MountTable>;
-        fn bind(&self, source: &Path, target: &Path, read_only: bool) -> Result<()>;
+        fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()>;
         fn remount_discard(&self, target: &Path, fs: FsType, on: bool) -> Result<()>;
         fn unmount(&self, target: &Path) -> Result<()>;
         fn probe(&self, device: &Path) -> Result<Probe>;

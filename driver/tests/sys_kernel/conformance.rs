@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use hostloop_driver::sys::model::Model;
 use hostloop_driver::sys::{
-    Error, FsType, Kernel, LoopDevice, LoopSpec, MkfsSpec, MountSpec, Probe, Result, file, file_id,
+    BindFlags, Error, FsType, Kernel, LoopDevice, LoopSpec, MkfsSpec, MountSpec, Probe, Result,
+    file, file_id,
 };
 
 use crate::scratch::{Scratch, is_detached, spec};
@@ -117,10 +118,8 @@ impl Teller<'_> {
                         let source = m.source == format!("/dev/loop{}", l.minor);
                         let ro = m.super_options.contains(&"ro".to_owned());
                         format!(
-                            "{} {:?} on {at:?} read_only={} super_ro={ro} source={source}",
-                            m.fs_type,
-                            m.root,
-                            m.read_only()
+                            "{} {:?} on {at:?} {:?} super_ro={ro} source={source}",
+                            m.fs_type, m.root, m.options
                         )
                     })
                     .collect();
@@ -204,7 +203,12 @@ impl Teller<'_> {
         );
         self.say(
             "mount",
-            plain(self.mount(&device, FsType::Ext4, &stage, &["noatime"])),
+            plain(self.mount(
+                &device,
+                FsType::Ext4,
+                &stage,
+                &["noatime", "nodev", "noexec,exec"],
+            )),
         );
         self.say(
             "mount again",
@@ -222,7 +226,12 @@ impl Teller<'_> {
         drop(device);
         self.look("staged", &image);
         let pod = self.directory("pod");
-        self.say("publish", plain(self.kernel.bind(&stage, &pod, true)));
+        let all = BindFlags {
+            read_only: true,
+            nosuid: true,
+            nodev: true,
+        };
+        self.say("publish", plain(self.kernel.bind(&stage, &pod, all)));
         self.look("published", &image);
         for on in [true, false] {
             let answer = self.kernel.remount_discard(&stage, FsType::Ext4, on);
@@ -304,21 +313,21 @@ impl Teller<'_> {
         self.say("unmount by symlink", plain(self.kernel.unmount(&link)));
         self.say(
             "bind from nothing",
-            plain(self.kernel.bind(&none, &at, false)),
+            plain(self.kernel.bind(&none, &at, BindFlags::default())),
         );
         self.say(
             "bind to a symlink",
-            plain(self.kernel.bind(&at, &link, false)),
+            plain(self.kernel.bind(&at, &link, BindFlags::default())),
         );
         self.say(
             "bind dir to file",
-            plain(self.kernel.bind(&at, &plain_file, false)),
+            plain(self.kernel.bind(&at, &plain_file, BindFlags::default())),
         );
         self.say(
             "bind file to dir",
-            plain(self.kernel.bind(&plain_file, &at, false)),
+            plain(self.kernel.bind(&plain_file, &at, BindFlags::default())),
         );
-        let over = self.kernel.bind(self.dir, &at, false);
+        let over = self.kernel.bind(self.dir, &at, BindFlags::default());
         self.say("bind over", plain(over));
         self.look("hidden", &image);
         self.say("unmount the top", plain(self.kernel.unmount(&at)));
@@ -400,7 +409,10 @@ impl Teller<'_> {
         self.say("no node yet", plain(self.kernel.loop_at(&node)));
         self.say(
             "publish",
-            plain(self.kernel.bind(&device.path(), &node, false)),
+            plain(
+                self.kernel
+                    .bind(&device.path(), &node, BindFlags::default()),
+            ),
         );
         let at = self.kernel.loop_at(&node).unwrap();
         self.say("node", at == Some(device.minor));

@@ -4,12 +4,17 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hostloop_driver::sys::{Error, FsType, Kernel, LoopDevice, MountEntry, MountSpec};
+use hostloop_driver::sys::{BindFlags, Error, FsType, Kernel, LoopDevice, MountEntry, MountSpec};
 use rstest::rstest;
 
 use crate::scratch::Scratch;
 
 const MIB: u64 = 1 << 20;
+const READ_ONLY: BindFlags = BindFlags {
+    read_only: true,
+    nosuid: false,
+    nodev: false,
+};
 
 fn mount(
     s: &Scratch,
@@ -50,7 +55,7 @@ fn a_read_only_bind_is_never_writable() {
             }
         });
         for _ in 0..300 {
-            s.kernel.bind(&stage, &pod, true).unwrap();
+            s.kernel.bind(&stage, &pod, READ_ONLY).unwrap();
             assert!(entry(&s, &pod).read_only());
             while s.kernel.unmount(&pod).is_err() {}
         }
@@ -141,7 +146,7 @@ fn discard_changes_alone(#[case] fs: FsType, #[case] mib: u64) {
     let at = s.dir("at");
     mount(&s, &device, fs, &at, &["noatime", "nosuid", "nodiscard"]).unwrap();
     let pod = s.dir("pod");
-    s.kernel.bind(&at, &pod, true).unwrap();
+    s.kernel.bind(&at, &pod, READ_ONLY).unwrap();
     let _in_use = File::open(&at).unwrap();
     let before = entry(&s, &at);
     let discards = |entry: &MountEntry| {

@@ -18,7 +18,7 @@ use crate::pool::{
 };
 use crate::request::CapabilityRules;
 use crate::sys::model::Model;
-use crate::sys::{FileId, FsType, Kernel, file_id};
+use crate::sys::{FileId, FsType, Kernel, MountEntry, file_id};
 
 pub(super) const MI: u64 = 1 << 20;
 
@@ -184,6 +184,11 @@ impl Bench {
         let mounts = self.kernel.mounts().expect("the mount table");
         let points = mounts.entries.into_iter().map(|e| e.mount_point);
         points.filter(|p| p.starts_with(self.dir.path())).collect()
+    }
+    /// What is mounted at a target.
+    pub(super) fn mount_at(&self, target: &str) -> MountEntry {
+        let table = self.kernel.mounts().expect("the mount table");
+        table.at(&self.target(target)).expect("a mount").clone()
     }
 
     pub(super) fn attached(&self) -> usize {

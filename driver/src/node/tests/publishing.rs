@@ -4,12 +4,13 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::AccessType;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::{self, *};
 
 use super::bench::*;
 use crate::node::Error;
 use crate::pool::Access;
-use crate::sys::{Kernel, LoopSpec, loop_path};
+use crate::sys::{BindFlags, FsType, Kernel, LoopSpec, MountSpec, loop_path};
 
 fn staged(access: Access, cap: &csi::VolumeCapability) -> (Bench, crate::pool::VolumeId) {
     let bench = Bench::new();
@@ -332,7 +333,7 @@ fn kubelets_own_devices_hold_a_block_volume() {
     let node = loop_path(own.minor);
     bench
         .kernel
-        .bind(&node, &bench.target("map"), false)
+        .bind(&node, &bench.target("map"), BindFlags::default())
         .unwrap();
     let below = bench.kernel.loop_open(own.minor, own.backing).unwrap();
     let over = LoopSpec {
@@ -387,4 +388,87 @@ fn a_lost_device_is_unpublished_and_not_published() {
     bench.unpublish(id, "p").unwrap();
     bench.unstage(id, "a").unwrap();
     bench.assert_clean(id, "undone");
+}
+
+/// Neither devices nor set-user-ID bits mean anything in a volume unless its class says so.
+#[test]
+fn mounts_are_safe_unless_the_class_says_otherwise() {
+    for (flags, shown) in [
+        (&[][..], &["nosuid", "nodev"][..]),
+        (&["noexec"], &["nosuid", "nodev", "noexec"]),
+        (&["dev"], &["nosuid"]),
+        (&["suid"], &["nodev"]),
+        (&["suid,dev"], &[]),
+        (&["suid", "nosuid"], &["nosuid", "nodev"]),
+    ] {
+        let mut cap = mount("ext4", SingleNodeWriter);
+        if let Some(AccessType::Mount(mount)) = &mut cap.access_type {
+            mount.mount_flags = flags.iter().map(|f| (*f).to_owned()).collect();
+        }
+        let (bench, id) = staged(ext4(), &cap);
+        bench.publish(id, "a", "pod", &cap, false).unwrap();
+        let expected = [&["rw"], shown, &["relatime"]].concat();
+        for entry in bench.kernel.mounts().unwrap().entries {
+            if entry.mount_point.starts_with(bench.dir.path()) {
+                assert_eq!(entry.options, expected, "{flags:?} {entry:?}");
+                let says = entry
+                    .super_options
+                    .contains(&"errors=remount-ro".to_owned());
+                assert!(says, "{entry:?}");
+            }
+        }
+    }
+}
+
+/// A volume that a version before this mounted has none of the flags at its staging path.
+#[test]
+fn a_publication_has_flags_of_its_own() {
+    let cap = mount("ext4", SingleNodeWriter);
+    let (bench, id) = staged(ext4(), &cap);
+    let staging = bench.staging("a");
+    let device = bench
+        .kernel
+        .mounts()
+        .unwrap()
+        .at(&staging)
+        .unwrap()
+        .source
+        .clone();
+    let held = bench
+        .kernel
+        .loop_open(bench.kernel.loops().unwrap()[0].minor, bench.image(id));
+    bench.kernel.unmount(&staging).unwrap();
+    let plain = MountSpec {
+        device: Path::new(&device),
+        target: &staging,
+        fs: FsType::Ext4,
+        read_only: false,
+        options: &[],
+    };
+    bench.kernel.mount(&plain).unwrap();
+    drop(held);
+    for (target, readonly, first) in [("pod", false, "rw"), ("reader", true, "ro")] {
+        bench.publish(id, "a", target, &cap, readonly).unwrap();
+        let options = bench.mount_at(target).options;
+        assert_eq!(options, [first, "nosuid", "nodev", "relatime"]);
+        bench.unpublish(id, target).unwrap();
+    }
+}
+
+#[test]
+fn an_error_policy_that_panics_is_refused() {
+    for flag in ["errors=panic", "noatime,errors=panic", "fatal_errors=panic"] {
+        let mut cap = mount("ext4", SingleNodeWriter);
+        if let Some(AccessType::Mount(mount)) = &mut cap.access_type {
+            mount.mount_flags = vec![flag.to_owned()];
+        }
+        let bench = Bench::new();
+        let id = bench.volume(ext4());
+        let refused = bench.stage(id, "a", &cap);
+        assert!(
+            matches!(refused, Err(Error::Invalid(_))),
+            "{flag}: {refused:?}"
+        );
+        assert_eq!(bench.kernel.effects(), []);
+    }
 }

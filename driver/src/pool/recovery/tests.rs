@@ -4,7 +4,7 @@ use std::path::Path;
 use super::*;
 use crate::pool::testing::{Fixture, MI, mounted, raw};
 use crate::pool::{Capability, FreezeIntent, Stage, VolumeHandle};
-use crate::sys::{FsType, MkfsSpec, MountSpec};
+use crate::sys::{BindFlags, FsType, MkfsSpec, MountSpec};
 
 fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Stage {
     Stage {
@@ -144,7 +144,10 @@ fn a_raw_volume_that_lost_its_device_gets_it_back() {
     let device = fixture.attach(&made);
     let target = fixture.dir.path().join("target");
     std::fs::write(&target, "").unwrap();
-    fixture.kernel.bind(&device.path(), &target, false).unwrap();
+    fixture
+        .kernel
+        .bind(&device.path(), &target, BindFlags::default())
+        .unwrap();
     let record = stage(Path::new("/stage"), raw(), Some(device.minor));
     fixture
         .pools()
@@ -170,7 +173,10 @@ fn a_raw_volume_whose_minor_is_taken_is_reported() {
     let device = fixture.attach(&other);
     let target = fixture.dir.path().join("target");
     std::fs::write(&target, "").unwrap();
-    fixture.kernel.bind(&device.path(), &target, false).unwrap();
+    fixture
+        .kernel
+        .bind(&device.path(), &target, BindFlags::default())
+        .unwrap();
     let record = stage(Path::new("/stage"), raw(), Some(device.minor));
     fixture
         .pools()

@@ -1,5 +1,5 @@
-//! Mounts: made without following a symlink at the target, read-only from the first moment, and
-//! for XFS with an end to its patience.
+//! Mounts: made without following a symlink at the target, with their flags from the first moment,
+//! and for XFS with an end to its patience.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::mount::{MntFlags, MsFlags, umount2};
+use nix::mount::{MntFlags, umount2};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount as api;
 use sys_mount::{Mount, MountFlags};
@@ -17,7 +17,7 @@ use super::{raw, read_attribute};
 use crate::sys::effect::effect;
 use crate::sys::file::name_of;
 use crate::sys::options::flags_and_data;
-use crate::sys::{Error, FsType, MountEntry, MountSpec, MountTable, Result};
+use crate::sys::{BindFlags, Error, FsType, MountEntry, MountSpec, MountTable, Result};
 
 #[cfg(test)]
 mod tests;
@@ -137,7 +137,7 @@ pub(super) fn xfs_gives_up(device: u64) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn bind(source: &Path, target: &Path, read_only: bool) -> Result<()> {
+pub(super) fn bind(source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
     let to = Target::open(target)?;
     let failed = |e: rustix::io::Errno| Error::io("bind", target, e.into());
     let tree = api::open_tree(
@@ -148,15 +148,8 @@ pub(super) fn bind(source: &Path, target: &Path, read_only: bool) -> Result<()> 
             | api::OpenTreeFlags::AT_SYMLINK_NOFOLLOW,
     )
     .map_err(|e| Error::io("open_tree", source, e.into()))?;
-    // The clone is nowhere yet, so nobody writes through it before it is read-only.
-    let late = match read_only.then(|| raw::mount_read_only(&tree)) {
-        Some(Err(e)) if e.raw_os_error() == Some(libc::ENOSYS) => true,
-        Some(other) => {
-            other.map_err(|e| Error::io("mount_setattr", target, e))?;
-            false
-        }
-        None => false,
-    };
+    // The clone is nowhere yet, so nobody uses it before it has its flags.
+    raw::set_flags(&tree, flags).map_err(|e| Error::io("mount_setattr", target, e))?;
     effect("bind").map_err(|e| Error::io("bind", target, e))?;
     api::move_mount(
         &tree,
@@ -165,26 +158,7 @@ pub(super) fn bind(source: &Path, target: &Path, read_only: bool) -> Result<()> 
         "",
         api::MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | api::MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
     )
-    .map_err(failed)?;
-    if late && let Err(e) = remount_read_only(target) {
-        let _ = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
-        return Err(e);
-    }
-    Ok(())
-}
-
-/// For kernels without mount_setattr (before 5.12): a bind can only be made read-only where it is.
-fn remount_read_only(target: &Path) -> Result<()> {
-    // Opened again: what is on top there now is the new mount.
-    let top = Target::open(target)?;
-    nix::mount::mount(
-        None::<&str>,
-        &top.path(),
-        None::<&str>,
-        MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY,
-        None::<&str>,
-    )
-    .map_err(|e| Error::io("remount", target, e.into()))
+    .map_err(failed)
 }
 
 pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()> {

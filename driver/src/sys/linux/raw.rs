@@ -10,6 +10,8 @@ use std::process::Command;
 
 use linux_raw_sys::loop_device::{self as lo, loop_config, loop_info64};
 
+use crate::sys::BindFlags;
+
 mod ioctls {
     use linux_raw_sys::loop_device as lo;
 
@@ -246,10 +248,16 @@ pub(super) fn btrfs_stats(on: &File) -> io::Result<BtrfsStats> {
     Ok(stats)
 }
 
-/// mount_setattr(MOUNT_ATTR_RDONLY) on a mount's own handle; ENOSYS before Linux 5.12.
-pub(super) fn mount_read_only(mount: impl AsFd) -> io::Result<()> {
+/// mount_setattr on a mount's own handle. Flags that are not asked for stay as they are.
+pub(super) fn set_flags(mount: impl AsFd, flags: BindFlags) -> io::Result<()> {
+    let bits = [
+        (flags.read_only, libc::MOUNT_ATTR_RDONLY),
+        (flags.nosuid, libc::MOUNT_ATTR_NOSUID),
+        (flags.nodev, libc::MOUNT_ATTR_NODEV),
+    ];
+    let set = bits.iter().filter(|(on, _)| *on).map(|(_, bit)| bit);
     let attr = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_RDONLY,
+        attr_set: set.fold(0, |all, bit| all | bit),
         attr_clr: 0,
         propagation: 0,
         userns_fd: 0,

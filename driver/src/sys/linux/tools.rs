@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{fs, open};
 use crate::sys::effect::effect;
-use crate::sys::{Error, FsType, MkfsSpec, Probe, Result, refuse_mkfs_options};
+use crate::sys::{Error, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
 
 mod run;
 #[cfg(test)]
@@ -72,13 +72,11 @@ fn parse_probe(output: &str) -> Probe {
 
 pub(super) fn mkfs(spec: &MkfsSpec<'_>) -> Result<()> {
     let name = mkfs_name(spec.fs);
-    if let Some(message) = refuse_mkfs_options(spec.options) {
-        return Err(Error::Tool {
-            tool: name.to_owned(),
-            path: spec.device.to_path_buf(),
-            message,
-        });
-    }
+    check_mkfs_options(spec.fs, spec.options).map_err(|message| Error::Tool {
+        tool: name.to_owned(),
+        path: spec.device.to_path_buf(),
+        message,
+    })?;
     effect("mkfs").map_err(|e| Error::io("mkfs", spec.device, e))?;
     if spec.force {
         // mkfs.btrfs takes the UUID of its own first attempt for somebody else's.
@@ -103,7 +101,7 @@ fn mkfs_name(fs: FsType) -> &'static str {
     }
 }
 
-/// Arguments before the device. The user's come after ours, to win where one is given twice.
+/// Arguments before the device. The class's come after ours, to win where one is given twice.
 fn mkfs_arguments(spec: &MkfsSpec<'_>) -> Vec<String> {
     let mut words: Vec<&str> = vec!["-q"];
     let uuid;

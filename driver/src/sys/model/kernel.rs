@@ -11,8 +11,9 @@ use super::{Model, lock};
 use crate::sys::file::{self, name_of};
 use crate::sys::mountinfo::loop_name;
 use crate::sys::{
-    Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo, LoopSpec,
-    MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, loop_path, refuse_mkfs_options,
+    BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
+    LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, check_mkfs_options,
+    loop_path,
 };
 
 impl Kernel for Model {
@@ -111,8 +112,8 @@ impl Kernel for Model {
         self.act("mount", spec.target, |s| mount(s, spec))
     }
 
-    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> Result<()> {
-        self.act("bind", target, |s| bind(s, source, target, read_only))
+    fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
+        self.act("bind", target, |s| bind(s, source, target, flags))
     }
 
     fn remount_discard(&self, target: &Path, _fs: FsType, on: bool) -> Result<()> {
@@ -159,9 +160,7 @@ impl Kernel for Model {
             path: spec.device.to_path_buf(),
             message,
         };
-        if let Some(message) = refuse_mkfs_options(spec.options) {
-            return Err(tool(message));
-        }
+        check_mkfs_options(spec.fs, spec.options).map_err(tool)?;
         let late = self.enter("mkfs", spec.device, true)?;
         self.settled(|s| {
             let size = s.size(spec.device)?;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::content::Content;
 use super::state::{Device, Mounted, State, Super, errno};
 use crate::sys::mountinfo::loop_name;
-use crate::sys::options::{flag, flags_and_data};
-use crate::sys::{Error, FsType, LOOP_MAJOR, MountEntry, MountSpec, Result};
+use crate::sys::options::flags_and_data;
+use crate::sys::{BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountSpec, Result};
 
 /// The real place a path means; no symlink, and there.
 pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {
@@ -77,7 +77,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
             device: number,
             root: "/".into(),
             mount_point: target,
-            options: mount_words(read_only, spec.options),
+            options: mount_words(flags),
             fs_type: spec.fs.to_string(),
             source: spec.device.display().to_string(),
             super_options: Vec::new(),
@@ -87,23 +87,42 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The options of a mount that are not its filesystem's, as mountinfo shows them.
-fn mount_words(read_only: bool, options: &[String]) -> Vec<String> {
-    let own = ["nosuid", "nodev", "noexec", "noatime", "nodiratime"];
-    let words = options.iter().flat_map(|o| o.split(','));
-    let mut shown = vec![if read_only { "ro" } else { "rw" }.to_owned()];
+/// The flags of a mount that are not its filesystem's, as mountinfo shows them.
+fn mount_words(flags: libc::c_ulong) -> Vec<String> {
+    let own = [
+        (libc::MS_NOSUID, "nosuid"),
+        (libc::MS_NODEV, "nodev"),
+        (libc::MS_NOEXEC, "noexec"),
+        (libc::MS_NOATIME, "noatime"),
+        (libc::MS_NODIRATIME, "nodiratime"),
+    ];
+    let has = |bit| flags & bit != 0;
+    let mut shown = vec![if has(libc::MS_RDONLY) { "ro" } else { "rw" }];
     shown.extend(
-        words
-            .filter(|w| flag(w).is_some() && own.contains(w))
-            .map(str::to_owned),
+        own.iter()
+            .filter(|(bit, _)| has(*bit))
+            .map(|(_, word)| word),
     );
-    if !shown.iter().any(|o| o == "noatime") {
-        shown.push("relatime".to_owned());
+    if !has(libc::MS_NOATIME) {
+        shown.push("relatime");
     }
-    shown
+    shown.into_iter().map(str::to_owned).collect()
 }
 
-pub(super) fn bind(s: &mut State, source: &Path, target: &Path, read_only: bool) -> Result<()> {
+/// Adds the flags of a bind to what the mount it is made from has.
+fn add(options: &mut Vec<String>, flags: BindFlags) {
+    if flags.read_only {
+        options.retain(|o| o != "rw" && o != "ro");
+        options.insert(0, "ro".to_owned());
+    }
+    for (on, word) in [(flags.nodev, "nodev"), (flags.nosuid, "nosuid")] {
+        if on && !options.iter().any(|o| o == word) {
+            options.insert(1, word.to_owned());
+        }
+    }
+}
+
+pub(super) fn bind(s: &mut State, source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
     let node = source.to_str().and_then(loop_name);
     let (from, is_dir) = match node {
         Some(minor) if s.loops.contains_key(&minor) => (source.to_path_buf(), false),
@@ -129,10 +148,7 @@ pub(super) fn bind(s: &mut State, source: &Path, target: &Path, read_only: bool)
         mounted.entry.root = mounted.entry.root.join(below);
     }
     mounted.entry.mount_point = mount_point;
-    if read_only {
-        mounted.entry.options.retain(|o| o != "rw" && o != "ro");
-        mounted.entry.options.insert(0, "ro".to_owned());
-    }
+    add(&mut mounted.entry.options, flags);
     s.push(mounted);
     Ok(())
 }

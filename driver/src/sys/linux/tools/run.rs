@@ -1,11 +1,16 @@
-//! Running a program: found by name, in a bare environment, with a limit, and never outliving us.
+//! Running a program: found by name, in a bare environment and an empty directory, with a limit,
+//! and never outliving us.
 
 use std::ffi::OsString;
 use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+
+use rustix::mount as api;
 
 use crate::sys::linux::raw;
 use crate::sys::{Error, Result};
@@ -55,6 +60,26 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
         .find(|path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
 }
 
+/// Where programs run: the root of a read-only filesystem that is mounted nowhere. A relative path
+/// leads to nothing in it, and nobody can put anything there.
+fn empty_directory() -> rustix::io::Result<&'static OwnedFd> {
+    static EMPTY: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(made) = EMPTY.get() {
+        return Ok(made);
+    }
+    let context = api::fsopen("tmpfs", api::FsOpenFlags::FSOPEN_CLOEXEC)?;
+    api::fsconfig_create(&context)?;
+    let made = api::fsmount(
+        &context,
+        api::FsMountFlags::FSMOUNT_CLOEXEC,
+        api::MountAttrFlags::MOUNT_ATTR_RDONLY
+            | api::MountAttrFlags::MOUNT_ATTR_NOSUID
+            | api::MountAttrFlags::MOUNT_ATTR_NODEV
+            | api::MountAttrFlags::MOUNT_ATTR_NOEXEC,
+    )?;
+    Ok(EMPTY.get_or_init(|| made))
+}
+
 impl Tool {
     pub(super) fn new(name: &'static str, limit: Duration) -> Tool {
         Tool {
@@ -83,10 +108,12 @@ impl Tool {
         };
         let program = find(self.name).ok_or_else(|| failed("not installed".to_owned()))?;
         let path = std::env::join_paths(search_path()).map_err(|e| failed(e.to_string()))?;
+        let empty = empty_directory();
+        let empty = empty.map_err(|e| failed(format!("no empty directory to run in: {e}")))?;
         let mut command = Command::new(program);
         command
             .args(&self.arguments)
-            .current_dir("/")
+            .current_dir(format!("/proc/self/fd/{}", empty.as_raw_fd()))
             .env_clear()
             .env("PATH", path)
             .env("LC_ALL", "C")

@@ -101,16 +101,51 @@ fn mkfs_is_told_what_it_needs() {
     }
 }
 
+/// The tool would copy what is in its working directory if it were let.
 #[test]
-fn options_reach_no_other_path() {
-    let refused = |words: &[&str]| {
-        let words: Vec<String> = words.iter().map(|w| (*w).to_owned()).collect();
-        refuse_mkfs_options(&words)
-    };
-    assert_eq!(refused(&["-m", "0", "-O", "^has_journal"]), None);
-    for word in ["/dev/sda", "-d/etc", "name=/dev/sda", "../x"] {
-        assert!(refused(&["-f", word]).unwrap().contains(word));
+fn tools_find_nothing_in_their_working_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let file = std::fs::File::create(&image).unwrap();
+    file.set_len(8 << 20).unwrap();
+    for planted in ["etc", "proc", "."] {
+        let output = Tool::new("mkfs.ext4", MAKE)
+            .args(["-q", "-F", "-d", planted])
+            .arg(&image)
+            .run(&image)
+            .unwrap();
+        let listed = Tool::new("debugfs", LOOK)
+            .args(["-R", "ls -p /"])
+            .arg(&image)
+            .run(&image)
+            .unwrap();
+        let names: Vec<&str> = listed
+            .stdout
+            .lines()
+            .filter_map(|l| l.split('/').nth(5))
+            .collect();
+        assert_eq!(
+            output.code == 0,
+            planted == ".",
+            "{planted}: {}",
+            output.stderr
+        );
+        assert!(
+            names
+                .iter()
+                .all(|name| [".", "..", "lost+found"].contains(name)),
+            "{planted}: {names:?}"
+        );
     }
+    let write = Tool::new("touch", LOOK)
+        .arg("left")
+        .run(Path::new("/"))
+        .unwrap();
+    assert!(
+        write.stderr.contains("Read-only file system"),
+        "{}",
+        write.stderr
+    );
 }
 
 #[test]

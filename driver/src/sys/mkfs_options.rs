@@ -1,0 +1,350 @@
+//! Which options of mkfs a class may give, by filesystem.
+//!
+//! An option is in a table only if it reads no file, reaches no other device and changes nothing
+//! about how the kernel treats errors. What a value means, mkfs checks itself.
+
+use super::FsType;
+
+/// An option that is allowed, by all its names.
+struct Allowed {
+    names: &'static [&'static str],
+    value: Value,
+}
+
+/// What an option's value may be.
+enum Value {
+    /// It takes none.
+    None,
+    /// A number of bytes, blocks or things, with a unit of one letter if the tool knows one.
+    Size,
+    /// A percentage, up to half of the filesystem.
+    Percent,
+    /// The owner of the root directory, as uid:gid.
+    Owner,
+    /// A label of so many bytes at most.
+    Label(usize),
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Some of these words, separated by commas; `^` in front switches one off.
+    Features(&'static [&'static str]),
+    /// Some of these, as key=value, separated by commas.
+    Pairs(&'static [(&'static str, Value)]),
+}
+
+use Value::{Features, Label, OneOf, Owner, Pairs, Percent, Size};
+
+const fn option(names: &'static [&'static str], value: Value) -> Allowed {
+    Allowed { names, value }
+}
+
+const SWITCH: Value = OneOf(&["0", "1"]);
+
+/// Left out on purpose: -d, -l and -z read or write files, -e and -S concern errors and damage,
+/// -E offset and blocks-count leave the device's bounds to the user, -E discard would take away a
+/// thick volume's space, -O journal_dev and -J device reach other devices.
+static EXT4: &[Allowed] = &[
+    // Loop devices have blocks of this size.
+    option(&["-b"], OneOf(&["4096"])),
+    option(&["-C"], Size),
+    option(
+        &["-E"],
+        Pairs(&[
+            ("lazy_itable_init", SWITCH),
+            ("lazy_journal_init", SWITCH),
+            ("nodiscard", Value::None),
+            ("num_backup_sb", OneOf(&["0", "1", "2"])),
+            ("packed_meta_blocks", SWITCH),
+            ("resize", Size),
+            ("root_owner", Owner),
+            ("stride", Size),
+            ("stripe_width", Size),
+            ("stripe-width", Size),
+        ]),
+    ),
+    option(&["-g"], Size),
+    option(&["-G"], Size),
+    option(&["-i"], Size),
+    option(&["-I"], Size),
+    option(
+        &["-J"],
+        Pairs(&[("fast_commit_size", Size), ("size", Size)]),
+    ),
+    option(&["-L"], Label(16)),
+    option(&["-m"], Percent),
+    option(&["-N"], Size),
+    option(
+        &["-O"],
+        Features(&[
+            "64bit",
+            "bigalloc",
+            "casefold",
+            "dir_index",
+            "dir_nlink",
+            "ea_inode",
+            "encrypt",
+            "ext_attr",
+            "extent",
+            "extents",
+            "extra_isize",
+            "fast_commit",
+            "filetype",
+            "flex_bg",
+            "has_journal",
+            "huge_file",
+            "inline_data",
+            "large_dir",
+            "large_file",
+            "meta_bg",
+            "metadata_csum",
+            "metadata_csum_seed",
+            "orphan_file",
+            "project",
+            "quota",
+            "resize_inode",
+            "sparse_super",
+            "sparse_super2",
+            "stable_inodes",
+            "uninit_bg",
+            "verity",
+        ]),
+    ),
+];
+
+/// Left out on purpose: -c and -p read files, -r and the keys name, file and logdev of -d and -l
+/// reach other devices or files, -N makes nothing.
+static XFS: &[Allowed] = &[
+    option(&["-b"], Pairs(&[("size", Size)])),
+    option(
+        &["-d"],
+        Pairs(&[
+            ("agcount", Size),
+            ("agsize", Size),
+            ("concurrency", Size),
+            ("cowextsize", Size),
+            ("daxinherit", SWITCH),
+            ("extszinherit", Size),
+            ("noalign", Value::None),
+            ("projinherit", Size),
+            ("su", Size),
+            ("sunit", Size),
+            ("sw", Size),
+            ("swidth", Size),
+        ]),
+    ),
+    option(
+        &["-i"],
+        Pairs(&[
+            ("attr", Size),
+            ("exchange", SWITCH),
+            ("maxpct", Size),
+            ("nrext64", SWITCH),
+            ("perblock", Size),
+            ("projid32bit", SWITCH),
+            ("size", Size),
+            ("sparse", SWITCH),
+        ]),
+    ),
+    option(
+        &["-l"],
+        Pairs(&[
+            ("concurrency", Size),
+            ("lazy-count", SWITCH),
+            ("size", Size),
+            ("su", Size),
+            ("sunit", Size),
+            ("version", Size),
+        ]),
+    ),
+    option(&["-L"], Label(12)),
+    option(
+        &["-m"],
+        Pairs(&[
+            ("bigtime", SWITCH),
+            ("crc", SWITCH),
+            ("finobt", SWITCH),
+            ("inobtcount", SWITCH),
+            ("reflink", SWITCH),
+            ("rmapbt", SWITCH),
+        ]),
+    ),
+    option(
+        &["-n"],
+        Pairs(&[
+            ("ftype", SWITCH),
+            ("parent", SWITCH),
+            ("size", Size),
+            ("version", OneOf(&["2", "ci"])),
+        ]),
+    ),
+    option(&["-s"], Pairs(&[("size", Size)])),
+];
+
+/// Left out on purpose: --rootdir and --subvol copy files, profiles other than these need further
+/// devices.
+static BTRFS: &[Allowed] = &[
+    option(&["-d", "--data"], OneOf(&["dup", "single"])),
+    option(&["-L", "--label"], Label(255)),
+    option(&["-m", "--metadata"], OneOf(&["dup", "single"])),
+    option(&["-M", "--mixed"], Value::None),
+    option(&["-n", "--nodesize"], Size),
+    option(
+        &["-O", "--features"],
+        Features(&[
+            "block-group-tree",
+            "extref",
+            "free-space-tree",
+            "mixed-bg",
+            "no-holes",
+            "quota",
+            "skinny-metadata",
+            "squota",
+        ]),
+    ),
+    option(
+        &["-R", "--runtime-features"],
+        Features(&["block-group-tree", "free-space-tree", "quota"]),
+    ),
+    option(&["-s", "--sectorsize"], OneOf(&["4096"])),
+    option(
+        &["--csum", "--checksum"],
+        OneOf(&["blake2", "crc32c", "sha256", "xxhash"]),
+    ),
+];
+
+fn table(fs: FsType) -> &'static [Allowed] {
+    match fs {
+        FsType::Ext4 => EXT4,
+        FsType::Xfs => XFS,
+        FsType::Btrfs => BTRFS,
+    }
+}
+
+/// Why a class may not have mkfs take these words, if it may not.
+pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let Some((name, attached, value)) = find(fs, word) else {
+            let allowed: Vec<_> = table(fs)
+                .iter()
+                .flat_map(|option| option.names)
+                .copied()
+                .collect();
+            return Err(format!(
+                "{word:?} is not allowed for {fs}; allowed are {}",
+                allowed.join(", ")
+            ));
+        };
+        let given = match (value, attached) {
+            (Value::None, _) => continue,
+            (_, Some(attached)) => attached,
+            (_, None) => words.next().ok_or_else(|| format!("{name} has no value"))?,
+        };
+        value
+            .check(given)
+            .map_err(|why| format!("{name} {given:?} {why} ({fs})"))?;
+    }
+    Ok(())
+}
+
+/// The option a word is, by its name, with the value if the word has that, too.
+fn find(fs: FsType, word: &str) -> Option<(&'static str, Option<&str>, &'static Value)> {
+    table(fs).iter().find_map(|option| {
+        option.names.iter().find_map(|name| {
+            let rest = word.strip_prefix(name)?;
+            let attached = match (&option.value, name.starts_with("--"), rest) {
+                (_, _, "") => None,
+                (Value::None, ..) => return None,
+                (_, true, rest) => Some(rest.strip_prefix('=')?),
+                (_, false, rest) => Some(rest),
+            };
+            Some((*name, attached, &option.value))
+        })
+    })
+}
+
+impl Value {
+    fn check(&self, given: &str) -> Result<(), String> {
+        match self {
+            Value::None => Err("takes no value".to_owned()),
+            Size => is(is_size(given), "is no size"),
+            Percent => {
+                let half = given
+                    .parse::<f64>()
+                    .is_ok_and(|p| (0.0..=50.0).contains(&p));
+                is(
+                    half && !given.starts_with(['+', '-']),
+                    "is no percentage up to 50",
+                )
+            }
+            Owner => {
+                let ids = given.split_once(':');
+                let ids = ids.is_some_and(|(user, group)| is_id(user) && is_id(group));
+                is(ids, "is no uid:gid")
+            }
+            Label(max) => {
+                let plain = !given.starts_with('-')
+                    && !given.contains(|c: char| c == '/' || c.is_control());
+                is(
+                    plain && given.len() <= *max,
+                    "is no label: too long, or with '/' or a leading '-'",
+                )
+            }
+            OneOf(words) => {
+                let known = words.contains(&given);
+                known
+                    .then_some(())
+                    .ok_or_else(|| format!("is none of {}", words.join(", ")))
+            }
+            Features(words) => given.split(',').try_for_each(|feature| {
+                let name = feature.strip_prefix('^').unwrap_or(feature);
+                let known = words.contains(&name);
+                known.then_some(()).ok_or_else(|| {
+                    format!(
+                        "has the feature {feature:?}, which is none of {}",
+                        words.join(", ")
+                    )
+                })
+            }),
+            Pairs(known) => given.split(',').try_for_each(|pair| in_pairs(known, pair)),
+        }
+    }
+}
+
+fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
+    let (key, given) = pair
+        .split_once('=')
+        .map_or((pair, None), |(k, v)| (k, Some(v)));
+    let Some((_, value)) = known.iter().find(|(name, _)| *name == key) else {
+        let known: Vec<_> = known.iter().map(|(name, _)| *name).collect();
+        return Err(format!(
+            "has the key {key:?}, which is none of {}",
+            known.join(", ")
+        ));
+    };
+    match (value, given) {
+        (Value::None, None) => Ok(()),
+        (_, None) => Err(format!("has no value for {key}")),
+        (value, Some(given)) => value
+            .check(given)
+            .map_err(|why| format!("has {pair:?}, which {why}")),
+    }
+}
+
+fn is(holds: bool, otherwise: &str) -> Result<(), String> {
+    holds.then_some(()).ok_or_else(|| otherwise.to_owned())
+}
+
+/// Digits, and a unit of one letter.
+fn is_size(word: &str) -> bool {
+    let digits = word
+        .strip_suffix(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(word);
+    (1..=15).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn is_id(word: &str) -> bool {
+    word.bytes().all(|b| b.is_ascii_digit()) && word.parse::<u32>().is_ok()
+}
+
+#[cfg(test)]
+mod tests;
