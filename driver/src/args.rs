@@ -242,6 +242,36 @@ pub struct LimitArgs {
         value_parser = config::size
     )]
     pub max_volume_size_node: Option<u64>,
+
+    /// The size of the largest inline volume. Whoever may create pods may ask for inline volumes,
+    /// and no quota of Kubernetes counts them
+    #[arg(
+        long,
+        env = "HOSTLOOP_MAX_INLINE_SIZE",
+        value_name = "SIZE",
+        default_value = "1Gi",
+        value_parser = config::size
+    )]
+    pub max_inline_size: u64,
+
+    /// Inline volumes that this node has at once; 0 refuses all of them
+    #[arg(
+        long,
+        env = "HOSTLOOP_MAX_INLINE_VOLUMES",
+        value_name = "N",
+        default_value_t = 64
+    )]
+    pub max_inline_volumes: usize,
+
+    /// The sizes of this node's inline volumes together
+    #[arg(
+        long,
+        env = "HOSTLOOP_MAX_INLINE_TOTAL",
+        value_name = "SIZE",
+        default_value = "16Gi",
+        value_parser = config::size
+    )]
+    pub max_inline_total: u64,
 }
 
 /// What volumes are like.

@@ -14,6 +14,7 @@ mod format;
 mod group;
 mod health;
 mod info;
+mod inline_limits;
 mod lookup;
 mod mounting;
 mod options;
@@ -27,7 +28,9 @@ mod unstage;
 mod view;
 
 pub use error::{Error, Result};
+pub use inline_limits::InlineLimits;
 
+use self::inline_limits::Making;
 use crate::pool::Pools;
 use crate::request::CapabilityRules;
 use crate::topology::Topology;
@@ -51,8 +54,8 @@ pub struct Config {
     pub check_lifecycle: bool,
     /// How capabilities are read.
     pub capabilities: CapabilityRules,
-    /// Size of an inline volume that names none, in bytes.
-    pub default_inline_bytes: u64,
+    /// How large inline volumes may be, and how many.
+    pub inline: InlineLimits,
 }
 
 /// The service.
@@ -61,12 +64,17 @@ pub struct Node {
     pub pools: Arc<Pools>,
     /// What the command line says.
     pub config: Config,
+    making: Making,
 }
 
 impl Node {
     /// The service over these pools.
     pub fn new(pools: Arc<Pools>, config: Config) -> Node {
-        Node { pools, config }
+        Node {
+            pools,
+            config,
+            making: Making::default(),
+        }
     }
 
     /// NodeStageVolume: attaches the volume, makes its filesystem if it never had one, and mounts

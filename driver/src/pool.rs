@@ -176,6 +176,27 @@ impl Pools {
         }
     }
 
+    /// The names of the pools that are open to inline volumes: those with the option `inline`, or
+    /// the first where none has it.
+    pub fn inline_pools(&self) -> Vec<String> {
+        let slots = read(&self.slots);
+        let opened = slots.iter().filter(|slot| slot.spec.inline);
+        let mut names: Vec<String> = opened.map(|slot| slot.spec.name.clone()).collect();
+        if names.is_empty() {
+            names.extend(slots.first().map(|slot| slot.spec.name.clone()));
+        }
+        names
+    }
+
+    /// The inline volumes in the open pools.
+    pub fn inline_volumes(&self) -> Vec<Arc<VolumeRecord>> {
+        let pools = self.pools();
+        pools
+            .iter()
+            .flat_map(|pool| read(&pool.index).inline_volumes())
+            .collect()
+    }
+
     /// A pool by identity. [`Error::ForeignPool`], or [`Error::Unavailable`] while a configured
     /// pool whose identity is not known, or which has this one, is missing.
     pub fn with_id(&self, id: PoolId) -> Result<Arc<Pool>> {

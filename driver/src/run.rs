@@ -151,10 +151,7 @@ async fn work(
     let mut roles = Roles::default();
 
     let controller = Controller::new(pools.clone(), settings.controller);
-    let node = Node {
-        pools: pools.clone(),
-        config: settings.node,
-    };
+    let node = Node::new(pools.clone(), settings.node);
     let identity = settings.identity.clone();
     let server = Server::new(settings.identity, Arc::new(controller), Arc::new(node));
 

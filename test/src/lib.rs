@@ -6,6 +6,7 @@
 //! panics with a sentence: it is the test that fails.
 
 pub mod arena;
+pub mod attacks;
 pub mod client;
 pub mod cluster;
 pub mod data;

@@ -11,21 +11,27 @@ use hostloop_proto::csi;
 use super::capability::Asked;
 use super::stage::Wanted;
 use super::view::View;
-use super::{Error, Node, Result, options, paths};
-use crate::controller::parameters::{self, METADATA};
+use super::{Error, InlineLimits, Node, Result, options, paths};
+use crate::controller::parameters::{Changes, METADATA};
 use crate::pool::{self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeRecord};
 use crate::request::{Invalid, Range, invalid};
+use crate::sys::FsType;
 
-/// The attribute that says how large a volume is to be, as Kubernetes writes quantities.
+/// The size of an inline volume that asks for none, in bytes.
+const DEFAULT_BYTES: u64 = 1 << 30;
+
+/// How large the volume is to be, as Kubernetes writes quantities.
 const SIZE: &str = "size";
+/// The pool it is to be in, by name.
+const POOL: &str = "pool";
 
-/// What the attributes of an inline volume ask for.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What the attributes of an inline volume ask for. The author of a pod writes them, who need not be
+/// trusted with anything of the node: so there is nothing of a class here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Attributes {
-    /// In bytes, if it is said.
+    /// In bytes.
     size: Option<u64>,
-    /// The others: parameters, as a class has them.
-    parameters: BTreeMap<String, String>,
+    pool: Option<String>,
 }
 
 /// Reads `volume_context`. What kubelet adds to it (the pod's name, tokens) is none of it.
@@ -34,43 +40,68 @@ fn attributes(context: &BTreeMap<String, String>) -> std::result::Result<Attribu
     for (key, value) in context.iter().filter(|(k, _)| !k.starts_with(METADATA)) {
         match key.as_str() {
             SIZE => {
-                let size = pool::config::size(value)
-                    .map_err(|e| invalid("volume_context[\"size\"]", e.to_string()))?;
-                read.size = Some(size);
+                let size = pool::config::size(value);
+                read.size = Some(size.map_err(|why| invalid(field(SIZE), why.to_string()))?);
             }
+            POOL => read.pool = Some(value.clone()),
             _ => {
-                read.parameters.insert(key.clone(), value.clone());
+                let why = "is no attribute of an inline volume, which has only size and pool \
+                           (and fsType, beside the attributes)";
+                return Err(invalid(field(key), why));
             }
         }
     }
     Ok(read)
 }
 
-/// The volume to make. At least what its filesystem needs, as CreateVolume has it.
-fn new_volume(
-    handle: &str,
-    attributes: Attributes,
-    class: parameters::Class,
-    capability: &Capability,
-    default_bytes: u64,
-) -> Result<NewVolume> {
-    let Access::Mount { fs, .. } = capability.access else {
-        let why = "is a block device, which an inline volume can't be";
-        return Err(invalid("volume_capability", why).into());
+fn field(attribute: &str) -> String {
+    format!("volume_context[{attribute:?}]")
+}
+
+/// The name of the pool for an inline volume, of those that are open to them.
+fn choose<'a>(open: &'a [String], asked: Option<&str>) -> std::result::Result<&'a str, Invalid> {
+    let chosen = match asked {
+        None => open.first(),
+        Some(asked) => open.iter().find(|name| *name == asked),
     };
+    chosen.map(String::as_str).ok_or_else(|| {
+        let open = open.join(", ");
+        invalid(
+            field(POOL),
+            format!("is no pool that is open to inline volumes: these are {open}"),
+        )
+    })
+}
+
+/// How large an inline volume becomes: at least what its filesystem needs, as CreateVolume has it,
+/// and at most what is allowed. One that asks for nothing gets [`DEFAULT_BYTES`], or all that is
+/// allowed if that is less.
+fn size(asked: Option<u64>, fs: FsType, limits: &InlineLimits) -> Result<u64> {
     let range = Range {
-        required: attributes.size.unwrap_or(default_bytes),
+        required: asked.unwrap_or_else(|| DEFAULT_BYTES.min(limits.size)),
         limit: None,
     };
     let size = range.size(fs.minimum_bytes());
+    let size = size.ok_or_else(|| invalid(field(SIZE), "is too large"))?;
+    match size <= limits.size {
+        true => Ok(size),
+        false => Err(Error::OutOfRange(format!(
+            "the inline volume would have {size} bytes, and {} are allowed (--max-inline-size)",
+            limits.size
+        ))),
+    }
+}
+
+/// The volume to make: thin, with the settings a class has that says nothing.
+fn new_volume(handle: &str, capability: &Capability, capacity_bytes: u64) -> Result<NewVolume> {
     Ok(NewVolume {
         name: handle.to_owned(),
-        capacity_bytes: size.ok_or_else(|| invalid("volume_context[\"size\"]", "is too large"))?,
+        capacity_bytes,
         capabilities: vec![capability.clone()],
-        parameters: attributes.parameters,
+        parameters: BTreeMap::new(),
         mutable_parameters: BTreeMap::new(),
-        settings: class.changes.create(None)?,
-        mkfs_options: class.mkfs_options,
+        settings: Changes::default().create(None)?,
+        mkfs_options: Vec::new(),
         source: None,
         inline: Some(handle.to_owned()),
     })
@@ -118,22 +149,24 @@ impl Node {
             found => return Ok(found?),
         }
         let attributes = attributes(&req.volume_context)?;
-        let class = parameters::class(&attributes.parameters).map_err(in_context)?;
-        let pool = self.pools.named(class.pool.as_deref());
-        let pool = pool.map_err(|error| match error {
-            pool::Error::UnknownPool(_) => {
-                Error::Invalid(invalid("volume_context", error.to_string()))
-            }
-            other => other.into(),
-        })?;
-        let default_bytes = self.config.default_inline_bytes;
-        let new = new_volume(
-            &req.volume_id,
-            attributes,
-            class,
-            asked.plain(),
-            default_bytes,
-        )?;
+        let capability = asked.plain();
+        let Access::Mount { fs, flags, .. } = &capability.access else {
+            let why = "is a block device, which an inline volume can't be";
+            return Err(invalid("volume_capability", why).into());
+        };
+        if !flags.is_empty() {
+            let why = "are for classes: an inline volume has none";
+            return Err(invalid("volume_capability.mount.mount_flags", why).into());
+        }
+        let open = self.pools.inline_pools();
+        let pool = self
+            .pools
+            .named(Some(choose(&open, attributes.pool.as_deref())?))?;
+        let limits = &self.config.inline;
+        let bytes = size(attributes.size, *fs, limits)?;
+        let existing = || self.pools.inline_volumes();
+        let _admitted = self.making.admit(limits, &req.volume_id, bytes, existing)?;
+        let new = new_volume(&req.volume_id, capability, bytes)?;
         Ok(self.pools.create_volume(&pool, new)?)
     }
 
@@ -185,77 +218,5 @@ impl Node {
     }
 }
 
-/// A parameter of an inline volume came in its context.
-fn in_context(mut why: Invalid) -> Invalid {
-    if let Some(rest) = why.field.strip_prefix("parameters") {
-        why.field = format!("volume_context{rest}");
-    }
-    why
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pool::{AccessMode, Provisioning};
-    use crate::sys::FsType;
-
-    fn context(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
-        let entries = entries.iter();
-        entries
-            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-            .collect()
-    }
-
-    fn read(entries: &[(&str, &str)], fs: FsType) -> Result<NewVolume> {
-        let attributes = attributes(&context(entries))?;
-        let class = parameters::class(&attributes.parameters).map_err(in_context)?;
-        let capability = Capability {
-            access: Access::Mount {
-                fs,
-                flags: Vec::new(),
-                group: None,
-            },
-            mode: AccessMode::SingleNodeWriter,
-        };
-        new_volume("csi-x", attributes, class, &capability, 1 << 30)
-    }
-
-    #[test]
-    fn the_size_is_what_is_asked_for_and_at_least_what_the_filesystem_needs() {
-        type Context = &'static [(&'static str, &'static str)];
-        let table: &[(Context, FsType, u64)] = &[
-            (&[], FsType::Ext4, 1 << 30),
-            (
-                &[("size", "64Mi"), ("csi.storage.k8s.io/pod.name", "p")],
-                FsType::Ext4,
-                64 << 20,
-            ),
-            (&[("size", "5000")], FsType::Ext4, 1 << 20),
-            (&[("size", "64Mi")], FsType::Xfs, 300 << 20),
-            (&[("size", "1048577")], FsType::Ext4, (1 << 20) + 4096),
-        ];
-        for (entries, fs, expected) in table {
-            let new = read(entries, *fs).unwrap();
-            assert_eq!(new.capacity_bytes, *expected, "{entries:?}");
-            assert_eq!(new.inline.as_deref(), Some("csi-x"));
-        }
-    }
-
-    #[test]
-    fn attributes_are_class_parameters() {
-        let thick = read(&[("provisioning", "thick")], FsType::Ext4).unwrap();
-        assert_eq!(thick.settings.provisioning, Provisioning::Thick);
-        let table = [
-            ("sise", "1Gi", "volume_context[\"sise\"]"),
-            ("size", "much", "volume_context[\"size\"]"),
-            ("size", "-1", "volume_context[\"size\"]"),
-            ("discard", "perhaps", "volume_context[\"discard\"]"),
-        ];
-        for (key, value, field) in table {
-            match read(&[(key, value)], FsType::Ext4) {
-                Err(Error::Invalid(invalid)) => assert_eq!(invalid.field, field),
-                other => panic!("{key}={value}: {other:?}"),
-            }
-        }
-    }
-}
+mod tests;

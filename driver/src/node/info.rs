@@ -65,7 +65,7 @@ mod tests {
                 reject_multi_node: false,
                 mount_group: false,
             },
-            default_inline_bytes: 1 << 30,
+            inline: Default::default(),
         }
     }
 

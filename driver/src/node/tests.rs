@@ -3,5 +3,6 @@
 
 mod bench;
 mod faults;
+mod inline;
 mod publishing;
 mod staging;

@@ -22,6 +22,8 @@ pub struct PoolSpec {
     pub preallocate: bool,
     /// `capacity=SIZE`: promise no more than this, whatever the filesystem has (bytes).
     pub capacity_bytes: Option<u64>,
+    /// `inline`: pods may have inline volumes in it (see [`super::Pools::inline_pools`]).
+    pub inline: bool,
 }
 
 /// What a pool turned out to be.
@@ -126,7 +128,7 @@ impl FromStr for Reserve {
 impl FromStr for PoolSpec {
     type Err = BadOption;
 
-    /// `NAME=PATH[,image=SIZE][,preallocate][,capacity=SIZE]`.
+    /// `NAME=PATH[,image=SIZE][,preallocate][,capacity=SIZE][,inline]`.
     fn from_str(s: &str) -> Result<Self, BadOption> {
         let mut words = s.split(',');
         let first = words.next().unwrap_or_default();
@@ -139,6 +141,7 @@ impl FromStr for PoolSpec {
             image_bytes: None,
             preallocate: false,
             capacity_bytes: None,
+            inline: false,
         };
         for word in words {
             spec.option(word)?;
@@ -174,8 +177,13 @@ impl PoolSpec {
                 once(self.preallocate)?;
                 self.preallocate = true;
             }
+            None if word == "inline" => {
+                once(self.inline)?;
+                self.inline = true;
+            }
             _ => {
-                let known = "is no option of a pool (image=SIZE, preallocate, capacity=SIZE)";
+                let known =
+                    "is no option of a pool (image=SIZE, preallocate, capacity=SIZE, inline)";
                 return Err(bad(word, known));
             }
         }

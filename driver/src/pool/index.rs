@@ -164,6 +164,13 @@ impl Index {
         self.volumes.get(*id).ok().flatten()
     }
 
+    /// All volumes kubelet calls by a handle.
+    pub(super) fn inline_volumes(&self) -> Vec<Arc<VolumeRecord>> {
+        let ids = self.inline.values();
+        ids.filter_map(|id| self.volumes.get(*id).ok().flatten())
+            .collect()
+    }
+
     /// Bytes promised to what is here.
     pub(super) fn promised(&self) -> u64 {
         (self.volumes.promised()).saturating_add(self.snapshots.promised())

@@ -31,6 +31,7 @@ impl Fixture {
             image_bytes: None,
             preallocate: false,
             capacity_bytes: None,
+            inline: false,
         };
         let mut fixture = Fixture {
             specs: pools.iter().map(spec).collect(),

@@ -12,8 +12,6 @@ use crate::sys::BLOCK_SIZE;
 use crate::topology::{Segments, Topology};
 use crate::{controller, node};
 
-/// Size of an inline volume that names none, in bytes.
-const INLINE_BYTES: u64 = 1 << 30;
 /// The longest node ID CSI allows, in bytes.
 const MAX_NODE_ID: usize = 256;
 
@@ -118,7 +116,11 @@ impl Settings {
                 max_volume_bytes: args.limits.max_volume_size_node,
                 check_lifecycle: on.check_volume_lifecycle,
                 capabilities: capability_rules(args),
-                default_inline_bytes: INLINE_BYTES,
+                inline: node::InlineLimits {
+                    size: args.limits.max_inline_size,
+                    volumes: args.limits.max_inline_volumes,
+                    total: args.limits.max_inline_total,
+                },
             },
             node_id,
         })

@@ -39,6 +39,7 @@ impl Rig {
             image_bytes: None,
             preallocate: false,
             capacity_bytes: None,
+            inline: false,
         };
         std::fs::create_dir(&spec.path).unwrap();
         let options = PoolOptions {

@@ -44,6 +44,7 @@ impl Rig {
             image_bytes: None,
             preallocate: false,
             capacity_bytes: None,
+            inline: false,
         };
         let options = PoolOptions {
             state_dir: cleanup.root.join("state"),
@@ -189,7 +190,7 @@ fn node_config() -> node::Config {
         max_volume_bytes: None,
         check_lifecycle: false,
         capabilities: rules(),
-        default_inline_bytes: 16 << 20,
+        inline: Default::default(),
     }
 }
 

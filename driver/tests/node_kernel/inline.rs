@@ -101,9 +101,14 @@ fn what_can_not_be_made_leaves_nothing() {
     let rig = Rig::new();
     for context in [
         ("size", "none"),
+        ("size", "2Gi"),
         ("pool", "other"),
         ("colour", "blue"),
-        ("mkfsOptions", "--no-such-option"),
+        ("mkfsOptions", "-m 0"),
+        ("mkfsOptions", "-d etc"),
+        ("mkfsOptions", "-d proc"),
+        ("mkfsOptions", "-S -O ^has_journal -e panic"),
+        ("provisioning", "thick"),
     ] {
         let refused = publish(&rig, &[context], false);
         assert!(refused.is_err(), "{context:?}");

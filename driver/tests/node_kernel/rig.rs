@@ -236,6 +236,7 @@ fn open(root: &Path, kernel: Arc<Linux>) -> Pools {
         image_bytes: None,
         preallocate: false,
         capacity_bytes: None,
+        inline: false,
     };
     let options = PoolOptions {
         state_dir: root.join("state"),
@@ -276,7 +277,7 @@ fn config() -> Config {
             reject_multi_node: false,
             mount_group: true,
         },
-        default_inline_bytes: 32 * MI,
+        inline: Default::default(),
     }
 }
 

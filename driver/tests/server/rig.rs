@@ -61,6 +61,7 @@ impl Rig {
             image_bytes: None,
             preallocate: false,
             capacity_bytes: None,
+            inline: false,
         };
         let options = PoolOptions {
             state_dir: dir.path().join("state"),
@@ -216,7 +217,7 @@ fn server(pools: &Arc<Pools>, on: bool) -> Server {
         max_volume_bytes: None,
         check_lifecycle: false,
         capabilities,
-        default_inline_bytes: 16 << 20,
+        inline: Default::default(),
     };
     let identity = Identity {
         name: "hostloop.csi.dev".into(),
@@ -228,9 +229,6 @@ fn server(pools: &Arc<Pools>, on: bool) -> Server {
     Server::new(
         identity,
         Arc::new(Controller::new(pools.clone(), controller)),
-        Arc::new(Node {
-            pools: pools.clone(),
-            config: node,
-        }),
+        Arc::new(Node::new(pools.clone(), node)),
     )
 }

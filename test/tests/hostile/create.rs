@@ -4,6 +4,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+use hostloop_test::attacks::MKFS_OPTIONS;
 use hostloop_test::client::{map, mounted, new_volume, raw_block};
 use hostloop_test::driver::NODE;
 use hostloop_test::pools::MIB;
@@ -236,6 +237,16 @@ async fn parameters(bench: &mut Bench) {
         };
         bench
             .refuse(&format!("parameter {key:?}={value:?}"), request, INVALID)
+            .await;
+    }
+    for (fs, options) in MKFS_OPTIONS {
+        let request = Create {
+            parameters: map(&[("mkfsOptions", options)]),
+            volume_capabilities: vec![mounted(fs, Mode::SingleNodeWriter)],
+            ..new_volume("pvc-hostile", 512 * MIB)
+        };
+        bench
+            .refuse(&format!("mkfs.{fs} {options}"), request, INVALID)
             .await;
     }
     let contradiction = Create {

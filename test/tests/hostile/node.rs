@@ -4,6 +4,7 @@ use std::path::Path;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use hostloop_test::attacks::{INLINE_ATTRIBUTES, INLINE_SIZES};
 use hostloop_test::client::{at_least, map, mounted};
 use hostloop_test::pools::MIB;
 use tonic::Code;
@@ -432,24 +433,27 @@ pub(crate) async fn inline(bench: &mut Bench) {
         ("size", ""),
         ("size", "1e400"),
         ("size", "99999999999999999999Gi"),
-        ("provisioning", "maybe"),
-        ("pool", "nowhere"),
         ("mkfsOptions", "\0"),
         ("unknown", "x"),
     ] {
         let request = inline(bench, &id, &[("size", "32Mi"), (key, value)]);
-        let codes = [
-            Code::InvalidArgument,
-            Code::OutOfRange,
-            Code::ResourceExhausted,
-        ];
         bench
-            .refuse(&format!("{key}={value:?}"), request, &codes)
+            .refuse(&format!("{key}={value:?}"), request, INVALID)
             .await;
     }
-    let huge = inline(bench, &id, &[("size", "1Ei")]);
-    let codes = [Code::OutOfRange, Code::ResourceExhausted];
-    bench.refuse("an exabyte", huge, &codes).await;
+    for (key, value) in INLINE_ATTRIBUTES {
+        for fs in ["ext4", "xfs", "btrfs"] {
+            let mut request = inline(bench, &id, &[("size", "320Mi"), (key, value)]);
+            request.volume_capability = Some(mounted(fs, Mode::SingleNodeWriter));
+            bench
+                .refuse(&format!("{key}={value:?} on {fs}"), request, INVALID)
+                .await;
+        }
+    }
+    for size in INLINE_SIZES {
+        let request = inline(bench, &id, &[("size", size)]);
+        bench.refuse(size, request, &[Code::OutOfRange]).await;
+    }
     for (what, id) in not_ids(&id)
         .into_iter()
         .filter(|(_, id)| id.starts_with("csi-"))

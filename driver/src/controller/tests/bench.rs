@@ -171,7 +171,7 @@ impl Bench {
             max_volume_bytes: None,
             check_lifecycle: false,
             capabilities: self.controller.config.capabilities.clone(),
-            default_inline_bytes: 8 << 20,
+            inline: Default::default(),
         };
         Node::new(self.controller.pools.clone(), config)
     }
@@ -184,6 +184,7 @@ fn start(dir: &tempfile::TempDir, kernel: &Arc<Model>, plan: &Plan) -> Controlle
         image_bytes: None,
         preallocate: false,
         capacity_bytes: plan.capacity_bytes,
+        inline: false,
     };
     let specs = [spec("default"), spec("other")];
     let pools = Pools::open(&specs, plan.options.clone(), kernel.clone()).unwrap();

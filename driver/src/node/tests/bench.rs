@@ -46,26 +46,25 @@ impl Bench {
             image_bytes: None,
             preallocate: false,
             capacity_bytes: None,
+            inline: false,
         };
         let pools = Pools::open(&[spec], options(dir), kernel).expect("a pool");
-        Node {
-            pools: Arc::new(pools),
-            config: Config {
-                node_id: "n1".to_owned(),
-                topology: Default::default(),
-                max_volumes: 0,
-                report_topology: true,
-                expansion: true,
-                max_volume_bytes: None,
-                check_lifecycle: false,
-                capabilities: CapabilityRules {
-                    default_fs: FsType::Ext4,
-                    reject_multi_node: false,
-                    mount_group: true,
-                },
-                default_inline_bytes: 16 * MI,
+        let config = Config {
+            node_id: "n1".to_owned(),
+            topology: Default::default(),
+            max_volumes: 0,
+            report_topology: true,
+            expansion: true,
+            max_volume_bytes: None,
+            check_lifecycle: false,
+            capabilities: CapabilityRules {
+                default_fs: FsType::Ext4,
+                reject_multi_node: false,
+                mount_group: true,
             },
-        }
+            inline: Default::default(),
+        };
+        Node::new(Arc::new(pools), config)
     }
 
     /// A volume of 16 MiB (320 MiB for the filesystems that need it).
@@ -185,6 +184,7 @@ impl Bench {
         let points = mounts.entries.into_iter().map(|e| e.mount_point);
         points.filter(|p| p.starts_with(self.dir.path())).collect()
     }
+
     /// What is mounted at a target.
     pub(super) fn mount_at(&self, target: &str) -> MountEntry {
         let table = self.kernel.mounts().expect("the mount table");

@@ -63,6 +63,7 @@ fn spec(name: &str, path: &str) -> PoolSpec {
         image_bytes: None,
         preallocate: false,
         capacity_bytes: None,
+        inline: false,
     }
 }
 
@@ -78,9 +79,10 @@ fn pools() {
         image_bytes: Some(20 << 30),
         preallocate: true,
         capacity_bytes: Some(10_000_000_000),
+        inline: true,
         ..spec("fast", "/var/lib/x")
     };
-    let text = "fast=/var/lib/x,image=20Gi,preallocate,capacity=10G";
+    let text = "fast=/var/lib/x,image=20Gi,preallocate,inline,capacity=10G";
     assert_eq!(text.parse(), Ok(image));
     let rounded: PoolSpec = "x=/x,image=314572801".parse().unwrap();
     assert_eq!(rounded.image_bytes, Some(314_572_800 + 4096));
@@ -106,6 +108,8 @@ fn refused_pools_say_why() {
         ("x=/srv,preallocate", "image=SIZE"),
         ("x=/srv,capacity=1Gi,capacity=2Gi", "twice"),
         ("x=/srv,image=1Gi,image=2Gi", "twice"),
+        ("x=/srv,inline,inline", "twice"),
+        ("x=/srv,inline=true", "no option"),
     ];
     for (text, why) in table {
         let error = text.parse::<PoolSpec>().unwrap_err().to_string();

@@ -199,3 +199,22 @@ fn contradictions_are_refused() {
             .contains("no pool is named")
     );
 }
+
+#[test]
+fn inline_volumes_are_limited_unless_flags_say_otherwise() {
+    let limits = |size, volumes, total| node::InlineLimits {
+        size,
+        volumes,
+        total,
+    };
+    const GIB: u64 = 1 << 30;
+    for (flags, expected) in [
+        ("", limits(GIB, 64, 16 * GIB)),
+        ("--max-inline-size 10Gi", limits(10 * GIB, 64, 16 * GIB)),
+        ("--max-inline-volumes=0", limits(GIB, 0, 16 * GIB)),
+        ("--max-inline-total 1Ti", limits(GIB, 64, 1024 * GIB)),
+    ] {
+        assert_eq!(read(flags).unwrap().node.inline, expected, "{flags}");
+    }
+    assert_eq!(node::InlineLimits::default(), limits(GIB, 64, 16 * GIB));
+}

@@ -1,0 +1,162 @@
+//! How many inline volumes a node has at most, and how much room they are promised together.
+//!
+//! Anybody who may create a pod may ask for inline volumes, and no quota of Kubernetes counts them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Error, Result};
+use crate::pool::VolumeRecord;
+
+/// What inline volumes may take of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InlineLimits {
+    /// The size of one, in bytes (`--max-inline-size`).
+    pub size: u64,
+    /// How many there are at once (`--max-inline-volumes`).
+    pub volumes: usize,
+    /// Their sizes together, in bytes (`--max-inline-total`).
+    pub total: u64,
+}
+
+impl Default for InlineLimits {
+    fn default() -> Self {
+        InlineLimits {
+            size: 1 << 30,
+            volumes: 64,
+            total: 16 << 30,
+        }
+    }
+}
+
+impl InlineLimits {
+    /// Whether one more of so many bytes fits beside others of these sizes.
+    fn admit(&self, others: impl Iterator<Item = u64>, bytes: u64) -> Result<()> {
+        let (volumes, total) = others.fold((1, bytes), |(n, sum): (usize, u64), other| {
+            (n + 1, sum.saturating_add(other))
+        });
+        let exhausted = |why: String| Err(Error::ResourceExhausted(why));
+        if volumes > self.volumes {
+            return exhausted(format!(
+                "the node would have {volumes} inline volumes, and {} are allowed \
+                 (--max-inline-volumes)",
+                self.volumes
+            ));
+        }
+        if total > self.total {
+            return exhausted(format!(
+                "the inline volumes of the node would have {total} bytes together, and {} are \
+                 allowed (--max-inline-total)",
+                self.total
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Inline volumes that are being made, by handle, with their sizes in bytes.
+#[derive(Debug, Default)]
+pub(super) struct Making(Mutex<HashMap<String, u64>>);
+
+/// Counts as an inline volume until it is dropped; what it was for is in the index by then.
+#[derive(Debug)]
+pub(super) struct Admitted<'a> {
+    making: &'a Making,
+    handle: String,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.making.lock().remove(&self.handle);
+    }
+}
+
+impl Making {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admits one more, beside those that are being made and those that `existing` finds. It looks
+    /// for them under the lock: a volume is in the index before it stops being made, so each is
+    /// seen, and its handle tells whether it was seen twice.
+    pub(super) fn admit(
+        &self,
+        limits: &InlineLimits,
+        handle: &str,
+        bytes: u64,
+        existing: impl FnOnce() -> Vec<Arc<VolumeRecord>>,
+    ) -> Result<Admitted<'_>> {
+        let mut making = self.lock();
+        let existing = existing();
+        let sizes: HashMap<&str, u64> = existing
+            .iter()
+            .filter_map(|record| Some((record.inline.as_deref()?, record.capacity_bytes)))
+            .chain(
+                making
+                    .iter()
+                    .map(|(handle, bytes)| (handle.as_str(), *bytes)),
+            )
+            .filter(|(other, _)| *other != handle)
+            .collect();
+        limits.admit(sizes.into_values(), bytes)?;
+        making.insert(handle.to_owned(), bytes);
+        Ok(Admitted {
+            making: self,
+            handle: handle.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_and_sum_are_limited() {
+        let limits = InlineLimits {
+            size: 100,
+            volumes: 3,
+            total: 200,
+        };
+        let table: [(&[u64], u64, bool); 8] = [
+            (&[], 100, true),
+            (&[100], 100, true),
+            (&[100], 101, false),
+            (&[150], 50, true),
+            (&[1, 1], 1, true),
+            (&[1, 1, 1], 1, false),
+            (&[u64::MAX], 1, false),
+            (&[u64::MAX, u64::MAX], u64::MAX, false),
+        ];
+        for (others, bytes, fits) in table {
+            let admitted = limits.admit(others.iter().copied(), bytes);
+            assert_eq!(admitted.is_ok(), fits, "{others:?} {bytes}");
+            let exhausted = matches!(admitted, Err(Error::ResourceExhausted(_)));
+            assert_eq!(exhausted, !fits);
+        }
+        let none = InlineLimits {
+            volumes: 0,
+            ..limits
+        };
+        assert!(none.admit(std::iter::empty(), 1).is_err());
+    }
+
+    #[test]
+    fn what_is_being_made_counts_until_it_is_made_or_has_failed() {
+        let limits = InlineLimits {
+            size: 100,
+            volumes: 2,
+            total: 100,
+        };
+        let making = Making::default();
+        let admit = |handle, bytes| making.admit(&limits, handle, bytes, Vec::new);
+        let one = admit("one", 60).unwrap();
+        assert!(admit("two", 41).is_err());
+        let two = admit("two", 40).unwrap();
+        assert!(admit("three", 0).is_err());
+        drop(one);
+        assert!(admit("three", 61).is_err());
+        drop(two);
+        assert!(admit("three", 100).is_ok());
+    }
+}
