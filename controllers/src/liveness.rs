@@ -1,22 +1,23 @@
 //! Tells kubelet whether the process is to live on: `/healthz`, 200 or 500.
 //!
-//! Each request probes the driver, so that the answer is of now; and goes through the [`Checks`]
-//! that other parts of the process have added. What kubelet does about a failure is to start the
-//! container anew, so only what that can help belongs there.
+//! A request probes the driver, or joins the probe that is running; and goes through the [`Checks`]
+//! that other parts of the process have added. What kubelet does about a failure is to restart the
+//! container, so only what that can help belongs there.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, WeakShared};
 use hostloop_proto::csi;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::csi::Csi;
@@ -26,10 +27,6 @@ pub const PORT: u16 = 9808;
 
 /// How long a probe may usually take.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Probes at a time. Kubelet makes one every few seconds; a driver that hangs must not have them
-/// pile up.
-const PROBES: usize = 4;
 
 /// How long connections may hold up the end.
 const GRACE: Duration = Duration::from_secs(1);
@@ -159,8 +156,11 @@ pub struct Liveness {
     csi: Option<Csi>,
     timeout: Duration,
     checks: Checks,
-    probes: Arc<Semaphore>,
+    running: Arc<Mutex<Option<WeakShared<Probing>>>>,
 }
+
+/// A probe of the driver: ready, or why not.
+type Probing = BoxFuture<'static, Result<(), String>>;
 
 impl Liveness {
     /// Of a driver, if this process has one, and of what else has to be well.
@@ -169,7 +169,7 @@ impl Liveness {
             csi,
             timeout,
             checks,
-            probes: Arc::new(Semaphore::new(PROBES)),
+            running: Arc::default(),
         }
     }
 
@@ -184,21 +184,30 @@ impl Liveness {
         }
     }
 
-    async fn probe(&self) -> Result<(), String> {
-        let Some(csi) = &self.csi else {
-            return Ok(());
-        };
-        let Ok(_one) = self.probes.try_acquire() else {
-            return Err(format!(
-                "{PROBES} probes are waiting for the driver already"
-            ));
-        };
-        match csi.probe(csi::ProbeRequest {}, self.timeout).await {
-            Ok(answer) if answer.ready == Some(false) => Err("the driver is not ready".to_owned()),
-            // Unset means ready.
-            Ok(_) => Ok(()),
-            Err(failure) => Err(failure.to_string()),
+    /// Joins the probe that is running, or starts one. There is never more than one, so whoever asks
+    /// often, or asks a driver that hangs, neither adds load nor takes kubelet's answer away. It ends
+    /// with the last request that waits for it.
+    fn probe(&self) -> Shared<Probing> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let joined = running.as_ref().and_then(WeakShared::upgrade);
+        if let Some(joined) = joined.filter(|probe| probe.peek().is_none()) {
+            return joined;
         }
+        let probe = probe(self.csi.clone(), self.timeout).boxed().shared();
+        *running = probe.downgrade();
+        probe
+    }
+}
+
+async fn probe(csi: Option<Csi>, timeout: Duration) -> Result<(), String> {
+    let Some(csi) = csi else {
+        return Ok(());
+    };
+    match csi.probe(csi::ProbeRequest {}, timeout).await {
+        Ok(answer) if answer.ready == Some(false) => Err("the driver is not ready".to_owned()),
+        // Unset means ready.
+        Ok(_) => Ok(()),
+        Err(failure) => Err(failure.to_string()),
     }
 }
 

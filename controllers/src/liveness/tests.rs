@@ -87,20 +87,51 @@ async fn checks_fail_it_with_all_there_is_to_say() {
 }
 
 #[tokio::test]
-async fn probes_do_not_pile_up() {
+async fn who_asks_meanwhile_joins_the_probe_that_runs() {
     let driver = Driver::new(State::Hanging);
-    let (address, _stop) = endpoint(&driver, 1000, Checks::default()).await;
-    let probes = futures::future::join_all((0..20).map(|_| get(address, "/healthz"))).await;
-    assert!(probes.iter().all(|(status, _)| *status == 500));
-    let turned_away = probes
-        .iter()
-        .filter(|(_, why)| why.contains("already"))
-        .count();
-    assert_eq!(turned_away, 20 - PROBES);
-    assert_eq!(*driver.probes.lock().unwrap() as usize, PROBES);
-    // They are over, and leave nothing behind.
+    let liveness = Liveness::new(
+        driver.serve(),
+        Duration::from_millis(500),
+        Checks::default(),
+    );
+    let answers = futures::future::join_all((0..100).map(|_| liveness.look())).await;
+    for answer in answers {
+        assert!(answer.unwrap_err().contains("Probe: "));
+    }
+    assert_eq!(*driver.probes.lock().unwrap(), 1);
+    // It is over: the next one is of now.
     driver.set(State::Ready);
-    assert_eq!(get(address, "/healthz").await.0, 200);
+    assert_eq!(liveness.look().await, Ok(()));
+    assert_eq!(*driver.probes.lock().unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_flood_gets_the_drivers_answer() {
+    let driver = Driver::new(State::Ready);
+    let (address, _stop) = endpoint(&driver, 5000, Checks::default()).await;
+    let answers = futures::future::join_all((0..100).map(|_| get(address, "/healthz"))).await;
+    for answer in answers {
+        assert_eq!(answer, (200, "ok".to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn who_gives_up_takes_nothing_from_the_others() {
+    let driver = Driver::new(State::Hanging);
+    let liveness = Liveness::new(
+        driver.serve(),
+        Duration::from_millis(300),
+        Checks::default(),
+    );
+    let impatient = tokio::time::timeout(Duration::from_millis(10), liveness.look());
+    let (gave_up, answered) = tokio::join!(impatient, liveness.look());
+    assert!(gave_up.is_err() && answered.is_err());
+    assert_eq!(*driver.probes.lock().unwrap(), 1);
+    // With nobody left to wait for it, a probe is over.
+    let alone = tokio::time::timeout(Duration::from_millis(10), liveness.look());
+    assert!(alone.await.is_err());
+    driver.set(State::Ready);
+    assert_eq!(liveness.look().await, Ok(()));
 }
 
 #[tokio::test]
