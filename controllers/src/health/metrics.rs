@@ -54,15 +54,8 @@ impl Collector for Conditions {
         for condition in state.volumes.values() {
             // A sample may be there only once, whatever the driver says.
             for (status, reason) in kinds(&condition.findings) {
+                // Whoever reaches the endpoint may read them: so nothing here names a claim.
                 let labels = [
-                    (
-                        "namespace",
-                        condition.claim.namespace.as_deref().unwrap_or_default(),
-                    ),
-                    (
-                        "persistentvolumeclaim",
-                        condition.claim.name.as_deref().unwrap_or_default(),
-                    ),
                     ("persistentvolume", condition.volume.as_str()),
                     ("status", status),
                     ("reason", reason),
@@ -130,8 +123,7 @@ mod tests {
         let full = [finding("Degraded", "Full")];
         conditions.storage(|known| judge_one(known, &full, Instant::now()));
         let expected = [
-            "hostloop_volume_health_abnormal{namespace=\"ns\",persistentvolumeclaim=\"pvc\",\
-             persistentvolume=\"pv\",status=\"DataLoss\",reason=\"ImageGone\"} 1",
+            "hostloop_volume_health_abnormal{persistentvolume=\"pv\",status=\"DataLoss\",reason=\"ImageGone\"} 1",
             "hostloop_storage_health_abnormal{status=\"Degraded\",reason=\"Full\"} 1",
         ];
         assert_eq!(show(), expected);
