@@ -5,8 +5,10 @@
 //! `HOSTLOOP_<FLAG>`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hostloop_controllers::runtime::duration;
 
 use crate::pool::config;
 use crate::sys::FsType;
@@ -95,6 +97,18 @@ pub struct ServeArgs {
     /// Pools.
     #[command(flatten)]
     pub pools: PoolArgs,
+
+    /// How long the start waits for the pools to be open and recovered. Then the driver serves those
+    /// that are; the others are UNAVAILABLE until they are open, too
+    #[arg(
+        long,
+        env = "HOSTLOOP_POOL_OPEN_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = duration::parse,
+        help_heading = "Pools"
+    )]
+    pub pool_open_timeout: Duration,
 
     /// Switches.
     #[command(flatten)]

@@ -19,7 +19,7 @@ mod tests;
 
 pub use gather::View;
 
-use crate::pool::{Access, Pools, Provisioning, VolumeRecord};
+use crate::pool::{Access, Pools, Provisioning, VolumeHandle, VolumeRecord};
 use crate::sys::{FsUsage, LoopInfo};
 
 /// Something wrong with a volume.
@@ -53,10 +53,9 @@ pub fn volume(pools: &Pools, record: &VolumeRecord) -> Vec<VolumeHealthEntry> {
 
 /// What is wrong with the pools; nothing, if nothing is known to be.
 pub fn storage(pools: &Pools) -> Vec<Problem> {
-    let slots = pools.slots();
-    slots
-        .iter()
-        .flat_map(|slot| of_pool(&PoolFacts::gather(pools, slot)))
+    let looks = pools.look().into_iter();
+    looks
+        .flat_map(|(slot, look)| of_pool(&PoolFacts::of(pools, &slot, look)))
         .collect()
 }
 
@@ -256,6 +255,19 @@ pub fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
         all.push(condition(Degraded, "NeedsAttention", message));
     }
     all
+}
+
+/// What it means for a volume that its pool, which this node has had, is missing.
+pub fn of_missing_pool(pools: &Pools, volume: &VolumeHandle) -> Option<Condition> {
+    let VolumeHandle::Id(id) = volume else {
+        return None;
+    };
+    let slots = pools.slots().into_iter();
+    let slot = { slots }.find(|slot| slot.id == Some(id.pool()))?;
+    let why = slot.state.err()?;
+    let message = format!("pool {}: {why}", slot.spec.name);
+    let status = VolumeHealthErrorType::Inaccessible;
+    Some(condition(status, "PoolGone", message))
 }
 
 /// What it means that a volume's record can't be read.

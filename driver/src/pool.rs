@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::time::Duration;
 
 mod accounting;
 pub mod config;
@@ -17,6 +18,7 @@ pub mod finding;
 mod groups;
 pub mod id;
 mod index;
+mod joined;
 mod layout;
 mod locks;
 mod open;
@@ -26,8 +28,10 @@ pub mod readonly;
 pub mod record;
 mod recovery;
 mod room;
+mod slots;
 mod snapshots;
 mod source;
+mod space;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -45,10 +49,11 @@ pub use record::{
 
 use self::accounting::{Limits, Need};
 use self::index::Index;
+use self::joined::Joined;
 use self::layout::Layout;
 use self::locks::{lock, read};
-use self::room::Room;
-use crate::sys::{Kernel, file};
+use self::space::{Filesystems, Space};
+use crate::sys::{FsUsage, Kernel, file};
 
 /// What a new volume is to be; the pool adds ID, time and format state.
 #[derive(Clone, Debug)]
@@ -94,11 +99,28 @@ pub struct Pool {
     index: RwLock<Index>,
     /// Promised to operations under way.
     under_way: Mutex<Need>,
-    room: Mutex<Option<Room>>,
+    /// The filesystems that its space comes from, once it is open.
+    space: OnceLock<Space>,
+    look: Arc<Joined<Look>>,
     findings: Mutex<Vec<Finding>>,
     /// Files whose locks keep other processes out of the pool.
     _locks: Vec<File>,
 }
+
+/// What a look at an open pool shows; the error says why it does not answer.
+pub type Look = std::result::Result<Reading, String>;
+
+/// How an open pool that answers is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Size and free space of its filesystem.
+    pub usage: FsUsage,
+    /// What it can promise to thin volumes.
+    pub capacity: Capacity,
+}
+
+/// How long an open pool may take to answer a look. Below what liveness and health probes wait.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// A configured pool, open or not.
 #[derive(Clone, Debug)]
@@ -125,8 +147,8 @@ pub struct Pools {
     kernel: Arc<dyn Kernel>,
     options: PoolOptions,
     slots: RwLock<Vec<Slot>>,
-    /// Held while missing pools are looked for: one search at a time.
-    search: Mutex<()>,
+    opening: slots::Opening,
+    filesystems: Arc<Filesystems>,
 }
 
 impl Pools {
@@ -143,6 +165,19 @@ impl Pools {
     /// The configured pools in order, open or missing.
     pub fn slots(&self) -> Vec<Slot> {
         read(&self.slots).clone()
+    }
+
+    /// Looks at all pools side by side, so that those that hang cost the time of one.
+    pub fn look(&self) -> Vec<(Slot, Option<Look>)> {
+        let slots = self.slots();
+        for pool in slots.iter().filter_map(|slot| slot.state.as_ref().ok()) {
+            pool.begin_look();
+        }
+        let look = |slot: Slot| {
+            let look = slot.state.as_ref().ok().map(Pool::look);
+            (slot, look)
+        };
+        slots.into_iter().map(look).collect()
     }
 
     /// The open pools, in order.
@@ -231,12 +266,17 @@ impl Pools {
         self.find(|index| index.volumes.named(name))
     }
 
-    /// All volumes, oldest first. [`Error::Unavailable`] while a pool is missing: a list that
-    /// leaves some out would read as if they were gone.
-    pub fn volumes(&self) -> Result<Vec<Arc<VolumeRecord>>> {
-        let mut all = self.all(|index| index.volumes.all().cloned().collect())?;
+    /// The volumes of the open pools, oldest first. What is in a missing pool is left out:
+    /// [`Pools::complete`] tells whether there is one.
+    pub fn volumes(&self) -> Vec<Arc<VolumeRecord>> {
+        let mut all = self.all(|index| index.volumes.all().cloned().collect());
         all.sort_by_key(|v| v.id.uuid());
-        Ok(all)
+        all
+    }
+
+    /// [`Error::Unavailable`] while a pool is missing, so that lists leave out what is in it.
+    pub fn complete(&self) -> Result<()> {
+        self.none_missing(|_| true)
     }
 
     /// A snapshot, like [`Pools::volume`]; [`Error::NoSnapshot`].
@@ -252,10 +292,10 @@ impl Pools {
     }
 
     /// All snapshots, oldest first, like [`Pools::volumes`].
-    pub fn snapshots(&self) -> Result<Vec<Arc<SnapshotRecord>>> {
-        let mut all = self.all(|index| index.snapshots.all().cloned().collect())?;
+    pub fn snapshots(&self) -> Vec<Arc<SnapshotRecord>> {
+        let mut all = self.all(|index| index.snapshots.all().cloned().collect());
         all.sort_by_key(|s| s.id.uuid());
-        Ok(all)
+        all
     }
 
     /// A group, like [`Pools::volume`]; [`Error::NoGroup`].
@@ -271,10 +311,10 @@ impl Pools {
     }
 
     /// All groups, oldest first, like [`Pools::volumes`].
-    pub fn groups(&self) -> Result<Vec<Arc<GroupRecord>>> {
-        let mut all = self.all(|index| index.groups.all().cloned().collect())?;
+    pub fn groups(&self) -> Vec<Arc<GroupRecord>> {
+        let mut all = self.all(|index| index.groups.all().cloned().collect());
         all.sort_by_key(|g| g.id.uuid());
-        Ok(all)
+        all
     }
 
     fn find<T>(&self, look: impl Fn(&Index) -> Option<T>) -> Option<T> {
@@ -283,13 +323,12 @@ impl Pools {
             .find_map(|pool| look(&read(&pool.index)))
     }
 
-    fn all<T>(&self, list: impl Fn(&Index) -> Vec<T>) -> Result<Vec<T>> {
-        self.none_missing(|_| true)?;
+    fn all<T>(&self, list: impl Fn(&Index) -> Vec<T>) -> Vec<T> {
         let pools = self.pools();
-        Ok(pools
+        pools
             .iter()
             .flat_map(|pool| list(&read(&pool.index)))
-            .collect())
+            .collect()
     }
 
     /// The name of the pool a volume, snapshot or group is in, for people.
@@ -335,9 +374,35 @@ impl Pool {
     }
 
     /// What it can promise to volumes provisioned this way.
-    pub fn capacity(&self, provisioning: Provisioning) -> Result<Capacity> {
-        let books = self.books()?;
+    pub fn capacity(self: &Arc<Self>, provisioning: Provisioning) -> Result<Capacity> {
+        let (books, _) = self.books()?;
         Ok(accounting::capacity(&books, &self.limits, provisioning))
+    }
+
+    /// Looks at it on another thread. [`Pool::look`] has the answer.
+    pub fn begin_look(self: &Arc<Self>) {
+        let pool = self.clone();
+        self.look.begin(move || {
+            let reading = pool.alive().and_then(|()| {
+                Ok(Reading {
+                    usage: pool.usage()?,
+                    capacity: pool.capacity(Provisioning::Thin)?,
+                })
+            });
+            reading.map_err(|e| match e {
+                Error::Unavailable { why, .. } => why,
+                e => e.to_string(),
+            })
+        });
+    }
+
+    /// Looks at it, or joins the look that is under way. One that hangs is an error after two
+    /// seconds, and holds one thread however often it is asked for.
+    pub fn look(self: &Arc<Self>) -> Look {
+        self.begin_look();
+        self.look
+            .answer(LOOK)
+            .unwrap_or_else(|| Err(format!("it has not answered for {} s", LOOK.as_secs())))
     }
 
     /// Whether it answers: its `pool.json` reads back with its identity. The error says why not.
@@ -355,7 +420,7 @@ impl Pool {
     }
 
     /// Size and free space of the filesystem it is on.
-    pub fn usage(&self) -> Result<crate::sys::FsUsage> {
+    pub fn usage(&self) -> Result<FsUsage> {
         Ok(file::usage(self.layout.root().as_fd())?)
     }
 

@@ -1,12 +1,14 @@
 //! `hostloop serve`, `run` and `controllers`: what runs, in which order it starts, and how it
 //! stops.
 //!
-//! Start: arguments, what the machine must have, pools (opened and recovered), then the socket:
-//! who can connect gets an answer; then the driver is registered, while the Kubernetes loops fill
-//! their caches. Stop: the registration goes first, leases are given up and the loops end. Then, on SIGTERM or SIGINT: the socket goes first, calls under
-//! way are finished within [`GRACE`], and what is not finished then is left to the next start,
-//! which can tell from disk and kernel how far it got. Mounts and loop devices outlive the
-//! process either way.
+//! Start: arguments, what the machine must have, pools (opened and recovered side by side, for as
+//! long as `--pool-open-timeout`), then the socket: who can connect gets an answer. Then the driver
+//! is registered, while the Kubernetes loops fill their caches.
+//!
+//! Stop: the registration goes first, leases are given up and the loops end. Then, on SIGTERM or
+//! SIGINT, the socket goes, calls under way are finished within [`GRACE`], and what is not finished
+//! then is left to the next start, which can tell from disk and kernel how far it got. Mounts and
+//! loop devices outlive the process either way.
 
 use std::io;
 use std::sync::Arc;
@@ -40,8 +42,9 @@ use settings::{Settings, SettingsError};
 const GRACE: Duration = Duration::from_secs(25);
 /// How often pools that are missing are looked for.
 const SEARCH: Duration = Duration::from_secs(5);
-/// Threads that may block: as many calls work at once, and the others wait for their turn.
-const BLOCKING_THREADS: usize = 64;
+/// Threads that may block, at most. How many there are is decided by `server::lanes`; this is far
+/// above, so that nothing waits for a thread that a hanging pool holds.
+const BLOCKING_THREADS: usize = 4096;
 
 /// Why the driver does not serve, or no longer.
 #[derive(Debug, thiserror::Error)]
@@ -131,8 +134,12 @@ fn serve_with(
     let kernel = Linux::new();
     machine::check(kernel.missing(), &kernel, &settings)?;
 
-    let pools = Pools::open(&settings.pools, settings.options.clone(), Arc::new(kernel))?;
-    let pools = Arc::new(pools);
+    let pools = Pools::open_within(
+        &settings.pools,
+        settings.options.clone(),
+        Arc::new(kernel),
+        args.pool_open_timeout,
+    )?;
 
     let runtime = runtime()?;
     let served = runtime.block_on(work(settings, pools, controllers.cloned()));
@@ -164,7 +171,10 @@ async fn work(
         loops: loops.as_ref().map(Loops::view),
     };
     show(settings.http, shown, &stop, &mut roles).await?;
-    roles.start("the search for missing pools", search(pools, stop.clone()));
+    for slot in 0..pools.count() {
+        let tending = tend(pools.clone(), slot, stop.clone());
+        roles.start("looking after a pool", tending);
+    }
 
     let (listener, name) = Socket::bind(&settings.endpoint)?.into_parts();
     let listener = UnixListener::from_std(listener)
@@ -243,8 +253,9 @@ async fn show(
     Ok(())
 }
 
-/// Opens pools that were missing and have turned up, and frees what could not be freed before.
-async fn search(pools: Arc<Pools>, stop: CancellationToken) -> Result<(), String> {
+/// Opens a pool that was missing and has turned up, and frees what could not be freed before. Each
+/// pool has a task of its own: one that hangs is in no other's way.
+async fn tend(pools: Arc<Pools>, slot: usize, stop: CancellationToken) -> Result<(), String> {
     while stop
         .run_until_cancelled(tokio::time::sleep(SEARCH))
         .await
@@ -252,7 +263,7 @@ async fn search(pools: Arc<Pools>, stop: CancellationToken) -> Result<(), String
     {
         let pools = pools.clone();
         let looked = stop
-            .run_until_cancelled(tokio::task::spawn_blocking(move || pools.retry_missing()))
+            .run_until_cancelled(tokio::task::spawn_blocking(move || pools.tend(slot)))
             .await;
         if let Some(Err(error)) = looked {
             return Err(error.to_string());

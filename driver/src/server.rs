@@ -27,11 +27,11 @@ mod gauges;
 mod group;
 pub mod http;
 mod identity;
+mod lanes;
 mod metadata;
 pub mod metrics;
 mod node;
 mod observe;
-pub mod probe;
 mod service;
 mod shown;
 pub mod socket;
@@ -42,11 +42,11 @@ use desk::Desk;
 use gauges::Gauges;
 use group::GroupService;
 use identity::IdentityService;
+use lanes::Lanes;
 use metadata::MetadataService;
 use metrics::Calls;
 use node::NodeService;
 use observe::Observer;
-use probe::Prober;
 use service::Front;
 
 /// All services of the driver. Clones share everything.
@@ -57,7 +57,6 @@ pub struct Server {
     node: Arc<Node>,
     front: Front,
     calls: Arc<Calls>,
-    prober: Prober,
     gauges: Gauges,
 }
 
@@ -68,9 +67,10 @@ impl Server {
         Server {
             front: Front {
                 desk: Desk::new(),
+                lanes: Lanes::default(),
+                pools: controller.pools.clone(),
                 observer: Observer::new(calls.clone()),
             },
-            prober: Prober::of(controller.pools.clone()),
             gauges: Gauges::of(controller.pools.clone()),
             identity: Arc::new(identity),
             controller,
@@ -89,7 +89,6 @@ impl Server {
         http::Services {
             calls: self.calls.clone(),
             gauges: self.gauges.clone(),
-            prober: self.prober.clone(),
         }
     }
 
@@ -114,7 +113,6 @@ impl Server {
         tonic::transport::Server::builder()
             .add_service(IdentityServer::new(IdentityService {
                 identity: self.identity.clone(),
-                prober: self.prober.clone(),
                 observer: self.front.observer.clone(),
             }))
             .add_service(ControllerServer::new(ControllerService {

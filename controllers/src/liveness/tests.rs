@@ -90,7 +90,7 @@ async fn checks_fail_it_with_all_there_is_to_say() {
 async fn who_asks_meanwhile_joins_the_probe_that_runs() {
     let driver = Driver::new(State::Hanging);
     let liveness = Liveness::new(
-        driver.serve(),
+        Some(driver.serve()),
         Duration::from_millis(500),
         Checks::default(),
     );
@@ -119,7 +119,7 @@ async fn a_flood_gets_the_drivers_answer() {
 async fn who_gives_up_takes_nothing_from_the_others() {
     let driver = Driver::new(State::Hanging);
     let liveness = Liveness::new(
-        driver.serve(),
+        Some(driver.serve()),
         Duration::from_millis(300),
         Checks::default(),
     );

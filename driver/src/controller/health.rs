@@ -50,7 +50,11 @@ impl Controller {
             Err(Error::Pool(pool::Error::Corrupt { why, .. })) => {
                 vec![health::unreadable_record(&why)]
             }
-            Err(e) => return Err(e),
+            Err(e) => {
+                let handle = req.volume_id.parse().ok();
+                let missing = handle.and_then(|id| health::of_missing_pool(&self.pools, &id));
+                vec![missing.ok_or(e)?]
+            }
         };
         let entries = health::entries(conditions);
         Ok(csi::ControllerGetVolumeHealthResponse {
@@ -58,7 +62,8 @@ impl Controller {
         })
     }
 
-    /// ControllerListVolumeHealth: volumes that nothing is wrong with are left out.
+    /// ControllerListVolumeHealth: volumes that nothing is wrong with are left out. UNAVAILABLE while
+    /// a pool is missing: its volumes can't be listed, and those that are left out count as well.
     pub fn controller_list_volume_health(
         &self,
         req: csi::ControllerListVolumeHealthRequest,
@@ -83,7 +88,8 @@ impl Controller {
     /// All volumes, oldest first. Those whose records can't be read are in no list of volumes; the
     /// pools have noted them.
     fn patients(&self) -> Result<Vec<Patient>> {
-        let known = self.pools.volumes()?.into_iter().map(Patient::Known);
+        self.pools.complete()?;
+        let known = self.pools.volumes().into_iter().map(Patient::Known);
         let mut noted: Vec<VolumeId> = Vec::new();
         for finding in self.pools.findings() {
             if let About::Volume(id) = finding.about

@@ -80,11 +80,13 @@ impl Page {
 }
 
 impl Controller {
-    /// ListVolumes.
+    /// ListVolumes. While a pool is missing, its volumes are left out: nobody knows them, and the
+    /// volumes of the other pools are there all the same. An orchestrator that misses a volume has
+    /// to ask for it by its ID, which is UNAVAILABLE.
     pub fn list_volumes(&self, req: csi::ListVolumesRequest) -> Result<csi::ListVolumesResponse> {
         use csi::list_volumes_response::{Entry, VolumeStatus};
         let page = Page::read(req.max_entries, &req.starting_token, VolumeId::uuid)?;
-        let volumes = self.pools.volumes()?.into_iter();
+        let volumes = self.pools.volumes().into_iter();
         let here = self.here()?;
         let entry = |v: std::sync::Arc<pool::VolumeRecord>| Entry {
             volume: Some(answer::volume(&v, &here)),
@@ -100,7 +102,8 @@ impl Controller {
         })
     }
 
-    /// ListSnapshots, of a volume, of one ID, or of both. What is not found is not listed.
+    /// ListSnapshots, of a volume, of one ID, or of both. What is not found is not listed. UNAVAILABLE
+    /// for a volume or an ID of a missing pool; the list of all leaves out what is in it.
     pub fn list_snapshots(
         &self,
         req: csi::ListSnapshotsRequest,
@@ -126,7 +129,7 @@ impl Controller {
         source: &str,
     ) -> Result<Vec<std::sync::Arc<pool::SnapshotRecord>>> {
         let mut found = match id {
-            "" => self.pools.snapshots()?,
+            "" => self.pools.snapshots(),
             id => match id.parse() {
                 Err(NotAnId) => Vec::new(),
                 Ok(id) => unless_elsewhere(self.pools.snapshot(&id))?
@@ -137,7 +140,11 @@ impl Controller {
         if !source.is_empty() {
             match source.parse() {
                 Err(NotAnId) => found.clear(),
-                Ok(VolumeHandle::Id(id)) => found.retain(|s| s.source == id),
+                Ok(VolumeHandle::Id(id)) => {
+                    // Its snapshots are in its pool, and can't be listed while that is missing.
+                    unless_elsewhere(self.pools.with_id(id.pool()))?;
+                    found.retain(|s| s.source == id);
+                }
                 Ok(inline) => {
                     let volume = unless_elsewhere(self.pools.volume(&inline))?;
                     found.retain(|s| volume.as_ref().is_some_and(|v| v.id == s.source));

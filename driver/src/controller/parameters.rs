@@ -18,6 +18,8 @@ pub use words::words;
 
 /// Prefix of the keys that Kubernetes' provisioners add to parameters ("…/pvc/name").
 pub const METADATA: &str = "csi.storage.k8s.io/";
+/// The parameter that names the pool of a class.
+pub const POOL: &str = "pool";
 
 /// The most bytes a map of parameters may have (CSI, "Size Limits").
 const MAX_MAP: usize = 4096;
@@ -125,7 +127,7 @@ pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
     for (key, value) in own("parameters", parameters)? {
         let field = || format!("parameters[{key:?}]");
         match key {
-            "pool" | "kind" => {
+            POOL | "kind" => {
                 let other = class.pool.replace(value.to_owned());
                 if value.is_empty() || other.is_some_and(|other| other != value) {
                     return Err(invalid(field(), "does not name one pool"));

@@ -136,7 +136,7 @@ impl Controller {
 
     fn slot(&self, record: &VolumeRecord, limit: u64) -> Result<Slot<'_>> {
         self.slots.take(record.id, limit, || {
-            let volumes = self.pools.volumes()?;
+            let volumes = self.pools.volumes();
             let here = volumes
                 .iter()
                 .filter(|v| v.publications.contains_key(&self.config.node_id));

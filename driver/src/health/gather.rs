@@ -5,13 +5,13 @@ use std::path::Path;
 
 use super::{Condition, Filesystem, Image, PoolFacts, Staged, VolumeFacts};
 use super::{of_volume, overdue, staged_read_only};
-use crate::pool::{self, About, Access, Format, PoolId, Pools, Reserve, Slot, Stage};
+use crate::pool::{self, About, Access, Format, Look, PoolId, Pools, Reserve, Slot, Stage};
 use crate::pool::{VolumeHandle, VolumeRecord};
 use crate::sys::{self, FileId, FsUsage, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
 
 impl PoolFacts {
-    /// Looks at a pool.
-    pub fn gather(pools: &Pools, slot: &Slot) -> PoolFacts {
+    /// What a look at a pool says; none if it is missing.
+    pub fn of(pools: &Pools, slot: &Slot, look: Option<Look>) -> PoolFacts {
         let mut facts = PoolFacts {
             name: slot.spec.name.clone(),
             ..PoolFacts::default()
@@ -23,8 +23,11 @@ impl PoolFacts {
                 return facts;
             }
         };
-        facts.silent = pool.alive().err().map(|e| e.to_string());
-        facts.usage = pool.usage().ok();
+        match look {
+            Some(Ok(reading)) => facts.usage = Some(reading.usage),
+            Some(Err(why)) => facts.silent = Some(why),
+            None => {}
+        }
         facts.reserve_bytes = facts
             .usage
             .map_or(0, |usage| reserve(&pools.options().reserve, &usage));
@@ -63,10 +66,9 @@ struct Tables {
 impl View {
     /// Looks.
     pub fn take(pools: &Pools) -> View {
-        let slots = pools.slots();
-        let facts = slots
-            .iter()
-            .filter_map(|slot| Some((slot.id?, PoolFacts::gather(pools, slot))));
+        let looks = pools.look().into_iter();
+        let facts =
+            looks.filter_map(|(slot, look)| Some((slot.id?, PoolFacts::of(pools, &slot, look))));
         View {
             pools: facts.collect(),
             kernel: Tables::read(&**pools.kernel()).map_err(|e| e.to_string()),
@@ -99,6 +101,10 @@ impl View {
             findings: findings(pools, record),
             ..VolumeFacts::default()
         };
+        if facts.pool.missing.is_some() || facts.pool.silent.is_some() {
+            // A look at its files might never end.
+            return facts;
+        }
         let limit = pools.options().max_freeze;
         facts.frozen_too_long = record.freeze.and_then(|f| overdue(f.since_ns, limit));
         let tables = match &self.kernel {

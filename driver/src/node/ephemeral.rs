@@ -146,6 +146,8 @@ impl Node {
         let handle = VolumeHandle::Inline(req.volume_id.clone());
         match self.pools.volume(&handle) {
             Err(pool::Error::NoVolume(_)) => {}
+            // Another pool is missing, or its own is, which is told below.
+            Err(pool::Error::Unavailable { .. }) => {}
             found => return Ok(found?),
         }
         let attributes = attributes(&req.volume_context)?;

@@ -74,7 +74,15 @@ impl Node {
         let id = request::required("volume_id", &req.volume_id)?;
         let target = optional("volume_publish_path", &req.volume_publish_path)?;
         let staging = optional("staging_target_path", &req.staging_target_path)?;
-        let record = self.volume(id)?;
+        let record = match self.volume(id) {
+            Ok(record) => record,
+            Err(e) => {
+                let handle = id.parse().ok();
+                let missing = handle.and_then(|id| health::of_missing_pool(&self.pools, &id));
+                let entries = health::entries(vec![missing.ok_or(e)?]);
+                return Ok(health::message(id, entries));
+            }
+        };
         let mut entries = health::volume(&self.pools, &record);
         if target.is_some() || staging.is_some() {
             let view = View::take(self.pools.kernel().as_ref(), &self.owner(&record)?)?;

@@ -53,8 +53,9 @@ impl Node {
             let mut stages = records.iter().filter_map(|r| r.stage.as_ref());
             stages.any(|stage| stage.path == target)
         };
-        // While a pool is missing, nobody can say.
-        match cleared || !self.pools.volumes().map_or(true, staged_here) {
+        // While a pool is missing, what is staged of it is not known.
+        let known = self.pools.complete().is_ok();
+        match cleared || (known && !staged_here(self.pools.volumes())) {
             true => paths::remove(target),
             false => Ok(()),
         }

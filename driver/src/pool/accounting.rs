@@ -48,7 +48,7 @@ impl Limits {
     }
 }
 
-/// A pool's books at one moment.
+/// A pool's books on one filesystem, at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Books {
     /// The filesystem's size and free space.
@@ -57,6 +57,8 @@ pub(super) struct Books {
     pub(super) ours: u64,
     /// Promised to volumes, snapshots and whatever is being made.
     pub(super) promised: u64,
+    /// The same, by other pools on the filesystem.
+    pub(super) others: u64,
     /// Space that operations under way are about to take at once.
     pub(super) taking: u64,
 }
@@ -84,8 +86,9 @@ impl Need {
     }
 }
 
-/// What can still be promised, to volumes provisioned this way.
-pub(super) fn capacity(books: &Books, limits: &Limits, provisioning: Provisioning) -> Capacity {
+/// What can still be promised, to volumes provisioned this way. The space has to be on each of the
+/// filesystems.
+pub(super) fn capacity(books: &[Books], limits: &Limits, provisioning: Provisioning) -> Capacity {
     let thin = promisable(books, limits);
     let available = match provisioning {
         Provisioning::Thin => thin,
@@ -99,7 +102,7 @@ pub(super) fn capacity(books: &Books, limits: &Limits, provisioning: Provisionin
 }
 
 /// Whether an operation fits; if not, what would have.
-pub(super) fn admit(books: &Books, limits: &Limits, need: Need) -> Result<(), u64> {
+pub(super) fn admit(books: &[Books], limits: &Limits, need: Need) -> Result<(), u64> {
     let promisable = promisable(books, limits);
     if need.promise > promisable {
         return Err(in_blocks(promisable));
@@ -112,7 +115,12 @@ pub(super) fn admit(books: &Books, limits: &Limits, need: Need) -> Result<(), u6
 }
 
 /// What may be promised with the hope that it is not all taken.
-fn promisable(books: &Books, limits: &Limits) -> u64 {
+fn promisable(books: &[Books], limits: &Limits) -> u64 {
+    let each = books.iter().map(|books| promisable_on(books, limits));
+    each.min().unwrap_or(0)
+}
+
+fn promisable_on(books: &Books, limits: &Limits) -> u64 {
     let room = (books.usage.available_bytes.saturating_add(books.ours))
         .saturating_sub(limits.reserve(books.usage.total_bytes));
     // A float is exact up to 8 PiB; a factor of one stays out of it all the same.
@@ -121,12 +129,18 @@ fn promisable(books: &Books, limits: &Limits) -> u64 {
     } else {
         (room as f64 * limits.overcommit) as u64
     };
+    let room = room.saturating_sub(books.others);
     let room = room.min(limits.capacity_bytes.unwrap_or(u64::MAX));
     room.saturating_sub(books.promised)
 }
 
 /// What is there to be taken now.
-fn takeable(books: &Books, limits: &Limits) -> u64 {
+fn takeable(books: &[Books], limits: &Limits) -> u64 {
+    let each = books.iter().map(|books| takeable_on(books, limits));
+    each.min().unwrap_or(0)
+}
+
+fn takeable_on(books: &Books, limits: &Limits) -> u64 {
     (books.usage.available_bytes)
         .saturating_sub(limits.reserve(books.usage.total_bytes))
         .saturating_sub(books.taking)

@@ -147,6 +147,15 @@ pub fn pool_named_in(path: &Path) -> Option<PoolId> {
     })
 }
 
+/// The pool of a volume, snapshot or group, by its ID.
+pub fn pool_of(id: &str) -> Option<PoolId> {
+    let volume = id.parse::<VolumeId>().map(|id| id.pool());
+    volume
+        .or_else(|_| id.parse::<SnapshotId>().map(|id| id.pool()))
+        .or_else(|_| id.parse::<GroupId>().map(|id| id.pool()))
+        .ok()
+}
+
 /// What a caller may name a volume by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum VolumeHandle {

@@ -7,132 +7,40 @@
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::Arc;
 
-use super::locks::{lock, read, write};
 use super::recovery;
-use super::{Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Pools, Result, Slot};
-use crate::sys::{self, FsType, Kernel, file};
+use super::{Error, Pool, PoolKind, PoolSpec, Pools, Result};
+use crate::sys::{self, FsType, file};
 
 mod formatted;
 mod ground;
 mod image;
-mod known;
+pub(super) mod known;
 #[cfg(test)]
 mod tests;
 
 use formatted::Device;
-pub(super) use ground::identity;
-use ground::{Ground, flock, open_dir, unavailable};
+use ground::{Ground, flock, unavailable};
+pub(super) use ground::{identity, open_dir};
 use known::{Entry, Known};
 
 impl Pools {
-    /// Opens the configured pools and recovers each. A missing pool is no error here: its slot
-    /// says why, and everything about it is answered [`Error::Unavailable`]. Errors are a pool
-    /// that another process has open ([`Error::Locked`]), and a path that holds something that
-    /// is not a pool ([`Error::Refused`]).
-    pub fn open(
-        specs: &[PoolSpec],
-        options: PoolOptions,
-        kernel: Arc<dyn Kernel>,
-    ) -> Result<Pools> {
-        if let Some(twice) = twice(specs.iter().map(|s| s.name.as_str())) {
-            return Err(Error::Refused(format!("pool {twice} is configured twice")));
-        }
-        let slots = specs.iter().map(|spec| Slot {
-            spec: spec.clone(),
-            state: Err("it was not looked for yet".to_owned()),
-            id: None,
-        });
-        let pools = Pools {
-            slots: RwLock::new(slots.collect()),
-            kernel,
-            options,
-            search: Mutex::new(()),
-        };
-        pools.search(true)?;
-        Ok(pools)
-    }
-
-    /// Opens (and recovers) pools that were missing and have turned up; called now and then.
-    /// What could not be freed in the others is tried again.
-    pub fn retry_missing(&self) {
-        for pool in self.pools() {
-            pool.layout.remove_left();
-        }
-        if let Err(e) = self.search(false) {
-            tracing::warn!(error = %e, "missing pools could not be looked for");
-        }
-    }
-
-    /// Looks for the pools that are missing. At the `first` time, what can only be a mistake in
-    /// the configuration is an error; later on it is one more reason why a pool is missing.
-    fn search(&self, first: bool) -> Result<()> {
-        let _one_at_a_time = lock(&self.search);
-        let missing: Vec<(usize, PoolSpec)> = {
-            let slots = read(&self.slots);
-            let missing = slots.iter().enumerate().filter(|(_, s)| s.state.is_err());
-            missing.map(|(i, s)| (i, s.spec.clone())).collect()
-        };
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let known = Known::at(&self.options.state_dir)?;
-        let mut found = false;
-        for (i, spec) in missing {
-            let entry = known.entry(&spec.name)?;
-            let opened = self.open_one(&spec, &known, &entry);
-            let id = opened.as_ref().map_or(entry.id, |pool| Some(pool.id));
-            if let (true, Err(e @ (Error::Locked { .. } | Error::Refused(_)))) = (first, &opened) {
-                let configured_wrong = matches!(e, Error::Locked { .. }) || entry.id.is_none();
-                if configured_wrong {
-                    return opened.map(drop);
-                }
-            }
-            let state = match opened {
-                Ok(pool) => {
-                    found = true;
-                    Ok(pool)
-                }
-                Err(Error::Unavailable { why, .. }) => Err(why),
-                Err(e) => Err(e.to_string()),
-            };
-            self.settle_slot(i, state, id);
-        }
-        if found {
-            recovery::settle_groups(self);
-        }
-        Ok(())
-    }
-
-    fn settle_slot(
+    /// Opens the pool of a slot, recovers it, and remembers it.
+    pub(super) fn open_one(
         &self,
-        i: usize,
-        state: std::result::Result<Arc<Pool>, String>,
-        id: Option<PoolId>,
-    ) {
-        let mut slots = write(&self.slots);
-        let name = slots[i].spec.name.clone();
-        match &state {
-            Ok(pool) => {
-                tracing::info!(pool = %name, id = %pool.id, path = %pool.root().display(), reflinks = pool.reflinks, "pool open")
-            }
-            // Said once, not at every look.
-            Err(why) if slots[i].state.as_ref().err() == Some(why) => {}
-            Err(why) => tracing::warn!(pool = %name, %why, "pool missing"),
-        }
-        slots[i].id = id;
-        slots[i].state = state;
-    }
-
-    fn open_one(&self, spec: &PoolSpec, known: &Known, entry: &Entry) -> Result<Arc<Pool>> {
+        slot: usize,
+        spec: &PoolSpec,
+        known: &Known,
+        entry: &Entry,
+    ) -> Result<Arc<Pool>> {
         let ground = match kind_of(spec, entry)? {
             PoolKind::Directory => ground::directory(spec)?,
             PoolKind::Device => self.device(spec, known, entry)?,
             PoolKind::Image => self.image(spec, known, entry)?,
         };
         let pool = ground::open_ground(spec, ground, entry, &self.options)?;
-        if self.pools().iter().any(|other| other.id == pool.id) {
+        let Some(claim) = self.opening.claim(pool.id, slot) else {
             let why = format!(
                 "pool {}: {} is pool {}, which is open already",
                 spec.name,
@@ -140,13 +48,16 @@ impl Pools {
                 pool.id
             );
             return Err(Error::Refused(why));
-        }
+        };
         recovery::recover(&pool, &*self.kernel, &self.options)?;
         known.remember(&spec.name, |entry| {
             entry.id = Some(pool.id);
             entry.path = spec.path.clone();
         })?;
-        Ok(Arc::new(pool))
+        let pool = Arc::new(pool);
+        self.filesystems.settle(&pool, &*self.kernel)?;
+        claim.keep();
+        Ok(pool)
     }
 
     fn device(&self, spec: &PoolSpec, known: &Known, entry: &Entry) -> Result<Ground> {
@@ -192,30 +103,6 @@ impl Pools {
         ground.notes.extend(image.notes);
         Ok(ground)
     }
-
-    /// Gives all pools up and unmounts those that were mounted by the driver: for whoever is done
-    /// with them for good, such as a demonstration. A driver that ends leaves its mounts, since
-    /// pods go on using what is in them.
-    pub fn close(&self) -> Result<()> {
-        let mut mounted = Vec::new();
-        for slot in write(&self.slots).iter_mut() {
-            if let Ok(pool) = &slot.state
-                && pool.kind != PoolKind::Directory
-            {
-                mounted.push(pool.root().to_path_buf());
-            }
-            slot.state = Err("it was closed".to_owned());
-        }
-        for at in mounted {
-            self.kernel.unmount(&at)?;
-        }
-        Ok(())
-    }
-}
-
-fn twice<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let mut seen = std::collections::BTreeSet::new();
-    names.into_iter().find(|name| !seen.insert(*name))
 }
 
 /// What kind of pool the path is, by what is there. A directory that is neither there nor known

@@ -184,7 +184,7 @@ impl Contents {
 }
 
 /// What lies in the pool's directory beside what the driver puts there.
-fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
+pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
     let shelves = Shelf::ALL.map(Shelf::name);
     let known = |name: &String| {
         OWN_FILES.contains(&name.as_str())

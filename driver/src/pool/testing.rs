@@ -19,7 +19,7 @@ pub(super) struct Fixture {
     pub(super) kernel: Arc<Model>,
     pub(super) specs: Vec<PoolSpec>,
     pub(super) options: PoolOptions,
-    opened: Option<Pools>,
+    opened: Option<Arc<Pools>>,
 }
 
 impl Fixture {
@@ -50,7 +50,7 @@ impl Fixture {
         fixture
     }
 
-    pub(super) fn try_open(&self) -> Result<Pools> {
+    pub(super) fn try_open(&self) -> Result<Arc<Pools>> {
         Pools::open(&self.specs, self.options.clone(), self.kernel.clone())
     }
 

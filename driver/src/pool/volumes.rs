@@ -145,6 +145,18 @@ impl Pools {
         pool.update(id, change)
     }
 
+    /// Takes the space a thick volume has lost since it was made: whoever may trim its filesystem,
+    /// or discard blocks of its device, gives space back. [`Error::NoRoom`], and nothing is changed.
+    pub fn refill_thick(&self, volume: &VolumeRecord, image: &File) -> Result<()> {
+        let thick = volume.settings.provisioning == Provisioning::Thick;
+        if !thick || file::allocated_bytes(image)? >= volume.capacity_bytes {
+            return Ok(());
+        }
+        let pool = self.with_id(volume.id.pool())?;
+        tracing::info!(volume = %volume.id, "a thick volume has lost space: taking it again");
+        pool.make_thick(volume, image)
+    }
+
     /// Opens a volume's image. [`Error::ImageMissing`] if the record is there and the bytes not;
     /// [`Error::Corrupt`] if bytes are missing at its end.
     pub fn open_image(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
@@ -253,7 +265,7 @@ impl Pool {
     }
 
     /// Takes all of an image's space, for itself alone.
-    fn make_thick(&self, volume: &VolumeRecord, image: &File) -> Result<()> {
+    fn make_thick(self: &Arc<Self>, volume: &VolumeRecord, image: &File) -> Result<()> {
         let len = volume.capacity_bytes;
         // Where a copy of it shares its blocks, they are taken once more.
         let shared = match self.reflinks {

@@ -4,6 +4,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
 
 use super::desk::Key;
+use super::lanes::Lane;
 use super::service::service;
 use crate::controller::Controller;
 
@@ -12,7 +13,8 @@ service! {
     ControllerService: "csi.v1.Controller", controller_server::Controller, done by Controller;
 
     "CreateVolume" create_volume(CreateVolumeRequest) -> CreateVolumeResponse
-        about |r| &r.name, holding new_volume, but for [secrets];
+        about |r| &r.name, in |r, pools| Lane::of_class(pools, &r.parameters, source(r)),
+        holding new_volume, but for [secrets];
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
         about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
     "ControllerPublishVolume" controller_publish_volume(ControllerPublishVolumeRequest)
@@ -29,17 +31,18 @@ service! {
         about |_| "";
     "ControllerListVolumeHealth" controller_list_volume_health(ControllerListVolumeHealthRequest)
         -> ControllerListVolumeHealthResponse
-        about |_| "";
+        about |_| "", in |_, pools| Lane::of_all(pools);
     "ControllerGetVolumeHealth" controller_get_volume_health(ControllerGetVolumeHealthRequest)
         -> ControllerGetVolumeHealthResponse
         about |r| &r.volume_id;
     "GetCapacity" get_capacity(GetCapacityRequest) -> GetCapacityResponse
-        about |_| "";
+        about |_| "", in |r, pools| Lane::of_class(pools, &r.parameters, None);
     "ControllerGetCapabilities" controller_get_capabilities(ControllerGetCapabilitiesRequest)
         -> ControllerGetCapabilitiesResponse
         about |_| "";
     "CreateSnapshot" create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse
-        about |r| &r.name, holding new_snapshot, but for [secrets];
+        about |r| &r.name, in |r, pools| Lane::of_ids(pools, [r.source_volume_id.as_str()]),
+        holding new_snapshot, but for [secrets];
     "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
         about |r| &r.snapshot_id,
         holding |r| vec![Key::Snapshot(r.snapshot_id.clone())], but for [secrets];
@@ -60,6 +63,15 @@ service! {
 
 fn volume(id: &str) -> Vec<Key> {
     vec![Key::Volume(id.to_owned())]
+}
+
+/// The ID of what it is copied from.
+fn source(request: &csi::CreateVolumeRequest) -> Option<&str> {
+    let source = request.volume_content_source.as_ref()?;
+    Some(match source.r#type.as_ref()? {
+        Type::Snapshot(snapshot) => &snapshot.snapshot_id,
+        Type::Volume(volume) => &volume.volume_id,
+    })
 }
 
 /// Its name, and what it is copied from: that must neither change nor go meanwhile.

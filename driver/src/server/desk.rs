@@ -18,7 +18,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Status};
 
@@ -39,8 +39,6 @@ pub enum Key {
     GroupName(String),
     /// A group snapshot, by its ID.
     Group(String),
-    /// Something the driver does for itself.
-    Own(&'static str),
 }
 
 impl Key {
@@ -53,7 +51,6 @@ impl Key {
             | Key::Snapshot(text)
             | Key::GroupName(text)
             | Key::Group(text) => text.is_empty(),
-            Key::Own(what) => what.is_empty(),
         }
     }
 }
@@ -67,7 +64,6 @@ impl fmt::Display for Key {
             Key::Snapshot(id) => write!(f, "snapshot {}", Shown(id)),
             Key::GroupName(name) => write!(f, "group snapshot \"{}\"", Shown(name)),
             Key::Group(id) => write!(f, "group snapshot {}", Shown(id)),
-            Key::Own(what) => f.write_str(what),
         }
     }
 }
@@ -143,10 +139,11 @@ impl Desk {
         Desk::default()
     }
 
-    /// Does `work` holding `keys`, or joins the same request that is being worked on, or answers
-    /// ABORTED. Dropping the future gives up the answer, not the work.
+    /// Does `work` holding `keys` on one of these `threads`, or joins the same request that is being
+    /// worked on, or answers ABORTED. Dropping the future gives up the answer, not the work.
     pub async fn run<R, E>(
         &self,
+        threads: Arc<Semaphore>,
         method: &'static str,
         keys: Vec<Key>,
         fingerprint: Fingerprint,
@@ -160,7 +157,13 @@ impl Desk {
             Ticket::Joined(answer) => answer,
             Ticket::Granted(granted) => {
                 let answer = granted.job.answer.subscribe();
-                self.work.spawn_blocking(move || perform(granted, work));
+                self.work.spawn(async move {
+                    // Never closed.
+                    let _thread = threads.acquire_owned().await;
+                    let done = tokio::task::spawn_blocking(move || perform(granted, work));
+                    // A panic has been answered by then.
+                    let _ = done.await;
+                });
                 answer
             }
         };
@@ -176,16 +179,22 @@ impl Desk {
         }
     }
 
-    /// Does work that holds nothing, on a thread that may block.
+    /// Does work that holds nothing, on a thread that may block. The thread is given back when the
+    /// work ends, also if the caller hangs up before.
     pub async fn read<R, E>(
         &self,
+        thread: OwnedSemaphorePermit,
         work: impl FnOnce() -> Result<R, E> + Send + 'static,
     ) -> Result<R, Status>
     where
         R: Send + 'static,
         E: Into<Status> + 'static,
     {
-        tokio::task::spawn_blocking(move || guarded(work))
+        let work = move || {
+            let _thread = thread;
+            guarded(work)
+        };
+        tokio::task::spawn_blocking(work)
             .await
             .unwrap_or_else(|_| Err(shutting_down()))
     }

@@ -3,6 +3,7 @@
 use hostloop_proto::csi;
 
 use super::desk::Key;
+use super::lanes::Lane;
 use super::service::service;
 use crate::controller::Controller;
 
@@ -17,10 +18,17 @@ service! {
         about |_| "";
     "CreateVolumeGroupSnapshot" create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest)
         -> CreateVolumeGroupSnapshotResponse
-        about |r| &r.name, holding new_group, but for [secrets];
+        about |r| &r.name,
+        in |r, pools| Lane::of_ids(pools, r.source_volume_ids.iter().map(String::as_str)),
+        holding new_group, but for [secrets];
     "DeleteVolumeGroupSnapshot" delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest)
         -> DeleteVolumeGroupSnapshotResponse
-        about |r| &r.group_snapshot_id, holding old_group, but for [secrets];
+        about |r| &r.group_snapshot_id,
+        in |r, pools| {
+            let members = r.snapshot_ids.iter().map(String::as_str);
+            Lane::of_ids(pools, members.chain([r.group_snapshot_id.as_str()]))
+        },
+        holding old_group, but for [secrets];
     "GetVolumeGroupSnapshot" get_volume_group_snapshot(GetVolumeGroupSnapshotRequest)
         -> GetVolumeGroupSnapshotResponse
         about |r| &r.group_snapshot_id;

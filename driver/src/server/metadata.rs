@@ -9,12 +9,13 @@ use std::time::Duration;
 use hostloop_proto::csi;
 use hostloop_proto::csi::snapshot_metadata_server::SnapshotMetadata;
 use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{self, OwnedPermit};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::desk::guarded;
+use super::lanes::Work;
 use super::observe::{Interest, Report};
 use super::service::{Call, Front, call};
 use crate::controller::{self, Controller};
@@ -32,8 +33,6 @@ call!(
 
 /// Messages read ahead of the caller.
 const AHEAD: usize = 4;
-/// Streams at once: each has a thread, and threads are limited.
-const STREAMS: usize = 16;
 /// How long a caller may take nothing before its stream is given up.
 const STALL: Duration = Duration::from_secs(60);
 
@@ -41,7 +40,6 @@ const STALL: Duration = Duration::from_secs(60);
 pub(crate) struct MetadataService {
     front: Front,
     service: Arc<Controller>,
-    streams: Arc<Semaphore>,
 }
 
 type Answers<M> = ReceiverStream<Result<M, Status>>;
@@ -51,11 +49,7 @@ type Produce<C, M> = fn(&Controller, C, &mut dyn FnMut(M) -> bool) -> controller
 
 impl MetadataService {
     pub(crate) fn new(front: Front, service: Arc<Controller>) -> Self {
-        MetadataService {
-            front,
-            service,
-            streams: Arc::new(Semaphore::new(STREAMS)),
-        }
+        MetadataService { front, service }
     }
 
     async fn stream<C: Call, M: Send + 'static>(
@@ -68,7 +62,13 @@ impl MetadataService {
             .front
             .observer
             .begin(C::METHOD, request.about(), Interest::Question);
-        let turn = self.streams.clone().acquire_owned().await;
+        let lane = request.lane(&self.front.pools);
+        let turn = self
+            .front
+            .lanes
+            .threads(&lane, Work::Stream)
+            .acquire_owned()
+            .await;
         let turn = turn.map_err(|_| Status::unavailable("the driver is shutting down"))?;
         let service = self.service.clone();
         let produce = move |emit: &mut dyn FnMut(M) -> bool| work(&service, request, emit);

@@ -1,6 +1,7 @@
 //! The Node service on the wire.
 
 use super::desk::Key;
+use super::lanes::Lane;
 use super::service::service;
 use crate::node::Node;
 
@@ -16,7 +17,9 @@ service! {
         about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [];
     "NodePublishVolume" node_publish_volume(NodePublishVolumeRequest)
         -> NodePublishVolumeResponse
-        about |r| &r.volume_id, holding |r| volume(&r.volume_id),
+        about |r| &r.volume_id,
+        in |r, pools| Lane::of_publication(pools, &r.volume_id, &r.volume_context),
+        holding |r| volume(&r.volume_id),
         but for [secrets, volume_context];
     "NodeUnpublishVolume" node_unpublish_volume(NodeUnpublishVolumeRequest)
         -> NodeUnpublishVolumeResponse
@@ -29,7 +32,7 @@ service! {
         about |r| &r.volume_id;
     "NodeGetStorageHealth" node_get_storage_health(NodeGetStorageHealthRequest)
         -> NodeGetStorageHealthResponse
-        about |_| "";
+        about |_| "", in |_, pools| Lane::of_all(pools);
     "NodeExpandVolume" node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse
         about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
     "NodeGetCapabilities" node_get_capabilities(NodeGetCapabilitiesRequest)

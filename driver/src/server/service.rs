@@ -1,14 +1,18 @@
 //! From a request on the wire to a call of a service that blocks, and back.
 //!
-//! [`service!`] is a table, one row a call: what the call is about (for the log), what it holds
-//! while it works (for the [desk](super::desk)), and which fields do not decide its answer.
+//! [`service!`] is a table, one row a call: what the call is about (for the log), the lane whose
+//! threads do its work (see [lanes](super::lanes)) where that is not the lane of what it is about,
+//! what it holds while it works (for the [desk](super::desk)), and which fields do not decide its
+//! answer.
 
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
 use super::desk::{Desk, Fingerprint, Key};
+use super::lanes::{Lane, Lanes, Work};
 use super::observe::{Interest, Observer};
+use crate::pool::Pools;
 
 /// A request, as the server sees it.
 pub(crate) trait Call: Send + Sized + 'static {
@@ -21,6 +25,11 @@ pub(crate) trait Call: Send + Sized + 'static {
     /// What it holds while it works. Nothing: it only reads.
     fn holds(&self) -> Vec<Key>;
 
+    /// The lane it runs in: that of the pool of what it is about.
+    fn lane(&self, pools: &Pools) -> Lane {
+        Lane::of_ids(pools, [self.about()])
+    }
+
     /// Of everything that decides the answer.
     fn fingerprint(&self) -> Fingerprint;
 }
@@ -29,6 +38,8 @@ pub(crate) trait Call: Send + Sized + 'static {
 #[derive(Clone)]
 pub(crate) struct Front {
     pub(crate) desk: Desk,
+    pub(crate) lanes: Lanes,
+    pub(crate) pools: Arc<Pools>,
     pub(crate) observer: Observer,
 }
 
@@ -56,12 +67,21 @@ impl Front {
             false => Interest::Change,
         };
         let report = self.observer.begin(C::METHOD, request.about(), interest);
+        let lane = request.lane(&self.pools);
         let answer = if keys.is_empty() {
-            self.desk.read(move || work(&service, request)).await
+            match self.lanes.question(&lane, C::METHOD).await {
+                Ok(thread) => {
+                    let work = move || work(&service, request);
+                    self.desk.read(thread, work).await
+                }
+                Err(status) => Err(status),
+            }
         } else {
+            let threads = self.lanes.threads(&lane, Work::Change);
             let fingerprint = request.fingerprint();
             let work = move || work(&service, request);
-            self.desk.run(C::METHOD, keys, fingerprint, work).await
+            let desk = &self.desk;
+            desk.run(threads, C::METHOD, keys, fingerprint, work).await
         };
         report.end(answer.as_ref().err());
         answer.map(Response::new)
@@ -76,6 +96,7 @@ macro_rules! service {
         $(
             $rpc:literal $method:ident($request:ident) -> $response:ident
             about $about:expr
+            $(, in $lane:expr)?
             $(, holding $holds:expr, but for [$($ignored:ident),*])?;
         )+
     ) => {
@@ -87,6 +108,7 @@ macro_rules! service {
 
         $($crate::server::service::call! {
             $request, concat!("/", $full, "/", $rpc), $about
+            $(, in $lane)?
             $(, $holds, [$($ignored),*])?
         })+
 
@@ -106,7 +128,11 @@ macro_rules! service {
 
 /// One row of [`service!`].
 macro_rules! call {
-    ($request:ident, $method:expr, $about:expr $(, $holds:expr, [$($ignored:ident),*])?) => {
+    (
+        $request:ident, $method:expr, $about:expr
+        $(, in $lane:expr)?
+        $(, $holds:expr, [$($ignored:ident),*])?
+    ) => {
         impl $crate::server::service::Call for hostloop_proto::csi::$request {
             const METHOD: &'static str = $method;
 
@@ -123,6 +149,14 @@ macro_rules! call {
                 #[allow(unreachable_code, reason = "of a row that holds something")]
                 Vec::new()
             }
+
+            $(
+                fn lane(&self, pools: &$crate::pool::Pools) -> $crate::server::lanes::Lane {
+                    let lane: fn(&Self, &$crate::pool::Pools) -> $crate::server::lanes::Lane =
+                        $lane;
+                    lane(self, pools)
+                }
+            )?
 
             fn fingerprint(&self) -> $crate::server::desk::Fingerprint {
                 #[allow(unused_mut, reason = "of a row that has no fields to leave out")]

@@ -68,7 +68,7 @@ impl Rig {
             },
         };
         Rig {
-            controller: Controller::new(Arc::new(pools), config),
+            controller: Controller::new(pools, config),
             _state: state,
             _pool: pool,
         }

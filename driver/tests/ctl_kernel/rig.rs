@@ -54,7 +54,6 @@ impl Rig {
             max_freeze: Duration::from_secs(10),
         };
         let pools = Pools::open(&[spec], options, kernel.clone()).unwrap();
-        let pools = Arc::new(pools);
         Rig {
             controller: Controller::new(pools.clone(), controller_config()),
             node: Node::new(pools, node_config()),

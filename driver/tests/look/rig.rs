@@ -55,7 +55,7 @@ impl Rig {
         }
     }
 
-    pub(crate) fn open(&self) -> Pools {
+    pub(crate) fn open(&self) -> Arc<Pools> {
         Pools::open(&self.specs, self.options.clone(), self.kernel.clone()).unwrap()
     }
 

@@ -65,7 +65,7 @@ impl Rig {
             mount_new(&kernel, &root, fs, bytes);
         }
         Rig {
-            node: Node::new(Arc::new(open(&root, kernel.clone())), config()),
+            node: Node::new(open(&root, kernel.clone()), config()),
             kernel,
             cleanup,
         }
@@ -80,7 +80,7 @@ impl Rig {
         } = self;
         drop(node);
         Rig {
-            node: Node::new(Arc::new(open(&cleanup.root, kernel.clone())), config()),
+            node: Node::new(open(&cleanup.root, kernel.clone()), config()),
             kernel,
             cleanup,
         }
@@ -229,7 +229,7 @@ impl Rig {
     }
 }
 
-fn open(root: &Path, kernel: Arc<Linux>) -> Pools {
+fn open(root: &Path, kernel: Arc<Linux>) -> Arc<Pools> {
     let spec = PoolSpec {
         name: "default".to_owned(),
         path: root.join("pool"),
@@ -247,7 +247,7 @@ fn open(root: &Path, kernel: Arc<Linux>) -> Pools {
     };
     let open = || Pools::open(std::slice::from_ref(&spec), options.clone(), kernel.clone());
     // A child of another test may have inherited the old lock until it runs its program.
-    let locked = |opened: &Result<Pools, Error>| matches!(opened, Err(Error::Locked { .. }));
+    let locked = |opened: &Result<Arc<Pools>, Error>| matches!(opened, Err(Error::Locked { .. }));
     let mut opened = open();
     for _ in 0..100 {
         if !locked(&opened) {

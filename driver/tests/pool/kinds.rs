@@ -45,7 +45,7 @@ fn directories_on_every_filesystem() {
         }
         drop(pool);
         let again = world.open();
-        assert_eq!(again.volumes().unwrap().len(), 1, "{fs}");
+        assert_eq!(again.volumes().len(), 1, "{fs}");
         assert!(again.findings().is_empty(), "{fs}: {:?}", again.findings());
         world.die();
     }
@@ -68,18 +68,18 @@ fn a_blank_device_becomes_a_pool_once() {
     drop(pool);
 
     // Its mount outlives the process and is used again; gone, it is made again.
-    assert_eq!(world.open().volumes().unwrap()[0].id, made.id);
+    assert_eq!(world.open().volumes()[0].id, made.id);
     let at = world.pool().root().to_path_buf();
     world.die();
     run("umount", &[arg(&at)]);
-    assert_eq!(world.open().volumes().unwrap()[0].id, made.id);
+    assert_eq!(world.open().volumes()[0].id, made.id);
     assert_eq!(uuid(&disk.device), first);
 
     // Also on a node that has forgotten it.
     world.die();
     run("umount", &[arg(&at)]);
     std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
-    assert_eq!(world.open().volumes().unwrap()[0].id, made.id);
+    assert_eq!(world.open().volumes()[0].id, made.id);
     world.pools().close().unwrap();
     assert!(world.pools().named(None).is_err());
 }
@@ -216,7 +216,7 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
     let at = pool.root().to_path_buf();
     drop(pool);
 
-    assert_eq!(world.open().volumes().unwrap()[0].id, made.id);
+    assert_eq!(world.open().volumes()[0].id, made.id);
     assert_eq!(loop_of(&file), device);
 
     // Its mount is gone, but something in it still holds the filesystem: as when a container's
@@ -224,7 +224,7 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
     let hold = std::fs::File::open(world.pool().root().join("pool.json")).unwrap();
     world.die();
     run("umount", &["-l", arg(&at)]);
-    assert_eq!(world.open().volumes().unwrap()[0].id, made.id);
+    assert_eq!(world.open().volumes()[0].id, made.id);
     assert_eq!(loop_of(&file), device, "no second device over one image");
     drop(hold);
 
@@ -232,7 +232,7 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
     world.pools().close().unwrap();
     world.die();
     assert!(loop_of(&file).is_empty());
-    assert_eq!(world.open().volumes().unwrap()[0].id, made.id);
+    assert_eq!(world.open().volumes()[0].id, made.id);
 }
 
 #[test]

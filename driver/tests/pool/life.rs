@@ -218,7 +218,7 @@ fn a_group_is_one_point_in_time() {
             "{ground}: {first} and {second}"
         );
         pools.delete_group(&group.id).unwrap();
-        assert!(pools.snapshots().unwrap().is_empty());
+        assert!(pools.snapshots().is_empty());
     });
 }
 

@@ -6,6 +6,7 @@ mod full;
 mod kinds;
 mod life;
 mod recovery;
+mod space;
 mod start;
 mod support;
 #[path = "../rigs/tools.rs"]

@@ -106,7 +106,7 @@ impl Drop for Ground {
 
 /// Configured pools and the process that has them open.
 pub(crate) struct World {
-    opened: Option<Pools>,
+    opened: Option<Arc<Pools>>,
     pub(crate) kernel: Arc<dyn Kernel>,
     pub(crate) specs: Vec<PoolSpec>,
     pub(crate) options: PoolOptions,
@@ -136,7 +136,7 @@ impl World {
         World::new(&[&format!("{name}={}", arg(path))])
     }
 
-    pub(crate) fn try_open(&self) -> Result<Pools> {
+    pub(crate) fn try_open(&self) -> Result<Arc<Pools>> {
         Pools::open(&self.specs, self.options.clone(), self.kernel.clone())
     }
 

@@ -83,18 +83,14 @@ type Told = (
 );
 
 fn told(pools: &Pools) -> Told {
-    (
-        pools.volumes().unwrap(),
-        pools.snapshots().unwrap(),
-        pools.groups().unwrap(),
-    )
+    (pools.volumes(), pools.snapshots(), pools.groups())
 }
 
-fn open(dir: &TempDir, kernel: &Arc<Model>) -> Result<Pools> {
+fn open(dir: &TempDir, kernel: &Arc<Model>) -> Result<Arc<Pools>> {
     open_spec("p=DIR/pool", dir, kernel)
 }
 
-fn open_spec(spec: &str, dir: &TempDir, kernel: &Arc<Model>) -> Result<Pools> {
+fn open_spec(spec: &str, dir: &TempDir, kernel: &Arc<Model>) -> Result<Arc<Pools>> {
     let spec = spec.replace("DIR", dir.path().to_str().unwrap());
     let spec: PoolSpec = spec.parse().unwrap();
     let options = PoolOptions {

@@ -1,5 +1,5 @@
-//! The model of the kernel with a gate before every filesystem mount, so that a test can look at
-//! the server while a call is under way.
+//! The model of the kernel with a gate before every filesystem mount and every look at a mounted
+//! filesystem's usage, so that a test can look at the server while a call is under way.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,7 +11,8 @@ use hostloop_driver::sys::*;
 
 #[derive(Debug, Default)]
 struct Passage {
-    closed: bool,
+    /// The gate is closed for paths with this in them.
+    closed: Option<String>,
     /// Calls that came to the gate.
     came: usize,
 }
@@ -25,23 +26,28 @@ pub(crate) struct Gated {
 }
 
 impl Gated {
-    /// Holds mounts up from now on.
+    /// Holds all up from now on.
     pub(crate) fn close(&self) {
-        self.passage.lock().unwrap().closed = true;
+        self.close_for("");
+    }
+
+    /// Holds up from now on what has this in its path.
+    pub(crate) fn close_for(&self, word: &str) {
+        self.passage.lock().unwrap().closed = Some(word.to_owned());
     }
 
     /// Lets them go.
     pub(crate) fn open(&self) {
-        self.passage.lock().unwrap().closed = false;
+        self.passage.lock().unwrap().closed = None;
         self.changed.notify_all();
     }
 
-    /// Mounts that were tried so far.
-    pub(crate) fn mounts_tried(&self) -> usize {
+    /// How often the gate was come to so far.
+    pub(crate) fn tried(&self) -> usize {
         self.passage.lock().unwrap().came
     }
 
-    /// Waits until so many mounts were tried.
+    /// Waits until the gate was come to so often.
     pub(crate) fn wait_for(&self, tried: usize) {
         let passage = self.passage.lock().unwrap();
         let limit = Duration::from_secs(20);
@@ -50,18 +56,16 @@ impl Gated {
             .changed
             .wait_timeout_while(passage, limit, few)
             .unwrap();
-        assert!(
-            !waited.timed_out(),
-            "{} mounts tried, not {tried}",
-            passage.came
-        );
+        assert!(!waited.timed_out(), "{} tried, not {tried}", passage.came);
     }
 
-    fn pass(&self) {
+    fn pass(&self, path: &Path) {
+        let path = path.to_str().unwrap();
         let mut passage = self.passage.lock().unwrap();
         passage.came += 1;
         self.changed.notify_all();
-        drop(self.changed.wait_while(passage, |p| p.closed).unwrap());
+        let shut = |p: &mut Passage| p.closed.as_ref().is_some_and(|word| path.contains(word));
+        drop(self.changed.wait_while(passage, shut).unwrap());
     }
 }
 
@@ -75,8 +79,13 @@ macro_rules! as_the_model_does {
 
 impl Kernel for Gated {
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
-        self.pass();
+        self.pass(spec.target);
         self.model.mount(spec)
+    }
+
+    fn usage(&self, at: &Path) -> Result<FsUsage> {
+        self.pass(at);
+        self.model.usage(at)
     }
 
     as_the_model_does! {
@@ -102,7 +111,6 @@ impl Kernel for Gated {
         fn trim(&self, mounted_at: &Path) -> Result<u64>;
         fn freeze(&self, on: &File) -> Result<Freeze>;
         fn thaw(&self, on: &File) -> Result<()>;
-        fn usage(&self, at: &Path) -> Result<FsUsage>;
         fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>>;
         fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)>;
     }

@@ -8,5 +8,6 @@
 
 mod calls;
 mod gate;
+mod hanging;
 mod program;
 mod rig;

@@ -51,18 +51,19 @@ impl Rig {
 
     pub(crate) fn with(on: On) -> Rig {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["pool", "state", "stage", "pods"] {
+        for name in ["pool", "other", "state", "stage", "pods"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
         let kernel = Arc::new(Gated::default());
-        let spec = PoolSpec {
-            name: "default".into(),
-            path: dir.path().join("pool"),
+        let spec = |name: &str, directory: &str| PoolSpec {
+            name: name.into(),
+            path: dir.path().join(directory),
             image_bytes: None,
             preallocate: false,
             capacity_bytes: None,
             inline: false,
         };
+        let specs = [spec("default", "pool"), spec("other", "other")];
         let options = PoolOptions {
             state_dir: dir.path().join("state"),
             overcommit: 100.0,
@@ -70,7 +71,7 @@ impl Rig {
             max_volume_bytes: None,
             max_freeze: Duration::from_secs(10),
         };
-        let pools = Arc::new(Pools::open(&[spec], options, kernel.clone()).unwrap());
+        let pools = Pools::open(&specs, options, kernel.clone()).unwrap();
         let server = server(&pools, on.everything);
         let socket = dir.path().join("csi.sock");
         let (listener, name) = Socket::bind(&socket).unwrap().into_parts();
@@ -128,6 +129,10 @@ impl Rig {
 
     /// A volume, made behind the server's back.
     pub(crate) fn volume(&self, name: &str) -> String {
+        self.volume_in("default", name)
+    }
+
+    pub(crate) fn volume_in(&self, pool: &str, name: &str) -> String {
         let new = NewVolume {
             name: name.to_owned(),
             capacity_bytes: 16 << 20,
@@ -151,7 +156,7 @@ impl Rig {
             source: None,
             inline: None,
         };
-        let pool = self.pools.named(None).unwrap();
+        let pool = self.pools.named(Some(pool)).unwrap();
         self.pools.create_volume(&pool, new).unwrap().id.to_string()
     }
 

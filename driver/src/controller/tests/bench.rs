@@ -188,7 +188,7 @@ fn start(dir: &tempfile::TempDir, kernel: &Arc<Model>, plan: &Plan) -> Controlle
     };
     let specs = [spec("default"), spec("other")];
     let pools = Pools::open(&specs, plan.options.clone(), kernel.clone()).unwrap();
-    Controller::new(Arc::new(pools), plan.config.clone())
+    Controller::new(pools, plan.config.clone())
 }
 
 pub(super) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {

@@ -35,11 +35,11 @@ impl Bench {
             std::fs::create_dir(dir.path().join(name)).expect("a directory");
         }
         let kernel = Arc::new(Model::new());
-        let node = Bench::start(dir.path(), kernel.clone());
+        let node = Bench::start(options(dir.path()), dir.path(), kernel.clone());
         Bench { dir, kernel, node }
     }
 
-    fn start(dir: &Path, kernel: Arc<Model>) -> Node {
+    fn start(options: PoolOptions, dir: &Path, kernel: Arc<Model>) -> Node {
         let spec = PoolSpec {
             name: "default".to_owned(),
             path: dir.join("pool"),
@@ -48,7 +48,7 @@ impl Bench {
             capacity_bytes: None,
             inline: false,
         };
-        let pools = Pools::open(&[spec], options(dir), kernel).expect("a pool");
+        let pools = Pools::open(&[spec], options, kernel).expect("a pool");
         let config = Config {
             node_id: "n1".to_owned(),
             topology: Default::default(),
@@ -64,7 +64,7 @@ impl Bench {
             },
             inline: Default::default(),
         };
-        Node::new(Arc::new(pools), config)
+        Node::new(pools, config)
     }
 
     /// A volume of 16 MiB (320 MiB for the filesystems that need it).
@@ -115,11 +115,19 @@ impl Bench {
 
     /// The driver again, as if it had died and come back.
     pub(super) fn restart(&mut self) {
+        self.restart_with(options(self.dir.path()).reserve);
+    }
+
+    /// The same, with so much of the pool kept free.
+    pub(super) fn restart_with(&mut self, reserve: Reserve) {
         // The old one lets go of the pool first.
-        self.node.pools = Arc::new(
-            Pools::open(&[], options(self.dir.path()), self.kernel.clone()).expect("no pools"),
-        );
-        self.node = Bench::start(self.dir.path(), self.kernel.clone());
+        let none = Pools::open(&[], options(self.dir.path()), self.kernel.clone());
+        self.node.pools = none.expect("no pools");
+        let options = PoolOptions {
+            reserve,
+            ..options(self.dir.path())
+        };
+        self.node = Bench::start(options, self.dir.path(), self.kernel.clone());
     }
 
     /// The staging path of a name; kubelet makes the directory.

@@ -22,6 +22,7 @@ fn books(free: u64, ours: u64, promised: u64, taking: u64) -> Books {
         },
         ours: ours * GI,
         promised: promised * GI,
+        others: 0,
         taking: taking * GI,
     }
 }
@@ -127,7 +128,7 @@ fn what_can_be_promised() {
         ("a cap above what is there", books(8, 0, 0, 0), capped, 8, 8),
     ];
     for (name, books, limits, thin, thick) in table {
-        let got = |p| capacity(&books, &limits, p).available / GI;
+        let got = |p| capacity(&[books], &limits, p).available / GI;
         assert_eq!(got(Provisioning::Thin), thin, "{name}: thin");
         assert_eq!(got(Provisioning::Thick), thick, "{name}: thick");
     }
@@ -139,9 +140,9 @@ fn one_volume_is_limited() {
         max_volume_bytes: Some(10 * GI + 5),
         ..limits()
     };
-    let large = capacity(&books(100, 0, 0, 0), &limits, Provisioning::Thin);
+    let large = capacity(&[books(100, 0, 0, 0)], &limits, Provisioning::Thin);
     assert_eq!((large.available, large.largest), (100 * GI, 10 * GI));
-    let small = capacity(&books(4, 0, 0, 0), &limits, Provisioning::Thin);
+    let small = capacity(&[books(4, 0, 0, 0)], &limits, Provisioning::Thin);
     assert_eq!((small.available, small.largest), (4 * GI, 4 * GI));
 }
 
@@ -149,7 +150,51 @@ fn one_volume_is_limited() {
 fn answers_are_whole_blocks() {
     let mut odd = books(1, 0, 0, 0);
     odd.usage.available_bytes += 4095;
-    assert_eq!(capacity(&odd, &limits(), Provisioning::Thin).available, GI);
+    assert_eq!(
+        capacity(&[odd], &limits(), Provisioning::Thin).available,
+        GI
+    );
+}
+
+#[test]
+fn what_others_are_promised_is_not_promised_again() {
+    let shared = Books {
+        others: 60 * GI,
+        ..books(80, 20, 30, 0)
+    };
+    let one = |limits: &Limits| capacity(&[shared], limits, Provisioning::Thin).available / GI;
+    assert_eq!(one(&limits()), 10);
+    // A cap is the pool's own.
+    let capped = Limits {
+        capacity_bytes: Some(35 * GI),
+        ..limits()
+    };
+    assert_eq!(one(&capped), 5);
+    let double = Limits {
+        overcommit: 2.0,
+        ..limits()
+    };
+    assert_eq!(one(&double), 110);
+}
+
+#[test]
+fn every_filesystem_below_must_have_the_space() {
+    // An empty image of 100 GiB on a filesystem that has 8 left.
+    let both = [books(100, 0, 0, 0), books(8, 0, 0, 0)];
+    for provisioning in [Provisioning::Thin, Provisioning::Thick] {
+        assert_eq!(
+            capacity(&both, &limits(), provisioning).available,
+            8 * GI,
+            "{provisioning:?}"
+        );
+        let fits = |gi: u64| admit(&both, &limits(), Need::volume(gi * GI, provisioning));
+        assert_eq!(fits(8), Ok(()));
+        assert_eq!(fits(9), Err(8 * GI));
+    }
+    assert_eq!(
+        capacity(&[], &limits(), Provisioning::Thin),
+        Capacity::default()
+    );
 }
 
 #[test]
@@ -157,7 +202,7 @@ fn root_reserved_blocks_are_not_ours_to_give() {
     let mut ext4 = books(100, 0, 0, 0);
     ext4.usage.available_bytes = 95 * GI;
     assert_eq!(
-        capacity(&ext4, &limits(), Provisioning::Thin).available,
+        capacity(&[ext4], &limits(), Provisioning::Thin).available,
         95 * GI
     );
 }
@@ -211,7 +256,7 @@ fn what_is_admitted() {
     ];
     for (name, books, limits, need, want) in table {
         assert_eq!(
-            admit(&books, &limits, need),
+            admit(&[books], &limits, need),
             want.map_err(|gi: u64| gi * GI),
             "{name}"
         );

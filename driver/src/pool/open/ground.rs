@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags};
@@ -60,7 +60,7 @@ pub(super) fn directory(spec: &PoolSpec) -> Result<Ground> {
     })
 }
 
-pub(super) fn open_dir(path: &Path) -> Result<File> {
+pub(in crate::pool) fn open_dir(path: &Path) -> Result<File> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
         .map_err(|e| sys::Error::io("open", path, e.into()))?;
@@ -169,7 +169,8 @@ pub(super) fn open_ground(
         layout,
         index: RwLock::new(Index::default()),
         under_way: Mutex::new(Need::default()),
-        room: Mutex::new(None),
+        space: OnceLock::new(),
+        look: Default::default(),
         findings: Mutex::new(Vec::new()),
         _locks: locks,
     };

@@ -20,9 +20,9 @@ const LOCK: &str = "pools.lock";
 /// What is known of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Entry {
+pub(in crate::pool) struct Entry {
     /// Its identity, once it was opened.
-    pub(super) id: Option<PoolId>,
+    pub(in crate::pool) id: Option<PoolId>,
     /// Where it was configured to be; for people.
     pub(super) path: PathBuf,
     /// The UUID of the filesystem made for it, written before it is made: what carries it was
@@ -39,14 +39,14 @@ struct Content {
 
 /// The file.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(in crate::pool) struct Known {
     dir: File,
     path: PathBuf,
 }
 
 impl Known {
     /// Opens (or makes) the state directory.
-    pub(super) fn at(state_dir: &Path) -> Result<Known> {
+    pub(in crate::pool) fn at(state_dir: &Path) -> Result<Known> {
         std::fs::create_dir_all(state_dir).map_err(|e| sys::Error::io("mkdir", state_dir, e))?;
         Ok(Known {
             dir: super::ground::open_dir(state_dir)?,
@@ -55,7 +55,7 @@ impl Known {
     }
 
     /// What is known of a pool; nothing is the default.
-    pub(super) fn entry(&self, name: &str) -> Result<Entry> {
+    pub(in crate::pool) fn entry(&self, name: &str) -> Result<Entry> {
         Ok(self.read()?.pools.remove(name).unwrap_or_default())
     }
 

@@ -11,6 +11,14 @@ fn volume(id: &str) -> Vec<Key> {
     vec![Key::Volume(id.to_owned())]
 }
 
+fn many() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(64))
+}
+
+async fn one() -> OwnedSemaphorePermit {
+    many().acquire_owned().await.unwrap()
+}
+
 fn print(n: u8) -> Fingerprint {
     Fingerprint::of(&[n])
 }
@@ -44,7 +52,7 @@ async fn begin(
     let (begun, has_begun) = tokio::sync::oneshot::channel();
     let (desk, gate) = (desk.clone(), gate.clone());
     let call = tokio::spawn(async move {
-        desk.run(method, keys, fingerprint, move || {
+        desk.run(many(), method, keys, fingerprint, move || {
             let _ = begun.send(());
             gate.wait();
             Ok::<_, Status>(7)
@@ -65,7 +73,9 @@ async fn another_request_on_a_held_key_is_aborted_and_names_it() {
     let gate = Gate::default();
     let first = begin(&desk, A, volume("v"), print(1), &gate).await;
     for (method, fingerprint) in [(A, print(2)), (B, print(1))] {
-        let refused = desk.run(method, volume("v"), fingerprint, never).await;
+        let refused = desk
+            .run(many(), method, volume("v"), fingerprint, never)
+            .await;
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Code::Aborted);
         assert_eq!(
@@ -74,12 +84,12 @@ async fn another_request_on_a_held_key_is_aborted_and_names_it() {
         );
     }
     // Another volume is nobody's business.
-    let other = desk.run(A, volume("w"), print(1), || Ok::<_, Status>(1));
+    let other = desk.run(many(), A, volume("w"), print(1), || Ok::<_, Status>(1));
     assert_eq!(other.await.unwrap(), 1);
     gate.open();
     assert_eq!(first.await.unwrap().unwrap(), 7);
     // And its keys are back before its answer is.
-    let next = desk.run(B, volume("v"), print(3), || Ok::<_, Status>(2));
+    let next = desk.run(many(), B, volume("v"), print(3), || Ok::<_, Status>(2));
     assert_eq!(next.await.unwrap(), 2);
 }
 
@@ -89,10 +99,10 @@ async fn keys_are_taken_all_or_none() {
     let gate = Gate::default();
     let first = begin(&desk, A, volume("b"), print(1), &gate).await;
     let ab = [volume("a"), volume("b")].concat();
-    let refused = desk.run(A, ab, print(2), never).await.unwrap_err();
+    let refused = desk.run(many(), A, ab, print(2), never).await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted);
     // The refused call left no hand on "a".
-    let a = desk.run(A, volume("a"), print(3), || Ok::<_, Status>(1));
+    let a = desk.run(many(), A, volume("a"), print(3), || Ok::<_, Status>(1));
     assert_eq!(a.await.unwrap(), 1);
     gate.open();
     first.await.unwrap().unwrap();
@@ -103,7 +113,9 @@ async fn a_key_named_twice_is_taken_once_and_given_back() {
     let desk = Desk::new();
     for _ in 0..2 {
         let keys = [volume("a"), volume("a")].concat();
-        let done = desk.run(A, keys, print(1), || Ok::<_, Status>(1)).await;
+        let done = desk
+            .run(many(), A, keys, print(1), || Ok::<_, Status>(1))
+            .await;
         assert_eq!(done.unwrap(), 1);
     }
     assert!(lock(&desk.table).held.is_empty());
@@ -117,7 +129,7 @@ async fn the_same_request_joins_and_gets_the_same_answer() {
     let joined: Vec<_> = (0..20)
         .map(|_| {
             let desk = desk.clone();
-            tokio::spawn(async move { desk.run(A, volume("v"), print(1), never).await })
+            tokio::spawn(async move { desk.run(many(), A, volume("v"), print(1), never).await })
         })
         .collect();
     // All of them have joined once they listen for the answer, with the first.
@@ -140,11 +152,11 @@ async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
 
-    let refused = desk.run(B, volume("v"), print(9), never).await;
+    let refused = desk.run(many(), B, volume("v"), print(9), never).await;
     assert_eq!(refused.unwrap_err().code(), Code::Aborted);
     let retry = {
         let desk = desk.clone();
-        tokio::spawn(async move { desk.run(A, volume("v"), print(1), never).await })
+        tokio::spawn(async move { desk.run(many(), A, volume("v"), print(1), never).await })
     };
     let job = lock(&desk.table).held[&volume("v")[0]].clone();
     while job.answer.receiver_count() < 1 {
@@ -158,24 +170,28 @@ async fn work_goes_on_when_the_caller_hangs_up_and_a_retry_joins_it() {
 async fn a_panic_is_internal_to_all_callers_and_gives_the_keys_back() {
     let desk = Desk::new();
     let panicked = desk
-        .run(A, volume("v"), print(1), || -> Result<u32, Status> {
-            panic!("boom")
-        })
+        .run(
+            many(),
+            A,
+            volume("v"),
+            print(1),
+            || -> Result<u32, Status> { panic!("boom") },
+        )
         .await
         .unwrap_err();
     assert_eq!(panicked.code(), Code::Internal);
     assert!(!panicked.message().contains("boom"));
-    let next = desk.run(B, volume("v"), print(2), || Ok::<_, Status>(1));
+    let next = desk.run(many(), B, volume("v"), print(2), || Ok::<_, Status>(1));
     assert_eq!(next.await.unwrap(), 1);
 
-    let read = desk.read(|| -> Result<(), Status> { panic!("boom") });
+    let read = desk.read(one().await, || -> Result<(), Status> { panic!("boom") });
     assert_eq!(read.await.unwrap_err().code(), Code::Internal);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_are_shared_like_answers() {
     let desk = Desk::new();
-    let failed = desk.run(A, volume("v"), print(1), || {
+    let failed = desk.run(many(), A, volume("v"), print(1), || {
         Err::<u32, _>(Status::resource_exhausted("full"))
     });
     let failed = failed.await.unwrap_err();
@@ -193,7 +209,7 @@ async fn closing_refuses_the_new_and_waits_for_the_old() {
     first.abort(); // nobody waits for it but the desk
     desk.close();
     assert_eq!(desk.in_flight(), 1);
-    let late = desk.run(A, volume("w"), print(2), never).await;
+    let late = desk.run(many(), A, volume("w"), print(2), never).await;
     assert_eq!(late.unwrap_err().code(), Code::Unavailable);
 
     let waited = tokio::time::timeout(Duration::from_millis(50), desk.drained()).await;
@@ -234,7 +250,7 @@ async fn no_key_is_ever_held_twice() {
                         Ok::<_, Status>(seed)
                     }
                 };
-                match desk.run(A, keys, print(seed as u8), work).await {
+                match desk.run(many(), A, keys, print(seed as u8), work).await {
                     Ok(answer) => assert_eq!(answer, seed),
                     Err(status) => {
                         assert_eq!(status.code(), Code::Aborted, "{status:?}");
@@ -271,13 +287,13 @@ fn work_dropped_by_a_dying_runtime_gives_its_keys_back() {
                 gate.wait();
                 Ok::<_, Status>(1)
             };
-            desk.run(A, volume("v"), print(1), work).await
+            desk.run(many(), A, volume("v"), print(1), work).await
         });
     }
     has_begun.recv().unwrap();
     {
         let desk = desk.clone();
-        runtime.spawn(async move { desk.run(A, volume("w"), print(2), never).await });
+        runtime.spawn(async move { desk.run(many(), A, volume("w"), print(2), never).await });
     }
     while desk.in_flight() < 2 {
         std::thread::yield_now();

@@ -4,6 +4,7 @@ use tonic::Code;
 use super::*;
 use crate::server::metrics::Calls;
 use crate::server::observe::Observer;
+use tokio::sync::Semaphore;
 
 fn report() -> Report {
     let observer = Observer::new(Arc::new(Calls::new("test")));

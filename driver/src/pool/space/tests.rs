@@ -1,0 +1,58 @@
+use super::*;
+use crate::pool::testing::{Fixture, new};
+use crate::pool::{Error, NewVolume, Provisioning};
+
+/// Two pools on one filesystem, which others use too: figures are compared with much to spare.
+#[test]
+fn two_pools_on_one_filesystem_promise_it_once() {
+    let fixture = Fixture::new(&["a", "b"]);
+    let (a, b) = (fixture.pool("a"), fixture.pool("b"));
+    let available = |pool: &Arc<Pool>| pool.capacity(Provisioning::Thin).unwrap().available;
+    let all = available(&b);
+    let sized = |name: &str, capacity_bytes: u64| NewVolume {
+        capacity_bytes: capacity_bytes - capacity_bytes % 4096,
+        ..new(name)
+    };
+    let half = fixture.pools().create_volume(&a, sized("one", all / 2));
+    let half = half.unwrap();
+    assert!(available(&a) < all / 8 * 5, "{}", available(&a));
+    assert!(available(&b) < all / 8 * 5, "{} of {all}", available(&b));
+    let more = fixture.pools().create_volume(&b, sized("two", all / 4 * 3));
+    assert!(matches!(more, Err(Error::NoRoom { .. })), "{more:?}");
+    let less = fixture.pools().create_volume(&b, sized("two", all / 4));
+    less.unwrap();
+    assert!(available(&a) < all / 8 * 3, "{}", available(&a));
+
+    fixture.pools().delete_volume(&half.id).unwrap();
+    assert!(available(&a) > all / 8 * 5, "{}", available(&a));
+    assert!(available(&b) > all / 8 * 5, "{}", available(&b));
+}
+
+/// What many ask for at once is promised to no more than there is room for.
+#[test]
+fn promises_at_once_are_of_one_book() {
+    let fixture = Fixture::new(&["a", "b"]);
+    let pools = [fixture.pool("a"), fixture.pool("b")];
+    let all = pools[0].capacity(Provisioning::Thin).unwrap().available;
+    let need = Need {
+        promise: all / 8 * 3,
+        take: 0,
+    };
+    let barrier = &std::sync::Barrier::new(8);
+    let held = std::thread::scope(|scope| {
+        let ask = |i: usize| {
+            let pool = &pools[i % 2];
+            scope.spawn(move || {
+                barrier.wait();
+                let held = pool.reserve(need);
+                // Given back by nobody while others ask.
+                barrier.wait();
+                held.is_ok()
+            })
+        };
+        let asked: Vec<_> = (0..8).map(ask).collect();
+        let answers = asked.into_iter().map(|asked| asked.join().unwrap());
+        answers.filter(|held| *held).count()
+    });
+    assert!((1..=2).contains(&held), "{held} of three eighths each");
+}

@@ -1,0 +1,140 @@
+//! Threads for each pool, so that one that hangs takes none from the others.
+//!
+//! A call that touches a pool's files or the volumes in it runs in the lane of that pool, a call
+//! that copies from one pool to another in the lane of both, and all others in a lane of their own.
+//! A lane has a limited number of threads for changes, and one for each kind of question: a pool
+//! that hangs holds these and no more, however often it is asked.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
+
+use crate::controller::parameters::POOL;
+use crate::pool::{Pools, VolumeHandle, id};
+
+/// Changes of one pool that are worked on at once. More would wait for its disk all the same.
+const CHANGES: usize = 32;
+/// Streams of one pool at once.
+const STREAMS: usize = 16;
+/// Threads for each kind of question that touches no pool.
+const POOLLESS: usize = 8;
+/// How long a question waits for the one before it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The pools a call may touch, by their places in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Lane(Vec<usize>);
+
+impl Lane {
+    /// The lane of what these IDs name. An ID of no pool of this node touches none.
+    pub(crate) fn of_ids<'a>(pools: &Pools, ids: impl IntoIterator<Item = &'a str>) -> Lane {
+        Lane::of(ids.into_iter().filter_map(|id| slot_of_id(pools, id)))
+    }
+
+    /// The lane of a new volume of a class, copied from this if from anything.
+    pub(crate) fn of_class(
+        pools: &Pools,
+        parameters: &BTreeMap<String, String>,
+        source: Option<&str>,
+    ) -> Lane {
+        let target = slot_of_class(pools, parameters);
+        let source = source.and_then(|id| slot_of_id(pools, id));
+        Lane::of(target.into_iter().chain(source))
+    }
+
+    /// The lane of a volume that is published: an inline one may be new.
+    pub(crate) fn of_publication(
+        pools: &Pools,
+        id: &str,
+        context: &BTreeMap<String, String>,
+    ) -> Lane {
+        let inline = matches!(id.parse(), Ok(VolumeHandle::Inline(_)));
+        let new = || slot_of_class(pools, context).filter(|_| inline);
+        Lane::of(slot_of_id(pools, id).or_else(new))
+    }
+
+    /// The lane of what touches all pools.
+    pub(crate) fn of_all(pools: &Pools) -> Lane {
+        Lane::of(0..pools.count())
+    }
+
+    fn of(slots: impl IntoIterator<Item = usize>) -> Lane {
+        let mut slots: Vec<usize> = slots.into_iter().collect();
+        slots.sort_unstable();
+        slots.dedup();
+        Lane(slots)
+    }
+}
+
+fn slot_of_class(pools: &Pools, parameters: &BTreeMap<String, String>) -> Option<usize> {
+    match parameters.get(POOL) {
+        None => Some(0),
+        Some(name) => pools.slots().iter().position(|s| s.spec.name == *name),
+    }
+}
+
+fn slot_of_id(pools: &Pools, text: &str) -> Option<usize> {
+    let pool = match text.parse() {
+        Ok(handle @ VolumeHandle::Inline(_)) => pools.volume(&handle).ok()?.id.pool(),
+        _ => id::pool_of(text)?,
+    };
+    pools.slots().iter().position(|slot| slot.id == Some(pool))
+}
+
+/// What a call needs a thread for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Work {
+    /// It changes something.
+    Change,
+    /// It reads for long, and answers as a stream.
+    Stream,
+    /// It asks, by this method.
+    Question(&'static str),
+}
+
+type Threads = HashMap<(Lane, Work), Arc<Semaphore>>;
+
+/// The threads of all lanes. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lanes(Arc<Mutex<Threads>>);
+
+impl Lanes {
+    /// The threads for some work in a lane.
+    pub(crate) fn threads(&self, lane: &Lane, work: Work) -> Arc<Semaphore> {
+        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = match work {
+            Work::Change => CHANGES,
+            Work::Stream => STREAMS,
+            Work::Question(_) if lane.0.is_empty() => POOLLESS,
+            Work::Question(_) => 1,
+        };
+        let made = || Arc::new(Semaphore::new(threads));
+        lanes
+            .entry((lane.clone(), work))
+            .or_insert_with(made)
+            .clone()
+    }
+
+    /// A thread for a question, or UNAVAILABLE if the one before it has been at it for long.
+    pub(crate) async fn question(
+        &self,
+        lane: &Lane,
+        method: &'static str,
+    ) -> Result<OwnedSemaphorePermit, Status> {
+        let threads = self.threads(lane, Work::Question(method));
+        match tokio::time::timeout(PATIENCE, threads.acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) => Err(Status::unavailable("the driver is shutting down")),
+            Err(_) => Err(Status::unavailable(format!(
+                "the pool has not answered an earlier {method} for {} s; it may hang",
+                PATIENCE.as_secs()
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
