@@ -137,6 +137,9 @@ impl Node {
             }
             paths::directory(&wanted.path)?;
         }
+        if go == Go::Begin {
+            self.pools.refill_thick(record, &image)?;
+        }
         // What an attached device may still have in its cache, the file does not tell.
         let blank = !seen.attached && !file::has_data(&image)?;
         let intended = self.intend(record, wanted, go, blank)?;

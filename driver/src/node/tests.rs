@@ -6,3 +6,4 @@ mod faults;
 mod inline;
 mod publishing;
 mod staging;
+mod thick;
