@@ -168,17 +168,16 @@ impl Watcher {
 
     async fn volumes_once(&self) {
         let volumes = served(&self.context);
-        let found = if self.lists {
-            self.list(&volumes).await
-        } else {
-            Ok(self.get(&volumes).await)
-        };
-        let found = match found {
-            Ok(found) => found,
-            Err(failure) => {
-                tracing::warn!(%failure, "the volumes' health is not known");
-                return;
-            }
+        let found = match self.lists {
+            false => self.get(&volumes).await,
+            true => match self.list(&volumes).await {
+                Ok(found) => found,
+                // One pool of several may be missing: each volume can tell for itself.
+                Err(failure) => {
+                    tracing::warn!(%failure, "the driver lists no health: asking for each volume");
+                    self.get(&volumes).await
+                }
+            },
         };
         let changes = self
             .conditions

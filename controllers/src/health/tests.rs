@@ -175,6 +175,26 @@ async fn claims_are_told_of_what_is_listed() {
     run.ends().await;
 }
 
+/// As while one of several pools is missing: of the others, and of each volume in it, health is told.
+#[tokio::test(start_paused = true)]
+async fn each_volume_is_asked_for_while_the_list_fails() {
+    let fake = Fake::default();
+    fake.state().lists = true;
+    fake.state()
+        .volumes
+        .insert("bad", Some(Answer::Ill("Gone")));
+    fake.state().volumes.insert("good", Some(Answer::Healthy));
+    let volumes = ["bad", "good"].map(|handle| pv(handle, "a")).to_vec();
+    let mut run = start(&fake, node("a"), Leadership::told().1, volumes).await;
+    assert_eq!(run.tells(1).await.len(), 1);
+    fake.state().list_fails = true;
+    run.sets("good", Answer::Ill("PoolGone"));
+    let gone = "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/good: \
+                Inaccessible: PoolGone: it is away";
+    assert_eq!(run.tells(300).await, [gone]);
+    run.ends().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_volume_is_asked_for_where_nothing_is_listed() {
     let fake = Fake::default();

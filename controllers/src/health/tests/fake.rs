@@ -31,6 +31,8 @@ pub(super) struct State {
     /// It can tell nothing.
     pub(super) silent: bool,
     pub(super) lists: bool,
+    /// It has the list, and can't tell it now.
+    pub(super) list_fails: bool,
     pub(super) volumes: BTreeMap<&'static str, Option<Answer>>,
     pub(super) storage: Vec<&'static str>,
     pub(super) calls: Vec<String>,
@@ -172,6 +174,9 @@ service! {
         let from = request.into_inner().starting_token;
         let mut state = self.state();
         state.calls.push(format!("list {from}"));
+        if state.list_fails {
+            return Err(Status::unavailable("a pool is missing"));
+        }
         let mut ill = state.volumes.iter().filter_map(|(id, answer)| match answer {
             Some(answer @ Answer::Ill(_)) if *id >= from.as_str() => Some(health(id, answer)),
             _ => None,
