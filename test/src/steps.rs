@@ -71,6 +71,8 @@ impl Spec {
 pub enum Origin {
     /// A snapshot.
     Snapshot(Name),
+    /// A member of a group, by its place in it.
+    Member(Name, usize),
     /// Another volume.
     Volume(Name),
 }

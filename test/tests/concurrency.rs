@@ -321,7 +321,19 @@ async fn disorder_ends_in_order() {
     site.close();
 }
 
-/// Returns how many calls were answered INTERNAL or UNKNOWN.
+/// Whether nothing that others do at the same time explains an answer.
+fn is_internal(name: &str, status: &Status) -> bool {
+    let internal = matches!(
+        status.code(),
+        Code::Internal | Code::Unknown | Code::DataLoss
+    );
+    if internal {
+        eprintln!("{name}: {status:?}");
+    }
+    internal
+}
+
+/// Returns how many calls were answered INTERNAL, UNKNOWN or DATA_LOSS.
 async fn disorder(site: &Site, csi: &Csi, seed: usize, names: &[&str]) -> usize {
     let mut state = seed as u64 + 1;
     let mut internal = 0;
@@ -331,7 +343,13 @@ async fn disorder(site: &Site, csi: &Csi, seed: usize, names: &[&str]) -> usize 
             .wrapping_add(1_442_695_040_888_963_407);
         let name = names[(state >> 33) as usize % names.len()];
         let made = csi.call(new_volume(&format!("pvc-{name}"), 32 * MIB)).await;
-        let Ok(id) = made.map(id_of) else { continue };
+        let id = match made.map(id_of) {
+            Ok(id) => id,
+            Err(status) => {
+                internal += usize::from(is_internal(name, &status));
+                continue;
+            }
+        };
         let outcome = match (state >> 41) % 7 {
             0 => csi.call(attach(&id)).await.map(drop),
             1 => csi.call(site.stage(name, &id)).await.map(drop),
@@ -341,14 +359,8 @@ async fn disorder(site: &Site, csi: &Csi, seed: usize, names: &[&str]) -> usize 
             5 => csi.call(detach(&id)).await.map(drop),
             _ => csi.call(delete(&id)).await.map(drop),
         };
-        if let Err(status) = outcome
-            && matches!(
-                status.code(),
-                Code::Internal | Code::Unknown | Code::DataLoss
-            )
-        {
-            eprintln!("{name}: {status:?}");
-            internal += 1;
+        if let Err(status) = outcome {
+            internal += usize::from(is_internal(name, &status));
         }
     }
     internal

@@ -33,6 +33,14 @@ impl World {
                     snapshot.data,
                 )
             }
+            Some(Origin::Member(group, member)) => {
+                let snapshot = &self.groups[group].snapshots[member];
+                let snapshot_id = snapshot.id.clone();
+                (
+                    Some(Type::Snapshot(SnapshotSource { snapshot_id })),
+                    snapshot.data,
+                )
+            }
             Some(Origin::Volume(volume)) => {
                 let volume = self.volume(volume);
                 let volume_id = volume.id.clone();
@@ -62,6 +70,7 @@ impl World {
             staged: false,
             targets: BTreeMap::new(),
             data,
+            modified: &[],
         };
         self.volumes.entry(name).or_insert(volume);
         Ok(())
@@ -176,6 +185,7 @@ impl World {
             staged: false,
             targets: BTreeMap::from([(target, false)]),
             data: None,
+            modified: &[],
         };
         self.volumes.entry(name).or_insert(volume);
         Ok(())
@@ -300,10 +310,21 @@ impl World {
             volumes.len(),
             "one snapshot of each volume"
         );
-        let snapshots = made.snapshots.into_iter().map(|s| s.snapshot_id).collect();
+        let member = |volume: &Name| {
+            let Volume { id, spec, data, .. } = self.volume(volume).clone();
+            let member = made.snapshots.iter().find(|s| s.source_volume_id == id);
+            Snapshot {
+                id: member
+                    .expect("a snapshot of each volume")
+                    .snapshot_id
+                    .clone(),
+                spec,
+                data,
+            }
+        };
         let group = Group {
+            snapshots: volumes.iter().map(member).collect(),
             id: made.group_snapshot_id,
-            snapshots,
         };
         self.groups.entry(name).or_insert(group);
         Ok(())
@@ -322,10 +343,10 @@ impl World {
     }
 
     pub(super) async fn delete_group(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
-        let Group { id, snapshots } = self.groups[name].clone();
+        let (id, snapshot_ids) = self.group_ids(name);
         let request = csi::DeleteVolumeGroupSnapshotRequest {
-            group_snapshot_id: id,
-            snapshot_ids: snapshots,
+            group_snapshot_id: id.to_owned(),
+            snapshot_ids,
             ..Default::default()
         };
         csi.call(request).await?;
@@ -353,7 +374,9 @@ impl World {
             mutable_parameters: map(parameters),
             ..Default::default()
         };
-        csi.call(request).await.map(drop)
+        csi.call(request).await?;
+        self.volume_mut(name).modified = parameters;
+        Ok(())
     }
 }
 

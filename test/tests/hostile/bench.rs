@@ -249,7 +249,7 @@ fn known(scratch: &Scratch, world: &World) -> Known {
         snapshot: world.snapshot_id("idle").to_owned(),
         other_snapshot: world.snapshot_id("used").to_owned(),
         group: group.to_owned(),
-        members: members.to_vec(),
+        members,
         canary,
         foreign_mount,
         paths,

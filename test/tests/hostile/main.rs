@@ -15,7 +15,7 @@ use hostloop_test::machine;
 use tonic::Code;
 
 /// The fewest requests a full run must send, so that a table that shrinks is noticed.
-const AT_LEAST: usize = 300;
+const AT_LEAST: usize = 1100;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn hostile_requests_change_nothing() {
