@@ -181,8 +181,22 @@ impl std::fmt::Display for FsType {
 /// What a look at a device's content found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Conclusively nothing.
+    /// No signature, and zeros wherever it was read (see [`linux::blank`]).
     Blank,
+    /// No signature that is known, but bytes other than zero: an encrypted device without a header
+    /// looks like this.
+    Unknown {
+        /// Where the first of these bytes was read.
+        offset: u64,
+    },
+    /// A filesystem whose mkfs did not end, which its superblock says (XFS: `sb_inprogress`). It
+    /// has never been mounted.
+    Unfinished {
+        /// Which.
+        fs: FsType,
+        /// Its UUID.
+        uuid: String,
+    },
     /// A filesystem we make.
     Filesystem {
         /// Which.
@@ -308,6 +322,14 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Mounts a filesystem; on XFS, makes error retries finite right after.
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()>;
+
+    /// Undoes the limit that [`Kernel::mount`] sets on retries: a mounted XFS goes on trying to write
+    /// its metadata until that works. For a pool, whose volumes would all be lost until a remount,
+    /// though its disk may be back in a minute, or the disk's own room be enlarged.
+    fn retry_forever(&self, xfs: &Path) -> Result<()> {
+        let _ = xfs;
+        Ok(())
+    }
 
     /// Binds a directory or a file (a device node) to an existing target of the same kind. The
     /// bind has the source's flags and these, from its first moment.

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hostloop_test::arena::{Arena, Ended, caught};
-use hostloop_test::driver::DriverSpec;
+use hostloop_test::data;
+use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::leaks::Leaks;
 use hostloop_test::machine;
 use hostloop_test::namespace::Namespace;
-use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
+use hostloop_test::pools::{GIB, PoolFixture, PoolKind, state_dir};
 use hostloop_test::scenarios::{LONG, SCENARIOS, Scenario};
 use hostloop_test::scratch::Scratch;
 
@@ -57,6 +58,8 @@ enum Task {
     Moments(Scenario),
     /// Killed while a pool is opened for the first time.
     Opening(PoolKind),
+    /// Killed while a pool with data is opened by a node that does not know it.
+    Adopting(PoolKind),
 }
 
 impl Task {
@@ -65,6 +68,7 @@ impl Task {
             Task::Effects(s) => format!("{} on {}", s.name, s.pool.name()),
             Task::Moments(s) => format!("{} on {}, at any moment", s.name, s.pool.name()),
             Task::Opening(pool) => format!("open {}", pool.name()),
+            Task::Adopting(pool) => format!("adopt {}", pool.name()),
         }
     }
 
@@ -73,6 +77,7 @@ impl Task {
             Task::Effects(scenario) => walk_effects(scenario).await,
             Task::Moments(scenario) => walk_moments(scenario).await,
             Task::Opening(pool) => walk_opening(pool).await,
+            Task::Adopting(pool) => walk_adopting(pool).await,
         }
     }
 }
@@ -81,7 +86,9 @@ impl Task {
 async fn what_was_answered_survives_every_kill() {
     machine::require();
     let only = std::env::var("HOSTLOOP_CRASH_ONLY").unwrap_or_default();
+    let adopted = [PoolKind::Ext4, PoolKind::Image, PoolKind::Device];
     let tasks: VecDeque<Task> = (PoolKind::ALL.into_iter().map(Task::Opening))
+        .chain(adopted.into_iter().map(Task::Adopting))
         .chain(LONG.iter().copied().map(Task::Moments))
         .chain(SCENARIOS.iter().copied().map(Task::Effects))
         .filter(|task| task.name().contains(&only))
@@ -265,4 +272,53 @@ async fn walk_opening(kind: PoolKind) -> Walk {
         driver.stop();
     }
     panic!("no end of effects while a pool is opened")
+}
+
+/// A pool with data is opened by a node that has lost its state: each time killed one effect later.
+/// After each kill its filesystem can't be mounted for once, and must be found as it was after that.
+async fn walk_adopting(kind: PoolKind) -> Walk {
+    let mut walk = Walk::default();
+    let scratch = Scratch::new();
+    let pool = PoolFixture::new(&scratch, kind, GIB);
+    let start = |namespace: &Namespace, failpoints: String| {
+        let spec = DriverSpec::new(&scratch, &[&pool]).inside(namespace);
+        spec.failpoints(failpoints).try_start()
+    };
+    let image = |driver: &Driver, volume: &str| {
+        let image = pool.root().join("volumes").join(volume).join("image");
+        driver.view(&image)
+    };
+    let namespace = Namespace::new(&scratch);
+    let driver = start(&namespace, String::new()).expect("it serves");
+    let request = hostloop_test::client::new_volume("pvc-kept", 32 << 20);
+    let made = driver.csi().await.ok(request).await.volume;
+    let volume = made.expect("a volume is answered").volume_id;
+    let written = data::write(&image(&driver, &volume), 1);
+    driver.stop();
+    drop(namespace);
+    for effect in 0..TOO_MANY {
+        let state = state_dir(&scratch).join("pools.json");
+        std::fs::remove_file(state).expect("the pool was known");
+        let first = Namespace::new(&scratch);
+        match start(&first, format!("effect={effect}*off->1*return(kill)")) {
+            Ok(_) => return walk,
+            Err(dead) if dead.killed() => walk.killed(&dead.log),
+            Err(dead) => panic!("the driver ended by itself: {}\n{}", dead.status, dead.log),
+        }
+        drop(first);
+        // It may serve without the pool, or refuse to start.
+        let second = Namespace::new(&scratch);
+        drop(start(&second, "mount=return(EIO)".to_owned()));
+        drop(second);
+        let third = Namespace::new(&scratch);
+        let driver = start(&third, String::new())
+            .unwrap_or_else(|dead| panic!("after effect {effect}: {}", dead.log));
+        let read = data::read(&image(&driver, &volume));
+        assert_eq!(read, written, "the data is another after effect {effect}");
+        let listed = hostloop_proto::csi::ListVolumesRequest::default();
+        let listed = driver.csi().await.ok(listed).await.entries;
+        assert_eq!(listed.len(), 1, "after effect {effect}");
+        driver.stop();
+    }
+    panic!("no end of effects while a pool is adopted")
 }

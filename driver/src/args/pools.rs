@@ -19,9 +19,10 @@ pub struct PoolArgs {
     /// A block device is formatted once, with XFS, and mounted by the driver; one that carries
     /// anything is refused. Options: image=SIZE keeps the pool in one image file of that size in
     /// the directory, which brings instant snapshots to a filesystem without reflinks, and a hard
-    /// cap; preallocate takes the image's space at once; capacity=SIZE promises no more than that;
-    /// inline opens the pool to the inline volumes of pods. Where no pool has the option inline, only
-    /// the first is open to them.
+    /// cap; preallocate takes the image's space at once; wipe formats a block device that holds
+    /// bytes without a known signature, which are refused otherwise, since they may be encrypted
+    /// data; capacity=SIZE promises no more than that; inline opens the pool to the inline volumes
+    /// of pods. Where no pool has the option inline, only the first is open to them.
     #[arg(
         long = "pool",
         env = "HOSTLOOP_POOL",

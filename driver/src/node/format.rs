@@ -35,9 +35,23 @@ pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<Ste
             Ok(Step::Keep)
         }
         (Format::Raw, Probe::Filesystem { fs, .. }) if *fs == asked => Ok(Step::Keep),
-        (Format::Raw, Probe::Blank) => Err(refuse(
+        (Format::Done(fs), Probe::Unknown { .. } | Probe::Unfinished { .. }) => {
+            Err(Error::DataLoss(format!(
+                "the volume had a {fs} filesystem, and its device carries none now: data was lost; \
+                 it is left as it is"
+            )))
+        }
+        (Format::Raw, Probe::Blank | Probe::Unknown { .. }) => Err(refuse(
             asked,
             "it was handed out as a block device, carries no filesystem, and is never formatted",
+        )),
+        (Format::None, Probe::Unknown { offset }) => Err(refuse(
+            asked,
+            format!("it was never formatted, but holds data at offset {offset}"),
+        )),
+        (_, Probe::Unfinished { fs, .. }) => Err(refuse(
+            asked,
+            format!("it carries {fs} whose mkfs did not end"),
         )),
         (_, Probe::Ambivalent) => Err(refuse(
             asked,

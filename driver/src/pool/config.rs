@@ -20,6 +20,8 @@ pub struct PoolSpec {
     pub image_bytes: Option<u64>,
     /// `preallocate`: the image's space is taken at once.
     pub preallocate: bool,
+    /// `wipe`: format a block device though it holds bytes without a known signature.
+    pub wipe: bool,
     /// `capacity=SIZE`: promise no more than this, whatever the filesystem has (bytes).
     pub capacity_bytes: Option<u64>,
     /// `inline`: pods may have inline volumes in it (see [`super::Pools::inline_pools`]).
@@ -128,7 +130,7 @@ impl FromStr for Reserve {
 impl FromStr for PoolSpec {
     type Err = BadOption;
 
-    /// `NAME=PATH[,image=SIZE][,preallocate][,capacity=SIZE][,inline]`.
+    /// `NAME=PATH[,image=SIZE][,preallocate][,wipe][,capacity=SIZE][,inline]`.
     fn from_str(s: &str) -> Result<Self, BadOption> {
         let mut words = s.split(',');
         let first = words.next().unwrap_or_default();
@@ -140,6 +142,7 @@ impl FromStr for PoolSpec {
             path: pool_path(path)?,
             image_bytes: None,
             preallocate: false,
+            wipe: false,
             capacity_bytes: None,
             inline: false,
         };
@@ -148,6 +151,12 @@ impl FromStr for PoolSpec {
         }
         if spec.preallocate && spec.image_bytes.is_none() {
             return Err(bad(s, "preallocate goes with image=SIZE"));
+        }
+        if spec.wipe && spec.image_bytes.is_some() {
+            return Err(bad(
+                s,
+                "wipe goes with a block device; delete an image instead",
+            ));
         }
         Ok(spec)
     }
@@ -181,9 +190,13 @@ impl PoolSpec {
                 once(self.inline)?;
                 self.inline = true;
             }
+            None if word == "wipe" => {
+                once(self.wipe)?;
+                self.wipe = true;
+            }
             _ => {
-                let known =
-                    "is no option of a pool (image=SIZE, preallocate, capacity=SIZE, inline)";
+                let known = "is no option of a pool (image=SIZE, preallocate, wipe, \
+                             capacity=SIZE, inline)";
                 return Err(bad(word, known));
             }
         }

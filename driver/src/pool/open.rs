@@ -39,6 +39,7 @@ impl Pools {
             PoolKind::Device => self.device(spec, known, entry)?,
             PoolKind::Image => self.image(spec, known, entry)?,
         };
+        let fs_uuid = ground.fs_uuid.clone();
         let pool = ground::open_ground(spec, ground, entry, &self.options)?;
         let Some(claim) = self.opening.claim(pool.id, slot) else {
             let why = format!(
@@ -50,9 +51,14 @@ impl Pools {
             return Err(Error::Refused(why));
         };
         recovery::recover(&pool, &*self.kernel, &self.options)?;
+        // At once: that a filesystem is known, but not yet as a pool's, is no state to be in.
         known.remember(&spec.name, |entry| {
-            entry.id = Some(pool.id);
-            entry.path = spec.path.clone();
+            *entry = Entry {
+                id: Some(pool.id),
+                path: spec.path.clone(),
+                fs_uuid,
+                mkfs: None,
+            };
         })?;
         let pool = Arc::new(pool);
         self.filesystems.settle(&pool, &*self.kernel)?;
@@ -141,10 +147,15 @@ fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
         );
         return Err(Error::Refused(why));
     }
-    Ok(match spec.image_bytes {
-        None => PoolKind::Directory,
-        Some(_) => PoolKind::Image,
-    })
+    match spec.image_bytes {
+        None if spec.wipe => Err(Error::Refused(format!(
+            "pool {}: wipe goes with a block device, and {} is a directory",
+            spec.name,
+            path.display()
+        ))),
+        None => Ok(PoolKind::Directory),
+        Some(_) => Ok(PoolKind::Image),
+    }
 }
 
 /// Makes a directory and those above it, so that they are there after a power cut too: the pool is

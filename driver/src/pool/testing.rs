@@ -30,6 +30,7 @@ impl Fixture {
             path: dir.path().join(name),
             image_bytes: None,
             preallocate: false,
+            wipe: false,
             capacity_bytes: None,
             inline: false,
         };

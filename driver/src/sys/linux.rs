@@ -9,6 +9,7 @@ use super::{
     LoopSpec, MkfsSpec, MountSpec, MountTable, Probe, Result,
 };
 
+pub(crate) mod blank;
 mod fs;
 mod loopdev;
 mod mount;
@@ -40,10 +41,10 @@ impl Linux {
                 "loop devices: {e} (is the module `loop` loaded, and /dev the host's?)"
             ));
         }
-        for dir in ["/sys/block", "/proc/self"] {
         // Absent until the module is loaded, which opening the control device does.
         let max_part = std::fs::read_to_string("/sys/module/loop/parameters/max_part");
         missing.extend(refuse_partitions(&max_part.unwrap_or_default()));
+        for dir in ["/sys/block", "/proc/self"] {
             if let Err(e) = std::fs::metadata(dir) {
                 missing.push(format!("{dir}: {e}"));
             }
@@ -105,6 +106,10 @@ impl Kernel for Linux {
 
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
         mount::mount(spec)
+    }
+
+    fn retry_forever(&self, xfs: &Path) -> Result<()> {
+        mount::xfs_retries_forever(xfs)
     }
 
     fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
@@ -183,11 +188,6 @@ pub fn bare_attach(backing: &File) -> Result<(u32, File)> {
     loopdev::bare_attach(backing)
 }
 
-/// Reads a small kernel file as text, without the newline at its end.
-fn read_attribute(path: &Path) -> Result<String> {
-    let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
-    Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
-}
 /// Refuses loop devices with partitions, by the module's parameter `max_part`. Where it is not 0, the
 /// minor of `/dev/loopN` is not N but a multiple of it, in between are partitions, and the kernel
 /// scans each device for a table that a user of the volume wrote. Devices are known by N here.
@@ -203,6 +203,11 @@ fn refuse_partitions(max_part: &str) -> Option<String> {
     })
 }
 
+/// Reads a small kernel file as text, without the newline at its end.
+fn read_attribute(path: &Path) -> Result<String> {
+    let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
+    Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
+}
 
 /// Opens a directory or a device for reading.
 fn open(path: &Path) -> Result<File> {

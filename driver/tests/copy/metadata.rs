@@ -38,6 +38,7 @@ impl Rig {
             path: pool.path("pool"),
             image_bytes: None,
             preallocate: false,
+            wipe: false,
             capacity_bytes: None,
             inline: false,
         };

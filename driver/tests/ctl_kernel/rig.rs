@@ -43,6 +43,7 @@ impl Rig {
             path: cleanup.root.join("pool"),
             image_bytes: None,
             preallocate: false,
+            wipe: false,
             capacity_bytes: None,
             inline: false,
         };

@@ -235,6 +235,7 @@ fn open(root: &Path, kernel: Arc<Linux>) -> Arc<Pools> {
         path: root.join("pool"),
         image_bytes: None,
         preallocate: false,
+        wipe: false,
         capacity_bytes: None,
         inline: false,
     };

@@ -2,6 +2,7 @@
 //! XFS and btrfs.
 #![allow(clippy::unwrap_used)] // a test's way to fail
 
+mod format;
 mod full;
 mod kinds;
 mod life;

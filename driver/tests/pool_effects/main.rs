@@ -18,6 +18,8 @@ use hostloop_driver::sys::model::Model;
 use hostloop_driver::sys::{FsType, Kernel, LoopSpec, MkfsSpec, MountSpec};
 use tempfile::TempDir;
 
+mod opening;
+
 const MI: u64 = 1 << 20;
 
 /// A pool with a volume that is mounted, one that is not, a snapshot and a group.
@@ -349,41 +351,4 @@ fn ids(told: &Told) -> Vec<String> {
     let snapshots = told.1.iter().map(|s| s.id.to_string());
     let groups = told.2.iter().map(|g| g.id.to_string());
     volumes.chain(snapshots).chain(groups).collect()
-}
-
-/// Opening a pool for the first time, in a directory or in an image.
-#[test]
-fn an_error_at_every_effect_of_the_first_start() {
-    let _scenario = fail::FailScenario::setup();
-    for spec in [
-        "p=DIR/new/pool",
-        "p=DIR/new/pool,image=300Mi",
-        "p=DIR/new/pool,image=300Mi,preallocate",
-    ] {
-        let (dir, kernel) = (tempfile::tempdir().unwrap(), Arc::new(Model::new()));
-        let effects = effects_of(|| open_spec(spec, &dir, &kernel)?.named(None).map(drop));
-        for n in 0..effects {
-            let dir = tempfile::tempdir().unwrap();
-            let kernel = Arc::new(Model::new());
-            let open = || open_spec(spec, &dir, &kernel);
-            fail::cfg("effect", &format!("{n}*off->1*return(ENOSPC)->off")).unwrap();
-            let first = open().unwrap();
-            fail::remove("effect");
-            first.retry_missing();
-            let pool = first
-                .named(None)
-                .unwrap_or_else(|e| panic!("{spec}, effect {n}: {e}"));
-            let id = pool.id();
-            drop(pool);
-            drop(first);
-            let again = open().unwrap();
-            assert_eq!(again.named(None).unwrap().id(), id, "{spec}, effect {n}");
-            assert!(
-                again.findings().is_empty(),
-                "{spec}, effect {n}: {:?}",
-                again.findings()
-            );
-        }
-        println!("{spec}: {effects} effects");
-    }
 }

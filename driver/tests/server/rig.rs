@@ -60,6 +60,7 @@ impl Rig {
             path: dir.path().join(directory),
             image_bytes: None,
             preallocate: false,
+            wipe: false,
             capacity_bytes: None,
             inline: false,
         };

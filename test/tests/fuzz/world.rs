@@ -218,6 +218,7 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> pool::Result<(Controller,
         path: dir.join(name),
         image_bytes: None,
         preallocate: false,
+        wipe: false,
         capacity_bytes: Some(1 << 30),
     });
     let options = PoolOptions {

@@ -183,6 +183,7 @@ fn start(dir: &tempfile::TempDir, kernel: &Arc<Model>, plan: &Plan) -> Controlle
         path: dir.path().join(name),
         image_bytes: None,
         preallocate: false,
+        wipe: false,
         capacity_bytes: plan.capacity_bytes,
         inline: false,
     };

@@ -7,6 +7,17 @@ fn fs(fs: FsType) -> Probe {
     }
 }
 
+fn unknown() -> Probe {
+    Probe::Unknown { offset: 0 }
+}
+
+fn unfinished() -> Probe {
+    Probe::Unfinished {
+        fs: FsType::Xfs,
+        uuid: String::new(),
+    }
+}
+
 #[derive(Debug, PartialEq)]
 enum Says {
     Keep,
@@ -34,6 +45,14 @@ fn formats_only_what_is_known_to_be_blank_or_ours() {
     let other = Probe::Other("LVM2_member".to_owned());
     let table = [
         (F::None, Probe::Blank, Ext4, Says::Make),
+        (F::None, unknown(), Ext4, Says::Refuses),
+        (F::None, unfinished(), Xfs, Says::Refuses),
+        (F::Formatting(Ext4), unknown(), Ext4, Says::Force),
+        (F::Formatting(Xfs), unfinished(), Xfs, Says::Force),
+        (F::Done(Xfs), unknown(), Xfs, Says::DataLoss),
+        (F::Done(Xfs), unfinished(), Xfs, Says::DataLoss),
+        (F::Raw, unknown(), Ext4, Says::Refuses),
+        (F::Raw, unfinished(), Xfs, Says::Refuses),
         (F::None, fs(Ext4), Ext4, Says::Refuses),
         (F::None, fs(Xfs), Ext4, Says::Refuses),
         (F::None, other.clone(), Ext4, Says::Refuses),

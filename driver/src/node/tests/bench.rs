@@ -45,6 +45,7 @@ impl Bench {
             path: dir.join("pool"),
             image_bytes: None,
             preallocate: false,
+            wipe: false,
             capacity_bytes: None,
             inline: false,
         };

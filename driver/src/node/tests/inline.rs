@@ -172,6 +172,7 @@ fn an_administrator_opens_pools() {
         path: bench.dir.path().join(name),
         image_bytes: None,
         preallocate: false,
+        wipe: false,
         capacity_bytes: None,
         inline,
     };

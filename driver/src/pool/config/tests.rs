@@ -62,6 +62,7 @@ fn spec(name: &str, path: &str) -> PoolSpec {
         path: path.into(),
         image_bytes: None,
         preallocate: false,
+        wipe: false,
         capacity_bytes: None,
         inline: false,
     }
@@ -84,6 +85,11 @@ fn pools() {
     };
     let text = "fast=/var/lib/x,image=20Gi,preallocate,inline,capacity=10G";
     assert_eq!(text.parse(), Ok(image));
+    let wiped = PoolSpec {
+        wipe: true,
+        ..spec("d", "/dev/sdb")
+    };
+    assert_eq!("d=/dev/sdb,wipe".parse(), Ok(wiped));
     let rounded: PoolSpec = "x=/x,image=314572801".parse().unwrap();
     assert_eq!(rounded.image_bytes, Some(314_572_800 + 4096));
 }
@@ -106,6 +112,8 @@ fn refused_pools_say_why() {
         ("x=/srv,image=1Mi", "too small"),
         ("x=/srv,image=large", "no unit"),
         ("x=/srv,preallocate", "image=SIZE"),
+        ("x=/srv,image=1Gi,wipe", "block device"),
+        ("x=/dev/sdb,wipe,wipe", "twice"),
         ("x=/srv,capacity=1Gi,capacity=2Gi", "twice"),
         ("x=/srv,image=1Gi,image=2Gi", "twice"),
         ("x=/srv,inline,inline", "twice"),

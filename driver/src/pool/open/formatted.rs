@@ -1,8 +1,10 @@
 //! Pools in a filesystem of their own, made and mounted by the driver.
 //!
-//! The UUID the filesystem will have is recorded before mkfs runs. So a device that carries it was
-//! formatted by us, or half formatted when mkfs was killed; one that carries anything else is not
-//! ours and is never written to.
+//! mkfs runs on a device that is blank (or, with the option `wipe`, holds bytes without a
+//! signature), and once more on one where an mkfs of ours was cut short. The latter takes two
+//! witnesses: the UUID that was noted as [`Entry::mkfs`] before mkfs began, and the superblock,
+//! which has that UUID and says that mkfs did not end. Such a filesystem was never mounted, so
+//! nothing is in it. Whatever else does not mount is an error, and is never written to.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -28,12 +30,12 @@ pub(super) struct Device {
 /// What to do with a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Plan {
-    /// Mount it: it carries what was recorded.
-    Mount,
-    /// Make the filesystem, with the UUID that is recorded or a new one.
-    Make(Option<String>),
-    /// We began to make it. Mount it, and if that fails, make it again over what is there.
-    Finish(String),
+    /// Mount it: it carries the filesystem with this UUID, which was made by us.
+    Mount(String),
+    /// Make the filesystem.
+    Make,
+    /// Make it again, over what an mkfs of ours left that was cut short.
+    MakeAgain,
     /// An XFS we have no record of: ours if it holds a pool.
     Look(String),
     /// A pool was here and is not.
@@ -42,36 +44,45 @@ enum Plan {
     Refuse(String),
 }
 
-fn plan(entry: &Entry, probe: &Probe) -> Plan {
+/// What an operator does with a device that is refused and not needed.
+const TO_GIVE_IT_AWAY: &str =
+    "if nothing on it is needed, erase it (wipefs --all DEVICE; blkdiscard DEVICE)";
+
+fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
     let carries = match probe {
         Probe::Blank => "nothing".to_owned(),
+        Probe::Unknown { offset } => format!(
+            "bytes without a known signature, the first at offset {offset} (it may be encrypted)"
+        ),
+        Probe::Unfinished { fs, uuid } => {
+            format!("an {fs} filesystem with UUID {uuid} whose mkfs did not end")
+        }
         Probe::Filesystem { fs, uuid } => format!("an {fs} filesystem with UUID {uuid}"),
         Probe::Other(name) => name.clone(),
         Probe::Ambivalent => "more than one signature".to_owned(),
     };
-    match (probe, &entry.fs_uuid, entry.id) {
+    let ours = |uuid: &String| [&entry.fs_uuid, &entry.mkfs].contains(&&Some(uuid.clone()));
+    match (probe, entry.id) {
         (
             Probe::Filesystem {
                 fs: FsType::Xfs,
                 uuid,
             },
-            Some(recorded),
             id,
-        ) if uuid == recorded => match id {
-            Some(_) => Plan::Mount,
-            None => Plan::Finish(recorded.clone()),
+        ) if ours(uuid) || id.is_none() => match ours(uuid) {
+            true => Plan::Mount(uuid.clone()),
+            false => Plan::Look(uuid.clone()),
         },
-        (_, _, Some(_)) => Plan::Missing(format!("carries {carries}, not the pool that was there")),
-        (Probe::Blank, recorded, None) => Plan::Make(recorded.clone()),
-        (
-            Probe::Filesystem {
-                fs: FsType::Xfs,
-                uuid,
-            },
-            None,
-            None,
-        ) => Plan::Look(uuid.clone()),
-        _ => Plan::Refuse(format!("carries {carries}")),
+        (_, Some(_)) => Plan::Missing(format!("carries {carries}, not the pool that was there")),
+        (Probe::Blank, None) => Plan::Make,
+        (Probe::Unfinished { uuid, .. }, None) if entry.mkfs.as_ref() == Some(uuid) => {
+            Plan::MakeAgain
+        }
+        (Probe::Unknown { .. }, None) if wipe => Plan::Make,
+        (Probe::Unknown { .. }, None) => Plan::Refuse(format!(
+            "carries {carries}: {TO_GIVE_IT_AWAY}, or give the pool the option `wipe`"
+        )),
+        _ => Plan::Refuse(format!("carries {carries}: {TO_GIVE_IT_AWAY}")),
     }
 }
 
@@ -84,16 +95,26 @@ pub(super) fn ground(
     device: &Device,
 ) -> Result<Ground> {
     let at = mount_point(options, &spec.name)?;
-    if !is_mounted(kernel, spec, device, &at)? {
-        let mount = Mounting {
-            kernel,
-            device,
-            at: &at,
-        };
-        mount.carry_out(spec, known, plan(entry, &kernel.probe(&device.path)?))?;
-    }
+    let mounted = is_mounted(kernel, spec, device, &at)?;
+    let mounting = Mounting {
+        kernel,
+        spec,
+        device,
+        at: &at,
+    };
+    let uuid = match (mounted, &entry.fs_uuid) {
+        (true, Some(uuid)) => uuid.clone(),
+        // A process before us died between the mount and the note about it.
+        (true, None) => mounting.uuid()?,
+        (false, _) => {
+            let plan = plan(entry, &kernel.probe(&device.path)?, spec.wipe);
+            mounting.carry_out(known, plan)?
+        }
+    };
+    kernel.retry_forever(&device.path)?;
     Ok(Ground {
         kind,
+        fs_uuid: Some(uuid),
         root: open_dir(&at)?,
         path: at,
         locks: Vec::new(),
@@ -138,76 +159,91 @@ fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) 
 
 struct Mounting<'a> {
     kernel: &'a dyn Kernel,
+    spec: &'a PoolSpec,
     device: &'a Device,
     at: &'a Path,
 }
 
 impl Mounting<'_> {
-    fn carry_out(&self, spec: &PoolSpec, known: &Known, plan: Plan) -> Result<()> {
-        let shown = self.device.path.display();
-        let refuse = |why: String| Error::Refused(format!("pool {}: {shown} {why}", spec.name));
+    /// Answers the UUID of the filesystem that is mounted in the end.
+    fn carry_out(&self, known: &Known, plan: Plan) -> Result<String> {
         match plan {
-            Plan::Mount => self.mount(),
-            Plan::Make(recorded) => {
-                let uuid = match recorded {
-                    Some(uuid) => uuid,
-                    None => {
-                        let uuid = Uuid::new_v4().to_string();
-                        known.remember(&spec.name, |e| {
-                            e.path = spec.path.clone();
-                            e.fs_uuid = Some(uuid.clone());
-                        })?;
-                        uuid
-                    }
-                };
-                tracing::info!(pool = %spec.name, device = %shown, %uuid, "formatting");
-                self.make(&uuid, false)?;
-                self.mount()
-            }
-            Plan::Finish(uuid) => match self.mount() {
-                Ok(()) => Ok(()),
-                Err(e) => {
-                    tracing::info!(pool = %spec.name, device = %shown, %uuid, error = %e, "formatting again: it was cut short");
-                    self.make(&uuid, true)?;
-                    self.mount()
-                }
-            },
+            Plan::Mount(uuid) => self.mount().map(|()| uuid),
+            Plan::Make => self.make(known, false),
+            Plan::MakeAgain => self.make(known, true),
             Plan::Look(uuid) => {
-                if !self.holds_a_pool().map_err(|e| {
-                    refuse(format!(
-                        "carries an xfs filesystem that can't be looked at: {e}"
+                let found = self.holds_a_pool().map_err(|e| {
+                    let device = self.device.path.display();
+                    self.refuse(format!(
+                        "carries an xfs filesystem that can't be looked at: {e}. It may be a \
+                         pool: nothing on it was changed. The kernel's log (dmesg) says why; \
+                         `xfs_repair -n {device}` checks it"
                     ))
-                })? {
-                    return Err(refuse(format!(
-                        "carries an xfs filesystem with UUID {uuid} that is no pool"
+                })?;
+                if !found {
+                    return Err(self.refuse(format!(
+                        "carries an xfs filesystem with UUID {uuid} that is no pool: \
+                         {TO_GIVE_IT_AWAY}"
                     )));
                 }
-                self.mount()?;
-                known.remember(&spec.name, |e| e.fs_uuid = Some(uuid))
+                self.mount().map(|()| uuid)
             }
-            Plan::Missing(why) => Err(unavailable(spec, format!("{shown} {why}"))),
-            Plan::Refuse(why) => Err(refuse(why)),
+            Plan::Missing(why) => {
+                let why = format!("{} {why}", self.device.path.display());
+                Err(unavailable(self.spec, why))
+            }
+            Plan::Refuse(why) => Err(self.refuse(why)),
         }
     }
 
-    fn make(&self, uuid: &str, force: bool) -> Result<()> {
-        Ok(self.kernel.mkfs(&MkfsSpec {
+    fn refuse(&self, why: impl std::fmt::Display) -> Error {
+        let device = self.device.path.display();
+        Error::Refused(format!("pool {}: {device} {why}", self.spec.name))
+    }
+
+    /// Makes the filesystem and mounts it. Its UUID is on disk before mkfs begins.
+    fn make(&self, known: &Known, again: bool) -> Result<String> {
+        let uuid = Uuid::new_v4().to_string();
+        known.remember(&self.spec.name, |entry| {
+            entry.path = self.spec.path.clone();
+            entry.mkfs = Some(uuid.clone());
+        })?;
+        let device = self.device.path.display();
+        tracing::info!(pool = %self.spec.name, %device, %uuid, again, "formatting");
+        self.kernel.mkfs(&MkfsSpec {
             device: &self.device.path,
             fs: FsType::Xfs,
-            options: &[
-                "-m".to_owned(),
-                "reflink=1".to_owned(),
-                "-b".to_owned(),
-                "size=4096".to_owned(),
-            ],
+            options: &["-m", "reflink=1", "-b", "size=4096"].map(str::to_owned),
             discard: self.device.discard,
-            uuid: Some(uuid),
-            force,
-        })?)
+            uuid: Some(&uuid),
+            force: again,
+        })?;
+        self.mount().map(|()| uuid)
+    }
+
+    fn uuid(&self) -> Result<String> {
+        match self.kernel.probe(&self.device.path)? {
+            Probe::Filesystem { uuid, .. } => Ok(uuid),
+            other => Err(unavailable(
+                self.spec,
+                format!(
+                    "{} is mounted, but carries {other:?}",
+                    self.device.path.display()
+                ),
+            )),
+        }
     }
 
     fn mount(&self) -> Result<()> {
-        self.mount_with(false, &[])
+        self.mount_with(false, &[]).map_err(|e| {
+            let device = self.device.path.display();
+            let why = format!(
+                "{device} can't be mounted: {e}. Nothing on it was changed. The kernel's log \
+                 (dmesg) says why; `xfs_repair -n {device}` checks the filesystem. The driver \
+                 mounts it as soon as that works"
+            );
+            unavailable(self.spec, why)
+        })
     }
 
     fn mount_with(&self, read_only: bool, more: &[&str]) -> Result<()> {
@@ -241,69 +277,4 @@ pub(super) fn loop_device(minor: u32, discard: bool) -> Device {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pool::PoolId;
-
-    #[test]
-    fn plans() {
-        let uuid = || "d0f7c1a2-0000-4000-8000-000000000001".to_owned();
-        let xfs = |uuid: &str| Probe::Filesystem {
-            fs: FsType::Xfs,
-            uuid: uuid.to_owned(),
-        };
-        let ext4 = Probe::Filesystem {
-            fs: FsType::Ext4,
-            uuid: uuid(),
-        };
-        let new = Entry::default();
-        let begun = Entry {
-            fs_uuid: Some(uuid()),
-            ..Entry::default()
-        };
-        let known = Entry {
-            id: Some(PoolId::generate()),
-            ..begun.clone()
-        };
-        let refused = |what: &str| Plan::Refuse(format!("carries {what}"));
-        let missing =
-            |what: &str| Plan::Missing(format!("carries {what}, not the pool that was there"));
-        let ours = format!("an ext4 filesystem with UUID {}", uuid());
-        let table = [
-            (&new, Probe::Blank, Plan::Make(None)),
-            (&new, xfs("other"), Plan::Look("other".into())),
-            (&new, ext4.clone(), refused(&ours)),
-            (
-                &new,
-                Probe::Other("LVM2_member".into()),
-                refused("LVM2_member"),
-            ),
-            (&new, Probe::Ambivalent, refused("more than one signature")),
-            (&begun, Probe::Blank, Plan::Make(Some(uuid()))),
-            (&begun, xfs(&uuid()), Plan::Finish(uuid())),
-            (
-                &begun,
-                xfs("other"),
-                refused("an xfs filesystem with UUID other"),
-            ),
-            (&begun, ext4.clone(), refused(&ours)),
-            (
-                &begun,
-                Probe::Ambivalent,
-                refused("more than one signature"),
-            ),
-            (&known, xfs(&uuid()), Plan::Mount),
-            (&known, Probe::Blank, missing("nothing")),
-            (
-                &known,
-                xfs("other"),
-                missing("an xfs filesystem with UUID other"),
-            ),
-            (&known, ext4, missing(&ours)),
-            (&known, Probe::Other("dos".into()), missing("dos")),
-        ];
-        for (entry, probe, want) in table {
-            assert_eq!(plan(entry, &probe), want, "{entry:?} {probe:?}");
-        }
-    }
-}
+mod tests;

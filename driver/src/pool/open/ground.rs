@@ -35,6 +35,8 @@ struct Identity {
 /// A directory in which a pool is, or can be made.
 pub(super) struct Ground {
     pub(super) kind: PoolKind,
+    /// The UUID of its filesystem, where the driver mounts that.
+    pub(super) fs_uuid: Option<String>,
     pub(super) path: PathBuf,
     pub(super) root: File,
     /// Locks that were needed to get here.
@@ -53,6 +55,7 @@ pub(super) fn unavailable(spec: &PoolSpec, why: impl Into<String>) -> Error {
 pub(super) fn directory(spec: &PoolSpec) -> Result<Ground> {
     Ok(Ground {
         kind: PoolKind::Directory,
+        fs_uuid: None,
         path: spec.path.clone(),
         root: open_dir(&spec.path)?,
         locks: Vec::new(),
@@ -122,6 +125,7 @@ pub(super) fn open_ground(
 ) -> Result<Pool> {
     let Ground {
         kind,
+        fs_uuid: _,
         path,
         root,
         mut locks,

@@ -25,9 +25,13 @@ pub(in crate::pool) struct Entry {
     pub(in crate::pool) id: Option<PoolId>,
     /// Where it was configured to be; for people.
     pub(super) path: PathBuf,
-    /// The UUID of the filesystem made for it, written before it is made: what carries it was
-    /// formatted, or half formatted, by us.
+    /// The UUID of its filesystem, if the driver mounts that; written with `id`. Version 0.1.0
+    /// wrote it before mkfs, so without an `id` it is only a filesystem that may be mounted.
     pub(super) fs_uuid: Option<String>,
+    /// The UUID of the filesystem that mkfs was started to make; written before mkfs, gone with
+    /// `id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mkfs: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -111,27 +111,39 @@ fn device_number(device: &Path) -> Result<u64> {
     }
 }
 
+/// How long a volume's XFS tries to write its metadata: seconds, and about twice as many retries as
+/// there are in that time.
+const GIVE_UP: [&str; 2] = ["30", "1000"];
+/// The kernel's default: no limit.
+const NEVER: [&str; 2] = ["-1", "-1"];
+
 /// Makes a mounted XFS give up (shut down) after half a minute in which its metadata can't be
 /// written, instead of trying for ever: a freeze or unmount that waits for it would hang in the
 /// kernel, and no signal helps then. Limits that somebody has set already stay.
 pub(super) fn xfs_gives_up(device: u64) -> Result<()> {
-    const SECONDS: &str = "30";
-    // About twice as many as there are in that time.
-    const RETRIES: &str = "1000";
+    xfs_retries(device, NEVER, GIVE_UP)
+}
+
+/// Takes the limit of [`xfs_gives_up`] away. Limits that somebody else has set stay.
+pub(super) fn xfs_retries_forever(device: &Path) -> Result<()> {
+    xfs_retries(device_number(device)?, GIVE_UP, NEVER)
+}
+
+/// Changes the limits on retries of metadata writes wherever they are as expected.
+fn xfs_retries(device: u64, before: [&str; 2], after: [&str; 2]) -> Result<()> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let link = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let device = std::fs::read_link(&link).map_err(|e| Error::io("readlink", &link, e))?;
     let name = device.file_name().unwrap_or_default();
     let errors = Path::new("/sys/fs/xfs").join(name).join("error/metadata");
     for kind in ["EIO", "ENOSPC", "default"] {
-        let retries = errors.join(kind).join("max_retries");
-        if read_attribute(&retries)? != "-1" {
+        let limits = ["retry_timeout_seconds", "max_retries"].map(|l| errors.join(kind).join(l));
+        if read_attribute(&limits[1])? != before[1] {
             continue;
         }
-        effect("mount.retries").map_err(|e| Error::io("write", &retries, e))?;
-        let seconds = errors.join(kind).join("retry_timeout_seconds");
-        for (path, value) in [(seconds, SECONDS), (retries, RETRIES)] {
-            std::fs::write(&path, value).map_err(|e| Error::io("write", path, e))?;
+        effect("mount.retries").map_err(|e| Error::io("write", &limits[1], e))?;
+        for (path, value) in limits.iter().zip(after) {
+            std::fs::write(path, value).map_err(|e| Error::io("write", path, e))?;
         }
     }
     Ok(())

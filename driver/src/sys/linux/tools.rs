@@ -1,10 +1,11 @@
 //! The programs that look at, make, check and grow filesystems, run without a shell.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{fs, open};
+use super::{blank, fs, open};
 use crate::sys::effect::effect;
 use crate::sys::{Error, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
 
@@ -22,31 +23,44 @@ const MAKE: Duration = Duration::from_secs(15 * 60);
 const CHECK: Duration = Duration::from_secs(2 * 60 * 60);
 
 pub(super) fn probe(device: &Path) -> Result<Probe> {
+    let file = open(device)?;
     // blkid answers "nothing" for what it can't read as well.
-    readable(device)?;
+    blank::readable(&file, device)?;
     let output = Tool::new("blkid", LOOK)
         .args(["-p", "-o", "export", "--"])
         .arg(device)
         .run(device)?;
-    match output.code {
-        0 => Ok(parse_probe(&output.stdout)),
-        2 if output.stderr.is_empty() => Ok(Probe::Blank),
-        8 => Ok(Probe::Ambivalent),
-        _ => Err(output.failed("blkid", device)),
+    let found = match output.code {
+        0 => parse_probe(&output.stdout),
+        2 if output.stderr.is_empty() => Probe::Blank,
+        8 => Probe::Ambivalent,
+        _ => return Err(output.failed("blkid", device)),
+    };
+    match found {
+        Probe::Blank => Ok(match blank::first_nonzero(&file, device)? {
+            None => Probe::Blank,
+            Some(offset) => Probe::Unknown { offset },
+        }),
+        Probe::Filesystem {
+            fs: FsType::Xfs,
+            uuid,
+        } if xfs_in_progress(&file, device)? => Ok(Probe::Unfinished {
+            fs: FsType::Xfs,
+            uuid,
+        }),
+        found => Ok(found),
     }
 }
 
-/// Reads where signatures are: a device with errors there is not blank, whatever a tool thinks.
-fn readable(device: &Path) -> Result<()> {
-    const SIGNATURES: u64 = 256 << 10;
-    let failed = |e| Error::io("read", device, e);
-    let file = open(device)?;
-    let size =
-        rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|e| failed(e.into()))?;
-    let mut buffer = vec![0; usize::try_from(SIGNATURES.min(size)).unwrap_or_default()];
-    file.read_exact_at(&mut buffer, 0).map_err(failed)?;
-    file.read_exact_at(&mut buffer, size.saturating_sub(SIGNATURES))
-        .map_err(failed)
+/// Whether the superblock says that mkfs is still at work: mkfs.xfs writes it so before anything
+/// else and clears the byte at its end, and the kernel mounts no such filesystem.
+fn xfs_in_progress(file: &File, device: &Path) -> Result<bool> {
+    /// `sb_inprogress` in the on-disk superblock.
+    const OFFSET: u64 = 126;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, OFFSET)
+        .map_err(|e| Error::io("read", device, e))?;
+    Ok(byte != [0])
 }
 
 /// Reads blkid's `KEY=value` lines. A filesystem beats a partition table beside it; a device it

@@ -26,8 +26,17 @@ pub enum Content {
         /// The size it takes, in bytes.
         size: u64,
     },
-    /// A filesystem whose mkfs was cut short: it is recognised, and does not mount.
-    Broken(FsType),
+    /// A filesystem that is recognised and does not mount.
+    Broken {
+        /// Which.
+        fs: FsType,
+        /// Its UUID.
+        uuid: String,
+        /// Its mkfs was cut short; otherwise it was damaged later.
+        unfinished: bool,
+    },
+    /// Bytes without a signature.
+    Unknown,
     /// Something else, by blkid's name for it.
     Other(String),
     /// More than one thing.
@@ -50,17 +59,26 @@ impl Content {
                 fs: *fs,
                 uuid: uuid.clone(),
             },
-            Content::Broken(fs) => Probe::Filesystem {
-                fs: *fs,
-                uuid: String::new(),
-            },
+            Content::Broken {
+                fs,
+                uuid,
+                unfinished,
+            } => {
+                let (fs, uuid) = (*fs, uuid.clone());
+                // Other superblocks don't say that their mkfs did not end.
+                match fs == FsType::Xfs && *unfinished {
+                    true => Probe::Unfinished { fs, uuid },
+                    false => Probe::Filesystem { fs, uuid },
+                }
+            }
+            Content::Unknown => Probe::Unknown { offset: 0 },
             Content::Other(name) => Probe::Other(name.clone()),
             Content::Ambivalent => Probe::Ambivalent,
         }
     }
 }
 
-/// Reads the mark; a file without one is blank.
+/// Reads the mark. A file without one is blank, or has unknown bytes in its first block.
 pub(super) fn read(file: &File) -> Result<Content> {
     let mut block = Vec::new();
     let mut chunk = [0; BLOCK_SIZE as usize];
@@ -75,7 +93,10 @@ pub(super) fn read(file: &File) -> Result<Content> {
         }
     }
     let Some(json) = block.strip_prefix(MAGIC) else {
-        return Ok(Content::Blank);
+        return Ok(match block.iter().all(|byte| *byte == 0) {
+            true => Content::Blank,
+            false => Content::Unknown,
+        });
     };
     let end = json.iter().position(|b| *b == 0).unwrap_or(json.len());
     Ok(serde_json::from_slice(&json[..end]).unwrap_or(Content::Ambivalent))
@@ -85,7 +106,9 @@ pub(super) fn read(file: &File) -> Result<Content> {
 pub(super) fn write(file: &File, content: &Content) -> Result<()> {
     let failed = |e| Error::io("write", name_of(file), e);
     let mut block = Vec::new();
-    if *content != Content::Blank {
+    if *content == Content::Unknown {
+        block.resize(BLOCK_SIZE as usize, 0xa5);
+    } else if *content != Content::Blank {
         block.extend_from_slice(MAGIC);
         serde_json::to_writer(&mut block, content).map_err(|e| failed(io::Error::other(e)))?;
     }

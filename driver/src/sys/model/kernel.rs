@@ -164,7 +164,7 @@ impl Kernel for Model {
         let late = self.enter("mkfs", spec.device, true)?;
         self.settled(|s| {
             let size = s.size(spec.device)?;
-            let is_blank = s.content(spec.device)? == Content::Blank;
+            let is_blank = matches!(s.content(spec.device)?, Content::Blank | Content::Unknown);
             let refused = if s.is_mounted(spec.device) {
                 Some("the device is mounted")
             } else if size < spec.fs.minimum_bytes() {
@@ -179,15 +179,17 @@ impl Kernel for Model {
             if let Some(message) = refused {
                 return Err(tool(message.to_owned()));
             }
+            let fs = spec.fs;
+            let uuid = spec
+                .uuid
+                .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
             let content = match &late {
-                Some(_) => Content::Broken(spec.fs),
-                None => Content::Filesystem {
-                    fs: spec.fs,
-                    uuid: spec
-                        .uuid
-                        .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned),
-                    size,
+                Some(_) => Content::Broken {
+                    fs,
+                    uuid,
+                    unfinished: true,
                 },
+                None => Content::Filesystem { fs, uuid, size },
             };
             s.set_content(spec.device, &content)
         })?;

@@ -42,7 +42,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
         return Err(failed(libc::EACCES));
     }
     let uuid = match s.content(spec.device)? {
-        Content::Broken(fs) if fs == spec.fs => return Err(failed(libc::EUCLEAN)),
+        Content::Broken { fs, .. } if fs == spec.fs => return Err(failed(libc::EUCLEAN)),
         Content::Filesystem { fs, uuid, size }
             if fs == spec.fs && size <= s.size(spec.device)? =>
         {

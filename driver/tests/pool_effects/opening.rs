@@ -1,0 +1,176 @@
+//! Opening pools: an error at every effect, and a death before every effect.
+
+use super::*;
+use hostloop_driver::pool::Pools;
+
+/// Opening a pool for the first time, in a directory or in an image.
+#[test]
+fn an_error_at_every_effect_of_the_first_start() {
+    let _scenario = fail::FailScenario::setup();
+    for spec in [
+        "p=DIR/new/pool",
+        "p=DIR/new/pool,image=300Mi",
+        "p=DIR/new/pool,image=300Mi,preallocate",
+    ] {
+        let (dir, kernel) = (tempfile::tempdir().unwrap(), Arc::new(Model::new()));
+        let effects = effects_of(|| open_spec(spec, &dir, &kernel)?.named(None).map(drop));
+        for n in 0..effects {
+            let dir = tempfile::tempdir().unwrap();
+            let kernel = Arc::new(Model::new());
+            let open = || open_spec(spec, &dir, &kernel);
+            fail::cfg("effect", &format!("{n}*off->1*return(ENOSPC)->off")).unwrap();
+            let first = open().unwrap();
+            fail::remove("effect");
+            first.retry_missing();
+            let pool = first
+                .named(None)
+                .unwrap_or_else(|e| panic!("{spec}, effect {n}: {e}"));
+            let id = pool.id();
+            drop(pool);
+            drop(first);
+            let again = open().unwrap();
+            assert_eq!(again.named(None).unwrap().id(), id, "{spec}, effect {n}");
+            assert!(
+                again.findings().is_empty(),
+                "{spec}, effect {n}: {:?}",
+                again.findings()
+            );
+        }
+        println!("{spec}: {effects} effects");
+    }
+}
+
+/// The ways a pool comes to be opened.
+#[derive(Clone, Copy, Debug)]
+enum Opening {
+    /// For the first time.
+    New,
+    /// By a node that does not know it: its state is gone, the pool has data.
+    Adopted,
+    /// By a node that knows it, after a reboot.
+    Known,
+    /// By the next process, with everything mounted.
+    Mounted,
+}
+
+/// What goes wrong when the node looks at the pool again for the first time after the death.
+const TROUBLE: [i32; 3] = [libc::EINVAL, libc::EUCLEAN, libc::EIO];
+
+/// The process dies before an effect (from then on nothing it tries happens), the next one can't
+/// mount the pool, and the one after that must have everything: identity, volumes and their bytes.
+#[test]
+fn a_death_before_every_effect_of_an_opening() {
+    let _scenario = fail::FailScenario::setup();
+    let mut deaths = 0;
+    for spec in ["p=DIR/pool", "p=DIR/pool,image=300Mi"] {
+        for opening in [
+            Opening::New,
+            Opening::Adopted,
+            Opening::Known,
+            Opening::Mounted,
+        ] {
+            let prepared = Prepared::new(spec, opening);
+            let effects = effects_of(|| prepared.open().map(drop));
+            for n in 0..effects {
+                let prepared = Prepared::new(spec, opening);
+                fail::cfg("effect", &format!("{n}*off->return(EIO)")).unwrap();
+                let died = prepared.open().map(drop);
+                fail::remove("effect");
+                let context = format!("{spec}, {opening:?}, effect {n} of {effects}: {died:?}");
+                prepared.judge(TROUBLE[n % TROUBLE.len()], &context);
+                deaths += 1;
+            }
+            println!("{spec}, {opening:?}: {effects} effects");
+        }
+    }
+    println!("{deaths} deaths");
+    assert!(deaths > 60, "{deaths}");
+}
+
+struct Prepared {
+    spec: &'static str,
+    dir: TempDir,
+    kernel: Arc<Model>,
+    /// The volume that is in the pool, if one is.
+    volume: Option<VolumeId>,
+}
+
+impl Prepared {
+    fn new(spec: &'static str, opening: Opening) -> Prepared {
+        let mut prepared = Prepared {
+            spec,
+            dir: tempfile::tempdir().unwrap(),
+            kernel: Arc::new(Model::new()),
+            volume: None,
+        };
+        if matches!(opening, Opening::New) {
+            return prepared;
+        }
+        let pools = prepared.open().unwrap();
+        let pool = pools.named(None).unwrap();
+        let made = pools.create_volume(&pool, new("v", None)).unwrap();
+        let image = pools.open_image(&made, true).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&image, b"precious", 4096).unwrap();
+        prepared.volume = Some(made.id);
+        drop((pools, pool, image));
+        if !matches!(opening, Opening::Mounted) {
+            prepared.kernel.reboot();
+        }
+        if matches!(opening, Opening::Adopted) {
+            std::fs::remove_file(prepared.dir.path().join("state/pools.json")).unwrap();
+        }
+        prepared
+    }
+
+    fn open(&self) -> Result<Pools> {
+        let pools = open_spec(self.spec, &self.dir, &self.kernel)?;
+        pools.named(None)?;
+        Ok(pools)
+    }
+
+    fn judge(&self, trouble: i32, context: &str) {
+        // Autoclear devices have gone with the process that held them.
+        let before = self.kernel.effects().len();
+        self.kernel.hook("mount", move |path| {
+            let trouble = std::io::Error::from_raw_os_error(trouble);
+            Err(hostloop_driver::sys::Error::io("mount", path, trouble))
+        });
+        let troubled = self.open().map(drop);
+        let effects = self.kernel.effects();
+        let formatted = effects[before..].iter().any(|effect| effect.op == "mkfs");
+        assert!(
+            !formatted || self.volume.is_none(),
+            "{context}: formatted over data; {troubled:?}"
+        );
+        self.kernel.behave();
+        let pools = self.open().unwrap_or_else(|e| panic!("{context}: {e}"));
+        let findings = pools.findings();
+        assert!(findings.is_empty(), "{context}: {findings:?}");
+        if let Some(id) = self.volume {
+            let volume = pools.volume(&VolumeHandle::Id(id)).unwrap();
+            let image = pools.open_image(&volume, false).unwrap();
+            let mut read = [0; 8];
+            std::os::unix::fs::FileExt::read_exact_at(&image, &mut read, 4096).unwrap();
+            assert_eq!(&read, b"precious", "{context}");
+        }
+    }
+}
+
+/// mkfs has begun and does not end: the one state in which a filesystem is made over something.
+#[test]
+fn a_death_in_the_middle_of_mkfs() {
+    let prepared = Prepared::new("p=DIR/pool,image=300Mi", Opening::New);
+    prepared.kernel.fail_afterwards("mkfs", 1, libc::EIO);
+    prepared.open().map(drop).unwrap_err();
+    // Without the mark it is anybody's.
+    let state = prepared.dir.path().join("state/pools.json");
+    let marked = std::fs::read_to_string(&state).unwrap();
+    assert!(marked.contains("\"mkfs\""), "{marked}");
+    std::fs::remove_file(&state).unwrap();
+    let refused = prepared.open().map(drop).unwrap_err();
+    assert!(matches!(refused, Error::Refused(_)), "{refused}");
+    std::fs::write(&state, marked).unwrap();
+    prepared.open().unwrap().named(None).unwrap();
+    let done = std::fs::read_to_string(&state).unwrap();
+    assert!(!done.contains("\"mkfs\""), "{done}");
+}
