@@ -84,6 +84,14 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A record that can't be written as JSON. Nothing was written.
+    #[error("{file} can't be written: {source}")]
+    Unwritable {
+        /// The record's file.
+        file: &'static str,
+        /// Why.
+        source: serde_json::Error,
+    },
     /// The kernel failed.
     #[error(transparent)]
     Kernel(#[from] sys::Error),

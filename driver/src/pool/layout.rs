@@ -167,9 +167,10 @@ impl Layout {
 
     /// Replaces the record of an entry.
     pub(super) fn replace<R: Record>(&self, record: &R) -> Result<()> {
+        let content = store::encode(record, R::FILE)?;
         let entry = record.entry();
         let dir = file::open_beneath(self.shelf(R::SHELF), Path::new(&entry), OFlags::DIRECTORY)?;
-        file::replace(dir.as_fd(), R::FILE, &store::encode(record))?;
+        file::replace(dir.as_fd(), R::FILE, &content)?;
         Ok(())
     }
 
@@ -270,7 +271,8 @@ impl Incoming<'_> {
 
     /// Writes the record and puts the entry into its place.
     pub(super) fn commit<R: Record>(mut self, record: &R) -> Result<()> {
-        file::replace(self.dir.as_fd(), R::FILE, &store::encode(record))?;
+        let content = store::encode(record, R::FILE)?;
+        file::replace(self.dir.as_fd(), R::FILE, &content)?;
         let shelf = self.layout.shelf(R::SHELF);
         let moved = file::rename(self.layout.incoming(), &self.entry, shelf, &self.entry);
         if let Err(e) = moved {

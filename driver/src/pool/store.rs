@@ -100,12 +100,12 @@ pub(super) struct Loaded<R: Record> {
     pub(super) strangers: Vec<PathBuf>,
 }
 
-/// A record as JSON, for people too.
-pub(super) fn encode<R: Serialize>(record: &R) -> Vec<u8> {
-    // Records are plain structs with string keys: there is nothing in them JSON can't say.
-    let mut bytes = serde_json::to_vec_pretty(record).unwrap_or_default();
+/// A record as JSON, for people too. What JSON can't hold (a path that is not UTF-8) is an error.
+pub(super) fn encode<R: Serialize>(record: &R, file: &'static str) -> Result<Vec<u8>, Error> {
+    let mut bytes =
+        serde_json::to_vec_pretty(record).map_err(|source| Error::Unwritable { file, source })?;
     bytes.push(b'\n');
-    bytes
+    Ok(bytes)
 }
 
 /// Reads a record back. The error says why it can't be used.

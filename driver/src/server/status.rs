@@ -94,7 +94,7 @@ fn of_pool(error: &pool::Error) -> Code {
         InGroup(..) => Code::InvalidArgument,
         ImageMissing { .. } => Code::DataLoss,
         CannotFreeze(_) | Refused(_) => Code::FailedPrecondition,
-        Corrupt { .. } => Code::Internal,
+        Corrupt { .. } | Unwritable { .. } => Code::Internal,
         Kernel(error) => of_kernel(error),
     }
 }

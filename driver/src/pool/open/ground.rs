@@ -249,6 +249,6 @@ fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {
         id: PoolId::generate(),
         name: spec.name.clone(),
     };
-    file::replace(root, IDENTITY, &store::encode(&identity))?;
+    file::replace(root, IDENTITY, &store::encode(&identity, IDENTITY)?)?;
     Ok(identity.id)
 }

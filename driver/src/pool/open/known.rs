@@ -73,11 +73,8 @@ impl Known {
         if *entry == before {
             return Ok(());
         }
-        Ok(file::replace(
-            self.dir.as_fd(),
-            FILE,
-            &store::encode(&content),
-        )?)
+        let content = store::encode(&content, FILE)?;
+        Ok(file::replace(self.dir.as_fd(), FILE, &content)?)
     }
 
     fn read(&self) -> Result<Content> {

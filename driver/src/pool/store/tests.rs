@@ -133,6 +133,30 @@ fn records_read_back_as_written() {
     let mut record = (*fixture.make("a \"name\" with / and \n and ü")).clone();
     record.parameters.insert("pool".into(), "default".into());
     record.inline = Some("csi-0".into());
-    let read: VolumeRecord = decode(&encode(&record), record.id).unwrap();
+    let read: VolumeRecord = decode(&encode(&record, "volume.json").unwrap(), record.id).unwrap();
     assert_eq!(read, record);
+}
+
+#[test]
+fn a_record_that_cannot_be_written_leaves_what_was_there() {
+    use std::os::unix::ffi::OsStringExt;
+    let mut fixture = Fixture::new(&["a"]);
+    let made = fixture.make("one");
+    let path = fixture.path(format!("volumes/{}/volume.json", made.id));
+    let before = std::fs::read_to_string(&path).unwrap();
+    let not_utf8 = PathBuf::from(std::ffi::OsString::from_vec(vec![b'/', 0xff]));
+    let updated = fixture.pools().update_volume(&made.id, |record| {
+        record.stage = Some(crate::pool::Stage {
+            path: not_utf8.clone(),
+            capability: crate::pool::testing::mounted(),
+            minor: None,
+            read_only_loops: Default::default(),
+        });
+    });
+    let error = updated.unwrap_err();
+    assert!(matches!(error, Error::Unwritable { .. }), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
+    let handle = VolumeHandle::Id(made.id);
+    assert_eq!(fixture.pools().volume(&handle).unwrap(), made);
+    assert_eq!(fixture.open().volume(&handle).unwrap(), made);
 }
