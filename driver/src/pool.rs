@@ -48,6 +48,7 @@ pub use record::{
 };
 
 use self::accounting::{Limits, Need};
+use self::finding::{Holds, Noted};
 use self::index::Index;
 use self::joined::Joined;
 use self::layout::Layout;
@@ -102,7 +103,7 @@ pub struct Pool {
     /// The filesystems that its space comes from, once it is open.
     space: OnceLock<Space>,
     look: Arc<Joined<Look>>,
-    findings: Mutex<Vec<Finding>>,
+    findings: Mutex<Vec<Noted>>,
     /// Files whose locks keep other processes out of the pool.
     _locks: Vec<File>,
 }
@@ -426,21 +427,22 @@ impl Pool {
 
     /// What was noticed in it.
     pub fn findings(&self) -> Vec<Finding> {
-        lock(&self.findings).clone()
+        let noted = lock(&self.findings);
+        noted.iter().map(|n| n.finding.clone()).collect()
     }
 
-    fn note(&self, about: About, what: impl Into<String>) {
+    fn note(&self, about: About, holds: Holds, what: impl Into<String>) {
         let finding = Finding {
             pool: self.name().to_owned(),
             about,
             what: what.into(),
         };
         tracing::warn!(pool = %finding.pool, about = %finding.about, "{}", finding.what);
-        lock(&self.findings).push(finding);
+        lock(&self.findings).push(Noted { finding, holds });
     }
 
     /// What was said about something is no longer worth saying.
     fn forget(&self, about: &About) {
-        lock(&self.findings).retain(|f| f.about != *about);
+        lock(&self.findings).retain(|n| n.finding.about != *about);
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::{GroupId, SnapshotId, VolumeId};
+use crate::sys::FileId;
 
 /// What a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,4 +51,30 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pool {}: {}: {}", self.pool, self.about, self.what)
     }
+}
+
+/// A finding, and how to see that it is over.
+#[derive(Clone, Debug)]
+pub(super) struct Noted {
+    pub(super) finding: Finding,
+    pub(super) holds: Holds,
+}
+
+/// While what a finding holds. It is checked again now and then (`recovery::recheck`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holds {
+    /// Until the pool is opened again, or what it is about is deleted.
+    Open,
+    /// This file is there.
+    File(PathBuf),
+    /// The volume's image is missing, or not as long as its record says.
+    Image(VolumeId),
+    /// The volume's record says that a freeze is under way.
+    Frozen(VolumeId),
+    /// Loop devices and mounts are not what the volume's record says.
+    Devices(VolumeId),
+    /// The loop device has this file behind it.
+    Loop(u32, FileId),
+    /// The snapshot is there.
+    Snapshot(SnapshotId),
 }

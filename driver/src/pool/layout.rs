@@ -216,6 +216,15 @@ impl Layout {
         }
     }
 
+    /// Has an entry of `incoming/` or `trash/` that could not be removed tried again.
+    pub(super) fn remove_later(&self, dir: &str, entry: String) {
+        let from = match dir {
+            INCOMING => Left::Incoming,
+            _ => Left::Trash,
+        };
+        lock(&self.left).push((from, entry));
+    }
+
     /// Takes an entry away and frees it, now or later: nothing names it any more.
     pub(super) fn abandon(&self, shelf: Shelf, entry: String) {
         self.remove(Left::On(shelf), entry);

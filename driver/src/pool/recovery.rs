@@ -8,8 +8,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::finding::Holds;
 use super::index::{Index, Named};
-use super::layout::{IMAGE, ImageStat, Shelf};
+use super::layout::{IMAGE, INCOMING, ImageStat, Shelf, TRASH};
 use super::locks::{read, write};
 use super::quiesce;
 use super::store::{self, Loaded};
@@ -19,8 +20,11 @@ use super::{
 use crate::sys::{self, BLOCK_SIZE, Kernel, file};
 
 mod attachments;
+mod recheck;
 #[cfg(test)]
 mod tests;
+
+pub(super) use recheck::recheck;
 
 /// Reads a pool's records and puts right what a crash, a reboot or somebody else left.
 pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -> Result<()> {
@@ -33,13 +37,17 @@ pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -
 
 /// Removes what was not finished, and frees what was deleted.
 fn sweep(pool: &Pool) -> Result<()> {
-    for (dir, what) in [
-        (pool.layout.incoming(), "unfinished"),
-        (pool.layout.trash(), "deleted"),
-    ] {
+    for (name, what) in [(INCOMING, "unfinished"), (TRASH, "deleted")] {
+        let dir = match name {
+            INCOMING => pool.layout.incoming(),
+            _ => pool.layout.trash(),
+        };
         for entry in file::list(dir)? {
             if let Err(e) = file::remove_entry(dir, &entry) {
-                pool.note(About::Pool, format!("{what} {entry} can't be freed: {e}"));
+                let holds = Holds::File(pool.root().join(name).join(&entry));
+                let what = format!("{what} {entry} can't be freed: {e}");
+                pool.note(About::Pool, holds, what);
+                pool.layout.remove_later(name, entry);
             }
         }
     }
@@ -69,12 +77,14 @@ fn read_shelf<R: Named>(
 ) -> Result<Vec<Arc<R>>> {
     let loaded: Loaded<R> = store::load(&pool.layout, pool.id)?;
     for (id, broken) in loaded.broken {
-        pool.note(about(id), format!("its record {}", broken.why));
+        // Also if it is repaired meanwhile: it is not read again before the next start.
+        pool.note(about(id), Holds::Open, format!("its record {}", broken.why));
         table.put_broken(id, broken);
     }
     for path in loaded.strangers {
         pool.note(
-            About::File(path),
+            About::File(path.clone()),
+            Holds::File(path),
             "is no entry of this pool: it is left alone",
         );
     }
@@ -96,6 +106,7 @@ fn look_at_images(pool: &Pool) -> Result<Vec<Found>> {
     for volume in volumes {
         let entry = volume.id.to_string();
         let about = About::Volume(volume.id);
+        let holds = Holds::Image(volume.id);
         match pool.layout.stat_image(Shelf::Volumes, &entry) {
             Ok(Some(image)) => found.push(Found {
                 volume: adopt_length(pool, volume, image.len),
@@ -103,12 +114,13 @@ fn look_at_images(pool: &Pool) -> Result<Vec<Found>> {
             }),
             Ok(None) => pool.note(
                 about,
+                holds,
                 format!(
                     "its image {} is missing",
                     pool.layout.path_of(Shelf::Volumes, &entry, IMAGE).display()
                 ),
             ),
-            Err(e) => pool.note(about, format!("its image can't be looked at: {e}")),
+            Err(e) => pool.note(about, holds, format!("its image can't be looked at: {e}")),
         }
     }
     Ok(found)
@@ -122,7 +134,7 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeR
             "its image has {len} bytes, and its record says {}",
             volume.capacity_bytes
         );
-        pool.note(about.clone(), why);
+        pool.note(about.clone(), Holds::Image(volume.id), why);
     }
     if len <= volume.capacity_bytes {
         return volume;
@@ -135,6 +147,7 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeR
         Err(e) => {
             pool.note(
                 about,
+                Holds::Image(volume.id),
                 format!("its image is longer than its record says, which can't be changed: {e}"),
             );
             volume
@@ -157,7 +170,8 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found
             pool.update(&id, |record| record.freeze = None)
         });
         if let Err(e) = cleared {
-            pool.note(About::Volume(id), format!("it may still be frozen: {e}"));
+            let what = format!("it may still be frozen: {e}");
+            pool.note(About::Volume(id), Holds::Frozen(id), what);
         }
     }
 }
@@ -184,6 +198,7 @@ pub(super) fn settle_groups(pools: &Pools) {
                 if let Err(e) = pool.drop_snapshot(member) {
                     pool.note(
                         About::Snapshot(member),
+                        Holds::Snapshot(member),
                         format!("its group is gone, and it can't be freed: {e}"),
                     );
                 }
@@ -195,7 +210,7 @@ pub(super) fn settle_groups(pools: &Pools) {
                 if let Err(e @ Error::NoSnapshot(_)) = pools.snapshot(member) {
                     let about = About::Group(group.id);
                     pool.forget(&about);
-                    pool.note(about, e.to_string());
+                    pool.note(about, Holds::Open, e.to_string());
                 }
             }
         }

@@ -173,11 +173,15 @@ impl Pools {
     }
 
     /// Looks after one pool; called now and then. One that was missing and has turned up is opened
-    /// (and recovered); what could not be freed in an open one is tried again.
+    /// (and recovered). In an open one, what could not be freed is tried again, and findings that are
+    /// over go.
     pub fn tend(&self, slot: usize) {
         let state = read(&self.slots)[slot].state.clone();
         match state {
-            Ok(pool) => pool.layout.remove_left(),
+            Ok(pool) => {
+                pool.layout.remove_left();
+                recovery::recheck(&pool, &*self.kernel);
+            }
             Err(_) => {
                 if let Err(error) = self.open_slot(slot, false) {
                     tracing::warn!(%error, "a missing pool can't be looked for");

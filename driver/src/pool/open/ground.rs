@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::known::Entry;
 use crate::pool::accounting::{Limits, Need};
+use crate::pool::finding::Holds;
 use crate::pool::index::Index;
 use crate::pool::layout::{self, Layout};
 use crate::pool::record::SCHEMA;
@@ -179,14 +180,14 @@ pub(super) fn open_ground(
         _locks: locks,
     };
     for note in notes {
-        pool.note(About::Pool, note);
+        pool.note(About::Pool, Holds::Open, note);
     }
     let block = layout::block_size(pool.layout.root())?;
     if pool.reflinks && block > u64::from(BLOCK_SIZE) {
         let why = format!(
             "its filesystem has blocks of {block} bytes: images that share some lose direct I/O"
         );
-        pool.note(About::Pool, why);
+        pool.note(About::Pool, Holds::Open, why);
     }
     Ok(pool)
 }

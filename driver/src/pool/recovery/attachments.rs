@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::Found;
+use crate::pool::finding::Holds;
 use crate::pool::layout::Shelf;
 use crate::pool::view::View;
 use crate::pool::{About, Access, Pool, PoolId, Result, Stage, VolumeRecord, pool_named_in};
@@ -54,7 +55,7 @@ pub(super) fn settle(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Resu
                 Ok(false) => break,
                 Err(e) => {
                     let what = format!("recovery: {step:?} failed: {e}");
-                    pool.note(About::Volume(found.volume.id), what);
+                    note(pool, &found.volume, what);
                     break;
                 }
             }
@@ -81,7 +82,8 @@ fn report_strays(
             "it holds {}, which no readable volume has",
             device.backing_path
         );
-        pool.note(About::Loop(device.minor), what);
+        let holds = Holds::Loop(device.minor, device.backing);
+        pool.note(About::Loop(device.minor), holds, what);
     }
     Ok(())
 }
@@ -250,7 +252,7 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &Step) -> Result<b
             if kernel.loop_detach(*minor, found.image.id)? == Detached::WhenClosed {
                 let what =
                     format!("/dev/loop{minor} is open somewhere, and goes when it is closed");
-                pool.note(About::Volume(volume.id), what);
+                note(pool, volume, what);
                 return Ok(false);
             }
         }
@@ -272,9 +274,19 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &Step) -> Result<b
         Step::ClearStage => {
             pool.update(&volume.id, |record| record.stage = None)?;
         }
-        Step::Report(what) => pool.note(About::Volume(volume.id), what.as_str()),
+        Step::Report(what) => note(pool, volume, what.as_str()),
     }
     Ok(true)
+}
+
+fn note(pool: &Pool, volume: &VolumeRecord, what: impl Into<String>) {
+    pool.note(About::Volume(volume.id), Holds::Devices(volume.id), what);
+}
+
+/// Whether there is anything left to do or to say about a volume.
+pub(super) fn is_settled(volume: &VolumeRecord, image: FileId, view: &View) -> bool {
+    let devices: Vec<u32> = view.over(image).map(|device| device.minor).collect();
+    decide(volume.stage.as_ref(), &devices, view).is_empty()
 }
 
 fn loop_spec<'a>(

@@ -307,3 +307,72 @@ fn a_group_that_misses_a_member_is_reported() {
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert_eq!(findings[0].about, About::Group(group.id));
 }
+
+/// Has the pools looked at as every few seconds, and says what is still found.
+fn found_later(fixture: &Fixture) -> Vec<String> {
+    fixture.pools().retry_missing();
+    let findings = fixture.pools().findings();
+    findings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_finding_ends_with_its_cause() {
+    let mut fixture = Fixture::new(&["a"]);
+    let made = fixture.make("one");
+    let image = fixture.path(format!("volumes/{}/image", made.id));
+    let away = fixture.dir.path().join("away");
+    let stranger = fixture.path("volumes/notes.txt");
+    fixture.close();
+    std::fs::rename(&image, &away).unwrap();
+    std::fs::write(&stranger, "").unwrap();
+    // A directory in an entry can't be removed, so it can't be freed.
+    let stuck = fixture.path("trash/vol-2/inner");
+    std::fs::create_dir_all(&stuck).unwrap();
+    fixture.open();
+    assert_eq!(fixture.pools().findings().len(), 3);
+    assert_eq!(found_later(&fixture).len(), 3);
+
+    std::fs::rename(&away, &image).unwrap();
+    assert_eq!(found_later(&fixture).len(), 2);
+    std::fs::remove_file(&stranger).unwrap();
+    assert_eq!(found_later(&fixture).len(), 1);
+    std::fs::remove_dir(&stuck).unwrap();
+    // Freed, and so gone from the disk too.
+    assert_eq!(found_later(&fixture), Vec::<String>::new());
+    assert!(!fixture.path("trash/vol-2").exists());
+}
+
+#[test]
+fn a_finding_about_a_device_ends_when_the_device_is_as_recorded() {
+    let mut fixture = Fixture::new(&["a"]);
+    let (before, at) = staged(&fixture);
+    // Mounted, though no longer staged: an unstaging that was half done by hand.
+    let pools = fixture.pools();
+    pools.update_volume(&before.id, |r| r.stage = None).unwrap();
+    fixture.open();
+    assert_eq!(found_later(&fixture).len(), 1);
+    fixture.kernel.unmount(&at).unwrap();
+    let minor = fixture.kernel.loops().unwrap()[0].minor;
+    let image = fixture.image_of(&before);
+    fixture.kernel.loop_detach(minor, image).unwrap();
+    assert_eq!(found_later(&fixture), Vec::<String>::new());
+}
+
+#[test]
+fn a_finding_about_a_freeze_ends_with_the_thaw() {
+    let mut fixture = Fixture::new(&["a"]);
+    let (before, _) = staged(&fixture);
+    let pools = fixture.pools();
+    let frozen = FreezeIntent { since_ns: 1 };
+    pools
+        .update_volume(&before.id, |r| r.freeze = Some(frozen))
+        .unwrap();
+    fixture.kernel.fail("thaw", 1, libc::EIO);
+    fixture.open();
+    assert_eq!(found_later(&fixture).len(), 1);
+    let pools = fixture.pools();
+    pools
+        .update_volume(&before.id, |r| r.freeze = None)
+        .unwrap();
+    assert_eq!(found_later(&fixture), Vec::<String>::new());
+}

@@ -1,0 +1,84 @@
+//! Findings that are over: what was wrong at the start may have been put right since, by a person,
+//! by kubelet's next calls, or by the driver itself.
+
+use crate::pool::finding::Holds;
+use crate::pool::layout::{ImageStat, Shelf};
+use crate::pool::locks::{lock, read};
+use crate::pool::view::View;
+use crate::pool::{Pool, Result, VolumeId, VolumeRecord};
+use crate::sys::{BLOCK_SIZE, Kernel};
+
+use super::attachments;
+
+/// Drops the findings that hold no longer. It only looks; what can't be looked at still holds.
+pub(in crate::pool) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
+    let holds: Vec<Holds> = {
+        let noted = lock(&pool.findings);
+        let mut all: Vec<Holds> = noted.iter().map(|n| n.holds.clone()).collect();
+        all.retain(|holds| *holds != Holds::Open);
+        all
+    };
+    if holds.is_empty() {
+        return;
+    }
+    let view = View::take(kernel);
+    for check in holds {
+        match still(pool, view.as_ref().ok(), &check) {
+            Ok(true) => {}
+            Ok(false) => over(pool, &check),
+            Err(e) => tracing::debug!(pool = %pool.name(), ?check, error = %e, "not looked at"),
+        }
+    }
+}
+
+fn over(pool: &Pool, check: &Holds) {
+    lock(&pool.findings).retain(|noted| {
+        let gone = noted.holds == *check;
+        if gone {
+            let (about, what) = (&noted.finding.about, &noted.finding.what);
+            tracing::info!(pool = %pool.name(), %about, what, "no longer so");
+        }
+        !gone
+    });
+}
+
+fn still(pool: &Pool, view: Option<&View>, check: &Holds) -> Result<bool> {
+    match check {
+        Holds::Open => Ok(true),
+        Holds::File(path) => Ok(path.symlink_metadata().is_ok()),
+        Holds::Image(id) => of_volume(pool, *id, |volume| {
+            let len = image_of(pool, volume)?.map(|image| image.len);
+            let len = len.map(|len| len - len % u64::from(BLOCK_SIZE));
+            Ok(len != Some(volume.capacity_bytes))
+        }),
+        Holds::Frozen(id) => of_volume(pool, *id, |volume| Ok(volume.freeze.is_some())),
+        Holds::Devices(id) => of_volume(pool, *id, |volume| {
+            let settled = |view| {
+                let image = image_of(pool, volume)?;
+                let settled = image.map(|i| attachments::is_settled(volume, i.id, view));
+                Ok(settled.unwrap_or(false))
+            };
+            view.map_or(Ok(true), |view| settled(view).map(|settled| !settled))
+        }),
+        Holds::Loop(minor, backing) => Ok(view.is_none_or(|view| {
+            let mut devices = view.over(*backing);
+            devices.any(|device| device.minor == *minor)
+        })),
+        Holds::Snapshot(id) => Ok(read(&pool.index).snapshots.get(*id)?.is_some()),
+    }
+}
+
+/// What is said about a volume that is gone does not hold.
+fn of_volume(
+    pool: &Pool,
+    id: VolumeId,
+    holds: impl FnOnce(&VolumeRecord) -> Result<bool>,
+) -> Result<bool> {
+    let volume = read(&pool.index).volumes.get(id)?;
+    volume.map_or(Ok(false), |volume| holds(&volume))
+}
+
+fn image_of(pool: &Pool, volume: &VolumeRecord) -> Result<Option<ImageStat>> {
+    let entry = volume.id.to_string();
+    Ok(pool.layout.stat_image(Shelf::Volumes, &entry)?)
+}
