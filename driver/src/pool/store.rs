@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use rustix::fs::OFlags;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::layout::{Layout, Shelf};
 use super::record::SCHEMA;
@@ -131,8 +131,27 @@ pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, String> {
     Ok(record)
 }
 
+/// Reads JSON with a schema version that is no [`Record`]. The schema first: the fields of a newer
+/// one mean nothing here.
+pub(super) fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Version {
+        schema: u64,
+    }
+    let unreadable = |e| format!("is not readable: {e}");
+    let version: Version = serde_json::from_slice(bytes).map_err(unreadable)?;
+    match version.schema {
+        newer if newer > u64::from(SCHEMA) => Err(newer_schema(newer)),
+        older if older < u64::from(SCHEMA) => Err(format!("has the unknown schema {older}")),
+        _ => serde_json::from_slice(bytes).map_err(unreadable),
+    }
+}
+
 fn newer_schema(newer: u64) -> String {
-    format!("has schema {newer}; this build reads up to {SCHEMA}")
+    format!(
+        "has schema {newer}; this build reads up to {SCHEMA}: a newer version of hostloop wrote it, \
+         which is to be installed again"
+    )
 }
 
 fn peek(bytes: &[u8], key: &str) -> Option<serde_json::Value> {

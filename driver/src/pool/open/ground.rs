@@ -79,16 +79,10 @@ pub(in crate::pool) fn identity(root: BorrowedFd<'_>) -> Result<Option<PoolId>> 
         Err(sys::Error::NotFound { .. }) => return Ok(None),
         Err(e) => return Err(e.into()),
     }
-    let corrupt = |why: String| Error::Corrupt {
+    let identity: Identity = store::decode_versioned(&bytes).map_err(|why| Error::Corrupt {
         path: file::name_of(root).join(IDENTITY),
         why,
-    };
-    let identity: Identity =
-        serde_json::from_slice(&bytes).map_err(|e| corrupt(format!("is not readable: {e}")))?;
-    if identity.schema != SCHEMA {
-        let why = format!("has schema {}; this build reads {SCHEMA}", identity.schema);
-        return Err(corrupt(why));
-    }
+    })?;
     Ok(Some(identity.id))
 }
 
@@ -180,7 +174,7 @@ pub(super) fn open_ground(
         _locks: locks,
     };
     for note in notes {
-        pool.note(About::Pool, Holds::Open, note);
+        pool.note(About::Pool, note);
     }
     let block = layout::block_size(pool.layout.root())?;
     if pool.reflinks && block > u64::from(BLOCK_SIZE) {

@@ -13,7 +13,7 @@ use crate::pool::record::SCHEMA;
 use crate::pool::{Error, PoolId, Result, store};
 use crate::sys::{self, file};
 
-const FILE: &str = "pools.json";
+pub(super) const FILE: &str = "pools.json";
 /// Locked while the file is read and replaced: two drivers may share a state directory.
 const LOCK: &str = "pools.lock";
 
@@ -93,13 +93,7 @@ impl Known {
             path: self.path.clone(),
             why,
         };
-        let content: Content =
-            serde_json::from_slice(&bytes).map_err(|e| corrupt(format!("is not readable: {e}")))?;
-        if content.schema != SCHEMA {
-            let why = format!("has schema {}; this build reads {SCHEMA}", content.schema);
-            return Err(corrupt(why));
-        }
-        Ok(content)
+        store::decode_versioned(&bytes).map_err(corrupt)
     }
 
     fn lock(&self) -> Result<File> {
