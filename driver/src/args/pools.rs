@@ -149,6 +149,7 @@ impl PoolArgs {
     pub fn options(&self) -> PoolOptions {
         PoolOptions {
             state_dir: self.state_dir(),
+            node_id: None,
             overcommit: self.overcommit,
             reserve: self.reserve,
             max_volume_bytes: self.max_volume_size,

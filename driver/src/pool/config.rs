@@ -45,6 +45,8 @@ pub struct PoolOptions {
     /// Where the identities of known pools are kept (`pools.json`), and where the pools we mount
     /// ourselves are mounted (`pools/<name>`).
     pub state_dir: PathBuf,
+    /// This node's ID, which the pools are noted to belong to; `None` neither checks nor notes it.
+    pub node_id: Option<String>,
     /// How many times its room a pool may promise to thin volumes; 1 promises nothing it has not.
     pub overcommit: f64,
     /// Part of each pool that is never promised.

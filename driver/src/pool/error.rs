@@ -30,6 +30,14 @@ pub enum Error {
         /// Its lock.
         path: PathBuf,
     },
+    /// The pool belongs to another node: it is a copy, or was moved.
+    #[error("pool {name}: {why}")]
+    OtherNode {
+        /// Its name.
+        name: String,
+        /// Whose it is, and what to do.
+        why: String,
+    },
     /// The ID belongs to a pool that is not on this node.
     #[error("pool {0} is not on this node")]
     ForeignPool(PoolId),

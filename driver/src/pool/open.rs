@@ -17,6 +17,7 @@ mod formatted;
 mod ground;
 mod image;
 pub(super) mod known;
+mod owner;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use formatted::Device;
 use ground::{Ground, flock, unavailable};
 pub(super) use ground::{identity, open_dir};
 use known::{Entry, Known};
+pub(super) use owner::OWNER;
 
 impl Pools {
     /// Opens the pool of a slot, recovers it, and remembers it.

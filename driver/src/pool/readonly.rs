@@ -12,6 +12,7 @@ use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 
 use super::layout::{IMAGE, INCOMING, Shelf, TRASH};
+use super::open::OWNER;
 use super::record::SCHEMA;
 use super::store::Record;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
@@ -21,7 +22,14 @@ use crate::sys::{Error, FileId, FsUsage, Result, file};
 const RECORD_LIMIT: u64 = 16 << 20;
 
 /// What else the driver, or mkfs, puts into a pool's directory.
-const OWN_FILES: [&str; 4] = ["pool.json", ".pool.json.new", "lock", "lost+found"];
+const OWN_FILES: [&str; 6] = [
+    "pool.json",
+    ".pool.json.new",
+    OWNER,
+    ".node.json.new",
+    "lock",
+    "lost+found",
+];
 /// The file whose lock says that somebody has the pool open.
 pub const LOCK: &str = "lock";
 

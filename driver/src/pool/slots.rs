@@ -83,7 +83,8 @@ impl Opening {
 impl Pools {
     /// Opens the configured pools and recovers each. A missing pool is no error here: its slot
     /// says why, and everything about it is answered [`Error::Unavailable`]. Errors are a pool
-    /// that another process has open ([`Error::Locked`]), and a path that holds something that
+    /// that another process has open ([`Error::Locked`]), one of another node
+    /// ([`Error::OtherNode`]), and a path that holds something that
     /// is not a pool ([`Error::Refused`]).
     pub fn open(
         specs: &[PoolSpec],
@@ -211,11 +212,13 @@ impl Pools {
         let entry = known.entry(&slot.spec.name)?;
         let opened = self.open_one(i, &slot.spec, &known, &entry);
         let id = opened.as_ref().map_or(entry.id, |pool| Some(pool.id));
-        if let (true, Err(e @ (Error::Locked { .. } | Error::Refused(_)))) = (first, &opened) {
-            let configured_wrong = matches!(e, Error::Locked { .. }) || entry.id.is_none();
-            if configured_wrong {
-                return opened.map(drop);
-            }
+        let configured_wrong = match &opened {
+            Err(Error::Locked { .. } | Error::OtherNode { .. }) => true,
+            Err(Error::Refused(_)) => entry.id.is_none(),
+            _ => false,
+        };
+        if first && configured_wrong {
+            return opened.map(drop);
         }
         let state = match opened {
             Ok(pool) => Ok(pool),

@@ -37,6 +37,7 @@ impl Fixture {
         let mut fixture = Fixture {
             specs: pools.iter().map(spec).collect(),
             options: PoolOptions {
+                node_id: None,
                 state_dir: dir.path().join("state"),
                 overcommit: 1.0,
                 reserve: Reserve::Bytes(0),

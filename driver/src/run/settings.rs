@@ -104,7 +104,10 @@ impl Settings {
                 snapshot_metadata: on.enable_snapshot_metadata,
             },
             pools: args.pools.specs()?,
-            options: args.pools.options(),
+            options: PoolOptions {
+                node_id: Some(node_id.clone()),
+                ..args.pools.options()
+            },
             topology: topology.clone(),
             controller: controller_config(args, &node_id, &topology),
             node: node::Config {

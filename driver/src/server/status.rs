@@ -85,7 +85,7 @@ fn of_pool(error: &pool::Error) -> Code {
     match error {
         // A class parameter.
         UnknownPool(_) => Code::InvalidArgument,
-        Unavailable { .. } | Locked { .. } => Code::Unavailable,
+        Unavailable { .. } | Locked { .. } | OtherNode { .. } => Code::Unavailable,
         ForeignPool(_) => Code::FailedPrecondition,
         NoVolume(_) | NoSnapshot(_) | NoGroup(_) => Code::NotFound,
         NoRoom { .. } => Code::ResourceExhausted,

@@ -44,6 +44,7 @@ impl Rig {
         };
         std::fs::create_dir(&spec.path).unwrap();
         let options = PoolOptions {
+            node_id: None,
             state_dir: state.path().to_path_buf(),
             overcommit: 4.0,
             reserve: Reserve::Percent(1.0),

@@ -48,6 +48,7 @@ impl Rig {
             inline: false,
         };
         let options = PoolOptions {
+            node_id: None,
             state_dir: cleanup.root.join("state"),
             overcommit: 100.0,
             reserve: Reserve::Bytes(0),

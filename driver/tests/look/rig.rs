@@ -42,6 +42,7 @@ impl Rig {
         }
         Rig {
             options: PoolOptions {
+                node_id: None,
                 state_dir: root.join("state"),
                 overcommit: 1.0,
                 reserve: Reserve::Percent(5.0),

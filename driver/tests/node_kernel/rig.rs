@@ -240,6 +240,7 @@ fn open(root: &Path, kernel: Arc<Linux>) -> Arc<Pools> {
         inline: false,
     };
     let options = PoolOptions {
+        node_id: None,
         state_dir: root.join("state"),
         overcommit: 1000.0,
         reserve: Reserve::Bytes(0),

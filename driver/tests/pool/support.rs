@@ -120,6 +120,7 @@ impl World {
         World {
             specs: specs.iter().map(spec).collect(),
             options: PoolOptions {
+                node_id: None,
                 state_dir: dir.path().join("state"),
                 overcommit: 1.0,
                 reserve: Reserve::Bytes(0),

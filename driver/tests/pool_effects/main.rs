@@ -96,6 +96,7 @@ fn open_spec(spec: &str, dir: &TempDir, kernel: &Arc<Model>) -> Result<Arc<Pools
     let spec = spec.replace("DIR", dir.path().to_str().unwrap());
     let spec: PoolSpec = spec.parse().unwrap();
     let options = PoolOptions {
+        node_id: Some("n1".to_owned()),
         state_dir: dir.path().join("state"),
         overcommit: 1.0,
         reserve: Reserve::Bytes(0),

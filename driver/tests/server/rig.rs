@@ -66,6 +66,7 @@ impl Rig {
         };
         let specs = [spec("default", "pool"), spec("other", "other")];
         let options = PoolOptions {
+            node_id: None,
             state_dir: dir.path().join("state"),
             overcommit: 100.0,
             reserve: Reserve::Bytes(0),

@@ -223,6 +223,7 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> pool::Result<(Controller,
     });
     let options = PoolOptions {
         state_dir: dir.join("state"),
+        node_id: None,
         overcommit: 1.0,
         reserve: Reserve::Bytes(0),
         max_volume_bytes: None,

@@ -43,6 +43,7 @@ impl Bench {
         let mut plan = Plan {
             config: super::config(),
             options: PoolOptions {
+                node_id: None,
                 state_dir: dir.path().join("state"),
                 overcommit: 1000.0,
                 reserve: Reserve::Bytes(0),

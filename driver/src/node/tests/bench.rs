@@ -217,6 +217,7 @@ impl Bench {
 
 fn options(dir: &Path) -> PoolOptions {
     PoolOptions {
+        node_id: None,
         state_dir: dir.join("state"),
         overcommit: 100.0,
         reserve: Reserve::Bytes(0),

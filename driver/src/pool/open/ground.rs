@@ -10,6 +10,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use serde::{Deserialize, Serialize};
 
 use super::known::Entry;
+use super::owner;
 use crate::pool::accounting::{Limits, Need};
 use crate::pool::finding::Holds;
 use crate::pool::index::Index;
@@ -155,6 +156,13 @@ pub(super) fn open_ground(
             return Err(Error::Refused(why));
         }
     };
+    let unclaimed = match owner::claim(spec, options, &path, root.as_fd()) {
+        // A full pool opens all the same: it is noted at a later start.
+        Err(Error::Kernel(e)) if e.is_no_space() => {
+            Some(format!("that it is this node's can't be noted: {e}"))
+        }
+        other => other.map(|()| None)?,
+    };
     let layout = Layout::open(root, &path, entry.id.is_none())?;
     if layout::is_btrfs(layout.root())? {
         file::set_no_cow(layout.incoming())?;
@@ -173,8 +181,8 @@ pub(super) fn open_ground(
         findings: Mutex::new(Vec::new()),
         _locks: locks,
     };
-    for note in notes {
-        pool.note(About::Pool, note);
+    for note in notes.into_iter().chain(unclaimed) {
+        pool.note(About::Pool, Holds::Open, note);
     }
     let block = layout::block_size(pool.layout.root())?;
     if pool.reflinks && block > u64::from(BLOCK_SIZE) {

@@ -215,3 +215,75 @@ fn a_pool_that_goes_away_does_not_answer() {
     let gone = pool.alive().unwrap_err().to_string();
     assert!(gone.contains("pool.json is gone"), "{gone}");
 }
+
+/// A node made from another one's disk image: everything is there, under another name.
+#[test]
+fn a_pool_of_another_node_is_refused_and_says_what_to_do() {
+    let mut fixture = Fixture::new(&["a"]);
+    let id = fixture.pool("a").id();
+    fixture.make("one");
+    fixture.options.node_id = Some("n1".into());
+    // Noted where nothing is, and every time the same.
+    for _ in 0..2 {
+        assert_eq!(fixture.open().named(None).unwrap().id(), id);
+    }
+    fixture.close();
+    let state = fixture.options.state_dir.join("pools.json");
+    let before = std::fs::read(&state).unwrap();
+    fixture.options.node_id = Some("n2".into());
+    for forgotten in [false, true] {
+        if forgotten {
+            std::fs::remove_file(&state).unwrap();
+        }
+        let refused = fixture.try_open().map(drop).unwrap_err();
+        assert!(matches!(refused, Error::OtherNode { .. }), "{refused}");
+        let (why, note) = (refused.to_string(), fixture.path("node.json"));
+        for says in [
+            "node n1",
+            "this is node n2",
+            "disk image",
+            note.to_str().unwrap(),
+        ] {
+            assert!(why.contains(says), "{why}");
+        }
+        assert_eq!(state.exists(), !forgotten);
+    }
+    std::fs::write(&state, before).unwrap();
+    // The same machine under a new name.
+    std::fs::remove_file(fixture.path("node.json")).unwrap();
+    assert_eq!(fixture.open().named(None).unwrap().id(), id);
+    fixture.close();
+    // A copy: what the message says makes a pool of its own.
+    fixture.options.node_id = Some("n3".into());
+    std::fs::remove_dir_all(fixture.path("")).unwrap();
+    std::fs::remove_file(&state).unwrap();
+    let own = fixture.open().named(None).unwrap();
+    assert_ne!(own.id(), id);
+    assert!(fixture.pools().volumes().unwrap().is_empty());
+}
+
+/// What only looks, such as `fsck`, has no node.
+#[test]
+fn without_a_node_nothing_is_noted_or_refused() {
+    let mut fixture = Fixture::new(&["a"]);
+    assert!(!fixture.path("node.json").exists());
+    fixture.options.node_id = Some("n1".into());
+    fixture.open();
+    let note = std::fs::read_to_string(fixture.path("node.json")).unwrap();
+    assert!(note.contains("\"n1\""), "{note}");
+    fixture.close();
+    fixture.options.node_id = None;
+    fixture.open().named(None).unwrap();
+}
+
+#[test]
+fn wipe_is_for_block_devices() {
+    let mut fixture = Fixture::new(&["a"]);
+    fixture.close();
+    fixture.specs[0].wipe = true;
+    let why = missing(fixture.open());
+    assert!(why.contains("wipe goes with a block device"), "{why}");
+    fixture.specs[0].name = "new".into();
+    let refused = fixture.try_open().map(drop);
+    assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+}

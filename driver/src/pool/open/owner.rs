@@ -1,0 +1,86 @@
+//! Which node a pool belongs to: `node.json` in the pool.
+//!
+//! A node that was made from another one's disk image has a copy of its pools, with their identity
+//! and their volumes' IDs. Both would answer for the same volumes, each with its own bytes. Names
+//! of nodes are what differs for sure in a cluster: machines made from one image often share even
+//! their machine ID.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::pool::record::SCHEMA;
+use crate::pool::{Error, PoolOptions, PoolSpec, Result, store};
+use crate::sys::{self, file};
+
+/// The file. Version 0.1.0 neither writes nor reads it.
+pub(in crate::pool) const OWNER: &str = "node.json";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Owner {
+    schema: u32,
+    node: String,
+}
+
+/// Checks that the pool at `path` is this node's, and notes that where nothing is noted yet. A
+/// process without a node's name (`fsck`) does neither. The caller has the pool's lock.
+pub(super) fn claim(
+    spec: &PoolSpec,
+    options: &PoolOptions,
+    path: &Path,
+    root: BorrowedFd<'_>,
+) -> Result<()> {
+    let Some(node) = &options.node_id else {
+        return Ok(());
+    };
+    match read(path, root)? {
+        Some(owner) if owner == *node => Ok(()),
+        Some(owner) => Err(Error::OtherNode {
+            name: spec.name.clone(),
+            why: explained(spec, options, path, &owner, node),
+        }),
+        None => {
+            let owner = Owner {
+                schema: SCHEMA,
+                node: node.clone(),
+            };
+            Ok(file::replace(root, OWNER, &store::encode(&owner, OWNER)?)?)
+        }
+    }
+}
+
+fn read(path: &Path, root: BorrowedFd<'_>) -> Result<Option<String>> {
+    let mut bytes = Vec::new();
+    match store::read_whole(root, Path::new(OWNER), &mut bytes) {
+        Ok(()) => {}
+        Err(sys::Error::NotFound { .. }) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    }
+    let owner: Owner = store::decode_versioned(&bytes).map_err(|why| Error::Corrupt {
+        path: path.join(OWNER),
+        why,
+    })?;
+    Ok(Some(owner.node))
+}
+
+fn explained(
+    spec: &PoolSpec,
+    options: &PoolOptions,
+    path: &Path,
+    owner: &str,
+    node: &str,
+) -> String {
+    let note = path.join(OWNER);
+    let state = options.state_dir.join(super::known::FILE);
+    format!(
+        "it belongs to node {owner}, and this is node {node}; two nodes must not have the same \
+         volumes. If this is the machine of {owner} under a new name, or its disk was moved here \
+         for good, delete {}. If it is a copy (a machine made from the disk image of another one), \
+         its volumes are those of {owner}: erase {} and delete {}, and the pool is made anew",
+        note.display(),
+        spec.path.display(),
+        state.display()
+    )
+}
