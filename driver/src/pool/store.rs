@@ -20,6 +20,8 @@ use super::{VolumeId, VolumeRecord};
 use crate::sys::{self, file};
 
 #[cfg(test)]
+mod frozen;
+#[cfg(test)]
 mod tests;
 
 /// A record that has a place in a pool.
