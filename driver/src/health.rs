@@ -320,6 +320,14 @@ fn loop_conditions(facts: &VolumeFacts) -> Vec<Condition> {
         );
         all.push(condition(Degraded, "AttachedTwice", message));
     }
+    let changed = facts.loops.iter().find_map(|l| Some((l, l.tampered()?)));
+    if let Some((device, why)) = changed {
+        let message = format!(
+            "/dev/loop{} was changed by somebody who uses it: {why}",
+            device.minor
+        );
+        all.push(condition(Inaccessible, "DeviceChanged", message));
+    }
     let buffered = facts.loops.iter().find(|l| !l.direct_io);
     if let (true, Some(device)) = (facts.direct_io, buffered) {
         let message = format!(

@@ -89,17 +89,25 @@ pub fn loop_path(minor: u32) -> PathBuf {
 }
 
 /// An attached loop device, as the kernel tells it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoopInfo {
     /// N of `/dev/loopN`.
     pub minor: u32,
-    /// The file behind it. For a loop over a block device: of the device node's inode.
-    pub backing: FileId,
+    /// The file behind it. For a loop over a block device: of the device node's inode. `None` if
+    /// the kernel does not say: the filesystem of that file has shut down, or hangs.
+    pub backing: Option<FileId>,
     /// `st_rdev` of the backing file where that is a block device (a loop over a loop), else 0.
     pub backing_rdev: u64,
-    /// Where the backing file was when it was attached; for people only. A deleted file's path
-    /// ends in " (deleted)".
+    /// Path of the backing file, in the mount namespace of whoever attached it. A deleted file's
+    /// path ends in " (deleted)"; one that is longer than the kernel shows is empty.
     pub backing_path: String,
+    /// Where in the backing file the device begins, in bytes. 0 as the driver attaches it.
+    pub offset: u64,
+    /// The most of the backing file that the device shows, in bytes. 0, no limit, as the driver
+    /// attaches it.
+    pub size_limit: u64,
+    /// [`LoopSpec::label`], unless somebody changed it.
+    pub label: String,
     /// Size of the device in bytes.
     pub size_bytes: u64,
     /// Logical block size in bytes.
@@ -110,6 +118,38 @@ pub struct LoopInfo {
     pub autoclear: bool,
     /// Direct I/O on the backing file is in force.
     pub direct_io: bool,
+}
+
+impl LoopInfo {
+    /// True if the kernel does not say what is behind the device, and its path names this file or
+    /// directory: nobody can tell whether that is the one meant.
+    pub fn may_hold(&self, name: &str) -> bool {
+        let path = self.backing_path.as_str();
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        self.backing.is_none() && Path::new(path).iter().any(|word| word == name)
+    }
+
+    /// True if `other` is a later look at the same attachment.
+    pub fn is_same(&self, other: &LoopInfo) -> bool {
+        self.minor == other.minor
+            && match (self.backing, other.backing) {
+                (Some(a), Some(b)) => a == b,
+                _ => self.backing_path == other.backing_path,
+            }
+    }
+
+    /// What somebody changed about a device that the driver attached: whoever may open it for
+    /// writing can. Such a device shows other bytes of its file than it should.
+    pub fn tampered(&self) -> Option<String> {
+        match (self.offset, self.size_limit) {
+            (0, 0) => None,
+            (offset, 0) => Some(format!("it begins at byte {offset} of its file")),
+            (0, limit) => Some(format!("it is limited to {limit} bytes of its file")),
+            (offset, limit) => Some(format!(
+                "it is limited to {limit} bytes of its file, from byte {offset} on"
+            )),
+        }
+    }
 }
 
 /// What came of a detach.
@@ -275,31 +315,59 @@ pub struct FsUsage {
 pub trait Kernel: Send + Sync + 'static {
     /// Attaches a loop device with [`BLOCK_SIZE`]-byte blocks by LOOP_CONFIGURE, makes its node in
     /// `/dev` where that is static, and reads direct I/O back. A backing file that can't do direct
-    /// I/O is attached buffered.
+    /// I/O is attached buffered. Of the free minors, one is taken whose device node is bound
+    /// nowhere: who reaches such a node would reach the file.
     fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice>;
 
-    /// All attached loop devices of the machine, ours or not.
+    /// All attached loop devices of the machine, ours or not, lowest minor first. A device that
+    /// can't be asked is among them, with what sysfs says of it.
     fn loops(&self) -> Result<Vec<LoopInfo>>;
 
     /// One device; `None` if nothing is attached to it.
     fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>>;
 
-    /// Attached devices over this file, lowest minor first.
+    /// Attached devices that are known to be over this file, lowest minor first.
     fn loops_of(&self, backing: FileId) -> Result<Vec<LoopInfo>> {
-        Ok(self
-            .loops()?
-            .into_iter()
-            .filter(|l| l.backing == backing)
-            .collect())
+        Ok(over(self.loops()?, backing))
+    }
+
+    /// All attached devices over this file. [`Error::Silent`] if there may be one more: a device
+    /// that does not say what is behind it, and whose path has `name` in it. `name` is the part of
+    /// the file's path that no other file has: a volume's ID, the file name of a pool's image.
+    fn loops_holding(&self, backing: FileId, name: &str) -> Result<Vec<LoopInfo>> {
+        let loops = self.loops()?;
+        match loops.iter().find(|l| l.may_hold(name)) {
+            Some(silent) => Err(Error::silent(silent)),
+            None => Ok(over(loops, backing)),
+        }
     }
 
     /// Opens an attached device and keeps it from being detached under the caller.
     /// [`Error::NotFound`] if it no longer has this backing file.
     fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice>;
 
+    /// Opens a device that was seen before. [`Error::Silent`] if the kernel did not say what is
+    /// behind it.
+    fn loop_reopen(&self, device: &LoopInfo) -> Result<LoopDevice> {
+        let backing = device.backing.ok_or_else(|| Error::silent(device))?;
+        self.loop_open(device.minor, backing)
+    }
+
     /// Detaches, after checking that the device still has this backing file (it is
     /// [`Detached::Gone`] already if not), and looks whether it really went.
     fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached>;
+
+    /// Detaches a device that does not say what is behind it, after checking that it still has
+    /// this backing path, and looks whether it really went.
+    fn loop_detach_silent(&self, minor: u32, backing_path: &str) -> Result<Detached>;
+
+    /// Detaches a device by whichever of the two the kernel says of it.
+    fn loop_release(&self, device: &LoopInfo) -> Result<Detached> {
+        match device.backing {
+            Some(backing) => self.loop_detach(device.minor, backing),
+            None => self.loop_detach_silent(device.minor, &device.backing_path),
+        }
+    }
 
     /// Takes the backing file's present size over (LOOP_SET_CAPACITY).
     fn loop_grow(&self, device: &LoopDevice) -> Result<()>;
@@ -312,10 +380,6 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Writes a raw device's dirty pages back (fsync on the device).
     fn loop_flush(&self, device: &LoopDevice) -> Result<()>;
-
-    /// The loop minor a path is the device node of (also when bind-mounted there); `None` for
-    /// anything else, a symlink and nothing at all included.
-    fn loop_at(&self, path: &Path) -> Result<Option<u32>>;
 
     /// The mount table of this process's namespace, read now.
     fn mounts(&self) -> Result<MountTable>;
@@ -412,6 +476,11 @@ pub trait Kernel: Send + Sync + 'static {
 
     /// Filesystems whose tools are installed, with why the others can't be offered.
     fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)>;
+}
+
+fn over(mut loops: Vec<LoopInfo>, backing: FileId) -> Vec<LoopInfo> {
+    loops.retain(|l| l.backing == Some(backing));
+    loops
 }
 
 /// Device and inode of an open file.

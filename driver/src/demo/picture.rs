@@ -200,7 +200,7 @@ fn device(l: &LoopUse, alias: &dyn Fn(&str) -> String) -> Vec<String> {
 
 /// A mount, with the options that tell something here.
 fn mounted(mount: &MountEntry) -> Vec<String> {
-    let node = crate::survey::uses::node_of_loop(mount);
+    let node = mount.loop_node;
     let what = match node {
         Some(minor) => format!("the device node of /dev/loop{minor}"),
         None => format!("{} on {}", mount.fs_type, mount.source),

@@ -12,7 +12,7 @@ use super::tree::Tree;
 /// What the machine had before.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Baseline {
-    loops: BTreeSet<(u32, crate::sys::FileId)>,
+    loops: BTreeSet<(u32, Option<crate::sys::FileId>)>,
     mounts: BTreeSet<u64>,
 }
 

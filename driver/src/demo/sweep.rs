@@ -260,7 +260,7 @@ impl World {
             if device.backing_path != pool_image(&self.tree, &self.spec.name) {
                 left.push(format!("/dev/loop{} was still attached", device.minor));
             }
-            self.kernel.loop_detach(device.minor, device.backing)?;
+            self.kernel.loop_release(&device)?;
         }
         Ok(())
     }

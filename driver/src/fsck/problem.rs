@@ -63,6 +63,10 @@ pub enum Kind {
     LoopOverDeleted,
     /// A loop device nobody uses.
     LoopUnused,
+    /// A loop device with an ID of ours in its path that does not say what it holds.
+    LoopSilent,
+    /// A loop device that its user changed, so that it shows other bytes of its image.
+    LoopChanged,
     /// A record says staged and there is no loop device.
     StageWithoutLoop,
     /// A record says staged and nothing is mounted there.

@@ -136,7 +136,7 @@ impl Tables {
     }
 
     fn over(&self, image: FileId) -> Vec<LoopInfo> {
-        let over = self.loops.iter().filter(|l| l.backing == image);
+        let over = self.loops.iter().filter(|l| l.backing == Some(image));
         over.cloned().collect()
     }
 

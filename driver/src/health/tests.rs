@@ -4,14 +4,10 @@ use crate::sys::FileId;
 fn device(minor: u32, direct_io: bool) -> LoopInfo {
     LoopInfo {
         minor,
-        backing: FileId { dev: 1, ino: 2 },
-        backing_rdev: 0,
-        backing_path: "/pool/volumes/v/image".to_owned(),
-        size_bytes: 1 << 20,
-        block_size: 4096,
-        read_only: false,
+        backing: Some(FileId { dev: 1, ino: 2 }),
         autoclear: true,
         direct_io,
+        ..LoopInfo::default()
     }
 }
 
@@ -195,6 +191,11 @@ fn volumes_are_judged() {
             "attached twice",
             |f| f.loops.push(device(9, true)),
             &[(Degraded, "AttachedTwice")],
+        ),
+        (
+            "shows a part of its image",
+            |f| f.loops[0].offset = 4096,
+            &[(Inaccessible, "DeviceChanged")],
         ),
         (
             "direct I/O lost",

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Error, Result};
 use crate::pool::VolumeRecord;
-use crate::sys::{
-    self, BLOCK_SIZE, Detached, FileId, Kernel, LoopDevice, LoopInfo, LoopSpec, file_id,
-};
+use crate::sys::{self, BLOCK_SIZE, Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file_id};
 
 /// The kernel's own read-ahead, in KiB. It is set at every attach, since what the last user of a
 /// loop device had set stays with the device.
@@ -50,6 +48,11 @@ pub(crate) fn plan(loops: &[LoopInfo], purpose: Purpose) -> Result<Plan> {
             "/dev/loop{} holds the volume's image read-only; detach it",
             one.minor
         )),
+        [one] if one.tampered().is_some() => refuse(format!(
+            "/dev/loop{} was changed by somebody who uses it: {}; unpublish and unstage the volume",
+            one.minor,
+            one.tampered().unwrap_or_default()
+        )),
         [one] if one.block_size != BLOCK_SIZE => refuse(format!(
             "/dev/loop{} holds the volume's image with blocks of {} bytes, not {BLOCK_SIZE}; \
              detach it",
@@ -88,7 +91,8 @@ pub(crate) fn attach(
     minor: Option<u32>,
 ) -> Result<LoopDevice> {
     let backing = file_id(image)?;
-    let device = match plan(&kernel.loops_of(backing)?, purpose)? {
+    let loops = kernel.loops_holding(backing, &record.id.to_string())?;
+    let device = match plan(&loops, purpose)? {
         Plan::Attach => kernel.loop_attach(&LoopSpec {
             backing: image,
             label: &record.id.to_string(),
@@ -143,14 +147,14 @@ pub(crate) fn image_len(image: &File) -> Result<u64> {
 }
 
 /// Detaches a device and waits a moment for it to go; true once it is gone.
-pub(crate) fn detach(kernel: &dyn Kernel, minor: u32, backing: FileId) -> Result<bool> {
-    if kernel.loop_detach(minor, backing)? == Detached::Gone {
+pub(crate) fn detach(kernel: &dyn Kernel, device: &LoopInfo) -> Result<bool> {
+    if kernel.loop_release(device)? == Detached::Gone {
         return Ok(true);
     }
     let deadline = Instant::now() + DETACH_WAIT;
     loop {
-        match kernel.loop_info(minor)? {
-            Some(info) if info.backing == backing => {}
+        match kernel.loop_info(device.minor)? {
+            Some(now) if now.is_same(device) => {}
             _ => return Ok(true),
         }
         if Instant::now() >= deadline {
@@ -177,18 +181,15 @@ pub(crate) fn unmount(kernel: &dyn Kernel, path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::FileId;
 
     fn info(minor: u32) -> LoopInfo {
         LoopInfo {
             minor,
-            backing: FileId { dev: 1, ino: 2 },
-            backing_rdev: 0,
-            backing_path: "/pool/volumes/x/image".to_owned(),
-            size_bytes: 1 << 20,
+            backing: Some(FileId { dev: 1, ino: 2 }),
             block_size: BLOCK_SIZE,
-            read_only: false,
-            autoclear: false,
             direct_io: true,
+            ..LoopInfo::default()
         }
     }
 
@@ -206,6 +207,14 @@ mod tests {
             block_size: 512,
             ..info(3)
         };
+        let shifted = LoopInfo {
+            offset: 4096,
+            ..info(3)
+        };
+        let cut = LoopInfo {
+            size_limit: 4096,
+            ..info(3)
+        };
         // devices over the image, purpose → the plan, or a word of the refusal
         let table = [
             (vec![], Purpose::Mount, Ok(Plan::Attach)),
@@ -217,6 +226,8 @@ mod tests {
             (vec![read_only.clone()], Purpose::Mount, Err("read-only")),
             (vec![read_only], Purpose::Block, Err("read-only")),
             (vec![sectors], Purpose::Mount, Err("512")),
+            (vec![shifted], Purpose::Block, Err("begins at byte 4096")),
+            (vec![cut], Purpose::Block, Err("limited to 4096 bytes")),
             (
                 vec![info(3), info(5)],
                 Purpose::Mount,

@@ -178,7 +178,7 @@ impl Node {
             return Ok(());
         };
         let asked = options::options(*fs, flags, &record.settings, wanted.read_only).read_only;
-        let view = View::take(self.pools.kernel().as_ref(), &self.owner(record)?)?;
+        let view = View::take(self.pools.kernel().as_ref(), &self.owner(record))?;
         match view.mount_at(&wanted.path) {
             Some(entry) if entry.read_only() != asked => Err(Error::AlreadyExists(
                 "published at this path already, and readonly differs".to_owned(),
@@ -210,7 +210,13 @@ impl Node {
             }
             Ok(record) => {
                 self.unstage_recorded(&record, target)?;
-                self.pools.delete_volume(&record.id)?;
+                match self.pools.delete_volume(&record.id) {
+                    // A pool that takes no writes must not keep the pod: recovery deletes it.
+                    Err(pool::Error::Kernel(error)) => {
+                        tracing::warn!(volume = %record.id, %error, "an inline volume can't be deleted now");
+                    }
+                    deleted => deleted?,
+                }
             }
             // Deleted already, by a call that was cut short after it.
             Err(pool::Error::NoVolume(_)) => self.nothing_at(target)?,

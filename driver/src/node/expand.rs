@@ -109,14 +109,14 @@ impl Node {
     ) -> Result<(PathBuf, At)> {
         let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
         let path = super::stats::place(&req.volume_path).ok_or_else(not_there)?;
-        let owner = self.owner(record)?;
+        let owner = self.owner(record);
         let view = View::take(self.pools.kernel().as_ref(), &owner)?;
         let staged_block = record
             .stage
             .as_ref()
             .is_some_and(|s| s.path == path && s.capability.access == Access::Block);
         let fs = |path: &Path| FsType::parse(&view.mount_at(path)?.fs_type);
-        let at = match view.at(&path)? {
+        let at = match view.at(&path) {
             Found::Filesystem { .. } => At::Mount(fs(&path).ok_or_else(not_there)?),
             Found::Device { .. } => At::Block,
             Found::Nothing if staged_block && view.own().next().is_some() => At::Block,
@@ -137,7 +137,7 @@ impl Node {
             devices.push(device);
         }
         for over in view.read_only() {
-            kernel.loop_grow(&kernel.loop_open(over.minor, over.backing)?)?;
+            kernel.loop_grow(&kernel.loop_reopen(over)?)?;
         }
         let At::Mount(fs) = at else {
             return Ok(());

@@ -85,13 +85,13 @@ impl Node {
         };
         let mut entries = health::volume(&self.pools, &record);
         if target.is_some() || staging.is_some() {
-            let view = View::take(self.pools.kernel().as_ref(), &self.owner(&record)?)?;
+            let view = View::take(self.pools.kernel().as_ref(), &self.owner(&record))?;
             let mut conditions = Vec::new();
             if let Some(target) = target {
-                conditions.extend(at_target(&view.at(&target)?, &target));
+                conditions.extend(at_target(&view.at(&target), &target));
             }
             if let Some(staging) = staging {
-                conditions.extend(at_staging(&view.at(&staging)?, &staging, &record));
+                conditions.extend(at_staging(&view.at(&staging), &staging, &record));
             }
             entries.extend(health::entries(conditions));
         }

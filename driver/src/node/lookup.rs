@@ -60,15 +60,15 @@ impl Node {
         Ok((image, owner))
     }
 
-    /// What tells a volume's loop devices, whatever state its image is in.
-    pub(super) fn owner(&self, record: &VolumeRecord) -> Result<Owner> {
-        match self.pools.open_image(record, false) {
-            Ok(image) => Ok(Owner::of(record, Some(file_id(&image)?))),
-            Err(pool::Error::ImageMissing { .. } | pool::Error::Corrupt { .. }) => {
-                Ok(Owner::of(record, None))
-            }
-            Err(other) => Err(other.into()),
+    /// What tells a volume's loop devices, whatever state its image and its pool are in: a pod
+    /// must be able to leave a pool that answers nothing but errors.
+    pub(super) fn owner(&self, record: &VolumeRecord) -> Owner {
+        let image = self.pools.open_image(record, false);
+        let image = image.and_then(|image| Ok(file_id(&image)?));
+        if let Err(error) = &image {
+            tracing::warn!(volume = %record.id, %error, "its image can't be opened: its devices are known by their paths");
         }
+        Owner::of(record, image.ok())
     }
 
     /// With `--check-volume-lifecycle`: published to this node by the controller.
@@ -93,20 +93,15 @@ impl Node {
         Ok(())
     }
 
-    /// Writes down that something is over and gone. On a full pool that may have to wait: what the
-    /// kernel no longer shows gives way in any case, and a pod must be able to go.
+    /// Writes down that something is over and gone. A pool that is full, read-only or shut down
+    /// can't take that now, and a pod must be able to go: the index knows it at once, the record on
+    /// disk follows with its next change, or when recovery compares it with the kernel.
     pub(super) fn clear_record(
         &self,
         id: &VolumeId,
         change: impl FnOnce(&mut VolumeRecord),
     ) -> Result<()> {
-        match self.pools.update_volume(id, change) {
-            Err(pool::Error::Kernel(error)) if error.is_no_space() => {
-                tracing::warn!(volume = %id, %error, "its record says more than is there");
-                Ok(())
-            }
-            done => Ok(done.map(drop)?),
-        }
+        Ok(self.pools.clear_in_volume(id, change)?)
     }
 
     /// Says "no room" where a tool failed for want of it: into a full pool, a loop device's writes

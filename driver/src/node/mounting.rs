@@ -19,7 +19,7 @@ pub(super) struct Mounting<'a> {
     pub(super) image: &'a File,
     pub(super) owner: &'a Owner,
     /// From before the first effect.
-    pub(super) view: &'a View<'a>,
+    pub(super) view: &'a View,
     pub(super) wanted: &'a Wanted,
     pub(super) fs: FsType,
     /// There is no data in the image at all.

@@ -9,7 +9,7 @@ use super::capability::{self, Publish, Published};
 use super::stage::already;
 use super::unstage::foreign;
 use super::view::{Found, View};
-use super::{Error, Node, Result, group, paths};
+use super::{Error, Node, Result, group, options, paths};
 use crate::pool::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
 use crate::request;
 use crate::sys::{BindFlags, loop_path};
@@ -63,6 +63,16 @@ fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
     }
 }
 
+/// Whether the mount flags make the filesystem read-only, and so every bind of it.
+fn mounted_read_only(capability: &Capability, record: &VolumeRecord) -> bool {
+    match &capability.access {
+        Access::Mount { fs, flags, .. } => {
+            options::options(*fs, flags, &record.settings, false).read_only
+        }
+        Access::Block => false,
+    }
+}
+
 impl Node {
     pub(super) fn publish(&self, req: &csi::NodePublishVolumeRequest) -> Result<()> {
         let id = request::required("volume_id", &req.volume_id)?;
@@ -93,7 +103,8 @@ impl Node {
             target,
             read_only: req.readonly
                 || capability.mode.is_read_only()
-                || publication.is_some_and(|p| p.readonly),
+                || publication.is_some_and(|p| p.readonly)
+                || mounted_read_only(&capability, &record),
             capability,
         };
         let done = match &wanted.capability.access {
@@ -107,8 +118,8 @@ impl Node {
     }
 
     fn is_at(&self, record: &VolumeRecord, target: &Path) -> Result<bool> {
-        let view = View::take(self.pools.kernel().as_ref(), &self.owner(record)?)?;
-        let found = view.at(target)?;
+        let view = View::take(self.pools.kernel().as_ref(), &self.owner(record))?;
+        let found = view.at(target);
         Ok(matches!(
             found,
             Found::Filesystem { .. } | Found::Device { .. }
@@ -116,8 +127,8 @@ impl Node {
     }
 
     /// What is to be done, given what is at the target and elsewhere.
-    fn judge(&self, view: &View<'_>, stage: &Stage, wanted: &Wanted) -> Result<Publish> {
-        let here = match view.at(&wanted.target)? {
+    fn judge(&self, view: &View, stage: &Stage, wanted: &Wanted) -> Result<Publish> {
+        let here = match view.at(&wanted.target) {
             Found::Nothing => None,
             Found::Filesystem { read_only, .. } | Found::Device { read_only, .. } => {
                 Some(read_only)
@@ -128,7 +139,7 @@ impl Node {
             }
             Found::Foreign(what) => return Err(foreign(&wanted.target, &what)),
         };
-        let targets = view.targets(stage)?;
+        let targets = view.targets(stage);
         let published = Published {
             here,
             elsewhere: targets.iter().any(|path| *path != wanted.target),
@@ -150,7 +161,7 @@ impl Node {
         gid: Option<u32>,
     ) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
-        let view = View::take(kernel, &self.owner(record)?)?;
+        let view = View::take(kernel, &self.owner(record))?;
         let decided = self.judge(&view, stage, wanted)?;
         if view.mount_at(&stage.path).is_none() {
             return Err(Error::FailedPrecondition(format!(
@@ -173,7 +184,7 @@ impl Node {
 
     fn publish_block(&self, record: &VolumeRecord, stage: &Stage, wanted: &Wanted) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
-        let view = View::take(kernel, &self.owner(record)?)?;
+        let view = View::take(kernel, &self.owner(record))?;
         let decided = self.judge(&view, stage, wanted)?;
         let Some(own) = view.own().next() else {
             return Err(Error::FailedPrecondition(format!(
@@ -183,6 +194,13 @@ impl Node {
         };
         if decided == Publish::Done {
             return Ok(());
+        }
+        if let Some(why) = own.tampered() {
+            return Err(Error::FailedPrecondition(format!(
+                "/dev/loop{} was changed by somebody who uses it: {why}; unpublish and unstage \
+                 volume {} first",
+                own.minor, record.id
+            )));
         }
         let made = paths::make_file(&wanted.target)?;
         let bound = match wanted.read_only {
@@ -204,8 +222,7 @@ impl Node {
     /// there, a read-only device stays below it: without, it would be a bind of somebody else's
     /// next device.
     fn give_up(&self, record: &VolumeRecord, target: &Path, made: bool) {
-        let taken_back = self.owner(record).and_then(|owner| {
-            self.clear(&owner, target).map(drop)?;
+        let taken_back = self.clear(&self.owner(record), target).and_then(|_| {
             self.give_up_read_only(record, target)?;
             if made { paths::remove(target) } else { Ok(()) }
         });

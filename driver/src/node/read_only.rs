@@ -17,7 +17,7 @@ impl Node {
     pub(super) fn read_only_device(
         &self,
         record: &VolumeRecord,
-        view: &View<'_>,
+        view: &View,
         own: &LoopInfo,
         target: &Path,
     ) -> Result<u32> {
@@ -29,7 +29,7 @@ impl Node {
         if let Some(info) = view.read_only().find(|l| Some(&l.minor) == recorded) {
             return Ok(info.minor);
         }
-        let below = kernel.loop_open(own.minor, own.backing)?;
+        let below = kernel.loop_reopen(own)?;
         for minor in view.free_minors().take(ATTEMPTS) {
             self.record_read_only(record, target, minor)?;
             let attached = kernel.loop_attach(&LoopSpec {
@@ -58,7 +58,7 @@ impl Node {
     pub(super) fn drop_read_only(
         &self,
         record: &VolumeRecord,
-        view: &View<'_>,
+        view: &View,
         target: &Path,
     ) -> Result<()> {
         let recorded = record
@@ -68,7 +68,7 @@ impl Node {
         let Some(minor) = recorded else {
             return Ok(());
         };
-        if let Some(info) = view.read_only().find(|l| l.minor == *minor) {
+        if let Some(info) = view.attached_read_only().find(|l| l.minor == *minor) {
             detach(self.pools.kernel().as_ref(), info)?;
         }
         self.clear_record(&record.id, |r| {
@@ -81,7 +81,7 @@ impl Node {
     /// The same after a publication that failed, of which the record may know more by now.
     pub(super) fn give_up_read_only(&self, record: &VolumeRecord, target: &Path) -> Result<()> {
         let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
-        let view = View::take(self.pools.kernel().as_ref(), &self.owner(&record)?)?;
+        let view = View::take(self.pools.kernel().as_ref(), &self.owner(&record))?;
         self.drop_read_only(&record, &view, target)
     }
 
@@ -97,7 +97,7 @@ impl Node {
 
 /// Detaches a device, or says that it is held.
 pub(super) fn detach(kernel: &dyn sys::Kernel, info: &LoopInfo) -> Result<()> {
-    match attach::detach(kernel, info.minor, info.backing)? {
+    match attach::detach(kernel, info)? {
         true => Ok(()),
         false => Err(Error::FailedPrecondition(format!(
             "{} is still held open",

@@ -132,7 +132,7 @@ impl Node {
         let go = judge(record.stage.as_ref(), &seen, wanted)?;
         if go == Go::Begin && wanted.capability.access != Access::Block {
             // Before anything is written down: a path that won't do changes nothing.
-            if let Found::Foreign(what) = view.at(&wanted.path)? {
+            if let Found::Foreign(what) = view.at(&wanted.path) {
                 return Err(foreign(&wanted.path, &what));
             }
             paths::directory(&wanted.path)?;
@@ -208,11 +208,11 @@ impl Node {
 
     /// Attaches a volume to be handed out. Targets that are still bound to the node of a device
     /// it lost want this very device back.
-    fn stage_block(&self, record: &VolumeRecord, image: &File, view: &View<'_>) -> Result<()> {
+    fn stage_block(&self, record: &VolumeRecord, image: &File, view: &View) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
         let recorded = record.stage.as_ref().and_then(|s| s.minor);
         let bound = match recorded {
-            Some(minor) if view.is_bound(minor)? => Some(minor),
+            Some(minor) if view.is_bound(minor) => Some(minor),
             _ => None,
         };
         let device = attach::attach(kernel, record, image, Purpose::Block, bound).map_err(

@@ -29,12 +29,12 @@ impl Node {
         let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
         let path = place(&req.volume_path).ok_or_else(not_there)?;
         let kernel = self.pools.kernel().as_ref();
-        let view = View::take(kernel, &self.owner(&record)?)?;
+        let view = View::take(kernel, &self.owner(&record))?;
         let staged = |path: &Path| {
             let stage = record.stage.as_ref();
             stage.is_some_and(|s| s.path == path && s.capability.access == Access::Block)
         };
-        match view.at(&path)? {
+        match view.at(&path) {
             Found::Filesystem { .. } => Ok(filesystem(&kernel.usage(&path)?)),
             Found::Device { minor, .. } => {
                 let size = view.size_of(minor).ok_or_else(not_there)?;

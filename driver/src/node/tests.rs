@@ -2,6 +2,7 @@
 //! leaves when any step fails.
 
 mod bench;
+mod failed;
 mod faults;
 mod inline;
 mod publishing;

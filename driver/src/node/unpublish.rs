@@ -38,7 +38,7 @@ impl Node {
             let why = "is where the volume is staged, not where it is published";
             return Err(paths::wrong(target, why));
         }
-        let owner = self.owner(record)?;
+        let owner = self.owner(record);
         let cleared = self.clear(&owner, target)?;
         let view = View::take(self.pools.kernel().as_ref(), &owner)?;
         self.drop_read_only(record, &view, target)?;
@@ -68,7 +68,7 @@ impl Node {
         let mut cleared = false;
         loop {
             let view = View::take(kernel, owner)?;
-            let found = view.at(target)?;
+            let found = view.at(target);
             match found {
                 Found::Nothing => return Ok(cleared),
                 Found::Foreign(what) => return Err(foreign(target, &what)),

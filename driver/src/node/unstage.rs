@@ -7,7 +7,7 @@ use hostloop_proto::csi;
 use super::lookup::Known;
 use super::view::{Found, Owner, View};
 use super::{Error, Node, Result, attach, paths};
-use crate::pool::{Access, VolumeRecord};
+use crate::pool::{Access, VolumeId, VolumeRecord};
 use crate::request;
 use crate::sys::LoopInfo;
 
@@ -18,19 +18,42 @@ impl Node {
         let path = paths::place(&path)?;
         match self.known(id)? {
             Known::Recorded(record) => self.unstage_recorded(&record, &path),
-            // What it was is unclear without its record, and the record would still say "staged".
-            Known::Away(_, why) => Err(why.into()),
-            Known::Unrecorded(owner) => {
-                self.nobody_elses(&owner, &path)?;
-                still_held(&self.release(&owner, &path)?)
+            // A pod can go while the pool of its volume is missing. Its record still says "staged",
+            // until recovery finds nothing of that in the kernel.
+            Known::Unrecorded(owner) | Known::Away(Some(owner), _) => {
+                self.unstage_unrecorded(&owner, &path)
             }
+            Known::Away(None, why) => Err(why.into()),
             Known::Nobody => self.nothing_at(&path),
+        }
+    }
+
+    /// Undoes a staging by what the kernel shows alone.
+    fn unstage_unrecorded(&self, owner: &Owner, path: &Path) -> Result<()> {
+        self.nobody_elses(owner, path)?;
+        let view = View::take(self.pools.kernel().as_ref(), owner)?;
+        let mounted = view.mounts().next().is_some();
+        let mut elsewhere: Vec<PathBuf> = match mounted {
+            true => view.mounts().map(|e| e.mount_point.clone()).collect(),
+            false => view.bound(),
+        };
+        elsewhere.retain(|at| at != path);
+        if !elsewhere.is_empty() {
+            return Err(published(owner.id(), &elsewhere));
+        }
+        match self.release(owner, path)? {
+            // Detaches by itself with its last mount.
+            left if mounted => {
+                held_elsewhere(owner.id(), &left);
+                Ok(())
+            }
+            left => still_held(&left),
         }
     }
 
     /// Undoes a staging of a volume whose record is there.
     pub(super) fn unstage_recorded(&self, record: &VolumeRecord, path: &Path) -> Result<()> {
-        let owner = self.owner(record)?;
+        let owner = self.owner(record);
         self.nobody_elses(&owner, path)?;
         let kernel = self.pools.kernel().as_ref();
         let view = View::take(kernel, &owner)?;
@@ -38,13 +61,13 @@ impl Node {
             // Staged elsewhere, or not at all: only a mount that no record knows of is left to do.
             return match view.mount_at(path) {
                 Some(_) if record.stage.is_none() => still_held(&self.release(&owner, path)?),
-                Some(_) => Err(published(record, &[path.to_owned()])),
+                Some(_) => Err(published(record.id, &[path.to_owned()])),
                 None => Ok(()),
             };
         };
-        let elsewhere = view.published(stage)?;
+        let elsewhere = view.published(stage);
         if !elsewhere.is_empty() {
-            return Err(published(record, &elsewhere));
+            return Err(published(record.id, &elsewhere));
         }
         if stage.capability.access != Access::Block {
             self.thaw(record, &owner, path)?;
@@ -54,11 +77,7 @@ impl Node {
             Access::Block => still_held(&left)?,
             // The kernel detaches it when the last namespace that has it mounted is gone, and
             // staging it again meanwhile takes the same device.
-            Access::Mount { .. } if !left.is_empty() => {
-                let held = attach::names(&left);
-                tracing::warn!(volume = %record.id, held, "unmounted, and still held elsewhere");
-            }
-            Access::Mount { .. } => {}
+            Access::Mount { .. } => held_elsewhere(record.id, &left),
         }
         self.clear_record(&record.id, |r| r.stage = None)
     }
@@ -75,8 +94,8 @@ impl Node {
             }
         }
         let mut left = Vec::new();
-        for info in view.read_only().chain(view.own()) {
-            if !attach::detach(kernel, info.minor, info.backing)? {
+        for info in view.attached_read_only().chain(view.own()) {
+            if !attach::detach(kernel, info)? {
                 left.push(info.clone());
             }
         }
@@ -85,7 +104,7 @@ impl Node {
 
     /// A path where nothing is mounted, or this volume.
     fn nobody_elses(&self, owner: &Owner, path: &Path) -> Result<()> {
-        match View::take(self.pools.kernel().as_ref(), owner)?.at(path)? {
+        match View::take(self.pools.kernel().as_ref(), owner)?.at(path) {
             Found::Foreign(what) => Err(foreign(path, &what)),
             _ => Ok(()),
         }
@@ -111,13 +130,19 @@ pub(super) fn foreign(path: &Path, what: &str) -> Error {
     )
 }
 
-fn published(record: &VolumeRecord, at: &[PathBuf]) -> Error {
+fn published(volume: VolumeId, at: &[PathBuf]) -> Error {
     let at: Vec<_> = at.iter().map(|p| p.display().to_string()).collect();
     Error::FailedPrecondition(format!(
-        "volume {} is still at {}; unpublish it first",
-        record.id,
+        "volume {volume} is still at {}; unpublish it first",
         at.join(", ")
     ))
+}
+
+fn held_elsewhere(volume: VolumeId, left: &[LoopInfo]) {
+    if !left.is_empty() {
+        let held = attach::names(left);
+        tracing::warn!(%volume, held, "unmounted, and still held elsewhere");
+    }
 }
 
 /// Devices that are still held keep a volume from being unstaged.

@@ -41,17 +41,23 @@ impl Owner {
         }
     }
 
+    /// The volume.
+    pub(crate) fn id(&self) -> VolumeId {
+        self.id
+    }
+
     /// The volume's image, if it is at hand.
     pub(crate) fn image(&self) -> Option<FileId> {
         self.image
     }
 
-    /// Whether a loop device is over the volume's image. Without the image at hand, its
-    /// directory's name has to do, which is the volume's ID and nobody else's.
+    /// Whether a loop device is over the volume's image. Without the image at hand, or where the
+    /// kernel does not say what is behind the device, the name of the image's directory has to do,
+    /// which is the volume's ID and nobody else's.
     fn owns(&self, device: &LoopInfo) -> bool {
-        match self.image {
-            Some(image) => device.backing == image,
-            None => {
+        match (self.image, device.backing) {
+            (Some(image), Some(backing)) => backing == image,
+            _ => {
                 let dir = Path::new(&device.backing_path).parent();
                 let name = dir.and_then(Path::file_name).and_then(|n| n.to_str());
                 device.backing_rdev == 0 && name == Some(self.id.to_string().as_str())
@@ -86,18 +92,16 @@ pub(crate) enum Found {
 }
 
 /// The kernel's tables, read once.
-pub(crate) struct View<'k> {
-    kernel: &'k dyn Kernel,
+pub(crate) struct View {
     owner: Owner,
     loops: Vec<LoopInfo>,
     mounts: MountTable,
 }
 
-impl<'k> View<'k> {
+impl View {
     /// Reads them.
-    pub(crate) fn take(kernel: &'k dyn Kernel, owner: &Owner) -> Result<View<'k>> {
+    pub(crate) fn take(kernel: &dyn Kernel, owner: &Owner) -> Result<View> {
         Ok(View {
-            kernel,
             owner: owner.clone(),
             // In this order, a loop that is mounted meanwhile is not taken for a stranger's.
             mounts: kernel.mounts()?,
@@ -123,15 +127,26 @@ impl<'k> View<'k> {
             .filter(|l| l.read_only && self.owner.recorded.contains(&l.minor))
     }
 
+    /// All read-only ones that this driver attached, also if somebody put another file behind one
+    /// since (LOOP_CHANGE_FD, which whoever may read the device can do): they are ours to detach.
+    pub(crate) fn attached_read_only(&self) -> impl Iterator<Item = &LoopInfo> {
+        let id = self.owner.id.to_string();
+        let ours = move |l: &LoopInfo| l.label.strip_suffix(" ro").unwrap_or(&l.label) == id;
+        self.loops.iter().filter(move |l| {
+            let known = l.read_only && self.owner.recorded.contains(&l.minor);
+            known && (ours(l) || self.over().any(|over| over.minor == l.minor))
+        })
+    }
+
     /// Size of an attached device, in bytes.
     pub(crate) fn size_of(&self, minor: u32) -> Option<u64> {
         let device = self.loops.iter().find(|l| l.minor == minor)?;
         Some(device.size_bytes)
     }
 
-    /// Minors that nothing is attached to, the lowest first.
+    /// Minors that nothing is attached to and whose device node is bound nowhere, the lowest first.
     pub(crate) fn free_minors(&self) -> impl Iterator<Item = u32> {
-        (0..).filter(|n| self.loops.iter().all(|l| l.minor != *n))
+        (0..).filter(|n| self.loops.iter().all(|l| l.minor != *n) && !self.is_bound(*n))
     }
 
     /// Mounts of the volume's filesystem.
@@ -164,26 +179,19 @@ impl<'k> View<'k> {
         })
     }
 
-    /// What is at a path. Nothing is looked up where nothing is mounted.
-    pub(crate) fn at(&self, path: &Path) -> Result<Found> {
+    /// What is at a path.
+    pub(crate) fn at(&self, path: &Path) -> Found {
         let Some(entry) = self.mounts.at(path) else {
-            return Ok(Found::Nothing);
+            return Found::Nothing;
         };
-        if let Some(minor) = entry.loop_minor() {
-            return Ok(match self.own().any(|own| own.minor == minor) {
-                true => Found::Filesystem {
-                    minor,
-                    read_only: entry.read_only(),
-                },
-                false => Found::Foreign(format!("{} ({})", entry.fs_type, entry.source)),
-            });
-        }
-        match self.kernel.loop_at(path)? {
-            Some(minor) => Ok(self.device(minor)),
-            None => Ok(Found::Foreign(format!(
-                "{} ({})",
-                entry.fs_type, entry.source
-            ))),
+        let foreign = || Found::Foreign(format!("{} ({})", entry.fs_type, entry.source));
+        match (entry.loop_minor(), entry.loop_node) {
+            (Some(minor), _) if self.own().any(|own| own.minor == minor) => Found::Filesystem {
+                minor,
+                read_only: entry.read_only(),
+            },
+            (None, Some(minor)) => self.device(minor),
+            _ => foreign(),
         }
     }
 
@@ -210,61 +218,43 @@ impl<'k> View<'k> {
     }
 
     /// Where the device nodes of the volume's loop devices, and of those over them, are bound.
-    fn bound(&self) -> Result<Vec<PathBuf>> {
+    pub(crate) fn bound(&self) -> Vec<PathBuf> {
         let minors: BTreeSet<u32> = self.own().chain(self.over()).map(|l| l.minor).collect();
-        let mut all = Vec::new();
-        for minor in minors {
-            all.extend(self.bound_at(minor)?);
-        }
-        Ok(all)
+        let bound = minors.iter().flat_map(|m| self.mounts.of_loop_node(*m));
+        bound.map(|e| e.mount_point.clone()).collect()
     }
 
     /// Whether the node of a loop device is bound anywhere, attached or not.
-    pub(crate) fn is_bound(&self, minor: u32) -> Result<bool> {
-        Ok(!self.bound_at(minor)?.is_empty())
-    }
-
-    /// Where the node of a loop device is bound: such a mount shows its name as the root. Not
-    /// always as the last word of it: that of a node which was removed meanwhile is "deleted".
-    fn bound_at(&self, minor: u32) -> Result<Vec<PathBuf>> {
-        let name = format!("loop{minor}");
-        let mut all = Vec::new();
-        for entry in &self.mounts.entries {
-            let named = entry.root.iter().any(|word| word == name.as_str());
-            let path = &entry.mount_point;
-            if named && entry.loop_minor().is_none() && self.kernel.loop_at(path)? == Some(minor) {
-                all.push(path.clone());
-            }
-        }
-        Ok(all)
+    pub(crate) fn is_bound(&self, minor: u32) -> bool {
+        self.mounts.of_loop_node(minor).next().is_some()
     }
 
     /// Everywhere the volume is besides its staging path: its filesystem, or its device.
     ///
     /// The node of a mounted volume's device is bound nowhere: where it seems so, somebody else's
     /// volume was on a device of that number before.
-    pub(crate) fn published(&self, stage: &Stage) -> Result<Vec<PathBuf>> {
+    pub(crate) fn published(&self, stage: &Stage) -> Vec<PathBuf> {
         let mut all: Vec<_> = match stage.capability.access {
             Access::Mount { .. } => self.mounts().map(|e| e.mount_point.clone()).collect(),
-            Access::Block => self.bound()?,
+            Access::Block => self.bound(),
         };
         all.retain(|path| *path != stage.path);
         all.sort();
         all.dedup();
-        Ok(all)
+        all
     }
 
     /// Targets the volume is published at. A bind of one of its directories is none: kubelet makes
     /// such for `subPath`.
-    pub(crate) fn targets(&self, stage: &Stage) -> Result<Vec<PathBuf>> {
+    pub(crate) fn targets(&self, stage: &Stage) -> Vec<PathBuf> {
         let parts: Vec<&Path> = self
             .mounts()
             .filter(|e| e.root != Path::new("/"))
             .map(|e| e.mount_point.as_path())
             .collect();
-        let mut all = self.published(stage)?;
+        let mut all = self.published(stage);
         all.retain(|path| !parts.contains(&path.as_path()));
-        Ok(all)
+        all
     }
 }
 

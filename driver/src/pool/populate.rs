@@ -30,8 +30,8 @@ pub struct Want {
 pub enum Source {
     /// Nothing changes it: a snapshot, an image at rest, a frozen filesystem.
     Still,
-    /// It may be written to (a raw block volume in use): only a clone is one point in time.
-    Live,
+    /// It may be written to, and why it can't be frozen: only a clone is one point in time.
+    Live(&'static str),
 }
 
 /// Copies the bytes: FICLONE, else a sparse copy. `to` is new and empty and gets the source's
@@ -51,13 +51,12 @@ pub fn copy(
             Err(e) => return Err(e.into()),
         }
     }
-    if source == Source::Live {
-        return Err(Error::CannotFreeze(
-            "the volume is in use as a raw block device, and its pool (or its being thick) makes \
-             a copy take longer than a moment: it would hold parts of different times; unstage \
-             the volume first, or keep it thin in a pool with reflinks (XFS, btrfs, or image=)"
-                .to_owned(),
-        ));
+    if let Source::Live(why) = source {
+        return Err(Error::CannotFreeze(format!(
+            "{why}, and its pool (or its being thick) makes a copy take longer than a moment: it \
+             would hold parts of different times; end that use first, or keep the volume thin in \
+             a pool with reflinks (XFS, btrfs, or image=)"
+        )));
     }
     Ok(Copied::Bytes(file::copy_sparse(from, to, stop)?))
 }

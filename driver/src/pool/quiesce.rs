@@ -54,8 +54,8 @@ pub struct Limits<'a> {
 
 /// Volumes that hold still.
 pub struct Still {
-    /// The images that may be written to all the same, and only be cloned.
-    live: Vec<FileId>,
+    /// The images that may be written to all the same and only be cloned, and why.
+    live: Vec<(FileId, &'static str)>,
     /// When the freeze is over, if there is one.
     until: Option<Instant>,
 }
@@ -69,11 +69,8 @@ impl Still {
     /// [`populate::copy`] of one of the images, within the limit, and refused if the volume could
     /// only be held still for a clone and this is none.
     pub fn copy(&self, image: FileId, from: &File, to: &File, want: &Want) -> Result<Copied> {
-        let source = if self.live.contains(&image) {
-            Source::Live
-        } else {
-            Source::Still
-        };
+        let live = self.live.iter().find(|(live, _)| *live == image);
+        let source = live.map_or(Source::Still, |(_, why)| Source::Live(why));
         populate::copy(from, to, want, source, &|| self.stop())
     }
 }
@@ -113,27 +110,43 @@ fn survey(kernel: &dyn Kernel, targets: &[Target]) -> Result<Vec<Step>> {
     let mounts = kernel.mounts()?;
     let mut steps = Vec::new();
     for target in targets {
-        let loops = kernel.loops_of(target.image)?;
+        let loops = kernel.loops_holding(target.image, &target.volume.to_string())?;
         steps.extend(plan::steps(target, targets.len(), &loops, &mounts)?);
     }
     Ok(steps)
 }
 
-/// Writes back what is dirty on devices that can't be frozen; their images.
-fn flush(kernel: &dyn Kernel, steps: &[Step]) -> Result<Vec<FileId>> {
+/// Writes back what is dirty on devices that can't be frozen; their images, and why.
+fn flush(kernel: &dyn Kernel, steps: &[Step]) -> Result<Vec<(FileId, &'static str)>> {
     let mut live = Vec::new();
     for step in steps {
-        if let Step::Flush { image, minor } = *step {
+        if let Step::Flush { image, minor, raw } = *step {
             match kernel.loop_open(minor, image) {
                 Ok(device) => kernel.loop_flush(&device)?,
                 // Detached meanwhile, which wrote everything back.
                 Err(sys::Error::NotFound { .. }) => {}
                 Err(e) => return Err(e.into()),
             }
-            live.push(image);
+            live.push((
+                image,
+                in_use_as(raw, kernel.is_claimed(&sys::loop_path(minor))?),
+            ));
         }
     }
     Ok(live)
+}
+
+/// How a volume is in use that can't be frozen.
+fn in_use_as(raw: bool, claimed: bool) -> &'static str {
+    match (raw, claimed) {
+        (true, _) => "the volume is in use as a raw block device",
+        (false, true) => {
+            "the volume is unstaged, but its filesystem is still mounted in another mount \
+             namespace (a container that started while it was mounted has a copy of the mount), \
+             where it can't be frozen"
+        }
+        (false, false) => "the volume's loop device is still attached, and open somewhere",
+    }
 }
 
 /// The copy did not fit into the freeze.

@@ -5,7 +5,8 @@
 //! to it or reported; what is not ours is not touched. Nothing here ends the opening of a pool: a
 //! volume that can't be put right is a finding.
 
-use std::path::PathBuf;
+use std::io::ErrorKind::NotFound;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::finding::Holds;
@@ -32,7 +33,42 @@ pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -
     *write(&pool.index) = read_records(pool)?;
     let images = look_at_images(pool)?;
     thaw(pool, kernel, options, &images);
-    attachments::settle(pool, kernel, &images)
+    attachments::settle(pool, kernel, &images)?;
+    drop_left_inline(pool, kernel, &images);
+    Ok(())
+}
+
+/// Deletes inline volumes that their pods left while the pool took no writes: nobody asks for that
+/// again. Of one that a pod still wants, NodeUnpublishVolume was not called, and so its target is
+/// still there.
+fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
+    let left = images.iter().filter(|f| is_left(&f.volume));
+    for found in left {
+        let id = found.volume.id;
+        let dropped = match kernel.loops_holding(found.image.id, &id.to_string()) {
+            Ok(loops) if loops.is_empty() => pool.drop_volume(id),
+            Ok(_) => continue,
+            Err(e) => Err(e.into()),
+        };
+        match dropped {
+            Ok(()) => tracing::info!(volume = %id, "an inline volume without a pod is deleted"),
+            Err(e) => pool.note(
+                About::Volume(id),
+                format!("its pod is gone, and it can't be deleted: {e}"),
+            ),
+        }
+    }
+}
+
+/// Whether this is an inline volume whose target is gone. Not if the directory that targets are in
+/// (kubelet's `pods/<uid>/volumes/<plugin>/<name>/mount`) can't be seen from here.
+fn is_left(volume: &VolumeRecord) -> bool {
+    let Some(stage) = volume.stage.as_ref().filter(|_| volume.inline.is_some()) else {
+        return false;
+    };
+    let gone = |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == NotFound);
+    let pods = stage.path.ancestors().nth(5);
+    gone(&stage.path) && pods.is_some_and(|pods| pods != Path::new("/") && pods.is_dir())
 }
 
 /// Removes what was not finished, and frees what was deleted.

@@ -1,9 +1,9 @@
 //! What the kernel shows of the loop devices over a pool's images, and who uses them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Result;
-use crate::sys::{FileId, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
+use crate::sys::{FileId, Kernel, LOOP_MAJOR, LoopInfo, MountTable};
 
 /// Loop devices and mounts, read at one time.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl View {
 
     /// Devices over this file.
     pub(super) fn over(&self, image: FileId) -> impl Iterator<Item = &LoopInfo> {
-        self.loops.iter().filter(move |l| l.backing == image)
+        self.loops.iter().filter(move |l| l.backing == Some(image))
     }
 
     /// Devices over this device (the read-only ones of raw block volumes).
@@ -40,9 +40,7 @@ impl View {
 
     /// Where the device's node is bound, also one that is not attached any more.
     pub(super) fn bound_at(&self, minor: u32) -> Vec<&Path> {
-        let name = format!("loop{minor}");
-        let mounts = self.mounts.entries.iter();
-        let bound = mounts.filter(|m| node_name(m).is_some_and(|n| n == name));
+        let bound = self.mounts.of_loop_node(minor);
         bound.map(|m| m.mount_point.as_path()).collect()
     }
 
@@ -63,18 +61,6 @@ impl View {
     }
 }
 
-/// The name of the device node a mount is a bind of, if it may be one: nodes are on filesystems
-/// without a device of their own (devtmpfs, tmpfs, overlay), and a bind shows which file it is of.
-fn node_name(mount: &MountEntry) -> Option<String> {
-    if mount.device.0 != 0 {
-        return None;
-    }
-    let root = mount.root.to_str()?;
-    let root = PathBuf::from(root.strip_suffix("//deleted").unwrap_or(root));
-    let name = root.file_name()?.to_str()?;
-    name.starts_with("loop").then(|| name.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,17 +77,12 @@ mod tests {
 ";
         let device = |minor, rdev| LoopInfo {
             minor,
-            backing: FileId {
+            backing: Some(FileId {
                 dev: 1,
                 ino: u64::from(minor),
-            },
+            }),
             backing_rdev: rdev,
-            backing_path: String::new(),
-            size_bytes: 0,
-            block_size: 4096,
-            read_only: false,
-            autoclear: false,
-            direct_io: true,
+            ..LoopInfo::default()
         };
         View {
             loops: vec![

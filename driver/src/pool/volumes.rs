@@ -86,9 +86,10 @@ impl Pools {
         Ok(())
     }
 
-    /// Frees a volume. [`Error::Attached`] while a loop device holds its image (its space would
-    /// leak), unless it is one that nothing uses: what an unstaging that was cut short left.
-    /// Missing is [`Error::NoVolume`].
+    /// Frees a volume. [`Error::Attached`] while it is staged, or used in this mount namespace. A
+    /// loop device that somebody else still holds (a container with a copy of the mount, a program
+    /// that has it open) detaches when that is over, and the space comes back then. Missing is
+    /// [`Error::NoVolume`].
     pub fn delete_volume(&self, id: &VolumeId) -> Result<()> {
         let record = self.volume(&VolumeHandle::Id(*id))?;
         let pool = self.with_id(id.pool())?;
@@ -96,16 +97,13 @@ impl Pools {
         if let Some(stat) = pool.layout.stat_image(Shelf::Volumes, &entry)? {
             self.detach_idle(&record, stat.id)?;
         }
-        pool.layout.discard(Shelf::Volumes, &entry)?;
-        write(&pool.index).take_volume(*id);
-        pool.forget(&About::Volume(*id));
-        pool.layout.free(&entry);
-        Ok(())
+        pool.drop_volume(*id)
     }
 
-    /// Detaches what holds the image and nothing uses.
+    /// Detaches what holds the image and nothing uses here.
     fn detach_idle(&self, record: &VolumeRecord, image: FileId) -> Result<()> {
-        if self.kernel.loops_of(image)?.is_empty() {
+        let loops = self.kernel.loops_holding(image, &record.id.to_string())?;
+        if loops.is_empty() {
             return Ok(());
         }
         let view = View::take(&*self.kernel)?;
@@ -128,8 +126,12 @@ impl Pools {
             }
         }
         for device in attached {
-            if self.kernel.loop_detach(device.minor, image)? == Detached::WhenClosed {
-                return Err(in_use(format!("/dev/loop{} is open", device.minor)));
+            // Also marks a device that is held elsewhere to detach at its last close.
+            if self.kernel.loop_release(device)? == Detached::WhenClosed {
+                tracing::info!(
+                    volume = %record.id, device = %sys::loop_path(device.minor).display(),
+                    "deleted while its device is held elsewhere: its space is free when that ends"
+                );
             }
         }
         Ok(())
@@ -155,6 +157,29 @@ impl Pools {
         let pool = self.with_id(volume.id.pool())?;
         tracing::info!(volume = %volume.id, "a thick volume has lost space: taking it again");
         pool.make_thick(volume, image)
+    }
+
+    /// Changes a record to say that something is over and gone. If the pool takes no writes, only
+    /// the index follows: what is on disk then says more than the kernel shows, as after a crash.
+    pub fn clear_in_volume(
+        &self,
+        id: &VolumeId,
+        change: impl FnOnce(&mut VolumeRecord),
+    ) -> Result<()> {
+        let pool = self.with_id(id.pool())?;
+        let mut cleared = None;
+        let updated = pool.update(id, |record| {
+            change(record);
+            cleared = Some(record.clone());
+        });
+        match (updated, cleared) {
+            (Err(Error::Kernel(error)), Some(record)) => {
+                tracing::warn!(volume = %id, %error, "its record on disk says more than is there");
+                write(&pool.index).put_volume(Arc::new(record));
+                Ok(())
+            }
+            (updated, _) => updated.map(drop),
+        }
     }
 
     /// Opens a volume's image. [`Error::ImageMissing`] if the record is there and the bytes not;
@@ -221,6 +246,16 @@ impl Pools {
 }
 
 impl Pool {
+    /// Takes a volume away and frees it.
+    pub(super) fn drop_volume(&self, id: VolumeId) -> Result<()> {
+        let entry = id.to_string();
+        self.layout.discard(Shelf::Volumes, &entry)?;
+        write(&self.index).take_volume(id);
+        self.forget(&About::Volume(id));
+        self.layout.free(&entry);
+        Ok(())
+    }
+
     /// Changes a record: on disk first, then in the index.
     pub(super) fn update(
         &self,

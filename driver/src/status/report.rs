@@ -370,7 +370,7 @@ fn loop_device(l: &LoopUse) -> LoopReport {
 }
 
 fn mount(l: &LoopUse, m: &MountEntry) -> MountReport {
-    let device = crate::survey::uses::node_of_loop(m).is_some();
+    let device = m.loop_node.is_some();
     let mut options = m.options.clone();
     for option in &m.super_options {
         if !options.contains(option) {

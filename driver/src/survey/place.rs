@@ -47,7 +47,7 @@ pub(super) fn root(
         }
         PoolKind::Image => {
             let image = image.ok_or_else(|| "its image is not there".to_owned())?;
-            let on = loops.iter().find(|l| l.backing == image.file);
+            let on = loops.iter().find(|l| l.backing == Some(image.file));
             let on = on.ok_or_else(|| "its image is not attached: no driver runs".to_owned())?;
             (LOOP_MAJOR, on.minor)
         }
@@ -89,14 +89,8 @@ mod tests {
     fn on_loop(minor: u32, file: FileId) -> LoopInfo {
         LoopInfo {
             minor,
-            backing: file,
-            backing_rdev: 0,
-            backing_path: String::new(),
-            size_bytes: 0,
-            block_size: 4096,
-            read_only: false,
-            autoclear: true,
-            direct_io: true,
+            backing: Some(file),
+            ..LoopInfo::default()
         }
     }
 

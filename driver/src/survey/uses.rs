@@ -52,9 +52,9 @@ impl Uses {
         let known = known_images(survey);
         let mut loops = BTreeMap::new();
         for device in &survey.loops {
-            let owner = known
-                .get(&device.backing)
-                .cloned()
+            let file = device.backing.as_ref();
+            let owner = file
+                .and_then(|file| known.get(file).cloned())
                 .or_else(|| deleted_owner(survey, device));
             if let Some(owner) = owner {
                 loops.insert(device.minor, loop_use(survey, device, owner));
@@ -97,23 +97,13 @@ impl Uses {
 
 fn loop_use(survey: &Survey, device: &LoopInfo, owner: Owner) -> LoopUse {
     let mounts = &survey.mounts;
-    let of_node = |m: &&MountEntry| node_of_loop(m) == Some(device.minor);
     let mut found: Vec<MountEntry> = mounts.of_loop(device.minor).cloned().collect();
-    found.extend(mounts.entries.iter().filter(of_node).cloned());
+    found.extend(mounts.of_loop_node(device.minor).cloned());
     LoopUse {
         device: device.clone(),
         owner,
         mounts: found,
     }
-}
-
-/// The loop device whose node is bound at this mount (a raw block publication): a bind of the
-/// file `loopN` out of the filesystem that `/dev` is.
-pub fn node_of_loop(mount: &MountEntry) -> Option<u32> {
-    let dev = matches!(mount.fs_type.as_str(), "devtmpfs" | "tmpfs");
-    let name = mount.root.file_name()?.to_str()?;
-    let digits = name.strip_prefix("loop").filter(|_| dev)?;
-    digits.parse().ok()
 }
 
 /// The loop device behind a loop device.
@@ -164,7 +154,10 @@ fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
         let Ok(contents) = &pool.state else {
             return false;
         };
-        contents.device == device.backing.dev && pool_named_in(Path::new(path)) == Some(contents.id)
+        device
+            .backing
+            .is_some_and(|file| file.dev == contents.device)
+            && pool_named_in(Path::new(path)) == Some(contents.id)
     };
     survey
         .pools

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::{LoopInfo, loop_path};
+
 /// Result of a kernel operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -61,6 +63,17 @@ pub enum Error {
         /// Exit code or signal, and the last lines it printed.
         message: String,
     },
+    /// A loop device does not say which file is behind it, and it may be the one asked about.
+    #[error(
+        "{device} does not say which file it holds, which may be {file}: the filesystem of that \
+         file has shut down or hangs. Bring it back, or detach the device"
+    )]
+    Silent {
+        /// The device.
+        device: PathBuf,
+        /// The path the kernel shows for the file.
+        file: PathBuf,
+    },
     /// It took longer than its limit.
     #[error("{op} {path}: not done after {seconds} s")]
     TimedOut {
@@ -83,6 +96,14 @@ impl Error {
             Some(libc::ENOENT) => Error::NotFound { op, path },
             Some(libc::EOPNOTSUPP) => Error::Unsupported { op, path },
             _ => Error::Io { op, path, source },
+        }
+    }
+
+    /// The error about a device that does not say what it holds.
+    pub fn silent(device: &LoopInfo) -> Self {
+        Error::Silent {
+            device: loop_path(device.minor),
+            file: PathBuf::from(&device.backing_path),
         }
     }
 

@@ -9,6 +9,7 @@ use super::{
     LoopSpec, MkfsSpec, MountSpec, MountTable, Probe, Result,
 };
 
+mod asking;
 pub(crate) mod blank;
 mod fs;
 mod loopdev;
@@ -21,6 +22,9 @@ mod tools;
 pub struct Linux {
     /// Whether `/dev` makes its own nodes; looked up when first asked.
     devtmpfs: OnceLock<bool>,
+    asking: asking::Asking,
+    /// For opening alone, which works on a device that hangs when it is asked.
+    opening: asking::Asking,
 }
 
 impl Linux {
@@ -59,17 +63,14 @@ impl Kernel for Linux {
     }
 
     fn loops(&self) -> Result<Vec<LoopInfo>> {
-        let mut loops = Vec::new();
-        for minor in loopdev::attached_minors()? {
-            loops.extend(self.loop_info(minor)?);
-        }
+        let loops = loopdev::infos(self, &loopdev::attached_minors()?);
         // Before each publication of a block volume the devices are looked at.
         loopdev::keep_spares(self);
         Ok(loops)
     }
 
     fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>> {
-        loopdev::info(self, minor)
+        Ok(loopdev::infos(self, &[minor]).pop())
     }
 
     fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice> {
@@ -78,6 +79,10 @@ impl Kernel for Linux {
 
     fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached> {
         loopdev::detach(self, minor, backing)
+    }
+
+    fn loop_detach_silent(&self, minor: u32, backing_path: &str) -> Result<Detached> {
+        loopdev::detach_silent(self, minor, backing_path)
     }
 
     fn loop_grow(&self, device: &LoopDevice) -> Result<()> {
@@ -94,10 +99,6 @@ impl Kernel for Linux {
 
     fn loop_flush(&self, device: &LoopDevice) -> Result<()> {
         loopdev::flush(device)
-    }
-
-    fn loop_at(&self, path: &Path) -> Result<Option<u32>> {
-        loopdev::minor_at(path)
     }
 
     fn mounts(&self) -> Result<MountTable> {
@@ -201,12 +202,6 @@ fn refuse_partitions(max_part: &str) -> Option<String> {
              `options loop max_part=0` in /etc/modprobe.d) and reboot"
         )
     })
-}
-
-/// Reads a small kernel file as text, without the newline at its end.
-fn read_attribute(path: &Path) -> Result<String> {
-    let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
-    Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
 }
 
 /// Opens a directory or a device for reading.

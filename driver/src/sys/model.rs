@@ -15,7 +15,7 @@
 //! [`Model::effects`]. Operations are named as their effects are ("loop.attach", "loop.detach",
 //! "loop.grow", "loop.direct-io", "loop.read-ahead", "loop.flush", "mount", "bind", "remount",
 //! "unmount", "mkfs", "check", "grow", "trim", "freeze", "thaw"), and questions as their methods
-//! are ("loops", "loop_info", "loop_open", "loop_at", "mounts", "probe", "fs_size", "usage",
+//! are ("loops", "loop_info", "loop_open", "mounts", "probe", "fs_size", "usage",
 //! "fs_errors").
 
 use std::collections::BTreeMap;
@@ -176,6 +176,30 @@ impl Model {
         {
             sb.read_only = true;
         }
+    }
+
+    /// The filesystem of a device's backing file answers nothing any more (or does again), so
+    /// the kernel does not say what is behind the device.
+    pub fn set_silent(&self, minor: u32, silent: bool) {
+        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
+            slot.silent = silent;
+        }
+    }
+
+    /// Somebody who may write to the device changed which bytes of its file it shows.
+    pub fn tamper(&self, minor: u32, offset: u64, size_limit: u64) {
+        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
+            (slot.offset, slot.size_limit) = (offset, size_limit);
+        }
+    }
+
+    /// Somebody who may read a read-only device put another file behind it (LOOP_CHANGE_FD).
+    pub fn change_backing(&self, minor: u32, backing: &File) -> Result<()> {
+        let file = super::file_id(backing)?;
+        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
+            (slot.backing, slot.rdev) = (file, 0);
+        }
+        Ok(())
     }
 
     /// This filesystem's tools are not installed.

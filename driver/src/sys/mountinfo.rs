@@ -28,6 +28,8 @@ pub struct MountEntry {
     pub source: String,
     /// Options of the filesystem ("rw", "errors=remount-ro"…).
     pub super_options: Vec<String>,
+    /// The loop device whose node is bound here (N of `/dev/loopN`), attached or not.
+    pub loop_node: Option<u32>,
 }
 
 impl MountEntry {
@@ -41,6 +43,23 @@ impl MountEntry {
             (0, _) if self.fs_type == "btrfs" => loop_name(&self.source),
             _ => None,
         }
+    }
+
+    /// The loop device that the mounted file's name says it is the node of. Only a name: on a
+    /// filesystem that is not made for device nodes, a look at the file has to confirm it.
+    pub(crate) fn loop_node_name(&self) -> Option<u32> {
+        if self.loop_minor().is_some() {
+            return None;
+        }
+        let root = self.root.to_str()?;
+        // Of a node that was removed while it was bound.
+        let root = root.strip_suffix("//deleted").unwrap_or(root);
+        loop_name(&format!("/dev/{}", Path::new(root).file_name()?.to_str()?))
+    }
+
+    /// The mounted filesystem is one that `/dev` is made of.
+    pub(crate) fn is_dev(&self) -> bool {
+        matches!(self.fs_type.as_str(), "devtmpfs" | "tmpfs" | "ramfs")
     }
 
     /// The mount itself is read-only.
@@ -82,6 +101,12 @@ impl MountTable {
         self.entries.iter().rev().find(|e| e.mount_point == path)
     }
 
+    /// Mounts of a loop device's node, the oldest first.
+    pub fn of_loop_node(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
+        let entries = self.entries.iter();
+        entries.filter(move |e| e.loop_node == Some(minor))
+    }
+
     /// Filesystem mounts of a loop device, the oldest first.
     pub fn of_loop(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
         self.entries
@@ -103,7 +128,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mount_point = path(fields.next()?);
     let options = words(fields.next()?);
     fields.find(|field| *field == b"-")?;
-    Some(MountEntry {
+    let mut entry = MountEntry {
         id,
         parent,
         device,
@@ -113,7 +138,10 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         fs_type: text(fields.next()?),
         source: text(fields.next()?),
         super_options: fields.next().map(words).unwrap_or_default(),
-    })
+        loop_node: None,
+    };
+    entry.loop_node = entry.loop_node_name().filter(|_| entry.is_dev());
+    Some(entry)
 }
 
 fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {

@@ -130,7 +130,7 @@ fn what_happens_to_a_staged_volume_is_seen() {
 
     // Somebody turns direct I/O off.
     let info = rig.device(&id);
-    let device = rig.kernel.loop_open(info.minor, info.backing).unwrap();
+    let device = rig.kernel.loop_reopen(&info).unwrap();
     rig.kernel.loop_set_direct_io(&device, false).unwrap();
     drop(device);
     assert_eq!(rig.reasons(&id), ["DirectIOLost"]);

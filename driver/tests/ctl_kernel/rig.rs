@@ -229,7 +229,7 @@ impl Drop for Cleanup {
         }
         for info in self.kernel.loops().unwrap_or_default() {
             if beneath(Path::new(&info.backing_path)) {
-                let _ = self.kernel.loop_detach(info.minor, info.backing);
+                let _ = self.kernel.loop_release(&info);
             }
         }
     }

@@ -109,7 +109,7 @@ fn a_loop_over_a_deleted_image_is_found() {
     );
     let info = rig.kernel.loop_info(device.minor).unwrap().unwrap();
     drop(device);
-    rig.kernel.loop_detach(info.minor, info.backing).unwrap();
+    rig.kernel.loop_release(&info).unwrap();
     assert_eq!(look(&rig, false).code(), CLEAN);
 }
 

@@ -91,7 +91,7 @@ impl Drop for Rig {
         }
         for l in self.kernel.loops().unwrap_or_default() {
             if Path::new(&l.backing_path).starts_with(&self.root) {
-                let _ = self.kernel.loop_detach(l.minor, l.backing);
+                let _ = self.kernel.loop_release(&l);
             }
         }
     }

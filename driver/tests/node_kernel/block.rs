@@ -143,7 +143,7 @@ fn a_held_device_is_not_unstaged() {
     assert!(rig.record(id).stage.is_some());
     assert_eq!(rig.loops(id).len(), 1);
     let info = rig.kernel.loop_info(kubelets).unwrap().unwrap();
-    rig.kernel.loop_detach(kubelets, info.backing).unwrap();
+    rig.kernel.loop_release(&info).unwrap();
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
 }
@@ -159,9 +159,7 @@ fn a_lost_device_comes_back_where_its_targets_point() {
         rig.stage(id, "a", &cap).unwrap();
         rig.publish(id, "a", "p", &cap, false).unwrap();
         let before = rig.loops(id).remove(0);
-        rig.kernel
-            .loop_detach(before.minor, before.backing)
-            .unwrap();
+        rig.kernel.loop_release(&before).unwrap();
         let again = rig.stage(id, "a", &cap);
         let taken = matches!(again, Err(Error::FailedPrecondition(_)));
         if !taken {

@@ -9,6 +9,7 @@
 mod block;
 mod copies;
 mod expand;
+mod failed;
 mod inline;
 mod lifecycle;
 mod odd;

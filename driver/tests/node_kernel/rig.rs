@@ -86,6 +86,23 @@ impl Rig {
         }
     }
 
+    /// The same while the pool can't be opened.
+    pub(crate) fn restarted_without_pool(self) -> Rig {
+        let Rig {
+            node,
+            kernel,
+            cleanup,
+        } = self;
+        drop(node);
+        let pools = try_open(&cleanup.root, kernel.clone());
+        assert!(pools.slots().iter().all(|slot| slot.state.is_err()));
+        Rig {
+            node: Node::new(Arc::new(pools), config()),
+            kernel,
+            cleanup,
+        }
+    }
+
     pub(crate) fn root(&self) -> &Path {
         &self.cleanup.root
     }
@@ -230,6 +247,14 @@ impl Rig {
 }
 
 fn open(root: &Path, kernel: Arc<Linux>) -> Arc<Pools> {
+    let pools = try_open(root, kernel);
+    for slot in pools.slots() {
+        assert_eq!(slot.state.err(), None, "the pool opens");
+    }
+    pools
+}
+
+fn try_open(root: &Path, kernel: Arc<Linux>) -> Arc<Pools> {
     let spec = PoolSpec {
         name: "default".to_owned(),
         path: root.join("pool"),
@@ -258,11 +283,7 @@ fn open(root: &Path, kernel: Arc<Linux>) -> Arc<Pools> {
         std::thread::sleep(Duration::from_millis(20));
         opened = open();
     }
-    let pools = opened.unwrap();
-    for slot in pools.slots() {
-        assert_eq!(slot.state.err(), None, "the pool opens");
-    }
-    pools
+    opened.unwrap()
 }
 
 fn config() -> Config {
@@ -363,7 +384,7 @@ impl Drop for Cleanup {
                 }
             }
             for info in devices() {
-                let _ = self.kernel.loop_detach(info.minor, info.backing);
+                let _ = self.kernel.loop_release(&info);
             }
         }
     }

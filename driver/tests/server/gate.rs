@@ -94,11 +94,11 @@ impl Kernel for Gated {
         fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>>;
         fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice>;
         fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached>;
+        fn loop_detach_silent(&self, minor: u32, backing_path: &str) -> Result<Detached>;
         fn loop_grow(&self, device: &LoopDevice) -> Result<()>;
         fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool>;
         fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()>;
         fn loop_flush(&self, device: &LoopDevice) -> Result<()>;
-        fn loop_at(&self, path: &Path) -> Result<Option<u32>>;
         fn mounts(&self) -> Result<MountTable>;
         fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()>;
         fn remount_discard(&self, target: &Path, fs: FsType, on: bool) -> Result<()>;

@@ -11,15 +11,19 @@ use hostloop_driver::sys::{
 };
 
 use crate::scratch::{Scratch, is_detached, spec};
+use crate::silent::shut_down;
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn the_model_tells_the_kernels_story() {
     let real = Scratch::new();
-    let told = tell(&real.kernel, &real.dir("script"));
+    let told = tell(&real.kernel, &real.dir("script"), &|at, _| shut_down(at));
     let dir = tempfile::tempdir().unwrap();
-    let model = tell(&Model::new(), dir.path());
+    let kernel = Model::new();
+    let model = tell(&kernel, dir.path(), &|_, minor| {
+        kernel.set_silent(minor, true)
+    });
     for (told, model) in told.iter().zip(&model) {
         assert_eq!(told, model, "the kernel left, the model right");
     }
@@ -27,7 +31,10 @@ fn the_model_tells_the_kernels_story() {
     assert!(told.len() > 60, "only {} lines", told.len());
 }
 
-fn tell(kernel: &dyn Kernel, dir: &Path) -> Vec<String> {
+/// Has a filesystem die that is mounted at the path, and behind the device a file of it.
+type ShutDown<'a> = &'a dyn Fn(&Path, u32);
+
+fn tell(kernel: &dyn Kernel, dir: &Path, shut_down: ShutDown<'_>) -> Vec<String> {
     let mut teller = Teller {
         kernel,
         dir,
@@ -39,6 +46,7 @@ fn tell(kernel: &dyn Kernel, dir: &Path) -> Vec<String> {
     teller.refuse();
     teller.clone_and_grow();
     teller.raw_block();
+    teller.outlive(shut_down);
     teller.story
 }
 
@@ -406,7 +414,6 @@ impl Teller<'_> {
             .unwrap();
         let node = self.dir.join("node");
         File::create_new(&node).unwrap();
-        self.say("no node yet", plain(self.kernel.loop_at(&node)));
         self.say(
             "publish",
             plain(
@@ -414,8 +421,12 @@ impl Teller<'_> {
                     .bind(&device.path(), &node, BindFlags::default()),
             ),
         );
-        let at = self.kernel.loop_at(&node).unwrap();
-        self.say("node", at == Some(device.minor));
+        let bound = |kernel: &dyn Kernel| {
+            let table = kernel.mounts().unwrap();
+            let at = std::fs::canonicalize(&node).unwrap();
+            table.at(&at).and_then(|entry| entry.loop_node)
+        };
+        self.say("node", bound(self.kernel) == Some(device.minor));
         self.look("a node is no filesystem mount", &image);
         let above = self
             .kernel
@@ -440,7 +451,59 @@ impl Teller<'_> {
         self.say("held from above", plain(self.kernel.loop_detach(minor, id)));
         drop(above);
         self.gone("both gone", &image);
+        self.say("node of nothing", bound(self.kernel) == Some(minor));
+        let other = self.image("other", MIB);
+        let device = self.kernel.loop_attach(&spec(&other)).unwrap();
+        self.say("leads to another file", device.minor == minor);
+        drop(device);
         self.say("unpublish", plain(self.kernel.unmount(&node)));
         self.say("unpublish again", plain(self.kernel.unmount(&node)));
+    }
+
+    fn outlive(&mut self, shut_down: ShutDown<'_>) {
+        let pool = self.image("pool", 300 * MIB);
+        let below = self.kernel.loop_attach(&spec(&pool)).unwrap();
+        self.mkfs(&below, FsType::Xfs, false).unwrap();
+        let at = self.directory("pool.mnt");
+        self.mount(&below, FsType::Xfs, &at, &[]).unwrap();
+        drop(below);
+        let image = self.image("pool.mnt/image", MIB);
+        let id = file_id(&image).unwrap();
+        let device = self
+            .kernel
+            .loop_attach(&LoopSpec {
+                autoclear: false,
+                ..spec(&image)
+            })
+            .unwrap();
+        let minor = device.minor;
+        drop((device, image));
+        let path = self.kernel.loop_info(minor).unwrap().unwrap().backing_path;
+        let none = self.kernel.loop_detach_silent(minor, "/pool.mnt/image");
+        self.say("another path", plain(none));
+        shut_down(&at, minor);
+        let info = self.kernel.loop_info(minor).unwrap().unwrap();
+        self.say("silent", format!("{:?} {:?}", info.backing, info.label));
+        self.say("its path", info.backing_path == path);
+        let more = (
+            info.size_bytes,
+            info.block_size,
+            info.autoclear,
+            info.offset,
+        );
+        self.say("more of it", format!("{more:?}"));
+        let named = |name| self.kernel.loops_holding(id, name).map(|all| all.len());
+        let answers = [named("image"), named("imag")].map(plain).join(", ");
+        self.say("holding", answers);
+        self.say("known", self.kernel.loops_of(id).unwrap().len());
+        let opened = self.kernel.loop_open(minor, id);
+        self.say("open", plain(opened.map(drop)));
+        self.say("detach", plain(self.kernel.loop_detach(minor, id)));
+        let reopened = self.kernel.loop_reopen(&info);
+        self.say("reopen", plain(reopened.map(drop)));
+        self.say("by its path", plain(self.kernel.loop_release(&info)));
+        self.say("again", plain(self.kernel.loop_release(&info)));
+        self.say("unmount", plain(self.kernel.unmount(&at)));
+        self.gone("gone", &pool);
     }
 }

@@ -85,7 +85,10 @@ fn a_static_dev_gets_the_nodes_it_needs() {
         // A device that was attached from elsewhere has no node here yet.
         std::fs::remove_file(device.path()).unwrap();
         let info = s.kernel.loop_info(device.minor).unwrap().unwrap();
-        assert_eq!(info.backing, hostloop_driver::sys::file_id(&image).unwrap());
+        assert_eq!(
+            info.backing,
+            Some(hostloop_driver::sys::file_id(&image).unwrap())
+        );
         assert!(device.path().exists());
         let probe = s.kernel.probe(&loop_path(device.minor)).unwrap();
         assert!(matches!(
@@ -110,7 +113,10 @@ fn a_node_that_is_something_else_is_refused() {
         let minor = device.minor;
         std::fs::remove_file(loop_path(minor)).unwrap();
         File::create(loop_path(minor)).unwrap();
-        let message = s.kernel.loop_info(minor).unwrap_err().to_string();
+        let info = s.kernel.loop_info(minor).unwrap().unwrap();
+        assert_eq!(info.backing, None, "it can't be asked");
+        let refused = s.kernel.loop_release(&info);
+        let message = refused.unwrap_err().to_string();
         assert!(message.contains("not the loop device"), "{message}");
         std::fs::remove_file(loop_path(minor)).unwrap();
     })

@@ -6,6 +6,8 @@
 mod conformance;
 mod devices;
 mod filesystems;
+mod fuse;
 mod loops;
 mod mounts;
 mod scratch;
+mod silent;

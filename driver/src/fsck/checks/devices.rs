@@ -1,8 +1,11 @@
 //! Loop devices nobody should have, or should have twice.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use crate::pool::pool_named_in;
 use crate::survey::{LoopUse, Owner, Survey, Uses};
+use crate::sys::{LoopInfo, loop_path};
 
 use super::{Kind, Problem, Repair, Severity, person, problem};
 
@@ -10,6 +13,8 @@ use super::{Kind, Problem, Repair, Severity, person, problem};
 /// publication, or kubelet's way of holding a raw block volume.
 pub(super) fn check(survey: &Survey, uses: &Uses, found: &mut Vec<Problem>) {
     found.extend(twice(uses));
+    found.extend(survey.loops.iter().filter_map(silent));
+    found.extend(uses.loops.values().filter_map(changed));
     found.extend(uses.loops.values().filter_map(|l| match &l.owner {
         Owner::Deleted(path) => Some(over_deleted(l, path)),
         Owner::Volume(name) => (!staged(survey, name)).then(|| unused(l, name)).flatten(),
@@ -47,11 +52,42 @@ fn twice(uses: &Uses) -> Vec<Problem> {
         .collect()
 }
 
+fn silent(device: &LoopInfo) -> Option<Problem> {
+    let ours = pool_named_in(Path::new(&device.backing_path)).is_some();
+    (device.backing.is_none() && ours).then(|| {
+        problem(
+            Severity::Warning,
+            Kind::LoopSilent,
+            loop_path(device.minor).display(),
+            format!(
+                "does not say what it holds, which may be {}: that filesystem has shut down or hangs",
+                device.backing_path
+            ),
+            person("bring that filesystem back; until then the volume can be unpublished and unstaged"),
+        )
+    })
+}
+
+fn changed(l: &LoopUse) -> Option<Problem> {
+    let why = l.device.tampered()?;
+    Some(problem(
+        Severity::Error,
+        Kind::LoopChanged,
+        device(l),
+        format!("was changed by somebody who uses it: {why}"),
+        person("unpublish and unstage the volume: the next staging attaches it anew"),
+    ))
+}
+
 fn over_deleted(l: &LoopUse, path: &str) -> Problem {
     let (what, repair) = match l.mounts.first() {
         Some(mount) => (
             format!("holds {path}, mounted at {}", mount.mount_point.display()),
             person("unmount it: its space is freed then"),
+        ),
+        None if l.device.autoclear => (
+            format!("holds {path}: its space is not free"),
+            Repair::Itself("it detaches when whoever has it open or mounted elsewhere ends".into()),
         ),
         None => (
             format!("holds {path}: its space is not free"),
@@ -86,7 +122,7 @@ fn staged(survey: &Survey, name: &str) -> bool {
 }
 
 fn device(l: &LoopUse) -> String {
-    crate::sys::loop_path(l.device.minor).display().to_string()
+    loop_path(l.device.minor).display().to_string()
 }
 
 fn object(owner: &Owner) -> String {

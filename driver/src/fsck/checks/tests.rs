@@ -85,14 +85,11 @@ fn image(ino: u64) -> Option<Image> {
 fn on_loop(minor: u32, ino: u64) -> LoopInfo {
     LoopInfo {
         minor,
-        backing: FileId { dev: DEVICE, ino },
-        backing_rdev: 0,
+        backing: Some(FileId { dev: DEVICE, ino }),
         backing_path: "/p/image".to_owned(),
         size_bytes: SIZE,
-        block_size: 4096,
-        read_only: false,
-        autoclear: false,
         direct_io: true,
+        ..LoopInfo::default()
     }
 }
 
@@ -431,7 +428,7 @@ fn a_loop_over_somebody_elses_deleted_file_is_not_ours() {
     let foreign = VolumeId::generate(PoolId::generate());
     let ours = VolumeId::generate(scene.contents().id);
     let deleted = |path: String, dev| LoopInfo {
-        backing: FileId { dev, ino: 40 },
+        backing: Some(FileId { dev, ino: 40 }),
         backing_path: path,
         ..on_loop(5, 40)
     };
@@ -445,4 +442,23 @@ fn a_loop_over_somebody_elses_deleted_file_is_not_ours() {
         scene.survey.loops.push(deleted(path, dev));
         assert_eq!(check(scene.survey()), []);
     }
+}
+
+#[test]
+fn a_device_that_does_not_say_what_it_holds_is_told() {
+    let mut scene = Scene::new();
+    let ours = VolumeId::generate(PoolId::generate());
+    let silent = |path: String| LoopInfo {
+        backing: None,
+        backing_path: path,
+        ..on_loop(9, 40)
+    };
+    scene.survey.loops.push(silent("/x/image".to_owned()));
+    assert_eq!(check(scene.survey()), [], "somebody else's");
+    scene.survey.loops.pop();
+    let path = format!("/x/volumes/{ours}/image");
+    scene.survey.loops.push(silent(path));
+    let found = check(scene.survey());
+    let kinds: Vec<_> = found.iter().map(|p| (p.kind, p.object.as_str())).collect();
+    assert_eq!(kinds, [(Kind::LoopSilent, "/dev/loop9")]);
 }

@@ -200,6 +200,12 @@ impl Bench {
         table.at(&self.target(target)).expect("a mount").clone()
     }
 
+    /// The loop device whose node is bound at a target.
+    pub(super) fn node_at(&self, target: &str) -> Option<u32> {
+        let mounts = self.kernel.mounts().expect("the mount table");
+        mounts.at(&self.target(target))?.loop_node
+    }
+
     pub(super) fn attached(&self) -> usize {
         self.kernel.loops().expect("the loop table").len()
     }

@@ -53,11 +53,10 @@ const EFFECTS: [&str; 10] = [
 ];
 
 /// And everything it asks.
-const QUESTIONS: [&str; 7] = [
+const QUESTIONS: [&str; 6] = [
     "loops",
     "loop_info",
     "loop_open",
-    "loop_at",
     "mounts",
     "probe",
     "fs_size",

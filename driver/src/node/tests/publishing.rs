@@ -269,10 +269,7 @@ fn a_block_volume_is_bound_as_a_file() {
     let (bench, id) = staged(Access::Block, &cap);
     let minor = bench.kernel.loops().unwrap()[0].minor;
     bench.publish(id, "a", "p", &cap, false).unwrap();
-    assert_eq!(
-        bench.kernel.loop_at(&bench.target("p")).unwrap(),
-        Some(minor)
-    );
+    assert_eq!(bench.node_at("p"), Some(minor));
     bench.publish(id, "a", "p", &cap, false).unwrap();
     let other = bench.publish(id, "a", "p", &cap, true);
     assert!(matches!(other, Err(Error::AlreadyExists(_))), "{other:?}");
@@ -301,7 +298,7 @@ fn a_read_only_block_volume_is_a_device_of_its_own() {
     loops.sort_by_key(|l| l.read_only);
     assert_eq!(loops.len(), 2);
     assert!(!loops[0].read_only && loops[1].read_only && !loops[1].autoclear);
-    let at = bench.kernel.loop_at(&bench.target("ro")).unwrap();
+    let at = bench.node_at("ro");
     assert_eq!(at, Some(loops[1].minor));
     let record = bench.record(id);
     let recorded = &record.stage.as_ref().unwrap().read_only_loops;
@@ -335,7 +332,7 @@ fn kubelets_own_devices_hold_a_block_volume() {
         .kernel
         .bind(&node, &bench.target("map"), BindFlags::default())
         .unwrap();
-    let below = bench.kernel.loop_open(own.minor, own.backing).unwrap();
+    let below = bench.kernel.loop_reopen(&own).unwrap();
     let over = LoopSpec {
         backing: &below.file,
         label: "kubelet",
@@ -365,7 +362,7 @@ fn kubelets_own_devices_hold_a_block_volume() {
         .loop_info(kubelets)
         .unwrap()
         .expect("is not ours to detach");
-    bench.kernel.loop_detach(kubelets, left.backing).unwrap();
+    bench.kernel.loop_release(&left).unwrap();
     bench.unstage(id, "a").unwrap();
     bench.assert_clean(id, "undone");
 }
@@ -377,7 +374,7 @@ fn a_lost_device_is_unpublished_and_not_published() {
     bench.publish(id, "a", "p", &cap, false).unwrap();
     // As an administrator can: nothing holds it open.
     let lost = bench.kernel.loops().unwrap().remove(0);
-    bench.kernel.loop_detach(lost.minor, lost.backing).unwrap();
+    bench.kernel.loop_release(&lost).unwrap();
     let refused = bench.publish(id, "a", "p", &cap, false);
     assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
     let refused = bench.publish(id, "a", "q", &cap, false);

@@ -332,10 +332,7 @@ fn block_volumes_stay_attached_without_autoclear() {
     );
 
     // Somebody has it open: not unstaged until it is gone.
-    let held = bench
-        .kernel
-        .loop_open(device.minor, device.backing)
-        .unwrap();
+    let held = bench.kernel.loop_reopen(&device).unwrap();
     let refused = bench.unstage(id, "a");
     assert!(
         matches!(refused, Err(Error::FailedPrecondition(_))),

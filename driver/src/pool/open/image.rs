@@ -113,7 +113,7 @@ fn resize(image: &File, spec: &PoolSpec, bytes: u64, notes: &mut Vec<String>) ->
 /// bytes; so one that a process before us left is found by the file behind it.
 fn on_loop(kernel: &dyn Kernel, spec: &PoolSpec, image: &File) -> Result<LoopDevice> {
     let id: FileId = sys::file_id(image)?;
-    let attached = kernel.loops_of(id)?;
+    let attached = kernel.loops_holding(id, &PoolSpec::image_name(&spec.name))?;
     let device = match attached.as_slice() {
         [] => kernel.loop_attach(&LoopSpec {
             backing: image,

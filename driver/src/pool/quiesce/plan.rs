@@ -15,6 +15,8 @@ pub(super) enum Step {
         image: FileId,
         /// The loop device's minor.
         minor: u32,
+        /// It is staged as a raw block device.
+        raw: bool,
     },
 }
 
@@ -57,7 +59,8 @@ fn step(target: &Target, device: &LoopInfo, mounts: &MountTable) -> Step {
     let (image, minor) = (target.image, device.minor);
     let mounts: Vec<MountEntry> = mounts.of_loop(minor).cloned().collect();
     if target.raw_staged || mounts.is_empty() {
-        return Step::Flush { image, minor };
+        let raw = target.raw_staged;
+        return Step::Flush { image, minor, raw };
     }
     Step::Freeze(Mounted {
         volume: target.volume,
@@ -79,14 +82,8 @@ mod tests {
     fn device(minor: u32) -> LoopInfo {
         LoopInfo {
             minor,
-            backing: IMAGE,
-            backing_rdev: 0,
-            backing_path: "/pool/image".to_owned(),
-            size_bytes: 4096,
-            block_size: 4096,
-            read_only: false,
-            autoclear: false,
-            direct_io: true,
+            backing: Some(IMAGE),
+            ..LoopInfo::default()
         }
     }
 

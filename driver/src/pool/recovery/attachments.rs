@@ -41,13 +41,18 @@ pub(super) fn settle(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Resu
     let view = View::take(kernel)?;
     let mut attached: HashMap<FileId, Vec<u32>> = HashMap::new();
     for device in &view.loops {
-        attached
-            .entry(device.backing)
-            .or_default()
-            .push(device.minor);
+        if let Some(file) = device.backing {
+            attached.entry(file).or_default().push(device.minor);
+        }
     }
     for found in images {
         let devices = attached.remove(&found.image.id).unwrap_or_default();
+        let name = found.volume.id.to_string();
+        if let Some(silent) = view.loops.iter().find(|l| l.may_hold(&name)) {
+            let why = sys::Error::silent(silent);
+            pool.note(About::Volume(found.volume.id), why.to_string());
+            continue;
+        }
         let stage = found.volume.stage.as_ref();
         for step in decide(stage, &devices, &view) {
             match act(pool, kernel, found, &step) {
@@ -76,7 +81,10 @@ fn report_strays(
         device: sys::file_id(pool.layout.root())?.dev,
         root: pool.root(),
     };
-    let unclaimed = view.loops.iter().filter(|l| left.contains_key(&l.backing));
+    let unclaimed = view
+        .loops
+        .iter()
+        .filter(|l| l.backing.is_some_and(|file| left.contains_key(&file)));
     for device in unclaimed.filter(|l| ours.holds(l, file_at)) {
         let what = format!(
             "it holds {}, which no readable volume has",
@@ -109,10 +117,10 @@ impl InPool<'_> {
     /// it, or, where none is, that it leads to the very file from here as well.
     fn holds(&self, device: &LoopInfo, file_at: impl Fn(&Path) -> Option<FileId>) -> bool {
         let path = Path::new(&device.backing_path);
-        device.backing.dev == self.device
+        device.backing.is_some_and(|file| file.dev == self.device)
             && match pool_named_in(path) {
                 Some(named) => named == self.id,
-                None => path.starts_with(self.root) && file_at(path) == Some(device.backing),
+                None => path.starts_with(self.root) && file_at(path) == device.backing,
             }
     }
 }

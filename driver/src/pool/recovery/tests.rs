@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::*;
-use crate::pool::testing::{Fixture, MI, mounted, raw};
-use crate::pool::{Capability, FreezeIntent, Stage, VolumeHandle};
+use crate::pool::testing::{Fixture, MI, mounted, new, raw};
+use crate::pool::{Capability, FreezeIntent, NewVolume, Stage, VolumeHandle};
 use crate::sys::{BindFlags, FsType, MkfsSpec, MountSpec};
 
 fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Stage {
@@ -161,7 +161,7 @@ fn a_raw_volume_that_lost_its_device_gets_it_back() {
     fixture.kernel.loop_detach(minor, image).unwrap();
     assert!(fixture.open().findings().is_empty());
     let back = fixture.kernel.loop_info(minor).unwrap().unwrap();
-    assert_eq!(back.backing, image);
+    assert_eq!(back.backing, Some(image));
     assert!(volume(&fixture, made.id).stage.is_some());
 }
 
@@ -375,4 +375,67 @@ fn a_finding_about_a_freeze_ends_with_the_thaw() {
         .update_volume(&before.id, |r| r.freeze = None)
         .unwrap();
     assert_eq!(found_later(&fixture), Vec::<String>::new());
+}
+
+/// A pod leaves a pool that takes no writes, and the orchestrator does not come back for it.
+#[test]
+fn an_inline_volume_whose_pod_has_gone_is_deleted() {
+    let mut fixture = Fixture::new(&["a"]);
+    let pods = fixture.dir.path().join("pods");
+    let target = |uid: &str| pods.join(uid).join("volumes/plugin/name/mount");
+    let mut ids = Vec::new();
+    for (i, (inline, there)) in [(true, false), (true, true), (false, false)]
+        .into_iter()
+        .enumerate()
+    {
+        let handle = format!("csi-{i:064}");
+        let new = NewVolume {
+            inline: inline.then(|| handle.clone()),
+            ..new(&handle)
+        };
+        let pool = fixture.pool("a");
+        let id = fixture.pools().create_volume(&pool, new).unwrap().id;
+        let path = target(&handle);
+        std::fs::create_dir_all(match there {
+            true => &path,
+            false => &pods,
+        })
+        .unwrap();
+        let stage = stage(&path, mounted(), None);
+        let staged = fixture
+            .pools()
+            .update_volume(&id, |r| r.stage = Some(stage));
+        staged.unwrap();
+        ids.push(id);
+    }
+    fixture.open();
+    let left: Vec<_> = fixture
+        .pools()
+        .volumes()
+        .iter()
+        .map(|v| v.id)
+        .collect();
+    assert_eq!(left, ids[1..]);
+    std::fs::rename(&pods, fixture.dir.path().join("hidden")).unwrap();
+    fixture.open();
+    assert_eq!(
+        fixture.pools().volumes().len(),
+        2,
+        "nobody can say"
+    );
+}
+
+/// Its device can't say what it holds: a second one over the image would destroy it.
+#[test]
+fn a_volume_whose_device_may_be_attached_is_left_as_it_is() {
+    let mut fixture = Fixture::new(&["a"]);
+    let (before, at) = staged(&fixture);
+    fixture.kernel.unmount(&at).unwrap();
+    let device = fixture.kernel.loops().unwrap().remove(0);
+    fixture.kernel.set_silent(device.minor, true);
+    fixture.close();
+    let findings = fixture.open().findings();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].what.contains("does not say"), "{findings:?}");
+    assert!(volume(&fixture, before.id).stage.is_some());
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use loopdev::LoopControl;
 use rustix::fs::{CWD, FileType, Mode, SeekFrom};
 
+use super::asking::{Asking, PATIENCE};
 use super::raw::{self, flags};
 use super::{Linux, read_attribute, sysfs};
 use crate::sys::effect::effect;
@@ -51,7 +52,7 @@ pub(super) fn attach(linux: &Linux, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
 /// What callers keep: open for reading only, since a writer is in the way of a mount where the
 /// kernel protects mounted devices (CONFIG_BLK_DEV_WRITE_MOUNTED=n).
 fn hold(linux: &Linux, minor: u32, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
-    let file = open_node(linux, minor, false)?;
+    let file = open_node(linux.dev_makes_nodes(), minor, false)?;
     let direct_io = direct_io(minor)?;
     if spec.direct_io && !direct_io {
         tracing::warn!(
@@ -96,10 +97,15 @@ pub(super) fn is_claimed(device: &Path) -> Result<bool> {
 
 fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
     let control = control()?;
+    // A bind of the device node that was left behind would lead to this file.
+    let mounts = super::mount::table()?;
+    let is_bound = |minor: u32| mounts.of_loop_node(minor).next().is_some();
     for _ in 0..ATTEMPTS {
-        let minor = raw::loop_get_free(&control)
+        let free = raw::loop_get_free(&control)
             .map_err(|e| Error::io("LOOP_CTL_GET_FREE", "/dev/loop-control", e))?;
-        match configure(linux, spec, minor) {
+        let unbound = |minor: &u32| !is_bound(*minor) && (*minor == free || !is_attached(*minor));
+        let minor = (free..).find(unbound).unwrap_or(free);
+        match attach_at(linux, spec, minor) {
             // Somebody was faster, or it is just being detached. Never clear it: it is theirs.
             Err(Error::Busy { .. }) => {}
             Err(Error::Io { ref source, .. }) if is(source, libc::ENXIO) => {}
@@ -127,7 +133,7 @@ fn attach_at(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
 /// LOOP_CONFIGURE; the device comes back open, which keeps it attached.
 fn configure(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
     // A device opened for reading only is configured read-only.
-    let device = open_node(linux, minor, !spec.read_only)?;
+    let device = open_node(linux.dev_makes_nodes(), minor, !spec.read_only)?;
     let wanted = [
         (spec.read_only, flags::READ_ONLY),
         (spec.autoclear, flags::AUTOCLEAR),
@@ -172,15 +178,33 @@ fn is_attached(minor: u32) -> bool {
     sysfs(minor, "loop/backing_file").exists()
 }
 
+/// These devices, those aside that nothing is attached to. One that fails or hangs keeps nobody from
+/// the others.
+pub(super) fn infos(linux: &Linux, minors: &[u32]) -> Vec<LoopInfo> {
+    let makes_nodes = linux.dev_makes_nodes();
+    let answers = linux
+        .asking
+        .ask(minors, move |minor| info(makes_nodes, minor));
+    let known = answers.into_iter().filter_map(|(minor, answer)| {
+        let why = match answer {
+            Some(Ok(info)) => return info,
+            Some(Err(e)) => e.to_string(),
+            None => "it does not answer".to_owned(),
+        };
+        let silent = silent_info(minor)?;
+        tracing::debug!(device = %loop_path(minor).display(), why, "a loop device can't be asked");
+        Some(silent)
+    });
+    known.collect()
+}
+
 /// Opening a device tells most about it, and is safe: one that is on its way to detach, and would
 /// have gone if we had not held it, goes when we close it.
-pub(super) fn info(linux: &Linux, minor: u32) -> Result<Option<LoopInfo>> {
-    let backing_path = match read_attribute(&sysfs(minor, "loop/backing_file")) {
-        Ok(path) => path,
-        Err(e) if is_gone(&e) => return Ok(None),
-        Err(e) => return Err(e),
+fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
+    let Some(backing_path) = backing_path(minor)? else {
+        return Ok(None);
     };
-    let device = match open_node(linux, minor, false) {
+    let device = match open_node(makes_nodes, minor, false) {
         Ok(device) => device,
         Err(e) if is_gone(&e) => return Ok(None),
         Err(e) => return Err(e),
@@ -191,14 +215,18 @@ pub(super) fn info(linux: &Linux, minor: u32) -> Result<Option<LoopInfo>> {
         Err(e) => return Err(Error::io("LOOP_GET_STATUS64", loop_path(minor), e)),
     };
     let path = loop_path(minor);
+    let label = status.lo_file_name.split(|b| *b == 0).next();
     Ok(Some(LoopInfo {
         minor,
-        backing: FileId {
+        backing: Some(FileId {
             dev: status.lo_device,
             ino: status.lo_inode,
-        },
+        }),
         backing_rdev: status.lo_rdevice,
         backing_path,
+        offset: status.lo_offset,
+        size_limit: status.lo_sizelimit,
+        label: String::from_utf8_lossy(label.unwrap_or_default()).into_owned(),
         size_bytes: rustix::fs::seek(&device, SeekFrom::End(0))
             .map_err(|e| Error::io("lseek", &path, e.into()))?,
         block_size: rustix::fs::ioctl_blksszget(&device)
@@ -209,22 +237,79 @@ pub(super) fn info(linux: &Linux, minor: u32) -> Result<Option<LoopInfo>> {
     }))
 }
 
+/// What sysfs says of a device that can't be asked; it asks no filesystem.
+fn silent_info(minor: u32) -> Option<LoopInfo> {
+    let backing_path = match backing_path(minor) {
+        Ok(path) => path?,
+        Err(_) => String::new(),
+    };
+    let number = |attribute| {
+        let text = read_attribute(&sysfs(minor, attribute)).unwrap_or_default();
+        text.parse::<u64>().unwrap_or_default()
+    };
+    Some(LoopInfo {
+        minor,
+        backing: None,
+        backing_rdev: 0,
+        backing_path,
+        offset: number("loop/offset"),
+        size_limit: number("loop/sizelimit"),
+        label: String::new(),
+        size_bytes: number("size").saturating_mul(512),
+        block_size: u32::try_from(number("queue/logical_block_size")).unwrap_or_default(),
+        read_only: number("ro") != 0,
+        autoclear: number("loop/autoclear") != 0,
+        direct_io: number("loop/dio") != 0,
+    })
+}
+
+/// The path of the file behind a device; nothing if nothing is attached, and an empty one if it is
+/// longer than the kernel shows.
+fn backing_path(minor: u32) -> Result<Option<String>> {
+    match read_attribute(&sysfs(minor, "loop/backing_file")) {
+        Ok(path) => Ok(Some(path)),
+        Err(e) if is_gone(&e) => Ok(None),
+        Err(Error::Io { source, .. }) if is(&source, libc::ENAMETOOLONG) => Ok(Some(String::new())),
+        Err(e) => Err(e),
+    }
+}
+
 /// The device open for reading if this is what is attached to it.
 fn open_attached(linux: &Linux, minor: u32, backing: FileId) -> Result<Option<File>> {
     if !is_attached(minor) {
         return Ok(None);
     }
-    let device = match open_node(linux, minor, false) {
-        Ok(device) => device,
-        Err(e) if is_gone(&e) => return Ok(None),
-        Err(e) => return Err(e),
-    };
-    match raw::loop_get_status(&device) {
-        Ok(s) if (s.lo_device, s.lo_inode) == (backing.dev, backing.ino) => Ok(Some(device)),
-        Ok(_) => Ok(None),
-        Err(e) if is(&e, libc::ENXIO) => Ok(None),
-        Err(e) => Err(Error::io("LOOP_GET_STATUS64", loop_path(minor), e)),
-    }
+    let makes_nodes = linux.dev_makes_nodes();
+    ask(&linux.asking, minor, move || {
+        let device = match open_node(makes_nodes, minor, false) {
+            Ok(device) => device,
+            Err(e) if is_gone(&e) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        match raw::loop_get_status(&device) {
+            Ok(s) if (s.lo_device, s.lo_inode) == (backing.dev, backing.ino) => Ok(Some(device)),
+            Ok(_) => Ok(None),
+            Err(e) if is(&e, libc::ENXIO) => Ok(None),
+            Err(e) => Err(Error::io("LOOP_GET_STATUS64", loop_path(minor), e)),
+        }
+    })
+}
+
+/// Asks one device.
+fn ask<T: Send + 'static>(
+    asking: &Asking,
+    minor: u32,
+    question: impl Fn() -> Result<T> + Send + Sync + 'static,
+) -> Result<T> {
+    let mut answers = asking.ask(&[minor], move |_| question());
+    let answer = answers.pop().and_then(|(_, answer)| answer);
+    answer.unwrap_or_else(|| {
+        Err(Error::TimedOut {
+            op: "LOOP_GET_STATUS64",
+            path: loop_path(minor),
+            seconds: PATIENCE.as_secs(),
+        })
+    })
 }
 
 pub(super) fn open(linux: &Linux, minor: u32, backing: FileId) -> Result<LoopDevice> {
@@ -244,25 +329,50 @@ pub(super) fn detach(linux: &Linux, minor: u32, backing: FileId) -> Result<Detac
     let Some(device) = open_attached(linux, minor, backing)? else {
         return Ok(Detached::Gone);
     };
+    if clear(device, minor)? {
+        return Ok(Detached::Gone);
+    }
+    let same = |info: LoopInfo| info.backing.is_none_or(|now| now == backing);
+    Ok(match infos(linux, &[minor]).pop().is_some_and(same) {
+        true => Detached::WhenClosed,
+        false => Detached::Gone,
+    })
+}
+
+pub(super) fn detach_silent(linux: &Linux, minor: u32, path: &str) -> Result<Detached> {
+    let same = move || Ok::<_, Error>(backing_path(minor)?.is_some_and(|now| now == path));
+    if !same()? {
+        return Ok(Detached::Gone);
+    }
+    let makes_nodes = linux.dev_makes_nodes();
+    let open = move || open_node(makes_nodes, minor, false);
+    let device = match ask(&linux.opening, minor, open) {
+        Ok(device) => device,
+        Err(e) if is_gone(&e) => return Ok(Detached::Gone),
+        Err(e) => return Err(e),
+    };
+    // Looked at again now that nobody can put another file behind this minor.
+    if !same()? || clear(device, minor)? || !same()? {
+        return Ok(Detached::Gone);
+    }
+    Ok(Detached::WhenClosed)
+}
+
+/// Detaches what is attached to an open device, and closes it; whether it went.
+fn clear(device: File, minor: u32) -> Result<bool> {
     let failed = |e| Error::io("LOOP_CLR_FD", loop_path(minor), e);
     effect("loop.detach").map_err(failed)?;
     match raw::loop_clear(&device) {
-        Err(e) if is(&e, libc::ENXIO) => return Ok(Detached::Gone),
+        Err(e) if is(&e, libc::ENXIO) => return Ok(true),
         other => other.map_err(failed)?,
     }
     drop(device);
     // Success means little: with another opener the kernel only marks it. Some look at every
     // device for a moment (udev, a concurrent listing), so give them one.
-    for pause in [0, 1, 2, 5, 10, 20, 40] {
+    Ok([0, 1, 2, 5, 10, 20, 40].into_iter().any(|pause| {
         sleep(Duration::from_millis(pause));
-        if !is_attached(minor) {
-            return Ok(Detached::Gone);
-        }
-    }
-    Ok(match info(linux, minor)? {
-        Some(info) if info.backing == backing => Detached::WhenClosed,
-        _ => Detached::Gone,
-    })
+        !is_attached(minor)
+    }))
 }
 
 pub(super) fn grow(device: &LoopDevice) -> Result<()> {
@@ -295,16 +405,8 @@ pub(super) fn flush(device: &LoopDevice) -> Result<()> {
         .map_err(|e| Error::io("fsync", device.path(), e))
 }
 
-pub(super) fn minor_at(path: &Path) -> Result<Option<u32>> {
-    match std::fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(loop_node(&metadata)),
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
-        Err(e) => Err(Error::io("stat", path, e)),
-    }
-}
-
 /// The minor this is a loop device's node of.
-fn loop_node(metadata: &std::fs::Metadata) -> Option<u32> {
+pub(super) fn loop_node(metadata: &std::fs::Metadata) -> Option<u32> {
     let rdev = metadata.rdev();
     let is_loop = metadata.file_type().is_block_device() && rustix::fs::major(rdev) == LOOP_MAJOR;
     is_loop.then(|| rustix::fs::minor(rdev))
@@ -316,12 +418,12 @@ fn direct_io(minor: u32) -> Result<bool> {
 }
 
 /// Opens `/dev/loopN`, and makes the node where nobody else does.
-fn open_node(linux: &Linux, minor: u32, write: bool) -> Result<File> {
+fn open_node(makes_nodes: bool, minor: u32, write: bool) -> Result<File> {
     let path = loop_path(minor);
     let open = || OpenOptions::new().read(true).write(write).open(&path);
     let mut opened = open();
     if matches!(&opened, Err(e) if is(e, libc::ENOENT)) {
-        if linux.dev_makes_nodes() {
+        if makes_nodes {
             // It does so on its own, and will in a moment.
             sleep(Duration::from_millis(10));
         }

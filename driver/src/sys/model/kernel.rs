@@ -9,7 +9,6 @@ use super::mounting::{bind, lexical, mount, place};
 use super::state::{Device, State, errno};
 use super::{Model, lock};
 use crate::sys::file::{self, name_of};
-use crate::sys::mountinfo::loop_name;
 use crate::sys::{
     BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
     LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, check_mkfs_options,
@@ -34,31 +33,24 @@ impl Kernel for Model {
     fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice> {
         let path = loop_path(minor);
         self.ask("loop_open", &path, |s| match s.loops.get(&minor) {
+            Some(slot) if slot.silent => Err(errno("LOOP_GET_STATUS64", &path, libc::EIO)),
             Some(slot) if slot.backing == backing => s.open(minor),
             _ => Err(errno("open", &path, libc::ENOENT)),
         })
     }
 
     fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached> {
-        let theirs = |s: &State| {
-            s.loops
-                .get(&minor)
-                .is_none_or(|slot| slot.backing != backing)
-        };
-        if self.settled(|s| Ok(theirs(s)))? {
-            return Ok(Detached::Gone);
-        }
-        self.act("loop.detach", &loop_path(minor), |s| {
-            if theirs(s) {
-                return Ok(Detached::Gone);
-            }
-            // Also while it is held: then it goes at the last close.
-            s.slot(minor, "LOOP_CLR_FD")?.autoclear = true;
-            s.settle();
-            Ok(match s.loops.contains_key(&minor) {
-                true => Detached::WhenClosed,
-                false => Detached::Gone,
-            })
+        let path = loop_path(minor);
+        self.detach(minor, |s| match s.loops.get(&minor) {
+            Some(slot) if slot.silent => Err(errno("LOOP_GET_STATUS64", &path, libc::EIO)),
+            slot => Ok(slot.is_some_and(|slot| slot.backing == backing)),
+        })
+    }
+
+    fn loop_detach_silent(&self, minor: u32, backing_path: &str) -> Result<Detached> {
+        self.detach(minor, |s| {
+            let info = s.info(minor);
+            Ok(info.is_some_and(|info| info.backing_path == backing_path))
         })
     }
 
@@ -85,20 +77,6 @@ impl Kernel for Model {
     fn loop_flush(&self, device: &LoopDevice) -> Result<()> {
         self.act("loop.flush", &device.path(), |s| {
             s.slot(device.minor, "fsync").map(drop)
-        })
-    }
-
-    fn loop_at(&self, path: &Path) -> Result<Option<u32>> {
-        self.ask("loop_at", path, |s| {
-            if let Some(minor) = path.to_str().and_then(loop_name) {
-                return Ok(s.loops.contains_key(&minor).then_some(minor));
-            }
-            let path = match place("stat", path) {
-                Err(Error::NotFound { .. }) => lexical(path),
-                Err(_) => return Ok(None),
-                Ok(path) => path,
-            };
-            Ok(s.at(&path).and_then(|m| node_minor(&m.entry)))
         })
     }
 
@@ -373,11 +351,23 @@ impl Kernel for Model {
     }
 }
 
-/// The minor whose device node is mounted here.
-fn node_minor(entry: &MountEntry) -> Option<u32> {
-    let name = entry
-        .root
-        .to_str()
-        .filter(|_| entry.fs_type == "devtmpfs")?;
-    loop_name(&format!("/dev{name}"))
+impl Model {
+    /// Detaches a device if it is still what the caller thinks.
+    fn detach(&self, minor: u32, same: impl Fn(&State) -> Result<bool>) -> Result<Detached> {
+        if !self.settled(|s| same(s))? {
+            return Ok(Detached::Gone);
+        }
+        self.act("loop.detach", &loop_path(minor), |s| {
+            if !same(s)? {
+                return Ok(Detached::Gone);
+            }
+            // Also while it is held: then it goes at the last close.
+            s.slot(minor, "LOOP_CLR_FD")?.autoclear = true;
+            s.settle();
+            Ok(match s.loops.contains_key(&minor) {
+                true => Detached::WhenClosed,
+                false => Detached::Gone,
+            })
+        })
+    }
 }

@@ -81,6 +81,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
             fs_type: spec.fs.to_string(),
             source: spec.device.display().to_string(),
             super_options: Vec::new(),
+            loop_node: None,
         },
         device: Some(device),
     });
@@ -148,6 +149,8 @@ pub(super) fn bind(s: &mut State, source: &Path, target: &Path, flags: BindFlags
         mounted.entry.root = mounted.entry.root.join(below);
     }
     mounted.entry.mount_point = mount_point;
+    let node = mounted.entry.loop_node_name();
+    mounted.entry.loop_node = node.filter(|_| mounted.entry.is_dev());
     add(&mut mounted.entry.options, flags);
     s.push(mounted);
     Ok(())

@@ -28,7 +28,7 @@ pub(super) enum Device {
 /// An attached loop device.
 pub(super) struct Slot {
     pub(super) backing: FileId,
-    rdev: u64,
+    pub(super) rdev: u64,
     path: String,
     /// Keeps a deleted file alive, and a loop beneath open.
     file: File,
@@ -37,6 +37,11 @@ pub(super) struct Slot {
     pub(super) autoclear: bool,
     pub(super) direct_io: bool,
     pub(super) read_ahead_kib: u32,
+    pub(super) offset: u64,
+    pub(super) size_limit: u64,
+    pub(super) label: String,
+    /// The filesystem of the backing file does not answer.
+    pub(super) silent: bool,
 }
 
 /// A filesystem in use. It lives while it is mounted, and on while it is frozen.
@@ -82,6 +87,7 @@ impl Default for State {
                 fs_type: fs_type.to_owned(),
                 source: fs_type.to_owned(),
                 super_options: vec!["rw".to_owned()],
+                loop_node: None,
             },
             device: None,
         };
@@ -135,7 +141,7 @@ impl State {
         let minor = match spec.minor {
             Some(minor) => minor,
             None => (FIRST_MINOR..)
-                .find(|minor| !self.loops.contains_key(minor))
+                .find(|minor| !self.loops.contains_key(minor) && !self.is_bound(*minor))
                 .unwrap_or(FIRST_MINOR),
         };
         let path = loop_path(minor);
@@ -168,9 +174,19 @@ impl State {
             autoclear: spec.autoclear,
             direct_io: spec.direct_io && !self.buffered.contains(&backing),
             read_ahead_kib: 128,
+            offset: 0,
+            size_limit: 0,
+            label: spec.label.to_owned(),
+            silent: false,
         };
         self.loops.insert(minor, slot);
         self.open(minor)
+    }
+
+    /// Whether the node of a device is bound anywhere.
+    fn is_bound(&self, minor: u32) -> bool {
+        let mut mounts = self.mounts.iter();
+        mounts.any(|m| m.entry.loop_node == Some(minor))
     }
 
     /// The minor whose node this is.
@@ -209,13 +225,19 @@ impl State {
     pub(super) fn info(&self, minor: u32) -> Option<LoopInfo> {
         self.loops.get(&minor).map(|slot| LoopInfo {
             minor,
-            backing: slot.backing,
-            backing_rdev: slot.rdev,
+            backing: (!slot.silent).then_some(slot.backing),
+            backing_rdev: if slot.silent { 0 } else { slot.rdev },
             backing_path: match slot.file.metadata() {
                 Ok(m) if slot.rdev == 0 && std::os::unix::fs::MetadataExt::nlink(&m) == 0 => {
                     format!("{} (deleted)", slot.path)
                 }
                 _ => slot.path.clone(),
+            },
+            offset: slot.offset,
+            size_limit: slot.size_limit,
+            label: match slot.silent {
+                true => String::new(),
+                false => slot.label.clone(),
             },
             size_bytes: slot.size,
             block_size: BLOCK_SIZE,

@@ -10,17 +10,14 @@ use crate::sys::{FsType, LoopInfo, MountTable};
 fn view(loops: &[(u32, Option<u32>)], mounts: &[&str]) -> View {
     let device = |&(minor, below): &(u32, Option<u32>)| LoopInfo {
         minor,
-        backing: FileId {
+        backing: Some(FileId {
             dev: 9,
             ino: u64::from(minor),
-        },
+        }),
         backing_rdev: below.map_or(0, |below| rustix::fs::makedev(7, below)),
         backing_path: "/elsewhere".into(),
-        size_bytes: 4096,
-        block_size: 4096,
         read_only: below.is_some(),
-        autoclear: false,
-        direct_io: true,
+        ..LoopInfo::default()
     };
     let line = |(i, mount): (usize, &&str)| match (mount.split_once(':'), mount.split_once('=')) {
         (Some((minor, path)), _) => {
@@ -67,7 +64,7 @@ fn a_device_is_the_pools_by_its_file_and_not_by_its_path() {
     ];
     for (path, dev, ino, expected) in table {
         let mut device = view(&[(3, None)], &[]).loops.remove(0);
-        device.backing.dev = dev;
+        device.backing = Some(FileId { dev, ino: 3 });
         path.clone_into(&mut device.backing_path);
         assert_eq!(pool.holds(&device, here(ino)), expected, "{path} on {dev}");
     }

@@ -1,0 +1,191 @@
+//! Loop devices that don't say what is behind them, because the filesystem of that file is dead or
+//! hangs, or because somebody wants it so.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hostloop_driver::sys::{
+    BindFlags, Detached, Error, FsType, Kernel, LoopInfo, LoopSpec, file_id,
+};
+use rustix::fs::{Mode, OFlags};
+
+use crate::fuse::Hanging;
+use crate::scratch::{Scratch, is_detached, spec};
+
+const MIB: u64 = 1 << 20;
+
+fn lasting(backing: &File) -> LoopSpec<'_> {
+    LoopSpec {
+        autoclear: false,
+        direct_io: false,
+        ..spec(backing)
+    }
+}
+
+fn read_write(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+fn find(s: &Scratch, minor: u32) -> LoopInfo {
+    let loops = s.kernel.loops().unwrap();
+    loops.into_iter().find(|l| l.minor == minor).unwrap()
+}
+
+pub(crate) fn shut_down(at: &Path) {
+    let done = Command::new("xfs_io")
+        .args(["-x", "-c", "shutdown"])
+        .arg(at)
+        .output();
+    let done = done.expect("these tests need xfs_io (package xfsprogs)");
+    assert!(done.status.success(), "{done:?}");
+}
+
+#[test]
+fn a_device_over_a_dead_filesystem_is_known_by_its_path() {
+    let s = Scratch::new();
+    let healthy = s.image("healthy", MIB);
+    let other = s.attach(&healthy);
+    let (_pool, _below, at) = s.mounted("pool", FsType::Xfs, 300 * MIB);
+    let path = at.join("vol-x");
+    std::fs::create_dir(&path).unwrap();
+    let path = path.join("image");
+    let image = File::create_new(&path).unwrap();
+    image.set_len(8 * MIB).unwrap();
+    let image = read_write(&path);
+    let id = file_id(&image).unwrap();
+    let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
+    let before = find(&s, device.minor);
+    assert_eq!(before.backing, Some(id));
+    assert!(!before.may_hold("vol-x"), "it says what it holds");
+    shut_down(&at);
+
+    let silent = find(&s, device.minor);
+    let expected = LoopInfo {
+        backing: None,
+        label: String::new(),
+        ..before.clone()
+    };
+    assert_eq!(silent, expected, "sysfs says the rest");
+    assert!(silent.is_same(&before) && silent.may_hold("vol-x") && !silent.may_hold("vol"));
+    let healthy = file_id(&healthy).unwrap();
+    assert_eq!(s.kernel.loops_of(healthy).unwrap()[0].minor, other.minor);
+    assert_eq!(s.kernel.loops_holding(healthy, "healthy").unwrap().len(), 1);
+    let holding = s.kernel.loops_holding(id, "vol-x");
+    assert!(matches!(holding, Err(Error::Silent { .. })), "{holding:?}");
+    let elsewhere = s.kernel.loop_detach_silent(device.minor, "/vol-x/image");
+    assert_eq!(elsewhere.unwrap(), Detached::Gone, "not this one");
+    let minor = device.minor;
+    assert!(s.kernel.loop_info(minor).unwrap().is_some());
+    assert_eq!(
+        s.kernel.loop_release(&silent).unwrap(),
+        Detached::WhenClosed
+    );
+    drop(device);
+    drop(image);
+    assert!(s.kernel.loops_holding(id, "vol-x").unwrap().is_empty());
+}
+
+#[test]
+fn a_device_that_hangs_keeps_nobody_from_the_others() {
+    let s = Scratch::new();
+    let at = s.dir("hanging");
+    let server = Hanging::mount(&at);
+    let image = read_write(&at.join("image"));
+    let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
+    let before = find(&s, device.minor);
+    assert!(before.backing.is_some());
+    server.hang();
+    for _ in 0..3 {
+        let healthy = s.image("healthy", MIB);
+        let other = s.attach(&healthy);
+        let id = file_id(&healthy).unwrap();
+        assert_eq!(s.kernel.loops_of(id).unwrap()[0].minor, other.minor);
+        let hung = find(&s, device.minor);
+        assert_eq!(hung.backing, None);
+        assert_eq!(hung.backing_path, before.backing_path);
+        drop(other);
+        assert!(is_detached(&s.kernel, &healthy));
+        std::fs::remove_file(s.path().join("healthy")).unwrap();
+    }
+    let minor = device.minor;
+    drop(device);
+    let hung = find(&s, minor);
+    s.kernel.loop_release(&hung).unwrap();
+    server.end();
+    let gone = || s.kernel.loops().unwrap().iter().all(|l| !l.is_same(&hung));
+    assert!((0..100).any(|_| gone()), "it goes when it is let go");
+}
+
+/// Who may write to a device can put a file behind it whose path is longer than the kernel shows.
+#[test]
+fn a_path_that_is_too_long_is_no_reason_to_list_nothing() {
+    let s = Scratch::new();
+    let name = "x".repeat(200);
+    let mut dir = rustix::fs::open(s.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+    for _ in 0..25 {
+        rustix::fs::mkdirat(&dir, &name, Mode::RWXU).unwrap();
+        dir = rustix::fs::openat(&dir, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    let flags = OFlags::CREATE | OFlags::RDWR;
+    let image: File = rustix::fs::openat(&dir, "image", flags, Mode::RUSR)
+        .unwrap()
+        .into();
+    image.set_len(MIB).unwrap();
+    let device = s.attach(&image);
+    let info = find(&s, device.minor);
+    assert_eq!(info.backing, Some(file_id(&image).unwrap()));
+    assert_eq!(info.backing_path, "");
+}
+
+#[test]
+fn a_device_that_shows_a_part_of_its_file_says_so() {
+    let s = Scratch::new();
+    s.image("image", MIB);
+    let attach = |more: &[&str]| {
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show"]).args(more);
+        let out = losetup.arg(s.path().join("image")).output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        let path = PathBuf::from(String::from_utf8(out.stdout).unwrap().trim_end());
+        let name = path.file_name().unwrap().to_str().unwrap();
+        find(&s, name.strip_prefix("loop").unwrap().parse().unwrap())
+    };
+    for (more, offset, size_limit) in [
+        (&[] as &[&str], 0, 0),
+        (&["--offset=4096"], 4096, 0),
+        (&["--sizelimit=8192"], 0, 8192),
+    ] {
+        let info = attach(more);
+        assert_eq!((info.offset, info.size_limit), (offset, size_limit));
+        assert_eq!(info.tampered().is_some(), !more.is_empty());
+        s.kernel.loop_release(&info).unwrap();
+    }
+}
+
+/// A capability is needed for none of it: whoever may open a device can detach it. What is attached
+/// next must not be reached through a bind of its node that somebody still has.
+#[test]
+fn a_device_that_its_user_detached_is_given_to_nobody_else() {
+    let s = Scratch::new();
+    let (one, node) = (s.image("one", MIB), s.path().join("node"));
+    let device = s.kernel.loop_attach(&lasting(&one)).unwrap();
+    let minor = device.minor;
+    File::create_new(&node).unwrap();
+    s.kernel
+        .bind(&device.path(), &node, BindFlags::default())
+        .unwrap();
+    drop(device);
+    let detached = Command::new("setpriv")
+        .args(["--bounding-set=-all", "--inh-caps=-all", "losetup", "-d"])
+        .arg(&node)
+        .output()
+        .expect("these tests need setpriv (package util-linux)");
+    assert!(detached.status.success(), "{detached:?}");
+    assert!(is_detached(&s.kernel, &one));
+    for i in 0..3 {
+        let other = s.image(&format!("other{i}"), MIB);
+        assert_ne!(s.attach(&other).minor, minor);
+    }
+    s.kernel.unmount(&node).unwrap();
+}
