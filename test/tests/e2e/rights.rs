@@ -23,7 +23,6 @@ const SELDOM: &[(&str, &str, &str, &str)] = &[
     (NODES, "get", "volumeattributesclasses", MISSED),
     (NODES, "get", "csinodes", MISSED),
     (NODES, "get", "nodes", LABELS),
-    (NODES, "get", "volumesnapshotcontents", CHANGED),
     (NODES, "get", "volumegroupsnapshotcontents", CHANGED),
     (NODES, "list", "pods", PODS),
     (NODES, "watch", "pods", PODS),
@@ -36,6 +35,7 @@ const SELDOM: &[(&str, &str, &str, &str)] = &[
     (CONTROLLER, "get", "volumesnapshotclasses", MISSED),
     (CONTROLLER, "get", "volumegroupsnapshotclasses", MISSED),
     (CONTROLLER, "patch", "volumeattachments", GONE),
+    (CONTROLLER, "patch", "events", AGAIN),
 ];
 
 const MISSED: &str = "read by its name where a watch has not told of it yet";
@@ -43,6 +43,7 @@ const DOUBTFUL: &str = "read once it is in doubt whether a volume's object was w
 const LABELS: &str = "read with --topology-from-node-labels";
 const CHANGED: &str = "read again where it has changed under a write";
 const PODS: &str = "of interest once the driver has refused to grow a volume in use";
+const AGAIN: &str = "counted in the event there is where it is told again";
 const GONE: &str = "let go of if the node went before it was detached";
 
 /// No log line, no event and no object of the cluster's tells a secret's value.
