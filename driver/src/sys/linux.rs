@@ -204,6 +204,12 @@ fn refuse_partitions(max_part: &str) -> Option<String> {
     })
 }
 
+/// Reads a small kernel file as text, without the newline at its end.
+fn read_attribute(path: &Path) -> Result<String> {
+    let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
+    Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
+}
+
 /// Opens a directory or a device for reading.
 fn open(path: &Path) -> Result<File> {
     File::open(path).map_err(|e| Error::io("open", path, e))
