@@ -141,7 +141,7 @@ impl Drop for Controllers {
 
 const LOG: &str = "controllers.log";
 
-/// What those said who logged into a directory.
+/// All that the program has logged into a directory.
 pub fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join(LOG)).unwrap_or_default()
 }
