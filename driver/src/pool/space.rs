@@ -4,10 +4,11 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
 
 use super::accounting::{self, Books, Image, Need};
 use super::layout::Shelf;
@@ -49,7 +50,7 @@ struct Room {
 struct Tenant {
     pool: Weak<Pool>,
     /// The file on it that the pool is in, if it is in one.
-    image: Option<PathBuf>,
+    image: Option<Arc<File>>,
 }
 
 /// Where a pool's space comes from.
@@ -59,7 +60,7 @@ pub(super) struct Space {
     /// The filesystem its files are on.
     own: Arc<Filesystem>,
     /// The filesystem that its image is on, and the image.
-    host: Option<(Arc<Filesystem>, PathBuf)>,
+    host: Option<(Arc<Filesystem>, Arc<File>)>,
     /// Nothing else is on its filesystem, as far as that is known.
     alone: bool,
     /// What the filesystem itself takes where the pool is alone on it: its log and its tables.
@@ -74,8 +75,11 @@ impl Filesystems {
         let own = self.of(File::from(root))?;
         let host = match pool.kind {
             PoolKind::Image => {
-                let image = pool.spec.path.join(PoolSpec::image_name(pool.name()));
-                Some((self.of(super::open::open_dir(&pool.spec.path)?)?, image))
+                let dir = super::open::open_dir(&pool.spec.path)?;
+                let image = PoolSpec::image_name(pool.name());
+                // Held open: a disk that is mounted over the directory later would hide it.
+                let image = file::open_beneath(dir.as_fd(), Path::new(&image), OFlags::RDONLY)?;
+                Some((self.of(dir)?, Arc::new(image)))
             }
             PoolKind::Directory | PoolKind::Device => None,
         };
@@ -135,7 +139,7 @@ impl Filesystem {
         *lock(&self.room) = None;
     }
 
-    fn tenants(&self) -> Vec<(Arc<Pool>, Option<PathBuf>)> {
+    fn tenants(&self) -> Vec<(Arc<Pool>, Option<Arc<File>>)> {
         let tenants = lock(&self.tenants).clone().into_iter();
         tenants
             .filter_map(|tenant| Some((tenant.pool.upgrade()?, tenant.image)))
@@ -187,12 +191,12 @@ impl Filesystem {
 }
 
 /// What a pool's images hold of a filesystem, as far as it was promised to them.
-fn held_by(pool: &Pool, image: Option<PathBuf>, usage: &FsUsage) -> Result<u64> {
+fn held_by(pool: &Pool, image: Option<Arc<File>>, usage: &FsUsage) -> Result<u64> {
     let Some(space) = pool.space.get() else {
         return Ok(0);
     };
     let held = match image {
-        Some(image) => file_allocated(&image)?.saturating_sub(space.overhead),
+        Some(image) => file::allocated_bytes(&image)?.saturating_sub(space.overhead),
         None if pool.kind != PoolKind::Directory => used(usage).saturating_sub(space.overhead),
         None => {
             let images = pool.images()?;
@@ -215,11 +219,6 @@ fn used(usage: &FsUsage) -> u64 {
 
 fn allocated(images: &[Image]) -> u64 {
     images.iter().map(|image| image.allocated).sum()
-}
-
-fn file_allocated(path: &PathBuf) -> Result<u64> {
-    let metadata = std::fs::metadata(path).map_err(|e| sys::Error::io("stat", path, e))?;
-    Ok(metadata.blocks() * 512)
 }
 
 /// Whether the pool's directory is the root of a mounted filesystem, with nothing else in it.
@@ -248,7 +247,7 @@ impl Pool {
             Some((host, image)) => {
                 let (mut usage, ours) = host.measure()?;
                 // What the image holds and its filesystem does not use needs no space of the host.
-                let unused = file_allocated(image)?.saturating_sub(used(&own.0));
+                let unused = file::allocated_bytes(image)?.saturating_sub(used(&own.0));
                 usage.available_bytes = usage.available_bytes.saturating_add(unused);
                 Some((host, (usage, ours)))
             }
