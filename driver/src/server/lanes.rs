@@ -52,7 +52,12 @@ impl Lane {
         context: &BTreeMap<String, String>,
     ) -> Lane {
         let inline = matches!(id.parse(), Ok(VolumeHandle::Inline(_)));
-        let new = || slot_of_class(pools, context).filter(|_| inline);
+        let named = |name: &String| pools.slots().iter().position(|s| s.spec.name == *name);
+        let new = || match context.get(POOL) {
+            _ if !inline => None,
+            Some(name) => named(name),
+            None => named(pools.inline_pools().first()?),
+        };
         Lane::of(slot_of_id(pools, id).or_else(new))
     }
 

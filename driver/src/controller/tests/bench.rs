@@ -186,7 +186,7 @@ fn start(dir: &tempfile::TempDir, kernel: &Arc<Model>, plan: &Plan) -> Controlle
         preallocate: false,
         wipe: false,
         capacity_bytes: plan.capacity_bytes,
-        inline: false,
+        inline: true,
     };
     let specs = [spec("default"), spec("other")];
     let pools = Pools::open(&specs, plan.options.clone(), kernel.clone()).unwrap();
