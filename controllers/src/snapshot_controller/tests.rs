@@ -9,6 +9,10 @@ const DELETED: &str = "2026-01-01T00:00:00Z";
 
 fn controller(world: &World) -> Controller {
     let context = world.context.clone();
+    // Groups are worked on only once they have been listed.
+    context.caches.groups().note_synced();
+    context.caches.group_contents().note_synced();
+    context.caches.group_classes().note_synced();
     Controller {
         kube: context.kube.clone(),
         leader: context.leader.clone(),
