@@ -13,13 +13,15 @@ pub(super) fn named<'a, C: Resource>(classes: &'a [Arc<C>], name: &str) -> Resul
     found.ok_or_else(|| format!("there is no {} {name}", <C as kube::Resource>::kind(&())))
 }
 
-/// The name of the only class of this driver that carries the mark of a default, or why there is
-/// not one.
+/// The name of the only class of this driver that carries the mark of a default. The errors begin
+/// as those of the upstream snapshot-controller, which people and the API's own tests look for;
+/// `what` is what it calls such a class.
 pub(super) fn only_default<C: Resource>(
     classes: &[Arc<C>],
     driver_of: fn(&C) -> &str,
     driver: &str,
     mark: &str,
+    what: &str,
 ) -> Result<String, String> {
     let is_default = |class: &&C| {
         let marked = class.annotations().get(mark);
@@ -31,10 +33,10 @@ pub(super) fn only_default<C: Resource>(
     match defaults[..] {
         [class] => Ok(class.name_any()),
         [] => Err(format!(
-            "there is no default {kind} of driver {driver}: name one"
+            "cannot find default {what} of driver {driver}: name a {kind}"
         )),
         _ => Err(format!(
-            "there are {} default {kind}es of driver {driver}: name one",
+            "{} default snapshot classes were found of driver {driver}: name a {kind}",
             defaults.len()
         )),
     }

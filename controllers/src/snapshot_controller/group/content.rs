@@ -54,7 +54,8 @@ fn default_class(facts: &Facts) -> Result<String, Failure> {
         None => return Err(unset("its selector fits no claim".to_owned())),
     };
     let mark = names::DEFAULT_GROUP_CLASS;
-    classes::only_default(&facts.classes, |class| &class.driver, driver, mark).map_err(unset)
+    let what = "group snapshot class";
+    classes::only_default(&facts.classes, |class| &class.driver, driver, mark, what).map_err(unset)
 }
 
 /// The volumes of the claims the selector fits.

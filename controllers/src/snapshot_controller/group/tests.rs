@@ -172,7 +172,7 @@ fn before_there_is_a_content() {
         ),
         (
             json!({"spec": {"volumeGroupSnapshotClassName": null}}),
-            "SetDefaultGroupSnapshotClassFailed (still ready): there is no default",
+            "SetDefaultGroupSnapshotClassFailed (still ready): cannot find default group snapshot class",
         ),
         (
             selector(json!(null)),
@@ -202,7 +202,7 @@ fn default_classes() {
         (
             &mark,
             &mark,
-            "there are 2 default VolumeGroupSnapshotClasses of driver csi.example",
+            "2 default snapshot classes were found of driver csi.example",
         ),
     ] {
         let mut facts = facts(group(

@@ -69,7 +69,8 @@ fn default_class(facts: &Facts) -> Result<String, Failure> {
     let (_, volume) = bound_volume(facts).map_err(unset)?;
     let driver = &csi_of(volume).map_err(unset)?.driver;
     let mark = names::DEFAULT_CLASS;
-    classes::only_default(&facts.classes, |class| &class.driver, driver, mark).map_err(unset)
+    let what = "snapshot class";
+    classes::only_default(&facts.classes, |class| &class.driver, driver, mark, what).map_err(unset)
 }
 
 /// The claim a snapshot is of, and the volume it is bound to.

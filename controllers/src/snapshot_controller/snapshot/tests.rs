@@ -155,7 +155,7 @@ fn before_there_is_a_content() {
         ),
         (
             no_class,
-            "SetDefaultSnapshotClassFailed (still ready): there is no default",
+            "SetDefaultSnapshotClassFailed (still ready): cannot find default snapshot class",
         ),
         (
             json!({"spec": {"source": {"persistentVolumeClaimName": null}}}),
@@ -196,12 +196,12 @@ fn default_classes() {
         (
             &mark,
             &mark,
-            "there are 2 default VolumeSnapshotClasses of driver csi.example",
+            "2 default snapshot classes were found of driver csi.example",
         ),
         (
             &no_mark,
             &other,
-            "there is no default VolumeSnapshotClass of driver csi.example",
+            "cannot find default snapshot class of driver csi.example",
         ),
     ] {
         let mut facts = facts(snapshot(json!({"spec": {"volumeSnapshotClassName": null}})));
