@@ -54,6 +54,7 @@ fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
             Ok(()) => tracing::info!(volume = %id, "an inline volume without a pod is deleted"),
             Err(e) => pool.note(
                 About::Volume(id),
+                Holds::Open,
                 format!("its pod is gone, and it can't be deleted: {e}"),
             ),
         }

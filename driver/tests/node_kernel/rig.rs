@@ -97,7 +97,7 @@ impl Rig {
         let pools = try_open(&cleanup.root, kernel.clone());
         assert!(pools.slots().iter().all(|slot| slot.state.is_err()));
         Rig {
-            node: Node::new(Arc::new(pools), config()),
+            node: Node::new(pools, config()),
             kernel,
             cleanup,
         }

@@ -232,7 +232,7 @@ fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {
         world.pools().close().unwrap();
         world.die();
         std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
-        assert_eq!(world.open().volumes().unwrap()[0].id, made.id);
+        assert_eq!(world.open().volumes()[0].id, made.id);
         world.pools().close().unwrap();
         world.die();
     }

@@ -165,7 +165,7 @@ impl World {
             });
             unpublish.unwrap_or_else(|e| panic!("unpublishing from the node: {e}"));
         }
-        for group in c.pools.groups().expect("the groups") {
+        for group in c.pools.groups() {
             let members = group.snapshots.iter().map(ToString::to_string).collect();
             let delete = c.delete_volume_group_snapshot(csi::DeleteVolumeGroupSnapshotRequest {
                 group_snapshot_id: group.id.to_string(),
@@ -174,14 +174,14 @@ impl World {
             });
             delete.unwrap_or_else(|e| panic!("deleting group {}: {e}", group.id));
         }
-        for snapshot in c.pools.snapshots().expect("the snapshots") {
+        for snapshot in c.pools.snapshots() {
             let delete = c.delete_snapshot(csi::DeleteSnapshotRequest {
                 snapshot_id: snapshot.id.to_string(),
                 ..Default::default()
             });
             delete.unwrap_or_else(|e| panic!("deleting snapshot {}: {e}", snapshot.id));
         }
-        for volume in c.pools.volumes().expect("the volumes") {
+        for volume in c.pools.volumes() {
             let delete = c.delete_volume(csi::DeleteVolumeRequest {
                 volume_id: volume.id.to_string(),
                 ..Default::default()
@@ -220,6 +220,7 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> pool::Result<(Controller,
         preallocate: false,
         wipe: false,
         capacity_bytes: Some(1 << 30),
+        inline: true,
     });
     let options = PoolOptions {
         state_dir: dir.join("state"),
@@ -229,7 +230,7 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> pool::Result<(Controller,
         max_volume_bytes: None,
         max_freeze: Duration::from_secs(5),
     };
-    let pools = Arc::new(Pools::open(&specs, options, kernel)?);
+    let pools = Pools::open(&specs, options, kernel)?;
     let capabilities = CapabilityRules {
         default_fs: FsType::Ext4,
         reject_multi_node: false,
@@ -257,7 +258,7 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> pool::Result<(Controller,
         max_volume_bytes: None,
         check_lifecycle: false,
         capabilities,
-        default_inline_bytes: 8 << 20,
+        inline: Default::default(),
     };
     Ok((
         Controller::new(pools.clone(), controller),

@@ -1,6 +1,5 @@
 //! Inline volumes: what a pod may ask for, and how much of it.
 
-use std::sync::Arc;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::AccessType;
@@ -74,7 +73,7 @@ fn what_a_pod_may_not_ask_for_changes_nothing() {
     let refused = bench.node.node_publish_volume(suid);
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert_eq!(bench.kernel.effects(), []);
-    assert_eq!(bench.node.pools.volumes().unwrap(), []);
+    assert_eq!(bench.node.pools.volumes(), []);
     assert!(!bench.target("1").exists());
 }
 
@@ -186,7 +185,7 @@ fn an_administrator_opens_pools() {
         let options = bench.node.pools.options().clone();
         let pools = Pools::open(&specs, options, bench.kernel.clone()).unwrap();
         assert_eq!(pools.inline_pools(), open);
-        let node = Node::new(Arc::new(pools), bench.node.config.clone());
+        let node = Node::new(pools, bench.node.config.clone());
         for (number, pool) in [(1, "one"), (2, "two")] {
             let published = publish(&bench, &node, number, &[("size", "1Mi"), ("pool", pool)]);
             assert_eq!(published.is_ok(), open.contains(&pool), "{open:?} {pool}");

@@ -50,7 +50,7 @@ pub(super) fn settle(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Resu
         let name = found.volume.id.to_string();
         if let Some(silent) = view.loops.iter().find(|l| l.may_hold(&name)) {
             let why = sys::Error::silent(silent);
-            pool.note(About::Volume(found.volume.id), why.to_string());
+            note(pool, &found.volume, why.to_string());
             continue;
         }
         let stage = found.volume.stage.as_ref();
@@ -81,16 +81,15 @@ fn report_strays(
         device: sys::file_id(pool.layout.root())?.dev,
         root: pool.root(),
     };
-    let unclaimed = view
-        .loops
-        .iter()
-        .filter(|l| l.backing.is_some_and(|file| left.contains_key(&file)));
-    for device in unclaimed.filter(|l| ours.holds(l, file_at)) {
+    for device in view.loops.iter().filter(|l| ours.holds(l, file_at)) {
+        let Some(backing) = device.backing.filter(|file| left.contains_key(file)) else {
+            continue;
+        };
         let what = format!(
             "it holds {}, which no readable volume has",
             device.backing_path
         );
-        let holds = Holds::Loop(device.minor, device.backing);
+        let holds = Holds::Loop(device.minor, backing);
         pool.note(About::Loop(device.minor), holds, what);
     }
     Ok(())

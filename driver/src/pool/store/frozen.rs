@@ -98,9 +98,9 @@ fn a_pool_of_version_0_1_0_opens() {
         fixture.options.node_id = Some("node-1".to_owned());
         let identity = std::fs::read(fixture.path("pool.json")).unwrap();
         let pools = fixture.open();
-        assert_eq!(pools.volumes().unwrap().len(), 6, "{state}");
-        assert_eq!(pools.snapshots().unwrap().len(), 4, "{state}");
-        assert_eq!(pools.groups().unwrap().len(), 1, "{state}");
+        assert_eq!(pools.volumes().len(), 6, "{state}");
+        assert_eq!(pools.snapshots().len(), 4, "{state}");
+        assert_eq!(pools.groups().len(), 1, "{state}");
         assert!(pools.findings().is_empty(), "{:?}", pools.findings());
         // For version 0.1.0 to go on with.
         assert_eq!(std::fs::read(fixture.path("pool.json")).unwrap(), identity);
