@@ -125,7 +125,7 @@ impl Drop for Scratch {
         // The newest first: a loop over a loop holds the one beneath.
         for info in self.kernel.loops().unwrap_or_default().iter().rev() {
             if beneath(Path::new(&info.backing_path)) {
-                let _ = self.kernel.loop_release(&info);
+                let _ = self.kernel.loop_release(info);
             }
         }
     }
