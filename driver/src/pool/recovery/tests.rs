@@ -409,20 +409,11 @@ fn an_inline_volume_whose_pod_has_gone_is_deleted() {
         ids.push(id);
     }
     fixture.open();
-    let left: Vec<_> = fixture
-        .pools()
-        .volumes()
-        .iter()
-        .map(|v| v.id)
-        .collect();
+    let left: Vec<_> = fixture.pools().volumes().iter().map(|v| v.id).collect();
     assert_eq!(left, ids[1..]);
     std::fs::rename(&pods, fixture.dir.path().join("hidden")).unwrap();
     fixture.open();
-    assert_eq!(
-        fixture.pools().volumes().len(),
-        2,
-        "nobody can say"
-    );
+    assert_eq!(fixture.pools().volumes().len(), 2, "nobody can say");
 }
 
 /// Its device can't say what it holds: a second one over the image would destroy it.
