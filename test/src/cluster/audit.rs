@@ -118,9 +118,10 @@ impl Audit {
         let done = all.iter().filter(|r| (200..300).contains(&r.code));
         let done: BTreeSet<_> = done.map(|r| what(r)).collect();
         let by_roles = |r: &Request| r.message.contains(" cannot ") && done.contains(&what(r));
+        let by_policy = |r: &Request| r.message.contains("ValidatingAdmissionPolicy");
         let ending = |r: &Request| r.message.contains("because it is being terminated");
         all.into_iter()
-            .filter(|r| r.code == 403 && !ending(r) && !by_roles(r))
+            .filter(|r| (r.code == 403 || by_policy(r)) && !ending(r) && !by_roles(r))
             .collect()
     }
 

@@ -9,6 +9,7 @@ mod site;
 mod steal;
 mod table;
 mod target;
+mod work;
 
 use std::collections::BTreeSet;
 

@@ -1,0 +1,200 @@
+//! What a node has to do is let through: its controllers, as the node account, with a driver in
+//! memory. The test plays the scheduler, the controller and the snapshot controller.
+
+use std::collections::BTreeMap;
+
+use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
+use hostloop_test::front::objects::Place;
+use hostloop_test::front::process::{Controllers, log};
+use hostloop_test::front::wait::{PATIENCE, until};
+use hostloop_test::memory::{MemoryDriver, Options};
+use hostloop_test::scratch::Scratch;
+use serde_json::{Value, json};
+
+use crate::site::Site;
+use crate::target::Target;
+
+const DRIVER: &str = "hostloop.csi.dev";
+const BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
+const BOUND: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
+
+struct Work {
+    site: Site,
+    class: String,
+    controllers: Controllers,
+    _driver: MemoryDriver,
+    scratch: Scratch,
+}
+
+impl Work {
+    async fn begin() -> Work {
+        let site = Site::up().await;
+        let scratch = Scratch::new();
+        let own = site.names.own.clone();
+        let mut options = Options {
+            name: DRIVER.to_owned(),
+            node_id: own.clone(),
+            pool: "p1".to_owned(),
+            topology: vec![BTreeMap::from([(
+                "topology.hostloop.csi.dev/node".to_owned(),
+                own.clone(),
+            )])],
+            capacity: 1 << 40,
+            ..Options::default()
+        };
+        let rpcs = &mut options.capabilities.controller;
+        rpcs.remove(&ControllerRpc::PublishUnpublishVolume);
+        rpcs.remove(&ControllerRpc::ListVolumesPublishedNodes);
+        let driver = MemoryDriver::start(scratch.path().join("csi.sock"), options);
+        let kubeconfig = site.node_kubeconfig(scratch.path());
+        let args = [
+            format!("--csi-address={}", driver.endpoint()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--node-name={own}"),
+            "--controllers=provisioner,resizer,snapshotter,capacity".to_owned(),
+            "--node-deployment=true".to_owned(),
+            "--leader-tasks=elsewhere".to_owned(),
+            "--volume-name-prefix=hostloop".to_owned(),
+            "--capacity-ownerref-level=-1".to_owned(),
+        ];
+        let class = format!("{}-work", site.names.run);
+        site.admin
+            .create(json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+                "metadata": {"name": class}, "provisioner": DRIVER,
+                "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true,
+            }))
+            .await;
+        Work {
+            controllers: Controllers::in_pod(scratch.path(), "hostloop", None, &args),
+            site,
+            class,
+            _driver: driver,
+            scratch,
+        }
+    }
+
+    fn place(&self, kind: &str, name: &str) -> Place {
+        Place::of(kind, &self.site.names.run, name)
+    }
+
+    /// Waits until an object is so.
+    async fn until(&self, at: &Place, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let ask = || async { self.site.admin.get(at).await.filter(|object| is(object)) };
+        match until(PATIENCE, ask).await {
+            Some(object) => object,
+            None => panic!("{at} is not {what}\n{}", log(self.scratch.path())),
+        }
+    }
+
+    async fn until_gone(&self, at: &Place) {
+        let ask = || async { self.site.admin.get(at).await.is_none().then_some(()) };
+        let gone = until(PATIENCE, ask).await;
+        assert!(gone.is_some(), "{at} is left\n{}", log(self.scratch.path()));
+    }
+
+    /// A claim that is on this node, bound; and its volume.
+    async fn claim(&self, name: &str, source: Value) -> Value {
+        let own = &self.site.names.own;
+        let claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": self.site.names.run,
+                "labels": {"hostloop.csi.dev/node": own},
+                "annotations": {"volume.kubernetes.io/selected-node": own}},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": self.class,
+                "resources": {"requests": {"storage": "1Gi"}}, "dataSource": source,
+            },
+        });
+        self.site.admin.create(claim).await;
+        let at = self.place("PersistentVolumeClaim", name);
+        let bound = |claim: &Value| claim["status"]["phase"] == "Bound";
+        let claim = self.until(&at, "bound", bound).await;
+        let volume = claim["spec"]["volumeName"].as_str().expect("a name");
+        let at = self.place("PersistentVolume", volume);
+        self.until(&at, "there", |_| true).await
+    }
+
+    async fn expand(&self, claim: &str, volume: &str) {
+        let larger = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+        let claim = self.place("PersistentVolumeClaim", claim);
+        self.site.admin.merge(&claim, larger).await;
+        let volume = self.place("PersistentVolume", volume);
+        let grown = |volume: &Value| volume["spec"]["capacity"]["storage"] == "2Gi";
+        self.until(&volume, "larger", grown).await;
+        let told = |claim: &Value| claim["status"]["allocatedResources"]["storage"] == "2Gi";
+        self.until(&claim, "told that it is", told).await;
+    }
+
+    async fn snapshot(&self, handle: &Value) {
+        let run = &self.site.names.run;
+        let name = format!("{run}-work");
+        let class = json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+            "metadata": {"name": name}, "driver": DRIVER, "deletionPolicy": "Delete",
+        });
+        self.site.admin.create(class).await;
+        let content = json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+            "metadata": {"name": name, "finalizers": [BOUND], "labels": {
+                "snapshot.storage.kubernetes.io/managed-by": self.site.names.own}},
+            "spec": {
+                "deletionPolicy": "Delete", "driver": DRIVER, "volumeSnapshotClassName": name,
+                "source": {"volumeHandle": handle},
+                "volumeSnapshotRef": {"name": "none", "namespace": run, "uid": "any"},
+            },
+        });
+        self.site.admin.create(content).await;
+        let at = self.place("VolumeSnapshotContent", &name);
+        let ready = |content: &Value| content["status"]["readyToUse"] == true;
+        self.until(&at, "ready", ready).await;
+        let deleted = json!({"metadata": {"annotations": {BEING_DELETED: "yes"}}});
+        self.site.admin.merge(&at, deleted).await;
+        self.site.admin.delete(&at).await;
+        self.until_gone(&at).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_has_to_do_is_let_through() {
+    let work = Work::begin().await;
+    let volume = work.claim("made", Value::Null).await;
+    let source = json!({"kind": "PersistentVolumeClaim", "name": "made"});
+    let clone = work.claim("cloned", source).await;
+    let name = |object: &Value| {
+        object["metadata"]["name"]
+            .as_str()
+            .expect("a name")
+            .to_owned()
+    };
+    work.expand("made", &name(&volume)).await;
+    work.snapshot(&volume["spec"]["csi"]["volumeHandle"]).await;
+    let told = || async {
+        let all = work.site.admin.list("CSIStorageCapacity", "hostloop").await;
+        let told = all.iter().any(|one| one["storageClassName"] == *work.class);
+        told.then_some(())
+    };
+    until(PATIENCE, told)
+        .await
+        .expect("the node tells what room there is");
+    for (claim, volume) in [("cloned", &clone), ("made", &volume)] {
+        let at = work.place("PersistentVolumeClaim", claim);
+        work.site.admin.delete(&at).await;
+        if claim == "made" {
+            // The controller would remove the finalizer that the clone's source has.
+            let free = json!({"metadata": {"finalizers": null}});
+            work.site.admin.merge(&at, free).await;
+        }
+        let at = work.place("PersistentVolume", &name(volume));
+        work.until_gone(&at).await;
+    }
+    let log = log(work.scratch.path());
+    // Without a leader a node sees everything, and tries what no node's is yet.
+    let unplaced = work.site.names.of(Target::Unplaced);
+    let refused: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("is forbidden") && !line.contains(&unplaced))
+        .collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+    work.controllers.stop();
+}
