@@ -24,7 +24,7 @@ const MI: u64 = 1 << 20;
 
 /// A pool with a volume that is mounted, one that is not, a snapshot and a group.
 struct World {
-    pools: Option<Pools>,
+    pools: Option<Arc<Pools>>,
     kernel: Arc<Model>,
     dir: TempDir,
     mounted: VolumeId,

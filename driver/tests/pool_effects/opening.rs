@@ -122,7 +122,7 @@ impl Prepared {
         prepared
     }
 
-    fn open(&self) -> Result<Pools> {
+    fn open(&self) -> Result<Arc<Pools>> {
         let pools = open_spec(self.spec, &self.dir, &self.kernel)?;
         pools.named(None)?;
         Ok(pools)
