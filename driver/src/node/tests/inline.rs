@@ -1,6 +1,5 @@
 //! Inline volumes: what a pod may ask for, and how much of it.
 
-
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::AccessType;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeWriter;
