@@ -86,7 +86,8 @@ fn size(asked: Option<u64>, fs: FsType, limits: &InlineLimits) -> Result<u64> {
     match size <= limits.size {
         true => Ok(size),
         false => Err(Error::OutOfRange(format!(
-            "the inline volume would have {size} bytes, and {} are allowed (--max-inline-size)",
+            "{}: the volume would have {size} bytes, and {} are allowed (--max-inline-size)",
+            field(SIZE),
             limits.size
         ))),
     }

@@ -15,6 +15,7 @@
 //!   must bear; one shows the same, but for caches and tokens that last longer.
 
 mod attached;
+mod attack;
 mod attributes;
 mod bad;
 mod claims;
@@ -79,6 +80,9 @@ const TOGETHER: &[Test] = tests! {
         claims_go_where_their_class_allows,
         a_group_over_two_nodes_says_so;
     bad: what_cannot_be_made_says_why;
+    attack:
+        a_pod_cannot_choose_how_its_volume_is_made,
+        a_pod_that_detaches_its_device_reaches_no_other_volume;
 };
 
 /// Each by itself.
