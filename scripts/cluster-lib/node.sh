@@ -192,6 +192,17 @@ start_kubelet() { # NODE
     --root-dir="$KUBELET_DIR" --cert-dir="$(node_dir "$1")/certs"
 }
 
+# Makes / a shared mount, as systemd does: a container gets later mounts of its node
+# (HostToContainer) from no other. It is private again once the last cluster is down.
+share_root() {
+  (
+    flock 9
+    [ "$(findmnt --noheadings --output PROPAGATION /)" = private ] || exit 0
+    touch "$REGISTRY/root-was-private"
+    mount --make-shared /
+  ) 9<"$(dirname "$REGISTRY")"
+}
+
 node_up() { # NODE
   local i=$1 at
   at=$(node_dir "$i")
@@ -204,6 +215,7 @@ node_up() { # NODE
       touch "$at/owns-kubelet-dir"
     # This one all clusters share.
     [ -e "$DEVICE_PLUGINS" ] || touch "$REGISTRY/device-plugins"
+    share_root
   fi
   node_network "$i"
   node_cgroups "$i"

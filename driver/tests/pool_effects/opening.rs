@@ -159,6 +159,8 @@ impl Prepared {
 /// mkfs has begun and does not end: the one state in which a filesystem is made over something.
 #[test]
 fn a_death_in_the_middle_of_mkfs() {
+    // Fail points are the process's: those of another test would be met here.
+    let _scenario = fail::FailScenario::setup();
     let prepared = Prepared::new("p=DIR/pool,image=300Mi", Opening::New);
     prepared.kernel.fail_afterwards("mkfs", 1, libc::EIO);
     prepared.open().map(drop).unwrap_err();
