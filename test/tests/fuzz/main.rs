@@ -1,8 +1,7 @@
 //! Arbitrary input for everything that reads what comes from outside the process.
 //!
 //! Each target runs for `HOSTLOOP_FUZZ_SECONDS` (default 10) on random input and prints how many
-//! inputs it took. `cargo bolero` runs the same targets guided by coverage; `docs/changing.md` has
-//! the command.
+//! inputs it took. `docs/changing.md` says how to run them for longer.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
