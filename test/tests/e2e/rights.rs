@@ -36,6 +36,12 @@ const SELDOM: &[(&str, &str, &str, &str)] = &[
     (CONTROLLER, "get", "volumegroupsnapshotclasses", MISSED),
     (CONTROLLER, "patch", "volumeattachments", GONE),
     (CONTROLLER, "patch", "events", AGAIN),
+    (
+        CONTROLLER,
+        "patch",
+        "volumegroupsnapshotcontents/status",
+        SPANS,
+    ),
 ];
 
 const MISSED: &str = "read by its name where a watch has not told of it yet";
@@ -44,6 +50,8 @@ const LABELS: &str = "read with --topology-from-node-labels";
 const CHANGED: &str = "read again where it has changed under a write";
 const PODS: &str = "of interest once the driver has refused to grow a volume in use";
 const AGAIN: &str = "counted in the event there is where it is told again";
+const SPANS: &str =
+    "says that a group is on several nodes, where another snapshot controller made it";
 const GONE: &str = "let go of if the node went before it was detached";
 
 /// No log line, no event and no object of the cluster's tells a secret's value.
