@@ -88,7 +88,8 @@ impl Driver {
         Driver {
             csi,
             name: name.to_owned(),
-            version: "0".to_owned(),
+            // Whoever knows what a driver can do without asking it is of the same build.
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             services: services.iter().map(|one| *one as i32).collect(),
             controller: controller.iter().map(|one| *one as i32).collect(),
             group: group.iter().map(|one| *one as i32).collect(),
