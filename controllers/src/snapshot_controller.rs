@@ -113,6 +113,9 @@ enum Stop {
     /// A call failed.
     #[error(transparent)]
     Api(#[from] ApiError),
+    /// The write took the last finalizer of an object that is being deleted.
+    #[error("the object is deleted")]
+    Deleted,
     /// The server took a write that changed nothing, though something was to be changed.
     #[error(
         "the API server dropped what was written to {kind} {name}: the cluster's definition of \
@@ -346,6 +349,8 @@ impl Controller {
         match worked {
             Ok(outcome) => outcome,
             Err(Stop::NotLeading) => Outcome::Done,
+            // What remains to be done is seen once the watch has told of the deletion.
+            Err(Stop::Deleted) => Outcome::Again(CONFLICT),
             // The watch is about to tell of what it is now.
             Err(Stop::Api(error)) if error.is_conflict() => Outcome::Again(CONFLICT),
             Err(error) => {
@@ -481,6 +486,10 @@ impl Controller {
 /// Takes note of a written object, which must differ from what it was: else the next look would
 /// decide for the same write, again and again.
 fn note<K: Resource>(watch: &Watch<K>, old: &K, written: K) -> Result<(), Stop> {
+    // The removal of the last finalizer deletes the object, and leaves its version as it was.
+    if written.meta().deletion_timestamp.is_some() && written.finalizers().is_empty() {
+        return Err(Stop::Deleted);
+    }
     if written.resource_version() == old.resource_version() {
         return Err(Stop::Dropped {
             kind: K::kind(&()).into_owned(),
