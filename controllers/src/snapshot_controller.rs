@@ -486,11 +486,11 @@ impl Controller {
 /// Takes note of a written object, which must differ from what it was: else the next look would
 /// decide for the same write, again and again.
 fn note<K: Resource>(watch: &Watch<K>, old: &K, written: K) -> Result<(), Stop> {
-    // The removal of the last finalizer deletes the object, and leaves its version as it was.
-    if written.meta().deletion_timestamp.is_some() && written.finalizers().is_empty() {
-        return Err(Stop::Deleted);
-    }
     if written.resource_version() == old.resource_version() {
+        // The removal of the last finalizer deletes the object, and leaves its version as it was.
+        if written.meta().deletion_timestamp.is_some() && written.finalizers().is_empty() {
+            return Err(Stop::Deleted);
+        }
         return Err(Stop::Dropped {
             kind: K::kind(&()).into_owned(),
             name: names::path(&written),
