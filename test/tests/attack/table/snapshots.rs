@@ -1,0 +1,171 @@
+//! VolumeSnapshots, and the contents of snapshots and of groups.
+
+use super::Outcome::{No, Nothing, Yes};
+use super::*;
+
+pub(super) fn snapshots() -> Vec<Attack> {
+    const S: &str = "volumesnapshots";
+    const NOTHING: &str = "and change nothing else";
+    const SOURCE: &str = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
+    let any = |outcome: Outcome| [(); 4].map(|()| outcome.clone());
+    let patch = |what, change, outcome| row("patch", S, what, change, any(outcome));
+    vec![
+        patch(
+            "keep it while it is restored",
+            finalizers(&[KEEP, SOURCE]),
+            Yes,
+        ),
+        patch(
+            "remove all finalizers",
+            json!({"metadata": {"finalizers": null}}),
+            No(NOTHING),
+        ),
+        patch(
+            "add another finalizer",
+            finalizers(&[KEEP, "x.example/y"]),
+            No(NOTHING),
+        ),
+        patch("set an owner", owner(), No(NOTHING)),
+        patch("set a label", label("app", "x"), No(NOTHING)),
+        patch(
+            "set an annotation",
+            annotation("x", json!("y")),
+            No(NOTHING),
+        ),
+        patch(
+            "change its class",
+            json!({"spec": {"volumeSnapshotClassName": "x"}}),
+            No(NOTHING),
+        ),
+        row(
+            "patch",
+            "volumesnapshots/status",
+            "bind it to a content",
+            json!({"status": {"boundVolumeSnapshotContentName": "x"}}),
+            any(No(ROLE)),
+        ),
+        row("delete", S, "delete it", json!({}), any(No(ROLE))),
+        row("create", S, "create one", json!({}), any(No(ROLE))),
+    ]
+}
+
+const UNMANAGED: &str = "the content is managed by no node yet";
+const MANAGED: &str = "the content is managed by node";
+const CONTENT_DRIVER: &str = "the content is not of driver hostloop.csi.dev";
+const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
+
+pub(super) fn contents() -> Vec<Attack> {
+    const C: &str = "volumesnapshotcontents";
+    const STATUS: &str = "volumesnapshotcontents/status";
+    const CREATING: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
+    of_contents(C, CREATING)
+        .into_iter()
+        .chain([
+            row(
+                "patch",
+                C,
+                "change whether its snapshot is kept",
+                json!({"spec": {"deletionPolicy": "Delete"}}),
+                never(
+                    "whether its snapshot is kept",
+                    [MANAGED, UNMANAGED, CONTENT_DRIVER],
+                ),
+            ),
+            row(
+                "patch",
+                STATUS,
+                "say which snapshot it is",
+                json!({"status": {"snapshotHandle": "x", "readyToUse": true}}),
+                own(MANAGED, UNMANAGED, CONTENT_DRIVER),
+            ),
+            row(
+                "patch",
+                STATUS,
+                "set an owner",
+                owner(),
+                // The server takes nothing but the status.
+                own(MANAGED, UNMANAGED, CONTENT_DRIVER),
+            ),
+            row("delete", C, "delete it", json!({}), never_granted()),
+            row("create", C, "create one", json!({}), never_granted()),
+        ])
+        .collect()
+}
+
+pub(super) fn group_contents() -> Vec<Attack> {
+    const C: &str = "volumegroupsnapshotcontents";
+    const STATUS: &str = "volumegroupsnapshotcontents/status";
+    const CREATING: &str = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created";
+    of_contents(C, CREATING)
+        .into_iter()
+        .chain([
+            row(
+                "patch",
+                C,
+                "change whether its snapshots are kept",
+                json!({"spec": {"deletionPolicy": "Delete"}}),
+                never(
+                    "whether its snapshot is kept",
+                    [MANAGED, UNMANAGED, CONTENT_DRIVER],
+                ),
+            ),
+            row(
+                "patch",
+                STATUS,
+                "say which group it is",
+                json!({"status": {"volumeGroupSnapshotHandle": "x", "readyToUse": true}}),
+                own(MANAGED, UNMANAGED, CONTENT_DRIVER),
+            ),
+            row("delete", C, "delete it", json!({}), never_granted()),
+            row("create", C, "create one", json!({}), never_granted()),
+        ])
+        .collect()
+}
+
+/// The same for both kinds of contents.
+fn of_contents(resource: &'static str, creating: &'static str) -> Vec<Attack> {
+    let own = || own(MANAGED, UNMANAGED, CONTENT_DRIVER);
+    let never = |why| never(why, [MANAGED, UNMANAGED, CONTENT_DRIVER]);
+    let patch = |what, change, outcomes| row("patch", resource, what, change, outcomes);
+    vec![
+        patch(
+            "say that its snapshot is being made",
+            annotation(creating, json!("yes")),
+            own(),
+        ),
+        patch(
+            "set another annotation",
+            annotation(
+                "snapshot.storage.kubernetes.io/deletion-secret-name",
+                json!("x"),
+            ),
+            never("no annotation of a content"),
+        ),
+        patch(
+            "remove the snapshotter's finalizer",
+            finalizers(&[KEEP]),
+            own(),
+        ),
+        patch(
+            "remove all finalizers",
+            json!({"metadata": {"finalizers": null}}),
+            never("the snapshotter's finalizer"),
+        ),
+        patch("set an owner", owner(), never("who owns a content")),
+        patch(
+            "label it as its own",
+            label(MANAGED_BY, "$OWN"),
+            [Nothing, No(MANAGED), No(UNMANAGED), Nothing],
+        ),
+        patch(
+            "label it as another node's",
+            label(MANAGED_BY, "$OTHER"),
+            [
+                No("whose a content is"),
+                Nothing,
+                No(UNMANAGED),
+                No(CONTENT_DRIVER),
+            ],
+        ),
+    ]
+}
