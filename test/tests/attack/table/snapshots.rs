@@ -55,82 +55,46 @@ const CONTENT_DRIVER: &str = "the content is not of driver hostloop.csi.dev";
 const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 
 pub(super) fn contents() -> Vec<Attack> {
-    const C: &str = "volumesnapshotcontents";
-    const STATUS: &str = "volumesnapshotcontents/status";
-    const CREATING: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
-    of_contents(C, CREATING)
-        .into_iter()
-        .chain([
-            row(
-                "patch",
-                C,
-                "change whether its snapshot is kept",
-                json!({"spec": {"deletionPolicy": "Delete"}}),
-                never(
-                    "whether its snapshot is kept",
-                    [MANAGED, UNMANAGED, CONTENT_DRIVER],
-                ),
-            ),
-            row(
-                "patch",
-                STATUS,
-                "say which snapshot it is",
-                json!({"status": {"snapshotHandle": "x", "readyToUse": true}}),
-                own(MANAGED, UNMANAGED, CONTENT_DRIVER),
-            ),
-            row(
-                "patch",
-                STATUS,
-                "set an owner",
-                owner(),
-                // The server takes nothing but the status.
-                own(MANAGED, UNMANAGED, CONTENT_DRIVER),
-            ),
-            row("delete", C, "delete it", json!({}), never_granted()),
-            row("create", C, "create one", json!({}), never_granted()),
-        ])
-        .collect()
+    of_contents(Contents {
+        resource: "volumesnapshotcontents",
+        status: "volumesnapshotcontents/status",
+        creating: "snapshot.storage.kubernetes.io/volumesnapshot-being-created",
+        keep: "change whether its snapshot is kept",
+        say: ("say which snapshot it is", "snapshotHandle"),
+    })
 }
 
 pub(super) fn group_contents() -> Vec<Attack> {
-    const C: &str = "volumegroupsnapshotcontents";
-    const STATUS: &str = "volumegroupsnapshotcontents/status";
-    const CREATING: &str = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created";
-    of_contents(C, CREATING)
-        .into_iter()
-        .chain([
-            row(
-                "patch",
-                C,
-                "change whether its snapshots are kept",
-                json!({"spec": {"deletionPolicy": "Delete"}}),
-                never(
-                    "whether its snapshot is kept",
-                    [MANAGED, UNMANAGED, CONTENT_DRIVER],
-                ),
-            ),
-            row(
-                "patch",
-                STATUS,
-                "say which group it is",
-                json!({"status": {"volumeGroupSnapshotHandle": "x", "readyToUse": true}}),
-                own(MANAGED, UNMANAGED, CONTENT_DRIVER),
-            ),
-            row("delete", C, "delete it", json!({}), never_granted()),
-            row("create", C, "create one", json!({}), never_granted()),
-        ])
-        .collect()
+    of_contents(Contents {
+        resource: "volumegroupsnapshotcontents",
+        status: "volumegroupsnapshotcontents/status",
+        creating: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created",
+        keep: "change whether its snapshots are kept",
+        say: ("say which group it is", "volumeGroupSnapshotHandle"),
+    })
 }
 
-/// The same for both kinds of contents.
-fn of_contents(resource: &'static str, creating: &'static str) -> Vec<Attack> {
+/// What differs between contents of snapshots and of groups.
+struct Contents {
+    resource: &'static str,
+    status: &'static str,
+    /// The annotation that says that its snapshot is being made.
+    creating: &'static str,
+    keep: &'static str,
+    /// Of the status: what it says, and in which field.
+    say: (&'static str, &'static str),
+}
+
+fn of_contents(kind: Contents) -> Vec<Attack> {
     let own = || own(MANAGED, UNMANAGED, CONTENT_DRIVER);
     let never = |why| never(why, [MANAGED, UNMANAGED, CONTENT_DRIVER]);
-    let patch = |what, change, outcomes| row("patch", resource, what, change, outcomes);
+    let patch = |what, change, outcomes| row("patch", kind.resource, what, change, outcomes);
+    let status = |what, change| row("patch", kind.status, what, change, own());
+    let (say, handle) = kind.say;
     vec![
         patch(
             "say that its snapshot is being made",
-            annotation(creating, json!("yes")),
+            annotation(kind.creating, json!("yes")),
             own(),
         ),
         patch(
@@ -166,6 +130,28 @@ fn of_contents(resource: &'static str, creating: &'static str) -> Vec<Attack> {
                 No(UNMANAGED),
                 No(CONTENT_DRIVER),
             ],
+        ),
+        patch(
+            kind.keep,
+            json!({"spec": {"deletionPolicy": "Delete"}}),
+            never("whether its snapshot is kept"),
+        ),
+        status(say, json!({"status": {handle: "x", "readyToUse": true}})),
+        // The server takes nothing but the status.
+        status("set an owner", owner()),
+        row(
+            "delete",
+            kind.resource,
+            "delete it",
+            json!({}),
+            never_granted(),
+        ),
+        row(
+            "create",
+            kind.resource,
+            "create one",
+            json!({}),
+            never_granted(),
         ),
     ]
 }
