@@ -65,6 +65,13 @@ unmount_below() {
   return 1
 }
 
+# Every kubelet has its device plugins' socket beneath /var/lib/kubelet, whatever its root is. That
+# of another cluster keeps this cluster's mount busy: it leaves the tree now and ends with the socket.
+leave_kubelet_dir() {
+  [ "$(mounts_below "$KUBELET_DIR")" = "$KUBELET_DIR" ] && [ -n "$(kubelets_here)" ] &&
+    umount --lazy "$KUBELET_DIR"
+}
+
 # Every process in a node's cgroup runs in one of its containers.
 kill_containers() {
   local procs pid any
@@ -125,14 +132,6 @@ remove_traces() {
   done
 }
 
-# What is in kubelet's root, but for what other clusters' kubelets have there, too.
-remove_kubelet_dir() {
-  [ -d "$KUBELET_DIR" ] || return 0
-  find "$KUBELET_DIR" -mindepth 1 -maxdepth 1 ! -path "$DEVICE_PLUGINS" \
-    -exec rm -rf --one-file-system {} + || return 1
-  rmdir "$KUBELET_DIR" 2>/dev/null || true
-}
-
 # What kubelet leaves at the one place it does not take its root for: with the last kubelet, and
 # only if it was not there before the first.
 remove_device_plugins() {
@@ -152,8 +151,8 @@ node_down() { # NODE
   if has_namespace "$i"; then
     namespace_down "$i" || return 1
   elif [ -d "$(node_dir "$i")" ]; then
-    unmount_below "$KUBELET_DIR" "$(node_dir "$i")" || return 1
-    if [ -e "$(node_dir "$i")/owns-kubelet-dir" ]; then remove_kubelet_dir || return 1; fi
+    unmount_below "$KUBELET_DIR" "$(node_dir "$i")" || leave_kubelet_dir || return 1
+    rmdir "$KUBELET_DIR" 2>/dev/null || true
     remove_device_plugins
   fi
   remove_cgroups "$i"

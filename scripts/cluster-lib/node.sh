@@ -46,14 +46,14 @@ kubelet_in() {
   done
 }
 
-# Dies when a kubelet's root is in use: at `down` all that is mounted beneath it goes.
+# Dies when a kubelet's root is in use: `down` unmounts all that is mounted there.
 need_free_kubelet_dir() {
   local at=$1 until=$((SECONDS + 15)) pid
   # An earlier cluster may be going down right now.
   while pid=$(kubelet_in "$at") && [ -n "$pid$(mounts_below "$at")" ]; do
     if [ $SECONDS -ge $until ]; then
       [ -z "$pid" ] || die "a kubelet (process $pid) uses $at: choose another with --kubelet-dir"
-      die "something is mounted beneath $at: unmount it, or choose another with --kubelet-dir"
+      die "something is mounted at or beneath $at: unmount it, or choose another with --kubelet-dir"
     fi
     sleep 0.3
   done
@@ -203,6 +203,16 @@ share_root() {
   ) 9<"$(dirname "$REGISTRY")"
 }
 
+# mount_kubelet_dir FOLDER: mounts a folder of the cluster over kubelet's root, so that what lies
+# there stays as it is and what kubelet writes goes with the cluster, however that ends.
+mount_kubelet_dir() {
+  mkdir -p "$1" "$KUBELET_DIR"
+  mount --bind "$1" "$KUBELET_DIR"
+  # As a peer of the machine's root it would show each volume's mount a second time, in the folder.
+  mount --make-private "$KUBELET_DIR"
+  mount --make-shared "$KUBELET_DIR"
+}
+
 node_up() { # NODE
   local i=$1 at
   at=$(node_dir "$i")
@@ -210,12 +220,10 @@ node_up() { # NODE
   if has_namespace "$i"; then
     start_namespace "$i"
   else
-    # A folder that was not there before goes at `down`.
-    [ -n "$(ls -A --ignore=device-plugins "$KUBELET_DIR" 2>/dev/null)" ] ||
-      touch "$at/owns-kubelet-dir"
-    # This one all clusters share.
+    # All clusters share this one.
     [ -e "$DEVICE_PLUGINS" ] || touch "$REGISTRY/device-plugins"
     share_root
+    mount_kubelet_dir "$at/kubelet"
   fi
   node_network "$i"
   node_cgroups "$i"

@@ -88,7 +88,6 @@ cluster_up() {
   STARTED=yes
   call "scripts/cluster up --name $CLUSTER" cluster up --name "$CLUSTER" --dir "$CLUSTER_DIR" \
     --kubelet-dir "$KUBELET_DIR" --fast
-  if [ -e "$CLUSTER_DIR/node-1/owns-kubelet-dir" ]; then OWNS_KUBELET_DIR=yes; fi
 }
 
 # Under which name the image is to be put where: kind and minikube have commands for it.

@@ -410,9 +410,9 @@ nothing_is_left() {
   call "scripts/cluster down --name $CLUSTER" cluster down --name "$CLUSTER" --dir "$CLUSTER_DIR"
   STARTED=no
   check "no loop device of it is left" is_empty "$(losetup --list --noheadings --raw --output NAME,BACK-FILE | grep -F -e "$CLUSTER_DIR/" -e "$KUBELET_DIR/" || true)"
-  check "no mount of it is left" is_empty "$(awk -v a="$CLUSTER_DIR/" -v b="$KUBELET_DIR/" 'index($5, a) == 1 || index($5, b) == 1 {print $5}' /proc/self/mountinfo)"
+  check "no mount of it is left" is_empty "$(awk -v a="$CLUSTER_DIR/" -v b="$KUBELET_DIR/" 'index($5 "/", a) == 1 || index($5 "/", b) == 1 {print $5}' /proc/self/mountinfo)"
   check "no process of it is left" is_empty "$(processes_left)"
-  check "no file of it is left" is_empty "$(files_left)"
+  check "no file of it is left" test ! -e "$CLUSTER_DIR"
 }
 
 not_registered() { ! registered; }
@@ -426,9 +426,4 @@ processes_left() {
       { tr '\0' ' ' <"$at" | cut -c1-80; } 2>/dev/null
     fi
   done
-}
-
-files_left() {
-  [ ! -e "$CLUSTER_DIR" ] || echo "$CLUSTER_DIR"
-  [ "$OWNS_KUBELET_DIR" = no ] || [ ! -e "$KUBELET_DIR" ] || echo "$KUBELET_DIR"
 }

@@ -123,12 +123,23 @@ async fn what_is_left_behind_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_run_pods_and_go_without_a_trace() {
     machine::require();
-    let kubelet_dir = format!("/var/tmp/hostloop-test-kubelet-{}", std::process::id());
+    let own = tempfile::Builder::new()
+        .prefix("hostloop-test-kubelet-")
+        .tempdir_in("/var/tmp")
+        .expect("it can be made");
+    let kubelet_dir = machine::text(own.path()).to_owned();
+    // An earlier kubelet's file, in kubelet's root of the first node.
+    let earlier = own.path().join("earlier");
+    std::fs::write(&earlier, "data").expect("it can be written");
     let cluster = Cluster::up(&Options {
         kubelet_dir: Some(kubelet_dir.clone().into()),
         ..Options::two_nodes()
     });
     let name = cluster.name().to_owned();
+    assert!(
+        !earlier.exists(),
+        "the cluster's kubelet finds an empty root"
+    );
     for (pod, node) in [("shell", 1), ("other", 2)] {
         let node = cluster.node(node);
         cluster.apply(&format!(
@@ -161,6 +172,12 @@ async fn nodes_run_pods_and_go_without_a_trace() {
 
     drop(cluster);
     assert_eq!(traces(&name), Vec::<String>::new());
+    let left: Vec<_> = std::fs::read_dir(&kubelet_dir)
+        .expect("it is there as before")
+        .map(|entry| entry.expect("it can be read").path())
+        .collect();
+    assert_eq!(left, [earlier]);
+    own.close().expect("the test made it");
     assert_eq!(traces(&kubelet_dir), Vec::<String>::new());
 }
 
