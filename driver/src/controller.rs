@@ -69,6 +69,23 @@ pub enum MetadataBlocks {
 }
 
 impl Config {
+    /// Every optional service on, no limit and no topology, for the node of this ID.
+    pub fn new(node_id: &str) -> Config {
+        Config {
+            node_id: node_id.to_owned(),
+            topology: Topology::default(),
+            attach_limit: None,
+            attach: true,
+            expansion: true,
+            controller_expansion: true,
+            modify: true,
+            mutable_parameters: Vec::new(),
+            snapshot_metadata: true,
+            metadata_blocks: MetadataBlocks::Variable,
+            capabilities: CapabilityRules::default(),
+        }
+    }
+
     /// Whether ControllerExpandVolume is served.
     fn expands(&self) -> bool {
         self.expansion && self.controller_expansion

@@ -58,6 +58,23 @@ pub struct Config {
     pub inline: InlineLimits,
 }
 
+impl Config {
+    /// Every optional service on, no limit and no topology, for the node of this ID.
+    pub fn new(node_id: &str) -> Config {
+        Config {
+            node_id: node_id.to_owned(),
+            topology: Topology::default(),
+            max_volumes: 0,
+            report_topology: true,
+            expansion: true,
+            max_volume_bytes: None,
+            check_lifecycle: false,
+            capabilities: CapabilityRules::default(),
+            inline: InlineLimits::default(),
+        }
+    }
+}
+
 /// The service.
 pub struct Node {
     /// Where volumes live, and the kernel.

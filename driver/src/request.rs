@@ -93,6 +93,17 @@ pub struct CapabilityRules {
     pub mount_group: bool,
 }
 
+impl Default for CapabilityRules {
+    /// As without flags.
+    fn default() -> CapabilityRules {
+        CapabilityRules {
+            default_fs: FsType::Ext4,
+            reject_multi_node: false,
+            mount_group: false,
+        }
+    }
+}
+
 /// A required capability.
 pub fn capability(
     field: &str,

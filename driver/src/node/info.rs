@@ -47,25 +47,13 @@ pub(super) fn capabilities(config: &Config) -> Vec<csi::NodeServiceCapability> {
 mod tests {
     use super::*;
     use crate::node::Error;
-    use crate::request::CapabilityRules;
-    use crate::sys::FsType;
+
     use crate::topology::Topology;
 
     fn config() -> Config {
         Config {
-            node_id: "n1".to_owned(),
             topology: [("topology.example/node".to_owned(), "n1".to_owned())].into(),
-            max_volumes: 0,
-            report_topology: true,
-            expansion: true,
-            max_volume_bytes: None,
-            check_lifecycle: false,
-            capabilities: CapabilityRules {
-                default_fs: FsType::Ext4,
-                reject_multi_node: false,
-                mount_group: false,
-            },
-            inline: Default::default(),
+            ..Config::new("n1")
         }
     }
 

@@ -10,8 +10,6 @@ use hostloop_driver::pool::{
     self, Access, AccessMode, Capability, NewVolume, PoolOptions, PoolSpec, Pools, Provisioning,
     Reserve, Settings, SnapshotRecord, VolumeRecord,
 };
-use hostloop_driver::request::CapabilityRules;
-use hostloop_driver::sys::FsType;
 use hostloop_driver::sys::linux::Linux;
 use hostloop_proto::csi;
 use rstest::rstest;
@@ -53,21 +51,8 @@ impl Rig {
         };
         let pools = Pools::open(&[spec], options, Arc::new(Linux::new())).unwrap();
         let config = Config {
-            node_id: "n1".to_owned(),
-            topology: Default::default(),
-            attach_limit: None,
-            attach: true,
-            expansion: true,
-            controller_expansion: true,
-            modify: true,
-            mutable_parameters: Vec::new(),
-            snapshot_metadata: true,
             metadata_blocks,
-            capabilities: CapabilityRules {
-                default_fs: FsType::Ext4,
-                reject_multi_node: false,
-                mount_group: false,
-            },
+            ..Config::new("n1")
         };
         Rig {
             controller: Controller::new(pools, config),

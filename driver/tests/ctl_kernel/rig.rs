@@ -8,9 +8,8 @@ use std::time::Duration;
 use hostloop_driver::controller::{self, Controller, MetadataBlocks, Result};
 use hostloop_driver::node::{self, Node};
 use hostloop_driver::pool::{PoolOptions, PoolSpec, Pools, Reserve, VolumeHandle, VolumeRecord};
-use hostloop_driver::request::CapabilityRules;
 use hostloop_driver::sys::linux::Linux;
-use hostloop_driver::sys::{FsType, Kernel, LoopInfo, file_id};
+use hostloop_driver::sys::{Kernel, LoopInfo, file_id};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
@@ -157,41 +156,17 @@ impl Rig {
     }
 }
 
-fn rules() -> CapabilityRules {
-    CapabilityRules {
-        default_fs: FsType::Ext4,
-        reject_multi_node: false,
-        mount_group: false,
-    }
-}
-
 fn controller_config() -> controller::Config {
     controller::Config {
-        node_id: "n1".to_owned(),
-        topology: Default::default(),
-        attach_limit: None,
-        attach: true,
-        expansion: true,
-        controller_expansion: true,
-        modify: true,
-        mutable_parameters: Vec::new(),
-        snapshot_metadata: true,
         metadata_blocks: MetadataBlocks::Fixed(4096),
-        capabilities: rules(),
+        ..controller::Config::new("n1")
     }
 }
 
 fn node_config() -> node::Config {
     node::Config {
-        node_id: "n1".to_owned(),
-        topology: Default::default(),
-        max_volumes: 0,
         report_topology: false,
-        expansion: true,
-        max_volume_bytes: None,
-        check_lifecycle: false,
-        capabilities: rules(),
-        inline: Default::default(),
+        ..node::Config::new("n1")
     }
 }
 

@@ -288,19 +288,11 @@ fn try_open(root: &Path, kernel: Arc<Linux>) -> Arc<Pools> {
 
 fn config() -> Config {
     Config {
-        node_id: "n1".to_owned(),
-        topology: Default::default(),
-        max_volumes: 0,
-        report_topology: true,
-        expansion: true,
-        max_volume_bytes: None,
-        check_lifecycle: false,
         capabilities: CapabilityRules {
-            default_fs: FsType::Ext4,
-            reject_multi_node: false,
             mount_group: true,
+            ..Default::default()
         },
-        inline: Default::default(),
+        ..Config::new("n1")
     }
 }
 

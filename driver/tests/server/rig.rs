@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop_driver::controller::{self, Controller, MetadataBlocks};
+use hostloop_driver::controller::{self, Controller};
 use hostloop_driver::identity::Identity;
 use hostloop_driver::node::{self, Node};
 use hostloop_driver::pool::{
     Access, AccessMode, Capability, NewVolume, PoolOptions, PoolSpec, Pools, Provisioning, Reserve,
     Settings,
 };
-use hostloop_driver::request::CapabilityRules;
 use hostloop_driver::server::Server;
 use hostloop_driver::server::socket::Socket;
 use hostloop_driver::sys::FsType;
@@ -196,35 +195,20 @@ pub(crate) fn mountable() -> csi::VolumeCapability {
 }
 
 fn server(pools: &Arc<Pools>, on: bool) -> Server {
-    let capabilities = CapabilityRules {
-        default_fs: FsType::Ext4,
-        reject_multi_node: false,
-        mount_group: false,
-    };
     let topology = BTreeMap::from([("topology.hostloop.csi.dev/node".to_owned(), "n1".to_owned())]);
     let controller = controller::Config {
-        node_id: "n1".into(),
         topology: topology.clone().into(),
-        attach_limit: None,
         attach: on,
         expansion: on,
         controller_expansion: on,
         modify: on,
-        mutable_parameters: Vec::new(),
         snapshot_metadata: on,
-        metadata_blocks: MetadataBlocks::Fixed(4096),
-        capabilities: capabilities.clone(),
+        ..controller::Config::new("n1")
     };
     let node = node::Config {
-        node_id: "n1".into(),
         topology: topology.into(),
-        max_volumes: 0,
-        report_topology: true,
         expansion: on,
-        max_volume_bytes: None,
-        check_lifecycle: false,
-        capabilities,
-        inline: Default::default(),
+        ..node::Config::new("n1")
     };
     let identity = Identity {
         name: "hostloop.csi.dev".into(),

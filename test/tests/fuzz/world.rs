@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop_driver::controller::{self, Controller, MetadataBlocks};
+use hostloop_driver::controller::{self, Controller};
 use hostloop_driver::node::{self, Node};
 use hostloop_driver::pool::{self, PoolOptions, PoolSpec, Pools, Reserve};
 use hostloop_driver::request::CapabilityRules;
+use hostloop_driver::sys::Kernel;
 use hostloop_driver::sys::model::Model;
-use hostloop_driver::sys::{FsType, Kernel};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
@@ -232,33 +232,18 @@ pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> pool::Result<(Controller,
     };
     let pools = Pools::open(&specs, options, kernel)?;
     let capabilities = CapabilityRules {
-        default_fs: FsType::Ext4,
-        reject_multi_node: false,
         mount_group: true,
+        ..Default::default()
     };
     let controller = controller::Config {
-        node_id: "n1".to_owned(),
         topology: [("t/node".to_owned(), "n1".to_owned())].into(),
-        attach_limit: None,
-        attach: true,
-        expansion: true,
-        controller_expansion: true,
-        modify: true,
-        mutable_parameters: Vec::new(),
-        snapshot_metadata: true,
-        metadata_blocks: MetadataBlocks::Variable,
         capabilities: capabilities.clone(),
+        ..controller::Config::new("n1")
     };
     let node = node::Config {
-        node_id: "n1".to_owned(),
         topology: [("t/node".to_owned(), "n1".to_owned())].into(),
-        max_volumes: 0,
-        report_topology: true,
-        expansion: true,
-        max_volume_bytes: None,
-        check_lifecycle: false,
         capabilities,
-        inline: Default::default(),
+        ..node::Config::new("n1")
     };
     Ok((
         Controller::new(pools.clone(), controller),

@@ -164,15 +164,8 @@ impl Bench {
 
     pub(super) fn node(&self) -> Node {
         let config = node::Config {
-            node_id: "n1".to_owned(),
-            topology: Default::default(),
-            max_volumes: 0,
-            report_topology: true,
-            expansion: true,
-            max_volume_bytes: None,
-            check_lifecycle: false,
             capabilities: self.controller.config.capabilities.clone(),
-            inline: Default::default(),
+            ..node::Config::new("n1")
         };
         Node::new(self.controller.pools.clone(), config)
     }
