@@ -100,9 +100,12 @@ pub(super) fn volume_of<'a>(
     }
 }
 
-/// Where a snapshot is, by its content: the node that manages it, if its handle is of no other
-/// node's pool; else the node whose pool its handle names; else, before it is taken, where its
-/// volume is.
+/// The node of a snapshot, by its content.
+///
+/// The label `managed-by` decides, unless the handle is of another node's pool. A content without
+/// the label that names its volume is on that volume's node: only the volume is known to be the
+/// user's own, and a node may have written the handle. One made for an existing snapshot is on the
+/// node of its handle's pool.
 pub(super) fn of_content(
     content: &VolumeSnapshotContent,
     volume: impl FnOnce() -> Home,
@@ -110,7 +113,17 @@ pub(super) fn of_content(
     nodes: &[Arc<Node>],
 ) -> Home {
     let Some(label) = content.labels().get(MANAGED_BY) else {
-        return by_handle.map_or_else(volume, Home::Node);
+        if content.spec.source.volume_handle.is_none() {
+            return by_handle.map_or_else(volume, Home::Node);
+        }
+        return match (volume(), by_handle) {
+            (Home::Node(volume), Some(node)) if volume != node => Home::Unknown(format!(
+                "VolumeSnapshotContent {} is of a volume on node {volume}, and has a handle of \
+                 node {node}",
+                content.name_any()
+            )),
+            (home, _) => home,
+        };
     };
     // A name that is too long for a label is told by a hash.
     let mut names = nodes.iter().map(|node| node.name_any());

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::runtime::owner::owner;
+use crate::runtime::scope::MANAGED_BY;
 use crate::runtime::{Owner, Pools, Scope};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use crate::snapshotter;
@@ -217,6 +218,17 @@ pub(crate) fn from_snapshot(
         .and_then(|status| status.snapshot_handle.clone());
     let handle = handle.filter(|handle| !handle.is_empty());
     let snapshot_id = handle.ok_or_else(|| unfit("its content has no status.snapshotHandle"))?;
+    // The leader gives the label to the node of the volume that is bound in the namespace. A handle
+    // alone proves nothing: a node may have written it.
+    let is_made_from_volume = content.spec.source.volume_handle.is_some();
+    if target.scope.node().is_some()
+        && is_made_from_volume
+        && !content.labels().contains_key(MANAGED_BY)
+    {
+        return Err(unfit(&format!(
+            "no node manages VolumeSnapshotContent {bound} yet (its label {MANAGED_BY})"
+        )));
+    }
     // What another node manages may name a snapshot of this one: that node wrote it.
     let owner = snapshotter::owner(
         target.scope,

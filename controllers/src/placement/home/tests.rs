@@ -133,7 +133,10 @@ fn contents_by_label_and_handle_and_before_by_their_volume() {
         ("label of none", Some("n9"), on("n1"), pool("n3"), gone()),
         // A node wrote the handle of another's snapshot into a content of its own.
         ("no agreement", Some("n2"), on("n2"), pool("n3"), unknown()),
-        ("handle", None, on("n1"), pool("n3"), on("n3")),
+        ("handle and volume", None, on("n1"), pool("n1"), on("n1")),
+        // A node wrote the handle of another's snapshot into a group that a content was made for.
+        ("another's handle", None, on("n1"), pool("n3"), unknown()),
+        ("no such volume", None, unknown(), pool("n3"), unknown()),
         ("volume", None, on("n1"), None, on("n1")),
         ("volumes", None, several(), None, several()),
         ("nothing", None, unknown(), None, unknown()),

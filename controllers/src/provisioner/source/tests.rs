@@ -382,12 +382,22 @@ fn a_source_is_one_only_if_all_say_that_it_is_here() {
                 ("/metadata/labels", node.map_or(Value::Null, managed)),
             ],
         );
-        let (one, content) = (read(snapshot()), read(content));
-        let made = from_snapshot(target, "snap", Some(&one), Some(&content), true);
+        let of_volume = changed(
+            content.clone(),
+            &[("/spec/source", json!({"volumeHandle": "v"}))],
+        );
+        let one = read(snapshot());
+        let made = from_snapshot(target, "snap", Some(&one), Some(&read(content)), true);
         assert_eq!(
             made.is_ok(),
             is_source,
             "{pools:?} {node:?} {handle}: {made:?}"
+        );
+        let made = from_snapshot(target, "snap", Some(&one), Some(&read(of_volume)), true);
+        assert_eq!(
+            made.is_ok(),
+            is_source && node.is_some(),
+            "of a volume: {pools:?} {node:?} {handle}: {made:?}"
         );
     }
 }
