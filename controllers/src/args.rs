@@ -185,8 +185,8 @@ pub struct ElectionArgs {
     )]
     pub leader_election: Option<bool>,
 
-    /// Where the tasks run that one process does for all nodes: placement, labels, cleanup after
-    /// nodes that are gone, protection of sources, the snapshot-controller
+    /// Where the cluster-wide tasks run: placement, labels, cleanup after deleted nodes, source
+    /// protection, the snapshot-controller
     #[arg(
         long,
         env = "HOSTLOOP_LEADER_TASKS",
@@ -249,17 +249,17 @@ pub struct ElectionArgs {
     pub snapshot_controller_namespace: String,
 }
 
-/// Where the tasks run that one process does for all nodes.
+/// Where the cluster-wide tasks run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LeaderTasks {
-    /// Here, while this process holds the lease: every process is a candidate.
+    /// In whichever process holds the lease: every process is a candidate.
     #[default]
     Elected,
-    /// In another process. This one serves its node, and reads the lease to see whether there is
-    /// a leader.
+    /// In another process. This one serves its node, and reads the lease to see whether a leader
+    /// exists.
     Elsewhere,
-    /// Here, while this process holds the lease, and nothing else runs: no node is served, and
-    /// with --drivername no CSI driver is called.
+    /// In this process while it holds the lease. It serves no node and, with --drivername, calls no
+    /// CSI driver.
     Only,
 }
 
@@ -328,7 +328,7 @@ impl ElectionArgs {
         self.leader_election_labels.iter().cloned().collect()
     }
 
-    /// What is wrong with these flags, if something is. A leader must stop before others begin.
+    /// Checks that these flags agree. A leader must stop before another process takes over.
     pub fn check(&self) -> Result<(), String> {
         let elected = self.leader_election != Some(false);
         if self.leader_tasks == LeaderTasks::Elsewhere && !elected {

@@ -181,7 +181,8 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
                     (Ok(()), Look::Rough) => Outcome::Done,
                     (Err(error), _) => {
                         tracing::warn!(%error, "telling what room there is");
-                        // The backoff may grow longer, and other classes are not to wait for it.
+                        // The backoff may exceed the polling interval, and other classes must not
+                        // wait for it.
                         again.add_after(Look::Close, about(poll));
                         Outcome::Failed
                     }

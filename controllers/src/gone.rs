@@ -138,7 +138,7 @@ impl Tidier {
         caches.volumes().synced().await;
         caches.claims().synced().await;
         caches.attachments().synced().await;
-        // Contents are not waited for: the server may not serve snapshots, and no other object's
+        // Do not wait for contents: the API server may not serve snapshots, and no other object's
         // cleanup depends on them.
         if let Some(capacities) = &self.capacities {
             capacities.synced().await;

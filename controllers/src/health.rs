@@ -172,7 +172,8 @@ impl Watcher {
             false => self.get(&volumes).await,
             true => match self.list(&volumes).await {
                 Ok(found) => found,
-                // One pool of several may be missing: each volume can tell for itself.
+                // The list fails if one of several pools is missing. ControllerGetVolumeHealth may
+                // still answer for each volume.
                 Err(failure) => {
                     tracing::warn!(%failure, "the driver lists no health: asking for each volume");
                     self.get(&volumes).await

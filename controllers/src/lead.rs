@@ -1,7 +1,7 @@
-//! What one process does for all, where every node has loops of its own: work that has to see
-//! everything. The process that holds the lease does it, with caches of the whole cluster that
-//! exist only as long, and asks before each write whether it still leads. None of it calls the CSI
-//! driver, so that a process without one can do it (`--leader-tasks=only`).
+//! Runs the cluster-wide tasks that need to see everything, when every node has its own
+//! controllers. The lease holder runs them. Its cluster-wide caches exist only while it leads, and
+//! it checks its leadership before each write. No task calls the CSI driver, so a process without
+//! one can run them (`--leader-tasks=only`).
 
 use std::convert::Infallible;
 

@@ -1,8 +1,8 @@
 //! Tells kubelet whether the process is to live on: `/healthz`, 200 or 500.
 //!
-//! A request probes the driver, or joins the probe that is running; and goes through the [`Checks`]
-//! that other parts of the process have added. What kubelet does about a failure is to restart the
-//! container, so only what that can help belongs there.
+//! Each request joins the running Probe call or starts one. It also evaluates the [`Checks`] that
+//! other parts of the process have added. Kubelet reacts to a failure by restarting the container,
+//! so only add checks that a restart can fix.
 
 use std::fmt;
 use std::io;
@@ -159,11 +159,11 @@ pub struct Liveness {
     running: Arc<Mutex<Option<WeakShared<Probing>>>>,
 }
 
-/// A probe of the driver: ready, or why not.
+/// A Probe call to the driver: ready, or the reason why not.
 type Probing = BoxFuture<'static, Result<(), String>>;
 
 impl Liveness {
-    /// Of a driver, if this process has one, and of what else has to be well.
+    /// `csi` is the driver to probe, if this process has one.
     pub fn new(csi: Option<Csi>, timeout: Duration, checks: Checks) -> Self {
         Liveness {
             csi,
@@ -184,9 +184,9 @@ impl Liveness {
         }
     }
 
-    /// Joins the probe that is running, or starts one. There is never more than one, so whoever asks
-    /// often, or asks a driver that hangs, neither adds load nor takes kubelet's answer away. It ends
-    /// with the last request that waits for it.
+    /// Joins the running Probe call, or starts one. At most one call runs, so frequent requests or
+    /// a hanging driver add no load and do not block kubelet. The call is cancelled when its last
+    /// waiter is dropped.
     fn probe(&self) -> Shared<Probing> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let joined = running.as_ref().and_then(WeakShared::upgrade);

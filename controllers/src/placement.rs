@@ -267,8 +267,8 @@ impl Placement {
         caches.classes().synced().await;
         caches.nodes().synced().await;
         caches.csi_nodes().synced().await;
-        // Snapshots and groups are not waited for: most claims have nothing to do with them, and the
-        // server may not serve them.
+        // Do not wait for snapshots and groups: most claims do not use them, and the API server may
+        // not serve them.
         if let Some(capacities) = &self.capacities {
             capacities.synced().await;
         }

@@ -54,7 +54,7 @@ use race::Races;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Workers of each queue unless told otherwise.
 const WORKERS: usize = 100;
-/// How often everything is looked at again unless told otherwise.
+/// Default interval between resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 
 /// The provisioner's flags.

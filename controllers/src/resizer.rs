@@ -187,7 +187,8 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     };
     let modifying = async {
         if modifies {
-            // Only modifying waits for the classes: a server may not serve them.
+            // Only modification waits for VolumeAttributesClasses: an API server may not serve
+            // them.
             let classes = &resizer.classes().await.watch;
             let synced = context.stop.run_until_cancelled(classes.synced()).await;
             if synced.is_none() {

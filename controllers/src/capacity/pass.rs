@@ -47,7 +47,8 @@ pub(super) struct Pass {
     objects: Watch<CSIStorageCapacity>,
     /// Classes that were complained of, with what was said.
     refused: Mutex<BTreeMap<String, String>>,
-    /// Where the next pass begins with a class that gave no answer, as a place among the segments.
+    /// For each class without an answer: the index of the segment that the next pass asks for
+    /// first.
     first: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -119,7 +120,7 @@ impl Pass {
             let left = plan(&wanted, &self.objects.all(), &marks, look);
             self.count(&wanted, &left);
         }
-        // Where one class's room is not known, that of all others is told.
+        // A class without an answer does not hold back the capacity of the others.
         if look == Look::Close && !matches!(trouble, Some(PassError::Api(_))) {
             self.context.room.told(changes);
         }
@@ -168,7 +169,7 @@ impl Pass {
                     segment: segment.clone(),
                 };
                 if silent {
-                    // Each call may take as long, and other classes wait.
+                    // Every further call may time out as well, and other classes wait.
                     wanted.insert(item, None);
                     continue;
                 }
@@ -195,13 +196,13 @@ impl Pass {
         wanted
     }
 
-    /// The segment a class is asked for first.
+    /// The index of the segment that a class is asked for first.
     fn first(&self, class: &StorageClass) -> usize {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.get(&class.name_any()).copied().unwrap_or_default()
     }
 
-    /// After a segment without an answer, the next pass begins with the one that follows.
+    /// Sets the segment that the next pass begins with for this class.
     fn begin_at(&self, class: &StorageClass, segment: usize) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.insert(class.name_any(), segment);
@@ -235,8 +236,8 @@ impl Pass {
         })
     }
 
-    /// Says what is wrong with a class, once for all nodes: pods would wait without a word but
-    /// that no node has room.
+    /// Emits one event for all nodes about a class that the driver refuses. Otherwise pods would
+    /// only report that no node has room.
     fn complain(&self, class: &StorageClass, failure: &Failure) {
         let uid = class.uid().unwrap_or_default();
         let message = failure.status.message().to_owned();

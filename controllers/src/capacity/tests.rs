@@ -328,8 +328,7 @@ async fn trouble_with_one_class_is_not_the_others() {
     assert_eq!(world.log(), ["DELETE csisc-1"]);
 }
 
-/// A class whose calls get no answer delays a pass by one call, and has all its segments asked in
-/// the end.
+/// A class without answers delays each pass by one call. Later passes still reach all its segments.
 #[tokio::test]
 async fn a_silent_class_does_not_starve_the_others() {
     let world = world();

@@ -168,7 +168,7 @@ impl Rules {
                 true if self.holds(volume).is_empty() => None,
                 true => Some(Action::ReleaseVolume(volume.clone())),
             },
-            // Its node would have taken the finalizer off when the policy changed.
+            // A live node would have removed the finalizer when the reclaim policy changed.
             (Some("Retain" | "Recycle"), _)
                 if !is_attached && is_going(&**volume) && !self.holds(volume).is_empty() =>
             {

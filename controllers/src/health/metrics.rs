@@ -54,7 +54,8 @@ impl Collector for Conditions {
         for condition in state.volumes.values() {
             // A sample may be there only once, whatever the driver says.
             for (status, reason) in kinds(&condition.findings) {
-                // Whoever reaches the endpoint may read them: so nothing here names a claim.
+                // Everyone who can reach the endpoint can read metrics, so labels must not name a
+                // claim.
                 let labels = [
                     ("persistentvolume", condition.volume.as_str()),
                     ("status", status),

@@ -175,7 +175,8 @@ async fn claims_are_told_of_what_is_listed() {
     run.ends().await;
 }
 
-/// As while one of several pools is missing: of the others, and of each volume in it, health is told.
+/// ControllerListVolumeHealth fails while one of several pools is missing. The health of each
+/// volume is still reported.
 #[tokio::test(start_paused = true)]
 async fn each_volume_is_asked_for_while_the_list_fails() {
     let fake = Fake::default();

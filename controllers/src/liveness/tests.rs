@@ -99,7 +99,7 @@ async fn who_asks_meanwhile_joins_the_probe_that_runs() {
         assert!(answer.unwrap_err().contains("Probe: "));
     }
     assert_eq!(*driver.probes.lock().unwrap(), 1);
-    // It is over: the next one is of now.
+    // That probe has ended: the next request starts a new one.
     driver.set(State::Ready);
     assert_eq!(liveness.look().await, Ok(()));
     assert_eq!(*driver.probes.lock().unwrap(), 2);
@@ -127,7 +127,7 @@ async fn who_gives_up_takes_nothing_from_the_others() {
     let (gave_up, answered) = tokio::join!(impatient, liveness.look());
     assert!(gave_up.is_err() && answered.is_err());
     assert_eq!(*driver.probes.lock().unwrap(), 1);
-    // With nobody left to wait for it, a probe is over.
+    // A probe is cancelled with its last waiter.
     let alone = tokio::time::timeout(Duration::from_millis(10), liveness.look());
     assert!(alone.await.is_err());
     driver.set(State::Ready);

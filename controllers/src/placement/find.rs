@@ -123,8 +123,9 @@ impl Placement {
         home::of_content(content, volume, by_handle, &nodes)
     }
 
-    /// Where the volume of a handle is that is bound in this namespace. A volume of another namespace
-    /// may have the same handle, and is not what a user of this one may take a snapshot of.
+    /// Locates the volume with this handle that is bound in this namespace. A volume bound in
+    /// another namespace may have the same handle, but users of this namespace must not snapshot
+    /// it.
     pub(super) fn bound_home(&self, handle: &str, namespace: Option<&str>) -> Home {
         let context = &self.context;
         let volumes = context.caches.volumes_of(&context.driver.name, handle);
@@ -137,7 +138,7 @@ impl Placement {
         home::of_all(handle, bound.map(|volume| self.volume_home(volume)))
     }
 
-    /// Where the snapshot of a handle is.
+    /// Locates the snapshot with this handle.
     pub(super) fn snapshot_home(&self, handle: &str) -> Home {
         match self.pool_node(handle) {
             Some(node) => Home::Node(node),

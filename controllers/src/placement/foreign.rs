@@ -1,8 +1,8 @@
-//! Volumes that were made for claims of other drivers.
+//! Deletes PersistentVolumes of this driver that were made for another driver's claims.
 //!
-//! The cluster binds a claim to a volume that names it, whatever driver either is of. An admission
-//! policy refuses that, and the claim would wait for as long as the volume is there. Only a stolen
-//! node makes such a volume.
+//! The PV controller binds a claim to any volume that names it, whatever the driver of either. An
+//! admission policy refuses that binding, but the claim stays pending as long as the volume exists.
+//! Only a compromised node makes such a volume.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
@@ -14,7 +14,7 @@ use crate::runtime::ApiError;
 
 const DELETED: &str = "VolumeOfForeignClaim";
 
-/// Whether a volume was made by this driver for this claim, which waits for another's.
+/// True if this driver made the volume for this claim, but the claim waits for another provisioner.
 fn is_foreign(volume: &PersistentVolume, claim: &PersistentVolumeClaim, driver: &str) -> bool {
     let made_by = volume.annotations().get(PROVISIONED_BY);
     let phase = volume
@@ -33,7 +33,7 @@ fn is_foreign(volume: &PersistentVolume, claim: &PersistentVolumeClaim, driver: 
 }
 
 impl Placement {
-    /// Deletes the object of a volume that was made for another driver's claim. True if it was one.
+    /// Deletes the PersistentVolume if it was made for another driver's claim. Returns true if so.
     pub(super) async fn is_deleted_as_foreign(
         &self,
         volume: &PersistentVolume,
@@ -49,7 +49,7 @@ impl Placement {
         if !seen.is_some_and(|claim| is_foreign(volume, &claim, driver)) {
             return Ok(false);
         }
-        // The claim may have been handed to the driver since.
+        // The cluster may have assigned the claim to this driver in the meantime.
         let now: Option<PersistentVolumeClaim> = self.kube.get(namespace, name).await?;
         let is_foreign = now.is_some_and(|claim| is_foreign(volume, &claim, driver));
         if !is_foreign || !self.context.leader.leads() {

@@ -41,7 +41,7 @@ fn decide(homes: &[Home]) -> Todo {
     }
 }
 
-/// The handles of the snapshots a group was made of, or of the group.
+/// The handles of a pre-provisioned group's snapshots; without them, the handle of the group.
 fn snapshots(content: &VolumeGroupSnapshotContent) -> Vec<String> {
     match &content.spec.source.group_snapshot_handles {
         Some(given) if given.volume_snapshot_handles.is_empty() => {
@@ -84,7 +84,7 @@ impl Placement {
         }
     }
 
-    /// Where a group's parts are: its volumes, or the snapshots it was made of.
+    /// Locates each part of a group: its volumes, or the snapshots of a pre-provisioned group.
     fn homes(&self, content: &VolumeGroupSnapshotContent) -> Vec<Home> {
         let namespace = content.spec.volume_group_snapshot_ref.namespace.as_deref();
         match &content.spec.source.volume_handles {

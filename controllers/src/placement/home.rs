@@ -54,7 +54,7 @@ fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Home {
     }
 }
 
-/// Where a volume is, by its affinity and by the node whose pool its handle names. They have to
+/// Locates a volume by its node affinity and by the node with the pool in its handle. The two must
 /// agree: a node can make a volume with its own affinity and the handle of another node's data.
 pub(super) fn of_volume_in(
     volume: &PersistentVolume,
@@ -125,7 +125,7 @@ pub(super) fn of_content(
             (home, _) => home,
         };
     };
-    // A name that is too long for a label is told by a hash.
+    // The label holds a hash if the node name is too long for a label.
     let mut names = nodes.iter().map(|node| node.name_any());
     let managed_by = names.find(|name| node_label(name) == *label);
     match (managed_by, by_handle) {
@@ -138,8 +138,8 @@ pub(super) fn of_content(
     }
 }
 
-/// Where all of these volumes are, which have one handle. Only one of them is in a namespace,
-/// unless somebody made another for its data.
+/// Locates volumes that share one handle. A namespace has only one of them, unless another was made
+/// for the same data.
 pub(super) fn of_all(handle: &str, homes: impl IntoIterator<Item = Home>) -> Home {
     let mut homes = homes.into_iter();
     let first = homes.next().unwrap_or_else(|| {
@@ -172,7 +172,7 @@ pub(super) fn content_of(name: &str, snapshot: Option<&VolumeSnapshot>) -> Resul
     bound.ok_or_else(unbound)
 }
 
-/// The handle of a content's snapshot, once there is one.
+/// The snapshot handle of a content, once known.
 pub(super) fn handle(content: &VolumeSnapshotContent) -> Option<&str> {
     let status = content.status.as_ref();
     let told = status.and_then(|status| status.snapshot_handle.as_deref());

@@ -24,13 +24,13 @@ fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str
     value.filter(|value| !value.is_empty())
 }
 
-/// The class a claim names. The annotation from before there was a field goes first, even if it is
+/// The StorageClass that a claim names. The beta annotation wins over the field, even if it is
 /// empty.
 pub(crate) fn class_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     told_class(claim).filter(|name| !name.is_empty())
 }
 
-/// What a claim says of its class: "" is that it has none, and is not the default class.
+/// The class annotation or field as written. "" means no class, and opts out of the default class.
 pub(crate) fn told_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     let field = claim
         .spec
@@ -89,8 +89,8 @@ pub(crate) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
     phase.is_none_or(|phase| phase == "Pending")
 }
 
-/// Whether its volume is to be made by this driver, as far as the claim alone tells. The beta
-/// annotation counts only where there is no other.
+/// Whether this driver must provision the claim, judged by the claim alone. The beta annotation
+/// counts only without the current one.
 pub(crate) fn is_for(claim: &PersistentVolumeClaim, driver: &str) -> bool {
     let annotations = claim.annotations();
     let provisioner = annotations.get(PROVISIONER);

@@ -35,8 +35,8 @@ pub(super) enum Work {
     Delete,
 }
 
-/// Whether a volume is this driver's, and no other provisioner made it. Volumes of in-tree plugins
-/// that name this driver as their successor have no CSI handle: they are left alone.
+/// True if the volume is this driver's and no other provisioner made it. A volume of a migrated
+/// in-tree plugin has no CSI source, so it is left alone.
 fn is_of(volume: &PersistentVolume, driver: &str) -> bool {
     let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
     let annotation = |key: &str| volume.annotations().get(key).map(String::as_str);
@@ -205,7 +205,7 @@ impl Provisioner {
         attached.first().map(|one| one.spec.node_name.clone())
     }
 
-    /// The secrets a volume is deleted with.
+    /// Reads the secrets for DeleteVolume.
     async fn deletion_secrets(&self, volume: &PersistentVolume) -> Credentials {
         let reference = match told(volume) {
             Some(told) => Ok(told),
@@ -218,8 +218,8 @@ impl Provisioner {
         }
     }
 
-    /// What a secret holds that a volume is deleted with, or nothing: the driver may not need it any
-    /// more, and the volume must not stay because of it.
+    /// Reads the secrets for DeleteVolume; empty on any error. The driver may no longer need them,
+    /// and a missing secret must not block the deletion.
     pub(super) async fn secrets_to_delete(
         &self,
         volume: &str,
@@ -257,7 +257,7 @@ fn without_secrets(volume: &str, error: &dyn std::error::Error) -> Credentials {
     Credentials::new()
 }
 
-/// The class of a volume, also as it was written before there was a field.
+/// The class of a volume, from the field or from the beta annotation.
 fn class_name(volume: &PersistentVolume) -> &str {
     let spec = volume.spec.as_ref();
     let field = spec.and_then(|spec| spec.storage_class_name.as_ref());

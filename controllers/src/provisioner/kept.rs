@@ -17,8 +17,8 @@ pub(crate) const SLOW: Duration = Duration::from_secs(300);
 /// How the last attempt for a claim ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Left {
-    /// A volume may be being made: it is asked for again until the driver says otherwise, even if
-    /// the claim is gone. This is the plan of the last call.
+    /// The driver may still be making a volume. CreateVolume is repeated until the driver gives a
+    /// final answer, even if the claim is gone. Holds the plan of the last call.
     Background(Arc<Plan>),
     /// It can't be made with this class (by UID), not before this instant.
     Slow {

@@ -31,7 +31,8 @@ pub(crate) struct Settings {
     pub(crate) fs_type: String,
     /// `--extra-create-metadata`.
     pub(crate) extra_metadata: bool,
-    /// The driver has topology; without it, what it says of places is not for the scheduler.
+    /// The driver supports topology. Otherwise its accessible topology does not go into the node
+    /// affinity.
     pub(crate) has_topology: bool,
     /// `--controller-publish-readonly`.
     pub(crate) publish_read_only: bool,

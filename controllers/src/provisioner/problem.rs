@@ -14,7 +14,7 @@ pub(crate) enum State {
     Finished,
     /// What there was before.
     NoChange,
-    /// Perhaps a volume: it is asked for again until the driver says otherwise.
+    /// There may be a volume: CreateVolume is repeated until the driver gives a final answer.
     Background,
     /// Nothing, and the scheduler is to choose another node.
     Reschedule,
@@ -132,12 +132,12 @@ pub(crate) enum Problem {
     /// The API server did not answer as hoped.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The driver does not say whether it has room.
+    /// GetCapacity failed.
     #[error("GetCapacity: rpc error: code = {code:?} desc = {message}")]
     Capacity {
-        /// The code.
+        /// The gRPC code.
         code: tonic::Code,
-        /// The driver's words.
+        /// The driver's message.
         message: String,
     },
     /// The driver did not make it.

@@ -238,8 +238,8 @@ impl Protection {
             && !self.is_awaited(&namespace, &Asked::Snapshot(snapshot.name_any()), None)
     }
 
-    /// Has all looked at that may be left over, at once and every so often, while this process
-    /// leads. Claims do not wait for snapshots, which the server may not serve.
+    /// Checks all sources for leftover finalizers, at once and then periodically, while this
+    /// process leads. Claims do not wait for snapshots, which the API server may not serve.
     async fn sweeps(&self) {
         let caches = &self.context.caches;
         let clones = self.sweep(|| {

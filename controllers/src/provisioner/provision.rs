@@ -150,13 +150,13 @@ impl Provisioner {
             return Ok(Todo::Nothing);
         }
         let (plan, guarded) = self.plan(claim, &class, None).await?;
-        // Last, so that a claim that can't be served leaves no mark on its source.
+        // Protect the source last, so that a claim that fails earlier leaves no finalizer on it.
         self.guard(guarded).await?;
         Ok(Todo::Make(Box::new(plan)))
     }
 
-    /// The volume to be made for a claim, and the source that must be kept meanwhile. `last` is the
-    /// plan of a call that may be under way.
+    /// Returns the volume to make for a claim, and the source to protect meanwhile. `last` is the
+    /// plan of a call that may still be running.
     pub(super) async fn plan(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
@@ -166,7 +166,8 @@ impl Provisioner {
         let driver = &*self.context.driver;
         let draft = plan::draft(claim, class, driver, &self.settings)?;
         let (source, guarded) = match (self.source(&draft).await, last) {
-            // The call under way reads the source, which is kept for it even while it is deleted.
+            // The running call reads the source, which stays protected even while it is being
+            // deleted.
             (Err(Problem::Source(_)), Some(last)) if last.draft.asked == draft.asked => {
                 let source = last.request.volume_content_source.clone();
                 (source, Guarded::Nothing)

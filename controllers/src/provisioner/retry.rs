@@ -1,4 +1,4 @@
-//! Asking again for a volume that an earlier call may have made.
+//! Repeats CreateVolume for a volume that an earlier call may have made.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::plan::Plan;
 use super::problem::{Problem, State};
 
 impl Provisioner {
-    /// Makes a volume again that an earlier call may have made. Only the topology stays as it was
-    /// then: the claim, its class and its secrets may have been corrected since. A claim that is
-    /// gone, or is not this process's any more, still needs an answer: the volume must be found, to
-    /// be deleted.
+    /// Repeats CreateVolume for a volume that an earlier call may have made. Only the topology
+    /// stays the same: the claim, its class and its secrets may have been corrected since. If the
+    /// claim is gone or now belongs to another process, the call is still needed: its answer names
+    /// the volume to delete.
     pub(super) async fn retry(&self, uid: &str, last: Arc<Plan>) -> Outcome {
         let (driver, standing) = (&self.context.driver.name, self.standing());
         let now = self.claims.get(uid).pop();
@@ -36,8 +36,8 @@ impl Provisioner {
         }
     }
 
-    /// The plan by how everything is now; none if the class has become another driver's, or waits
-    /// for a node to be selected.
+    /// Plans from the current objects. `None` if the class now belongs to another driver, or waits
+    /// for a selected node.
     async fn replan(
         &self,
         claim: &Arc<PersistentVolumeClaim>,

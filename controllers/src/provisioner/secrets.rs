@@ -146,8 +146,8 @@ impl<'a> About<'a> {
     }
 }
 
-/// The secret a class names for a use, if it does. The pair of parameters for all uses counts only
-/// where the use has none of its own.
+/// The secret that a class names for a use, if any. The parameters for all uses count only if the
+/// use has none of its own.
 pub(crate) fn reference(
     of: Use,
     parameters: &BTreeMap<String, String>,

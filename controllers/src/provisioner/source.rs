@@ -148,9 +148,9 @@ pub(crate) struct Target<'a> {
     pub(crate) size: i64,
     /// The driver.
     pub(crate) driver: &'a str,
-    /// What these loops serve.
+    /// The volumes that these loops serve.
     pub(crate) scope: &'a Scope,
-    /// The pools of their driver.
+    /// The pools of this driver.
     pub(crate) pools: &'a Pools,
 }
 
@@ -314,7 +314,7 @@ pub(crate) fn from_claim(
             "PersistentVolume {bound} is not bound to it"
         )));
     }
-    // Another node may have made a volume with a handle of this one.
+    // Another node may have made a volume with a handle of this node.
     if owner(target.scope, target.pools, volume) == Owner::Elsewhere {
         return Err(unfit(&format!(
             "the node affinity and the handle of PersistentVolume {bound} are not both of this node"

@@ -215,7 +215,7 @@ async fn a_final_answer_is_forgotten() {
     assert!(rig.at_work.kept.left("u-1").is_none());
 }
 
-/// What may be under way is asked for again by how the class is then, not as it was.
+/// A repeated CreateVolume uses the class as it is now, not as it was at the first call.
 #[tokio::test]
 async fn a_class_corrected_meanwhile_counts() {
     let mut rig = central();
@@ -231,7 +231,7 @@ async fn a_class_corrected_meanwhile_counts() {
     rig.world.log();
     assert_eq!(rig.work().await, Outcome::Failed);
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1"]);
-    // A class that can't be served is an error, and what may be under way is not forgotten.
+    // An invalid class is an error, and the call that may still be running is not forgotten.
     rig.class("c-4", json!({"csi.storage.k8s.io/typo": "x"}));
     assert_eq!(rig.work().await, Outcome::Failed);
     assert!(rig.last_message().contains("csi.storage.k8s.io/typo"));
@@ -269,7 +269,7 @@ async fn an_object_that_cannot_be_written() {
     assert!(rig.at_work.kept.unsaved("pvc-u-1").is_none());
 }
 
-/// A secret that is gone does not keep a volume nothing needs.
+/// A missing secret does not keep an unneeded volume.
 #[tokio::test]
 async fn an_unwanted_volume_goes_without_its_secret() {
     let rig = central();
@@ -286,7 +286,7 @@ async fn an_unwanted_volume_goes_without_its_secret() {
     assert!(rig.world.log().contains(&deleted));
 }
 
-/// A driver that can't say whether it has room is the user's to know of.
+/// A failed GetCapacity is reported to the user.
 #[tokio::test]
 async fn a_race_without_an_answer_is_told() {
     let scope = Scope::Node {

@@ -165,7 +165,7 @@ pub fn failure_patch(
     patch.finish(true)
 }
 
-/// A target that this driver can never be asked for, by `message`.
+/// Marks a target as infeasible because this driver can never reach it; `message` says why.
 pub fn infeasible_patch(
     claim: &PersistentVolumeClaim,
     target: &str,

@@ -18,7 +18,7 @@ pub(super) struct Elections {
     metrics: Arc<Metrics>,
     view: View,
     identity: String,
-    /// By namespace and name. Two holders of one lease with one identity would take their own
+    /// Keyed by namespace and name. Two holders with one identity would each mistake the other's
     /// renewals for another process's.
     held: BTreeMap<(String, String), Leadership>,
     stop: CancellationToken,
@@ -62,7 +62,7 @@ impl Elections {
         }
     }
 
-    /// A lease that other processes hold.
+    /// Observes a lease that other processes compete for.
     fn of_others(&self, name: &str, roles: &mut Roles) -> Leadership {
         let terms = self.terms(name, None);
         let (leader, task) = observe(self.client.clone(), terms, self.stop.clone());
@@ -84,8 +84,8 @@ impl Elections {
         elected.then(|| (lease_name(lease), self.of(lease, None, roles)))
     }
 
-    /// A lease in `namespace`, or in the namespace for leases. Loops that ask for the same lease
-    /// share its one holder.
+    /// A lease in `namespace`, or in the default lease namespace. Loops that ask for the same lease
+    /// share one holder.
     pub(super) fn of(
         &mut self,
         name: &str,
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::testing::{World, options};
 
-    /// The provisioner and the capacity loop share upstream's lease.
+    /// The provisioner and the capacity loop share one lease, as they do upstream.
     #[tokio::test]
     async fn loops_of_one_lease_share_its_holder() {
         let world = World::new(&[]);

@@ -65,7 +65,7 @@ impl Beginning<'_> {
         }
     }
 
-    /// Begins the loops of a node, or of a driver that reaches every volume.
+    /// Starts the loops that call the driver, for one node or for the whole cluster.
     fn begin_loops(&mut self) {
         let driver = self.context.driver.name.clone();
         let options = self.args.provisioner.clone();

@@ -1,4 +1,4 @@
-//! What the loops are run with, and whether that makes sense.
+//! The inputs of the loops, and checks that they agree.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::orphans::Inventory;
 use crate::runtime::csi::Csi;
 use crate::runtime::{Driver, Metrics, Pools};
 
-/// What the loops are run with.
+/// The inputs of the loops.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The command line.
@@ -18,30 +18,29 @@ pub struct Setup {
     pub default_fstype: String,
     /// The driver.
     pub driver: Source,
-    /// Whether one node's volumes are served, unless the command line says otherwise.
+    /// Default of `--node-deployment`: serve one node's volumes.
     pub node_deployment: bool,
-    /// The driver's socket as kubelet sees it, unless the command line says otherwise; without
-    /// either nothing is registered.
+    /// Default path of the driver's socket for kubelet. Nothing is registered without a path.
     pub registration_endpoint: Option<PathBuf>,
-    /// The pools this node's driver keeps; unknown of drivers in other processes.
+    /// The pools on this node; unknown if the driver runs in another process.
     pub pools: Pools,
-    /// What the driver knows of its volumes beyond CSI; nothing of drivers in other processes.
+    /// The driver's own list of its volumes; empty if the driver runs in another process.
     pub inventory: Inventory,
-    /// Labels of the node that the driver is to know.
+    /// Node labels that the driver needs.
     pub labels: Option<NodeLabels>,
 }
 
-/// Where what is known of the driver comes from.
+/// How the driver's name and capabilities are found.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// The driver is asked.
+    /// By calling the driver.
     Asked(Csi),
-    /// It is known beforehand, and the driver is never called.
+    /// They are built in, and the driver is never called.
     Known(Box<Driver>),
 }
 
 impl Source {
-    /// The same driver, its calls counted.
+    /// Counts the driver's calls in `metrics`.
     pub(super) fn counted(self, metrics: &Arc<Metrics>) -> Self {
         match self {
             Source::Asked(csi) => Source::Asked(csi.counted(metrics.clone())),
@@ -49,7 +48,7 @@ impl Source {
         }
     }
 
-    /// The driver, if there is one to call.
+    /// The channel to the driver, unless it is never called.
     pub(super) fn csi(&self) -> Option<&Csi> {
         match self {
             Source::Asked(csi) => Some(csi),
@@ -59,7 +58,7 @@ impl Source {
 }
 
 impl Setup {
-    /// What is wrong with the command line, if something is.
+    /// Checks that the command line makes sense.
     pub(super) fn check(&self) -> Result<(), String> {
         let (args, tasks) = (&self.args, self.args.election.leader_tasks);
         args.election.check()?;

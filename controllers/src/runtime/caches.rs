@@ -318,9 +318,9 @@ impl Caches {
         self.width.send_replace(width);
     }
 
-    /// Watches that fail, with their kinds, including those of the whole cluster. Only kinds that
-    /// every API server serves: a kind that is missing stops the loops that need it, and a restart
-    /// of the process would not bring it.
+    /// The failing watches with their kinds, including cluster-wide ones. Only kinds that every API
+    /// server serves count. A missing kind stops the loops that need it, and restarting this
+    /// process would not help.
     pub fn troubles(&self) -> Vec<(&'static str, Trouble)> {
         let wide = self.wide.lock().unwrap_or_else(PoisonError::into_inner);
         let wide = wide.upgrade().map(|wide| wide.watches.troubles());

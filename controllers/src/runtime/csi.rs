@@ -69,7 +69,8 @@ impl Csi {
         }
     }
 
-    /// No driver: every call fails. For processes that only have to know what a driver is like.
+    /// A channel without a driver: every call fails. For processes that only need the driver's
+    /// capabilities.
     pub fn none() -> Self {
         Csi::over(|| async {
             let why = "this process has no CSI driver";

@@ -18,8 +18,8 @@ pub use csi::group_controller_service_capability::rpc::Type as GroupCapability;
 pub use csi::node_service_capability::rpc::Type as NodeCapability;
 pub use csi::plugin_capability::service::Type as Service;
 
-/// The driver. It is asked once, at start: a driver that can do something else is another process.
-/// A leader without a driver knows it beforehand.
+/// The driver's identity and capabilities, read once at start: a change means another process. A
+/// leader without a driver has them built in.
 #[derive(Clone, Debug)]
 pub struct Driver {
     /// The channel to it.
@@ -77,7 +77,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// One that can do just this.
+    /// A driver with exactly these capabilities, without calling it.
     pub fn with(
         csi: Csi,
         name: &str,
@@ -88,7 +88,7 @@ impl Driver {
         Driver {
             csi,
             name: name.to_owned(),
-            // Whoever knows what a driver can do without asking it is of the same build.
+            // A driver with built-in capabilities is from the same build.
             version: env!("CARGO_PKG_VERSION").to_owned(),
             services: services.iter().map(|one| *one as i32).collect(),
             controller: controller.iter().map(|one| *one as i32).collect(),

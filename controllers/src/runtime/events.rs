@@ -44,7 +44,8 @@ pub struct Event {
     pub message: String,
     /// When it was told.
     pub told: Instant,
-    /// Every node may tell it, and the first one does: its name follows from what it says.
+    /// Every node may emit this event. Its name is a hash of its content, so only the first one is
+    /// created.
     pub shared: bool,
 }
 
@@ -108,8 +109,7 @@ impl Events {
         self.tell(about.object_ref(&()), Kind::Warning, reason, message.into());
     }
 
-    /// Tells that something did not, where every node finds the same: the API server keeps one of
-    /// these events.
+    /// Emits a warning that every node would find: the API server keeps only one of these events.
     pub fn shared_warning<K: Resource>(&self, about: &K, reason: &str, message: String) {
         self.put(Event {
             about: about.object_ref(&()),

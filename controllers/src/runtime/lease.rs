@@ -66,9 +66,9 @@ pub struct Sight {
     pub since: Instant,
 }
 
-/// Tells what is seen of the leader.
+/// Records whether a leader exists.
 trait See {
-    /// Notes whether there is one, and since when.
+    /// Records whether a leader exists now; a change sets the time.
     fn see(&self, led: bool);
 }
 
@@ -183,7 +183,7 @@ impl Leadership {
     }
 }
 
-/// Whether the server has refused a request for good, as one without the right to it.
+/// True for a client error that a retry cannot fix, such as a missing permission.
 fn is_refused(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status)
         if (400..500).contains(&status.code) && status.code != 429)

@@ -115,7 +115,7 @@ mod tests {
                 let affinity = spec.node_affinity.as_ref();
                 affinity.is_some_and(|affinity| affinity.required.is_some())
             });
-            // A leader without a node has no volume; without an affinity nothing tells whose.
+            // A leader without a node owns no volume. Without an affinity the owner is unknown.
             let whose = match placed {
                 true => Owner::Elsewhere,
                 false => Owner::Unknown,

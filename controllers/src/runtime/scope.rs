@@ -49,7 +49,7 @@ pub(crate) fn hash(text: &str) -> String {
 pub enum Scope {
     /// Everything: the driver reaches every volume.
     Cluster,
-    /// No volume: each node has loops of its own, and this process does the leader's tasks alone.
+    /// No volume: each node has its own loops, and this process only runs the cluster-wide tasks.
     Leader,
     /// What is on one node.
     Node {
@@ -69,18 +69,18 @@ impl Scope {
         }
     }
 
-    /// Whether every node has loops of its own.
+    /// True if every node has its own loops.
     pub fn is_per_node(&self) -> bool {
         *self != Scope::Cluster
     }
 
-    /// Whether a volume may be within it: its node affinity does not say otherwise. The leader has
-    /// none of its own.
+    /// True unless the node affinity rules the volume out. The leader has no volumes.
     pub fn has_volume(&self, volume: &PersistentVolume) -> bool {
         *self != Scope::Leader && self.holds(volume) != Some(false)
     }
 
-    /// Whether a volume is within it by its node affinity; `None` if that does not tell.
+    /// Whether the node affinity places a volume in this scope; `None` if the affinity cannot
+    /// decide.
     pub fn holds(&self, volume: &PersistentVolume) -> Option<bool> {
         let of_node = match self {
             Scope::Cluster => return Some(true),
@@ -136,8 +136,8 @@ impl Scope {
     }
 }
 
-/// Whether a term selects the node of this name in this place; `None` if that depends on labels
-/// other than the driver's. A term without requirements selects nothing.
+/// Whether a term selects the node with this name and these segments. `None` if that depends on
+/// labels other than the driver's. A term without requirements selects nothing.
 fn admits(
     term: &NodeSelectorTerm,
     name: &String,
@@ -150,12 +150,12 @@ fn admits(
     }
     let by_label = labels.map(|one| fulfils(one, segments.get(&one.key)));
     let by_field = fields.map(|one| fulfils(one, (one.key == "metadata.name").then_some(name)));
-    // All of them: none that is not fulfilled.
+    // A term requires all: it fails if any requirement is not met.
     let unfulfilled = by_label.chain(by_field).map(|one| one.map(|one| !one));
     any(unfulfilled).map(|any| !any)
 }
 
-/// Whether a requirement is fulfilled by this value; `None` if the value is not known.
+/// Whether this value meets a requirement; `None` if the value is unknown.
 fn fulfils(requirement: &NodeSelectorRequirement, value: Option<&String>) -> Option<bool> {
     let value = value?;
     let values = requirement.values.as_deref().unwrap_or_default();
@@ -168,7 +168,7 @@ fn fulfils(requirement: &NodeSelectorRequirement, value: Option<&String>) -> Opt
     }
 }
 
-/// Whether any is true; `None` if none is known to be, and some are unknown.
+/// Three-valued OR: `None` if no item is true and some are unknown.
 fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let mut unknown = false;
     for one in all {

@@ -376,7 +376,8 @@ impl<K: Resource> Watch<K> {
             Event::Delete(object) => {
                 state.seen = state.seen.max(version(&object));
                 let key = key(&object);
-                // An object of the same name may have been created since, and put in by its writer.
+                // An object with the same name may already be in the store: its writer adds it
+                // before the watch reports this deletion.
                 let known = state.kept(&key).map(|known| known.get().uid());
                 if known.is_some_and(|uid| is_same(uid.as_deref(), object.uid().as_deref())) {
                     state.delete(&key);
@@ -488,7 +489,7 @@ impl<K: Resource> State<K> {
         if let Some(gone) = &old
             && !is_same(gone.uid().as_deref(), new.uid().as_deref())
         {
-            // The deletion in between was missed. What is remembered of the old object must go.
+            // The watch missed the deletion of the old object. Forget everything stored about it.
             self.delete(&key);
             old = None;
         }
@@ -523,7 +524,7 @@ impl<K: Resource> State<K> {
     }
 }
 
-/// Whether objects of one name are the same by their UIDs.
+/// Whether two objects of one name have the same UID. A missing UID matches any.
 fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
     one.zip(other).is_none_or(|(one, other)| one == other)
 }

@@ -31,7 +31,7 @@ pub(super) struct State {
     /// It can tell nothing.
     pub(super) silent: bool,
     pub(super) lists: bool,
-    /// It has the list, and can't tell it now.
+    /// ControllerListVolumeHealth is supported but fails now.
     pub(super) list_fails: bool,
     pub(super) volumes: BTreeMap<&'static str, Option<Answer>>,
     pub(super) storage: Vec<&'static str>,

@@ -131,7 +131,7 @@ fn contents_by_label_and_handle_and_before_by_their_volume() {
         ("both", Some("n2"), on("n1"), pool("n2"), on("n2")),
         ("label", Some("n2"), on("n1"), None, on("n2")),
         ("label of none", Some("n9"), on("n1"), pool("n3"), gone()),
-        // A node wrote the handle of another's snapshot into a content of its own.
+        // A node wrote another node's snapshot handle into its own content.
         ("no agreement", Some("n2"), on("n2"), pool("n3"), unknown()),
         ("handle and volume", None, on("n1"), pool("n1"), on("n1")),
         // A node wrote the handle of another's snapshot into a group that a content was made for.

@@ -97,7 +97,7 @@ async fn a_restored_volume_goes_where_its_snapshot_is() {
             json!({}),
             "n1",
         ),
-        // There is less room than it needs: its driver may share blocks.
+        // The capacity is less than the size needed, but the driver may share blocks.
         (
             "made-before",
             json!({"snapshotHandle": "snap-pooln3-1"}),
@@ -113,7 +113,7 @@ async fn a_restored_volume_goes_where_its_snapshot_is() {
         assert_eq!(rig.work(&claim).await, Outcome::Done, "{snapshot}");
         assert_eq!(rig.placed(&claim), on(node), "{snapshot}");
     }
-    // No volume of this handle is bound in the namespace: it may be another user's.
+    // No volume with this handle is bound in the namespace: it may belong to another user.
     rig.snapshot("stolen", Some("content-stolen"));
     rig.content(
         "content-stolen",

@@ -156,7 +156,8 @@ fn bound_claims_are_not_due() {
     assert!(!is_for(&claim, "d"));
 }
 
-/// Older annotations count where there is none of today's, and the class's even if it is empty.
+/// The beta provisioner annotation counts only without the current one. The beta class annotation
+/// always wins over the field, even if it is empty.
 #[test]
 fn beta_annotations() {
     for (annotations, ours) in [

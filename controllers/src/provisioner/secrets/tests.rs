@@ -48,7 +48,7 @@ fn every_form() {
             &[(NS, "n")],
             Err("but not csi.storage.k8s.io/node-stage-secret-name:"),
         ),
-        // Half a pair for all uses is none of the business of a use that has its own.
+        // A use with parameters of its own ignores an incomplete pair for all uses.
         (&[(N, "s"), (NS, "n"), (ALL, "s")], Ok(Some(("n", "s")))),
         (
             &[(ALL, "s")],

@@ -327,8 +327,8 @@ fn claims() {
     );
 }
 
-/// A node can make a volume with its own affinity and the handle of another node's volume, and can
-/// write the handle of another node's snapshot into a content of its own.
+/// A node can make a volume with its own affinity and the handle of another node's volume. It can
+/// also write another node's snapshot handle into its own content.
 #[test]
 fn a_source_is_one_only_if_all_say_that_it_is_here() {
     let scope = Scope::Node {
@@ -342,7 +342,7 @@ fn a_source_is_one_only_if_all_say_that_it_is_here() {
     };
     let managed = |node: &str| json!({MANAGED_BY: node});
     let claim = target();
-    // Who says what: the affinity or the label, and the handle, if the driver tells its pools.
+    // Columns: the node in the affinity or label, then the handle, with and without known pools.
     for (pools, node, handle, is_source) in [
         (told(), Some("n1"), "vol-a1-0", true),
         (told(), Some("n2"), "vol-a1-0", false),

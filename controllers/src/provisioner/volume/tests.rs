@@ -148,7 +148,8 @@ async fn the_least_object() {
     assert_eq!(object["metadata"]["annotations"], annotations);
 }
 
-/// What a driver without topology says of places is not for the scheduler.
+/// The accessible topology of a driver without topology support does not reach the
+/// PersistentVolume.
 #[tokio::test]
 async fn places_without_topology() {
     let settings = Settings {

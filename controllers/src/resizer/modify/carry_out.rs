@@ -27,7 +27,7 @@ use crate::volume;
 enum Target {
     Usable(Arc<VolumeAttributesClass>),
     Missing,
-    /// It names another CSI driver.
+    /// The class names another CSI driver.
     Foreign {
         message: String,
     },
@@ -116,7 +116,7 @@ impl Resizer {
             return Ok(Outcome::Done);
         };
         if !is_same_try(&claim) {
-            // Another class may be feasible.
+            // The claim now names another class, which may be feasible.
             self.remember(key, |memory| memory.modify_after = None);
         } else if let Some(left) = too_early(memory.modify_after) {
             return Ok(Outcome::Again(left));
@@ -130,7 +130,8 @@ impl Resizer {
         let class = match (self.class(&claim, &target).await?, continues) {
             (Target::Usable(class), _) => class,
             (Target::Missing | Target::Foreign { .. }, true) => return Ok(Outcome::Failed),
-            // The watch of classes reports one that is created later, also in place of a foreign one.
+            // The class watch reports a class that is created later, or that replaces another
+            // driver's class.
             (Target::Missing, false) => {
                 let patch = pending_patch(&claim);
                 self.write(claim, patch).await?;
@@ -161,7 +162,7 @@ impl Resizer {
         }
     }
 
-    /// The class of this name. The watch of classes may be behind that of claims.
+    /// Looks up a class. The class watch may lag behind the claim watch.
     async fn class(
         &self,
         claim: &PersistentVolumeClaim,
@@ -286,7 +287,7 @@ impl Resizer {
             return Ok(Outcome::Failed);
         }
         if wished(&claim) != target {
-            // The user has asked for another class meanwhile, which need not wait.
+            // The claim names another class by now, which need not wait.
             return Ok(Outcome::Again(Duration::ZERO));
         }
         let again = Instant::now() + self.slow;

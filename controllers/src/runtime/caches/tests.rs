@@ -214,7 +214,7 @@ async fn parts_that_see_everything_share_what_they_see() {
     assert_eq!(caches.claims().all().len(), 0, "a node's own are others");
 }
 
-/// A kind that the server can't serve is no reason to restart the process: that would not bring it.
+/// A kind that the API server cannot serve must not restart the process, as that would not help.
 #[tokio::test(start_paused = true)]
 async fn only_required_kinds_are_trouble() {
     let api = Api::default();

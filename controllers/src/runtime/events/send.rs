@@ -184,7 +184,7 @@ impl Sender {
                 self.remember(sameness, made.metadata.name.unwrap_or_default());
                 Ok(())
             }
-            // Another node was quicker.
+            // Another node created this event first.
             Err(kube::Error::Api(status)) if event.shared && status.code == 409 => Ok(()),
             Err(error) => Err(error),
         }

@@ -1,4 +1,4 @@
-//! Watching a lease that other processes hold.
+//! Observes a lease that other processes hold.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::terms::{Held, Step, step};
 use super::{Leadership, See, Terms, is_refused};
 
-/// Watches a lease until `stop`, and never takes it: it needs the verb `get` alone. This process
-/// never leads; it sees whether another does ([`Leadership::sight`]).
+/// Reads a lease periodically until `stop`, with the verb `get` alone. This process never takes the
+/// lease; it only sees whether another one leads ([`Leadership::sight`]).
 pub fn observe(
     client: Client,
     terms: Terms,
@@ -35,8 +35,8 @@ pub fn observe(
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(lease = %terms.name, %error, "the lease cannot be read");
-                    // Without the right to look, no leader is ever seen. A server that does not
-                    // answer says nothing about the leader.
+                    // Without permission to read the lease, assume that no leader exists. An API
+                    // server that does not answer proves nothing about the leader.
                     if is_refused(&error) {
                         sight.see(false);
                     }

@@ -240,18 +240,19 @@ async fn who_only_looks_sees_leaders_and_takes_nothing() {
     wait(6).await;
     let seen = watches.sight();
     assert!(seen.led && !watches.leads());
-    // A server that does not answer says nothing.
+    // An API server that does not answer changes nothing.
     server.0.lock().expect("state").hangs = true;
     wait(60).await;
     assert_eq!(watches.sight(), seen);
     server.0.lock().expect("state").hangs = false;
     first.gained().await;
-    // The leader gives its lease up: nobody holds it.
+    // The leader releases its lease.
     ends.cancel();
     wait(12).await;
     assert!(!watches.sight().led);
     assert_eq!(server.holder(), "");
-    // One that is not renewed for as long as it lasts is nobody's either, and stays untouched.
+    // A lease that is not renewed within its duration counts as free, and the observer leaves it
+    // alone.
     let dead = serde_json::to_value(lease("dead", 1, 0)).expect("JSON");
     server.0.lock().expect("state").lease = Some(dead);
     wait(6).await;
@@ -259,7 +260,7 @@ async fn who_only_looks_sees_leaders_and_takes_nothing() {
     wait(21).await;
     assert!(!watches.sight().led);
     assert_eq!(server.holder(), "dead");
-    // A process without the right to look sees no leader.
+    // A process that may not read the lease sees no leader.
     let (mut second, _ends) = candidate(&server, "second");
     second.gained().await;
     wait(6).await;

@@ -40,7 +40,7 @@ fn volumes_by_affinity() {
         (term("t/node", "NotIn", &["n1"]), Some(false)),
         (term("t/node", "Exists", &[]), Some(true)),
         (term("t/node", "DoesNotExist", &[]), Some(false)),
-        // Other labels may be those of any node.
+        // Labels outside the driver's topology are unknown.
         (term("zone", "In", &["z"]), None),
         (term("zone", "Exists", &[]), None),
         (named("In", "n1"), Some(true)),

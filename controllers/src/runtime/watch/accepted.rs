@@ -1,5 +1,5 @@
-//! Notices when the API server accepts a watch request. `kube::runtime::watcher` yields nothing at
-//! that moment, only with the next change, which may be hours away.
+//! Detects that the API server has accepted a watch request. `kube::runtime::watcher` yields
+//! nothing at that moment, only at the next change, which may be hours away.
 
 use kube::Client;
 use kube::client::Body;

@@ -62,7 +62,8 @@ impl Range {
 }
 
 impl<K: Resource> Watch<K> {
-    /// Watches what `api` selects until `stop`. A kind that the server does not know has no objects.
+    /// Watches what `api` selects until `stop`. A kind that the API server does not serve has no
+    /// objects.
     pub async fn run(
         self,
         client: Client,
@@ -107,7 +108,7 @@ impl<K: Resource> Watch<K> {
         }
     }
 
-    /// A client for this watch: the watch is well from the moment the server accepts its request.
+    /// A client that clears the watch's error as soon as the API server accepts a request.
     fn noticed(&self, client: &Client) -> Client {
         let watch = self.clone();
         noticing(client, move || watch.note(None))

@@ -281,7 +281,7 @@ async fn lists_that_fail_are_tried_ever_more_seldom() {
     }
 }
 
-/// A quiet kind has no next change that would show that its watch is well again.
+/// A watch without changes recovers too: it does not need an event to clear its error.
 #[tokio::test(start_paused = true)]
 async fn a_watch_is_well_once_the_server_accepts_it() {
     let api = crate::testing::Api::default();
@@ -301,7 +301,7 @@ async fn a_watch_is_well_once_the_server_accepts_it() {
     running.await.expect("it ends");
 }
 
-/// Objects of one name that follow each other are told apart by their UIDs.
+/// Successive objects with one name differ by UID.
 #[test]
 fn incarnations_are_told_apart() {
     let of = |uid: &str, version: u64| {
@@ -322,7 +322,7 @@ fn incarnations_are_told_apart() {
         list.lock().expect("the list").push(format!("{what} {uid}"));
     });
     watch.take(Event::Apply(of("first", 5)));
-    // The answer to a create is here before the watch reports the deletion of the first.
+    // The create call returns before the watch reports the deletion of the first object.
     watch.wrote(of("second", 9));
     watch.take(Event::Delete(of("first", 8)));
     assert_eq!(provisioner(&watch, "a").as_deref(), Some("second"));

@@ -174,7 +174,7 @@ async fn a_class_that_is_not_there_is_waited_for() {
     assert_eq!(setup.status(), Value::Null);
 }
 
-/// As the API's own end-to-end test expects it.
+/// Kubernetes' own end-to-end test expects this.
 #[tokio::test]
 async fn a_class_of_another_driver_is_infeasible() {
     let mut setup = setup(json!({}));
@@ -192,7 +192,7 @@ async fn a_class_of_another_driver_is_infeasible() {
     let error = &conditions[1];
     assert_eq!(error["type"], "ModifyVolumeError", "{conditions}");
     assert_eq!(error["message"], message);
-    // The same again writes nothing, and a class of ours ends it at once.
+    // A repeated attempt writes nothing, and a class of this driver clears the error at once.
     setup.world.api.writes();
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.world.api.writes(), [""; 0]);
@@ -291,13 +291,14 @@ async fn another_target_need_not_wait_for_an_infeasible_one() {
     setup.world.script.fail(Status::invalid_argument("no"));
     assert_eq!(setup.work().await, Outcome::Again(Duration::ZERO));
     assert_eq!(setup.asked(), ["b", "b"]);
-    // Nor does its delay hold for the next class, whose secret is missing at first.
+    // The delay does not apply to the next class either, even if its secret is missing at first.
     setup.world.api.hide("secrets/s", 500);
     assert_eq!(setup.work().await, Outcome::Failed);
     assert_eq!(setup.work().await, Outcome::Failed);
 }
 
-/// Nor when the infeasible class was the one that was wished for last.
+/// The delay ends when the claim names another class, even if the infeasible one was requested
+/// last.
 #[tokio::test(start_paused = true)]
 async fn the_delay_of_an_infeasible_class_ends_with_the_wish_for_it() {
     let setup = setup(json!({}));
