@@ -1,4 +1,4 @@
-//! Secrets, as classes and volumes name them: templates of their names, and reading them.
+//! Templates for the names of secrets in classes and volumes, and reading those secrets.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Secret, SecretReference};
 
 use crate::runtime::{ApiError, Kube};
 
-/// What a secret holds. It must go nowhere but into the call that needs it.
+/// The content of a secret. Pass it only to the call that needs it; never log or store it.
 pub(crate) type Credentials = BTreeMap<String, String>;
 
 /// A class parameter that is a template: its key and its value.
@@ -19,7 +19,7 @@ pub(crate) struct Templates<'a> {
     pub(crate) namespace: Template<'a>,
 }
 
-/// A class whose parameters name no secret that can exist.
+/// The parameters of a class name no valid secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TemplateError {
     #[error("the class has the parameter {given} but not {missing}: give both or none")]
@@ -44,13 +44,13 @@ pub(crate) enum TemplateError {
     },
 }
 
-/// The words that may stand in a template, for error messages, and what each stands for.
+/// The tokens of a template: `known` lists them for error messages, `value` expands one.
 pub(crate) struct Words<'a, F: Fn(&str) -> Option<&'a str>> {
     pub(crate) known: &'static str,
     pub(crate) value: F,
 }
 
-/// The template under one of these keys, of which at most one may be given.
+/// The template under one of two keys; giving both is an error.
 fn template<'a>(
     parameters: &'a BTreeMap<String, String>,
     new: &'a str,
@@ -75,8 +75,7 @@ fn template<'a>(
 }
 
 impl<'a> Templates<'a> {
-    /// The parameters under these keys: name and namespace, each in today's form and in the
-    /// deprecated one, if there is one.
+    /// Reads the name and namespace parameters, each under its current or its deprecated key.
     pub(crate) fn of(
         parameters: &'a BTreeMap<String, String>,
         new: (&'a str, &'a str),
@@ -96,7 +95,7 @@ impl<'a> Templates<'a> {
         }
     }
 
-    /// The secret they name.
+    /// Expands both templates to a secret's name and namespace.
     pub(crate) fn resolve<'v>(
         self,
         in_name: Words<'v, impl Fn(&str) -> Option<&'v str>>,
@@ -150,8 +149,8 @@ fn expand<'v>(
     Ok(result)
 }
 
-/// The token after a `$`, and what follows it. In braces it may be anything; without, it ends as a
-/// shell variable does. A brace that is never closed is a token nothing stands for.
+/// Splits the text after a `$` into a token and the rest. A braced token may contain anything;
+/// without braces it ends where a shell variable would. An unclosed brace gives an unknown token.
 fn token(text: &str) -> (&str, &str) {
     let braced = text
         .strip_prefix('{')
@@ -166,7 +165,7 @@ fn is_label(text: &str) -> bool {
     text.len() <= 63 && is_part(text)
 }
 
-/// The parts of a subdomain may be long: only the whole is limited.
+/// DNS-1123 limits the length of the whole subdomain, not of its parts.
 fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_part)
 }
@@ -176,10 +175,10 @@ fn is_part(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Why a secret can't be had.
+/// Why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// The API server did not give it.
+    /// The API server returned an error.
     #[error("secret {namespace}/{name}: {source}")]
     Unreadable {
         /// Its namespace.
@@ -190,7 +189,7 @@ pub enum SecretError {
         #[source]
         source: ApiError,
     },
-    /// There is none.
+    /// The secret does not exist.
     #[error("there is no secret {namespace}/{name}")]
     Missing {
         /// Its namespace.
@@ -210,7 +209,7 @@ pub enum SecretError {
     },
 }
 
-/// Reads a secret, from the API server each time: it must not stay in memory.
+/// Reads a secret from the API server each time, so that it never stays in memory.
 pub(crate) async fn read(
     kube: &Kube,
     reference: Option<&SecretReference>,
@@ -279,7 +278,7 @@ mod tests {
             (&[], Ok(None)),
             (&[("n", "a"), ("ns", "b")], Ok(Some("b/a"))),
             (&[("oldN", "a"), ("oldNs", "b")], Ok(Some("b/a"))),
-            // As upstream counts them, a deprecated key completes one of today's.
+            // As upstream does, a deprecated key may complete a current one.
             (&[("oldN", "a"), ("ns", "b")], Ok(Some("b/a"))),
             (&[("n", "a")], Err("but not ns")),
             (&[("oldNs", "a")], Err("has the parameter oldNs but not n:")),

@@ -23,8 +23,8 @@ pub(crate) fn is_narrow(args: &Args, leader: &Leadership) -> bool {
     leader.is_elected() && labels && !args.provisioner.race.node_deployment_immediate_binding
 }
 
-/// Takes care of it until `context.stop`. Where another process has the leader's tasks, contents
-/// are its to label: their label says who may write their status.
+/// Sets the watch scope until `context.stop`. If another process runs the cluster-wide tasks, only
+/// that one labels contents, because the label decides who may write their status.
 pub(crate) async fn run(context: Context, tasks: LeaderTasks) {
     let Some(node) = context.scope.node().map(str::to_owned) else {
         return context.stop.cancelled().await;

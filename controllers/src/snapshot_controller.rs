@@ -113,18 +113,18 @@ enum Stop {
     /// A call failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The write took the last finalizer of an object that is being deleted.
+    /// The write removed the last finalizer of an object that is being deleted.
     #[error("the object is deleted")]
     Deleted,
-    /// The server took a write that changed nothing, though something was to be changed.
+    /// The API server accepted a write but changed nothing.
     #[error(
         "the API server dropped what was written to {kind} {name}: the cluster's definition of \
          this kind lacks a field; update the CustomResourceDefinition"
     )]
     Dropped {
-        /// Of the object that was written.
+        /// The kind of the object.
         kind: String,
-        /// Its name.
+        /// The name of the object.
         name: String,
     },
 }
@@ -317,7 +317,7 @@ impl Controller {
             for content in self.seen.contents.all() {
                 self.queue.add(Key::Content(content.name_any()));
             }
-            // Also those whose snapshots are gone.
+            // Include claims with deleted snapshots.
             for claim in self.seen.protected() {
                 let namespace = claim.namespace().unwrap_or_default();
                 self.queue.add(Key::Release(namespace, claim.name_any()));
@@ -349,9 +349,9 @@ impl Controller {
         match worked {
             Ok(outcome) => outcome,
             Err(Stop::NotLeading) => Outcome::Done,
-            // What remains to be done is seen once the watch has told of the deletion.
+            // Decide on the rest once the watch reports the deletion.
             Err(Stop::Deleted) => Outcome::Again(CONFLICT),
-            // The watch is about to tell of what it is now.
+            // The watch is about to report the current object.
             Err(Stop::Api(error)) if error.is_conflict() => Outcome::Again(CONFLICT),
             Err(error) => {
                 tracing::warn!(?key, %error, "will be tried again");
@@ -360,7 +360,7 @@ impl Controller {
         }
     }
 
-    /// Whether a key can be worked on only once groups have been listed.
+    /// True if the key needs the group kinds to be listed first.
     fn concerns_group(&self, key: &Key) -> bool {
         match key {
             Key::Group(..) | Key::GroupContent(_) => true,
@@ -483,11 +483,11 @@ impl Controller {
     }
 }
 
-/// Takes note of a written object, which must differ from what it was: else the next look would
-/// decide for the same write, again and again.
+/// Stores a written object, which must differ from the old one. Otherwise the next reconcile would
+/// repeat the same write forever.
 fn note<K: Resource>(watch: &Watch<K>, old: &K, written: K) -> Result<(), Stop> {
     if written.resource_version() == old.resource_version() {
-        // The removal of the last finalizer deletes the object, and leaves its version as it was.
+        // Removing the last finalizer deletes the object and does not change its resourceVersion.
         if written.meta().deletion_timestamp.is_some() && written.finalizers().is_empty() {
             return Err(Stop::Deleted);
         }

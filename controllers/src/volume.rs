@@ -1,5 +1,5 @@
-//! A PersistentVolume as CSI calls speak of it, the same for every loop that makes calls for volumes
-//! that exist already.
+//! Translates a PersistentVolume into CSI terms, for all loops that make calls for existing
+//! volumes.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
-//! Booleans as Go programs read them, in flags and annotations.
+//! Parses booleans in flags and annotations the way Go programs do.
 
-/// Reads one, by the words `strconv.ParseBool` takes.
+/// Accepts the words of Go's `strconv.ParseBool`.
 pub fn parse(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),

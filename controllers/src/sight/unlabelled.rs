@@ -24,7 +24,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// may have any number of them.
 const PAGES: usize = 20;
 
-/// Looks for it until `context.stop`; for contents of snapshots only if `contents` says so.
+/// Repairs missing labels until `context.stop`; those of snapshot contents only if `contents` is
+/// set.
 pub(super) async fn run(context: &Context, node: &str, contents: bool) {
     let search = Search {
         context,
@@ -194,7 +195,7 @@ impl Search<'_> {
                 }
                 // It has changed, and so is told to whom it concerns, or is looked at next time.
                 Err(ApiError::Conflict { .. } | ApiError::NotFound { .. }) => {}
-                // An admission policy leaves it to the controller.
+                // An admission policy lets only the controller write this label.
                 Err(error @ ApiError::Refused { .. }) => {
                     tracing::debug!(name = object.name_any(), %error, "not labelled");
                 }

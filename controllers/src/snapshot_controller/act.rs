@@ -244,7 +244,7 @@ impl Controller {
         Ok(Outcome::Done)
     }
 
-    /// Releases a claim's protection as a source, if no snapshot of it is being taken.
+    /// Removes the source finalizer from a claim, if no snapshot of it is being taken.
     pub(super) async fn release(&self, namespace: &str, name: &str) -> Result<Outcome, Stop> {
         let Some(claim) = self.seen.claims.get_in(namespace, name) else {
             return Ok(Outcome::Done);

@@ -13,9 +13,9 @@ pub(super) fn named<'a, C: Resource>(classes: &'a [Arc<C>], name: &str) -> Resul
     found.ok_or_else(|| format!("there is no {} {name}", <C as kube::Resource>::kind(&())))
 }
 
-/// The name of the only class of this driver that carries the mark of a default. The errors begin
-/// as those of the upstream snapshot-controller, which people and the API's own tests look for;
-/// `what` is what it calls such a class.
+/// The name of this driver's only class with the default annotation. The errors begin like those of
+/// the upstream snapshot-controller, because people and Kubernetes' own tests search for that text.
+/// `what` is upstream's word for such a class.
 pub(super) fn only_default<C: Resource>(
     classes: &[Arc<C>],
     driver_of: fn(&C) -> &str,

@@ -13,7 +13,7 @@ pub(super) struct Keys {
     namespace: &'static str,
     /// What templates call the content, the snapshot and the snapshot's namespace.
     words: [&'static str; 3],
-    /// What error messages say can be there, in names and in namespaces.
+    /// The allowed tokens, for error messages about names and about namespaces.
     in_name: &'static str,
     in_namespace: &'static str,
 }

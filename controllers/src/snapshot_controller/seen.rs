@@ -30,7 +30,7 @@ pub(super) struct Seen {
     pub(super) nodes: Option<Watch<Node>>,
     /// Claims that wait for data, by the snapshot they want it of.
     restoring: Index<PersistentVolumeClaim>,
-    /// Claims that are protected as sources of snapshots, all under one key.
+    /// Claims with the snapshot source finalizer, all under one key.
     protected: Index<PersistentVolumeClaim>,
     /// Snapshots by the claim they are of.
     pub(super) of_claim: Index<VolumeSnapshot>,
@@ -67,7 +67,7 @@ impl Seen {
         }
     }
 
-    /// Waits until everything that single snapshots depend on has been listed once.
+    /// Waits until all kinds that single snapshots depend on have been listed once.
     pub(super) async fn synced(&self) {
         self.snapshots.synced().await;
         self.contents.synced().await;
@@ -79,7 +79,7 @@ impl Seen {
         }
     }
 
-    /// Whether everything that groups depend on has been listed once.
+    /// True if all kinds that groups depend on have been listed once.
     pub(super) fn has_groups(&self) -> bool {
         self.groups.is_synced() && self.group_contents.is_synced() && self.group_classes.is_synced()
     }
@@ -152,13 +152,13 @@ impl Seen {
         })
     }
 
-    /// Claims that are protected as sources of snapshots.
+    /// Claims with the snapshot source finalizer.
     pub(super) fn protected(&self) -> Vec<Arc<PersistentVolumeClaim>> {
         self.protected.get(PROTECTED)
     }
 
-    /// A claim's finalizers without its protection as a source; `None` if it has none, or if it
-    /// is needed by a snapshot, other than this one.
+    /// A claim's finalizers without the source finalizer. `None` if it has none, or if another
+    /// snapshot needs it.
     pub(super) fn released(
         &self,
         claim: &PersistentVolumeClaim,
@@ -309,8 +309,8 @@ pub(super) fn sources(claim: &PersistentVolumeClaim) -> Vec<(String, String)> {
     all
 }
 
-/// Whether a source is in the claim's own namespace. No volume is made from another namespace's
-/// snapshot, so nobody there can keep it from being deleted.
+/// True if a source is in the claim's own namespace. A source in another namespace is never used,
+/// so such a claim must not block the snapshot's deletion.
 fn is_within(source: Option<&str>, own: &str) -> bool {
     source.is_none_or(|namespace| namespace == own)
 }
@@ -387,7 +387,7 @@ mod tests {
                 "Pending",
                 &["team/snap"],
             ),
-            // Anybody could block the deletion of anybody's snapshot.
+            // Otherwise any user could block the deletion of another namespace's snapshots.
             (
                 json!({"dataSourceRef": source(json!("other"))}),
                 "Pending",

@@ -29,7 +29,7 @@ pub(super) struct Facts {
     pub(super) classes: Vec<Arc<VolumeSnapshotClass>>,
     /// The claim it is of.
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
-    /// The claim's finalizers without its protection as a source, if it has that and no other
+    /// The claim's finalizers without the source finalizer, if it has that one and no other
     /// snapshot needs it.
     pub(super) released_claim: Option<Vec<String>>,
     /// The volume that claim is bound to, if it exists.
@@ -68,7 +68,7 @@ pub(super) enum Step {
     Finalizers(Vec<String>),
     /// Name its group as its owner.
     Adopt(OwnerReference),
-    /// Write these finalizers of its claim.
+    /// Write these finalizers to the claim.
     ClaimFinalizers(Vec<String>),
     /// Make its content.
     Create(Box<VolumeSnapshotContent>),

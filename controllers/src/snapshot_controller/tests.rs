@@ -1,4 +1,4 @@
-//! The work on single keys, against an API server in memory.
+//! Reconciles single keys against an in-memory API server.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ const DELETED: &str = "2026-01-01T00:00:00Z";
 
 fn controller(world: &World) -> Controller {
     let context = world.context.clone();
-    // Groups are worked on only once they have been listed.
+    // Groups are reconciled only after they have been listed.
     context.caches.groups().note_synced();
     context.caches.group_contents().note_synced();
     context.caches.group_classes().note_synced();
@@ -77,7 +77,7 @@ async fn a_claim_stays_protected_for_another_snapshot() {
     );
 }
 
-/// Its snapshot went while nobody led.
+/// The snapshot was deleted while there was no leader.
 #[tokio::test(start_paused = true)]
 async fn a_leftover_protection_is_found() {
     let world = World::new(&[]);
@@ -107,7 +107,7 @@ async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
     world.add(&controller.seen.snapshots, deleted_snapshot("snap"));
     world.api.take("/snap");
     assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::Failed);
-    // What was only changed is read again soon.
+    // After a conflict the object is read again soon.
     world.add(&controller.seen.snapshots, deleted_snapshot("snap"));
     world.api.refuse("/snap", 409);
     assert_eq!(
@@ -116,7 +116,7 @@ async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
     );
 }
 
-/// A group whose only member lacks nothing but the handle of its group.
+/// A group with one member that only lacks the handle of its group.
 fn group_with_a_member(world: &World, controller: &Controller) {
     let (member, content) = names::member_names("g", "vol-1");
     let (api, group_api) = (names::SNAPSHOT_API, names::GROUP_API);
@@ -181,7 +181,7 @@ async fn a_definition_without_a_field_is_told() {
     let field = "volumeGroupSnapshotHandle";
     world.api.undefine("volumesnapshotcontents", field);
     assert_eq!(controller.work(group_key()).await, Outcome::Failed);
-    // What can be written is; the second write finds that nothing changes; the third says so.
+    // The first write changes what it can, the second changes nothing, the third reports that.
     let writes = world.api.writes();
     assert_eq!(writes.len(), 3, "{writes:#?}");
     let problem = "update the CustomResourceDefinition";
@@ -189,7 +189,7 @@ async fn a_definition_without_a_field_is_told() {
     assert!(writes[2].contains(problem), "{}", writes[2]);
     let events = world.events();
     assert!(events[0].contains(problem), "{events:#?}");
-    // It is known by now.
+    // The problem is already reported.
     assert_eq!(controller.work(group_key()).await, Outcome::Failed);
     assert_eq!(world.api.writes().len(), 1);
 }

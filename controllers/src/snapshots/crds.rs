@@ -116,7 +116,8 @@ fn finished(crd: CustomResourceDefinition, details: &Details) -> CustomResourceD
         version["storage"] = json!(false);
         version
     });
-    // Without a conversion webhook, the server only replaces `apiVersion`: the schemas must agree.
+    // Without a conversion webhook, the API server only replaces `apiVersion`, so all versions need
+    // the same schema.
     if let Some(versions) = crd["spec"]["versions"].as_array_mut() {
         versions.extend(others);
     }

@@ -5,7 +5,7 @@
 pub(super) const GROUP_MEMBER: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
 /// Keys with this prefix in a class's parameters are for the loops, not for the driver.
 pub(super) const RESERVED: &str = "csi.storage.k8s.io/";
-/// A field of classes. As a parameter it decides nothing.
+/// A field of snapshot classes. A parameter of this name only reaches the driver.
 pub(super) const DELETION_POLICY: &str = "deletionPolicy";
 
 /// What is written on, and read from, contents of one kind.

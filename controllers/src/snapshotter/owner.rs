@@ -9,10 +9,10 @@ use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::runtime::{Pools, Scope};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-/// Whose a content is: as the handles in it tell, if the driver's pools are known, and its label; they
-/// have to agree, since a node can write the handle of another node's snapshot into a content of its
-/// own. Where neither tells, it is where the PersistentVolumes are of what it is made from (several
-/// may share one handle). One without an affinity says nothing: it would be everybody's.
+/// Decides which node owns a content, by the label and by the pool in its handle. They must agree:
+/// a node can write another node's snapshot handle into its own content. Without either, the source
+/// PersistentVolumes decide (several may share one handle). A volume without an affinity is
+/// ignored, as every node would claim it.
 pub(crate) fn owner<'a>(
     scope: &Scope,
     pools: &Pools,
@@ -164,7 +164,8 @@ mod tests {
             let of = |scope| owner(scope, &pools, &labels, None, &sources);
             assert_eq!(of(&here), expected, "{labels:?}");
             assert_eq!(of(&Scope::Cluster), Owner::Here);
-            // A leader without a node has no content, and knows those that are nobody's.
+            // A leader without a node owns no content, and still recognizes contents without an
+            // owner.
             let others = match expected {
                 Owner::Here => Owner::Elsewhere,
                 whose => whose,

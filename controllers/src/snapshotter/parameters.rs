@@ -35,7 +35,7 @@ pub(super) enum ParameterError {
         /// Whose.
         what: String,
     },
-    /// The class names no secret that can exist.
+    /// The class names no valid secret.
     #[error(transparent)]
     Template(#[from] TemplateError),
 }

@@ -126,7 +126,7 @@ impl Kind for Singles {
             return Ok(Answer::Assumed(csi::Snapshot {
                 snapshot_id: handle.to_owned(),
                 ready_to_use: true,
-                // Nobody can say when it was taken. It is known since now.
+                // The driver cannot report the creation time, so use the time it is first seen.
                 creation_time: Some(SystemTime::now().into()),
                 ..csi::Snapshot::default()
             }));

@@ -303,7 +303,7 @@ impl<K: Kind> Worker<K> {
         let uid = user.uid.as_deref().filter(|uid| !uid.is_empty());
         let uid = uid.ok_or_else(unbound)?;
         let mut parameters = parameters::for_driver(K::class(&class).1)?;
-        // Once: whatever comes of the call is written into the status.
+        // Warn only once: after the first call the content has a status.
         if parameters.contains_key(DELETION_POLICY) && !content.has_status() {
             let message = format!(
                 "{} {} has the parameter deletionPolicy, which is only passed on to the driver: \

@@ -93,7 +93,7 @@ impl Api {
         found.next().map(|(_, object)| object.clone())
     }
 
-    /// Refuses the next write to a path that ends so; the path of a watch ends with `?watch`.
+    /// Refuses the next write to a path with this suffix; the path of a watch ends with `?watch`.
     pub(crate) fn refuse(&self, path: &str, code: u16) {
         self.lock().refusals.push((path.to_owned(), code));
     }
@@ -103,7 +103,7 @@ impl Api {
         self.lock().unreadable.push((path.to_owned(), code));
     }
 
-    /// Drops a status field of a kind, by its plural, as a definition without that field does.
+    /// Drops a status field of a kind (by plural), like a CRD without that field.
     pub(crate) fn undefine(&self, plural: &'static str, field: &'static str) {
         self.lock().undefined.push((plural, field));
     }

@@ -429,7 +429,7 @@ proptest! {
     }
 }
 
-/// Arbitrary bytes after the preface, however they are cut: run for `HOSTLOOP_FUZZ_SECONDS`
+/// Arbitrary bytes after the HTTP/2 preface, split arbitrarily. Runs for `HOSTLOOP_FUZZ_SECONDS`
 /// (default 10), or guided by coverage with `cargo bolero`.
 #[test]
 fn fuzz_any_stream() {

@@ -57,7 +57,7 @@ pub(in crate::snapshot_controller) fn decide(facts: &Facts) -> Step {
     let Some(finalizers) = names::without(snapshot, &released) else {
         return Step::Done;
     };
-    // The claim first: once the snapshot is gone, nothing leads from it to the claim.
+    // Release the claim first: once the snapshot is deleted, nothing refers to the claim.
     match &facts.released_claim {
         Some(released) => Step::ClaimFinalizers(released.clone()),
         None => Step::Finalizers(finalizers),

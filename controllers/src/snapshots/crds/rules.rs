@@ -7,7 +7,7 @@ type Rule = (&'static str, &'static str);
 
 /// What a kind's type doesn't say.
 pub(super) struct Details {
-    /// Further versions in which the same schema is served. Objects are stored as the type's own.
+    /// More served versions with the same schema. The type's own version is the storage version.
     pub(super) also_served: &'static [&'static str],
     /// Where its API was reviewed; the API server wants to know for groups under `k8s.io`.
     pub(super) approved: &'static str,
@@ -40,7 +40,7 @@ const REVIEW: &str = "https://github.com/kubernetes-csi/external-snapshotter/pul
 const CONTENT_REVIEW: &str = "https://github.com/kubernetes-csi/external-snapshotter/pull/955";
 const GROUP_REVIEW: &str = "https://github.com/kubernetes-csi/external-snapshotter/pull/1337";
 
-/// The version of the group kinds before v1. Backup tools still speak it.
+/// The group kinds' last version before v1. Backup tools still use it.
 const GROUP_BETA: &[&str] = &["v1beta2"];
 
 const AGE: Column = ("Age", "date", ".metadata.creationTimestamp");

@@ -292,7 +292,7 @@ async fn one_made_beforehand_is_asked_about() {
     }
 }
 
-/// A driver that can't be asked about it.
+/// The driver cannot be asked about the snapshot.
 #[tokio::test]
 async fn one_made_beforehand_is_of_the_moment_it_is_first_seen() {
     let made = content(json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "h"}}}));
@@ -308,7 +308,7 @@ async fn one_made_beforehand_is_of_the_moment_it_is_first_seen() {
     assert_eq!(status, rest);
 }
 
-/// The class's field decides. The driver may know a parameter of that name.
+/// The field of the class decides. The driver may use a parameter with the same name.
 #[tokio::test]
 async fn a_parameter_deletion_policy_is_warned_of() {
     let class = class(json!({"deletionPolicy": "Retain"}));

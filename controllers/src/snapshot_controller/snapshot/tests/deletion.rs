@@ -107,7 +107,7 @@ fn the_claim_is_released_first() {
     let mut facts = facts(snapshot(deleted));
     facts.released_claim = Some(Vec::new());
     expect(&facts, "claim finalizers 0");
-    // While the snapshot may yet be taken, it stays protected.
+    // While the snapshot may still be taken, the claim stays protected.
     facts.content = Some(of(content(json!({}))));
     expect(&facts, "mark");
 }
