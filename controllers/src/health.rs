@@ -175,7 +175,7 @@ impl Watcher {
                 // The list fails if one of several pools is missing. ControllerGetVolumeHealth may
                 // still answer for each volume.
                 Err(failure) => {
-                    tracing::warn!(%failure, "the driver lists no health: asking for each volume");
+                    tracing::warn!(%failure, "the health list failed: asking for each volume");
                     self.get(&volumes).await
                 }
             },

@@ -39,7 +39,7 @@ impl Placement {
             Ok(true) => return Outcome::Done,
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(volume = name, %error, "a volume of another driver's claim is left");
+                tracing::warn!(volume = name, %error, "cannot check for another driver's claim");
                 return Outcome::Failed;
             }
         }
