@@ -25,8 +25,8 @@ go_build() {
     go build -trimpath -ldflags "-s -w $ldflags" -o "$out" "$@")
 }
 
-# The API's own end-to-end suite, the program that runs its specs side by side, and what its pods
-# run. In the same module as the cluster's programs, it shares what is compiled already.
+# Kubernetes' end-to-end suite, the program that runs its specs in parallel, and the image of its
+# pods. It is built in the module of the cluster's programs, so that both share compiled packages.
 build_suite() {
   local module=$ROOT/test/cluster/kubernetes
   mkdir -p "$1/bin"

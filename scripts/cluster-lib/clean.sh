@@ -65,8 +65,9 @@ unmount_below() {
   return 1
 }
 
-# Every kubelet has its device plugins' socket beneath /var/lib/kubelet, whatever its root is. That
-# of another cluster keeps this cluster's mount busy: it leaves the tree now and ends with the socket.
+# Every kubelet has its device plugin socket below /var/lib/kubelet, whatever its root is. Another
+# cluster's socket keeps this cluster's mount busy: unmount lazily, so that it ends with that
+# socket.
 leave_kubelet_dir() {
   [ "$(mounts_below "$KUBELET_DIR")" = "$KUBELET_DIR" ] && [ -n "$(kubelets_here)" ] &&
     umount --lazy "$KUBELET_DIR"

@@ -6,8 +6,8 @@ PAUSE_IMAGE=hostloop.csi.dev/pause:1
 # A tag of its own, for kubelet asks a registry for the newest of `latest`.
 BUSYBOX_IMAGE=busybox:1
 
-# image FILE NAME ROOT COMMAND [ENTRYPOINT]: a docker archive of one layer, which is the folder ROOT.
-# NAME may be several, with `", "` between them.
+# image FILE NAME ROOT COMMAND [ENTRYPOINT]: a docker archive with one layer, the folder ROOT. NAME
+# may be several names, with `", "` between them.
 image() {
   local file=$1 name=$2 root=$3 command=$4 entrypoint=${5:+"\"$5\""} work layer
   work=$(mktemp -d "$DIR/images/work.XXXXXX")
@@ -24,7 +24,7 @@ EOF
   rm -r "$work"
 }
 
-# busybox_root FOLDER: Debian's busybox under all its names, and its users.
+# busybox_root FOLDER: Debian's busybox with all its links, and its users.
 busybox_root() {
   local root=$1
   mkdir -p "$root/bin" "$root/tmp" "$root/etc"

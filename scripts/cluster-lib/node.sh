@@ -46,7 +46,7 @@ kubelet_in() {
   done
 }
 
-# Dies when a kubelet's root is in use: `down` unmounts all that is mounted there.
+# Dies if a kubelet's root is in use: `down` unmounts everything there.
 need_free_kubelet_dir() {
   local at=$1 until=$((SECONDS + 15)) pid
   # An earlier cluster may be going down right now.
@@ -192,8 +192,8 @@ start_kubelet() { # NODE
     --root-dir="$KUBELET_DIR" --cert-dir="$(node_dir "$1")/certs"
 }
 
-# Makes / a shared mount, as systemd does: a container gets later mounts of its node
-# (HostToContainer) from no other. It is private again once the last cluster is down.
+# Makes / a shared mount, as systemd does. Otherwise containers never get mounts that their node
+# adds later (HostToContainer). / becomes private again when the last cluster is down.
 share_root() {
   (
     flock 9
@@ -203,12 +203,12 @@ share_root() {
   ) 9<"$(dirname "$REGISTRY")"
 }
 
-# mount_kubelet_dir FOLDER: mounts a folder of the cluster over kubelet's root, so that what lies
-# there stays as it is and what kubelet writes goes with the cluster, however that ends.
+# mount_kubelet_dir FOLDER: mounts a folder of the cluster over kubelet's root. Earlier files there
+# stay as they are, and kubelet's files disappear with the cluster, however that ends.
 mount_kubelet_dir() {
   mkdir -p "$1" "$KUBELET_DIR"
   mount --bind "$1" "$KUBELET_DIR"
-  # As a peer of the machine's root it would show each volume's mount a second time, in the folder.
+  # As a peer of the machine's root, each volume's mount would appear twice, also in the folder.
   mount --make-private "$KUBELET_DIR"
   mount --make-shared "$KUBELET_DIR"
 }
@@ -220,7 +220,7 @@ node_up() { # NODE
   if has_namespace "$i"; then
     start_namespace "$i"
   else
-    # All clusters share this one.
+    # All clusters share this directory.
     [ -e "$DEVICE_PLUGINS" ] || touch "$REGISTRY/device-plugins"
     share_root
     mount_kubelet_dir "$at/kubelet"

@@ -150,7 +150,7 @@ rolled_out() { # KIND/NAME
   kube --namespace hostloop rollout status "$1" --timeout="$LONG"
 }
 
-# The pods on the nodes, and the one that does what concerns several.
+# Waits for the node pods and for the controller's pod.
 all_rolled_out() {
   local workload
   for workload in daemonset/hostloop deployment/hostloop-controller; do

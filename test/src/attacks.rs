@@ -1,7 +1,7 @@
-//! What somebody who may only create pods, or only classes, might try against a node.
+//! Attacks on a node by a user who may only create pods, or only classes.
 
-/// Attributes of an inline volume that a pod must not be able to give: each would copy the node's
-/// files, weaken its kernel or escape its limits.
+/// Attributes that a pod must not set on an inline volume: each would copy the node's files, weaken
+/// its kernel or exceed its limits.
 pub const INLINE_ATTRIBUTES: &[(&str, &str)] = &[
     ("mkfsOptions", "-d etc"),
     ("mkfsOptions", "-d proc"),

@@ -77,15 +77,15 @@ impl FleetSpec {
         self
     }
 
-    /// With the leader's tasks in a pod of their own, which no driver is in front of.
+    /// Runs the cluster-wide tasks in a separate pod without a driver.
     #[must_use]
     pub fn leader_apart(mut self) -> FleetSpec {
         self.leader_apart = true;
         self
     }
 
-    /// The controllers reach the API server by these, by turns, and then the pod of the leader's
-    /// tasks; else as the fleet itself does.
+    /// Kubeconfigs for the controllers, assigned round-robin to the nodes and then to the pod of
+    /// the cluster-wide tasks. By default they use the fleet's own.
     #[must_use]
     pub fn kubeconfigs(mut self, files: Vec<PathBuf>) -> FleetSpec {
         self.kubeconfigs = files;
@@ -204,7 +204,7 @@ pub struct Fleet {
     pub key: String,
     /// The nodes.
     pub members: Vec<Member>,
-    /// The pod of the leader's tasks, if they are apart.
+    /// The pod of the cluster-wide tasks, if it is separate.
     pub controller: Option<Pod>,
     /// The objects of the cluster.
     pub objects: Objects,
@@ -364,7 +364,7 @@ impl Fleet {
     pub async fn down(mut self) {
         let nodes: Vec<_> = self.members.iter().map(|m| m.node.clone()).collect();
         let members = std::mem::take(&mut self.members).into_iter();
-        // Each driver serves until its controllers have ended.
+        // Each driver serves until its controllers have stopped.
         let (pods, drivers): (Vec<_>, Vec<_>) = members.map(|m| (m.pod, m.driver)).unzip();
         let pods: Vec<_> = pods.into_iter().chain(self.controller.take()).collect();
         for pod in &pods {

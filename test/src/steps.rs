@@ -71,7 +71,7 @@ impl Spec {
 pub enum Origin {
     /// A snapshot.
     Snapshot(Name),
-    /// A member of a group, by its place in it.
+    /// A group member, by its index.
     Member(Name, usize),
     /// Another volume.
     Volume(Name),

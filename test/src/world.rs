@@ -44,7 +44,7 @@ struct Volume {
     /// Target → read-only.
     targets: BTreeMap<Name, bool>,
     data: Option<Checksum>,
-    /// What ControllerModifyVolume was answered OK for.
+    /// The parameters that ControllerModifyVolume has accepted.
     modified: Parameters,
 }
 
@@ -58,7 +58,7 @@ struct Snapshot {
 #[derive(Clone, Debug)]
 struct Group {
     id: String,
-    /// In the order of the volumes they were taken of.
+    /// In the order of the source volumes.
     snapshots: Vec<Snapshot>,
 }
 
@@ -242,7 +242,7 @@ impl World {
     /// Checks that what is listed is what was made.
     pub async fn verify_lists(&self, csi: &Csi) {
         let mut listed = csi.volume_ids().await;
-        // Inline volumes are listed by the kubelet's handles.
+        // Inline volumes are listed by kubelet's volume handles.
         let mut believed: Vec<_> = self.volumes.values().map(|v| v.id.clone()).collect();
         listed.sort();
         believed.sort();
@@ -283,7 +283,7 @@ impl World {
         self.write(driver, name);
     }
 
-    /// What was asked for in parameters is so.
+    /// Checks that the volume has the requested parameters.
     fn verify_settings(&self, driver: &Driver, name: Name) {
         let volume = self.volume(name);
         let made = volume.spec.parameters.iter();

@@ -128,7 +128,7 @@ async fn nodes_run_pods_and_go_without_a_trace() {
         .tempdir_in("/var/tmp")
         .expect("it can be made");
     let kubelet_dir = machine::text(own.path()).to_owned();
-    // An earlier kubelet's file, in kubelet's root of the first node.
+    // A file of an earlier kubelet, in the kubelet root of the first node.
     let earlier = own.path().join("earlier");
     std::fs::write(&earlier, "data").expect("it can be written");
     let cluster = Cluster::up(&Options {

@@ -321,7 +321,7 @@ async fn disorder_ends_in_order() {
     site.close();
 }
 
-/// Whether nothing that others do at the same time explains an answer.
+/// True for an error that concurrent requests cannot explain.
 fn is_internal(name: &str, status: &Status) -> bool {
     let internal = matches!(
         status.code(),

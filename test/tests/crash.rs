@@ -18,8 +18,8 @@ use hostloop_test::pools::{GIB, PoolFixture, PoolKind, state_dir};
 use hostloop_test::scenarios::{LONG, SCENARIOS, Scenario};
 use hostloop_test::scratch::Scratch;
 
-/// The kills there must be in a full run, so that a walk that ends early is noticed. A little below
-/// what there are.
+/// Minimum number of kills in a full run, slightly below the actual one. Detects a walk that ends
+/// early.
 const AT_LEAST: usize = 1500;
 
 /// Random-time kills per long scenario, spread evenly over the time the act takes undisturbed.
@@ -58,7 +58,7 @@ enum Task {
     Moments(Scenario),
     /// Killed while a pool is opened for the first time.
     Opening(PoolKind),
-    /// Killed while a pool with data is opened by a node that does not know it.
+    /// Killed while a node without state opens a pool with data.
     Adopting(PoolKind),
 }
 
@@ -274,8 +274,8 @@ async fn walk_opening(kind: PoolKind) -> Walk {
     panic!("no end of effects while a pool is opened")
 }
 
-/// A pool with data is opened by a node that has lost its state: each time killed one effect later.
-/// After each kill its filesystem can't be mounted for once, and must be found as it was after that.
+/// A node that has lost its state opens a pool with data, and is killed one effect later each time.
+/// After each kill, one mount of the filesystem fails. The next start must find all data.
 async fn walk_adopting(kind: PoolKind) -> Walk {
     let mut walk = Walk::default();
     let scratch = Scratch::new();
@@ -306,7 +306,7 @@ async fn walk_adopting(kind: PoolKind) -> Walk {
             Err(dead) => panic!("the driver ended by itself: {}\n{}", dead.status, dead.log),
         }
         drop(first);
-        // It may serve without the pool, or refuse to start.
+        // The driver may serve without the pool or refuse to start.
         let second = Namespace::new(&scratch);
         drop(start(&second, "mount=return(EIO)".to_owned()));
         drop(second);

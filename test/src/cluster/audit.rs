@@ -97,8 +97,8 @@ impl Audit {
         }
     }
 
-    /// The requests of this user; of all users of a group whose names begin so, where this ends
-    /// with a colon (`system:serviceaccount:hostloop:`); of everybody, where it is empty.
+    /// The requests of a user. A name that ends with a colon (`system:serviceaccount:hostloop:`)
+    /// stands for all users with that prefix, an empty one for all users.
     pub fn of(&self, user: &str) -> Vec<&Request> {
         let group = user.is_empty() || user.ends_with(':');
         let is_of = |name: &str| match group {

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::front::process::{self, Controllers};
 use crate::memory::MemoryDriver;
 
-/// A node: its driver, and the pod of its controllers.
+/// A node: its driver and its controllers' pod.
 pub struct Member {
     /// The node's name, and the pod's.
     pub node: String,
@@ -24,7 +24,7 @@ impl Deref for Member {
     }
 }
 
-/// A pod with controllers, if they run.
+/// A pod whose controllers may be stopped.
 pub struct Pod {
     name: String,
     metrics: String,
@@ -52,7 +52,7 @@ impl Pod {
         }
     }
 
-    /// Its name, by which it holds leases.
+    /// The pod's name, used as its lease identity.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -165,7 +165,7 @@ impl Place {
         }
     }
 
-    /// Of an object that says where it belongs, in its own version.
+    /// The place named by an object's own kind, namespace, name and version.
     pub fn of_object(object: &Value) -> Place {
         let field = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &object["metadata"];
@@ -180,7 +180,7 @@ impl Place {
         }
     }
 
-    /// The same object in another version that is served of its kind.
+    /// The same object in another served version.
     #[must_use]
     pub fn in_version(mut self, version: &str) -> Place {
         let resource = &mut self.resource;
@@ -201,7 +201,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// A resource by its name in the plural, and whether its objects are in namespaces.
+/// Looks up a resource by its plural; the flag is true for namespaced kinds.
 pub fn resource(plural: &str) -> (ApiResource, bool) {
     let known = KINDS.iter().find(|known| known.3 == plural);
     let (group, version, kind, _, namespaced) =

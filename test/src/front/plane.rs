@@ -17,7 +17,7 @@ pub struct Plane {
     cluster: Cluster,
 }
 
-/// The cluster's part of snapshots.
+/// The control plane's snapshot controller.
 struct SnapshotController {
     _controllers: Controllers,
     _scratch: Scratch,

@@ -141,7 +141,7 @@ impl Drop for Controllers {
 
 const LOG: &str = "controllers.log";
 
-/// All that the program has logged into a directory.
+/// Everything that the program logged to a directory.
 pub fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join(LOG)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What parameters made of a volume, as the kernel shows it.
+//! Checks the effect of volume parameters in the kernel.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::leaks::mounted;
 use crate::pools::MIB;
 
-/// Checks that a filesystem volume mounted at this target is as its parameters say.
+/// Checks that the filesystem volume mounted at this target matches its parameters.
 pub(super) fn check(driver: &Driver, target: &Path, parameters: &[(&str, &str)], mib: u64) {
     let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", driver.pid()));
     let table = table.expect("the driver runs");
@@ -53,7 +53,7 @@ pub(super) fn check(driver: &Driver, target: &Path, parameters: &[(&str, &str)],
     }
 }
 
-/// Whether the filesystem mounted there gives back what is deleted.
+/// Whether the filesystem mounted at this path discards deleted blocks.
 fn discards(mountinfo: &str, target: &Path) -> bool {
     let at = target.to_str().expect("a plain path");
     let line = mountinfo

@@ -1,4 +1,4 @@
-//! The table as docs/security.md has it.
+//! Compares the attack table with docs/security.md.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ const BEGIN: &str =
     "<!-- The attack test checks this table, and writes it with HOSTLOOP_WRITE_DOCS=1. -->\n";
 const END: &str = "<!-- End of the table. -->\n";
 
-/// Fails if the document's table is another one; or writes it, if it is told to.
+/// Fails if the table in the document differs. With HOSTLOOP_WRITE_DOCS, writes the table instead.
 pub(crate) fn check(attacks: &[Attack], reads: &[Read]) {
     let path = path();
     let text = std::fs::read_to_string(&path).expect("docs/security.md can be read");

@@ -1,5 +1,5 @@
-//! What a stolen node account can do: every verb its roles grant, tried on the node's own objects, on
-//! another node's, and on another driver's, on a real API server.
+//! What a compromised node account can do: tries each verb that its roles grant on a real API
+//! server. The targets are objects of its own, of another node and of another driver.
 //!
 //! docs/security.md has the same table. With `HOSTLOOP_WRITE_DOCS=1` this test rewrites it.
 
@@ -19,7 +19,7 @@ use site::Site;
 use table::{Attack, Outcome};
 use target::Target;
 
-/// Each row of the table comes out as it says, on each target.
+/// Every row has the outcome in the table, for every target.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_may_do_what_the_table_says_and_nothing_else() {
     let site = Site::up().await;
@@ -45,7 +45,7 @@ async fn a_node_may_do_what_the_table_says_and_nothing_else() {
     assert!(wrong.is_empty(), "{} differ: {wrong:#?}", wrong.len());
 }
 
-/// A role that grants more than the table tries makes this fail.
+/// Fails if a role grants more than the table tries.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_verb_of_the_node_account_is_in_the_table() {
     let site = Site::up().await;
@@ -79,7 +79,7 @@ async fn every_verb_of_the_node_account_is_in_the_table() {
     }
 }
 
-/// What the account can read is what the table says, and no secret.
+/// The account can read exactly what the table says, and no secret.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_reads_no_secret() {
     let site = Site::up().await;
@@ -101,7 +101,7 @@ async fn a_node_reads_no_secret() {
     }
 }
 
-/// A token that names no node, as one that was asked for outside a pod, writes nothing.
+/// A token that names no node, such as one issued outside a pod, cannot write.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_without_a_node_writes_nothing() {
     let site = Site::up().await;
@@ -115,7 +115,7 @@ async fn a_token_without_a_node_writes_nothing() {
     }
 }
 
-/// An administrator grants "use" of a secret, which reads nothing.
+/// An administrator grants the verb "use" on a secret, which allows no read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_names_a_secret_that_its_node_may_use() {
     let site = Site::up().await;
@@ -155,7 +155,7 @@ async fn a_volume_names_a_secret_that_its_node_may_use() {
     assert!(why.contains("may name only secrets"), "{why}");
 }
 
-/// The table in docs/security.md is this one.
+/// The table in docs/security.md matches this one.
 #[test]
 fn the_document_has_this_table() {
     document::check(&table::attacks(), &table::reads());

@@ -1,12 +1,12 @@
-//! What the roles grant the node account, as the API server has them.
+//! Reads the node account's roles from the API server.
 
 use std::collections::BTreeSet;
 
 use hostloop_test::cluster::Cluster;
 use serde_json::Value;
 
-/// Verbs and resources that any role grants it, anywhere but in this namespace. A subresource is
-/// behind a slash.
+/// All verbs and resources that roles grant the account outside the namespace `but`. A subresource
+/// follows a slash.
 pub(crate) fn of_the_node_account(cluster: &Cluster, but: &str) -> BTreeSet<(String, String)> {
     let list = |kinds: &str| -> Vec<Value> {
         let listed = cluster.kubectl(&["get", kinds, "--all-namespaces", "--output", "json"]);

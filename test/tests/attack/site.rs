@@ -1,5 +1,5 @@
-//! The cluster that is attacked: the manifest as it is deployed, two nodes, tokens of the node
-//! account, and an object of each kind for each target.
+//! The attacked cluster: the deployed manifest, two nodes, tokens of the node account, and one
+//! object of each kind per target.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 use crate::table::{Attack, Read};
 use crate::target::{Names, Target};
 
-/// The resources of which each target has an object.
+/// The resources with an object for each target.
 const ATTACKED: [&str; 8] = [
     "persistentvolumes",
     "persistentvolumeclaims",
@@ -32,10 +32,10 @@ const ATTACKED: [&str; 8] = [
 ];
 const NAMESPACE: &str = "hostloop";
 const ACCOUNT: &str = "hostloop";
-/// How long a policy may take to come into force.
+/// How long a new policy may take until the API server enforces it.
 const IN_FORCE: Duration = Duration::from_secs(20);
 
-/// What is there until the process ends.
+/// Shared by all tests until the process ends.
 struct Ground {
     cluster: Cluster,
     names: Names,
@@ -43,7 +43,7 @@ struct Ground {
     unbound: String,
 }
 
-/// The cluster, and its users. A client works in the test that has made it and in no other.
+/// The cluster and its users. A client only works in the test that made it.
 pub(crate) struct Site {
     ground: &'static Ground,
     pub(crate) names: Names,
@@ -53,7 +53,7 @@ pub(crate) struct Site {
 }
 
 impl Ground {
-    /// Makes the cluster, and the objects that are attacked.
+    /// Creates the cluster and the attacked objects.
     async fn lay() -> Ground {
         let run = format!("attack-{}", std::process::id());
         let names = Names {
@@ -90,7 +90,7 @@ impl Ground {
     }
 }
 
-/// A policy takes a moment to come into force.
+/// Waits until the API server enforces the policies.
 async fn in_force(node: &Client, names: &Names) {
     let label = json!({"metadata": {"labels": {"a": "b"}}});
     for resource in ATTACKED {
@@ -107,7 +107,7 @@ async fn in_force(node: &Client, names: &Names) {
     }
 }
 
-/// A resource in this namespace, or in all if that is empty.
+/// The API of a resource in this namespace, or in all namespaces if that is empty.
 fn api_of(client: &Client, resource: &str, namespace: &str) -> Api<DynamicObject> {
     let (resource, namespaced) = objects::resource(resource);
     let client = client.clone();
@@ -118,7 +118,7 @@ fn api_of(client: &Client, resource: &str, namespace: &str) -> Api<DynamicObject
 }
 
 impl Names {
-    /// A resource where the run has its objects.
+    /// The API of a resource in the namespace of this run's objects.
     fn api(&self, client: &Client, resource: &str) -> Api<DynamicObject> {
         let namespace = match resource {
             "csistoragecapacities" | "leases" => NAMESPACE,
@@ -129,7 +129,7 @@ impl Names {
 }
 
 impl Site {
-    /// That of this process, for one test.
+    /// The process's shared cluster, with clients for one test.
     pub(crate) async fn up() -> Site {
         static GROUND: OnceCell<Ground> = OnceCell::const_new();
         let ground = GROUND.get_or_init(Ground::lay).await;
@@ -152,7 +152,7 @@ impl Site {
         &self.unbound
     }
 
-    /// A kubeconfig of the node, in this directory.
+    /// Writes a kubeconfig for the node into this directory.
     pub(crate) fn node_kubeconfig(&self, dir: &Path) -> PathBuf {
         let config = self
             .ground
@@ -165,12 +165,12 @@ impl Site {
         file
     }
 
-    /// Volumes, as the node writes them.
+    /// The API of PersistentVolumes, with the node's client.
     pub(crate) fn volumes(&self) -> Api<DynamicObject> {
         api_of(&self.node, "persistentvolumes", "")
     }
 
-    /// Does what an attack says as the node, up to admission and no further.
+    /// Sends the attack as the node, as a dry run: it ends after admission.
     pub(crate) async fn try_attack(&self, attack: &Attack, target: Target) -> Result<(), String> {
         self.try_attack_with(&self.node, attack, target).await
     }
@@ -213,7 +213,7 @@ impl Site {
         tried.map(drop).map_err(|error| message(&error))
     }
 
-    /// Names of nodes in a change.
+    /// Replaces the placeholders for node names in a change.
     fn filled_in(&self, change: &Value) -> Value {
         let text = change.to_string();
         let text = text.replace("$OWN", &self.names.own);
@@ -230,7 +230,7 @@ impl Site {
         };
         let api = api_of(&self.node, read.resource, namespace);
         let done = match verb {
-            // One that is not there may be looked for all the same.
+            // A missing object does not matter: authorization comes first.
             "get" => api.get_opt(read.name).await.map(drop),
             "list" => api.list(&ListParams::default().limit(1)).await.map(drop),
             "watch" => api
@@ -257,7 +257,7 @@ fn dry_post() -> PostParams {
     }
 }
 
-/// Why the server refused; anything else fails the test.
+/// The API server's reason for refusing; any other error fails the test.
 fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if [403, 422].contains(&status.code) => status.message.clone(),
@@ -265,7 +265,7 @@ fn message(error: &kube::Error) -> String {
     }
 }
 
-/// A cluster with the manifest, and two nodes of which the first has a pod of the node account.
+/// Starts a cluster with the manifest and two nodes. The first one has a pod of the node account.
 fn installed(names: &Names) -> Cluster {
     let cluster = Cluster::up(&cluster::Options::default());
     let crds = deployed("crds");
@@ -299,7 +299,7 @@ fn deployed(what: &str) -> PathBuf {
         .join(what)
 }
 
-/// A client with this token and nothing of the administrator's.
+/// A client with this token and no administrator credentials.
 async fn token_client(cluster: &Cluster, token: &str) -> Client {
     let mut file = Kubeconfig::read_from(cluster.kubeconfig()).expect("a kubeconfig");
     for user in &mut file.auth_infos {

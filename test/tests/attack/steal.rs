@@ -1,5 +1,5 @@
-//! What the cluster's own controllers make of what a node writes: nobody else's claim is bound to its
-//! volume.
+//! How the cluster's own controllers react to a node's volumes: they bind no other driver's claim
+//! to one.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use crate::site::Site;
 use crate::target::Target;
 
-/// How long the cluster has to bind a claim that it must not bind. Bound ones take a second.
+/// How long to watch for a forbidden binding. A normal binding takes about a second.
 const WATCHED: Duration = Duration::from_secs(10);
 
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
-/// A class of this driver, and a claim of it that waits for its volume.
+/// Creates a class of this driver and a claim that waits for its volume.
 async fn pending_claim(site: &Site, name: &str, driver: &str) -> Value {
     let class = format!("{}-{name}", site.names.run);
     let made = json!({
@@ -45,7 +45,7 @@ async fn pending_claim(site: &Site, name: &str, driver: &str) -> Value {
         .expect("the cluster hands it to its driver")
 }
 
-/// Makes a volume for this claim as the stolen node.
+/// Makes a volume for this claim as the compromised node.
 async fn volume_for(site: &Site, claim: &Value) {
     let metadata = &claim["metadata"];
     let uid = metadata["uid"].as_str().expect("a UID");
@@ -72,7 +72,7 @@ async fn a_claim_of_another_driver_is_not_bound_to_a_nodes_volume() {
     let site = Site::up().await;
     let ours = pending_claim(&site, "ours", "hostloop.csi.dev").await;
     let theirs = pending_claim(&site, "theirs", "other.csi.dev").await;
-    // Both are written alike: so it is the policy that makes the difference.
+    // Both volumes are written the same way, so only the policy can cause a difference.
     volume_for(&site, &theirs).await;
     volume_for(&site, &ours).await;
     let bound = || async { volume_of(&site, "ours").await };

@@ -1,4 +1,4 @@
-//! The attack table: what a node tries, and what comes of it by whose object it tries it on.
+//! The attack table: each request of a node, with the outcome for each target.
 
 use serde_json::{Value, json};
 
@@ -9,19 +9,19 @@ mod nodes;
 mod snapshots;
 mod volumes;
 
-/// What comes of a try.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is done.
+    /// The request succeeds.
     Yes,
-    /// It is refused, with these words.
+    /// The request is refused, and the reason contains these words.
     No(&'static str),
-    /// There is no such object, or nothing to change.
+    /// No such object exists, or there is nothing to change.
     Nothing,
 }
 
 impl Outcome {
-    /// What is wrong with what was found, if anything.
+    /// How the actual outcome differs, if it does.
     pub(crate) fn differs_from(&self, found: &Result<(), String>) -> Option<String> {
         match (self, found) {
             (Outcome::Yes, Ok(())) | (Outcome::Nothing, _) => None,
@@ -33,34 +33,34 @@ impl Outcome {
     }
 }
 
-/// One try.
+/// One kind of request.
 pub(crate) struct Attack {
     pub(crate) verb: &'static str,
-    /// A subresource is behind a slash.
+    /// A subresource follows a slash.
     pub(crate) resource: &'static str,
-    /// What it changes, in words.
+    /// Description for the document.
     pub(crate) what: &'static str,
-    /// The change, merged into the object. `$OWN` and `$OTHER` are nodes' names.
+    /// Merged into the object. `$OWN` and `$OTHER` stand for node names.
     pub(crate) change: Value,
-    /// By whose object it is: see [`crate::target::Target::ALL`].
+    /// One per target, in the order of [`crate::target::Target::ALL`].
     pub(crate) outcomes: [Outcome; 4],
 }
 
 impl Attack {
-    /// One that is not in the table.
+    /// A request outside the table, on the node's own object.
     pub(crate) fn of_own(verb: &'static str, resource: &'static str, change: Value) -> Attack {
         let outcomes = Target::ALL.map(|_| Outcome::Nothing);
         row(verb, resource, "", change, outcomes)
     }
 }
 
-/// What may be read.
+/// Resources that may be read.
 pub(crate) struct Read {
     pub(crate) resource: &'static str,
     pub(crate) verbs: &'static [&'static str],
-    /// Where; empty is everywhere.
+    /// Empty means all namespaces.
     pub(crate) namespace: &'static str,
-    /// The name that may be read, where it is one alone.
+    /// The object's name, if the role grants only one.
     pub(crate) name: &'static str,
 }
 
@@ -71,7 +71,7 @@ impl Read {
     }
 }
 
-/// What the API server says where no role grants a verb.
+/// Part of the API server's message if no role grants the verb.
 pub(crate) const ROLE: &str = "cannot";
 
 const ALL: &[&str] = &["get", "list", "watch"];
@@ -98,7 +98,7 @@ const fn read_in_own_namespace(
     }
 }
 
-/// What the account reads.
+/// The account's readable resources.
 pub(crate) fn reads() -> Vec<Read> {
     vec![
         read("persistentvolumes", ALL),
@@ -121,7 +121,7 @@ pub(crate) fn reads() -> Vec<Read> {
     ]
 }
 
-/// What it must not read.
+/// Resources that the account must not read.
 pub(crate) fn hidden() -> Vec<Read> {
     vec![
         read("secrets", ALL),
@@ -148,7 +148,7 @@ fn row(
     }
 }
 
-/// Everything that is tried.
+/// All rows of the table.
 pub(crate) fn attacks() -> Vec<Attack> {
     let parts = [
         volumes::volumes(),
@@ -164,7 +164,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     parts.into_iter().flatten().collect()
 }
 
-/// Its own alone.
+/// Allowed only on the node's own object.
 fn own(other: &'static str, unplaced: &'static str, foreign: &'static str) -> [Outcome; 4] {
     [
         Outcome::Yes,
@@ -174,7 +174,7 @@ fn own(other: &'static str, unplaced: &'static str, foreign: &'static str) -> [O
     ]
 }
 
-/// Not even its own.
+/// Allowed on no object.
 fn never(why: &'static str, other: [&'static str; 3]) -> [Outcome; 4] {
     let [another, unplaced, foreign] = other;
     [
@@ -197,7 +197,7 @@ fn label(key: &str, value: &str) -> Value {
     json!({"metadata": {"labels": {key: value}}})
 }
 
-/// An owner that does not exist: the cluster deletes what it owns.
+/// An owner that does not exist: the garbage collector deletes the dependent object.
 fn owner() -> Value {
     json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap",
         "name": "gone", "uid": "00000000-0000-4000-8000-00000000dead"}]}})
@@ -210,7 +210,7 @@ fn never_granted() -> [Outcome; 4] {
     never(ROLE, [ROLE, ROLE, ROLE])
 }
 
-/// No role grants the verb; but there is nothing to try it on for these.
+/// No role grants the verb. There is nothing to try it on for the targets in `but`.
 fn forbidden(but: &[Target]) -> [Outcome; 4] {
     Target::ALL.map(|target| match but.contains(&target) {
         true => Outcome::Nothing,

@@ -1,17 +1,17 @@
-//! Whose the objects are that a node attacks, and the objects.
+//! The attacked objects and their owners.
 
 use serde_json::{Value, json};
 
-/// Whose an object is.
+/// The owner of an attacked object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// The attacking node's.
+    /// The attacking node.
     Own,
-    /// Another node's.
+    /// Another node.
     Other,
-    /// No node's yet: nothing on it names one.
+    /// No node yet: the object names none.
     Unplaced,
-    /// Another driver's, on the attacking node.
+    /// Another driver, on the attacking node.
     Foreign,
 }
 
@@ -24,7 +24,7 @@ impl Target {
         Target::Foreign,
     ];
 
-    /// The part of objects' names that tells them apart.
+    /// Distinguishes the targets in object names.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Target::Own => "own",
@@ -42,16 +42,16 @@ impl Target {
     }
 }
 
-/// The finalizer that keeps the objects of a run until it is over.
+/// Keeps this run's objects until the run ends.
 pub(crate) const KEEP: &str = "hostloop.csi.dev/test";
 const CLAIM_UID: &str = "00000000-0000-4000-8000-000000000000";
 
-/// Names of a run of the test.
+/// Names used in one run of the test.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
-    /// Of the run: its namespace, and the beginning of its objects' names.
+    /// The run's namespace, and the prefix of its object names.
     pub(crate) run: String,
-    /// The node whose account is stolen.
+    /// The compromised node.
     pub(crate) own: String,
     /// Another node.
     pub(crate) other: String,
@@ -75,7 +75,7 @@ impl Names {
         (target != Target::Unplaced).then(|| self.node(target))
     }
 
-    /// A target's object of this resource, as the cluster or an administrator makes it.
+    /// The target's object of this resource, as the cluster or an administrator creates it.
     pub(crate) fn object(&self, resource: &str, target: Target) -> Option<Value> {
         let mut object = match resource {
             "persistentvolumes" => self.volume(target),
@@ -93,7 +93,7 @@ impl Names {
         Some(object)
     }
 
-    /// An object as a node makes one, if it makes any of this resource.
+    /// An object as a node creates it, if nodes create this resource.
     pub(crate) fn new_object(&self, resource: &str, target: Target) -> Option<Value> {
         let mut object = self.object(resource, target)?;
         let metadata = &mut object["metadata"];
@@ -184,7 +184,7 @@ impl Names {
         }))
     }
 
-    /// It names neither driver nor node, so it is the same for all.
+    /// A snapshot names neither driver nor node, so all targets share one form.
     fn snapshot(&self) -> Value {
         json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",

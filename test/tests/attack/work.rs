@@ -1,5 +1,5 @@
-//! What a node has to do is let through: its controllers, as the node account, with a driver in
-//! memory. The test plays the scheduler, the controller and the snapshot controller.
+//! The policies allow a node's regular work. Runs its controllers under the node account, with an
+//! in-memory driver. The test acts as scheduler, controller and snapshot controller.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ impl Work {
         Place::of(kind, &self.site.names.run, name)
     }
 
-    /// Waits until an object is so.
+    /// Waits until an object meets the condition.
     async fn until(&self, at: &Place, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         let ask = || async { self.site.admin.get(at).await.filter(|object| is(object)) };
         match until(PATIENCE, ask).await {
@@ -93,7 +93,7 @@ impl Work {
         assert!(gone.is_some(), "{at} is left\n{}", log(self.scratch.path()));
     }
 
-    /// A claim that is on this node, bound; and its volume.
+    /// Creates a claim that selects this node, waits until it is bound, and returns its volume.
     async fn claim(&self, name: &str, source: Value) -> Value {
         let own = &self.site.names.own;
         let claim = json!({
@@ -181,7 +181,7 @@ async fn what_a_node_has_to_do_is_let_through() {
         let at = work.place("PersistentVolumeClaim", claim);
         work.site.admin.delete(&at).await;
         if claim == "made" {
-            // The controller would remove the finalizer that the clone's source has.
+            // The controller would remove the finalizer of the clone's source.
             let free = json!({"metadata": {"finalizers": null}});
             work.site.admin.merge(&at, free).await;
         }
@@ -189,7 +189,8 @@ async fn what_a_node_has_to_do_is_let_through() {
         work.until_gone(&at).await;
     }
     let log = log(work.scratch.path());
-    // Without a leader a node sees everything, and tries what no node's is yet.
+    // Without a leader, a node watches everything and also tries objects that belong to no node
+    // yet.
     let unplaced = work.site.names.of(Target::Unplaced);
     let refused: Vec<&str> = log
         .lines()

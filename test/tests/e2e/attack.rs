@@ -1,4 +1,4 @@
-//! What somebody who may only create pods tries against the node.
+//! Attacks on the node by a user who may only create pods.
 
 use hostloop_test::attacks;
 use hostloop_test::cluster::BUSYBOX;
@@ -8,7 +8,7 @@ use crate::objects::text;
 use crate::space::{Space, on_node};
 use crate::world::{DRIVER, World};
 
-/// A pod never starts with an inline volume whose attributes could reach the node or its space. The
+/// A pod never starts if an attribute of its inline volume could reach the node or its space. The
 /// event names the attribute, and no volume is made.
 pub(crate) fn a_pod_cannot_choose_how_its_volume_is_made(world: &World) {
     let space = Space::new(world, "attack-inline");
@@ -41,8 +41,8 @@ pub(crate) fn a_pod_cannot_choose_how_its_volume_is_made(world: &World) {
     space.end();
 }
 
-/// A container without any capability detaches the loop device of its raw block volume, or tries
-/// to. The volume keeps its data, and no other volume comes to the device.
+/// A container without capabilities tries to detach the loop device of its raw block volume. The
+/// volume keeps its data, and the device is not reused for another volume.
 pub(crate) fn a_pod_that_detaches_its_device_reaches_no_other_volume(world: &World) {
     let space = Space::new(world, "attack-block");
     let class = space.class("here", on_node(world.site(1).name()));
@@ -73,7 +73,7 @@ pub(crate) fn a_pod_that_detaches_its_device_reaches_no_other_volume(world: &Wor
     );
     let seen = space.sh("attacker", "dd if=/dev/own bs=4096 count=1 | head -n 1");
     assert_eq!(seen, "mine");
-    // The one volume is where it was for the next pod, the other was never touched.
+    // The next pod finds the first volume intact, and the other was never touched.
     space.delete_pod("attacker");
     space.pod("after", &["own"]);
     space.ready("after");

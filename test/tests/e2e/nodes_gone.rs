@@ -33,8 +33,8 @@ pub(crate) fn signal(site: &Site<'_>, signal: Signal) {
     }
 }
 
-/// The controller's pod goes while it assigns claims: its successor goes on, and each claim has one
-/// volume.
+/// The controller's pod is lost while it selects nodes. Its successor continues, and each claim
+/// gets one volume.
 pub(crate) fn the_controller_is_lost_while_it_assigns(world: &World) {
     const CLAIMS: usize = 50;
     world.drivers_ready();

@@ -8,15 +8,14 @@ use crate::objects::text;
 use crate::secrets::VALUE;
 use crate::world::World;
 
-/// The account of the pods on the nodes.
+/// The account of the node pods.
 pub(crate) const NODES: &str = "system:serviceaccount:hostloop:hostloop";
-/// The account of the pod that has the leader's tasks.
+/// The account of the pod with the cluster-wide tasks.
 pub(crate) const CONTROLLER: &str = "system:serviceaccount:hostloop:hostloop-controller";
-/// Both.
+/// Both accounts.
 pub(crate) const ACCOUNTS: [&str; 2] = [NODES, CONTROLLER];
 
-/// Rights that a run of these tests need not use: whose, which, and why the account has them
-/// nevertheless.
+/// Rights that may stay unused in a run: account, verb, resource, and the reason for the right.
 const SELDOM: &[(&str, &str, &str, &str)] = &[
     (NODES, "get", "persistentvolumeclaims", DOUBTFUL),
     (NODES, "get", "storageclasses", MISSED),
@@ -65,7 +64,7 @@ pub(crate) fn no_secret_was_logged(world: &World) {
     }
 }
 
-/// Nothing was asked for that an account may not do.
+/// No account made a forbidden request.
 pub(crate) fn nothing_was_forbidden(world: &World) {
     let audit = world.audit();
     for account in ACCOUNTS {
@@ -84,7 +83,7 @@ pub(crate) fn nothing_was_forbidden(world: &World) {
     }
 }
 
-/// Each account used every verb it is granted, and is granted those it seldom uses.
+/// Each account used every verb that it has, except the ones in [`SELDOM`], which it must have.
 pub(crate) fn no_right_is_idle(world: &World) {
     let audit = world.audit();
     for account in ACCOUNTS {
@@ -95,7 +94,7 @@ pub(crate) fn no_right_is_idle(world: &World) {
         for (role, rule) in roles.iter().flat_map(rules) {
             for (verb, resource) in pairs(rule) {
                 granted.insert((verb, resource));
-                // One of them may be used after all.
+                // A verb in the list may be used after all.
                 let seldom = seldom().any(|(_, v, r, _)| (*v, *r) == (verb, resource));
                 if !used.contains(&(verb, resource)) && !seldom {
                     idle.insert(format!("{role}: {verb} {resource}"));
@@ -115,7 +114,7 @@ pub(crate) fn no_right_is_idle(world: &World) {
     }
 }
 
-/// No pod of a node held the lease, or had anything to do with what is the leader's alone.
+/// No node pod held the lease or wrote what only the leader writes.
 pub(crate) fn nodes_did_no_leader_work(world: &World) {
     let audit = world.audit();
     let mut wrote = audit.of(NODES);
@@ -136,7 +135,7 @@ pub(crate) fn nodes_did_no_leader_work(world: &World) {
     }
 }
 
-/// The roles that are bound to an account.
+/// The roles bound to an account.
 fn roles_of(world: &World, account: &str) -> Vec<Value> {
     let listed = |kinds: &str| -> Vec<Value> {
         let label = "app.kubernetes.io/name=hostloop";

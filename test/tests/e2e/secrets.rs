@@ -48,7 +48,7 @@ pub(crate) fn secrets_of_staging_and_publishing_are_delivered(world: &World) {
     assert_unspoken(world);
 }
 
-/// Lets the nodes' account name these secrets in volumes, and not read them.
+/// Allows the node account to name these secrets in volumes, but not to read them.
 fn may_use(space: &Space, secrets: &[&str]) {
     const GROUP: &str = "rbac.authorization.k8s.io";
     let metadata = json!({"name": "use-secrets", "namespace": space.name});

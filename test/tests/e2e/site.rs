@@ -57,7 +57,7 @@ impl World {
         self.controller_ready();
     }
 
-    /// The controller's pod that is not on its way out.
+    /// The controller's pod that is not being deleted.
     pub(crate) fn controller_pod(&self) -> Option<Value> {
         let pods = self.list("Pod", NAMESPACE);
         pods.into_iter().find(|pod| {
@@ -66,7 +66,7 @@ impl World {
         })
     }
 
-    /// Waits until the controller is as its Deployment says, and leads; returns its pod.
+    /// Waits until the Deployment is rolled out and its pod leads; returns that pod.
     pub(crate) fn controller_ready(&self) -> Value {
         self.until("the controller", || {
             let deployment = self.get("Deployment", NAMESPACE, "hostloop-controller");

@@ -1,6 +1,6 @@
-//! Choices that are read from the bytes of an input.
+//! Derives choices from the bytes of an input.
 
-/// The bytes of an input, taken one by one. Past the end everything is zero.
+/// Consumes the bytes of an input one by one, then yields zeros.
 pub(crate) struct Entropy<'a> {
     rest: &'a [u8],
 }
@@ -10,7 +10,7 @@ impl<'a> Entropy<'a> {
         Entropy { rest: bytes }
     }
 
-    /// True when all bytes are taken.
+    /// True if all bytes are consumed.
     pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -29,7 +29,7 @@ impl<'a> Entropy<'a> {
         usize::from(wide) % n
     }
 
-    /// True `n` times of 256.
+    /// True with probability `n`/256.
     pub(crate) fn chance(&mut self, n: u8) -> bool {
         self.byte() < n
     }
@@ -49,7 +49,7 @@ impl<'a> Entropy<'a> {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The bytes with a few of them changed, removed, repeated or added.
+    /// Changes, removes, repeats or inserts a few bytes.
     pub(crate) fn mutate(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         for _ in 0..=self.below(6) {

@@ -1,4 +1,4 @@
-//! Arbitrary input for everything that reads what comes from outside the process.
+//! Fuzzes everything that reads data from outside the process.
 //!
 //! Each target runs for `HOSTLOOP_FUZZ_SECONDS` (default 10) on random input and prints how many
 //! inputs it took. `docs/changing.md` says how to run them for longer.
@@ -13,21 +13,21 @@ mod records;
 mod requests;
 mod world;
 
-/// Inputs are at most this long, in bytes.
+/// Maximum length of an input in bytes.
 const MAX_LEN: usize = 4096;
 
-/// How long a target runs on random input. `cargo bolero` has a limit of its own.
+/// Run time of a target on random input. `cargo bolero` has its own limit.
 fn budget() -> Duration {
     let seconds = std::env::var("HOSTLOOP_FUZZ_SECONDS").ok();
     let seconds = seconds.map(|text| text.parse().expect("HOSTLOOP_FUZZ_SECONDS is a number"));
     Duration::from_secs(seconds.unwrap_or(10))
 }
 
-/// What one target does with an input. Prints the number of inputs when it ends.
+/// Runs one target, and prints the number of inputs when dropped.
 struct Target<F> {
     name: &'static str,
     taken: AtomicU64,
-    // The engine catches a panic and calls again to find a smaller input with the same effect.
+    // The engine catches a panic, then looks for a smaller input that also panics.
     check: AssertUnwindSafe<F>,
 }
 

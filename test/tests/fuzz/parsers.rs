@@ -1,4 +1,4 @@
-//! Text from outside: IDs, page tokens, quantities, mount tables, paths, names.
+//! Text from outside: IDs, page tokens, quantities, mount tables, paths and names.
 
 use std::path::{Component, Path};
 
@@ -13,7 +13,7 @@ use crate::target;
 use crate::world::World;
 
 target!(
-    /// An ID has one spelling, is short, and is one plain component of a path.
+    /// An ID has one spelling, is short, and is a single plain path component.
     ids,
     |bytes: &[u8]| {
         let real = [
@@ -40,7 +40,7 @@ target!(
 );
 
 target!(
-    /// A page token is one of ours or ABORTED; it never ends in another error.
+    /// A page token is accepted or ABORTED; there is no other error.
     page_tokens,
     {
         let world = World::new();
@@ -70,7 +70,7 @@ target!(
 );
 
 target!(
-    /// A quantity is read as Kubernetes reads it, or refused.
+    /// A quantity is parsed like Kubernetes does, or refused.
     quantities,
     |bytes: &[u8]| {
         let like = ["20Gi", "1.5G", "-1e9", "+.5m", "9223372036854775807", "1E"].map(String::from);
@@ -83,7 +83,7 @@ target!(
 );
 
 target!(
-    /// A mount table is read as a whole; each entry can be looked up.
+    /// The whole mount table is parsed, and each entry can be looked up.
     mountinfo,
     |bytes: &[u8]| {
         const LINES: &str = "36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw\n\
@@ -97,7 +97,7 @@ target!(
 );
 
 target!(
-    /// A path from a request is absolute, has a name and never leads upwards.
+    /// An accepted path is absolute, has a name and no parent components.
     paths_and_names,
     |bytes: &[u8]| {
         let like = ["/var/lib/kubelet/pods/x/volumes/y/mount", "pvc-1"].map(String::from);
@@ -114,7 +114,7 @@ target!(
     }
 );
 
-/// Arbitrary text, or one of `real` with a few changes: few arbitrary texts come close to real ones.
+/// Arbitrary text, or a slightly changed `real` one, as few arbitrary texts come close to those.
 fn text_like(bytes: &[u8], real: &[String]) -> String {
     let mut entropy = Entropy::new(bytes);
     let text = match entropy.chance(64) {

@@ -1,4 +1,4 @@
-//! Files on the disk: a damaged record, identity or state is an error that loses nothing.
+//! Damaged files on disk: a damaged record, identity or state causes an error but no data loss.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use crate::target;
 use crate::world::{World, start};
 
 target!(
-    /// Whatever is in one of the files, opening the pools ends, and every image stays.
+    /// With any content in one of the files, opening the pools returns and keeps every image.
     records,
     {
         let world = World::new();
         world.create_some();
-        // Ends the process: the pools are released, their files stay.
+        // Simulates the end of the process: releases the pools and keeps their files.
         let World { dir, kernel, controller, node } = world;
         drop((controller, node));
         let files = files_of(dir.path(), |path| path.extension().is_some_and(|e| e == "json"));
@@ -27,7 +27,7 @@ target!(
                 false => entropy.mutate(&sound),
             };
             if group(&damaged).is_some_and(|group| Some(group) != self::group(&sound)) {
-                // A snapshot of a group that is not there was never finished: it is freed.
+                // A snapshot of a missing group is unfinished, so opening the pool frees it.
                 return;
             }
             std::fs::write(&file, &damaged).expect("writing the file");
@@ -43,13 +43,13 @@ target!(
     }
 );
 
-/// The group that the record of a snapshot names, if these bytes are such a record.
+/// The group in a snapshot's record, if these bytes are such a record.
 fn group(record: &[u8]) -> Option<String> {
     let record: serde_json::Value = serde_json::from_slice(record).ok()?;
     record.get("group")?.as_str().map(str::to_owned)
 }
 
-/// All files beneath `dir` that are `wanted`, in order.
+/// All matching files below `dir`, sorted.
 fn files_of(dir: &Path, wanted: impl Fn(&Path) -> bool + Copy) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).expect("a directory") {

@@ -1,8 +1,8 @@
 //! Sequences of CSI requests: every RPC with every field arbitrary.
 //!
-//! The messages are built from their descriptors, so a field that is added is covered. Values are
-//! often real ones (IDs seen so far, known parameters), because random ones rarely pass the first
-//! check. After each sequence the process restarts and everything is removed.
+//! Messages are built from their descriptors, so new fields are covered. Values are often real
+//! (known IDs and parameters), because random ones rarely pass the first check. After each sequence
+//! the process restarts and everything is removed.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -21,7 +21,7 @@ static DESCRIPTORS: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(hostloop_proto::FILE_DESCRIPTOR_SET).expect("our descriptors")
 });
 
-/// Requests in one sequence, at most.
+/// Maximum number of requests in a sequence.
 const SEQUENCE: usize = 24;
 
 const INLINE: [&str; 2] = [
@@ -30,7 +30,7 @@ const INLINE: [&str; 2] = [
 ];
 
 target!(
-    /// No request panics, is INTERNAL or UNKNOWN, or leaves something that can't be removed.
+    /// No request panics, returns INTERNAL or UNKNOWN, or leaves something that cannot be removed.
     requests,
     |bytes: &[u8]| {
         let world = World::new();
@@ -52,10 +52,10 @@ target!(
     }
 );
 
-/// The RPCs: the service that answers each, and the IDs its answer tells of.
+/// The RPCs: the service of each, and the IDs in its response.
 macro_rules! calls {
     ($($service:ident.$method:ident($request:ident) $(=> $ids:expr)?;)+) => {
-        /// Makes one call that the input chooses.
+        /// Makes one call, selected by the input.
         fn call(world: &World, entropy: &mut Entropy<'_>, ids: &mut Vec<String>) {
             const NAMES: &[&str] = &[$(stringify!($request)),+];
             let name = *entropy.pick(NAMES);
@@ -119,7 +119,7 @@ calls! {
     node.node_get_info(NodeGetInfoRequest);
 }
 
-/// What values are made of.
+/// Real values to build messages from.
 struct Words<'a> {
     dir: &'a Path,
     ids: &'a [String],
@@ -135,7 +135,7 @@ impl Words<'_> {
     ) -> DynamicMessage {
         let mut message = DynamicMessage::new(descriptor.clone());
         for field in descriptor.fields() {
-            // A later member of a oneof takes the place of an earlier one.
+            // A later member of a oneof replaces an earlier one.
             let set = match field.containing_oneof() {
                 Some(_) => entropy.chance(128),
                 None => entropy.chance(200),
@@ -212,7 +212,7 @@ impl Words<'_> {
         }
     }
 
-    /// A string for a field of this name: usually one that makes sense there.
+    /// A string for a field of this name, usually a plausible one.
     fn string(&self, entropy: &mut Entropy<'_>, field: &str) -> String {
         if entropy.chance(16) {
             return self.junk(entropy);
@@ -272,7 +272,8 @@ impl Words<'_> {
         }
     }
 
-    /// Text that nobody means. Never an absolute path: the model creates real directories.
+    /// A meaningless string. An absolute path starts in `dir`, because the model kernel creates real
+    /// directories.
     fn junk(&self, entropy: &mut Entropy<'_>) -> String {
         match entropy.below(6) {
             0 => String::new(),

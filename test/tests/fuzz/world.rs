@@ -1,4 +1,4 @@
-//! The CSI services over a model of the kernel, and what must be true of them at any time.
+//! The CSI services over the model kernel, and their invariants.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 const MI: i64 = 1 << 20;
 
-/// The services of one node over two pools, in a directory of their own.
+/// The services of one node with two pools, in a temporary directory.
 pub(crate) struct World {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) kernel: Arc<Model>,
@@ -27,7 +27,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> World {
-        // In memory where that is possible: fsync takes most of the time of a sequence elsewhere.
+        // Prefer memory: on disk, fsync takes most of a sequence's time.
         let memory = Path::new("/dev/shm");
         let dir = match memory.is_dir() {
             true => tempfile::tempdir_in(memory),
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// The process ends and starts again. The old one must release the pools first.
+    /// Simulates a restart. The old process must release the pools first.
     pub(crate) fn restart(self) -> World {
         let World {
             dir,
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Three volumes, a snapshot of the first and a group of the others; their IDs.
+    /// Creates three volumes, a snapshot of the first and a group of the others; returns their IDs.
     pub(crate) fn create_some(&self) -> Vec<String> {
         let create = |name: &str| {
             let request = csi::CreateVolumeRequest {
@@ -100,7 +100,7 @@ impl World {
         ids
     }
 
-    /// Paths that kubelet may name, for staging and for targets.
+    /// Paths for staging and targets, as kubelet may send them.
     pub(crate) fn paths(dir: &Path) -> Vec<PathBuf> {
         let paths = [
             "stage/a", "stage/b", "stage/c", "pods/a", "pods/b", "pods/c",
@@ -108,8 +108,8 @@ impl World {
         paths.map(|path| dir.join(path)).into()
     }
 
-    /// An error has a code that the specification gives a meaning. INTERNAL is only for a path that
-    /// is not what it must be, such as the mount point of something else.
+    /// Checks that an error has a code of the specification. INTERNAL is only for an unsuitable
+    /// path, such as the mount point of something else.
     pub(crate) fn check(&self, request: &str, error: Option<Status>) {
         let Some(error) = error else { return };
         let fine = match error.code() {
@@ -121,7 +121,7 @@ impl World {
         assert!(fine, "{request}\nanswers {error}");
     }
 
-    /// Removes everything by the calls an orchestrator makes. Nothing may be left.
+    /// Removes everything with an orchestrator's calls, then checks that nothing is left.
     pub(crate) fn remove_everything(&self, ids: &[String]) {
         let c = &self.controller;
         for path in World::paths(self.dir.path()) {
@@ -191,7 +191,7 @@ impl World {
         self.check_empty();
     }
 
-    /// No loop device, no mount and no file is left of any volume.
+    /// Checks that no volume leaves a loop device, a mount or a file.
     fn check_empty(&self) {
         assert_eq!(self.kernel.loops().expect("the loop table"), vec![]);
         let mounts = self.kernel.mounts().expect("the mount table");
@@ -211,7 +211,7 @@ impl World {
     }
 }
 
-/// Opens the pools in `dir` and makes the services over them.
+/// Opens the pools in `dir` and creates the services over them.
 pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> pool::Result<(Controller, Node)> {
     let specs = ["default", "other"].map(|name| PoolSpec {
         name: name.to_owned(),

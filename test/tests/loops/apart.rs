@@ -1,5 +1,4 @@
-//! The leader's tasks in a process of their own, which no driver is in front of; nodes that do none
-//! of them.
+//! The cluster-wide tasks in a separate process without a driver, and nodes that run none of them.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 
 const LABEL: &str = "hostloop.csi.dev/node";
 
-/// The room of a node, as its capacity objects tell it.
+/// The capacity objects of a node.
 async fn rooms_of(fleet: &Fleet, node: &str) -> Vec<Value> {
     let kind = "CSIStorageCapacity";
     let mut rooms = fleet.objects.list(kind, &fleet.namespace).await;
@@ -20,8 +19,8 @@ async fn rooms_of(fleet: &Fleet, node: &str) -> Vec<Value> {
     rooms
 }
 
-/// Nodes alone leave to the leader what is the leader's: nobody takes the lease, no claim gets a
-/// node, nothing of a node that is gone goes. The leader does all of it, without a driver.
+/// Without a leader, no node takes the lease, selects a node for a claim or cleans up after a
+/// deleted node. The leader does all of it, without a driver.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_of_its_own_does_what_nodes_do_not() {
     const COUNT: usize = 12;
@@ -51,7 +50,7 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
     for volume in fleet.all_volumes().await {
         let node = fleet.node_of(&volume).expect("it is on a node");
         assert!(left.iter().any(|member| member.node == node), "{node}");
-        // The label follows the object.
+        // The label is added after the object is created.
         let at = Place::of("PersistentVolume", "", &volume.name_any());
         let labelled = || async {
             let volume = fleet.objects.get(&at).await.expect("it is there");
@@ -69,7 +68,7 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
         "{metrics}"
     );
 
-    // A node that has the driver again is no leader either, when there is none.
+    // Nodes do not take the lease after the leader has stopped either.
     controller.stop();
     let held = fleet.objects.get(&fleet.lease()).await.expect("a lease");
     assert_eq!(held["spec"]["holderIdentity"], "", "given up");
@@ -85,8 +84,8 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
     fleet.down().await;
 }
 
-/// A snapshot is taken on its volume's node, and a claim made of it goes there, where the leader
-/// has no driver: it knows the place by what nodes and objects say.
+/// A snapshot is taken on its volume's node, and a restored claim goes there. The leader has no
+/// driver: it finds the node through what nodes and objects say.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_of_its_own_places_what_is_restored() {
     let plane = crate::plane(true).await;
@@ -134,7 +133,7 @@ async fn a_leader_of_its_own_places_what_is_restored() {
     for volume in fleet.all_volumes().await {
         assert_eq!(fleet.node_of(&volume), home);
     }
-    // Nothing is made of it any more: the leader lets it go.
+    // No claim waits for the snapshot any more, so the leader removes its finalizer.
     fleet.objects.delete(&snapshot).await;
     let gone = || async { fleet.objects.get(&snapshot).await.is_none().then_some(()) };
     until(PATIENCE, gone).await.expect("the snapshot goes");

@@ -1,4 +1,4 @@
-//! Leader election with the flags that upstream's deployments give their provisioner.
+//! Leader election with the flags that upstream's deployments set for their provisioner.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::Rig;
 
-/// The provisioner and the capacity loop share one lease: neither may take the other's renewals for
-/// another process's.
+/// The provisioner and the capacity loop share one lease. Neither may mistake the other's renewals
+/// for another process's.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_loops_share_one_lease() {
     let args = [
@@ -25,7 +25,7 @@ async fn two_loops_share_one_lease() {
     let rig = Rig::up(spec).await;
     rig.claim("first", json!({})).await;
     rig.bound("first").await;
-    // Many renewals, each of which two holders would race for.
+    // Allow many renewals, over which two holders would compete.
     tokio::time::sleep(Duration::from_secs(8)).await;
     rig.claim("second", json!({})).await;
     rig.bound("second").await;

@@ -30,7 +30,7 @@ async fn group(rig: &Rig) -> Value {
     group_in(rig, "groupsnapshot.storage.k8s.io/v1").await
 }
 
-/// The same, by a client that speaks this version of the group kinds.
+/// The same with a client that uses this version of the group kinds.
 async fn group_in(rig: &Rig, group_api: &str) -> Value {
     let labels = json!({"front": rig.name});
     for (api, kind) in [
@@ -125,7 +125,7 @@ async fn a_group_is_taken_restored_and_deleted() {
     rig.down().await;
 }
 
-/// Made, read and deleted by a client that knows the version before v1 only.
+/// A client that only knows v1beta2 creates, reads and deletes a group.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_of_the_beta_version_is_served() {
     let rig = Rig::with_snapshots(spec("group-beta")).await;

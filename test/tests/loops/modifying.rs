@@ -161,7 +161,7 @@ async fn an_uncertain_change_is_finished_first() {
     rig.down().await;
 }
 
-/// A class of another driver is an error that the claim's user sees, and can leave again.
+/// Another driver's class is an error that the user sees and can undo.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_drivers_class_is_infeasible() {
     let rig = Rig::up(spec("modify-foreign")).await;

@@ -1,4 +1,4 @@
-//! What concerns a node itself: its attachments, room and events, and the leader's lease.
+//! Objects of a node itself: attachments, capacities, events, and the leader's lease.
 
 use super::Outcome::{No, Nothing, Yes};
 use super::*;
@@ -109,7 +109,7 @@ pub(super) fn capacities() -> Vec<Attack> {
             never("the capacity is not managed by"),
         ),
         row("delete", C, "delete it", json!({}), own()),
-        // The topology can't be changed at all.
+        // The topology is immutable, so there is no patch to try.
         row(
             "create",
             C,

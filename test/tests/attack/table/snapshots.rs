@@ -1,4 +1,4 @@
-//! VolumeSnapshots, and the contents of snapshots and of groups.
+//! VolumeSnapshots, VolumeSnapshotContents and VolumeGroupSnapshotContents.
 
 use super::Outcome::{No, Nothing, Yes};
 use super::*;
@@ -74,14 +74,14 @@ pub(super) fn group_contents() -> Vec<Attack> {
     })
 }
 
-/// What differs between contents of snapshots and of groups.
+/// The differences between contents of snapshots and of groups.
 struct Contents {
     resource: &'static str,
     status: &'static str,
-    /// The annotation that says that its snapshot is being made.
+    /// The annotation that marks a snapshot in progress.
     creating: &'static str,
     keep: &'static str,
-    /// Of the status: what it says, and in which field.
+    /// A status change: its description and the field.
     say: (&'static str, &'static str),
 }
 
@@ -137,7 +137,7 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
             never("whether its snapshot is kept"),
         ),
         status(say, json!({"status": {handle: "x", "readyToUse": true}})),
-        // The server takes nothing but the status.
+        // The API server ignores everything but the status here.
         status("set an owner", owner()),
         row(
             "delete",

@@ -8,7 +8,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 pub(super) fn volumes() -> Vec<Attack> {
     const V: &str = "persistentvolumes";
     const MINE: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-    // The API server puts it on each new volume.
+    // The API server adds this one to every new volume.
     const PROTECTION: &str = "kubernetes.io/pv-protection";
     const ELSEWHERE: &str = "the volume is not on node";
     const DRIVER: &str = "the volume is not of driver hostloop.csi.dev";
