@@ -34,7 +34,7 @@ the_cluster() {
 
 the_driver() {
   if [ "$OURS" = yes ]; then
-    step "Hostloop comes" "On each node one pod, one container, one process: the CSI driver, the loops that elsewhere are five sidecars, the registrar and the probe. In the cluster one pod of the same image, with an account of its own: what concerns several nodes, and the snapshot controller."
+    step "Hostloop comes" "On each node one pod, one container, one process: the CSI driver, the loops that elsewhere are five sidecars, the registrar and the probe. One more pod of the same image, with its own account, runs the cluster-wide tasks and the snapshot controller."
     load_image
     call "kubectl create -k deploy/crds   (the snapshot API)" definitions
     call "scripts/render --component attach …   (the manifest)" manifest

@@ -46,12 +46,12 @@ const SELDOM: &[(&str, &str, &str, &str)] = &[
 const MISSED: &str = "read by its name where a watch has not told of it yet";
 const DOUBTFUL: &str = "read once it is in doubt whether a volume's object was written";
 const LABELS: &str = "read with --topology-from-node-labels";
-const CHANGED: &str = "read again where it has changed under a write";
+const CHANGED: &str = "read again after a write conflict";
 const PODS: &str = "of interest once the driver has refused to grow a volume in use";
-const AGAIN: &str = "counted in the event there is where it is told again";
+const AGAIN: &str = "counts a repeated event in the existing one";
 const SPANS: &str =
     "says that a group is on several nodes, where another snapshot controller made it";
-const GONE: &str = "let go of if the node went before it was detached";
+const GONE: &str = "released if the node was deleted before it was detached";
 
 /// No log line, no event and no object of the cluster's tells a secret's value.
 pub(crate) fn no_secret_was_logged(world: &World) {
