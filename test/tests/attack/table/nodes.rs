@@ -133,14 +133,14 @@ pub(super) fn events() -> Vec<Attack> {
             E,
             "about a pod",
             about("Pod", "x"),
-            never("a node may tell of claims"),
+            never("a node may emit events only about claims"),
         ),
         row(
             "create",
             E,
             "about another node",
             about("Node", "$OTHER"),
-            never("a node may tell of claims"),
+            never("a node may emit events only about claims"),
         ),
         row(
             "create",
