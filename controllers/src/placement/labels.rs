@@ -39,7 +39,7 @@ impl Placement {
             Ok(true) => return Outcome::Done,
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(volume = name, %error, "cannot check for another driver's claim");
+                tracing::warn!(volume = name, %error, "cannot delete a foreign claim's volume");
                 return Outcome::Failed;
             }
         }

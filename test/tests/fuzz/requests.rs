@@ -272,8 +272,8 @@ impl Words<'_> {
         }
     }
 
-    /// A meaningless string. An absolute path starts in `dir`, because the model kernel creates real
-    /// directories.
+    /// A meaningless string. An absolute path starts in `dir`, because the model kernel creates
+    /// real directories.
     fn junk(&self, entropy: &mut Entropy<'_>) -> String {
         match entropy.below(6) {
             0 => String::new(),
