@@ -26,6 +26,7 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
+use crate::provisioner::naming::Naming;
 use crate::runtime::{Context, Index, Kube, Watch, duration};
 use crate::{attacher, provisioner};
 
@@ -109,8 +110,7 @@ impl Tidier {
         let rules = Rules {
             driver: context.driver.name.clone(),
             attached: attacher::finalizer(&context.driver.name),
-            prefix: volumes.volume_name_prefix.clone(),
-            uuid_length: volumes.volume_name_uuid_length,
+            naming: Naming::new(volumes),
         };
         let (of_volumes, of_claims) = (rules.clone(), rules.clone());
         let volumes = context.caches.volumes();

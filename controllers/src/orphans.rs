@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::attacher::{self, ListError, Published};
 use crate::gone::since::Since;
 use crate::health::node_reference;
-use crate::provisioner;
+use crate::provisioner::{self, naming::Naming};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability as Can;
 use crate::runtime::watch::fraction;
@@ -40,7 +40,7 @@ mod decide;
 mod inventory;
 mod publications;
 
-use decide::{Cluster, Naming};
+use decide::Cluster;
 pub use inventory::{Inventory, Kept};
 
 /// How long a call may take unless told otherwise.
@@ -158,10 +158,7 @@ impl Keeper {
         Keeper {
             kube: context.kube.managed_by("hostloop-orphans"),
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
-            naming: Naming {
-                prefix: part.volumes.volume_name_prefix.clone(),
-                uuid_length: part.volumes.volume_name_uuid_length,
-            },
+            naming: Naming::new(&part.volumes),
             context,
             part,
             lonely: Since::default(),

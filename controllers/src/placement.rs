@@ -38,6 +38,7 @@ use tokio::time::Instant;
 
 use crate::args::Args;
 use crate::capacity;
+use crate::provisioner::naming::Naming;
 use crate::provisioner::{claim, protection};
 use crate::roles::Role;
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
@@ -92,6 +93,8 @@ pub struct Options {
     pub race: bool,
     /// Nodes tell of their room.
     pub capacity: bool,
+    /// What volumes are called.
+    pub(crate) naming: Naming,
     /// What the API server is to place claims by.
     pub table: Option<Place>,
     /// The counts.
@@ -116,6 +119,7 @@ impl Options {
         Options {
             race: args.provisioner.race.node_deployment_immediate_binding,
             capacity: tells && args.controllers.has(Role::Capacity),
+            naming: Naming::new(&args.provisioner),
             table,
             metrics,
         }

@@ -29,6 +29,7 @@ mod kept;
 mod lookup;
 mod metrics;
 pub(crate) mod names;
+pub(crate) mod naming;
 mod plan;
 mod problem;
 pub(crate) mod protection;
@@ -46,6 +47,7 @@ pub use metrics::Metrics;
 pub use race::Options as RaceOptions;
 
 use kept::Kept;
+use naming::Naming;
 use plan::Settings;
 use protection::Protection;
 use race::Races;
@@ -239,8 +241,7 @@ impl Provisioner {
     fn new(context: Context, options: Options, metrics: Metrics) -> Self {
         let common = &context.common;
         let settings = Settings {
-            prefix: options.volume_name_prefix.clone(),
-            uuid_length: options.volume_name_uuid_length,
+            naming: Naming::new(&options),
             fs_type: common.default_fstype.clone(),
             extra_metadata: common.extra_create_metadata,
             has_topology: context.driver.has_topology(),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::place::Places;
 use crate::provisioner::names::VOLUME_FINALIZER;
+use crate::provisioner::naming::Naming;
 use crate::provisioner::{claim, finalizers};
 use crate::runtime::Resource;
 use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapshotContent};
@@ -26,10 +27,8 @@ pub(super) struct Rules {
     pub(super) driver: String,
     /// The attacher's finalizer, of attachments and volumes.
     pub(super) attached: String,
-    /// The prefix of volumes' names.
-    pub(super) prefix: String,
-    /// How much of the claim's UID is in them.
-    pub(super) uuid_length: i64,
+    /// What volumes are called.
+    pub(super) naming: Naming,
 }
 
 /// What there is.
@@ -215,9 +214,7 @@ impl Rules {
 
     /// The name of the volume of a claim.
     pub(super) fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<String> {
-        let uid = claim.uid()?;
-        let name = claim::volume_name_for(&uid, &self.prefix, self.uuid_length);
-        Some(name)
+        claim.uid().map(|uid| self.naming.volume(&uid))
     }
 
     /// The UIDs of claims that volumes name.

@@ -4,32 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::inventory::Kept;
 use crate::attacher::Published;
+use crate::provisioner::naming::Naming;
 
 /// How long kubelet's name for a pod's own volume is, behind its prefix.
 const INLINE_DIGITS: usize = 64;
-
-/// How the provisioner names volumes.
-#[derive(Clone, Debug)]
-pub(super) struct Naming {
-    pub(super) prefix: String,
-    pub(super) uuid_length: i64,
-}
-
-impl Naming {
-    /// The UID of the claim a volume was made for, if its name tells all of it.
-    pub(super) fn claim<'a>(&self, name: &'a str) -> Option<&'a str> {
-        let uid = name.strip_prefix(&self.prefix)?.strip_prefix('-')?;
-        (self.uuid_length < 0 && is_uid(uid)).then_some(uid)
-    }
-}
-
-/// Five groups of hexadecimal digits.
-fn is_uid(text: &str) -> bool {
-    let groups: Vec<&str> = text.split('-').collect();
-    let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
-    let is_digit = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
-    lengths == [8, 4, 4, 4, 12] && groups.iter().all(|group| group.bytes().all(is_digit))
-}
 
 /// Whether a volume is a pod's own. Where nobody tells, kubelet's name for it does; what the driver
 /// does not know itself any more is not judged.

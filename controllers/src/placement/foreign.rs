@@ -4,30 +4,40 @@
 //! admission policy refuses that binding, but the claim stays pending as long as the volume exists.
 //! Only a compromised node makes such a volume.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use super::Placement;
 use crate::provisioner::claim;
 use crate::provisioner::names::PROVISIONED_BY;
+use crate::provisioner::naming::Naming;
 use crate::runtime::ApiError;
 
 const DELETED: &str = "VolumeOfForeignClaim";
 
-/// True if this driver made the volume for this claim, but the claim waits for another provisioner.
-fn is_foreign(volume: &PersistentVolume, claim: &PersistentVolumeClaim, driver: &str) -> bool {
-    let made_by = volume.annotations().get(PROVISIONED_BY);
-    let phase = volume
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    let spec = volume.spec.as_ref();
-    let named = spec.and_then(|spec| spec.claim_ref.as_ref()?.uid.as_ref());
-    made_by.is_some_and(|by| by == driver)
+/// The claim that a volume of this driver was made for and may be bound to yet.
+///
+/// The volume's name comes from the claim's UID. An administrator who binds a released volume to a
+/// new claim keeps its name, so that volume is never taken for one made for the new claim. The phase
+/// may be Bound: the PV controller writes it before the admission policy refuses the binding.
+fn made_for<'a>(
+    volume: &'a PersistentVolume,
+    driver: &str,
+    naming: &Naming,
+) -> Option<&'a ObjectReference> {
+    let made_by = volume.annotations().get(PROVISIONED_BY)?;
+    let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
+    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    let is_made_for = made_by == driver
         && volume.metadata.deletion_timestamp.is_none()
-        && matches!(phase, None | Some("Pending" | "Available"))
-        && named.is_some()
-        && named == claim.metadata.uid.as_ref()
+        && !matches!(phase, Some("Released" | "Failed"))
+        && volume.name_any() == naming.volume(claim.uid.as_deref()?);
+    is_made_for.then_some(claim)
+}
+
+/// Whether the claim of this UID waits for the volume of another provisioner.
+fn is_foreign(claim: &PersistentVolumeClaim, uid: Option<&str>, driver: &str) -> bool {
+    claim.metadata.uid.as_deref() == uid
         && claim::volume_name(claim).is_none()
         && !claim::is_for(claim, driver)
 }
@@ -39,19 +49,20 @@ impl Placement {
         volume: &PersistentVolume,
     ) -> Result<bool, ApiError> {
         let driver = &self.context.driver.name;
-        let spec = volume.spec.as_ref();
-        let Some(named) = spec.and_then(|spec| spec.claim_ref.as_ref()) else {
+        let Some(named) = made_for(volume, driver, &self.options.naming) else {
             return Ok(false);
         };
+        let uid = named.uid.as_deref();
         let namespace = named.namespace.as_deref().unwrap_or_default();
         let name = named.name.as_deref().unwrap_or_default();
+        // A claim that is not cached may be newer than the cache.
         let seen = self.context.caches.claims().get_in(namespace, name);
-        if !seen.is_some_and(|claim| is_foreign(volume, &claim, driver)) {
+        if seen.is_some_and(|claim| !is_foreign(&claim, uid, driver)) {
             return Ok(false);
         }
         // The cluster may have assigned the claim to this driver in the meantime.
         let now: Option<PersistentVolumeClaim> = self.kube.get(namespace, name).await?;
-        let is_foreign = now.is_some_and(|claim| is_foreign(volume, &claim, driver));
+        let is_foreign = now.is_some_and(|claim| is_foreign(&claim, uid, driver));
         if !is_foreign || !self.context.leader.leads() {
             return Ok(false);
         }
@@ -68,96 +79,53 @@ impl Placement {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
     #[test]
-    fn volumes_for_claims_of_other_drivers() {
-        let ours = json!({"volume.kubernetes.io/storage-provisioner": "d"});
-        let theirs = json!({"volume.kubernetes.io/storage-provisioner": "e"});
-        let cases: [(&str, &str, &str, &str, Value, Value, bool); 9] = [
-            (
-                "another driver's",
-                "d",
-                "",
-                "u",
-                theirs.clone(),
-                Value::Null,
-                true,
-            ),
-            (
-                "nobody's",
-                "d",
-                "Available",
-                "u",
-                json!({}),
-                Value::Null,
-                true,
-            ),
-            ("ours", "d", "", "u", ours, Value::Null, false),
-            (
-                "made by others",
-                "e",
-                "",
-                "u",
-                theirs.clone(),
-                Value::Null,
-                false,
-            ),
-            (
-                "made by hand",
-                "",
-                "",
-                "u",
-                theirs.clone(),
-                Value::Null,
-                false,
-            ),
-            (
-                "bound",
-                "d",
-                "Bound",
-                "u",
-                theirs.clone(),
-                Value::Null,
-                false,
-            ),
-            (
-                "released",
-                "d",
-                "Released",
-                "u",
-                theirs.clone(),
-                Value::Null,
-                false,
-            ),
-            (
-                "of an older claim",
-                "d",
-                "",
-                "v",
-                theirs.clone(),
-                Value::Null,
-                false,
-            ),
-            ("has one", "d", "", "u", theirs, json!("v"), false),
-        ];
-        for (what, made_by, phase, uid, annotations, has, expected) in cases {
-            let mut volume = json!({
-                "metadata": {"name": "v", "annotations": {PROVISIONED_BY: made_by}},
-                "spec": {"claimRef": {"namespace": "ns", "name": "c", "uid": uid}},
+    fn volumes_made_for_a_claim() {
+        let naming = Naming {
+            prefix: "pvc".to_owned(),
+            uuid_length: -1,
+        };
+        for (what, name, made_by, phase, made) in [
+            ("new", "pvc-u", "d", "", true),
+            ("available", "pvc-u", "d", "Available", true),
+            ("bound, but not its claim", "pvc-u", "d", "Bound", true),
+            ("released", "pvc-u", "d", "Released", false),
+            ("failed", "pvc-u", "d", "Failed", false),
+            ("made by another driver", "pvc-u", "e", "", false),
+            ("made by hand", "data", "d", "", false),
+            ("given to a new claim", "pvc-t", "d", "Available", false),
+        ] {
+            let volume = json!({
+                "metadata": {"name": name, "annotations": {PROVISIONED_BY: made_by}},
+                "spec": {"claimRef": {"namespace": "ns", "name": "c", "uid": "u"}},
+                "status": {"phase": phase},
             });
-            if !phase.is_empty() {
-                volume["status"] = json!({"phase": phase});
-            }
             let volume = serde_json::from_value(volume).expect("a volume");
+            let found = made_for(&volume, "d", &naming);
+            assert_eq!(found.is_some(), made, "{what}");
+        }
+    }
+
+    #[test]
+    fn claims_of_other_drivers() {
+        let of = |driver: &str| json!({"volume.kubernetes.io/storage-provisioner": driver});
+        for (what, annotations, volume, uid, foreign) in [
+            ("another driver's", of("e"), "", "u", true),
+            ("no driver's yet", json!({}), "", "u", true),
+            ("this driver's", of("d"), "", "u", false),
+            ("bound", of("e"), "v", "u", false),
+            ("another claim of that name", of("e"), "", "t", false),
+        ] {
             let claim = json!({
                 "metadata": {"namespace": "ns", "name": "c", "uid": "u", "annotations": annotations},
-                "spec": {"volumeName": has},
+                "spec": {"volumeName": volume},
             });
             let claim = serde_json::from_value(claim).expect("a claim");
-            assert_eq!(is_foreign(&volume, &claim, "d"), expected, "{what}");
+            assert_eq!(is_foreign(&claim, Some(uid), "d"), foreign, "{what}");
         }
     }
 }

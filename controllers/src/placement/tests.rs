@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::provisioner::names::PROVISIONER;
+use crate::provisioner::names::{PROVISIONED_BY, PROVISIONER};
 use crate::runtime::Leadership;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
@@ -40,6 +40,10 @@ impl Rig {
         let options = Options {
             race,
             capacity: true,
+            naming: Naming {
+                prefix: "pvc".to_owned(),
+                uuid_length: -1,
+            },
             table: None,
             metrics: Metrics::default(),
         };

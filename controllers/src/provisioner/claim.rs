@@ -188,17 +188,6 @@ pub(crate) fn still_wants(
     Ok(())
 }
 
-/// The volume's name.
-pub(crate) fn volume_name_for(uid: &str, prefix: &str, uuid_length: i64) -> String {
-    match usize::try_from(uuid_length) {
-        Err(_) => format!("{prefix}-{uid}"),
-        Ok(length) => {
-            let digits: String = uid.chars().filter(|c| *c != '-').take(length).collect();
-            format!("{prefix}-{digits}")
-        }
-    }
-}
-
 /// No annotations, where some are needed by reference.
 pub(crate) static NO_ANNOTATIONS: BTreeMap<String, String> = BTreeMap::new();
 

@@ -16,6 +16,7 @@ use crate::runtime::driver::{ControllerCapability, Service};
 use super::access::{self, Shape};
 use super::claim;
 use super::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
+use super::naming::Naming;
 use super::problem::Problem;
 use super::secrets::{self, About, Use};
 use super::source::{self, Asked};
@@ -23,10 +24,8 @@ use super::source::{self, Asked};
 /// What the command line says of volumes.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// `--volume-name-prefix`.
-    pub(crate) prefix: String,
-    /// `--volume-name-uuid-length`.
-    pub(crate) uuid_length: i64,
+    /// What volumes are called.
+    pub(crate) naming: Naming,
     /// `--default-fstype`.
     pub(crate) fs_type: String,
     /// `--extra-create-metadata`.
@@ -105,14 +104,13 @@ pub(crate) fn draft(
     let tells_writers = driver.can(ControllerCapability::SingleNodeMultiWriter);
     let capabilities = access::capabilities(modes.unwrap_or_default(), &shape, tells_writers)?;
     let size = claim::requested(claim).map_err(Problem::Size)?;
-    if settings.prefix.is_empty() {
+    if settings.naming.prefix.is_empty() {
         return Err(Problem::NoPrefix);
     }
-    let uid = claim.uid().unwrap_or_default();
     Ok(Draft {
         claim: claim.clone(),
         class: class.clone(),
-        name: claim::volume_name_for(&uid, &settings.prefix, settings.uuid_length),
+        name: settings.naming.volume_of(claim),
         size,
         shape,
         capabilities,

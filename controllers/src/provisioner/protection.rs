@@ -20,6 +20,7 @@ use crate::snapshots::VolumeSnapshot;
 use super::claim;
 use super::finalizers;
 use super::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
+use super::naming::Naming;
 use super::source::{self, Asked};
 use super::{Named, Options};
 
@@ -164,12 +165,7 @@ impl Protection {
 
     /// Whether the volume of a claim has its object.
     fn has_volume(&self, claim: &PersistentVolumeClaim) -> bool {
-        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-        let (prefix, length) = (
-            &self.options.volume_name_prefix,
-            self.options.volume_name_uuid_length,
-        );
-        let name = claim::volume_name_for(uid, prefix, length);
+        let name = Naming::new(&self.options).volume_of(claim);
         self.context.caches.volumes().get(&name).is_some()
     }
 

@@ -203,6 +203,27 @@ async fn an_answer_that_is_late() {
     assert!(rig.at_work.kept.left("u-1").is_none());
 }
 
+/// The namespace is deleted with its claim and secret while CreateVolume has no answer.
+#[tokio::test]
+async fn a_late_volume_is_found_without_its_secret() {
+    let rig = central();
+    rig.secret_class();
+    rig.plain_claim();
+    rig.put_secret();
+    let late = Err(Status::deadline_exceeded("later"));
+    rig.world.state().creations.push_back(late);
+    assert_eq!(rig.work().await, Outcome::Failed);
+    rig.world.state().objects.clear();
+    let mut another = claim_value(None, &Value::Null);
+    another["metadata"]["uid"] = json!("u-2");
+    another["metadata"]["resourceVersion"] = json!("99");
+    rig.at_work.context.caches.claims().wrote(read(&another));
+    rig.world.log();
+    assert_eq!(rig.work().await, Outcome::Done);
+    assert!(rig.world.log().contains(&"DeleteVolume handle".to_owned()));
+    assert!(rig.at_work.kept.left("u-1").is_none());
+}
+
 #[tokio::test]
 async fn a_final_answer_is_forgotten() {
     let rig = central();

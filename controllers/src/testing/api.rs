@@ -275,6 +275,8 @@ impl Api {
             .as_array()
             .is_some_and(|list| !list.is_empty());
         if !new["metadata"]["deletionTimestamp"].is_null() && !kept {
+            // As the server answers: the object of the request, at the version that was read.
+            new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
             state.objects.remove(&object);
         } else {
             state.objects.insert(object, new.clone());

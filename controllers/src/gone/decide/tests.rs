@@ -8,8 +8,10 @@ fn rules() -> Rules {
     Rules {
         driver: DRIVER.to_owned(),
         attached: "external-attacher/csi-example".to_owned(),
-        prefix: "pvc".to_owned(),
-        uuid_length: -1,
+        naming: Naming {
+            prefix: "pvc".to_owned(),
+            uuid_length: -1,
+        },
     }
 }
 

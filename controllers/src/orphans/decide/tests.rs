@@ -24,24 +24,6 @@ fn all(volumes: &[Kept]) -> BTreeMap<String, Kept> {
 }
 
 #[test]
-fn names_that_tell_a_claim() {
-    for (name, length, claim) in [
-        (format!("pvc-{UID}"), -1, Some(UID)),
-        (format!("pvc-{UID}"), 8, None),
-        (format!("other-{UID}"), -1, None),
-        (UID.to_owned(), -1, None),
-        (format!("pvc-{UID}0"), -1, None),
-        (format!("pvc-{}", UID.to_uppercase()), -1, None),
-        (format!("pvc-{}", UID.replace('-', "")), -1, None),
-        ("pvc-".to_owned(), -1, None),
-        ("pvc-data".to_owned(), -1, None),
-        (format!("pvc-{UID}-copy"), -1, None),
-    ] {
-        assert_eq!(naming(length).claim(&name), claim, "{name} {length}");
-    }
-}
-
-#[test]
 fn suspicion() {
     let inline = format!("csi-{}", "0a".repeat(32));
     let ids = ["a", "b", "pod", inline.as_str(), "new"];

@@ -98,20 +98,37 @@ async fn a_group_is_on_one_node_or_is_told_that_it_cannot_be() {
 
 #[tokio::test]
 async fn a_volume_that_was_made_for_another_driver_s_claim_is_deleted() {
-    let rig = Rig::new(&["n1", "n2"]);
-    let theirs = json!({"metadata": {"annotations": {PROVISIONER: "other.csi.dev"}}});
-    rig.claim("theirs", "now", theirs);
-    rig.claim("ours", "now", json!({}));
-    for claim in ["theirs", "ours"] {
+    let theirs = json!({PROVISIONER: "other.csi.dev"});
+    for (what, provisioner, name, phase, cached, is_left) in [
+        ("new", theirs.clone(), "pvc-u", "", true, false),
+        ("bound", theirs.clone(), "pvc-u", "Bound", true, false),
+        ("not listed", theirs.clone(), "pvc-u", "Bound", false, false),
+        ("given to it", theirs, "pvc-t", "Available", true, true),
+        (
+            "ours",
+            json!({PROVISIONER: DRIVER}),
+            "pvc-u",
+            "",
+            true,
+            true,
+        ),
+    ] {
+        let rig = Rig::new(&["n1", "n2"]);
+        let claim = json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "data",
+            "namespace": "shop", "uid": "u", "annotations": provisioner}, "spec": {}});
+        if cached {
+            rig.world.add(&rig.world.context.caches.claims(), claim);
+        } else {
+            rig.world.api.put(claim);
+        }
         let volume = json!({"kind": "PersistentVolume",
-            "metadata": {"name": format!("for-{claim}"),
-                "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER}},
-            "spec": {"csi": {"driver": DRIVER, "volumeHandle": claim},
-                "claimRef": {"name": claim, "namespace": "shop", "uid": claim}}});
+            "metadata": {"name": name, "annotations": {PROVISIONED_BY: DRIVER}},
+            "spec": {"csi": {"driver": DRIVER, "volumeHandle": "h"},
+                "claimRef": {"name": "data", "namespace": "shop", "uid": "u"}},
+            "status": {"phase": phase}});
         rig.world.add(&rig.world.context.caches.volumes(), volume);
-        let name = format!("for-{claim}");
-        assert_eq!(rig.at_work.volume_label(&name).await, Outcome::Done);
+        assert_eq!(rig.at_work.volume_label(name).await, Outcome::Done);
         let left = rig.world.api.get(&format!("persistentvolumes/{name}"));
-        assert_eq!(left.is_some(), claim == "ours", "{claim}");
+        assert_eq!(left.is_some(), is_left, "{what}");
     }
 }

@@ -268,16 +268,3 @@ fn wanted_volumes() {
         assert_eq!(found.is_ok(), wanted, "{what}: {found:?}");
     }
 }
-
-#[test]
-fn names_of_volumes() {
-    let uid = "0a1b2c3d-4e5f-6789-abcd-ef0123456789";
-    for (length, name) in [
-        (-1, "pvc-0a1b2c3d-4e5f-6789-abcd-ef0123456789"),
-        (0, "pvc-"),
-        (10, "pvc-0a1b2c3d4e"),
-        (99, "pvc-0a1b2c3d4e5f6789abcdef0123456789"),
-    ] {
-        assert_eq!(volume_name_for(uid, "pvc", length), name);
-    }
-}

@@ -9,8 +9,10 @@ use super::*;
 
 pub(crate) fn settings() -> Settings {
     Settings {
-        prefix: "pvc".to_owned(),
-        uuid_length: -1,
+        naming: Naming {
+            prefix: "pvc".to_owned(),
+            uuid_length: -1,
+        },
         fs_type: String::new(),
         extra_metadata: false,
         has_topology: true,

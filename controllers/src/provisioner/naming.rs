@@ -1,0 +1,99 @@
+//! The names of volumes, which come from the UIDs of their claims.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
+use super::Options;
+
+/// How the provisioner names volumes.
+#[derive(Clone, Debug)]
+pub(crate) struct Naming {
+    /// `--volume-name-prefix`.
+    pub(crate) prefix: String,
+    /// `--volume-name-uuid-length`: digits of the UID; all of it, with dashes, if negative.
+    pub(crate) uuid_length: i64,
+}
+
+impl Naming {
+    /// By the command line.
+    pub(crate) fn new(options: &Options) -> Naming {
+        Naming {
+            prefix: options.volume_name_prefix.clone(),
+            uuid_length: options.volume_name_uuid_length,
+        }
+    }
+
+    /// The name of the volume of a claim with this UID.
+    pub(crate) fn volume(&self, uid: &str) -> String {
+        let prefix = &self.prefix;
+        match usize::try_from(self.uuid_length) {
+            Err(_) => format!("{prefix}-{uid}"),
+            Ok(length) => {
+                let digits: String = uid.chars().filter(|c| *c != '-').take(length).collect();
+                format!("{prefix}-{digits}")
+            }
+        }
+    }
+
+    /// The name of a claim's volume.
+    pub(crate) fn volume_of(&self, claim: &PersistentVolumeClaim) -> String {
+        self.volume(claim.metadata.uid.as_deref().unwrap_or_default())
+    }
+
+    /// The UID of the claim a volume was made for, if the volume's name holds all of it.
+    pub(crate) fn claim<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let uid = name.strip_prefix(&self.prefix)?.strip_prefix('-')?;
+        (self.uuid_length < 0 && is_uid(uid)).then_some(uid)
+    }
+}
+
+/// Five groups of hexadecimal digits.
+fn is_uid(text: &str) -> bool {
+    let groups: Vec<&str> = text.split('-').collect();
+    let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
+    let is_digit = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
+    lengths == [8, 4, 4, 4, 12] && groups.iter().all(|group| group.bytes().all(is_digit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "0a1b2c3d-4e5f-6789-abcd-ef0123456789";
+
+    fn naming(uuid_length: i64) -> Naming {
+        Naming {
+            prefix: "pvc".to_owned(),
+            uuid_length,
+        }
+    }
+
+    #[test]
+    fn names_of_volumes() {
+        for (length, name) in [
+            (-1, "pvc-0a1b2c3d-4e5f-6789-abcd-ef0123456789"),
+            (0, "pvc-"),
+            (10, "pvc-0a1b2c3d4e"),
+            (99, "pvc-0a1b2c3d4e5f6789abcdef0123456789"),
+        ] {
+            assert_eq!(naming(length).volume(UID), name);
+        }
+    }
+
+    #[test]
+    fn claims_in_names() {
+        for (name, length, claim) in [
+            (format!("pvc-{UID}"), -1, Some(UID)),
+            (format!("pvc-{UID}"), 8, None),
+            (format!("other-{UID}"), -1, None),
+            (UID.to_owned(), -1, None),
+            (format!("pvc-{UID}0"), -1, None),
+            (format!("pvc-{}", UID.to_uppercase()), -1, None),
+            (format!("pvc-{}", UID.replace('-', "")), -1, None),
+            ("pvc-".to_owned(), -1, None),
+            ("pvc-data".to_owned(), -1, None),
+            (format!("pvc-{UID}-copy"), -1, None),
+        ] {
+            assert_eq!(naming(length).claim(&name), claim, "{name} {length}");
+        }
+    }
+}
