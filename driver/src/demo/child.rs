@@ -42,10 +42,11 @@ enum Running {
 impl Driver {
     /// Starts it over a tree and waits until its socket takes connections.
     pub(super) fn start(tree: &Tree, pool: &str) -> Result<Driver> {
-        let program = std::env::current_exe().map_err(Error::io("find", "this executable"))?;
         let log = open_log(&tree.log())?;
         let err = log.try_clone().map_err(Error::io("open", tree.log()))?;
-        let mut command = Command::new(&program);
+        // Its path may lead to another program by now, as after an upgrade, or to none.
+        let program = Path::new("/proc/self/exe");
+        let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
             let own = |prefix: &&str| name.to_str().is_some_and(|n| n.starts_with(*prefix));
             if OWN_ENVIRONMENT.iter().any(own) {
@@ -53,13 +54,14 @@ impl Driver {
             }
         }
         command
+            .arg0("hostloop")
             .args(arguments(tree, pool))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(err)
             // Ctrl-C at the terminal is for the demo, which still needs its driver to clean up.
             .process_group(0);
-        let child = command.spawn().map_err(Error::io("run", &program))?;
+        let child = command.spawn().map_err(Error::io("run", program))?;
         let mut driver = Driver {
             tree: tree.clone(),
             child: Running::Child(child),

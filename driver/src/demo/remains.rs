@@ -107,8 +107,9 @@ fn process(tree: &Tree, pid: u32) -> Option<String> {
     let mut links = links.into_iter().chain(open);
     let uses =
         links.any(|link| fs::read_link(link).is_ok_and(|target| target.starts_with(tree.root())));
-    let name = fs::read_to_string(proc.join("comm")).unwrap_or_default();
-    uses.then(|| format!("{} (pid {pid})", name.trim_end()))
+    let words = fs::read_to_string(proc.join("cmdline")).unwrap_or_default();
+    let name = words.split('\0').next().unwrap_or_default();
+    uses.then(|| format!("{name} (pid {pid})"))
 }
 
 /// Everything below a directory, the deepest first, symlinks not followed.

@@ -25,7 +25,11 @@ impl Root {
     }
 
     fn demo(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hostloop"));
+        Root::demo_of(Path::new(env!("CARGO_BIN_EXE_hostloop")), words)
+    }
+
+    fn demo_of(program: &Path, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(["demo", "--json"]).args(words);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -113,6 +117,22 @@ fn it_shows_everything_and_leaves_nothing() {
     assert_told(&lines);
     assert_eq!(code, Some(0));
     assert_eq!(lines.len(), 24, "23 steps and the summary");
+    root.assert_gone();
+}
+
+/// An upgrade replaces the program while it runs.
+#[test]
+fn it_needs_its_program_file_no_more() {
+    let root = Root::new("replaced");
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("hostloop");
+    std::fs::copy(env!("CARGO_BIN_EXE_hostloop"), &program).unwrap();
+    let words = ["--root", root.text(), "--size", "320Mi"];
+    let demo = Root::demo_of(&program, &words).spawn().unwrap();
+    std::fs::remove_file(&program).unwrap();
+    let output = demo.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}");
     root.assert_gone();
 }
 
