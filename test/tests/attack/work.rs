@@ -7,9 +7,10 @@ use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerR
 use hostloop_test::front::objects::Place;
 use hostloop_test::front::process::{Controllers, log};
 use hostloop_test::front::wait::{PATIENCE, until};
-use hostloop_test::memory::{MemoryDriver, Options};
+use hostloop_test::memory::{MemoryDriver, Options, Step};
 use hostloop_test::scratch::Scratch;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::site::Site;
 use crate::target::Target;
@@ -17,12 +18,16 @@ use crate::target::Target;
 const DRIVER: &str = "hostloop.csi.dev";
 const BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
 const BOUND: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
+const GROUP_BEING_DELETED: &str =
+    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
+const GROUP_BOUND: &str =
+    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection";
 
 struct Work {
     site: Site,
     class: String,
     controllers: Controllers,
-    _driver: MemoryDriver,
+    driver: MemoryDriver,
     scratch: Scratch,
 }
 
@@ -45,6 +50,7 @@ impl Work {
         let rpcs = &mut options.capabilities.controller;
         rpcs.remove(&ControllerRpc::PublishUnpublishVolume);
         rpcs.remove(&ControllerRpc::ListVolumesPublishedNodes);
+        options.known_mutable = Some(["speed".to_owned()].into());
         let driver = MemoryDriver::start(scratch.path().join("csi.sock"), options);
         let kubeconfig = site.node_kubeconfig(scratch.path());
         let args = [
@@ -69,7 +75,7 @@ impl Work {
             controllers: Controllers::in_pod(scratch.path(), "hostloop", None, &args),
             site,
             class,
-            _driver: driver,
+            driver,
             scratch,
         }
     }
@@ -126,6 +132,87 @@ impl Work {
         self.until(&claim, "told that it is", told).await;
     }
 
+    /// An expansion that the driver refuses, and then one to less, but more than it has.
+    async fn recover(&self, claim: &str) {
+        let at = self.place("PersistentVolumeClaim", claim);
+        let ask = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
+        let code = Code::OutOfRange;
+        self.driver
+            .always("ControllerExpandVolume", Step::Fail(code));
+        self.site.admin.merge(&at, ask("9Gi")).await;
+        let refused = |claim: &Value| {
+            let status = &claim["status"];
+            status["allocatedResources"]["storage"] == "9Gi"
+                && status["allocatedResourceStatuses"]["storage"] == "ControllerResizeInfeasible"
+        };
+        self.until(&at, "refused", refused).await;
+        self.driver.unscript("ControllerExpandVolume");
+        self.site.admin.merge(&at, ask("3Gi")).await;
+        let done = |claim: &Value| {
+            let status = &claim["status"];
+            status["capacity"]["storage"] == "3Gi"
+                && status["allocatedResources"]["storage"] == "3Gi"
+        };
+        self.until(&at, "expanded to less", done).await;
+    }
+
+    /// Other attributes, after ones that the driver refuses.
+    async fn modify(&self, claim: &str) {
+        let at = self.place("PersistentVolumeClaim", claim);
+        for (name, parameter) in [("bad", "colour"), ("good", "speed")] {
+            let class = format!("{}-{name}", self.site.names.run);
+            let made = json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass",
+                "metadata": {"name": class}, "driverName": DRIVER, "parameters": {parameter: "9"},
+            });
+            self.site.admin.create(made).await;
+            let ask = json!({"spec": {"volumeAttributesClassName": class}});
+            self.site.admin.merge(&at, ask).await;
+            let ended = |claim: &Value| {
+                let status = &claim["status"];
+                let tried = &status["modifyVolumeStatus"];
+                match name {
+                    "bad" => tried["targetVolumeAttributesClassName"] == *class,
+                    _ => status["currentVolumeAttributesClassName"] == *class && tried.is_null(),
+                }
+            };
+            self.until(&at, name, ended).await;
+        }
+    }
+
+    async fn group(&self, handle: &Value) {
+        let run = &self.site.names.run;
+        let name = format!("{run}-group");
+        let kind = "VolumeGroupSnapshotContent";
+        let class = json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotClass",
+            "metadata": {"name": name}, "driver": DRIVER, "deletionPolicy": "Delete",
+        });
+        self.site.admin.create(class).await;
+        let content = json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": kind,
+            "metadata": {"name": name, "finalizers": [GROUP_BOUND], "labels": {
+                "snapshot.storage.kubernetes.io/managed-by": self.site.names.own}},
+            "spec": {
+                "deletionPolicy": "Delete", "driver": DRIVER, "volumeGroupSnapshotClassName": name,
+                "source": {"volumeHandles": [handle]},
+                "volumeGroupSnapshotRef": {"name": "none", "namespace": run, "uid": "any"},
+            },
+        });
+        self.site.admin.create(content).await;
+        let at = self.place(kind, &name);
+        let ready = |content: &Value| {
+            let status = &content["status"];
+            status["readyToUse"] == true
+                && status["volumeSnapshotInfoList"][0]["volumeHandle"] == *handle
+        };
+        self.until(&at, "ready", ready).await;
+        let deleted = json!({"metadata": {"annotations": {GROUP_BEING_DELETED: "yes"}}});
+        self.site.admin.merge(&at, deleted).await;
+        self.site.admin.delete(&at).await;
+        self.until_gone(&at).await;
+    }
+
     async fn snapshot(&self, handle: &Value) {
         let run = &self.site.names.run;
         let name = format!("{run}-work");
@@ -168,7 +255,10 @@ async fn what_a_node_has_to_do_is_let_through() {
             .to_owned()
     };
     work.expand("made", &name(&volume)).await;
+    work.recover("made").await;
+    work.modify("made").await;
     work.snapshot(&volume["spec"]["csi"]["volumeHandle"]).await;
+    work.group(&volume["spec"]["csi"]["volumeHandle"]).await;
     let told = || async {
         let all = work.site.admin.list("CSIStorageCapacity", "hostloop").await;
         let told = all.iter().any(|one| one["storageClassName"] == *work.class);

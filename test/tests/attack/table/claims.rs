@@ -100,6 +100,28 @@ pub(super) fn claims() -> Vec<Attack> {
             own(),
         ),
         status(
+            "say that it is to have what it asks for",
+            allocated("1Gi"),
+            own(),
+        ),
+        // A ResourceQuota counts the larger of the two.
+        status(
+            "say that it is to have more than it asks for",
+            allocated("1Ti"),
+            never("more room than it asks for"),
+        ),
+        status(
+            "say that it has another attributes class",
+            json!({"status": {"currentVolumeAttributesClassName": "x"}}),
+            never("an attributes class that a claim"),
+        ),
+        status(
+            "say that it is to have another attributes class",
+            json!({"status": {"modifyVolumeStatus": {"status": "InProgress",
+                "targetVolumeAttributesClassName": "x"}}}),
+            never("an attributes class that a claim"),
+        ),
+        status(
             "say that it is lost",
             json!({"status": {"phase": "Lost"}}),
             never("whether a claim is bound"),
@@ -113,4 +135,8 @@ pub(super) fn claims() -> Vec<Attack> {
         row("delete", C, "delete it", json!({}), never_granted()),
         row("create", C, "create one", json!({}), never_granted()),
     ]
+}
+
+fn allocated(size: &str) -> Value {
+    json!({"status": {"allocatedResources": {"storage": size}}})
 }
