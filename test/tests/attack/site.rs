@@ -77,6 +77,7 @@ impl Ground {
         });
         let ground = installing.await.expect("the cluster comes up");
         let admin = Objects::connect(&ground.cluster.kubeconfig()).await;
+        admin.create(ground.names.foreign_class()).await;
         for resource in ATTACKED {
             for target in Target::ALL {
                 if let Some(object) = ground.names.object(resource, target) {
@@ -104,6 +105,20 @@ async fn in_force(node: &Client, names: &Names) {
         if until(IN_FORCE, denied).await.is_none() {
             eprintln!("no policy for {resource} is in force");
         }
+    }
+    // This one looks at classes, too, and may take longer.
+    let rooms = names.api(node, "csistoragecapacities");
+    let mut room = names
+        .new_object("csistoragecapacities", Target::Own)
+        .expect("a node makes it");
+    room["storageClassName"] = names.foreign_class()["metadata"]["name"].clone();
+    let room = serde_json::from_value(room).expect("it is an object");
+    let denied = || async {
+        let made = rooms.create(&dry_post(), &room).await;
+        made.is_err().then_some(())
+    };
+    if until(IN_FORCE, denied).await.is_none() {
+        eprintln!("no policy for classes of capacities is in force");
     }
 }
 

@@ -93,6 +93,15 @@ impl Names {
         Some(object)
     }
 
+    /// The class of another driver.
+    pub(crate) fn foreign_class(&self) -> Value {
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {"name": format!("{}-foreign", self.run)},
+            "provisioner": Target::Foreign.driver(),
+        })
+    }
+
     /// An object as a node creates it, if nodes create this resource.
     pub(crate) fn new_object(&self, resource: &str, target: Target) -> Option<Value> {
         let mut object = self.object(resource, target)?;

@@ -109,7 +109,19 @@ pub(super) fn capacities() -> Vec<Attack> {
             never("the capacity is not managed by"),
         ),
         row("delete", C, "delete it", json!({}), own()),
-        // The topology is immutable, so there is no patch to try.
+        // The class and the topology are immutable, so there is no patch to try.
+        row(
+            "create",
+            C,
+            "for another driver's class",
+            json!({"storageClassName": "$RUN-foreign"}),
+            [
+                No("the class of the capacity is of another driver"),
+                Nothing,
+                Nothing,
+                Nothing,
+            ],
+        ),
         row(
             "create",
             C,
