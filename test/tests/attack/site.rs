@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hostloop_test::cluster::{self, Cluster};
-use hostloop_test::front::objects::{self, Objects};
+use hostloop_test::front::objects::{self, Objects, Place};
 use hostloop_test::front::wait::until;
 use hostloop_test::machine::text;
 use kube::api::{
@@ -80,8 +80,12 @@ impl Ground {
         admin.create(ground.names.foreign_class()).await;
         for resource in ATTACKED {
             for target in Target::ALL {
-                if let Some(object) = ground.names.object(resource, target) {
-                    admin.create(object).await;
+                let Some(object) = ground.names.object(resource, target) else {
+                    continue;
+                };
+                let at = Place::of_object(&admin.create(object).await);
+                if let Some(status) = ground.names.status(resource) {
+                    admin.merge_status(&at, status).await;
                 }
             }
         }

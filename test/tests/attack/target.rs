@@ -93,6 +93,16 @@ impl Names {
         Some(object)
     }
 
+    /// The status of a target's object, where it has one.
+    pub(crate) fn status(&self, resource: &str) -> Option<Value> {
+        let handle = match resource {
+            "volumesnapshotcontents" => "snapshotHandle",
+            "volumegroupsnapshotcontents" => "volumeGroupSnapshotHandle",
+            _ => return None,
+        };
+        Some(json!({"status": {handle: "snap-p1-1"}}))
+    }
+
     /// The class of another driver.
     pub(crate) fn foreign_class(&self) -> Value {
         json!({
@@ -236,7 +246,7 @@ impl Names {
                 "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"]},
             "spec": {
                 "deletionPolicy": "Retain", "driver": target.driver(),
-                "source": {"volumeHandles": ["none"]},
+                "source": {"volumeHandles": ["vol-p1-1"]},
                 "volumeGroupSnapshotRef": {"name": "none", "namespace": self.run},
             },
         })

@@ -52,6 +52,7 @@ pub(super) fn snapshots() -> Vec<Attack> {
 const UNMANAGED: &str = "the content is managed by no node yet";
 const MANAGED: &str = "the content is managed by node";
 const CONTENT_DRIVER: &str = "the content is not of driver hostloop.csi.dev";
+const OTHER_HANDLE: &str = "another snapshot than it has";
 const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 
 pub(super) fn contents() -> Vec<Attack> {
@@ -60,18 +61,50 @@ pub(super) fn contents() -> Vec<Attack> {
         status: "volumesnapshotcontents/status",
         creating: "snapshot.storage.kubernetes.io/volumesnapshot-being-created",
         keep: "change whether its snapshot is kept",
-        say: ("say which snapshot it is", "snapshotHandle"),
+        handle: "snapshotHandle",
+        another: ("name another snapshot", OTHER_HANDLE),
+        none: "name no snapshot",
     })
 }
 
 pub(super) fn group_contents() -> Vec<Attack> {
-    of_contents(Contents {
+    const G: &str = "volumegroupsnapshotcontents/status";
+    const MEMBERS: &str = "no member that is not a snapshot of its volumes";
+    let member = |volume: &str, snapshot: &str| {
+        json!({"status": {"volumeSnapshotInfoList": [{"volumeHandle": volume,
+            "snapshotHandle": snapshot, "creationTime": 1, "readyToUse": true}]}})
+    };
+    let mut attacks = of_contents(Contents {
         resource: "volumegroupsnapshotcontents",
         status: "volumegroupsnapshotcontents/status",
         creating: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created",
         keep: "change whether its snapshots are kept",
-        say: ("say which group it is", "volumeGroupSnapshotHandle"),
-    })
+        handle: "volumeGroupSnapshotHandle",
+        // Its definition answers first.
+        another: ("name another group", "can't be changed once set"),
+        none: "name no group",
+    });
+    let own = own(MANAGED, UNMANAGED, CONTENT_DRIVER);
+    let never = || never(MEMBERS, [MANAGED, UNMANAGED, CONTENT_DRIVER]);
+    let members = |what, change, outcomes| row("patch", G, what, change, outcomes);
+    attacks.extend([
+        members(
+            "name a snapshot of its volume",
+            member("vol-p1-1", "snap-p1-1"),
+            own,
+        ),
+        members(
+            "name a snapshot of another volume",
+            member("vol-p1-2", "snap-p1-2"),
+            never(),
+        ),
+        members(
+            "name a snapshot of another pool",
+            member("vol-p1-1", "snap-p2-1"),
+            never(),
+        ),
+    ]);
+    attacks
 }
 
 /// The differences between contents of snapshots and of groups.
@@ -81,16 +114,21 @@ struct Contents {
     /// The annotation that marks a snapshot in progress.
     creating: &'static str,
     keep: &'static str,
-    /// A status change: its description and the field.
-    say: (&'static str, &'static str),
+    /// The field of the status that names its snapshot.
+    handle: &'static str,
+    /// How naming another one is called, and why it is refused.
+    another: (&'static str, &'static str),
+    /// How naming none is called.
+    none: &'static str,
 }
 
 fn of_contents(kind: Contents) -> Vec<Attack> {
     let own = || own(MANAGED, UNMANAGED, CONTENT_DRIVER);
     let never = |why| never(why, [MANAGED, UNMANAGED, CONTENT_DRIVER]);
     let patch = |what, change, outcomes| row("patch", kind.resource, what, change, outcomes);
-    let status = |what, change| row("patch", kind.status, what, change, own());
-    let (say, handle) = kind.say;
+    let status = |what, change, outcomes| row("patch", kind.status, what, change, outcomes);
+    let named = |handle: Value| json!({"status": {kind.handle: handle}});
+    let (another, why) = kind.another;
     vec![
         patch(
             "say that its snapshot is being made",
@@ -136,9 +174,20 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
             json!({"spec": {"deletionPolicy": "Delete"}}),
             never("whether its snapshot is kept"),
         ),
-        status(say, json!({"status": {handle: "x", "readyToUse": true}})),
+        status(
+            "say that it is ready",
+            json!({"status": {"readyToUse": true}}),
+            own(),
+        ),
+        status(
+            another,
+            named(json!("x")),
+            [No(why), Nothing, Nothing, Nothing],
+        ),
+        // After that it could name any.
+        status(kind.none, named(Value::Null), never(OTHER_HANDLE)),
         // The API server ignores everything but the status here.
-        status("set an owner", owner()),
+        status("set an owner", owner(), own()),
         row(
             "delete",
             kind.resource,
