@@ -4,6 +4,7 @@
 //! docs/security.md has the same table. With `HOSTLOOP_WRITE_DOCS=1` this test rewrites it.
 
 mod document;
+mod granted;
 mod roles;
 mod site;
 mod steal;

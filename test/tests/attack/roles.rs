@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use hostloop_test::cluster::Cluster;
 use serde_json::Value;
 
-/// All verbs and resources that roles grant the account outside the namespace `but`. A subresource
-/// follows a slash.
-pub(crate) fn of_the_node_account(cluster: &Cluster, but: &str) -> BTreeSet<(String, String)> {
+/// All verbs and resources that roles grant the account, without those this run of the test grants:
+/// in its namespaces, or bound under its name. A subresource follows a slash.
+pub(crate) fn of_the_node_account(cluster: &Cluster, run: &str) -> BTreeSet<(String, String)> {
     let list = |kinds: &str| -> Vec<Value> {
         let listed = cluster.kubectl(&["get", kinds, "--all-namespaces", "--output", "json"]);
         let listed: Value = serde_json::from_str(&listed).expect("kubectl prints JSON");
@@ -19,9 +19,11 @@ pub(crate) fn of_the_node_account(cluster: &Cluster, but: &str) -> BTreeSet<(Str
     let bindings = list("clusterrolebindings,rolebindings");
     let roles = list("clusterroles,roles");
     let mut granted = BTreeSet::new();
-    let granting = bindings
-        .iter()
-        .filter(|binding| is_of_the_account(binding) && binding["metadata"]["namespace"] != but);
+    let of_run = |field: &Value| field.as_str().is_some_and(|name| name.starts_with(run));
+    let granting = bindings.iter().filter(|binding| {
+        let metadata = &binding["metadata"];
+        is_of_the_account(binding) && !of_run(&metadata["namespace"]) && !of_run(&metadata["name"])
+    });
     for binding in granting {
         let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
         let role = roles.iter().find(|role| {

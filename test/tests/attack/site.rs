@@ -171,6 +171,11 @@ impl Site {
         &self.unbound
     }
 
+    /// A client of the node account on the stolen node.
+    pub(crate) fn node(&self) -> &Client {
+        &self.node
+    }
+
     /// Writes a kubeconfig for the node into this directory.
     pub(crate) fn node_kubeconfig(&self, dir: &Path) -> PathBuf {
         let config = self
@@ -262,14 +267,14 @@ impl Site {
     }
 }
 
-fn dry_patch() -> PatchParams {
+pub(crate) fn dry_patch() -> PatchParams {
     PatchParams {
         dry_run: true,
         ..PatchParams::default()
     }
 }
 
-fn dry_post() -> PostParams {
+pub(crate) fn dry_post() -> PostParams {
     PostParams {
         dry_run: true,
         ..PostParams::default()
