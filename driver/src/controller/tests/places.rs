@@ -8,14 +8,15 @@ use tonic::Code;
 use super::bench::*;
 use crate::topology::Topology;
 
-/// The node's own key and a rack; with its zone, once that has been read.
-fn bench() -> (Bench, Topology) {
+/// The node's own key and a rack; with its zone, once that has been read. The directory holds what was
+/// read.
+fn bench() -> (Bench, Topology, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let own = map(&[("t/node", "n1"), ("rack", "r1")]);
     let labels = BTreeSet::from(["zone".to_owned()]);
     let topology = Topology::with_labels(own, labels, "n1", dir.path());
     let bench = Bench::with(|plan| plan.config.topology = topology.clone());
-    (bench, topology)
+    (bench, topology, dir)
 }
 
 fn places(pairs: &[(&str, &str)]) -> csi::Topology {
@@ -26,7 +27,7 @@ fn places(pairs: &[(&str, &str)]) -> csi::Topology {
 
 #[test]
 fn all_keys_are_told_and_each_is_enough_to_be_found_by() {
-    let (bench, topology) = bench();
+    let (bench, topology, _dir) = bench();
     topology.take(&map(&[("zone", "z1")])).unwrap();
     let all = places(&[("t/node", "n1"), ("rack", "r1"), ("zone", "z1")]);
     let told = std::slice::from_ref(&all);
@@ -81,7 +82,7 @@ fn all_keys_are_told_and_each_is_enough_to_be_found_by() {
 
 #[test]
 fn until_it_is_known_nothing_is_said_of_places() {
-    let (bench, topology) = bench();
+    let (bench, topology, _dir) = bench();
     let controller = &bench.controller;
     assert_eq!(
         code(bench.try_create(Bench::request("a"))),
