@@ -6,13 +6,21 @@
 //! with the device, and is the only one: nobody asks that device again before it has answered.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a device may take to answer. A healthy one needs microseconds.
+/// How long the devices of one question may take to answer together. A healthy one needs
+/// microseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a device may keep the others waiting before they are asked beside it.
+const STALL: Duration = Duration::from_millis(20);
+
+/// How many threads without a job are kept.
+const IDLE: usize = 4;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -30,6 +38,15 @@ pub(super) struct Asking {
 struct Turns {
     under_way: Mutex<HashMap<u32, Instant>>,
     ended: Condvar,
+}
+
+/// Why a device has no answer.
+#[derive(Clone, Copy, Debug)]
+enum Unasked {
+    /// Somebody else asks it.
+    Busy,
+    /// Somebody else has asked it for too long, or the question panicked.
+    Lost,
 }
 
 /// The right to ask a device, until it is dropped.
@@ -53,40 +70,88 @@ impl Asking {
         }
     }
 
-    /// Asks these devices one after the other. `None` for one that does not answer in time; while
-    /// it still does not, it is not waited for again.
+    /// Asks these devices. They share the patience: however many are slow or hang, this takes no
+    /// longer. `None` for one that does not answer in time; while it still does not, it is not
+    /// waited for again.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         minors: &[u32],
         question: impl Fn(u32) -> T + Send + Sync + 'static,
     ) -> Vec<(u32, Option<T>)> {
+        let end = Instant::now() + self.patience;
         let question = Arc::new(question);
-        let mut answers = Vec::with_capacity(minors.len());
-        let mut left = minors;
-        while !left.is_empty() {
-            let (send, receive) = channel();
-            let (todo, question) = (left.to_vec(), question.clone());
-            let (turns, patience) = (self.turns.clone(), self.patience);
-            let worker = self.run(Box::new(move || {
-                for minor in todo {
-                    let answer = turns.take(minor, patience).map(|_turn| question(minor));
-                    if send.send(answer).is_err() {
-                        return;
+        let mut answers: Vec<_> = minors.iter().map(|minor| (*minor, None)).collect();
+        let mut todo: Vec<usize> = (0..minors.len()).collect();
+        while !todo.is_empty() {
+            let devices = todo.iter().map(|at| (*at, minors[*at])).collect();
+            todo.clear();
+            for (at, asked) in self.ask_once(devices, end, &question) {
+                match asked {
+                    Ok(answer) => answers[at].1 = Some(answer),
+                    Err(Unasked::Busy) if self.turns.wait(minors[at], self.patience, end) => {
+                        todo.push(at);
                     }
+                    Err(_) => {}
                 }
-            }));
-            let mut answered = true;
-            while let (true, Some((minor, rest))) = (answered, left.split_first()) {
-                left = rest;
-                let answer = receive.recv_timeout(self.patience);
-                answered = answer.is_ok();
-                answers.push((*minor, answer.ok().flatten()));
-            }
-            if let (true, Some(worker)) = (answered, worker) {
-                lock(&self.idle).push(worker);
             }
         }
         answers
+    }
+
+    /// Asks each of these devices once, by its place in a list, unless somebody else asks it just
+    /// now. One thread asks them in order; whenever it is held up, as many again take part in what
+    /// is left.
+    fn ask_once<T: Send + 'static>(
+        &self,
+        devices: Vec<(usize, u32)>,
+        end: Instant,
+        question: &Arc<impl Fn(u32) -> T + Send + Sync + 'static>,
+    ) -> Vec<(usize, Result<T, Unasked>)> {
+        let all = devices.len();
+        let (send, receive) = channel();
+        let left = Arc::new(Mutex::new(devices.into_iter()));
+        let job = || -> Job {
+            let (send, left, question) = (send.clone(), left.clone(), question.clone());
+            let (turns, patience) = (self.turns.clone(), self.patience);
+            Box::new(move || {
+                let next = || lock(&left).next();
+                while let Some((at, minor)) = next() {
+                    let asked = turns.take(minor, patience).and_then(|_turn| {
+                        let asked = catch_unwind(AssertUnwindSafe(|| question(minor)));
+                        asked.map_err(|_| Unasked::Lost)
+                    });
+                    if send.send((at, asked)).is_err() {
+                        return;
+                    }
+                }
+            })
+        };
+        let mut workers: Vec<_> = self.run(job()).into_iter().collect();
+        let mut asked = Vec::with_capacity(all);
+        while asked.len() < all {
+            let patience = end.saturating_duration_since(Instant::now());
+            if patience.is_zero() {
+                break;
+            }
+            let wait = match lock(&left).len() {
+                0 => patience,
+                _ => patience.min(STALL),
+            };
+            if let Ok(one) = receive.recv_timeout(wait) {
+                asked.push(one);
+                continue;
+            }
+            let more = workers.len().max(1).min(lock(&left).len());
+            workers.extend((0..more).filter_map(|_| self.run(job())));
+        }
+        // Threads that are still held up have nothing to ask after that.
+        lock(&left).by_ref().for_each(drop);
+        if asked.len() == all {
+            let mut idle = lock(&self.idle);
+            workers.truncate(IDLE.saturating_sub(idle.len()));
+            idle.extend(workers);
+        }
+        asked
     }
 
     /// Has a thread do this; what to give it its next job by, if there is a thread.
@@ -108,16 +173,38 @@ impl Asking {
 }
 
 impl Turns {
-    /// Waits until nobody else asks the device; `None` if somebody has for too long.
-    fn take(&self, minor: u32, patience: Duration) -> Option<Turn<'_>> {
+    /// The turn to ask a device, if nobody else has it for longer than a moment.
+    fn take(&self, minor: u32, patience: Duration) -> Result<Turn<'_>, Unasked> {
+        let mut under_way = self.free(minor, patience, Instant::now() + STALL)?;
+        under_way.insert(minor, Instant::now());
+        Ok(Turn { turns: self, minor })
+    }
+
+    /// Waits until nobody asks the device; false if somebody does for too long.
+    fn wait(&self, minor: u32, patience: Duration, end: Instant) -> bool {
+        self.free(minor, patience, end).is_ok()
+    }
+
+    fn free(
+        &self,
+        minor: u32,
+        patience: Duration,
+        end: Instant,
+    ) -> Result<MutexGuard<'_, HashMap<u32, Instant>>, Unasked> {
         let mut under_way = lock(&self.under_way);
         while let Some(since) = under_way.get(&minor) {
-            let left = patience.checked_sub(since.elapsed())?;
-            let waited = self.ended.wait_timeout(under_way, left);
+            let hangs = patience.saturating_sub(since.elapsed());
+            let left = end.saturating_duration_since(Instant::now());
+            if hangs.is_zero() {
+                return Err(Unasked::Lost);
+            }
+            if left.is_zero() {
+                return Err(Unasked::Busy);
+            }
+            let waited = self.ended.wait_timeout(under_way, left.min(hangs));
             under_way = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        under_way.insert(minor, Instant::now());
-        Some(Turn { turns: self, minor })
+        Ok(under_way)
     }
 }
 
@@ -178,6 +265,57 @@ mod tests {
             (0..100).any(|_| again()),
             "it is asked again when it answers"
         );
+    }
+
+    /// Device 5 is well, all others need so long.
+    fn slow(needed: Duration) -> impl Fn(u32) + Clone + Send + Sync + 'static {
+        move |minor| {
+            if minor != 5 {
+                thread::sleep(needed);
+            }
+        }
+    }
+
+    #[test]
+    fn many_that_hang_cost_the_time_of_one() {
+        let patience = Duration::from_secs(1);
+        let minors: Vec<u32> = (0..40).collect();
+        let asking = Asking::new(patience);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let started = Instant::now();
+                    let answers = asking.ask(&minors, slow(patience * 20));
+                    let took = started.elapsed();
+                    assert!(took < patience * 3, "{took:?}");
+                    for (minor, answer) in answers {
+                        assert_eq!(answer.is_some(), minor == 5, "device {minor}");
+                    }
+                });
+            }
+        });
+        let started = Instant::now();
+        asking.ask(&minors, slow(Duration::ZERO));
+        let took = started.elapsed();
+        assert!(took < patience, "they are not waited for again: {took:?}");
+    }
+
+    #[test]
+    fn many_that_are_slow_all_answer() {
+        let patience = Duration::from_secs(4);
+        let minors: Vec<u32> = (0..40).collect();
+        let asking = Asking::new(patience);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let started = Instant::now();
+                    let answers = asking.ask(&minors, slow(patience / 10));
+                    let took = started.elapsed();
+                    assert!(took < patience, "{took:?}");
+                    assert!(answers.iter().all(|(_, answer)| answer.is_some()));
+                });
+            }
+        });
     }
 
     #[test]
