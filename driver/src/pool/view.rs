@@ -71,7 +71,7 @@ mod tests {
 40 1 7:3 / /stage/a rw - ext4 /dev/loop3 rw
 41 1 7:3 / /pod/a rw - ext4 /dev/loop3 rw
 42 1 0:5 /loop4 /pod/raw rw - devtmpfs devtmpfs rw
-43 1 0:9 /loop5//deleted /pod/old rw - tmpfs tmpfs rw
+43 1 0:5 /loop5//deleted /pod/old rw - devtmpfs devtmpfs rw
 44 1 254:0 /somebody/loop4 /elsewhere rw - ext4 /dev/vda rw
 45 1 0:5 /loop44 /pod/raw2 rw - devtmpfs devtmpfs rw
 ";

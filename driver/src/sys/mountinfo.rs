@@ -28,7 +28,7 @@ pub struct MountEntry {
     pub source: String,
     /// Options of the filesystem ("rw", "errors=remount-ro"…).
     pub super_options: Vec<String>,
-    /// The loop device whose node is bound here (N of `/dev/loopN`), attached or not.
+    /// The loop device whose node in `/dev` is bound here (N of `/dev/loopN`), attached or not.
     pub loop_node: Option<u32>,
 }
 
@@ -45,21 +45,16 @@ impl MountEntry {
         }
     }
 
-    /// The loop device that the mounted file's name says it is the node of. Only a name: on a
-    /// filesystem that is not made for device nodes, a look at the file has to confirm it.
-    pub(crate) fn loop_node_name(&self) -> Option<u32> {
-        if self.loop_minor().is_some() {
-            return None;
-        }
+    /// The loop device whose node is mounted, where this is the device and the folder of `/dev`.
+    fn loop_node_in(&self, device: (u32, u32), dev: &Path) -> Option<u32> {
         let root = self.root.to_str()?;
         // Of a node that was removed while it was bound.
-        let root = root.strip_suffix("//deleted").unwrap_or(root);
-        loop_name(&format!("/dev/{}", Path::new(root).file_name()?.to_str()?))
-    }
-
-    /// The mounted filesystem is one that `/dev` is made of.
-    pub(crate) fn is_dev(&self) -> bool {
-        matches!(self.fs_type.as_str(), "devtmpfs" | "tmpfs" | "ramfs")
+        let root = Path::new(root.strip_suffix("//deleted").unwrap_or(root));
+        let is_in = self.device == device && root.parent() == Some(dev);
+        if !is_in || self.loop_minor().is_some() {
+            return None;
+        }
+        loop_name(&format!("/dev/{}", root.file_name()?.to_str()?))
     }
 
     /// The mount itself is read-only.
@@ -93,7 +88,24 @@ impl MountTable {
                     .ok_or_else(|| format!("no mountinfo: {:?}", String::from_utf8_lossy(line)))
             })
             .collect::<Result<_, _>>()?;
-        Ok(MountTable { entries })
+        let mut table = MountTable { entries };
+        table.find_loop_nodes();
+        Ok(table)
+    }
+
+    /// Finds the mounts of loop devices' nodes: binds of what is in this namespace's own `/dev`. A
+    /// node on another filesystem is nothing to go by. A pod may make one of any name and number,
+    /// and have kubelet bind it.
+    pub(super) fn find_loop_nodes(&mut self) {
+        let dev = Path::new("/dev");
+        let Some(on) = self.at(dev).or_else(|| self.at(Path::new("/"))) else {
+            return;
+        };
+        let below = dev.strip_prefix(&on.mount_point).unwrap_or(dev);
+        let (device, dev) = (on.device, on.root.join(below));
+        for entry in &mut self.entries {
+            entry.loop_node = entry.loop_node_in(device, &dev);
+        }
     }
 
     /// The topmost mount at exactly this path.
@@ -128,7 +140,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mount_point = path(fields.next()?);
     let options = words(fields.next()?);
     fields.find(|field| *field == b"-")?;
-    let mut entry = MountEntry {
+    Some(MountEntry {
         id,
         parent,
         device,
@@ -139,9 +151,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
         source: text(fields.next()?),
         super_options: fields.next().map(words).unwrap_or_default(),
         loop_node: None,
-    };
-    entry.loop_node = entry.loop_node_name().filter(|_| entry.is_dev());
-    Some(entry)
+    })
 }
 
 fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {

@@ -163,6 +163,38 @@ fn a_device_that_shows_a_part_of_its_file_says_so() {
     }
 }
 
+/// A pod may make device nodes by default, on its host's filesystem or on a tmpfs, and have kubelet
+/// bind them. A tenant could keep the device of another one's volume in use that way.
+#[test]
+fn a_node_that_was_made_elsewhere_is_no_device_in_use() {
+    let s = Scratch::new();
+    let image = s.image("image", MIB);
+    let device = s.attach(&image);
+    let name = format!("loop{}", device.minor);
+    let memory = s.dir("memory");
+    let flags = nix::mount::MsFlags::empty();
+    nix::mount::mount(None::<&str>, &memory, Some("tmpfs"), flags, None::<&str>).unwrap();
+    for dir in [s.dir("disk"), memory] {
+        let (made, at) = (dir.join(&name), s.path().join("target"));
+        let kind = rustix::fs::FileType::BlockDevice;
+        let number = rustix::fs::makedev(7, device.minor);
+        rustix::fs::mknodat(rustix::fs::CWD, &made, kind, Mode::RUSR, number).unwrap();
+        File::create(&at).unwrap();
+        s.kernel.bind(&made, &at, BindFlags::default()).unwrap();
+        let table = s.kernel.mounts().unwrap();
+        assert!(table.at(&at).is_some());
+        let bound: Vec<_> = table.of_loop_node(device.minor).collect();
+        assert!(bound.is_empty(), "{bound:?}");
+        s.kernel.unmount(&at).unwrap();
+        s.kernel
+            .bind(&device.path(), &at, BindFlags::default())
+            .unwrap();
+        let table = s.kernel.mounts().unwrap();
+        assert_eq!(table.of_loop_node(device.minor).count(), 1);
+        s.kernel.unmount(&at).unwrap();
+    }
+}
+
 /// A capability is needed for none of it: whoever may open a device can detach it. What is attached
 /// next must not be reached through a bind of its node that somebody still has.
 #[test]

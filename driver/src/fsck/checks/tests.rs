@@ -145,7 +145,8 @@ impl Scene {
         };
         let mounts = format!(
             "50 1 {LOOP_MAJOR}:3 / {STAGING} rw - ext4 /dev/loop3 rw\n\
-             51 1 0:5 /loop4 /k/publish/b rw - devtmpfs devtmpfs rw\n"
+             51 1 0:5 /loop4 /k/publish/b rw - devtmpfs devtmpfs rw\n\
+             52 1 0:5 / /dev rw - devtmpfs devtmpfs rw\n"
         );
         Scene {
             survey: Survey {

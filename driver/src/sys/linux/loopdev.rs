@@ -406,7 +406,7 @@ pub(super) fn flush(device: &LoopDevice) -> Result<()> {
 }
 
 /// The minor this is a loop device's node of.
-pub(super) fn loop_node(metadata: &std::fs::Metadata) -> Option<u32> {
+fn loop_node(metadata: &std::fs::Metadata) -> Option<u32> {
     let rdev = metadata.rdev();
     let is_loop = metadata.file_type().is_block_device() && rustix::fs::major(rdev) == LOOP_MAJOR;
     is_loop.then(|| rustix::fs::minor(rdev))

@@ -13,7 +13,6 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::mount as api;
 use sys_mount::{Mount, MountFlags};
 
-use super::loopdev::loop_node;
 use super::{raw, read_attribute};
 use crate::sys::effect::effect;
 use crate::sys::file::name_of;
@@ -27,43 +26,7 @@ mod tests;
 pub(super) fn table() -> Result<MountTable> {
     let path = "/proc/thread-self/mountinfo";
     let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
-    let parsed = MountTable::parse(&text);
-    let mut table = parsed.map_err(|e| Error::io("parse", path, io::Error::other(e)))?;
-    confirm_loop_nodes(&mut table);
-    Ok(table)
-}
-
-/// Looks at mounted files that have the name of a loop device's node, whether they are one.
-fn confirm_loop_nodes(table: &mut MountTable) {
-    let named = |e: &MountEntry| e.loop_node_name().is_some() && never_hangs(e);
-    let nodes: Vec<(u64, Option<u32>)> = table
-        .entries
-        .iter()
-        .filter(|entry| named(entry))
-        .filter(|entry| {
-            table
-                .at(&entry.mount_point)
-                .is_some_and(|top| top.id == entry.id)
-        })
-        .filter_map(|entry| {
-            let seen = std::fs::symlink_metadata(&entry.mount_point).ok()?;
-            let node = loop_node(&seen);
-            let (major, minor) = entry.device;
-            // Another mount above it may hide it, and what is seen is a file of that one.
-            let is_it = node.is_some() || seen.dev() == rustix::fs::makedev(major, minor);
-            is_it.then_some((entry.id, node))
-        })
-        .collect();
-    for (id, node) in nodes {
-        let found = table.entries.iter_mut().find(|e| e.id == id);
-        found.into_iter().for_each(|entry| entry.loop_node = node);
-    }
-}
-
-/// A look at a file of this filesystem asks no other machine and no process.
-fn never_hangs(entry: &MountEntry) -> bool {
-    let local = ["overlay", "ext2", "ext3", "ext4", "xfs", "btrfs"];
-    entry.is_dev() || local.contains(&entry.fs_type.as_str())
+    MountTable::parse(&text).map_err(|e| Error::io("parse", path, io::Error::other(e)))
 }
 
 pub(super) fn mount(spec: &MountSpec<'_>) -> Result<()> {

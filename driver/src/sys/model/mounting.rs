@@ -149,8 +149,6 @@ pub(super) fn bind(s: &mut State, source: &Path, target: &Path, flags: BindFlags
         mounted.entry.root = mounted.entry.root.join(below);
     }
     mounted.entry.mount_point = mount_point;
-    let node = mounted.entry.loop_node_name();
-    mounted.entry.loop_node = node.filter(|_| mounted.entry.is_dev());
     add(&mut mounted.entry.options, flags);
     s.push(mounted);
     Ok(())

@@ -185,8 +185,7 @@ impl State {
 
     /// Whether the node of a device is bound anywhere.
     fn is_bound(&self, minor: u32) -> bool {
-        let mut mounts = self.mounts.iter();
-        mounts.any(|m| m.entry.loop_node == Some(minor))
+        self.table().of_loop_node(minor).next().is_some()
     }
 
     /// The minor whose node this is.
@@ -382,9 +381,11 @@ impl State {
             }
             entry
         });
-        MountTable {
+        let mut table = MountTable {
             entries: entries.collect(),
-        }
+        };
+        table.find_loop_nodes();
+        table
     }
 }
 

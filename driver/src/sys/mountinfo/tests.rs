@@ -49,6 +49,92 @@ fn reads_what_the_kernel_writes() {
     assert!(!table.at(Path::new("/block")).unwrap().read_only());
 }
 
+/// A pod may make device nodes on a filesystem of its own and have kubelet bind them.
+#[test]
+fn only_a_node_in_dev_itself_is_a_loop_devices_node() {
+    let root = "22 1 254:0 / / rw - ext4 /dev/root rw";
+    let own = "30 22 0:25 / /dev rw - devtmpfs devtmpfs rw";
+    let folder = "30 22 0:25 /node/dev /dev rw - tmpfs tmpfs rw";
+    let hidden = "29 22 0:24 / /dev rw - devtmpfs devtmpfs rw";
+    let pods = "31 22 254:0 /var/lib /var/lib rw - ext4 /dev/root rw";
+    // What is mounted before, the mount of a file, whose node that is.
+    let table: [(&[&str], &str, Option<u32>); 16] = [
+        (
+            &[root, own],
+            "0:25 /loop5 /t rw - devtmpfs devtmpfs rw",
+            Some(5),
+        ),
+        (
+            &[root, own],
+            "0:25 /loop5//deleted /t rw - devtmpfs devtmpfs rw",
+            Some(5),
+        ),
+        (
+            &[root, own],
+            "0:25 /loop05 /t rw - devtmpfs devtmpfs rw",
+            None,
+        ),
+        (
+            &[root, own],
+            "0:25 /loop-control /t rw - devtmpfs devtmpfs rw",
+            None,
+        ),
+        (
+            &[root, own],
+            "0:25 /shm/loop5 /t rw - devtmpfs devtmpfs rw",
+            None,
+        ),
+        (&[root, own], "0:26 /loop5 /t rw - tmpfs tmpfs rw", None),
+        (
+            &[root, own, pods],
+            "254:0 /var/lib/pod/loop5 /t rw - ext4 /dev/root rw",
+            None,
+        ),
+        (&[root, own], "7:3 /loop5 /t rw - ext4 /dev/loop3 rw", None),
+        (
+            &[root, hidden, own],
+            "0:25 /loop5 /t rw - devtmpfs devtmpfs rw",
+            Some(5),
+        ),
+        (
+            &[root, hidden, own],
+            "0:24 /loop5 /t rw - devtmpfs devtmpfs rw",
+            None,
+        ),
+        // A container's /dev may be a folder of another filesystem.
+        (
+            &[root, folder],
+            "0:25 /node/dev/loop5 /t rw - tmpfs tmpfs rw",
+            Some(5),
+        ),
+        (&[root, folder], "0:25 /loop5 /t rw - tmpfs tmpfs rw", None),
+        // Without a mount there, it is one of the root's.
+        (
+            &[root],
+            "254:0 /dev/loop5 /t rw - ext4 /dev/root rw",
+            Some(5),
+        ),
+        (
+            &[root],
+            "254:0 /dev/loop5//deleted /t rw - ext4 /dev/root rw",
+            Some(5),
+        ),
+        (
+            &[root],
+            "254:0 /var/dev/loop5 /t rw - ext4 /dev/root rw",
+            None,
+        ),
+        (&[root], "254:0 /loop5 /t rw - ext4 /dev/root rw", None),
+    ];
+    for (before, mount, node) in table {
+        let text = format!("{}\n40 22 {mount}\n", before.join("\n"));
+        let table = MountTable::parse(text.as_bytes()).unwrap();
+        assert_eq!(table.at(Path::new("/t")).unwrap().loop_node, node, "{text}");
+        let bound = table.of_loop_node(5).count();
+        assert_eq!(bound, usize::from(node.is_some()), "{text}");
+    }
+}
+
 #[test]
 fn reads_this_machine() {
     let text = std::fs::read("/proc/self/mountinfo").unwrap();

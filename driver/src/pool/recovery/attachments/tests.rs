@@ -26,7 +26,8 @@ fn view(loops: &[(u32, Option<u32>)], mounts: &[&str]) -> View {
         (_, Some((minor, path))) => format!("{i} 1 0:5 /loop{minor} {path} rw - devtmpfs dev rw\n"),
         _ => unreachable!(),
     };
-    let table: String = mounts.iter().enumerate().map(line).collect();
+    let dev = "99 1 0:5 / /dev rw - devtmpfs dev rw\n".to_owned();
+    let table = dev + &mounts.iter().enumerate().map(line).collect::<String>();
     View {
         loops: loops.iter().map(device).collect(),
         mounts: MountTable::parse(table.as_bytes()).unwrap(),
