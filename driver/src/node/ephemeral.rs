@@ -10,10 +10,12 @@ use hostloop_proto::csi;
 
 use super::capability::Asked;
 use super::stage::Wanted;
-use super::view::View;
+use super::view::{Owner, View};
 use super::{Error, InlineLimits, Node, Result, options, paths};
 use crate::controller::parameters::{Changes, METADATA};
-use crate::pool::{self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeRecord};
+use crate::pool::{
+    self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
+};
 use crate::request::{Invalid, Range, invalid};
 use crate::sys::FsType;
 
@@ -221,9 +223,41 @@ impl Node {
             }
             // Deleted already, by a call that was cut short after it.
             Err(pool::Error::NoVolume(_)) => self.nothing_at(target)?,
+            Err(missing @ pool::Error::Unavailable { .. }) => {
+                self.leave_missing(target, missing)?;
+            }
             Err(other) => return Err(other.into()),
         }
         paths::remove(target)
+    }
+
+    /// Unmounts what is at the target of an inline volume that no open pool has. An inline handle
+    /// names no pool, so while any pool is missing, its record may be there. The loop device's path
+    /// says which volume is mounted, and if that is one of a missing pool, recovery deletes it once
+    /// the pool is back.
+    fn leave_missing(&self, target: &Path, missing: pool::Error) -> Result<()> {
+        let kernel = self.pools.kernel().as_ref();
+        let mounts = kernel.mounts()?;
+        let Some(entry) = mounts.at(target) else {
+            return Ok(());
+        };
+        let device = match entry.loop_minor() {
+            Some(minor) => kernel.loop_info(minor)?,
+            None => None,
+        };
+        let image = device.map(|device| PathBuf::from(device.backing_path));
+        let volume = image.and_then(|image| image.parent()?.file_name()?.to_str()?.parse().ok());
+        match volume {
+            Some(VolumeHandle::Id(id)) if self.is_missing(id) => {
+                self.clear(&Owner::unrecorded(id), target).map(drop)
+            }
+            _ => Err(missing.into()),
+        }
+    }
+
+    fn is_missing(&self, id: VolumeId) -> bool {
+        let pool = self.pools.with_id(id.pool());
+        matches!(pool, Err(pool::Error::Unavailable { .. }))
     }
 }
 

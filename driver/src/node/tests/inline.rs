@@ -1,12 +1,16 @@
 //! Inline volumes: what a pod may ask for, and how much of it.
 
+use std::path::{Path, PathBuf};
+use std::slice;
+
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::AccessType;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeWriter;
 
 use super::bench::*;
 use crate::node::{Error, InlineLimits, Node, Result};
-use crate::pool::{PoolSpec, Pools};
+use crate::pool::{self, PoolSpec, Pools};
+use crate::sys::Kernel;
 
 fn handle(number: usize) -> String {
     format!("csi-{number:064x}")
@@ -162,10 +166,8 @@ fn many_at_once_are_no_more_than_allowed() {
     assert_eq!(node.pools.inline_volumes().len(), 5);
 }
 
-#[test]
-fn an_administrator_opens_pools() {
-    let bench = Bench::new();
-    let spec = |name: &str, inline| PoolSpec {
+fn spec(bench: &Bench, name: &str, inline: bool) -> PoolSpec {
+    PoolSpec {
         name: name.to_owned(),
         path: bench.dir.path().join(name),
         image_bytes: None,
@@ -173,7 +175,84 @@ fn an_administrator_opens_pools() {
         wipe: false,
         capacity_bytes: None,
         inline,
+    }
+}
+
+/// Where kubelet has it.
+fn target(bench: &Bench, number: usize) -> PathBuf {
+    bench.target(&format!("{number}/volumes/plugin/name/mount"))
+}
+
+fn publish_in(bench: &Bench, node: &Node, number: usize, pool: &str) -> PathBuf {
+    let path = target(bench, number);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let request = csi::NodePublishVolumeRequest {
+        target_path: text(&path),
+        ..request(bench, number, &[("size", "1Mi"), ("pool", pool)])
     };
+    node.node_publish_volume(request).unwrap();
+    path
+}
+
+fn unpublish(node: &Node, number: usize, target: &Path) -> Result<()> {
+    let request = csi::NodeUnpublishVolumeRequest {
+        volume_id: handle(number),
+        target_path: text(target),
+    };
+    node.node_unpublish_volume(request).map(drop)
+}
+
+/// An inline handle names no pool, so any missing pool may have the record.
+#[test]
+fn a_pod_leaves_while_a_pool_is_missing() {
+    let bench = Bench::new();
+    let start = || {
+        let specs = [spec(&bench, "one", true), spec(&bench, "two", true)];
+        let options = bench.node.pools.options().clone();
+        let pools = Pools::open(&specs, options, bench.kernel.clone()).unwrap();
+        Node::new(pools, bench.node.config.clone())
+    };
+    let node = start();
+    let deleted = publish_in(&bench, &node, 1, "one");
+    let mounted = publish_in(&bench, &node, 2, "two");
+    let unmounted = publish_in(&bench, &node, 3, "two");
+    let stays = publish_in(&bench, &node, 4, "one");
+    // A driver that was killed before it removed the target.
+    unpublish(&node, 1, &deleted).unwrap();
+    std::fs::create_dir(&deleted).unwrap();
+    bench.kernel.unmount(&unmounted).unwrap();
+    drop(node);
+    let (two, away) = (bench.dir.path().join("two"), bench.dir.path().join("away"));
+    std::fs::rename(&two, &away).unwrap();
+
+    let node = start();
+    for _ in 0..2 {
+        for (number, target) in [(1, &deleted), (2, &mounted), (3, &unmounted)] {
+            unpublish(&node, number, target).unwrap();
+            assert!(!target.exists(), "{number}");
+        }
+        assert_eq!(bench.mounted(), slice::from_ref(&stays));
+        assert_eq!(bench.attached(), 1);
+    }
+    // That is none of the missing pool's.
+    let refused = unpublish(&node, 5, &stays);
+    let unavailable = matches!(refused, Err(Error::Pool(pool::Error::Unavailable { .. })));
+    assert!(unavailable, "{refused:?}");
+    assert_eq!(bench.mounted(), slice::from_ref(&stays));
+    unpublish(&node, 4, &stays).unwrap();
+    drop(node);
+    std::fs::rename(&away, &two).unwrap();
+    assert_eq!(
+        start().pools.volumes(),
+        [],
+        "deleted when their pool is back"
+    );
+}
+
+#[test]
+fn an_administrator_opens_pools() {
+    let bench = Bench::new();
+    let spec = |name: &str, inline| spec(&bench, name, inline);
     for (first, second, open) in [
         (false, false, &["one"][..]),
         (true, false, &["one"]),
