@@ -30,8 +30,8 @@ impl Node {
 
     /// Undoes a staging by what the kernel shows alone.
     fn unstage_unrecorded(&self, owner: &Owner, path: &Path) -> Result<()> {
-        self.nobody_elses(owner, path)?;
         let view = View::take(self.pools.kernel().as_ref(), owner)?;
+        nobody_elses(&view, path)?;
         let mounted = view.mounts().next().is_some();
         let mut elsewhere: Vec<PathBuf> = match mounted {
             true => view.mounts().map(|e| e.mount_point.clone()).collect(),
@@ -54,9 +54,8 @@ impl Node {
     /// Undoes a staging of a volume whose record is there.
     pub(super) fn unstage_recorded(&self, record: &VolumeRecord, path: &Path) -> Result<()> {
         let owner = self.owner(record);
-        self.nobody_elses(&owner, path)?;
-        let kernel = self.pools.kernel().as_ref();
-        let view = View::take(kernel, &owner)?;
+        let view = View::take(self.pools.kernel().as_ref(), &owner)?;
+        nobody_elses(&view, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
             // Staged elsewhere, or not at all: only a mount that no record knows of is left to do.
             return match view.mount_at(path) {
@@ -102,14 +101,6 @@ impl Node {
         Ok(left)
     }
 
-    /// A path where nothing is mounted, or this volume.
-    fn nobody_elses(&self, owner: &Owner, path: &Path) -> Result<()> {
-        match View::take(self.pools.kernel().as_ref(), owner)?.at(path) {
-            Found::Foreign(what) => Err(foreign(path, &what)),
-            _ => Ok(()),
-        }
-    }
-
     /// A path where nothing is mounted.
     pub(super) fn nothing_at(&self, path: &Path) -> Result<()> {
         match self.pools.kernel().mounts()?.at(path) {
@@ -119,6 +110,14 @@ impl Node {
                 &format!("{} ({})", entry.fs_type, entry.source),
             )),
         }
+    }
+}
+
+/// A path where nothing is mounted, or the volume.
+fn nobody_elses(view: &View, path: &Path) -> Result<()> {
+    match view.at(path) {
+        Found::Foreign(what) => Err(foreign(path, &what)),
+        _ => Ok(()),
     }
 }
 

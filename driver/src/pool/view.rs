@@ -13,7 +13,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Reads both. The mount table is only read if something is attached.
+    /// Reads both.
     pub(super) fn take(kernel: &dyn Kernel) -> Result<View> {
         Ok(View {
             loops: kernel.loops()?,
