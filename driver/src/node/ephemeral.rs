@@ -212,9 +212,10 @@ impl Node {
                 return self.nothing_at(target);
             }
             Ok(record) => {
-                self.unstage_recorded(&record, target)?;
-                match self.pools.delete_volume(&record.id) {
-                    // A pool that takes no writes must not keep the pod: recovery deletes it.
+                self.undo_stage(&record, target)?;
+                match self.pools.delete_unstaged_volume(&record.id) {
+                    // A pool that takes no writes must not keep the pod. Recovery deletes what is
+                    // staged at a target that is gone.
                     Err(pool::Error::Kernel(error)) => {
                         tracing::warn!(volume = %record.id, %error, "an inline volume can't be deleted now");
                     }

@@ -51,17 +51,28 @@ impl Node {
         }
     }
 
-    /// Undoes a staging of a volume whose record is there.
-    pub(super) fn unstage_recorded(&self, record: &VolumeRecord, path: &Path) -> Result<()> {
+    /// Undoes a staging of a volume whose record is there, and writes that down.
+    fn unstage_recorded(&self, record: &VolumeRecord, path: &Path) -> Result<()> {
+        match self.undo_stage(record, path)? {
+            true => self.clear_record(&record.id, |r| r.stage = None),
+            false => Ok(()),
+        }
+    }
+
+    /// Undoes a staging, if it is the one of the record; whether it is. The record still says that
+    /// the volume is staged.
+    pub(super) fn undo_stage(&self, record: &VolumeRecord, path: &Path) -> Result<bool> {
         let owner = self.owner(record);
         let view = View::take(self.pools.kernel().as_ref(), &owner)?;
         nobody_elses(&view, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
             // Staged elsewhere, or not at all: only a mount that no record knows of is left to do.
             return match view.mount_at(path) {
-                Some(_) if record.stage.is_none() => still_held(&self.release(&owner, path)?),
+                Some(_) if record.stage.is_none() => {
+                    still_held(&self.release(&owner, path)?).map(|()| false)
+                }
                 Some(_) => Err(published(record.id, &[path.to_owned()])),
-                None => Ok(()),
+                None => Ok(false),
             };
         };
         let elsewhere = view.published(stage);
@@ -78,7 +89,7 @@ impl Node {
             // staging it again meanwhile takes the same device.
             Access::Mount { .. } => held_elsewhere(record.id, &left),
         }
-        self.clear_record(&record.id, |r| r.stage = None)
+        Ok(true)
     }
 
     /// Unmounts the volume's filesystem at a path and detaches its devices, the read-only ones

@@ -16,7 +16,8 @@ use super::locks::{read, write};
 use super::quiesce;
 use super::store::{self, Loaded};
 use super::{
-    About, Error, GroupId, Pool, PoolOptions, Pools, Result, SnapshotId, VolumeId, VolumeRecord,
+    About, Error, Format, GroupId, Pool, PoolOptions, Pools, Result, SnapshotId, VolumeId,
+    VolumeRecord,
 };
 use crate::sys::{self, BLOCK_SIZE, Kernel, file};
 
@@ -38,9 +39,9 @@ pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -
     Ok(())
 }
 
-/// Deletes inline volumes that their pods left while the pool took no writes: nobody asks for that
-/// again. Of one that a pod still wants, NodeUnpublishVolume was not called, and so its target is
-/// still there.
+/// Deletes inline volumes that their pods left while the pool took no writes or was missing, and those
+/// whose first publication failed: nobody asks for that again. Of one that a pod still wants,
+/// NodeUnpublishVolume was not called, and so its target is still there.
 fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     let left = images.iter().filter(|f| is_left(&f.volume));
     for found in left {
@@ -61,15 +62,18 @@ fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     }
 }
 
-/// Whether this is an inline volume whose target is gone. Not if the directory that targets are in
-/// (kubelet's `pods/<uid>/volumes/<plugin>/<name>/mount`) can't be seen from here.
+/// Whether this is an inline volume that nobody comes back for: its target is gone, or it never was
+/// at one. Not if the directory that targets are in (kubelet's
+/// `pods/<uid>/volumes/<plugin>/<name>/mount`) can't be seen from here.
 fn is_left(volume: &VolumeRecord) -> bool {
-    let Some(stage) = volume.stage.as_ref().filter(|_| volume.inline.is_some()) else {
-        return false;
+    let Some(stage) = &volume.stage else {
+        // Its first publication failed. One that was published has a pod's data in it.
+        return volume.inline.is_some() && !matches!(volume.format, Format::Done(_));
     };
     let gone = |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == NotFound);
     let pods = stage.path.ancestors().nth(5);
-    gone(&stage.path) && pods.is_some_and(|pods| pods != Path::new("/") && pods.is_dir())
+    let seen = pods.is_some_and(|pods| pods != Path::new("/") && pods.is_dir());
+    volume.inline.is_some() && gone(&stage.path) && seen
 }
 
 /// Removes what was not finished, and frees what was deleted.

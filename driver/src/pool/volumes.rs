@@ -14,7 +14,7 @@ use super::source::Origin;
 use super::store;
 use super::view::View;
 use super::{About, Access, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
-use super::{SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord};
+use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
 use crate::sys::file::Copied;
 use crate::sys::{self, Detached, FileId, LoopInfo, extents, file};
 
@@ -92,29 +92,38 @@ impl Pools {
     /// [`Error::NoVolume`].
     pub fn delete_volume(&self, id: &VolumeId) -> Result<()> {
         let record = self.volume(&VolumeHandle::Id(*id))?;
+        self.delete(*id, record.stage.as_ref())
+    }
+
+    /// Deletes a volume whose staging was just undone, though its record still says where it was. If
+    /// this fails, recovery finds it by that.
+    pub fn delete_unstaged_volume(&self, id: &VolumeId) -> Result<()> {
+        self.delete(*id, None)
+    }
+
+    fn delete(&self, id: VolumeId, stage: Option<&Stage>) -> Result<()> {
         let pool = self.with_id(id.pool())?;
-        let entry = id.to_string();
-        if let Some(stat) = pool.layout.stat_image(Shelf::Volumes, &entry)? {
-            self.detach_idle(&record, stat.id)?;
+        if let Some(image) = pool.layout.stat_image(Shelf::Volumes, &id.to_string())? {
+            self.detach_idle(id, stage, image.id)?;
         }
-        pool.drop_volume(*id)
+        pool.drop_volume(id)
     }
 
     /// Detaches what holds the image and nothing uses here.
-    fn detach_idle(&self, record: &VolumeRecord, image: FileId) -> Result<()> {
-        let loops = self.kernel.loops_holding(image, &record.id.to_string())?;
+    fn detach_idle(&self, id: VolumeId, stage: Option<&Stage>, image: FileId) -> Result<()> {
+        let loops = self.kernel.loops_holding(image, &id.to_string())?;
         if loops.is_empty() {
             return Ok(());
         }
         let view = View::take(&*self.kernel)?;
         let attached: Vec<&LoopInfo> = view.over(image).collect();
         let in_use = |by: String| Error::Attached {
-            volume: VolumeHandle::Id(record.id),
+            volume: VolumeHandle::Id(id),
             by,
         };
         for device in &attached {
             let mut users = view.users(device.minor);
-            if let Some(stage) = &record.stage {
+            if let Some(stage) = stage {
                 users.push(format!("staged at {}", stage.path.display()));
             }
             if !users.is_empty() {
@@ -129,7 +138,7 @@ impl Pools {
             // Also marks a device that is held elsewhere to detach at its last close.
             if self.kernel.loop_release(device)? == Detached::WhenClosed {
                 tracing::info!(
-                    volume = %record.id, device = %sys::loop_path(device.minor).display(),
+                    volume = %id, device = %sys::loop_path(device.minor).display(),
                     "deleted while its device is held elsewhere: its space is free when that ends"
                 );
             }

@@ -249,6 +249,23 @@ fn a_pod_leaves_while_a_pool_is_missing() {
     );
 }
 
+/// The pod goes, and nobody asks for its volume again.
+#[test]
+fn a_volume_that_can_not_be_deleted_is_deleted_later() {
+    let mut bench = Bench::new();
+    let path = publish_in(&bench, &bench.node, 1, "default");
+    let id = bench.node.pools.volumes()[0].id;
+    let trash = bench.dir.path().join("pool/trash").join(id.to_string());
+    std::fs::create_dir(&trash).unwrap();
+    std::fs::write(trash.join("in the way"), "").unwrap();
+    unpublish(&bench.node, 1, &path).unwrap();
+    assert!(!path.exists());
+    assert_eq!(bench.mounted(), [] as [PathBuf; 0]);
+    assert_eq!(bench.node.pools.volumes().len(), 1);
+    bench.restart();
+    assert_eq!(bench.node.pools.volumes(), []);
+}
+
 #[test]
 fn an_administrator_opens_pools() {
     let bench = Bench::new();

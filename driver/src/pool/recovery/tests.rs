@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::pool::testing::{Fixture, MI, mounted, new, raw};
-use crate::pool::{Capability, FreezeIntent, NewVolume, Stage, VolumeHandle};
+use crate::pool::{Capability, Format, FreezeIntent, NewVolume, Stage, VolumeHandle};
 use crate::sys::{BindFlags, FsType, MkfsSpec, MountSpec};
 
 fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Stage {
@@ -402,9 +402,10 @@ fn an_inline_volume_whose_pod_has_gone_is_deleted() {
         })
         .unwrap();
         let stage = stage(&path, mounted(), None);
-        let staged = fixture
-            .pools()
-            .update_volume(&id, |r| r.stage = Some(stage));
+        let staged = fixture.pools().update_volume(&id, |r| {
+            r.stage = Some(stage);
+            r.format = Format::Done(FsType::Ext4);
+        });
         staged.unwrap();
         ids.push(id);
     }
@@ -414,6 +415,38 @@ fn an_inline_volume_whose_pod_has_gone_is_deleted() {
     std::fs::rename(&pods, fixture.dir.path().join("hidden")).unwrap();
     fixture.open();
     assert_eq!(fixture.pools().volumes().len(), 2, "nobody can say");
+}
+
+/// Its first publication failed, and so did its deletion. Nobody asks for it again, and it would
+/// count against the limits of inline volumes for ever.
+#[test]
+fn an_inline_volume_that_was_never_published_is_deleted() {
+    let mut fixture = Fixture::new(&["a"]);
+    let (unfinished, done) = (Format::Formatting(FsType::Ext4), Format::Done(FsType::Ext4));
+    let mut kept = Vec::new();
+    for (i, (inline, format, stays)) in [
+        (true, Format::None, false),
+        (true, unfinished, false),
+        // It was published and has a pod's data in it, which may come back.
+        (true, done, true),
+        (false, Format::None, true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let handle = format!("csi-{i:064}");
+        let new = NewVolume {
+            inline: inline.then(|| handle.clone()),
+            ..new(&handle)
+        };
+        let (pool, pools) = (fixture.pool("a"), fixture.pools());
+        let id = pools.create_volume(&pool, new).unwrap().id;
+        pools.update_volume(&id, |r| r.format = format).unwrap();
+        kept.extend(stays.then_some(id));
+    }
+    fixture.open();
+    let left: Vec<_> = fixture.pools().volumes().iter().map(|v| v.id).collect();
+    assert_eq!(left, kept);
 }
 
 /// Its device can't say what it holds: a second one over the image would destroy it.

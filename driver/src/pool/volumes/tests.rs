@@ -6,6 +6,7 @@ use super::super::locks::lock;
 use super::super::testing::{Fixture, MI, mounted, new, raw};
 use super::super::{Capability, Source, Stage};
 use super::*;
+use crate::sys::FsType;
 
 fn handle(volume: &VolumeRecord) -> VolumeHandle {
     VolumeHandle::Id(volume.id)
@@ -78,6 +79,11 @@ fn kubelets_handle_leads_to_the_volume() {
         .create_volume(&fixture.pool("a"), new)
         .unwrap();
     let by = VolumeHandle::Inline(inline);
+    assert_eq!(fixture.pools().volume(&by).unwrap().id, made.id);
+    // Published once: what never was does not survive a restart.
+    let done = Format::Done(FsType::Ext4);
+    let published = fixture.pools().update_volume(&made.id, |r| r.format = done);
+    published.unwrap();
     assert_eq!(fixture.open().volume(&by).unwrap().id, made.id);
     fixture.pools().delete_volume(&made.id).unwrap();
     assert!(matches!(
