@@ -101,7 +101,9 @@ impl<'a> InUse<'a> {
             image => Some(sys::file_id(image?)?),
         };
         let kernel = controller.pools.kernel();
-        let attached = image.map(|image| Ok::<_, Error>((image, kernel.loops_of(image)?)));
+        let name = record.id.to_string();
+        let attached =
+            image.map(|image| Ok::<_, Error>((image, kernel.loops_holding(image, &name)?)));
         Ok(InUse {
             controller,
             record,

@@ -87,7 +87,7 @@ impl Node {
     /// directory where nothing is mounted but this volume.
     pub(super) fn thaw(&self, record: &VolumeRecord, owner: &Owner, scratch: &Path) -> Result<()> {
         if let (Some(_), Some(image)) = (record.freeze, owner.image()) {
-            quiesce::thaw_leftover(self.pools.kernel().as_ref(), image, scratch)?;
+            quiesce::thaw_leftover(self.pools.kernel().as_ref(), record.id, image, scratch)?;
             self.clear_record(&record.id, |r| r.freeze = None)?;
         }
         Ok(())

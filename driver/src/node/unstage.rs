@@ -7,9 +7,9 @@ use hostloop_proto::csi;
 use super::lookup::Known;
 use super::view::{Found, Owner, View};
 use super::{Error, Node, Result, attach, paths};
-use crate::pool::{Access, VolumeId, VolumeRecord};
+use crate::pool::{self, Access, VolumeId, VolumeRecord};
 use crate::request;
-use crate::sys::LoopInfo;
+use crate::sys::{self, LoopInfo};
 
 impl Node {
     pub(super) fn unstage(&self, req: &csi::NodeUnstageVolumeRequest) -> Result<()> {
@@ -80,7 +80,13 @@ impl Node {
             return Err(published(record.id, &elsewhere));
         }
         if stage.capability.access != Access::Block {
-            self.thaw(record, &owner, path)?;
+            match self.thaw(record, &owner, path) {
+                // A pod must be able to go. The record still says that there is something to thaw.
+                Err(Error::Pool(pool::Error::Kernel(error @ sys::Error::Silent { .. }))) => {
+                    tracing::warn!(volume = %record.id, %error, "it may stay frozen");
+                }
+                thawed => thawed?,
+            }
         }
         let left = self.release(&owner, path)?;
         match stage.capability.access {

@@ -172,9 +172,15 @@ pub enum Leftover {
 
 /// Thaws what a freeze with a recorded intent may have left frozen. A frozen filesystem that is
 /// unmounted stays frozen as long as its loop device lives; mounting the same device again
-/// reaches it. `scratch` is an existing empty directory for that.
-pub fn thaw_leftover(kernel: &dyn Kernel, image: FileId, scratch: &Path) -> Result<Leftover> {
-    let loops = kernel.loops_of(image)?;
+/// reaches it. `scratch` is an existing empty directory for that. [`sys::Error::Silent`] while a
+/// device does not say what it holds and may hold the image.
+pub fn thaw_leftover(
+    kernel: &dyn Kernel,
+    volume: VolumeId,
+    image: FileId,
+    scratch: &Path,
+) -> Result<Leftover> {
+    let loops = kernel.loops_holding(image, &volume.to_string())?;
     let mounts = kernel.mounts()?;
     let mut found = Leftover::Nothing;
     for device in &loops {

@@ -201,7 +201,7 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found
     for found in images.iter().filter(|f| f.volume.freeze.is_some()) {
         let id = found.volume.id;
         let thawed = scratch(options, &id).and_then(|scratch| {
-            let thawed = quiesce::thaw_leftover(kernel, found.image.id, &scratch);
+            let thawed = quiesce::thaw_leftover(kernel, id, found.image.id, &scratch);
             // Empty again, or in use: then it is better left.
             let _ = std::fs::remove_dir(&scratch);
             thawed

@@ -373,7 +373,8 @@ fn what_was_left_frozen_is_thawed(
     std::fs::create_dir(&scratch).unwrap();
     let volume = Volume::mounted(&pool, "image", inner);
     volume.write("kept", b"kept");
-    let thaw = || quiesce::thaw_leftover(&*volume.kernel, volume.image, &scratch).unwrap();
+    let (kernel, id) = (&*volume.kernel, volume.id);
+    let thaw = || quiesce::thaw_leftover(kernel, id, volume.image, &scratch).unwrap();
 
     volume.freeze();
     assert_eq!(thaw(), Leftover::Mounted);
@@ -408,7 +409,7 @@ fn a_read_only_leftover_is_thawed_too() {
     volume.kernel.mount(&spec).unwrap();
     volume.freeze();
     unmount(&*volume.kernel, &volume.at);
-    let thawed = quiesce::thaw_leftover(&*volume.kernel, volume.image, &scratch);
+    let thawed = quiesce::thaw_leftover(&*volume.kernel, volume.id, volume.image, &scratch);
     assert_eq!(thawed.unwrap(), Leftover::Unmounted);
     volume.mount();
     assert!(volume.takes_writes());

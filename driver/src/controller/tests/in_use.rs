@@ -140,6 +140,22 @@ fn settings_change_in_the_record_and_in_what_is_in_use() {
 }
 
 #[test]
+fn a_device_that_says_nothing_is_not_passed_over() {
+    let bench = Bench::new();
+    let id = bench.create("a");
+    bench.stage(&id, mount(""));
+    let before = settings(&bench, &id);
+    let device = device(&bench, &id);
+    bench.kernel.set_silent(device.minor, true);
+    let parameters = [("directIO", "false"), ("discard", "false")];
+    assert_eq!(code(modify(&bench, &id, &parameters)), Code::Unavailable);
+    assert_eq!(settings(&bench, &id), before);
+    bench.kernel.set_silent(device.minor, false);
+    modify(&bench, &id, &parameters).unwrap();
+    assert!(!discards(&bench, &id));
+}
+
+#[test]
 fn a_thick_volume_stops_giving_space_back_before_it_takes_it() {
     let bench = Bench::new();
     let id = bench.create("a");

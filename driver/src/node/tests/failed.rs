@@ -9,7 +9,7 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode::*;
 
 use super::bench::*;
 use crate::node::Error;
-use crate::pool::{Access, VolumeId};
+use crate::pool::{Access, FreezeIntent, VolumeId};
 use crate::sys::{Error as KernelError, Kernel};
 
 fn entry(bench: &Bench, id: VolumeId) -> PathBuf {
@@ -102,6 +102,37 @@ fn an_image_that_may_be_attached_already_is_not_attached_again() {
     bench.kernel.set_silent(device.minor, false);
     bench.stage(id, "a", &cap).unwrap();
     assert_eq!(bench.attached(), 1);
+    bench.unstage(id, "a").unwrap();
+    bench.assert_clean(id, "undone");
+}
+
+/// What a copy left frozen stays so until it is thawed, and that must not be forgotten.
+#[test]
+fn a_freeze_is_not_forgotten_while_its_device_says_nothing() {
+    let bench = Bench::new();
+    let (id, cap) = (bench.volume(ext4()), mount("ext4", SingleNodeWriter));
+    bench.stage(id, "a", &cap).unwrap();
+    let freeze = Some(FreezeIntent { since_ns: 1 });
+    let pools = &bench.node.pools;
+    pools.update_volume(&id, |r| r.freeze = freeze).unwrap();
+    let root = File::open(bench.staging("a")).unwrap();
+    bench.kernel.freeze(&root).unwrap();
+    let minor = bench.kernel.loops().unwrap()[0].minor;
+    bench.kernel.set_silent(minor, true);
+    let answer = bench.stage(id, "a", &cap);
+    assert!(answer.is_err());
+    assert_eq!(bench.record(id).freeze, freeze);
+    bench.unstage(id, "a").unwrap();
+    assert_eq!(
+        bench.record(id).freeze,
+        freeze,
+        "the pod may go all the same"
+    );
+    assert!(bench.kernel.is_frozen(minor));
+    bench.kernel.set_silent(minor, false);
+    bench.stage(id, "a", &cap).unwrap();
+    assert_eq!(bench.record(id).freeze, None);
+    assert!(!bench.kernel.is_frozen(minor));
     bench.unstage(id, "a").unwrap();
     bench.assert_clean(id, "undone");
 }

@@ -462,7 +462,7 @@ fn leftovers_are_thawed() {
     let bench = Bench::new();
     let scratch = bench.dir.path().join("scratch");
     std::fs::create_dir(&scratch).unwrap();
-    let leftover = |v: &Volume| thaw_leftover(&*bench.kernel, v.image, &scratch).unwrap();
+    let leftover = |v: &Volume| thaw_leftover(&*bench.kernel, v.id, v.image, &scratch).unwrap();
 
     assert_eq!(leftover(&bench.at_rest("rest")), Leftover::Nothing);
     assert_eq!(leftover(&bench.attached("blank")), Leftover::Nothing);
@@ -487,6 +487,6 @@ fn a_leftover_that_cannot_be_thawed_is_unmounted_again() {
     bench.freeze(&volume);
     bench.kernel.unmount(&volume.at).unwrap();
     bench.model.fail("thaw", 1, libc::EIO);
-    assert!(thaw_leftover(&*bench.kernel, volume.image, &volume.at).is_err());
+    assert!(thaw_leftover(&*bench.kernel, volume.id, volume.image, &volume.at).is_err());
     assert!(bench.kernel.mounts().unwrap().at(&volume.at).is_none());
 }
