@@ -123,10 +123,14 @@ pub struct LoopInfo {
 impl LoopInfo {
     /// True if the kernel does not say what is behind the device, and its path names this file or
     /// directory: nobody can tell whether that is the one meant.
+    ///
+    /// A read-only device never does. It harms no image, and whoever may read it can have put a file
+    /// with any path behind it (LOOP_CHANGE_FD).
     pub fn may_hold(&self, name: &str) -> bool {
         let path = self.backing_path.as_str();
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-        self.backing.is_none() && Path::new(path).iter().any(|word| word == name)
+        let silent = self.backing.is_none() && !self.read_only;
+        silent && Path::new(path).iter().any(|word| word == name)
     }
 
     /// True if `other` is a later look at the same attachment.
@@ -490,4 +494,31 @@ pub fn file_id(file: impl AsFd) -> Result<FileId> {
         dev: stat.st_dev,
         ino: stat.st_ino,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_writable_device_that_says_nothing_may_hold_an_image() {
+        let known = Some(FileId { dev: 1, ino: 2 });
+        let table = [
+            (None, "/pool/volumes/vol-x/image", false, true),
+            (None, "/pool/volumes/vol-x/image (deleted)", false, true),
+            (None, "/pool/volumes/vol-xy/image", false, false),
+            (None, "", false, false),
+            (known, "/pool/volumes/vol-x/image", false, false),
+            (None, "/pool/volumes/vol-x/image", true, false),
+        ];
+        for (backing, path, read_only, may) in table {
+            let info = LoopInfo {
+                backing,
+                backing_path: path.to_owned(),
+                read_only,
+                ..LoopInfo::default()
+            };
+            assert_eq!(info.may_hold("vol-x"), may, "{info:?}");
+        }
+    }
 }

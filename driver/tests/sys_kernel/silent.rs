@@ -195,6 +195,39 @@ fn a_node_that_was_made_elsewhere_is_no_device_in_use() {
     }
 }
 
+/// A reader of a read-only device can put a file of its own behind it, with another volume's name in
+/// the file's path, and have that file's filesystem hang.
+#[test]
+fn a_read_only_device_keeps_nobody_from_an_image() {
+    const LOOP_CHANGE_FD: libc::Ioctl = 0x4c06;
+    let s = Scratch::new();
+    let at = s.dir("vol-x");
+    let server = Hanging::mount(&at);
+    let (own, victims) = (s.image("own", MIB), s.image("victims", MIB));
+    let reader = LoopSpec {
+        read_only: true,
+        direct_io: false,
+        ..spec(&own)
+    };
+    let device = s.kernel.loop_attach(&reader).unwrap();
+    let theirs = File::open(at.join("image")).unwrap();
+    let number = |file: &File| std::os::fd::AsRawFd::as_raw_fd(file);
+    // SAFETY: this request takes the number of an open file, and no memory.
+    #[expect(unsafe_code, reason = "no crate has a function for this request")]
+    let changed = unsafe { libc::ioctl(number(&device.file), LOOP_CHANGE_FD, number(&theirs)) };
+    assert_eq!(changed, 0, "{}", std::io::Error::last_os_error());
+    server.hang();
+    let silent = find(&s, device.minor);
+    assert_eq!(silent.backing, None);
+    assert!(silent.read_only && silent.backing_path.contains("/vol-x/"));
+    assert!(!silent.may_hold("vol-x"));
+    let holding = s.kernel.loops_holding(file_id(&victims).unwrap(), "vol-x");
+    assert_eq!(holding.unwrap(), []);
+    drop(device);
+    s.kernel.loop_release(&silent).unwrap();
+    server.end();
+}
+
 /// A capability is needed for none of it: whoever may open a device can detach it. What is attached
 /// next must not be reached through a bind of its node that somebody still has.
 #[test]

@@ -10,7 +10,7 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode::*;
 use super::bench::*;
 use crate::node::Error;
 use crate::pool::{Access, FreezeIntent, VolumeId};
-use crate::sys::{Error as KernelError, Kernel};
+use crate::sys::{Error as KernelError, Kernel, LoopSpec};
 
 fn entry(bench: &Bench, id: VolumeId) -> PathBuf {
     bench.dir.path().join("pool/volumes").join(id.to_string())
@@ -104,6 +104,27 @@ fn an_image_that_may_be_attached_already_is_not_attached_again() {
     assert_eq!(bench.attached(), 1);
     bench.unstage(id, "a").unwrap();
     bench.assert_clean(id, "undone");
+}
+
+/// A pod can put a file of its own, at any path, behind a read-only device.
+#[test]
+fn a_read_only_device_keeps_nobody_from_an_image() {
+    let bench = Bench::new();
+    let (id, cap) = (bench.volume(ext4()), mount("ext4", SingleNodeWriter));
+    let theirs = bench.dir.path().join(id.to_string());
+    let theirs = File::create_new(theirs).unwrap();
+    let device = bench.kernel.loop_attach(&LoopSpec {
+        backing: &theirs,
+        label: "",
+        read_only: true,
+        direct_io: false,
+        autoclear: false,
+        minor: None,
+    });
+    bench.kernel.set_silent(device.unwrap().minor, true);
+    bench.stage(id, "a", &cap).unwrap();
+    bench.unstage(id, "a").unwrap();
+    bench.node.pools.delete_volume(&id).unwrap();
 }
 
 /// What a copy left frozen stays so until it is thawed, and that must not be forgotten.
