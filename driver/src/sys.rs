@@ -110,7 +110,7 @@ pub struct LoopInfo {
     pub label: String,
     /// Size of the device in bytes.
     pub size_bytes: u64,
-    /// Logical block size in bytes.
+    /// Logical block size in bytes; 0 if the kernel does not say.
     pub block_size: u32,
     /// Attached read-only.
     pub read_only: bool,
@@ -142,11 +142,17 @@ impl LoopInfo {
             }
     }
 
-    /// What somebody changed about a device that the driver attached: whoever may open it for
-    /// writing can. Such a device shows other bytes of its file than it should.
+    /// What somebody changed about a device that the driver attached over a file: whoever may open
+    /// it can. Such a device shows other bytes of its file than it should, or in other blocks.
+    ///
+    /// A device over a block device may have blocks of any size: kubelet attaches such, too.
     pub fn tampered(&self) -> Option<String> {
+        let blocks = self.block_size;
         match (self.offset, self.size_limit) {
-            (0, 0) => None,
+            (0, 0) if self.backing_rdev != 0 || matches!(blocks, 0 | BLOCK_SIZE) => None,
+            (0, 0) => Some(format!(
+                "its blocks are of {blocks} bytes, not {BLOCK_SIZE}"
+            )),
             (offset, 0) => Some(format!("it begins at byte {offset} of its file")),
             (0, limit) => Some(format!("it is limited to {limit} bytes of its file")),
             (offset, limit) => Some(format!(
@@ -499,6 +505,38 @@ pub fn file_id(file: impl AsFd) -> Result<FileId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_changed_device_is_told_from_one_as_it_was_attached() {
+        // Offset, limit, block size, the block device behind it → what is said.
+        let table = [
+            (0, 0, BLOCK_SIZE, 0, None),
+            (4096, 0, BLOCK_SIZE, 0, Some("begins at byte 4096")),
+            (0, 8192, BLOCK_SIZE, 0, Some("limited to 8192 bytes")),
+            (4096, 8192, 512, 0, Some("from byte 4096 on")),
+            (0, 0, 512, 0, Some("blocks are of 512 bytes")),
+            // Not known.
+            (0, 0, 0, 0, None),
+            // Kubelet's over a volume's device.
+            (0, 0, 512, 0x700, None),
+            (4096, 0, 512, 0x700, Some("begins at byte 4096")),
+        ];
+        for (offset, size_limit, block_size, backing_rdev, expected) in table {
+            let info = LoopInfo {
+                offset,
+                size_limit,
+                block_size,
+                backing_rdev,
+                ..LoopInfo::default()
+            };
+            let said = info.tampered();
+            let fits = match (&said, expected) {
+                (Some(said), Some(expected)) => said.contains(expected),
+                (said, expected) => said.is_none() && expected.is_none(),
+            };
+            assert!(fits, "{info:?}: {said:?}, not {expected:?}");
+        }
+    }
 
     #[test]
     fn only_a_writable_device_that_says_nothing_may_hold_an_image() {

@@ -198,6 +198,11 @@ fn volumes_are_judged() {
             &[(Inaccessible, "DeviceChanged")],
         ),
         (
+            "has other blocks than it was attached with",
+            |f| f.loops[0].block_size = 512,
+            &[(Inaccessible, "DeviceChanged")],
+        ),
+        (
             "direct I/O lost",
             |f| f.loops[0].direct_io = false,
             &[(Degraded, "DirectIOLost")],

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Error, Result};
 use crate::pool::VolumeRecord;
-use crate::sys::{self, BLOCK_SIZE, Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file_id};
+use crate::sys::{self, Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file_id};
 
 /// The kernel's own read-ahead, in KiB. It is set at every attach, since what the last user of a
 /// loop device had set stays with the device.
@@ -49,14 +49,9 @@ pub(crate) fn plan(loops: &[LoopInfo], purpose: Purpose) -> Result<Plan> {
             one.minor
         )),
         [one] if one.tampered().is_some() => refuse(format!(
-            "/dev/loop{} was changed by somebody who uses it: {}; unpublish and unstage the volume",
+            "/dev/loop{} is not as it was attached: {}; unpublish and unstage the volume, or detach it",
             one.minor,
             one.tampered().unwrap_or_default()
-        )),
-        [one] if one.block_size != BLOCK_SIZE => refuse(format!(
-            "/dev/loop{} holds the volume's image with blocks of {} bytes, not {BLOCK_SIZE}; \
-             detach it",
-            one.minor, one.block_size
         )),
         [one] if one.autoclear && purpose == Purpose::Block => refuse(format!(
             "/dev/loop{} is held open by somebody and detaches as soon as it is closed",
@@ -181,7 +176,7 @@ pub(crate) fn unmount(kernel: &dyn Kernel, path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::FileId;
+    use crate::sys::{BLOCK_SIZE, FileId};
 
     fn info(minor: u32) -> LoopInfo {
         LoopInfo {

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::view::View;
 use super::{Error, Node, Result, attach};
 use crate::pool::{VolumeHandle, VolumeRecord};
-use crate::sys::{self, LoopInfo, LoopSpec};
+use crate::sys::{self, BLOCK_SIZE, LoopInfo, LoopSpec};
 
 /// How many minors are tried before giving up: others take loop devices at the same time.
 const ATTEMPTS: usize = 16;
@@ -27,7 +27,10 @@ impl Node {
             .as_ref()
             .and_then(|s| s.read_only_loops.get(target));
         if let Some(info) = view.read_only().find(|l| Some(&l.minor) == recorded) {
-            return Ok(info.minor);
+            if info.tampered().is_none() && info.block_size == BLOCK_SIZE {
+                return Ok(info.minor);
+            }
+            detach(kernel, info)?;
         }
         let below = kernel.loop_reopen(own)?;
         for minor in view.free_minors().take(ATTEMPTS) {

@@ -193,6 +193,13 @@ impl Model {
         }
     }
 
+    /// A user of the device changed its logical block size (LOOP_SET_BLOCK_SIZE).
+    pub fn set_block_size(&self, minor: u32, bytes: u32) {
+        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
+            slot.block_size = bytes;
+        }
+    }
+
     /// Somebody who may read a read-only device put another file behind it (LOOP_CHANGE_FD).
     pub fn change_backing(&self, minor: u32, backing: &File) -> Result<()> {
         let file = super::file_id(backing)?;

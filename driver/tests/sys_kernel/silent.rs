@@ -139,7 +139,7 @@ fn a_path_that_is_too_long_is_no_reason_to_list_nothing() {
 }
 
 #[test]
-fn a_device_that_shows_a_part_of_its_file_says_so() {
+fn a_device_that_is_not_as_the_driver_attaches_it_says_so() {
     let s = Scratch::new();
     s.image("image", MIB);
     let attach = |more: &[&str]| {
@@ -152,13 +152,14 @@ fn a_device_that_shows_a_part_of_its_file_says_so() {
         find(&s, name.strip_prefix("loop").unwrap().parse().unwrap())
     };
     for (more, offset, size_limit) in [
-        (&[] as &[&str], 0, 0),
-        (&["--offset=4096"], 4096, 0),
-        (&["--sizelimit=8192"], 0, 8192),
+        (&["--sector-size=4096"] as &[&str], 0, 0),
+        (&["--sector-size=512"], 0, 0),
+        (&["--sector-size=4096", "--offset=4096"], 4096, 0),
+        (&["--sector-size=4096", "--sizelimit=8192"], 0, 8192),
     ] {
         let info = attach(more);
         assert_eq!((info.offset, info.size_limit), (offset, size_limit));
-        assert_eq!(info.tampered().is_some(), !more.is_empty());
+        assert_eq!(info.tampered().is_some(), more != ["--sector-size=4096"]);
         s.kernel.loop_release(&info).unwrap();
     }
 }

@@ -329,6 +329,32 @@ fn not_grown(s: &mut Scene) {
 }
 
 #[test]
+fn a_changed_device_is_told_where_the_driver_attached_it() {
+    let mut scene = Scene::new();
+    let small = |device: LoopInfo| LoopInfo {
+        block_size: 512,
+        ..device
+    };
+    // What kubelet puts over a volume's device.
+    let kubelets = LoopInfo {
+        backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4),
+        ..on_loop(6, 50)
+    };
+    scene
+        .survey
+        .loops
+        .extend([small(on_loop(5, 12)), small(kubelets)]);
+    let kinds = |scene: Scene| {
+        let found = check(scene.survey());
+        found.iter().map(|p| p.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(scene), [Kind::LoopUnused]);
+    let mut scene = Scene::new();
+    scene.survey.loops[0].block_size = 512;
+    assert_eq!(kinds(scene), [Kind::LoopChanged]);
+}
+
+#[test]
 fn what_is_in_order_is_no_problem() {
     let mut scene = Scene::new();
     assert_eq!(check(scene.survey()), []);

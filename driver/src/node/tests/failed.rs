@@ -166,8 +166,9 @@ fn a_device_that_shows_other_bytes_is_not_handed_out() {
     bench.stage(id, "a", &cap).unwrap();
     bench.publish(id, "a", "p", &cap, false).unwrap();
     let device = bench.kernel.loops().unwrap().remove(0);
-    for (offset, limit) in [(4096, 0), (0, 4096)] {
+    for (offset, limit, block) in [(4096, 0, 4096), (0, 4096, 4096), (0, 0, 512)] {
         bench.kernel.tamper(device.minor, offset, limit);
+        bench.kernel.set_block_size(device.minor, block);
         for read_only in [false, true] {
             let refused = bench.publish(id, "a", "q", &cap, read_only);
             let is_refused = matches!(&refused, Err(Error::FailedPrecondition(_)));
@@ -185,6 +186,39 @@ fn a_device_that_shows_other_bytes_is_not_handed_out() {
     bench.unpublish(id, "q").unwrap();
     bench.unstage(id, "a").unwrap();
     bench.assert_clean(id, "attached anew");
+}
+
+/// A node that was unmounted behind the driver's back is bound again, and its device is the one it
+/// was, unless somebody changed that.
+#[test]
+fn a_changed_read_only_device_is_not_handed_out_again() {
+    let bench = Bench::new();
+    let cap = block(SingleNodeMultiWriter);
+    let id = bench.volume(Access::Block);
+    bench.stage(id, "a", &cap).unwrap();
+    bench.publish(id, "a", "p", &cap, true).unwrap();
+    let read_only = || {
+        let mut loops = bench.kernel.loops().unwrap();
+        loops.retain(|l| l.backing_rdev != 0);
+        assert_eq!(loops.len(), 1, "{loops:?}");
+        loops.remove(0)
+    };
+    let again = || {
+        bench.kernel.unmount(&bench.target("p")).unwrap();
+        bench.publish(id, "a", "p", &cap, true).unwrap();
+    };
+    let before = read_only();
+    again();
+    assert_eq!(read_only(), before);
+    bench.kernel.set_block_size(before.minor, 512);
+    again();
+    bench.kernel.tamper(read_only().minor, 0, 4096);
+    again();
+    let now = read_only();
+    assert_eq!((now.block_size, now.size_limit), (4096, 0));
+    bench.unpublish(id, "p").unwrap();
+    bench.unstage(id, "a").unwrap();
+    bench.assert_clean(id, "undone");
 }
 
 /// LOOP_CHANGE_FD, for which a read-only device need only be readable. The file would be held for

@@ -39,6 +39,7 @@ pub(super) struct Slot {
     pub(super) read_ahead_kib: u32,
     pub(super) offset: u64,
     pub(super) size_limit: u64,
+    pub(super) block_size: u32,
     pub(super) label: String,
     /// The filesystem of the backing file does not answer.
     pub(super) silent: bool,
@@ -176,6 +177,7 @@ impl State {
             read_ahead_kib: 128,
             offset: 0,
             size_limit: 0,
+            block_size: BLOCK_SIZE,
             label: spec.label.to_owned(),
             silent: false,
         };
@@ -239,7 +241,7 @@ impl State {
                 false => slot.label.clone(),
             },
             size_bytes: slot.size,
-            block_size: BLOCK_SIZE,
+            block_size: slot.block_size,
             read_only: slot.read_only,
             autoclear: slot.autoclear,
             direct_io: slot.direct_io,
