@@ -59,6 +59,8 @@ impl Mount {
     pub(crate) fn new(fs: &str, device: &Path, at: &Path, options: &str) -> Mount {
         std::fs::create_dir_all(at).unwrap();
         run("mount", &["-t", fs, "-o", options, arg(device), arg(at)]);
+        // Beneath a shared root, what is mounted over it would appear over its binds as well.
+        run("mount", &["--make-private", arg(at)]);
         Mount {
             at: at.to_path_buf(),
         }
