@@ -305,12 +305,18 @@ async fn walk_adopting(kind: PoolKind) -> Walk {
             Err(dead) if dead.killed() => walk.killed(&dead.log),
             Err(dead) => panic!("the driver ended by itself: {}\n{}", dead.status, dead.log),
         }
-        drop(first);
+        // With mount propagation, mounts outlive the container as well; an image's loop device, too.
+        let next = |namespace: Namespace| match kind {
+            PoolKind::Image => namespace,
+            _ => {
+                drop(namespace);
+                Namespace::new(&scratch)
+            }
+        };
         // The driver may serve without the pool or refuse to start.
-        let second = Namespace::new(&scratch);
+        let second = next(first);
         drop(start(&second, "mount=return(EIO)".to_owned()));
-        drop(second);
-        let third = Namespace::new(&scratch);
+        let third = next(second);
         let driver = start(&third, String::new())
             .unwrap_or_else(|dead| panic!("after effect {effect}: {}", dead.log));
         let read = data::read(&image(&driver, &volume));

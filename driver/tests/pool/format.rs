@@ -196,6 +196,32 @@ fn an_adopted_pool_that_does_not_mount_is_an_error_and_is_never_formatted() {
     }
 }
 
+/// The process is killed while it looks into a pool that the node has forgotten.
+#[test]
+fn a_look_that_was_cut_short_is_ended_by_the_next_start() {
+    for image in [false, true] {
+        let mut precious = Precious::new(image);
+        let state = precious.world.options.state_dir.clone();
+        let at = state.join("pools/p");
+        let device = run("findmnt", &["-n", "-o", "SOURCE", arg(&at)]);
+        // Held like a mount holds it: a loop device of an image goes at its last close.
+        let _held = File::open(&device).unwrap();
+        precious.world.pools().close().unwrap();
+        precious.world.die();
+        std::fs::remove_file(state.join("pools.json")).unwrap();
+        let options = "ro,norecovery,nosuid,nodev,noexec,noatime";
+        run("mount", &["-t", "xfs", "-o", options, &device, arg(&at)]);
+        precious.world.open();
+        let pool = precious.world.pool();
+        let new = new("w", MI, Provisioning::Thin);
+        precious.world.pools().create_volume(&pool, new).unwrap();
+        drop(pool);
+        precious.assert_there();
+        precious.world.pools().close().unwrap();
+        precious.world.die();
+    }
+}
+
 /// As a device looks that is encrypted without a header (plain dm-crypt, a detached LUKS header).
 #[test]
 fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {

@@ -146,6 +146,12 @@ impl Prepared {
         let pools = self.open().unwrap_or_else(|e| panic!("{context}: {e}"));
         let findings = pools.findings();
         assert!(findings.is_empty(), "{context}: {findings:?}");
+        if self.spec.contains("image") {
+            let mounts = self.kernel.mounts().unwrap();
+            let root = pools.named(None).unwrap().root().to_path_buf();
+            let options = &mounts.at(&root).unwrap().options;
+            assert!(options.iter().any(|o| o == "rw"), "{context}: {options:?}");
+        }
         if let Some(id) = self.volume {
             let volume = pools.volume(&VolumeHandle::Id(id)).unwrap();
             let image = pools.open_image(&volume, false).unwrap();

@@ -131,13 +131,25 @@ pub(super) fn mount_point(options: &PoolOptions, name: &str) -> Result<PathBuf> 
     Ok(real.map_err(|e| crate::sys::Error::io("realpath", &at, e))?)
 }
 
-/// Whether the device is mounted at the right place already (by a process before us). Anywhere
-/// else it is somebody's.
+/// True if a process before us mounted the device at the right place, for writing. A read-only mount
+/// there is a look that was cut short: it is unmounted. A device that is mounted anywhere else is
+/// refused.
 fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) -> Result<bool> {
     let mounts = kernel.mounts()?;
     if let Some(mount) = mounts.at(at) {
         if mount.device == device.number {
-            return Ok(true);
+            if !mount.read_only() {
+                return Ok(true);
+            }
+            return match kernel.unmount(at) {
+                Ok(()) => Ok(false),
+                Err(e) => {
+                    let at = at.display();
+                    let why =
+                        format!("it is mounted read-only at {at}, and can't be unmounted: {e}");
+                    Err(unavailable(spec, why))
+                }
+            };
         }
         let why = format!(
             "{} is mounted at {}, where the pool belongs",

@@ -2,6 +2,7 @@ use super::ground::{Verdict, judge};
 use super::*;
 use crate::pool::testing::{Fixture, new};
 use crate::pool::{PoolId, VolumeHandle};
+use crate::sys::Kernel;
 
 #[test]
 fn verdicts() {
@@ -286,4 +287,43 @@ fn wipe_is_for_block_devices() {
     fixture.specs[0].name = "new".into();
     let refused = fixture.try_open().map(drop);
     assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+}
+
+/// The fixture's first pool, now in an image, and where it is mounted.
+fn in_an_image(fixture: &mut Fixture) -> std::path::PathBuf {
+    fixture.close();
+    fixture.specs[0].name = "img".into();
+    fixture.specs[0].path = fixture.dir.path().join("img");
+    fixture.specs[0].image_bytes = Some(300 << 20);
+    fixture.open();
+    let at = fixture.options.state_dir.join("pools/img");
+    at.canonicalize().unwrap()
+}
+
+/// The options of the mount at a path, if there is one.
+fn mounted_at(fixture: &Fixture, at: &std::path::Path) -> Option<Vec<String>> {
+    let mounts = fixture.kernel.mounts().unwrap();
+    mounts.at(at).map(|mount| mount.options.clone())
+}
+
+/// A look at an unknown pool mounts it read-only. A process that dies then leaves the mount.
+#[test]
+fn a_look_that_was_cut_short_is_no_mounted_pool() {
+    let mut fixture = Fixture::new(&["a"]);
+    let at = in_an_image(&mut fixture);
+    let made = fixture.make("one");
+    fixture.close();
+    fixture.kernel.reboot();
+    std::fs::remove_file(fixture.options.state_dir.join("pools.json")).unwrap();
+    fixture.kernel.fail("unmount", 1, libc::EIO);
+    fixture.try_open().map(drop).unwrap_err();
+    assert_eq!(mounted_at(&fixture, &at).unwrap()[0], "ro");
+
+    // In use by somebody else, it is not mounted again over that.
+    fixture.kernel.set_busy(&at, true);
+    let why = missing(fixture.open());
+    assert!(why.contains("mounted read-only"), "{why}");
+    fixture.kernel.set_busy(&at, false);
+    assert_eq!(fixture.open().volumes(), [made]);
+    assert_eq!(mounted_at(&fixture, &at).unwrap()[0], "rw");
 }
