@@ -222,6 +222,55 @@ fn a_look_that_was_cut_short_is_ended_by_the_next_start() {
     }
 }
 
+/// A disk that two nodes see, with a filesystem that one of them has mounted: its log is not
+/// replayed by the other, and not a byte is written.
+#[test]
+fn the_pool_of_another_node_is_not_written_to() {
+    let disk = Disk::new(400 * MI);
+    let mut first = World::at("p", &disk.device);
+    first.options.node_id = Some("n1".into());
+    first.open();
+    let pool = first.pool();
+    let at = pool.root().to_path_buf();
+    // Writes everything to its place, which XFS does by itself within a minute.
+    for freeze in ["-f", "-u"] {
+        run("xfs_freeze", &[freeze, arg(&at)]);
+    }
+    let new = new("v", MI, Provisioning::Thin);
+    let made = first.pools().create_volume(&pool, new).unwrap();
+    // Leaves a log that is to be replayed.
+    run("xfs_io", &["-x", "-c", "shutdown -f", arg(&at)]);
+    drop(pool);
+    first.die();
+    run("umount", &[arg(&at)]);
+    let whole = || {
+        let output = run("sha256sum", &[arg(&disk.device)]);
+        output.split_whitespace().next().unwrap().to_owned()
+    };
+    let before = whole();
+    let mut second = World::at("p", &disk.device);
+    second.options.node_id = Some("n2".into());
+    // As a node that does not know it, and as one that had it before.
+    let state = first.options.state_dir.join("pools.json");
+    let known = std::fs::read(&state).unwrap();
+    for known in [None, Some(known)] {
+        if let Some(known) = known {
+            std::fs::create_dir_all(&second.options.state_dir).unwrap();
+            std::fs::write(second.options.state_dir.join("pools.json"), known).unwrap();
+        }
+        let refused = second.try_open().map(drop).unwrap_err();
+        assert!(matches!(refused, Error::OtherNode { .. }), "{refused}");
+        assert_eq!(whole(), before);
+        let mounts = second.kernel.mounts().unwrap();
+        let at = second.options.state_dir.join("pools/p");
+        let at = at.canonicalize().unwrap();
+        assert!(mounts.at(&at).is_none());
+    }
+    assert_eq!(first.open().volumes()[0].id, made.id);
+    first.pools().close().unwrap();
+    second.die();
+}
+
 /// As a device looks that is encrypted without a header (plain dm-crypt, a detached LUKS header).
 #[test]
 fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {

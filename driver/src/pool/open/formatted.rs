@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::ground::{Ground, identity, open_dir, unavailable};
 use super::known::{Entry, Known};
+use super::owner;
 use crate::pool::{Error, PoolKind, PoolOptions, PoolSpec, Result};
 use crate::sys::{FsType, Kernel, MkfsSpec, MountSpec, Probe, loop_path};
 
@@ -100,6 +101,7 @@ pub(super) fn ground(
         kernel,
         spec,
         device,
+        options,
         at: &at,
     };
     let uuid = match (mounted, &entry.fs_uuid) {

@@ -24,30 +24,56 @@ struct Owner {
     node: String,
 }
 
-/// Checks that the pool at `path` is this node's, and notes that where nothing is noted yet. A
-/// process without a node's name (`fsck`) does neither. The caller has the pool's lock.
+/// Checks that the pool at `path`, which was mounted read-only to look into it, is not another
+/// node's. Changes nothing. A process without a node's name (`fsck`) does not check.
+pub(super) fn check(
+    spec: &PoolSpec,
+    options: &PoolOptions,
+    path: &Path,
+    root: BorrowedFd<'_>,
+) -> Result<()> {
+    let note =
+        format!("{OWNER} in it (it is not mounted now: mount it somewhere, and unmount it again)");
+    judge(spec, options, &note, path, root).map(drop)
+}
+
+/// Like [`check`] of an open pool, and writes down that it is this node's where nothing is noted
+/// yet. The caller has the pool's lock.
 pub(super) fn claim(
     spec: &PoolSpec,
     options: &PoolOptions,
     path: &Path,
     root: BorrowedFd<'_>,
 ) -> Result<()> {
+    let note = path.join(OWNER).display().to_string();
+    if let Some(node) = judge(spec, options, &note, path, root)? {
+        let owner = Owner {
+            schema: SCHEMA,
+            node: node.to_owned(),
+        };
+        file::replace(root, OWNER, &store::encode(&owner, OWNER)?)?;
+    }
+    Ok(())
+}
+
+/// This node, if the pool has no owner yet. `note` says where the owner is noted, for people.
+fn judge<'a>(
+    spec: &PoolSpec,
+    options: &'a PoolOptions,
+    note: &str,
+    path: &Path,
+    root: BorrowedFd<'_>,
+) -> Result<Option<&'a str>> {
     let Some(node) = &options.node_id else {
-        return Ok(());
+        return Ok(None);
     };
     match read(path, root)? {
-        Some(owner) if owner == *node => Ok(()),
+        Some(owner) if owner == *node => Ok(None),
         Some(owner) => Err(Error::OtherNode {
             name: spec.name.clone(),
-            why: explained(spec, options, path, &owner, node),
+            why: explained(spec, options, note, &owner, node),
         }),
-        None => {
-            let owner = Owner {
-                schema: SCHEMA,
-                node: node.clone(),
-            };
-            Ok(file::replace(root, OWNER, &store::encode(&owner, OWNER)?)?)
-        }
+        None => Ok(Some(node)),
     }
 }
 
@@ -68,18 +94,16 @@ fn read(path: &Path, root: BorrowedFd<'_>) -> Result<Option<String>> {
 fn explained(
     spec: &PoolSpec,
     options: &PoolOptions,
-    path: &Path,
+    note: &str,
     owner: &str,
     node: &str,
 ) -> String {
-    let note = path.join(OWNER);
     let state = options.state_dir.join(super::known::FILE);
     format!(
         "it belongs to node {owner}, and this is node {node}; two nodes must not have the same \
          volumes. If this is the machine of {owner} under a new name, or its disk was moved here \
-         for good, delete {}. If it is a copy (a machine made from the disk image of another one), \
+         for good, delete {note}. If it is a copy (a machine made from the disk image of another one), \
          its volumes are those of {owner}: erase {} and delete {}, and the pool is made anew",
-        note.display(),
         spec.path.display(),
         state.display()
     )

@@ -327,3 +327,48 @@ fn a_look_that_was_cut_short_is_no_mounted_pool() {
     assert_eq!(fixture.open().volumes(), [made]);
     assert_eq!(mounted_at(&fixture, &at).unwrap()[0], "rw");
 }
+
+/// Two nodes see one disk: the one that does not have it must not even replay its log.
+#[test]
+fn the_pool_of_another_node_is_never_mounted_for_writing() {
+    let mut fixture = Fixture::new(&["a"]);
+    fixture.options.node_id = Some("n1".into());
+    let at = in_an_image(&mut fixture);
+    fixture.close();
+    fixture.kernel.reboot();
+    let state = fixture.options.state_dir.join("pools.json");
+    for forgotten in [false, true] {
+        if forgotten {
+            std::fs::remove_file(&state).unwrap();
+        }
+        fixture.options.node_id = Some("n2".into());
+        fixture.kernel.take_effects();
+        let refused = fixture.try_open().map(drop).unwrap_err();
+        assert!(matches!(refused, Error::OtherNode { .. }), "{refused}");
+        let why = refused.to_string();
+        for says in ["node n1", "mount it", "node.json"] {
+            assert!(why.contains(says), "{why}");
+        }
+        // The look's own, which is read-only.
+        let effects = fixture.kernel.take_effects();
+        let mounts = effects.iter().filter(|op| **op == "mount").count();
+        assert_eq!(mounts, 1, "{effects:?}");
+        assert_eq!(mounted_at(&fixture, &at), None);
+    }
+    fixture.options.node_id = Some("n1".into());
+    fixture.open();
+    assert_eq!(mounted_at(&fixture, &at).unwrap()[0], "rw");
+}
+
+/// That the look fails is no reason not to mount a pool that is known.
+#[test]
+fn a_known_pool_is_mounted_though_it_can_not_be_looked_at() {
+    let mut fixture = Fixture::new(&["a"]);
+    fixture.options.node_id = Some("n1".into());
+    let at = in_an_image(&mut fixture);
+    fixture.close();
+    fixture.kernel.reboot();
+    fixture.kernel.fail("mount", 1, libc::EUCLEAN);
+    fixture.open().named(None).unwrap();
+    assert_eq!(mounted_at(&fixture, &at).unwrap()[0], "rw");
+}
