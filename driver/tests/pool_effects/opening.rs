@@ -182,3 +182,30 @@ fn a_death_in_the_middle_of_mkfs() {
     let done = std::fs::read_to_string(&state).unwrap();
     assert!(!done.contains("\"mkfs\""), "{done}");
 }
+
+/// Nor may the second try leave a state that nobody knows: it dies before each effect, and at the
+/// end in the middle of its mkfs.
+#[test]
+fn a_death_in_the_middle_of_mkfs_and_another_in_the_next_start() {
+    let _scenario = fail::FailScenario::setup();
+    let begun = || {
+        let prepared = Prepared::new("p=DIR/pool,image=300Mi", Opening::New);
+        prepared.kernel.fail_afterwards("mkfs", 1, libc::EIO);
+        prepared.open().map(drop).unwrap_err();
+        prepared
+    };
+    let prepared = begun();
+    let effects = effects_of(|| prepared.open().map(drop));
+    for n in 0..=effects {
+        let prepared = begun();
+        if n == effects {
+            prepared.kernel.fail_afterwards("mkfs", 1, libc::EIO);
+        } else {
+            fail::cfg("effect", &format!("{n}*off->return(EIO)")).unwrap();
+        }
+        let died = prepared.open().map(drop);
+        fail::remove("effect");
+        let context = format!("effect {n} of {effects}: {died:?}");
+        prepared.judge(TROUBLE[n % TROUBLE.len()], &context);
+    }
+}

@@ -59,6 +59,34 @@ fn made_at_its_smallest_with_the_uuid_asked_for(#[case] fs: FsType) {
     assert_eq!(size, fs.minimum_bytes());
 }
 
+/// A second mkfs over a half-made filesystem may be cut short too. One that ends before it has
+/// written anything leaves what was there.
+#[test]
+fn a_forced_mkfs_that_fails_leaves_the_half_made_filesystem() {
+    let s = Scratch::new();
+    let image = s.image("image", FsType::Xfs.minimum_bytes());
+    let device = s.attach(&image);
+    s.mkfs(&device, FsType::Xfs);
+    let half_made = |in_progress: u8| {
+        image.write_all_at(&[in_progress], 126).unwrap();
+        s.kernel.loop_flush(&device).unwrap();
+        s.kernel.probe(&device.path()).unwrap()
+    };
+    let before = half_made(1);
+    assert!(matches!(before, Probe::Unfinished { .. }), "{before:?}");
+    let too_many = ["-d", "agcount=1000000"].map(str::to_owned);
+    let failed = s.kernel.mkfs(&MkfsSpec {
+        device: &device.path(),
+        fs: FsType::Xfs,
+        options: &too_many,
+        discard: false,
+        uuid: None,
+        force: true,
+    });
+    failed.unwrap_err();
+    assert_eq!(s.kernel.probe(&device.path()).unwrap(), before);
+}
+
 #[rstest]
 #[case(FsType::Ext4, 32)]
 #[case(FsType::Xfs, 320)]

@@ -35,8 +35,9 @@ enum Plan {
     Mount(String),
     /// Make the filesystem.
     Make,
-    /// Make it again, over what an mkfs of ours left that was cut short.
-    MakeAgain,
+    /// Make it again, over what an mkfs of ours left that was cut short: with the same UUID, so
+    /// that this one may be cut short as well.
+    MakeAgain(String),
     /// An XFS we have no record of: ours if it holds a pool.
     Look(String),
     /// A pool was here and is not.
@@ -77,7 +78,7 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
         (_, Some(_)) => Plan::Missing(format!("carries {carries}, not the pool that was there")),
         (Probe::Blank, None) => Plan::Make,
         (Probe::Unfinished { uuid, .. }, None) if entry.mkfs.as_ref() == Some(uuid) => {
-            Plan::MakeAgain
+            Plan::MakeAgain(uuid.clone())
         }
         (Probe::Unknown { .. }, None) if wipe => Plan::Make,
         (Probe::Unknown { .. }, None) => Plan::Refuse(format!(
@@ -100,8 +101,8 @@ pub(super) fn ground(
     let mounting = Mounting {
         kernel,
         spec,
-        device,
         options,
+        device,
         at: &at,
     };
     let uuid = match (mounted, &entry.fs_uuid) {
@@ -174,6 +175,7 @@ fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) 
 struct Mounting<'a> {
     kernel: &'a dyn Kernel,
     spec: &'a PoolSpec,
+    options: &'a PoolOptions,
     device: &'a Device,
     at: &'a Path,
 }
@@ -182,17 +184,29 @@ impl Mounting<'_> {
     /// Answers the UUID of the filesystem that is mounted in the end.
     fn carry_out(&self, known: &Known, plan: Plan) -> Result<String> {
         match plan {
-            Plan::Mount(uuid) => self.mount().map(|()| uuid),
-            Plan::Make => self.make(known, false),
-            Plan::MakeAgain => self.make(known, true),
+            Plan::Mount(uuid) => {
+                // Another node may have the filesystem mounted by now, and mounting it for writing
+                // would replay its log. Any other error of the look shows again below.
+                if self.options.node_id.is_some()
+                    && let Err(e @ Error::OtherNode { .. }) = self.holds_a_pool()
+                {
+                    return Err(e);
+                }
+                self.mount().map(|()| uuid)
+            }
+            Plan::Make => self.make(known, None),
+            Plan::MakeAgain(uuid) => self.make(known, Some(uuid)),
             Plan::Look(uuid) => {
-                let found = self.holds_a_pool().map_err(|e| {
-                    let device = self.device.path.display();
-                    self.refuse(format!(
-                        "carries an xfs filesystem that can't be looked at: {e}. It may be a \
-                         pool: nothing on it was changed. The kernel's log (dmesg) says why; \
-                         `xfs_repair -n {device}` checks it"
-                    ))
+                let found = self.holds_a_pool().map_err(|e| match e {
+                    e @ Error::OtherNode { .. } => e,
+                    e => {
+                        let device = self.device.path.display();
+                        self.refuse(format!(
+                            "carries an xfs filesystem that can't be looked at: {e}. It may be a \
+                             pool: nothing on it was changed. The kernel's log (dmesg) says why; \
+                             `xfs_repair -n {device}` checks it"
+                        ))
+                    }
                 })?;
                 if !found {
                     return Err(self.refuse(format!(
@@ -215,22 +229,26 @@ impl Mounting<'_> {
         Error::Refused(format!("pool {}: {device} {why}", self.spec.name))
     }
 
-    /// Makes the filesystem and mounts it. Its UUID is on disk before mkfs begins.
-    fn make(&self, known: &Known, again: bool) -> Result<String> {
-        let uuid = Uuid::new_v4().to_string();
+    /// Makes the filesystem and mounts it. Its UUID is on disk before mkfs begins. `again` is the
+    /// UUID of an mkfs that was cut short: it stays, so that the state and the superblock agree at
+    /// every moment of the second try as well.
+    fn make(&self, known: &Known, again: Option<String>) -> Result<String> {
+        let force = again.is_some();
+        let uuid = again.unwrap_or_else(|| Uuid::new_v4().to_string());
         known.remember(&self.spec.name, |entry| {
             entry.path = self.spec.path.clone();
             entry.mkfs = Some(uuid.clone());
         })?;
         let device = self.device.path.display();
-        tracing::info!(pool = %self.spec.name, %device, %uuid, again, "formatting");
+        tracing::info!(pool = %self.spec.name, %device, %uuid, again = force, "formatting");
         self.kernel.mkfs(&MkfsSpec {
             device: &self.device.path,
             fs: FsType::Xfs,
             options: &["-m", "reflink=1", "-b", "size=4096"].map(str::to_owned),
-            discard: self.device.discard,
+            // A discard takes the superblock first, and what follows would be bytes that nobody knows.
+            discard: self.device.discard && !force,
             uuid: Some(&uuid),
-            force: again,
+            force,
         })?;
         self.mount().map(|()| uuid)
     }
@@ -273,9 +291,16 @@ impl Mounting<'_> {
     }
 
     /// Looks into a filesystem without changing a byte of it, not even to replay its log.
+    /// [`Error::OtherNode`] if it is the pool of another node.
     fn holds_a_pool(&self) -> Result<bool> {
         self.mount_with(true, &["norecovery"])?;
-        let found = open_dir(self.at).and_then(|root| identity(root.as_fd()));
+        let found = open_dir(self.at).and_then(|root| {
+            let found = identity(root.as_fd())?;
+            if found.is_some() {
+                owner::check(self.spec, self.options, self.at, root.as_fd())?;
+            }
+            Ok(found)
+        });
         self.kernel.unmount(self.at)?;
         Ok(found?.is_some())
     }

@@ -92,8 +92,9 @@ pub(super) fn mkfs(spec: &MkfsSpec<'_>) -> Result<()> {
         message,
     })?;
     effect("mkfs").map_err(|e| Error::io("mkfs", spec.device, e))?;
-    if spec.force {
-        // mkfs.btrfs takes the UUID of its own first attempt for somebody else's.
+    if spec.force && spec.fs == FsType::Btrfs {
+        // mkfs.btrfs takes the UUID of its own first attempt for somebody else's. The others
+        // overwrite their superblock, so that a kill leaves no moment without a signature.
         Tool::new("wipefs", MAKE)
             .args(["--all", "--quiet", "--"])
             .arg(spec.device)

@@ -162,6 +162,8 @@ impl Kernel for Model {
                 .uuid
                 .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
             let content = match &late {
+                // What is discarded first is the superblock, and what follows has no signature.
+                Some(_) if spec.force && spec.discard => Content::Unknown,
                 Some(_) => Content::Broken {
                     fs,
                     uuid,

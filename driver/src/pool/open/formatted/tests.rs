@@ -20,7 +20,7 @@ fn planned(entry: &Entry, probe: &Probe, wipe: bool) -> (&'static str, String) {
     match plan(entry, probe, wipe) {
         Plan::Mount(uuid) => ("mount", uuid),
         Plan::Make => ("make", String::new()),
-        Plan::MakeAgain => ("make again", String::new()),
+        Plan::MakeAgain(uuid) => ("make again", uuid),
         Plan::Look(uuid) => ("look", uuid),
         Plan::Missing(why) => ("missing", why),
         Plan::Refuse(why) => ("refuse", why),
@@ -56,7 +56,7 @@ fn plans() {
         (&new, Probe::Ambivalent, "refuse", "more than one signature"),
         (&new, random.clone(), "refuse", "the option `wipe`"),
         (&begun, Probe::Blank, "make", ""),
-        (&begun, unfinished(UUID), "make again", ""),
+        (&begun, unfinished(UUID), "make again", UUID),
         (&begun, unfinished("other"), "refuse", "mkfs did not end"),
         // It came to its end: whatever is wrong with it, something may be in it.
         (&begun, xfs(UUID), "mount", UUID),
