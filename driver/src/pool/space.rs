@@ -213,6 +213,14 @@ fn held_by(pool: &Pool, image: Option<Arc<File>>, usage: &FsUsage) -> Result<u64
     Ok(held.min(pool.promised()))
 }
 
+/// What is counted both as unused by an image's filesystem and as held for what the pool promises:
+/// a promise that is not written yet, of blocks that the image holds already.
+fn counted_twice(held: u64, promised: u64, unused: u64) -> u64 {
+    (held.min(promised))
+        .saturating_add(unused)
+        .saturating_sub(held)
+}
+
 fn used(usage: &FsUsage) -> u64 {
     usage.total_bytes.saturating_sub(usage.free_bytes)
 }
@@ -247,9 +255,12 @@ impl Pool {
             Some((host, image)) => {
                 let (mut usage, ours) = host.measure()?;
                 // What the image holds and its filesystem does not use needs no space of the host.
-                let unused = file::allocated_bytes(image)?.saturating_sub(used(&own.0));
+                let allocated = file::allocated_bytes(image)?;
+                let unused = allocated.saturating_sub(used(&own.0));
                 usage.available_bytes = usage.available_bytes.saturating_add(unused);
-                Some((host, (usage, ours)))
+                let held = allocated.saturating_sub(space.overhead);
+                let twice = counted_twice(held, self.promised(), unused);
+                Some((host, (usage, ours.saturating_sub(twice))))
             }
         };
         let guard = lock(&space.all.admission);

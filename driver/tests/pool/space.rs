@@ -58,6 +58,53 @@ fn what_an_image_has_taken_already_is_not_asked_of_its_host() {
     world.die();
 }
 
+/// Nothing gives the blocks of a deleted volume back to the host: the image holds them, unused. They
+/// are room for new volumes, once.
+#[test]
+fn what_an_image_holds_of_a_deleted_volume_is_room_once() {
+    let ground = Ground::new("ext4", 1024 * MI, &[]);
+    let mut world = World::new(&[&format!("p={},image=2Gi", arg(&ground.at))]);
+    world.open();
+    let fresh = available(&world, "p", Provisioning::Thin);
+    let pool = world.pool();
+    let create = |name: &str, mib: u64, written: u64| {
+        let volume = new(name, mib * MI, Provisioning::Thin);
+        let volume = world.pools().create_volume(&pool, volume).unwrap();
+        let image = pool.root().join(format!("volumes/{}/image", volume.id));
+        let image = OpenOptions::new().write(true).open(image).unwrap();
+        for mib in 0..written {
+            image.write_all_at(&[7; MI as usize], mib * MI).unwrap();
+        }
+        image.sync_all().unwrap();
+        volume
+    };
+    let promised = |about: &str, mib: u64| {
+        // Counts are relied on for two seconds.
+        std::thread::sleep(std::time::Duration::from_millis(2100));
+        for provisioning in [Provisioning::Thin, Provisioning::Thick] {
+            let (now, at_most) = (available(&world, "p", provisioning), fresh - mib * MI);
+            let at_least = at_most - 40 * MI;
+            assert!(
+                (at_least..=at_most).contains(&now),
+                "{about}, {provisioning:?}: {} MiB of {}",
+                now / MI,
+                fresh / MI
+            );
+        }
+    };
+    let first = create("first", 400, 400);
+    promised("written", 400);
+    world.pools().delete_volume(&first.id).unwrap();
+    promised("deleted", 0);
+    create("second", 400, 0);
+    promised("promised again", 400);
+    create("third", 100, 50);
+    promised("and partly written", 500);
+    drop(pool);
+    world.pools().close().unwrap();
+    world.die();
+}
+
 #[test]
 fn an_image_and_a_directory_on_one_filesystem_promise_it_once() {
     let ground = Ground::new("ext4", 1024 * MI, &[]);

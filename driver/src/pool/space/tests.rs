@@ -56,3 +56,18 @@ fn promises_at_once_are_of_one_book() {
     });
     assert!((1..=2).contains(&held), "{held} of three eighths each");
 }
+
+/// Of an image that holds 60 and whose host has 50 left, 110 can be promised in all, whatever of
+/// it is promised and written. (All without the filesystem's own blocks.)
+#[test]
+fn an_image_is_room_once() {
+    let (held, left): (u64, u64) = (60, 50);
+    for promised in 0..=110 {
+        for written in 0..=promised.min(held) {
+            let unused = held - written;
+            let ours = held.min(promised) - counted_twice(held, promised, unused);
+            let room = left + unused + ours;
+            assert_eq!(room, 110, "{promised} promised, {written} written");
+        }
+    }
+}
