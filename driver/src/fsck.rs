@@ -171,8 +171,8 @@ fn recover(
     let survey = Survey::take(specs, &options.state_dir, &**kernel)?;
     let there = |spec: &&PoolSpec| survey.contents().any(|(pool, _)| pool.name == spec.name);
     let specs: Vec<PoolSpec> = specs.iter().filter(there).cloned().collect();
-    drop(Pools::open(&specs, options.clone(), kernel.clone())?);
-    Ok(())
+    // One that is not open now is not repaired: a driver has it, or it can't be mounted.
+    Ok(Pools::open(&specs, options.clone(), kernel.clone())?.complete()?)
 }
 
 /// The problems that are no longer there.

@@ -82,10 +82,10 @@ impl Opening {
 
 impl Pools {
     /// Opens the configured pools and recovers each. A missing pool is no error here: its slot
-    /// says why, and everything about it is answered [`Error::Unavailable`]. Errors are a pool
-    /// that another process has open ([`Error::Locked`]), one of another node
-    /// ([`Error::OtherNode`]), and a path that holds something that
-    /// is not a pool ([`Error::Refused`]).
+    /// says why, and everything about it is answered [`Error::Unavailable`]. Errors are a pool of
+    /// another node ([`Error::OtherNode`]) and, of a pool that this node does not know, one that
+    /// another process has open ([`Error::Locked`]) and a path that holds something that is not a
+    /// pool ([`Error::Refused`]).
     pub fn open(
         specs: &[PoolSpec],
         options: PoolOptions,
@@ -213,8 +213,9 @@ impl Pools {
         let opened = self.open_one(i, &slot.spec, &known, &entry);
         let id = opened.as_ref().map_or(entry.id, |pool| Some(pool.id));
         let configured_wrong = match &opened {
-            Err(Error::Locked { .. } | Error::OtherNode { .. }) => true,
-            Err(Error::Refused(_)) => entry.id.is_none(),
+            Err(Error::OtherNode { .. }) => true,
+            // A process of ours that can't end, since a disk hangs, keeps its locks on all pools.
+            Err(Error::Refused(_) | Error::Locked { .. }) => entry.id.is_none(),
             _ => false,
         };
         if first && configured_wrong {

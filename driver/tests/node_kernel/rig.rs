@@ -274,7 +274,13 @@ fn try_open(root: &Path, kernel: Arc<Linux>) -> Arc<Pools> {
     };
     let open = || Pools::open(std::slice::from_ref(&spec), options.clone(), kernel.clone());
     // A child of another test may have inherited the old lock until it runs its program.
-    let locked = |opened: &Result<Arc<Pools>, Error>| matches!(opened, Err(Error::Locked { .. }));
+    let locked = |opened: &Result<Arc<Pools>, Error>| match opened {
+        Ok(pools) => {
+            let missing = pools.complete().err().map(|e| e.to_string());
+            missing.is_some_and(|why| why.contains("another process"))
+        }
+        Err(e) => matches!(e, Error::Locked { .. }),
+    };
     let mut opened = open();
     for _ in 0..100 {
         if !locked(&opened) {

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use hostloop_driver::pool::{About, Error, PoolKind, Provisioning};
+use hostloop_driver::pool::{About, Error, PoolKind, Pools, Provisioning};
 
 use crate::support::*;
 
@@ -258,15 +258,16 @@ fn a_second_process_is_kept_out_of_every_kind() {
     for spec in ["dir=DIR/dir", "img=DIR/img,image=300Mi", &device] {
         let mut world = World::new(&[spec]);
         world.open();
-        // Another process has its own state, or shares ours: neither lets it in.
-        for state in ["state", "other"] {
+        let open = |state: &str| {
             let mut second = world.options.clone();
             second.state_dir = world.dir.path().join(state);
-            let opened =
-                hostloop_driver::pool::Pools::open(&world.specs, second, world.kernel.clone());
-            let error = opened.map(drop).unwrap_err();
-            assert!(matches!(error, Error::Locked { .. }), "{spec}: {error}");
-        }
+            Pools::open(&world.specs, second, world.kernel.clone())
+        };
+        // Another process has its own state, or shares ours: neither lets it in.
+        let error = open("other").map(drop).unwrap_err();
+        assert!(matches!(error, Error::Locked { .. }), "{spec}: {error}");
+        let why = open("state").unwrap().slots().remove(0).state.unwrap_err();
+        assert!(why.contains("another process"), "{spec}: {why}");
         world.die();
     }
 }

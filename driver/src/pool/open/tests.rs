@@ -52,10 +52,32 @@ fn a_pool_keeps_its_identity() {
 #[test]
 fn a_second_process_is_refused() {
     let mut fixture = Fixture::new(&["a"]);
+    let other = fixture.dir.path().join("other");
+    let known = std::mem::replace(&mut fixture.options.state_dir, other);
     let second = fixture.try_open().map(drop);
     assert!(matches!(second, Err(Error::Locked { .. })), "{second:?}");
+    // A pool that is known may be held by a process of ours that can't end: it is missing.
+    fixture.options.state_dir = known;
+    let why = missing(&fixture.try_open().unwrap());
+    assert!(why.contains("another process"), "{why}");
     fixture.close();
     fixture.try_open().unwrap();
+}
+
+/// A process that hangs in one pool's disk keeps its locks on all of them after its death.
+#[test]
+fn a_known_pool_that_is_locked_holds_up_no_other() {
+    let mut fixture = Fixture::new(&["a", "b"]);
+    let made = fixture.make("one");
+    fixture.close();
+    let lock = std::fs::File::open(fixture.path("lock")).unwrap();
+    lock.try_lock().unwrap();
+    let pools = fixture.open();
+    assert!(missing(pools).contains("another process"));
+    pools.named(Some("b")).unwrap();
+    drop(lock);
+    pools.retry_missing();
+    assert_eq!(pools.volumes(), [made]);
 }
 
 #[test]
