@@ -21,9 +21,14 @@ pub(in crate::pool) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
     if holds.is_empty() {
         return;
     }
-    let view = View::take(kernel);
+    // It asks each loop device of the machine: only if a finding is about one.
+    let of_devices = |holds: &Holds| matches!(holds, Holds::Devices(_) | Holds::Loop(..));
+    let view = match holds.iter().any(of_devices) {
+        true => View::take(kernel).ok(),
+        false => None,
+    };
     for check in holds {
-        match still(pool, view.as_ref().ok(), &check) {
+        match still(pool, view.as_ref(), &check) {
             Ok(true) => {}
             Ok(false) => over(pool, &check),
             Err(e) => tracing::debug!(pool = %pool.name(), ?check, error = %e, "not looked at"),

@@ -463,3 +463,14 @@ fn a_volume_whose_device_may_be_attached_is_left_as_it_is() {
     assert!(findings[0].what.contains("does not say"), "{findings:?}");
     assert!(volume(&fixture, before.id).stage.is_some());
 }
+/// A stray file in one pool is no reason to ask each loop device of the machine every few seconds.
+#[test]
+fn a_finding_about_a_file_is_checked_without_the_kernel() {
+    let mut fixture = Fixture::new(&["a"]);
+    fixture.close();
+    std::fs::write(fixture.path("volumes/notes.txt"), "").unwrap();
+    fixture.open();
+    fixture.kernel.hook("loops", |_| panic!("it was asked"));
+    assert_eq!(found_later(&fixture).len(), 1);
+}
+
