@@ -63,7 +63,9 @@ pub(super) struct Space {
     host: Option<(Arc<Filesystem>, Arc<File>)>,
     /// Nothing else is on its filesystem, as far as that is known.
     alone: bool,
-    /// What the filesystem itself takes where the pool is alone on it: its log and its tables.
+    /// What the filesystem itself takes where the pool is alone on it: its log and its tables. Less
+    /// than that, or 0, if images shared blocks when the pool was opened, since each of them counts
+    /// what it shares. Then as much too much is promised, which the default reserve covers.
     overhead: u64,
 }
 
