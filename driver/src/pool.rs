@@ -53,6 +53,7 @@ use self::index::Index;
 use self::joined::Joined;
 use self::layout::Layout;
 use self::locks::{lock, read};
+use self::recovery::Unfinished;
 use self::space::{Filesystems, Space};
 use crate::sys::{FsUsage, Kernel, file};
 
@@ -104,6 +105,9 @@ pub struct Pool {
     space: OnceLock<Space>,
     look: Arc<Joined<Look>>,
     findings: Mutex<Vec<Noted>>,
+    /// Groups that were on their way in or out when the process before this one ended, and have
+    /// members that are not freed yet.
+    unfinished: Mutex<Vec<Unfinished>>,
     /// Files whose locks keep other processes out of the pool.
     _locks: Vec<File>,
 }

@@ -1,8 +1,10 @@
 //! Snapshots of several volumes at one point in time.
 //!
-//! A group exists from the moment its record does: the snapshots come first, naming it, and its
-//! record last; deleting it begins with the record. So a snapshot whose group has no record is
-//! rubbish, whenever the process died.
+//! A group exists while its record is in its place. Its record is written first, under `incoming/`,
+//! and moved into place after the snapshots; deleting the group moves it to `trash/` first, and
+//! removes it there last. So whenever the process dies, a record in one of these two lists the
+//! snapshots that are to be freed. A snapshot whose group has no record at all is kept: the record
+//! was lost, or the snapshot's own is damaged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,21 +63,29 @@ impl Pools {
         home.layout.discard(Shelf::Groups, &entry)?;
         write(&home.index).groups.take(*id);
         home.forget(&About::Group(*id));
-        home.layout.free(&entry);
         // From here on the snapshots do not exist; what can't be freed now is freed later.
+        let mut all_away = true;
         for (pool, member) in pools.iter().zip(&record.snapshots) {
-            pool.abandon_snapshot(*member);
+            all_away &= pool.abandon_snapshot(*member);
+        }
+        // If not, the record stays, and says at the next start what is to be freed.
+        if all_away {
+            home.layout.free(&entry);
         }
         Ok(())
     }
 }
 
-/// The members first, then the group. On a failure nothing stays.
+/// Puts the members into their places, then the group, whose record is on disk before both. On a
+/// failure nothing stays.
 fn commit<'a>(
     shots: Vec<Shot<'a>>,
     record: &GroupRecord,
     home: &'a Arc<Pool>,
 ) -> Result<Vec<Committed<'a>>> {
+    let mut group = home.layout.begin(record.id.to_string())?;
+    group.write(record)?;
+    group.sync()?;
     let mut members = Vec::new();
     let committed = (|| {
         for shot in shots {
@@ -88,13 +98,19 @@ fn commit<'a>(
             };
             members.push(shot.commit(&facts)?);
         }
-        home.layout.begin(record.id.to_string())?.commit(record)
+        group.place(Shelf::Groups)
     })();
     match committed {
         Ok(()) => Ok(members),
         Err(e) => {
+            let mut all_away = true;
             for member in members {
-                member.pool.abandon_snapshot(member.record.id);
+                all_away &= member.pool.abandon_snapshot(member.record.id);
+            }
+            // After them: until then its record says what is to be freed.
+            match all_away {
+                true => drop(group),
+                false => group.leave(),
             }
             Err(e)
         }

@@ -174,7 +174,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Begins an entry under `incoming/`. Dropped without [`Incoming::commit`], it goes away.
+    /// Begins an entry under `incoming/`. Dropped without [`Incoming::place`], it goes away.
     pub(super) fn begin(&self, entry: String) -> Result<Incoming<'_>> {
         file::make_dir(self.incoming(), &entry)?;
         match file::open_beneath(self.incoming(), Path::new(&entry), OFlags::DIRECTORY) {
@@ -182,7 +182,7 @@ impl Layout {
                 layout: self,
                 entry,
                 dir,
-                committed: false,
+                at: Some(Left::Incoming),
             }),
             Err(e) => {
                 self.remove(Left::Incoming, entry);
@@ -225,12 +225,14 @@ impl Layout {
         lock(&self.left).push((from, entry));
     }
 
-    /// Takes an entry away and frees it, now or later: nothing names it any more.
-    pub(super) fn abandon(&self, shelf: Shelf, entry: String) {
-        self.remove(Left::On(shelf), entry);
+    /// Takes an entry away and frees it, now or later: nothing names it any more. False if it could
+    /// not even be taken away yet.
+    pub(super) fn abandon(&self, shelf: Shelf, entry: String) -> bool {
+        self.remove(Left::On(shelf), entry)
     }
 
-    fn remove(&self, from: Left, entry: String) {
+    /// True if the entry is where it was no longer. (Its space may not be free yet.)
+    fn remove(&self, from: Left, entry: String) -> bool {
         let removed = match from {
             Left::Incoming => file::remove_entry(self.incoming(), &entry),
             Left::Trash => file::remove_entry(self.trash(), &entry),
@@ -238,17 +240,19 @@ impl Layout {
                 match file::rename(self.shelf(shelf), &entry, self.trash(), &entry) {
                     // Where it is not, an earlier try has taken it from.
                     Ok(()) | Err(sys::Error::NotFound { .. }) => {
-                        return self.remove(Left::Trash, entry);
+                        self.remove(Left::Trash, entry);
+                        return true;
                     }
                     Err(e) => Err(e),
                 }
             }
         };
         match removed {
-            Ok(()) | Err(sys::Error::NotFound { .. }) => {}
+            Ok(()) | Err(sys::Error::NotFound { .. }) => true,
             Err(e) => {
                 tracing::warn!(entry, error = %e, "its space is not free yet: it is tried again");
                 lock(&self.left).push((from, entry));
+                false
             }
         }
     }
@@ -260,7 +264,8 @@ pub(super) struct Incoming<'a> {
     layout: &'a Layout,
     entry: String,
     dir: File,
-    committed: bool,
+    /// Where it lies; `None` once it is in its place.
+    at: Option<Left>,
 }
 
 impl Incoming<'_> {
@@ -280,28 +285,48 @@ impl Incoming<'_> {
 
     /// Writes the record and puts the entry into its place.
     pub(super) fn commit<R: Record>(mut self, record: &R) -> Result<()> {
+        self.write(record)?;
+        self.place(R::SHELF)
+    }
+
+    /// Writes the record.
+    pub(super) fn write<R: Record>(&self, record: &R) -> Result<()> {
         let content = store::encode(record, R::FILE)?;
-        file::replace(self.dir.as_fd(), R::FILE, &content)?;
-        let shelf = self.layout.shelf(R::SHELF);
-        let moved = file::rename(self.layout.incoming(), &self.entry, shelf, &self.entry);
-        if let Err(e) = moved {
+        Ok(file::replace(self.dir.as_fd(), R::FILE, &content)?)
+    }
+
+    /// Has the entry, as far as it is written, survive a power cut under `incoming/`.
+    pub(super) fn sync(&self) -> Result<()> {
+        let path = self.layout.path.join(INCOMING);
+        Ok(file::sync(&self.layout.incoming, &path)?)
+    }
+
+    /// Puts the entry, whose record is written, into its place.
+    pub(super) fn place(&mut self, shelf: Shelf) -> Result<()> {
+        let (layout, entry) = (self.layout, &self.entry);
+        let moved = file::rename(layout.incoming(), entry, layout.shelf(shelf), entry);
+        self.at = match moved {
+            Ok(()) => None,
             // The rename itself may have happened, and only its fsync have failed.
-            if self.layout.discard(R::SHELF, &self.entry).unwrap_or(false) {
-                self.committed = true;
-                self.layout.free(&self.entry);
-            }
-            return Err(e.into());
-        }
-        self.committed = true;
-        Ok(())
+            Err(_) => match layout.discard(shelf, entry) {
+                Ok(true) => Some(Left::Trash),
+                Ok(false) => Some(Left::Incoming),
+                Err(_) => Some(Left::On(shelf)),
+            },
+        };
+        Ok(moved?)
+    }
+
+    /// Leaves it where it is, to be dealt with at the next start.
+    pub(super) fn leave(mut self) {
+        self.at = None;
     }
 }
 
 impl Drop for Incoming<'_> {
     fn drop(&mut self) {
-        if !self.committed {
-            let entry = std::mem::take(&mut self.entry);
-            self.layout.remove(Left::Incoming, entry);
+        if let Some(at) = self.at {
+            self.layout.remove(at, std::mem::take(&mut self.entry));
         }
     }
 }

@@ -223,8 +223,8 @@ pub struct SnapshotRecord {
     pub allocated_bytes: u64,
 }
 
-/// A group snapshot. A snapshot that names a group which has no record is not finished, or half
-/// deleted: recovery frees it.
+/// A group snapshot. It exists while this record is in its place. Under `incoming/` or `trash/` the
+/// record lists the snapshots that recovery frees, if they name the group too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupRecord {

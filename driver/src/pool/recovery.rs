@@ -6,18 +6,19 @@
 //! volume that can't be put right is a finding.
 
 use std::io::ErrorKind::NotFound;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::finding::Holds;
 use super::index::{Index, Named};
 use super::layout::{IMAGE, INCOMING, ImageStat, Shelf, TRASH};
-use super::locks::{read, write};
+use super::locks::{lock, read, write};
 use super::quiesce;
-use super::store::{self, Loaded};
+use super::store::{self, Loaded, Record};
 use super::{
-    About, Error, Format, GroupId, Pool, PoolOptions, Pools, Result, SnapshotId, VolumeId,
-    VolumeRecord,
+    About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
+    VolumeId, VolumeRecord,
 };
 use crate::sys::{self, BLOCK_SIZE, Kernel, file};
 
@@ -76,23 +77,56 @@ fn is_left(volume: &VolumeRecord) -> bool {
     volume.inline.is_some() && gone(&stage.path) && seen
 }
 
-/// Removes what was not finished, and frees what was deleted.
+/// A group that was never finished, or is half deleted: the second witness, besides its members'
+/// own records, that these are to be freed.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    /// `incoming` or `trash`, where its record is.
+    dir: &'static str,
+    group: GroupRecord,
+}
+
+/// Removes what was not finished, and frees what was deleted. The records of groups stay until
+/// their members are freed, which [`settle_groups`] does. They are collected here, before the pool
+/// serves: what a CreateVolumeGroupSnapshot has under way later is not among them.
 fn sweep(pool: &Pool) -> Result<()> {
     for (name, what) in [(INCOMING, "unfinished"), (TRASH, "deleted")] {
-        let dir = match name {
-            INCOMING => pool.layout.incoming(),
-            _ => pool.layout.trash(),
-        };
+        let dir = passing(pool, name);
         for entry in file::list(dir)? {
-            if let Err(e) = file::remove_entry(dir, &entry) {
-                let holds = Holds::File(pool.root().join(name).join(&entry));
-                let what = format!("{what} {entry} can't be freed: {e}");
-                pool.note(About::Pool, holds, what);
-                pool.layout.remove_later(name, entry);
+            let id = entry.parse::<GroupId>().ok();
+            let id = id.filter(|id| id.pool() == pool.id);
+            let group = id.and_then(|id| group_in(dir, id));
+            match group {
+                Some(group) => lock(&pool.unfinished).push(Unfinished { dir: name, group }),
+                None => remove(pool, name, what, entry),
             }
         }
     }
     Ok(())
+}
+
+/// The record of a group in one of these two; `None` if it can't be read.
+fn group_in(dir: BorrowedFd<'_>, id: GroupId) -> Option<GroupRecord> {
+    let path = Path::new(&id.to_string()).join(GroupRecord::FILE);
+    let mut bytes = Vec::new();
+    store::read_whole(dir, &path, &mut bytes).ok()?;
+    store::decode(&bytes, id).ok()
+}
+
+fn passing<'a>(pool: &'a Pool, name: &str) -> BorrowedFd<'a> {
+    match name {
+        INCOMING => pool.layout.incoming(),
+        _ => pool.layout.trash(),
+    }
+}
+
+fn remove(pool: &Pool, dir: &str, what: &str, entry: String) {
+    if let Err(e) = file::remove_entry(passing(pool, dir), &entry) {
+        let holds = Holds::File(pool.root().join(dir).join(&entry));
+        let what = format!("{what} {entry} can't be freed: {e}");
+        pool.note(About::Pool, holds, what);
+        pool.layout.remove_later(dir, entry);
+    }
 }
 
 fn read_records(pool: &Pool) -> Result<Index> {
@@ -224,35 +258,94 @@ fn scratch(options: &PoolOptions, id: &VolumeId) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Frees snapshots whose group was never finished, or is half deleted; and misses members.
-/// Those of a group whose pool is not here wait for it.
+/// Frees the members of groups that were never finished, or are half deleted. Members of groups
+/// that can't be found are noted and kept, and groups that miss a member are noted.
 pub(super) fn settle_groups(pools: &Pools) {
     for pool in pools.pools() {
-        let members: Vec<(SnapshotId, GroupId)> = {
-            let index = read(&pool.index);
-            let members = index.snapshots.all().filter_map(|s| Some((s.id, s.group?)));
-            members.collect()
-        };
-        for (member, group) in members {
-            if let Err(Error::NoGroup(_)) = pools.group(&group) {
-                tracing::info!(snapshot = %member, %group, "its group was never finished, or is deleted: freed");
-                if let Err(e) = pool.drop_snapshot(member) {
-                    pool.note(
-                        About::Snapshot(member),
-                        Holds::Snapshot(member),
-                        format!("its group is gone, and it can't be freed: {e}"),
-                    );
-                }
-            }
+        let mut unfinished = std::mem::take(&mut *lock(&pool.unfinished));
+        unfinished.retain(|unfinished| !finish(pools, &pool, unfinished));
+        lock(&pool.unfinished).append(&mut unfinished);
+    }
+    for pool in pools.pools() {
+        note_lone_members(pools, &pool);
+        note_missing_members(pools, &pool);
+    }
+}
+
+/// Frees a group's members, then its record. False if one of them has to wait, such as for its
+/// pool.
+fn finish(pools: &Pools, home: &Pool, Unfinished { dir, group }: &Unfinished) -> bool {
+    let freed = match pools.group(&group.id) {
+        Err(Error::NoGroup(_)) => {
+            // Each of them, whatever became of the one before.
+            let waits = |id: &&SnapshotId| !free_member(pools, **id, group.id);
+            group.snapshots.iter().filter(waits).count() == 0
         }
-        let groups: Vec<_> = read(&pool.index).groups.all().cloned().collect();
-        for group in groups {
-            for member in &group.snapshots {
-                if let Err(e @ Error::NoSnapshot(_)) = pools.snapshot(member) {
-                    let about = About::Group(group.id);
-                    pool.forget(&about);
-                    pool.note(about, Holds::Open, e.to_string());
-                }
+        // It is in its place as well: somebody has put it back.
+        Ok(_) => true,
+        Err(_) => false,
+    };
+    if freed {
+        remove(home, dir, "the group", group.id.to_string());
+    }
+    freed
+}
+
+/// Frees a snapshot if its own record, too, says that it is of this group. False if that can't be
+/// seen, or it can't be freed.
+fn free_member(pools: &Pools, id: SnapshotId, group: GroupId) -> bool {
+    match pools.snapshot(&id) {
+        Ok(member) if member.group == Some(group) => {}
+        Ok(_) | Err(Error::NoSnapshot(_) | Error::ForeignPool(_)) => return true,
+        Err(_) => return false,
+    }
+    let Ok(pool) = pools.with_id(id.pool()) else {
+        return false;
+    };
+    tracing::info!(snapshot = %id, %group, "its group was never finished, or is deleted: freed");
+    let dropped = pool.drop_snapshot(id);
+    if let Err(e) = &dropped {
+        let what = format!("its group is gone, and it can't be freed: {e}");
+        pool.note(About::Snapshot(id), Holds::Snapshot(id), what);
+    }
+    dropped.is_ok()
+}
+
+/// Nothing but its own record says that such a member is not needed: a damaged byte in that, or
+/// the loss of the group's, must not cost it.
+fn note_lone_members(pools: &Pools, pool: &Pool) {
+    let members: Vec<(SnapshotId, GroupId)> = {
+        let index = read(&pool.index);
+        let members = index.snapshots.all().filter_map(|s| Some((s.id, s.group?)));
+        members.collect()
+    };
+    let unfinished = |pool: &Arc<Pool>| -> Vec<GroupId> {
+        let unfinished = lock(&pool.unfinished);
+        unfinished.iter().map(|u| u.group.id).collect()
+    };
+    let waiting: Vec<GroupId> = pools.pools().iter().flat_map(unfinished).collect();
+    for (member, group) in members {
+        if waiting.contains(&group) || !matches!(pools.group(&group), Err(Error::NoGroup(_))) {
+            continue;
+        }
+        let about = About::Snapshot(member);
+        pool.forget(&about);
+        let what = format!(
+            "its record names {group}, which is not here: it is kept. Put the group's record back, \
+             or delete the snapshot if it is not needed"
+        );
+        pool.note(about, Holds::Snapshot(member), what);
+    }
+}
+
+fn note_missing_members(pools: &Pools, pool: &Pool) {
+    let groups: Vec<_> = read(&pool.index).groups.all().cloned().collect();
+    for group in groups {
+        for member in &group.snapshots {
+            if let Err(e @ Error::NoSnapshot(_)) = pools.snapshot(member) {
+                let about = About::Group(group.id);
+                pool.forget(&about);
+                pool.note(about, Holds::Open, e.to_string());
             }
         }
     }

@@ -174,13 +174,23 @@ impl Pools {
     pub fn delete_snapshot(&self, id: &SnapshotId) -> Result<()> {
         let snapshot = self.snapshot(id)?;
         if let Some(group) = snapshot.group {
-            // A member whose group is gone is what a deletion that was cut short left.
-            match self.group(&group) {
-                Err(Error::NoGroup(_)) => {}
-                _ => return Err(Error::InGroup(*id, group)),
+            // Its record may name a group that is gone, or, damaged, one that never was.
+            let group = match self.group(&group) {
+                Err(Error::NoGroup(_)) => self.group_with(id),
+                _ => Some(group),
+            };
+            if let Some(group) = group {
+                return Err(Error::InGroup(*id, group));
             }
         }
         self.with_id(id.pool())?.drop_snapshot(*id)
+    }
+
+    /// The group whose record lists a snapshot.
+    fn group_with(&self, member: &SnapshotId) -> Option<GroupId> {
+        let groups = self.groups();
+        let group = groups.iter().find(|g| g.snapshots.contains(member))?;
+        Some(group.id)
     }
 }
 
@@ -195,11 +205,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a snapshot away whose group does not exist, and frees it, now or later.
-    pub(super) fn abandon_snapshot(&self, id: SnapshotId) {
+    /// Takes a snapshot away whose group does not exist, and frees it, now or later. False if it
+    /// could not even be taken away yet.
+    pub(super) fn abandon_snapshot(&self, id: SnapshotId) -> bool {
         write(&self.index).snapshots.take(id);
         self.forget(&About::Snapshot(id));
-        self.layout.abandon(Shelf::Snapshots, id.to_string());
+        self.layout.abandon(Shelf::Snapshots, id.to_string())
     }
 
     /// An existing snapshot keeps its name, also one whose record can't be used.

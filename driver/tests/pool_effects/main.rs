@@ -305,6 +305,44 @@ fn an_error_at_every_effect() {
     assert!(failures > 100, "{failures}");
 }
 
+/// The process dies before an effect of making or deleting a group: nothing it tries from then on
+/// happens. The next one has the group with all its members or nothing of it, and no finding.
+#[test]
+fn a_death_before_every_effect_of_a_group() {
+    let _scenario = fail::FailScenario::setup();
+    for (name, _, operation) in OPERATIONS.iter().filter(|o| o.0.ends_with("group")) {
+        let effects = {
+            let world = World::new();
+            effects_of(|| operation(&world))
+        };
+        for n in 0..effects {
+            let mut world = World::new();
+            let before = ids(&world.told()).len();
+            fail::cfg("effect", &format!("{n}*off->return(EIO)")).unwrap();
+            let died = operation(&world);
+            // What it still tries when it lets go does not happen either.
+            world.pools = None;
+            fail::remove("effect");
+            let context = format!("{name}, effect {n} of {effects}: {died:?}");
+            world.pools = Some(open(&world.dir, &world.kernel).unwrap());
+            let findings = world.pools().findings();
+            assert!(findings.is_empty(), "{context}: {findings:?}");
+            let now = ids(&world.told()).len();
+            // Two members and the group.
+            assert!(
+                now == before || now.abs_diff(before) == 3,
+                "{context}: {now}"
+            );
+            assert_eq!(
+                world.entries().len(),
+                now,
+                "{context}: {:?}",
+                world.entries()
+            );
+        }
+    }
+}
+
 /// After a failure: what is told, what is on disk, and what the next process makes of it.
 fn judge(world: &mut World, after: After, before: (Told, Vec<PathBuf>), context: &str) {
     let told_now = world.told();

@@ -17,14 +17,23 @@ pub(super) fn check(survey: &Survey, contents: &Contents, found: &mut Vec<Proble
             .contents()
             .any(|(_, c)| c.groups.iter().any(|g| g.name == name));
         if !there {
+            // On its way in or out its record is there, and says what is to be freed.
+            let mut leftovers = survey.contents().flat_map(|(_, c)| &c.leftovers);
+            let (why, repair) = match leftovers.any(|l| l.name == name) {
+                true => ("was never finished, or is half deleted", Repair::Recovery),
+                false => (
+                    "is not there",
+                    person(
+                        "put the group's record back, or delete the snapshot if nobody needs it",
+                    ),
+                ),
+            };
             found.push(problem(
                 Severity::Warning,
                 Kind::GroupMissing,
                 &item.name,
-                format!(
-                    "is of {group}, which is not there: it was never finished, or half deleted"
-                ),
-                Repair::Recovery,
+                format!("is of {group}, which {why}"),
+                repair,
             ));
         }
     }

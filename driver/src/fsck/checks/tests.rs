@@ -386,6 +386,29 @@ fn what_is_in_order_is_no_problem() {
     assert_eq!(check(scene.survey()), []);
 }
 
+/// A group that is half deleted is on record among what waits to be freed. Without that, nothing
+/// says that its members are not needed.
+#[test]
+fn only_a_group_on_its_way_in_or_out_has_its_members_freed() {
+    let mut scene = Scene::new();
+    groupless(&mut scene);
+    let repair = |scene: &mut Scene| {
+        let problems = check(scene.survey());
+        let of = problems.into_iter().find(|p| p.kind == Kind::GroupMissing);
+        of.unwrap().repair
+    };
+    assert!(matches!(repair(&mut scene), Repair::Person(_)));
+    let group = scene.contents().snapshots[0].record.as_ref().unwrap().group;
+    for area in [Area::Incoming, Area::Trash] {
+        scene.contents().leftovers = vec![Leftover {
+            area,
+            name: group.unwrap().to_string(),
+            image: None,
+        }];
+        assert_eq!(repair(&mut scene), Repair::Recovery);
+    }
+}
+
 #[rstest]
 #[case(pool_missing, Kind::PoolMissing, Severity::Error)]
 #[case(newer, Kind::RecordNewer, Severity::Error)]

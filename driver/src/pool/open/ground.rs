@@ -179,6 +179,7 @@ pub(super) fn open_ground(
         space: OnceLock::new(),
         look: Default::default(),
         findings: Mutex::new(Vec::new()),
+        unfinished: Mutex::default(),
         _locks: locks,
     };
     for note in notes.into_iter().chain(unclaimed) {

@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::*;
 use crate::pool::testing::{Fixture, MI, mounted, new, raw};
-use crate::pool::{Capability, Format, FreezeIntent, NewVolume, Stage, VolumeHandle};
+use crate::pool::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage, VolumeHandle};
 use crate::sys::{BindFlags, FsType, MkfsSpec, MountSpec};
 
 fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Stage {
@@ -261,6 +261,120 @@ fn records_follow_images_that_grew_and_never_the_other_way() {
     assert_eq!(fixture.pools().findings().len(), 1);
 }
 
+/// Moves the record of a group of the first pool.
+fn move_group(fixture: &Fixture, group: GroupId, from: &str, to: &str) {
+    let at = |dir: &str| fixture.path(format!("{dir}/{group}"));
+    std::fs::rename(at(from), at(to)).unwrap();
+}
+
+/// A group of two volumes, in the first and the last pool.
+fn grouped(fixture: &Fixture) -> Arc<GroupRecord> {
+    let last = fixture.specs.last().unwrap().name.clone();
+    let two = fixture
+        .pools()
+        .create_volume(&fixture.pool(&last), new("two"));
+    let volumes = [fixture.make("one").id, two.unwrap().id];
+    let made = fixture
+        .pools()
+        .create_group("group", &volumes, &BTreeMap::new());
+    made.unwrap()
+}
+
+#[test]
+fn the_members_of_a_group_that_was_never_finished_are_freed() {
+    let mut fixture = Fixture::new(&["a"]);
+    let group = grouped(&fixture);
+    fixture.close();
+    move_group(&fixture, group.id, "groups", "incoming");
+    assert!(fixture.open().findings().is_empty());
+    assert!(fixture.pools().snapshots().is_empty());
+    assert_eq!(fixture.entries().len(), 2, "the volumes");
+}
+
+/// Its record was moved away, or lost: nothing says that the group was deleted.
+#[test]
+fn a_member_whose_group_can_not_be_found_is_kept() {
+    let mut fixture = Fixture::new(&["a"]);
+    let group = grouped(&fixture);
+    fixture.close();
+    let (there, away) = (
+        fixture.path(format!("groups/{}", group.id)),
+        fixture.dir.path().join("away"),
+    );
+    std::fs::rename(&there, &away).unwrap();
+    for _ in 0..2 {
+        let findings = fixture.open().findings();
+        let about: Vec<&About> = findings.iter().map(|f| &f.about).collect();
+        let [one, two] = group.snapshots[..] else {
+            panic!("{group:?}");
+        };
+        let kept = [&About::Snapshot(one), &About::Snapshot(two)];
+        assert_eq!(about, kept, "{findings:?}");
+        assert!(findings[0].what.contains("kept"), "{findings:?}");
+        assert_eq!(fixture.pools().snapshots().len(), 2);
+    }
+    fixture.close();
+    std::fs::rename(&away, &there).unwrap();
+    assert!(fixture.open().findings().is_empty());
+    // Gone for good: then a person deletes them one by one.
+    std::fs::remove_dir_all(&there).unwrap();
+    let pools = fixture.open();
+    for member in &group.snapshots {
+        pools.delete_snapshot(member).unwrap();
+    }
+    assert!(pools.findings().is_empty(), "{:?}", pools.findings());
+}
+
+/// One damaged byte in a snapshot's record, and it names a group that never was.
+#[test]
+fn a_member_whose_record_names_another_group_is_kept() {
+    let mut fixture = Fixture::new(&["a"]);
+    let group = grouped(&fixture);
+    fixture.close();
+    let member = group.snapshots[0];
+    let record = fixture.path(format!("snapshots/{member}/snapshot.json"));
+    let sound = std::fs::read_to_string(&record).unwrap();
+    let other = GroupId::generate(group.id.pool());
+    let damaged = sound.replace(&group.id.to_string(), &other.to_string());
+    std::fs::write(&record, damaged).unwrap();
+    let pools = fixture.open();
+    assert_eq!(pools.snapshots().len(), 2);
+    assert_eq!(pools.findings().len(), 1, "{:?}", pools.findings());
+    // The group that lists it has it.
+    let refused = pools.delete_snapshot(&member);
+    assert!(
+        matches!(refused, Err(Error::InGroup(_, g)) if g == group.id),
+        "{refused:?}"
+    );
+    // What else is of a group that is being deleted goes without it.
+    fixture.close();
+    move_group(&fixture, group.id, "groups", "trash");
+    let left: Vec<_> = fixture.open().snapshots().iter().map(|s| s.id).collect();
+    assert_eq!(left, [member]);
+}
+
+/// Until a pool with a member of it is there, a deleted group stays on record.
+#[test]
+fn a_deleted_group_waits_for_the_pool_of_a_member() {
+    let mut fixture = Fixture::new(&["a", "b"]);
+    let group = grouped(&fixture);
+    fixture.close();
+    move_group(&fixture, group.id, "groups", "trash");
+    let real = fixture.specs[1].path.clone();
+    let away = fixture.dir.path().join("away");
+    std::fs::rename(&real, &away).unwrap();
+    let witness = fixture.path(format!("trash/{}", group.id));
+    for _ in 0..2 {
+        assert!(fixture.open().snapshots().is_empty());
+        assert!(witness.exists());
+    }
+    std::fs::rename(&away, &real).unwrap();
+    fixture.pools().retry_missing();
+    assert!(fixture.pools().snapshots().is_empty());
+    assert!(fixture.pools().findings().is_empty());
+    assert!(!witness.exists());
+}
+
 #[test]
 fn members_without_a_group_are_freed_unless_its_pool_is_missing() {
     let mut fixture = Fixture::new(&["a", "b"]);
@@ -288,7 +402,7 @@ fn members_without_a_group_are_freed_unless_its_pool_is_missing() {
 
     // It comes back without the group: a deletion was cut short.
     std::fs::rename(&away, &real).unwrap();
-    std::fs::remove_dir_all(fixture.path(format!("groups/{}", group.id))).unwrap();
+    move_group(&fixture, group.id, "groups", "trash");
     fixture.pools().retry_missing();
     assert!(fixture.pools().snapshots().is_empty());
     assert_eq!(fixture.entries(), [format!("volumes/{}", volumes[0])]);
@@ -340,6 +454,17 @@ fn a_finding_ends_with_its_cause() {
     // Freed, and so gone from the disk too.
     assert_eq!(found_later(&fixture), Vec::<String>::new());
     assert!(!fixture.path("trash/vol-2").exists());
+}
+
+/// A stray file in one pool is no reason to ask each loop device of the machine every few seconds.
+#[test]
+fn a_finding_about_a_file_is_checked_without_the_kernel() {
+    let mut fixture = Fixture::new(&["a"]);
+    fixture.close();
+    std::fs::write(fixture.path("volumes/notes.txt"), "").unwrap();
+    fixture.open();
+    fixture.kernel.hook("loops", |_| panic!("it was asked"));
+    assert_eq!(found_later(&fixture).len(), 1);
 }
 
 #[test]
@@ -463,14 +588,3 @@ fn a_volume_whose_device_may_be_attached_is_left_as_it_is() {
     assert!(findings[0].what.contains("does not say"), "{findings:?}");
     assert!(volume(&fixture, before.id).stage.is_some());
 }
-/// A stray file in one pool is no reason to ask each loop device of the machine every few seconds.
-#[test]
-fn a_finding_about_a_file_is_checked_without_the_kernel() {
-    let mut fixture = Fixture::new(&["a"]);
-    fixture.close();
-    std::fs::write(fixture.path("volumes/notes.txt"), "").unwrap();
-    fixture.open();
-    fixture.kernel.hook("loops", |_| panic!("it was asked"));
-    assert_eq!(found_later(&fixture).len(), 1);
-}
-
