@@ -105,6 +105,14 @@ impl Pools {
         if let Some(twice) = twice(specs.iter().map(|s| s.name.as_str())) {
             return Err(Error::Refused(format!("pool {twice} is configured twice")));
         }
+        // Image pools have files of their own in one directory.
+        let whole = specs.iter().filter(|s| s.image_bytes.is_none());
+        if let Some(twice) = twice(whole.map(|s| &s.path)) {
+            let twice = twice.display();
+            return Err(Error::Refused(format!(
+                "{twice} is configured as two pools"
+            )));
+        }
         let known = Known::at(&options.state_dir)?;
         let slot = |spec: &PoolSpec| {
             Ok(Slot {
@@ -278,9 +286,9 @@ impl Pools {
     }
 }
 
-fn twice<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+fn twice<T: Ord + Copy>(all: impl IntoIterator<Item = T>) -> Option<T> {
     let mut seen = std::collections::BTreeSet::new();
-    names.into_iter().find(|name| !seen.insert(*name))
+    all.into_iter().find(|one| !seen.insert(*one))
 }
 
 #[cfg(test)]
