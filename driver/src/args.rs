@@ -98,8 +98,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub pools: PoolArgs,
 
-    /// How long the start waits for the pools to be open and recovered. Then the driver serves those
-    /// that are; the others are UNAVAILABLE until they are open, too
+    /// How long to wait at start for the pools to open and recover. Then the driver serves the open
+    /// pools; the others stay UNAVAILABLE until they are open
     #[arg(
         long,
         env = "HOSTLOOP_POOL_OPEN_TIMEOUT",
@@ -197,7 +197,7 @@ pub struct ControllersArgs {
     )]
     pub csi_address: PathBuf,
 
-    /// With --leader-tasks=only: hostloop's name in Kubernetes. No driver is called
+    /// With --leader-tasks=only: hostloop's driver name in Kubernetes. The leader calls no driver
     #[arg(
         long = "drivername",
         env = "HOSTLOOP_DRIVERNAME",
@@ -257,8 +257,8 @@ pub struct LimitArgs {
     )]
     pub max_volume_size_node: Option<u64>,
 
-    /// The size of the largest inline volume. Whoever may create pods may ask for inline volumes,
-    /// and no quota of Kubernetes counts them
+    /// Maximum size of one inline volume. Any user who may create pods may request inline volumes,
+    /// and no Kubernetes quota counts them
     #[arg(
         long,
         env = "HOSTLOOP_MAX_INLINE_SIZE",
@@ -268,7 +268,7 @@ pub struct LimitArgs {
     )]
     pub max_inline_size: u64,
 
-    /// Inline volumes that this node has at once; 0 refuses all of them
+    /// Maximum number of inline volumes on this node; 0 refuses all of them
     #[arg(
         long,
         env = "HOSTLOOP_MAX_INLINE_VOLUMES",
@@ -277,7 +277,7 @@ pub struct LimitArgs {
     )]
     pub max_inline_volumes: usize,
 
-    /// The sizes of this node's inline volumes together
+    /// Maximum total size of this node's inline volumes
     #[arg(
         long,
         env = "HOSTLOOP_MAX_INLINE_TOTAL",

@@ -257,7 +257,7 @@ pub fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
     all
 }
 
-/// What it means for a volume that its pool, which this node has had, is missing.
+/// The condition of a volume in a missing pool that this node has had before.
 pub fn of_missing_pool(pools: &Pools, volume: &VolumeHandle) -> Option<Condition> {
     let VolumeHandle::Id(id) = volume else {
         return None;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use hostloop_proto::csi;
 use hostloop_proto::csi::plugin_capability::{Service, Type, VolumeExpansion, service};
 
-/// The services of the plugin with any configuration.
+/// Plugin services with any configuration.
 pub const ALWAYS: [service::Type; 2] = [
     service::Type::ControllerService,
     service::Type::GroupControllerService,

@@ -54,7 +54,7 @@ pub struct Config {
     pub check_lifecycle: bool,
     /// How capabilities are read.
     pub capabilities: CapabilityRules,
-    /// How large inline volumes may be, and how many.
+    /// Limits on the number and the size of inline volumes.
     pub inline: InlineLimits,
 }
 

@@ -101,7 +101,7 @@ pub struct Pool {
     index: RwLock<Index>,
     /// Promised to operations under way.
     under_way: Mutex<Need>,
-    /// The filesystems that its space comes from, once it is open.
+    /// The filesystems that provide its space; set once it is open.
     space: OnceLock<Space>,
     look: Arc<Joined<Look>>,
     findings: Mutex<Vec<Noted>>,
@@ -112,19 +112,20 @@ pub struct Pool {
     _locks: Vec<File>,
 }
 
-/// What a look at an open pool shows; the error says why it does not answer.
+/// The result of a look at an open pool; the error says why the pool does not answer.
 pub type Look = std::result::Result<Reading, String>;
 
-/// How an open pool that answers is.
+/// The state of an open pool that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// Size and free space of its filesystem.
     pub usage: FsUsage,
-    /// What it can promise to thin volumes.
+    /// Space that it can still promise to thin volumes.
     pub capacity: Capacity,
 }
 
-/// How long an open pool may take to answer a look. Below what liveness and health probes wait.
+/// How long an open pool may take to answer a look. Shorter than the timeouts of liveness and
+/// health probes.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// A configured pool, open or not.
@@ -172,7 +173,7 @@ impl Pools {
         read(&self.slots).clone()
     }
 
-    /// Looks at all pools side by side, so that those that hang cost the time of one.
+    /// Looks at all pools in parallel, so that all hanging pools together cost the time of one.
     pub fn look(&self) -> Vec<(Slot, Option<Look>)> {
         let slots = self.slots();
         for pool in slots.iter().filter_map(|slot| slot.state.as_ref().ok()) {
@@ -216,8 +217,8 @@ impl Pools {
         }
     }
 
-    /// The names of the pools that are open to inline volumes: those with the option `inline`, or
-    /// the first where none has it.
+    /// The names of the pools that allow inline volumes: those with the option `inline`, or the
+    /// first pool if none has it.
     pub fn inline_pools(&self) -> Vec<String> {
         let slots = read(&self.slots);
         let opened = slots.iter().filter(|slot| slot.spec.inline);
@@ -228,7 +229,7 @@ impl Pools {
         names
     }
 
-    /// The inline volumes in the open pools.
+    /// The inline volumes of all open pools.
     pub fn inline_volumes(&self) -> Vec<Arc<VolumeRecord>> {
         let pools = self.pools();
         pools
@@ -271,15 +272,16 @@ impl Pools {
         self.find(|index| index.volumes.named(name))
     }
 
-    /// The volumes of the open pools, oldest first. What is in a missing pool is left out:
-    /// [`Pools::complete`] tells whether there is one.
+    /// The volumes of the open pools, oldest first. [`Pools::complete`] shows if a pool, and so its
+    /// volumes, is missing.
     pub fn volumes(&self) -> Vec<Arc<VolumeRecord>> {
         let mut all = self.all(|index| index.volumes.all().cloned().collect());
         all.sort_by_key(|v| v.id.uuid());
         all
     }
 
-    /// [`Error::Unavailable`] while a pool is missing, so that lists leave out what is in it.
+    /// [`Error::Unavailable`] while a pool is missing, which means that lists leave out its
+    /// volumes.
     pub fn complete(&self) -> Result<()> {
         self.none_missing(|_| true)
     }
@@ -384,7 +386,7 @@ impl Pool {
         Ok(accounting::capacity(&books, &self.limits, provisioning))
     }
 
-    /// Looks at it on another thread. [`Pool::look`] has the answer.
+    /// Starts a look on another thread; [`Pool::look`] returns its result.
     pub fn begin_look(self: &Arc<Self>) {
         let pool = self.clone();
         self.look.begin(move || {
@@ -401,8 +403,8 @@ impl Pool {
         });
     }
 
-    /// Looks at it, or joins the look that is under way. One that hangs is an error after two
-    /// seconds, and holds one thread however often it is asked for.
+    /// Looks at the pool, or joins a look under way. A look that hangs gives an error after two
+    /// seconds, and holds one thread however many callers ask.
     pub fn look(self: &Arc<Self>) -> Look {
         self.begin_look();
         self.look

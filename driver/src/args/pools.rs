@@ -16,13 +16,13 @@ pub struct PoolArgs {
     /// A place for volumes; repeat it for several (in the environment, separate them by ';').
     /// PATH is a directory or an empty block device.
     ///
-    /// A block device is formatted once, with XFS, and mounted by the driver; one that carries
-    /// anything is refused. Options: image=SIZE keeps the pool in one image file of that size in
-    /// the directory, which brings instant snapshots to a filesystem without reflinks, and a hard
-    /// cap; preallocate takes the image's space at once; wipe formats a block device that holds
-    /// bytes without a known signature, which are refused otherwise, since they may be encrypted
-    /// data; capacity=SIZE promises no more than that; inline opens the pool to the inline volumes
-    /// of pods. Where no pool has the option inline, only the first is open to them.
+    /// The driver formats an empty block device once, with XFS, and mounts it; it refuses one that
+    /// carries anything. Options: image=SIZE keeps the pool in one image file of that size in the
+    /// directory, which gives instant snapshots on a filesystem without reflinks, and a hard cap;
+    /// preallocate takes the image's space at once; wipe also formats a block device that holds
+    /// bytes without a known signature (refused otherwise, since they may be encrypted data);
+    /// capacity=SIZE promises no more than that; inline allows inline volumes of pods in this pool.
+    /// If no pool has the option inline, only the first pool allows them.
     #[arg(
         long = "pool",
         env = "HOSTLOOP_POOL",

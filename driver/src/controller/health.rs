@@ -62,8 +62,8 @@ impl Controller {
         })
     }
 
-    /// ControllerListVolumeHealth: volumes that nothing is wrong with are left out. UNAVAILABLE while
-    /// a pool is missing: its volumes can't be listed, and those that are left out count as well.
+    /// ControllerListVolumeHealth: lists only volumes with a problem. UNAVAILABLE while a pool is
+    /// missing: its volumes can't be listed, and a caller takes an unlisted volume for healthy.
     pub fn controller_list_volume_health(
         &self,
         req: csi::ControllerListVolumeHealthRequest,

@@ -14,8 +14,8 @@ use crate::pool::id::NotAnId;
 use crate::pool::{self, SnapshotId, VolumeHandle, VolumeId};
 use crate::request::invalid;
 
-/// The most bytes that the entries of a page take. gRPC clients refuse messages of more than 4 MiB
-/// unless told otherwise, and a list that can't be received can't be paged through either.
+/// Maximum size of a page's entries in bytes. By default, gRPC clients refuse messages over 4 MiB,
+/// and a client that can't receive a page can't get the next page either.
 const PAGE_BYTES: usize = 3 << 20;
 
 /// The part of a list that is asked for.
@@ -57,13 +57,13 @@ impl Page {
         self.after.is_none_or(|after| uuid > after)
     }
 
-    /// The entries of this page, of a list in order, and the token that leads on: empty at the
-    /// end. Without a maximum too, a page has no more entries than fit into a message.
+    /// The entries of this page, from an ordered list, and the token of the next page (empty at the
+    /// end). Even without a maximum, a page has no more entries than fit into a message.
     pub(super) fn fill<I: ToString, M: Message>(
         &self,
         entries: impl IntoIterator<Item = (I, M)>,
     ) -> (Vec<M>, String) {
-        /// A field's tag and length come before each entry.
+        /// Room for the field tag and the length before each entry, in bytes.
         const AROUND: usize = 8;
         let (mut page, mut bytes, mut last) = (Vec::new(), 0, None);
         for (id, entry) in entries {
@@ -80,9 +80,9 @@ impl Page {
 }
 
 impl Controller {
-    /// ListVolumes. While a pool is missing, its volumes are left out: nobody knows them, and the
-    /// volumes of the other pools are there all the same. An orchestrator that misses a volume has
-    /// to ask for it by its ID, which is UNAVAILABLE.
+    /// ListVolumes. It leaves out the volumes of a missing pool, because their records can't be
+    /// read, and lists all others. An orchestrator that misses a volume must ask for it by its ID,
+    /// which answers UNAVAILABLE.
     pub fn list_volumes(&self, req: csi::ListVolumesRequest) -> Result<csi::ListVolumesResponse> {
         use csi::list_volumes_response::{Entry, VolumeStatus};
         let page = Page::read(req.max_entries, &req.starting_token, VolumeId::uuid)?;
@@ -102,8 +102,9 @@ impl Controller {
         })
     }
 
-    /// ListSnapshots, of a volume, of one ID, or of both. What is not found is not listed. UNAVAILABLE
-    /// for a volume or an ID of a missing pool; the list of all leaves out what is in it.
+    /// ListSnapshots, by volume, by ID, or by both. An unknown ID gives an empty list. UNAVAILABLE
+    /// for a volume or an ID of a missing pool; the unfiltered list leaves out that pool's
+    /// snapshots.
     pub fn list_snapshots(
         &self,
         req: csi::ListSnapshotsRequest,
@@ -141,7 +142,8 @@ impl Controller {
             match source.parse() {
                 Err(NotAnId) => found.clear(),
                 Ok(VolumeHandle::Id(id)) => {
-                    // Its snapshots are in its pool, and can't be listed while that is missing.
+                    // The snapshots of a volume are in its pool and can't be listed while that pool
+                    // is missing.
                     unless_elsewhere(self.pools.with_id(id.pool()))?;
                     found.retain(|s| s.source == id);
                 }
@@ -187,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A list entry of this many bytes, more or less.
+    /// A list entry of about this many bytes.
     fn entry(id: VolumeId, bytes: usize) -> (VolumeId, csi::Volume) {
         let volume = csi::Volume {
             volume_id: id.to_string(),
@@ -202,7 +204,7 @@ mod tests {
         (0..number).map(|_| VolumeId::generate(pool)).collect()
     }
 
-    /// All pages of a list, by the IDs on them.
+    /// The IDs on each page of a list.
     fn pages(ids: &[VolumeId], max: i32, bytes: usize) -> Vec<Vec<String>> {
         let (mut pages, mut token) = (Vec::new(), String::new());
         loop {
@@ -248,7 +250,7 @@ mod tests {
             (0, 100 << 10, 4),
             (100, 100 << 10, 4),
             (10, 100 << 10, 10),
-            // One that fits nowhere is not left out.
+            // An entry larger than a page is still listed.
             (0, 5 << 20, 100),
         ] {
             let pages = pages(&ids, max, bytes);

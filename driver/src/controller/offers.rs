@@ -6,7 +6,7 @@ use hostloop_proto::csi::group_controller_service_capability::rpc::Type as Group
 
 use super::{Config, Controller, Result};
 
-/// What the controller service serves with any configuration.
+/// Capabilities of the controller service with any configuration.
 pub const ALWAYS: [Type; 11] = [
     Type::CreateDeleteVolume,
     Type::ListVolumes,
@@ -20,7 +20,7 @@ pub const ALWAYS: [Type; 11] = [
     Type::GetVolumeHealth,
     Type::ListVolumeHealth,
 ];
-/// What the group controller service serves.
+/// Capabilities of the group controller service.
 pub const GROUP: [GroupType; 1] = [GroupType::CreateDeleteGetVolumeGroupSnapshot];
 
 /// What the controller service serves with this configuration.

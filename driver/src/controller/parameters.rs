@@ -1,8 +1,8 @@
 //! Class parameters and mutable parameters: what they may say, and what comes of it. Pure.
 //!
-//! A key that is not known is refused by name: a parameter that is mistyped must not be a
-//! parameter that is ignored. The one exception is [`none`]'s. Keys under [`METADATA`] are not the user's but what a provisioner
-//! adds of its own, and mean nothing here.
+//! An unknown key is an error that names the key, so that a mistyped parameter is never ignored.
+//! The one exception is in [`none`]. A provisioner adds the keys under [`METADATA`], not the user;
+//! only [`filesystem`] reads one of them.
 
 use std::collections::BTreeMap;
 
@@ -42,8 +42,8 @@ pub struct Class {
 }
 
 impl Class {
-    /// Checks `mkfsOptions` against what this filesystem's mkfs may be given. For a raw block volume
-    /// no mkfs ever runs.
+    /// Checks `mkfsOptions` against the options that this filesystem's mkfs may get. `None` is a
+    /// raw block volume, for which mkfs never runs.
     pub fn check_mkfs_options(&self, fs: Option<FsType>) -> Result<(), Invalid> {
         let checked = fs.map_or(Ok(()), |fs| check_mkfs_options(fs, &self.mkfs_options));
         checked.map_err(|why| invalid("parameters[\"mkfsOptions\"]", why))
@@ -164,11 +164,11 @@ pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, 
     Ok(changes)
 }
 
-/// A field of snapshot classes that some classes have as a parameter too.
+/// A field of VolumeSnapshotClass that some classes set as a parameter too.
 const DELETION_POLICY: &str = "deletionPolicy";
 
-/// Checks the `parameters` of a snapshot or a group: this driver knows none. It ignores
-/// `deletionPolicy`, which cannot change what the class's field of that name says.
+/// Checks the `parameters` of a snapshot or a group: this driver has none. It ignores
+/// `deletionPolicy`, which can't override the field of that name in the class.
 pub fn none(parameters: &Parameters) -> Result<(), Invalid> {
     for (key, value) in own("parameters", parameters)? {
         if key != DELETION_POLICY {

@@ -63,9 +63,9 @@ pub enum Kind {
     LoopOverDeleted,
     /// A loop device nobody uses.
     LoopUnused,
-    /// A loop device with an ID of ours in its path that does not say what it holds.
+    /// A loop device with one of our IDs in its path, but without a known backing file.
     LoopSilent,
-    /// A loop device that its user changed, so that it shows other bytes of its image.
+    /// A loop device that one of its users changed, so that it shows other bytes of its image.
     LoopChanged,
     /// A record says staged and there is no loop device.
     StageWithoutLoop,

@@ -10,7 +10,7 @@ use crate::pool::{VolumeHandle, VolumeRecord};
 use crate::sys::{self, FileId, FsUsage, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
 
 impl PoolFacts {
-    /// What a look at a pool says; none if it is missing.
+    /// The facts from a look at a pool; `look` is `None` if the pool is missing.
     pub fn of(pools: &Pools, slot: &Slot, look: Option<Look>) -> PoolFacts {
         let mut facts = PoolFacts {
             name: slot.spec.name.clone(),
@@ -102,7 +102,7 @@ impl View {
             ..VolumeFacts::default()
         };
         if facts.pool.missing.is_some() || facts.pool.silent.is_some() {
-            // A look at its files might never end.
+            // Looking at its files might never end.
             return facts;
         }
         let limit = pools.options().max_freeze;

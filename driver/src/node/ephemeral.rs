@@ -19,16 +19,16 @@ use crate::pool::{
 use crate::request::{Invalid, Range, invalid};
 use crate::sys::FsType;
 
-/// The size of an inline volume that asks for none, in bytes.
+/// Size of an inline volume that requests no size, in bytes.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
-/// How large the volume is to be, as Kubernetes writes quantities.
+/// Attribute: the requested size, as a Kubernetes quantity.
 const SIZE: &str = "size";
-/// The pool it is to be in, by name.
+/// Attribute: the name of the requested pool.
 const POOL: &str = "pool";
 
-/// What the attributes of an inline volume ask for. The author of a pod writes them, who need not be
-/// trusted with anything of the node: so there is nothing of a class here.
+/// The attributes of an inline volume. Pod authors write them and need not be trusted with the
+/// node, so class parameters are not allowed here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Attributes {
     /// In bytes.
@@ -60,7 +60,8 @@ fn field(attribute: &str) -> String {
     format!("volume_context[{attribute:?}]")
 }
 
-/// The name of the pool for an inline volume, of those that are open to them.
+/// The pool of an inline volume: the requested one, else the first. `open` lists the pools that
+/// allow inline volumes.
 fn choose<'a>(open: &'a [String], asked: Option<&str>) -> std::result::Result<&'a str, Invalid> {
     let chosen = match asked {
         None => open.first(),
@@ -75,9 +76,9 @@ fn choose<'a>(open: &'a [String], asked: Option<&str>) -> std::result::Result<&'
     })
 }
 
-/// How large an inline volume becomes: at least what its filesystem needs, as CreateVolume has it,
-/// and at most what is allowed. One that asks for nothing gets [`DEFAULT_BYTES`], or all that is
-/// allowed if that is less.
+/// The size of a new inline volume: at least its filesystem's minimum, as for CreateVolume. More
+/// than the limit is an error. Without a requested size it is [`DEFAULT_BYTES`], or the limit if
+/// that is less.
 fn size(asked: Option<u64>, fs: FsType, limits: &InlineLimits) -> Result<u64> {
     let range = Range {
         required: asked.unwrap_or_else(|| DEFAULT_BYTES.min(limits.size)),
@@ -95,7 +96,7 @@ fn size(asked: Option<u64>, fs: FsType, limits: &InlineLimits) -> Result<u64> {
     }
 }
 
-/// The volume to make: thin, with the settings a class has that says nothing.
+/// The volume to create: thin, with the settings of a class without parameters.
 fn new_volume(handle: &str, capability: &Capability, capacity_bytes: u64) -> Result<NewVolume> {
     Ok(NewVolume {
         name: handle.to_owned(),
@@ -149,7 +150,7 @@ impl Node {
         let handle = VolumeHandle::Inline(req.volume_id.clone());
         match self.pools.volume(&handle) {
             Err(pool::Error::NoVolume(_)) => {}
-            // Another pool is missing, or its own is, which is told below.
+            // A pool is missing; the code below reports it if the volume needs that pool.
             Err(pool::Error::Unavailable { .. }) => {}
             found => return Ok(found?),
         }
@@ -207,7 +208,8 @@ impl Node {
 
     pub(super) fn unpublish_inline(&self, id: &str, target: &Path) -> Result<()> {
         match self.pools.volume(&VolumeHandle::Inline(id.to_owned())) {
-            // The volume is published elsewhere: nothing of it is here, and it stays.
+            // The volume is published at another target: nothing is at this one, and the volume
+            // stays.
             Ok(record) if record.stage.as_ref().is_some_and(|s| s.path != target) => {
                 return self.nothing_at(target);
             }

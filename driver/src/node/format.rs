@@ -84,7 +84,7 @@ impl Node {
         fs: FsType,
         force: bool,
     ) -> Result<()> {
-        // CreateVolume checked them; but versions before it did took any.
+        // CreateVolume checks these options, but older versions accepted any.
         check_mkfs_options(fs, &record.mkfs_options).map_err(|why| {
             Error::FailedPrecondition(format!(
                 "the volume can't be formatted: mkfsOptions: {why}; correct the class and create \

@@ -1,6 +1,6 @@
-//! How many inline volumes a node has at most, and how much room they are promised together.
+//! Limits on the inline volumes of a node: their number and their total size.
 //!
-//! Anybody who may create a pod may ask for inline volumes, and no quota of Kubernetes counts them.
+//! Any user who may create a pod may request inline volumes, and no Kubernetes quota counts them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{Error, Result};
 use crate::pool::VolumeRecord;
 
-/// What inline volumes may take of a node.
+/// Limits on the inline volumes of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InlineLimits {
-    /// The size of one, in bytes (`--max-inline-size`).
+    /// Maximum size of one, in bytes (`--max-inline-size`).
     pub size: u64,
-    /// How many there are at once (`--max-inline-volumes`).
+    /// Maximum number at once (`--max-inline-volumes`).
     pub volumes: usize,
-    /// Their sizes together, in bytes (`--max-inline-total`).
+    /// Maximum total size, in bytes (`--max-inline-total`).
     pub total: u64,
 }
 
@@ -30,7 +30,7 @@ impl Default for InlineLimits {
 }
 
 impl InlineLimits {
-    /// Whether one more of so many bytes fits beside others of these sizes.
+    /// Checks that one more volume of `bytes` fits beside others of these sizes.
     fn admit(&self, others: impl Iterator<Item = u64>, bytes: u64) -> Result<()> {
         let (volumes, total) = others.fold((1, bytes), |(n, sum): (usize, u64), other| {
             (n + 1, sum.saturating_add(other))
@@ -54,11 +54,11 @@ impl InlineLimits {
     }
 }
 
-/// Inline volumes that are being made, by handle, with their sizes in bytes.
+/// Inline volumes that are being created: their sizes in bytes, by handle.
 #[derive(Debug, Default)]
 pub(super) struct Making(Mutex<HashMap<String, u64>>);
 
-/// Counts as an inline volume until it is dropped; what it was for is in the index by then.
+/// Counts as an inline volume until it is dropped. A created volume is in the index by then.
 #[derive(Debug)]
 pub(super) struct Admitted<'a> {
     making: &'a Making,
@@ -76,9 +76,9 @@ impl Making {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits one more, beside those that are being made and those that `existing` finds. It looks
-    /// for them under the lock: a volume is in the index before it stops being made, so each is
-    /// seen, and its handle tells whether it was seen twice.
+    /// Admits one more volume, besides those being created and those that `existing` finds.
+    /// `existing` runs under the lock: a volume enters the index before it leaves this table, so
+    /// each is counted. Its handle shows if it was found twice.
     pub(super) fn admit(
         &self,
         limits: &InlineLimits,

@@ -60,8 +60,8 @@ impl Node {
         Ok((image, owner))
     }
 
-    /// What tells a volume's loop devices, whatever state its image and its pool are in: a pod
-    /// must be able to leave a pool that answers nothing but errors.
+    /// Identifies a volume's loop devices even if its image or its pool is broken: a pod must be
+    /// able to leave a pool that answers nothing but errors.
     pub(super) fn owner(&self, record: &VolumeRecord) -> Owner {
         let image = self.pools.open_image(record, false);
         let image = image.and_then(|image| Ok(file_id(&image)?));
@@ -93,9 +93,9 @@ impl Node {
         Ok(())
     }
 
-    /// Writes down that something is over and gone. A pool that is full, read-only or shut down
-    /// can't take that now, and a pod must be able to go: the index knows it at once, the record on
-    /// disk follows with its next change, or when recovery compares it with the kernel.
+    /// Clears something that is over from the record. A full, read-only or shut-down pool can't
+    /// store that now, but the pod must be able to leave. So the index changes at once. The record
+    /// on disk follows with its next change, or when recovery compares it with the kernel.
     pub(super) fn clear_record(
         &self,
         id: &VolumeId,

@@ -12,7 +12,7 @@ pub(crate) struct Options {
     pub(crate) words: Vec<String>,
 }
 
-/// What is safe, then the class's flags, then what the volume's settings and its filesystem need.
+/// Safe defaults, then the class's flags, then what the volume's settings and its filesystem need.
 ///
 /// A volume for readers only is mounted writable all the same, and every publication of it is
 /// read-only: its log may have to be replayed, it may have to grow after a restore to a larger
@@ -108,7 +108,7 @@ mod tests {
                 true,
                 &["noatime", "nodiscard"],
             ),
-            // Later ones win: what a class asks for takes back what is safe.
+            // Later options win: a class can override the safe defaults.
             (
                 Ext4,
                 &["suid", "errors=continue"],

@@ -63,7 +63,7 @@ fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
     }
 }
 
-/// Whether the mount flags make the filesystem read-only, and so every bind of it.
+/// True if the mount flags make the filesystem, and so every bind of it, read-only.
 fn mounted_read_only(capability: &Capability, record: &VolumeRecord) -> bool {
     match &capability.access {
         Access::Mount { fs, flags, .. } => {

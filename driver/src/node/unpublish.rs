@@ -53,7 +53,7 @@ impl Node {
             let mut stages = records.iter().filter_map(|r| r.stage.as_ref());
             stages.any(|stage| stage.path == target)
         };
-        // While a pool is missing, what is staged of it is not known.
+        // While a pool is missing, its staging paths are not known.
         let known = self.pools.complete().is_ok();
         match cleared || (known && !staged_here(self.pools.volumes())) {
             true => paths::remove(target),

@@ -18,8 +18,8 @@ impl Node {
         let path = paths::place(&path)?;
         match self.known(id)? {
             Known::Recorded(record) => self.unstage_recorded(&record, &path),
-            // A pod can go while the pool of its volume is missing. Its record still says "staged",
-            // until recovery finds nothing of that in the kernel.
+            // A pod can leave while the pool of its volume is missing. The record still says
+            // "staged" until recovery finds nothing of it in the kernel.
             Known::Unrecorded(owner) | Known::Away(Some(owner), _) => {
                 self.unstage_unrecorded(&owner, &path)
             }
@@ -28,7 +28,7 @@ impl Node {
         }
     }
 
-    /// Undoes a staging by what the kernel shows alone.
+    /// Undoes a staging from the kernel's state alone.
     fn unstage_unrecorded(&self, owner: &Owner, path: &Path) -> Result<()> {
         let view = View::take(self.pools.kernel().as_ref(), owner)?;
         nobody_elses(&view, path)?;
@@ -42,7 +42,7 @@ impl Node {
             return Err(published(owner.id(), &elsewhere));
         }
         match self.release(owner, path)? {
-            // Detaches by itself with its last mount.
+            // The device detaches by itself at the last unmount.
             left if mounted => {
                 held_elsewhere(owner.id(), &left);
                 Ok(())

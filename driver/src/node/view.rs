@@ -41,7 +41,6 @@ impl Owner {
         }
     }
 
-    /// The volume.
     pub(crate) fn id(&self) -> VolumeId {
         self.id
     }
@@ -51,9 +50,9 @@ impl Owner {
         self.image
     }
 
-    /// Whether a loop device is over the volume's image. Without the image at hand, or where the
-    /// kernel does not say what is behind the device, the name of the image's directory has to do,
-    /// which is the volume's ID and nobody else's.
+    /// True if a loop device is over the volume's image. If the image can't be opened, or the
+    /// kernel does not report the device's backing file, this compares the name of the image's
+    /// directory. That name is the volume's ID, which is unique.
     fn owns(&self, device: &LoopInfo) -> bool {
         match (self.image, device.backing) {
             (Some(image), Some(backing)) => backing == image,
@@ -127,8 +126,8 @@ impl View {
             .filter(|l| l.read_only && self.owner.recorded.contains(&l.minor))
     }
 
-    /// All read-only ones that this driver attached, also if somebody put another file behind one
-    /// since (LOOP_CHANGE_FD, which whoever may read the device can do): they are ours to detach.
+    /// All read-only devices that this driver attached, and that it must detach. They count even if
+    /// a user of the device replaced the backing file (LOOP_CHANGE_FD needs only read access).
     pub(crate) fn attached_read_only(&self) -> impl Iterator<Item = &LoopInfo> {
         let id = self.owner.id.to_string();
         let ours = move |l: &LoopInfo| l.label.strip_suffix(" ro").unwrap_or(&l.label) == id;
@@ -144,7 +143,7 @@ impl View {
         Some(device.size_bytes)
     }
 
-    /// Minors that nothing is attached to and whose device node is bound nowhere, the lowest first.
+    /// Minors with nothing attached and no bind of their device node, lowest first.
     pub(crate) fn free_minors(&self) -> impl Iterator<Item = u32> {
         (0..).filter(|n| self.loops.iter().all(|l| l.minor != *n) && !self.is_bound(*n))
     }

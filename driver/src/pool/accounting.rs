@@ -48,7 +48,7 @@ impl Limits {
     }
 }
 
-/// A pool's books on one filesystem, at one moment.
+/// A pool's space accounting on one filesystem, at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Books {
     /// The filesystem's size and free space.
@@ -57,7 +57,7 @@ pub(super) struct Books {
     pub(super) ours: u64,
     /// Promised to volumes, snapshots and whatever is being made.
     pub(super) promised: u64,
-    /// The same, by other pools on the filesystem.
+    /// Promised by other pools on the same filesystem.
     pub(super) others: u64,
     /// Space that operations under way are about to take at once.
     pub(super) taking: u64,
@@ -86,8 +86,8 @@ impl Need {
     }
 }
 
-/// What can still be promised, to volumes provisioned this way. The space has to be on each of the
-/// filesystems.
+/// Space that can still be promised to volumes with this provisioning. Each of the filesystems must
+/// have that space.
 pub(super) fn capacity(books: &[Books], limits: &Limits, provisioning: Provisioning) -> Capacity {
     let thin = promisable(books, limits);
     let available = match provisioning {

@@ -20,11 +20,11 @@ pub struct PoolSpec {
     pub image_bytes: Option<u64>,
     /// `preallocate`: the image's space is taken at once.
     pub preallocate: bool,
-    /// `wipe`: format a block device though it holds bytes without a known signature.
+    /// `wipe`: format a block device even if it holds bytes without a known signature.
     pub wipe: bool,
     /// `capacity=SIZE`: promise no more than this, whatever the filesystem has (bytes).
     pub capacity_bytes: Option<u64>,
-    /// `inline`: pods may have inline volumes in it (see [`super::Pools::inline_pools`]).
+    /// `inline`: pods may have inline volumes in this pool (see [`super::Pools::inline_pools`]).
     pub inline: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct PoolOptions {
     /// Where the identities of known pools are kept (`pools.json`), and where the pools we mount
     /// ourselves are mounted (`pools/<name>`).
     pub state_dir: PathBuf,
-    /// This node's ID, which the pools are noted to belong to; `None` neither checks nor notes it.
+    /// This node's ID, recorded in each pool as its owner. `None` neither checks nor records it.
     pub node_id: Option<String>,
     /// How many times its room a pool may promise to thin volumes; 1 promises nothing it has not.
     pub overcommit: f64,

@@ -30,12 +30,12 @@ pub enum Error {
         /// Its lock.
         path: PathBuf,
     },
-    /// The pool belongs to another node: it is a copy, or was moved.
+    /// The pool belongs to another node: it was copied or moved.
     #[error("pool {name}: {why}")]
     OtherNode {
         /// Its name.
         name: String,
-        /// Whose it is, and what to do.
+        /// The owning node, and what to do.
         why: String,
     },
     /// The ID belongs to a pool that is not on this node.
@@ -92,7 +92,7 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// A record that can't be written as JSON. Nothing was written.
+    /// A record that can't be encoded as JSON. Nothing was written.
     #[error("{file} can't be written: {source}")]
     Unwritable {
         /// The record's file.

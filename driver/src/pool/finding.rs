@@ -53,19 +53,19 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A finding, and how to see that it is over.
+/// A finding, and the condition under which it still holds.
 #[derive(Clone, Debug)]
 pub(super) struct Noted {
     pub(super) finding: Finding,
     pub(super) holds: Holds,
 }
 
-/// While what a finding holds. It is checked again now and then (`recovery::recheck`).
+/// The condition under which a finding still holds. `recovery::recheck` checks it periodically.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Holds {
-    /// Until the pool is opened again, or what it is about is deleted.
+    /// Until the pool is opened again, or the finding's subject is deleted.
     Open,
-    /// This file is there.
+    /// This file exists.
     File(PathBuf),
     /// The volume's image is missing, or not as long as its record says.
     Image(VolumeId),
@@ -73,8 +73,8 @@ pub(super) enum Holds {
     Frozen(VolumeId),
     /// Loop devices and mounts are not what the volume's record says.
     Devices(VolumeId),
-    /// The loop device has this file behind it.
+    /// The loop device has this backing file.
     Loop(u32, FileId),
-    /// The snapshot is there.
+    /// The snapshot exists.
     Snapshot(SnapshotId),
 }

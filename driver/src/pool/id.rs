@@ -147,7 +147,7 @@ pub fn pool_named_in(path: &Path) -> Option<PoolId> {
     })
 }
 
-/// The pool of a volume, snapshot or group, by its ID.
+/// The pool in the ID of a volume, snapshot or group.
 pub fn pool_of(id: &str) -> Option<PoolId> {
     let volume = id.parse::<VolumeId>().map(|id| id.pool());
     volume

@@ -164,7 +164,7 @@ impl Index {
         self.volumes.get(*id).ok().flatten()
     }
 
-    /// All volumes kubelet calls by a handle.
+    /// All inline volumes: those that kubelet identifies by a handle.
     pub(super) fn inline_volumes(&self) -> Vec<Arc<VolumeRecord>> {
         let ids = self.inline.values();
         ids.filter_map(|id| self.volumes.get(*id).ok().flatten())

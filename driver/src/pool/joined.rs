@@ -1,7 +1,7 @@
-//! A read that may hang, done by one thread however many ask for it.
+//! A read that may hang: one thread runs it for all callers.
 //!
-//! A filesystem that hangs (a dead disk, NFS without a server) never answers. Whoever asks joins
-//! the read that is under way, waits for a limited time, and leaves; the thread stays.
+//! A filesystem that hangs (a dead disk, NFS without a server) never answers. Callers join the read
+//! under way, wait for a limited time, and leave; the thread stays.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::locks::lock;
 
-/// One kind of read. `T` is what it answers.
+/// One kind of read; `T` is its result.
 #[derive(Debug)]
 pub(super) struct Joined<T> {
     state: Mutex<State<T>>,
@@ -27,11 +27,11 @@ impl<T> Default for Joined<T> {
 
 #[derive(Debug)]
 struct State<T> {
-    /// When the read that is under way began.
+    /// When the read under way began.
     began: Option<Instant>,
-    /// Reads that have ended.
+    /// Number of reads that have ended.
     rounds: u64,
-    /// What the last one answered; nothing if it panicked.
+    /// Result of the last read; `None` if it panicked.
     last: Option<T>,
 }
 
@@ -46,7 +46,7 @@ impl<T> Default for State<T> {
 }
 
 impl<T: Clone + Send + 'static> Joined<T> {
-    /// Begins a read on a thread of its own, unless one is under way.
+    /// Starts a read on its own thread, unless one is under way.
     pub(super) fn begin(self: &Arc<Self>, read: impl FnOnce() -> T + Send + 'static) {
         let mut state = lock(&self.state);
         if state.began.is_some() {
@@ -75,8 +75,8 @@ impl<T: Clone + Send + 'static> Joined<T> {
         self.done.notify_all();
     }
 
-    /// What the read under way answers, or what the last one answered if none is. `None` if it
-    /// has been under way for longer than `limit`, or panicked.
+    /// The result of the read under way, or of the last read if none is. `None` if the read has
+    /// been under way for longer than `limit`, or panicked.
     pub(super) fn answer(&self, limit: Duration) -> Option<T> {
         let state = lock(&self.state);
         let Some(began) = state.began else {

@@ -216,7 +216,7 @@ impl Layout {
         }
     }
 
-    /// Has an entry of `incoming/` or `trash/` that could not be removed tried again.
+    /// Remembers an entry of `incoming/` or `trash/` that could not be removed, for a later try.
     pub(super) fn remove_later(&self, dir: &str, entry: String) {
         let from = match dir {
             INCOMING => Left::Incoming,

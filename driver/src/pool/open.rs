@@ -53,7 +53,7 @@ impl Pools {
             return Err(Error::Refused(why));
         };
         recovery::recover(&pool, &*self.kernel, &self.options)?;
-        // At once: that a filesystem is known, but not yet as a pool's, is no state to be in.
+        // One write for all fields: a known filesystem without a pool ID is not a valid state.
         known.remember(&spec.name, |entry| {
             *entry = Entry {
                 id: Some(pool.id),

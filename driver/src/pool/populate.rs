@@ -30,7 +30,8 @@ pub struct Want {
 pub enum Source {
     /// Nothing changes it: a snapshot, an image at rest, a frozen filesystem.
     Still,
-    /// It may be written to, and why it can't be frozen: only a clone is one point in time.
+    /// It may be written to and can't be frozen, for this reason: only a clone is one point in
+    /// time.
     Live(&'static str),
 }
 

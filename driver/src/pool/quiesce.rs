@@ -54,7 +54,7 @@ pub struct Limits<'a> {
 
 /// Volumes that hold still.
 pub struct Still {
-    /// The images that may be written to all the same and only be cloned, and why.
+    /// Images that may be written to during the copy, and why: they can only be cloned.
     live: Vec<(FileId, &'static str)>,
     /// When the freeze is over, if there is one.
     until: Option<Instant>,
@@ -116,7 +116,7 @@ fn survey(kernel: &dyn Kernel, targets: &[Target]) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Writes back what is dirty on devices that can't be frozen; their images, and why.
+/// Flushes devices that can't be frozen. Returns their images, and why they can't be frozen.
 fn flush(kernel: &dyn Kernel, steps: &[Step]) -> Result<Vec<(FileId, &'static str)>> {
     let mut live = Vec::new();
     for step in steps {
@@ -136,7 +136,7 @@ fn flush(kernel: &dyn Kernel, steps: &[Step]) -> Result<Vec<(FileId, &'static st
     Ok(live)
 }
 
-/// How a volume is in use that can't be frozen.
+/// Why a volume in use can't be frozen.
 fn in_use_as(raw: bool, claimed: bool) -> &'static str {
     match (raw, claimed) {
         (true, _) => "the volume is in use as a raw block device",

@@ -152,7 +152,7 @@ fn read_shelf<R: Named>(
 ) -> Result<Vec<Arc<R>>> {
     let loaded: Loaded<R> = store::load(&pool.layout, pool.id)?;
     for (id, broken) in loaded.broken {
-        // Also if it is repaired meanwhile: it is not read again before the next start.
+        // Holds even after a repair: the record is not read again before the next start.
         pool.note(about(id), Holds::Open, format!("its record {}", broken.why));
         table.put_broken(id, broken);
     }

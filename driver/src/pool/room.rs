@@ -1,4 +1,4 @@
-//! Reservations in a pool's books.
+//! Reservations in a pool's space accounting.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::accounting::{self, Need};
 use super::locks::lock;
 use super::{Error, Pool, Result};
 
-/// Room that is promised to an operation under way. Dropping it gives the room back: the index
-/// counts what the operation made by then.
+/// Space reserved for an operation under way. Dropping it releases the space: the index counts what
+/// the operation made by then.
 #[derive(Debug)]
 pub(super) struct Reservation<'a> {
     pool: &'a Pool,

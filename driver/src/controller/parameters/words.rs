@@ -1,8 +1,8 @@
 //! Splitting `mkfsOptions` into words as a person at a shell would expect, without a shell.
 
-/// Splits at white space. Single quotes keep everything, double quotes and a backslash keep what
-/// they keep in a shell; nothing is expanded. Which words a filesystem's mkfs may be given,
-/// [`crate::sys::check_mkfs_options`] says.
+/// Splits at white space. Single quotes keep everything; double quotes and a backslash keep what
+/// they keep in a shell. Nothing is expanded. [`crate::sys::check_mkfs_options`] decides which
+/// words mkfs may get.
 pub fn words(text: &str) -> Result<Vec<String>, &'static str> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

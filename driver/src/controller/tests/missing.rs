@@ -8,7 +8,7 @@ use tonic::Code;
 use super::bench::*;
 use crate::health;
 
-/// An inline volume is made in the pool it names, whatever other pools there are.
+/// An inline volume needs only the pool that it names; other pools may be missing.
 #[test]
 fn an_inline_volume_needs_its_own_pool_alone() {
     let bench = Bench::new();
@@ -59,7 +59,7 @@ fn nothing_is_said_about_a_missing_pool() {
     unavailable("create", code(bench.try_create(Bench::request("a"))));
     unavailable("delete", code(bench.delete(&b)));
     unavailable("snapshot", code(bench.snapshot("u", &a)));
-    // Lists have what is there, and say nothing of the rest.
+    // Lists contain what is open and silently leave out the rest.
     assert_eq!(bench.volume_ids(), slice::from_ref(&c));
     let snapshots = |snapshot_id: &str, source_volume_id: &str| {
         let request = csi::ListSnapshotsRequest {
@@ -75,7 +75,7 @@ fn nothing_is_said_about_a_missing_pool() {
     assert_eq!(snapshots(&t, "").unwrap(), slice::from_ref(&t));
     unavailable("list a snapshot", code(snapshots(&s, "")));
     unavailable("list snapshots of a volume", code(snapshots("", &a)));
-    // A volume that a list of health leaves out is well.
+    // A caller takes a volume that a health list leaves out for healthy.
     let request = csi::ControllerListVolumeHealthRequest::default();
     unavailable(
         "list health",

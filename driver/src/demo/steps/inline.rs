@@ -15,7 +15,7 @@ pub(super) fn inline(w: &mut World) -> Result<()> {
     let handle = inline_handle(&pod_uid, "scratch");
     let path = w.tree.target(&pod_uid, "scratch");
     let mut context = with_pod(&Default::default(), &pod_uid, true);
-    // What --max-inline-size allows by default.
+    // The default of --max-inline-size.
     let size = w.setup.bytes.min(1 << 30);
     context.insert("size".to_owned(), size.to_string());
     let request = csi::NodePublishVolumeRequest {

@@ -111,7 +111,7 @@ impl Bench {
         self.restart_with(options(self.dir.path()).reserve);
     }
 
-    /// The same, with so much of the pool kept free.
+    /// Like [`Bench::restart`], with this reserve in the pool.
     pub(super) fn restart_with(&mut self, reserve: Reserve) {
         // The old one lets go of the pool first.
         let none = Pools::open(&[], options(self.dir.path()), self.kernel.clone());
@@ -186,13 +186,13 @@ impl Bench {
         points.filter(|p| p.starts_with(self.dir.path())).collect()
     }
 
-    /// What is mounted at a target.
+    /// The mount at a target.
     pub(super) fn mount_at(&self, target: &str) -> MountEntry {
         let table = self.kernel.mounts().expect("the mount table");
         table.at(&self.target(target)).expect("a mount").clone()
     }
 
-    /// The loop device whose node is bound at a target.
+    /// The loop device that is bound at a target.
     pub(super) fn node_at(&self, target: &str) -> Option<u32> {
         let mounts = self.kernel.mounts().expect("the mount table");
         mounts.at(&self.target(target))?.loop_node

@@ -1,4 +1,4 @@
-//! A pool that answers errors only, and devices that their users changed.
+//! A pool that answers only errors, and loop devices that their users changed.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ fn entry(bench: &Bench, id: VolumeId) -> PathBuf {
     bench.dir.path().join("pool/volumes").join(id.to_string())
 }
 
-/// Makes everything in a volume's directory fail, or go well again.
+/// Makes every access to a volume's image and record fail, or work again.
 fn set_broken(bench: &Bench, id: VolumeId, broken: bool) {
     let entry = entry(bench, id);
     let (image, away) = (entry.join("image"), entry.join("image.away"));
@@ -65,7 +65,7 @@ fn a_pod_leaves_a_pool_that_failed() {
             bench.assert_clean(id, "left");
             set_broken(&bench, id, false);
         }
-        // Also where the record on disk still says otherwise.
+        // Also if the record on disk still says otherwise.
         bench.restart();
         for id in [id, raw] {
             bench.assert_clean(id, "after a restart");
@@ -267,7 +267,7 @@ fn no_volume_comes_to_a_device_whose_node_is_bound() {
         .collect();
     assert_eq!(minors.len(), 2);
     assert!(!minors.contains(&lost.minor), "{minors:?}");
-    // It comes back for the volume it was of.
+    // The volume gets the same device again.
     bench.stage(id, "a", &cap).unwrap();
     assert!(
         bench

@@ -1,4 +1,4 @@
-//! Inline volumes: what a pod may ask for, and how much of it.
+//! Inline volumes: what a pod may request, and how much of it.
 
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -38,7 +38,7 @@ fn publish(bench: &Bench, node: &Node, number: usize, attributes: &[(&str, &str)
     node.node_publish_volume(request).map(drop)
 }
 
-/// The node with other limits.
+/// The same node with other limits for inline volumes.
 fn limited(bench: &Bench, inline: InlineLimits) -> Node {
     let config = crate::node::Config {
         inline,
@@ -113,7 +113,7 @@ fn size_number_and_sum_are_limited() {
     let large = publish(&bench, &node, 1, &[("size", "9Mi")]);
     assert!(matches!(large, Err(Error::OutOfRange(_))), "{large:?}");
     assert_eq!(bench.kernel.effects(), []);
-    // One that names no size is as large as is allowed.
+    // A volume without a requested size gets the largest allowed size.
     for number in [1, 2] {
         publish(&bench, &node, number, &[]).unwrap();
         publish(&bench, &node, number, &[]).expect("it is there already");
@@ -127,7 +127,7 @@ fn size_number_and_sum_are_limited() {
         "{number:?}"
     );
     assert!(!bench.target("4").exists());
-    // Also by a driver that started anew, which finds them in the pool.
+    // A restarted driver finds them in the pool and counts them too.
     let again = limited(&bench, node.config.inline.clone());
     let number = publish(&bench, &again, 4, &[("size", "1Mi")]);
     assert!(

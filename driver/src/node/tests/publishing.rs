@@ -387,7 +387,7 @@ fn a_lost_device_is_unpublished_and_not_published() {
     bench.assert_clean(id, "undone");
 }
 
-/// Neither devices nor set-user-ID bits mean anything in a volume unless its class says so.
+/// Device nodes and set-user-ID bits have no effect in a volume unless its class allows them.
 #[test]
 fn mounts_are_safe_unless_the_class_says_otherwise() {
     for (flags, shown) in [
@@ -417,7 +417,7 @@ fn mounts_are_safe_unless_the_class_says_otherwise() {
     }
 }
 
-/// A volume that a version before this mounted has none of the flags at its staging path.
+/// An older version mounted the volume without these flags at its staging path.
 #[test]
 fn a_publication_has_flags_of_its_own() {
     let cap = mount("ext4", SingleNodeWriter);

@@ -1,4 +1,4 @@
-//! A thick volume that has lost space gets it back before it is used again.
+//! A thick volume that lost space gets it back before its next use.
 
 use std::fs::File;
 
@@ -10,7 +10,7 @@ use super::bench::*;
 use crate::pool::{Access, Provisioning, Reserve, VolumeId};
 use crate::sys::file::allocated_bytes;
 
-/// A thick volume that was in use once, and from which half was trimmed.
+/// A thick volume that was used once and lost half of its space to a trim.
 fn trimmed(bench: &Bench) -> (VolumeId, File) {
     let id = bench.volume(Access::Block);
     let mut settings = bench.record(id).settings.clone();
@@ -42,7 +42,7 @@ fn staging_takes_what_was_trimmed() {
 fn without_room_for_it_nothing_is_changed() {
     let mut bench = Bench::new();
     let (id, image) = trimmed(&bench);
-    // All that is free is kept free.
+    // The reserve keeps all free space.
     bench.restart_with(Reserve::Bytes(u64::MAX / 4));
     let before = bench.record(id);
     bench.kernel.take_effects();

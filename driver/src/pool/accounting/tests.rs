@@ -164,7 +164,7 @@ fn what_others_are_promised_is_not_promised_again() {
     };
     let one = |limits: &Limits| capacity(&[shared], limits, Provisioning::Thin).available / GI;
     assert_eq!(one(&limits()), 10);
-    // A cap is the pool's own.
+    // A cap applies to its own pool only.
     let capped = Limits {
         capacity_bytes: Some(35 * GI),
         ..limits()

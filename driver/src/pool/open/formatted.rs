@@ -1,10 +1,10 @@
 //! Pools in a filesystem of their own, made and mounted by the driver.
 //!
 //! mkfs runs on a device that is blank (or, with the option `wipe`, holds bytes without a
-//! signature), and once more on one where an mkfs of ours was cut short. The latter takes two
-//! witnesses: the UUID that was noted as [`Entry::mkfs`] before mkfs began, and the superblock,
-//! which has that UUID and says that mkfs did not end. Such a filesystem was never mounted, so
-//! nothing is in it. Whatever else does not mount is an error, and is never written to.
+//! signature). It also runs again over an mkfs of this driver that was cut short. Two facts must
+//! prove that: the UUID recorded in [`Entry::mkfs`] before mkfs began, and a superblock with that
+//! UUID that says that mkfs did not end. Such a filesystem was never mounted, so it holds no data.
+//! If any other filesystem does not mount, that is an error, and the driver never writes to it.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(super) struct Device {
 /// What to do with a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Plan {
-    /// Mount it: it carries the filesystem with this UUID, which was made by us.
+    /// Mount it: it carries the filesystem with this UUID, which this driver made.
     Mount(String),
     /// Make the filesystem.
     Make,
@@ -46,7 +46,7 @@ enum Plan {
     Refuse(String),
 }
 
-/// What an operator does with a device that is refused and not needed.
+/// What an operator does with a refused device that holds nothing of value.
 const TO_GIVE_IT_AWAY: &str =
     "if nothing on it is needed, erase it (wipefs --all DEVICE; blkdiscard DEVICE)";
 
@@ -107,7 +107,7 @@ pub(super) fn ground(
     };
     let uuid = match (mounted, &entry.fs_uuid) {
         (true, Some(uuid)) => uuid.clone(),
-        // A process before us died between the mount and the note about it.
+        // An earlier process died between the mount and the record of it.
         (true, None) => mounting.uuid()?,
         (false, _) => {
             let plan = plan(entry, &kernel.probe(&device.path)?, spec.wipe);
@@ -181,7 +181,7 @@ struct Mounting<'a> {
 }
 
 impl Mounting<'_> {
-    /// Answers the UUID of the filesystem that is mounted in the end.
+    /// Returns the UUID of the filesystem that it mounts.
     fn carry_out(&self, known: &Known, plan: Plan) -> Result<String> {
         match plan {
             Plan::Mount(uuid) => {

@@ -37,7 +37,7 @@ struct Identity {
 /// A directory in which a pool is, or can be made.
 pub(super) struct Ground {
     pub(super) kind: PoolKind,
-    /// The UUID of its filesystem, where the driver mounts that.
+    /// The UUID of its filesystem, if the driver mounts it.
     pub(super) fs_uuid: Option<String>,
     pub(super) path: PathBuf,
     pub(super) root: File,
@@ -157,7 +157,7 @@ pub(super) fn open_ground(
         }
     };
     let unclaimed = match owner::claim(spec, options, &path, root.as_fd()) {
-        // A full pool opens all the same: it is noted at a later start.
+        // A full pool opens all the same; a later start records its node.
         Err(Error::Kernel(e)) if e.is_no_space() => {
             Some(format!("that it is this node's can't be noted: {e}"))
         }

@@ -25,11 +25,12 @@ pub(in crate::pool) struct Entry {
     pub(in crate::pool) id: Option<PoolId>,
     /// Where it was configured to be; for people.
     pub(super) path: PathBuf,
-    /// The UUID of its filesystem, if the driver mounts that; written with `id`. Version 0.1.0
-    /// wrote it before mkfs, so without an `id` it is only a filesystem that may be mounted.
+    /// The UUID of its filesystem, if the driver mounts it; written together with `id`. Version
+    /// 0.1.0 wrote it before mkfs, so without an `id` it only names a filesystem that may be
+    /// mounted.
     pub(super) fs_uuid: Option<String>,
-    /// The UUID of the filesystem that mkfs was started to make; written before mkfs, gone with
-    /// `id`.
+    /// The UUID of the filesystem that mkfs was started for; written before mkfs, removed when `id`
+    /// is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mkfs: Option<String>,
 }

@@ -1,9 +1,9 @@
-//! Which node a pool belongs to: `node.json` in the pool.
+//! The node that a pool belongs to: `node.json` in the pool.
 //!
-//! A node that was made from another one's disk image has a copy of its pools, with their identity
-//! and their volumes' IDs. Both would answer for the same volumes, each with its own bytes. Names
-//! of nodes are what differs for sure in a cluster: machines made from one image often share even
-//! their machine ID.
+//! A node cloned from another node's disk image has a copy of its pools, with the same pool and
+//! volume IDs. Both nodes would serve the same volumes, each with different bytes. Only node names
+//! are certain to differ within a cluster: machines made from one image often share even their
+//! machine ID.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;

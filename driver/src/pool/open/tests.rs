@@ -244,14 +244,14 @@ fn a_pool_that_goes_away_does_not_answer() {
     assert!(gone.contains("pool.json is gone"), "{gone}");
 }
 
-/// A node made from another one's disk image: everything is there, under another name.
+/// A node cloned from another node's disk image: the same content under another name.
 #[test]
 fn a_pool_of_another_node_is_refused_and_says_what_to_do() {
     let mut fixture = Fixture::new(&["a"]);
     let id = fixture.pool("a").id();
     fixture.make("one");
     fixture.options.node_id = Some("n1".into());
-    // Noted where nothing is, and every time the same.
+    // Recorded if there is no record; later opens change nothing.
     for _ in 0..2 {
         assert_eq!(fixture.open().named(None).unwrap().id(), id);
     }
@@ -281,7 +281,7 @@ fn a_pool_of_another_node_is_refused_and_says_what_to_do() {
     std::fs::remove_file(fixture.path("node.json")).unwrap();
     assert_eq!(fixture.open().named(None).unwrap().id(), id);
     fixture.close();
-    // A copy: what the message says makes a pool of its own.
+    // A copy: following the message gives the pool its own identity.
     fixture.options.node_id = Some("n3".into());
     std::fs::remove_dir_all(fixture.path("")).unwrap();
     std::fs::remove_file(&state).unwrap();
@@ -290,7 +290,7 @@ fn a_pool_of_another_node_is_refused_and_says_what_to_do() {
     assert!(fixture.pools().volumes().is_empty());
 }
 
-/// What only looks, such as `fsck`, has no node.
+/// A process that only reads, such as `fsck`, has no node name.
 #[test]
 fn without_a_node_nothing_is_noted_or_refused() {
     let mut fixture = Fixture::new(&["a"]);

@@ -290,7 +290,7 @@ fn note(pool: &Pool, volume: &VolumeRecord, what: impl Into<String>) {
     pool.note(About::Volume(volume.id), Holds::Devices(volume.id), what);
 }
 
-/// Whether there is anything left to do or to say about a volume.
+/// True if nothing is left to do or to report for a volume.
 pub(super) fn is_settled(volume: &VolumeRecord, image: FileId, view: &View) -> bool {
     let devices: Vec<u32> = view.over(image).map(|device| device.minor).collect();
     decide(volume.stage.as_ref(), &devices, view).is_empty()

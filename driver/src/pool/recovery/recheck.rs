@@ -1,5 +1,5 @@
-//! Findings that are over: what was wrong at the start may have been put right since, by a person,
-//! by kubelet's next calls, or by the driver itself.
+//! Ends findings from the start that no longer hold: a person, kubelet's next calls, or the driver
+//! itself may have fixed the problem since.
 
 use crate::pool::finding::Holds;
 use crate::pool::layout::{ImageStat, Shelf};
@@ -10,7 +10,8 @@ use crate::sys::{BLOCK_SIZE, Kernel};
 
 use super::attachments;
 
-/// Drops the findings that hold no longer. It only looks; what can't be looked at still holds.
+/// Drops the findings that no longer hold. It repairs nothing, and keeps a finding that it can't
+/// check.
 pub(in crate::pool) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
     let holds: Vec<Holds> = {
         let noted = lock(&pool.findings);
@@ -73,7 +74,7 @@ fn still(pool: &Pool, view: Option<&View>, check: &Holds) -> Result<bool> {
     }
 }
 
-/// What is said about a volume that is gone does not hold.
+/// A finding about a deleted volume no longer holds.
 fn of_volume(
     pool: &Pool,
     id: VolumeId,

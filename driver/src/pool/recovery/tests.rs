@@ -422,7 +422,7 @@ fn a_group_that_misses_a_member_is_reported() {
     assert_eq!(findings[0].about, About::Group(group.id));
 }
 
-/// Has the pools looked at as every few seconds, and says what is still found.
+/// Rechecks the pools, as the driver does every few seconds, and returns the remaining findings.
 fn found_later(fixture: &Fixture) -> Vec<String> {
     fixture.pools().retry_missing();
     let findings = fixture.pools().findings();
@@ -439,7 +439,7 @@ fn a_finding_ends_with_its_cause() {
     fixture.close();
     std::fs::rename(&image, &away).unwrap();
     std::fs::write(&stranger, "").unwrap();
-    // A directory in an entry can't be removed, so it can't be freed.
+    // A directory in an entry can't be removed, so the entry can't be freed.
     let stuck = fixture.path("trash/vol-2/inner");
     std::fs::create_dir_all(&stuck).unwrap();
     fixture.open();
@@ -451,7 +451,7 @@ fn a_finding_ends_with_its_cause() {
     std::fs::remove_file(&stranger).unwrap();
     assert_eq!(found_later(&fixture).len(), 1);
     std::fs::remove_dir(&stuck).unwrap();
-    // Freed, and so gone from the disk too.
+    // Freed, and so removed from the disk too.
     assert_eq!(found_later(&fixture), Vec::<String>::new());
     assert!(!fixture.path("trash/vol-2").exists());
 }
@@ -502,7 +502,7 @@ fn a_finding_about_a_freeze_ends_with_the_thaw() {
     assert_eq!(found_later(&fixture), Vec::<String>::new());
 }
 
-/// A pod leaves a pool that takes no writes, and the orchestrator does not come back for it.
+/// A pod leaves a pool that takes no writes, and the orchestrator does not call again.
 #[test]
 fn an_inline_volume_whose_pod_has_gone_is_deleted() {
     let mut fixture = Fixture::new(&["a"]);

@@ -15,7 +15,7 @@ fn unfinished(uuid: &str) -> Probe {
     }
 }
 
-/// The first word of a plan, and what it says.
+/// The first word of a plan, and its message.
 fn planned(entry: &Entry, probe: &Probe, wipe: bool) -> (&'static str, String) {
     match plan(entry, probe, wipe) {
         Plan::Mount(uuid) => ("mount", uuid),
@@ -58,7 +58,7 @@ fn plans() {
         (&begun, Probe::Blank, "make", ""),
         (&begun, unfinished(UUID), "make again", UUID),
         (&begun, unfinished("other"), "refuse", "mkfs did not end"),
-        // It came to its end: whatever is wrong with it, something may be in it.
+        // This mkfs did end: even if the filesystem is damaged, it may hold data.
         (&begun, xfs(UUID), "mount", UUID),
         (&begun, xfs("other"), "look", "other"),
         (&begun, ext4.clone(), "refuse", "an ext4 filesystem"),
@@ -80,7 +80,7 @@ fn plans() {
         let got = planned(entry, &probe, false);
         let right = got.0 == word && got.1.contains(says);
         assert!(right, "{entry:?} {probe:?}: {got:?}");
-        // The option changes one thing: bytes that nobody knows are no obstacle.
+        // The option changes one thing: unknown bytes no longer prevent formatting.
         let wiped = planned(entry, &probe, true);
         match (probe == random, entry.id) {
             (true, None) => assert_eq!(wiped.0, "make", "{entry:?}"),
