@@ -121,7 +121,7 @@ pub fn capability(
     Ok(Capability { access, mode })
 }
 
-/// Mount options by which an error in a volume's filesystem panics the kernel.
+/// Mount options that make an error in a volume's filesystem panic the kernel.
 const PANICS: [&str; 2] = ["errors=panic", "fatal_errors=panic"];
 
 fn mount_access(

@@ -1,9 +1,9 @@
 //! `hostloop serve`, `run` and `controllers`: what runs, in which order it starts, and how it
 //! stops.
 //!
-//! Start: arguments, what the machine must have, pools (opened and recovered side by side, for as
-//! long as `--pool-open-timeout`), then the socket: who can connect gets an answer. Then the driver
-//! is registered, while the Kubernetes loops fill their caches.
+//! Start: check the arguments and the machine, then open and recover the pools in parallel, for at
+//! most `--pool-open-timeout`. Then open the socket: from here on, every client that can connect
+//! gets an answer. Then register the driver, while the Kubernetes loops fill their caches.
 //!
 //! Stop: the registration goes first, leases are given up and the loops end. Then, on SIGTERM or
 //! SIGINT, the socket goes, calls under way are finished within [`GRACE`], and what is not finished
@@ -42,8 +42,8 @@ use settings::{Settings, SettingsError};
 const GRACE: Duration = Duration::from_secs(25);
 /// How often pools that are missing are looked for.
 const SEARCH: Duration = Duration::from_secs(5);
-/// Threads that may block, at most. How many there are is decided by `server::lanes`; this is far
-/// above, so that nothing waits for a thread that a hanging pool holds.
+/// Maximum number of blocking threads. `server::lanes` limits how many are used. This limit is far
+/// above that, so threads held by a hanging pool never make other work wait.
 const BLOCKING_THREADS: usize = 4096;
 
 /// Why the driver does not serve, or no longer.
@@ -253,8 +253,8 @@ async fn show(
     Ok(())
 }
 
-/// Opens a pool that was missing and has turned up, and frees what could not be freed before. Each
-/// pool has a task of its own: one that hangs is in no other's way.
+/// Opens a missing pool that has turned up, and frees what could not be freed before. Each pool has
+/// its own task, so a hanging pool delays no other.
 async fn tend(pools: Arc<Pools>, slot: usize, stop: CancellationToken) -> Result<(), String> {
     while stop
         .run_until_cancelled(tokio::time::sleep(SEARCH))

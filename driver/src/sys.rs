@@ -93,20 +93,20 @@ pub fn loop_path(minor: u32) -> PathBuf {
 pub struct LoopInfo {
     /// N of `/dev/loopN`.
     pub minor: u32,
-    /// The file behind it. For a loop over a block device: of the device node's inode. `None` if
-    /// the kernel does not say: the filesystem of that file has shut down, or hangs.
+    /// The backing file. For a loop over a block device: the inode of the device node. `None` if
+    /// the kernel does not report it, because the file's filesystem has shut down or hangs.
     pub backing: Option<FileId>,
     /// `st_rdev` of the backing file where that is a block device (a loop over a loop), else 0.
     pub backing_rdev: u64,
-    /// Path of the backing file, in the mount namespace of whoever attached it. A deleted file's
-    /// path ends in " (deleted)"; one that is longer than the kernel shows is empty.
+    /// Path of the backing file, in the mount namespace of the process that attached it. A deleted
+    /// file's path ends in " (deleted)". Empty if the path is longer than the kernel shows.
     pub backing_path: String,
-    /// Where in the backing file the device begins, in bytes. 0 as the driver attaches it.
+    /// Where the device begins in the backing file, in bytes. The driver attaches with 0.
     pub offset: u64,
-    /// The most of the backing file that the device shows, in bytes. 0, no limit, as the driver
-    /// attaches it.
+    /// How much of the backing file the device shows at most, in bytes; 0 means no limit. The
+    /// driver attaches with 0.
     pub size_limit: u64,
-    /// [`LoopSpec::label`], unless somebody changed it.
+    /// [`LoopSpec::label`], unless a user of the device changed it.
     pub label: String,
     /// Size of the device in bytes.
     pub size_bytes: u64,
@@ -133,7 +133,7 @@ impl LoopInfo {
         silent && Path::new(path).iter().any(|word| word == name)
     }
 
-    /// True if `other` is a later look at the same attachment.
+    /// True if `other` is the same attachment, seen at another time.
     pub fn is_same(&self, other: &LoopInfo) -> bool {
         self.minor == other.minor
             && match (self.backing, other.backing) {
@@ -231,16 +231,15 @@ impl std::fmt::Display for FsType {
 /// What a look at a device's content found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// No signature, and zeros wherever it was read (see [`linux::blank`]).
+    /// No signature, and only zeros in all places that were read (see [`linux::blank`]).
     Blank,
-    /// No signature that is known, but bytes other than zero: an encrypted device without a header
-    /// looks like this.
+    /// No known signature, but bytes other than zero, like an encrypted device without a header.
     Unknown {
-        /// Where the first of these bytes was read.
+        /// Offset of the first such byte that was read.
         offset: u64,
     },
-    /// A filesystem whose mkfs did not end, which its superblock says (XFS: `sb_inprogress`). It
-    /// has never been mounted.
+    /// A filesystem with an unfinished mkfs, according to its superblock (XFS: `sb_inprogress`). It
+    /// was never mounted.
     Unfinished {
         /// Which.
         fs: FsType,
@@ -325,25 +324,25 @@ pub struct FsUsage {
 pub trait Kernel: Send + Sync + 'static {
     /// Attaches a loop device with [`BLOCK_SIZE`]-byte blocks by LOOP_CONFIGURE, makes its node in
     /// `/dev` where that is static, and reads direct I/O back. A backing file that can't do direct
-    /// I/O is attached buffered. Of the free minors, one is taken whose device node is bound
-    /// nowhere: who reaches such a node would reach the file.
+    /// I/O is attached buffered. It skips free minors with a bind of their device node: a process
+    /// that can reach such a node would reach the file.
     fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice>;
 
-    /// All attached loop devices of the machine, ours or not, lowest minor first. A device that
-    /// can't be asked is among them, with what sysfs says of it.
+    /// All attached loop devices of the machine, ours or not, lowest minor first. The list includes
+    /// devices that can't be queried, with what sysfs shows of them.
     fn loops(&self) -> Result<Vec<LoopInfo>>;
 
     /// One device; `None` if nothing is attached to it.
     fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>>;
 
-    /// Attached devices that are known to be over this file, lowest minor first.
+    /// Attached devices that are known to have this backing file, lowest minor first.
     fn loops_of(&self, backing: FileId) -> Result<Vec<LoopInfo>> {
         Ok(over(self.loops()?, backing))
     }
 
-    /// All attached devices over this file. [`Error::Silent`] if there may be one more: a device
-    /// that does not say what is behind it, and whose path has `name` in it. `name` is the part of
-    /// the file's path that no other file has: a volume's ID, the file name of a pool's image.
+    /// All attached devices with this backing file. [`Error::Silent`] if there may be another one:
+    /// a device without a reported backing file, with `name` in its path. `name` is the part of the
+    /// path that no other file has: a volume's ID, or the file name of a pool's image.
     fn loops_holding(&self, backing: FileId, name: &str) -> Result<Vec<LoopInfo>> {
         let loops = self.loops()?;
         match loops.iter().find(|l| l.may_hold(name)) {
@@ -356,8 +355,8 @@ pub trait Kernel: Send + Sync + 'static {
     /// [`Error::NotFound`] if it no longer has this backing file.
     fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice>;
 
-    /// Opens a device that was seen before. [`Error::Silent`] if the kernel did not say what is
-    /// behind it.
+    /// Opens a device that was listed before. [`Error::Silent`] if the kernel did not report its
+    /// backing file.
     fn loop_reopen(&self, device: &LoopInfo) -> Result<LoopDevice> {
         let backing = device.backing.ok_or_else(|| Error::silent(device))?;
         self.loop_open(device.minor, backing)
@@ -367,11 +366,12 @@ pub trait Kernel: Send + Sync + 'static {
     /// [`Detached::Gone`] already if not), and looks whether it really went.
     fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached>;
 
-    /// Detaches a device that does not say what is behind it, after checking that it still has
-    /// this backing path, and looks whether it really went.
+    /// Detaches a device without a reported backing file, after checking that it still has this
+    /// backing path. Verifies that it really went.
     fn loop_detach_silent(&self, minor: u32, backing_path: &str) -> Result<Detached>;
 
-    /// Detaches a device by whichever of the two the kernel says of it.
+    /// Detaches a device, identified by its backing file or, if that is unknown, by its backing
+    /// path.
     fn loop_release(&self, device: &LoopInfo) -> Result<Detached> {
         match device.backing {
             Some(backing) => self.loop_detach(device.minor, backing),
@@ -397,16 +397,17 @@ pub trait Kernel: Send + Sync + 'static {
     /// Mounts a filesystem; on XFS, makes error retries finite right after.
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()>;
 
-    /// Undoes the limit that [`Kernel::mount`] sets on retries: a mounted XFS goes on trying to write
-    /// its metadata until that works. For a pool, whose volumes would all be lost until a remount,
-    /// though its disk may be back in a minute, or the disk's own room be enlarged.
+    /// Removes the limit on retries that [`Kernel::mount`] sets: a mounted XFS then retries its
+    /// metadata writes until they succeed. Only for pools: if a pool's XFS gave up, all its volumes
+    /// would be lost until a remount, though its disk may be back in a minute, or its space may be
+    /// enlarged.
     fn retry_forever(&self, xfs: &Path) -> Result<()> {
         let _ = xfs;
         Ok(())
     }
 
-    /// Binds a directory or a file (a device node) to an existing target of the same kind. The
-    /// bind has the source's flags and these, from its first moment.
+    /// Binds a directory or a file (a device node) to an existing target of the same kind. From its
+    /// first moment, the bind has the source's flags and `flags`.
     fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()>;
 
     /// Changes a filesystem mount's `discard` setting (a remount that keeps everything else).

@@ -1,7 +1,7 @@
-//! Opening the configured pools side by side, and looking after them.
+//! Opens the configured pools in parallel, and maintains them.
 //!
-//! Each pool is opened and recovered on a thread of its own, so that one that hangs, or takes long
-//! to recover, holds up no other. Its slot says why it is missing until it is open.
+//! Each pool opens and recovers on its own thread, so a pool that hangs or recovers slowly delays
+//! no other. Until a pool is open, its slot says why it is missing.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -13,21 +13,21 @@ use super::open::known::Known;
 use super::{Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
 use crate::sys::{self, Kernel};
 
-/// Why a pool is missing whose first opening has not ended.
+/// Why a pool is missing while its first opening is under way.
 const OPENING: &str = "it is being opened";
 
-/// What keeps the threads that open pools apart.
+/// Coordinates the threads that open pools.
 #[derive(Debug)]
 pub(super) struct Opening {
-    /// One for each slot, held while its pool is opened.
+    /// One lock for each slot, held while its pool is opened.
     turns: Vec<Mutex<()>>,
-    /// The pools that are open or being opened, and their slots.
+    /// The pools that are open or being opened, with their slots.
     claimed: Mutex<BTreeMap<PoolId, usize>>,
-    /// Held while groups are settled, which may have members in several pools.
+    /// Held while groups are settled, because a group may have members in several pools.
     settling: Mutex<()>,
 }
 
-/// An identity that one slot has claimed. Dropped without [`Claim::keep`], it is free again.
+/// A pool ID claimed by one slot. Dropping it without [`Claim::keep`] frees the ID.
 pub(super) struct Claim<'a> {
     opening: &'a Opening,
     id: PoolId,
@@ -57,7 +57,7 @@ impl Opening {
         }
     }
 
-    /// Claims a pool for a slot; `None` if another slot has it.
+    /// Claims a pool ID for a slot; `None` if another slot has it.
     pub(super) fn claim(&self, id: PoolId, slot: usize) -> Option<Claim<'_>> {
         let mut claimed = lock(&self.claimed);
         if *claimed.entry(id).or_insert(slot) != slot {
@@ -70,7 +70,7 @@ impl Opening {
         })
     }
 
-    /// The turn to open a slot's pool; `None` while another thread has it.
+    /// The right to open a slot's pool; `None` while another thread has it.
     fn turn(&self, slot: usize) -> Option<MutexGuard<'_, ()>> {
         match self.turns[slot].try_lock() {
             Ok(turn) => Some(turn),
@@ -94,8 +94,8 @@ impl Pools {
         Pools::open_within(specs, options, kernel, Duration::MAX)
     }
 
-    /// Like [`Pools::open`], but waits no longer than this. Pools that take longer are missing
-    /// until they are open.
+    /// Like [`Pools::open`], but waits no longer than `limit`. Slower pools count as missing until
+    /// they are open.
     pub fn open_within(
         specs: &[PoolSpec],
         options: PoolOptions,
@@ -140,9 +140,10 @@ impl Pools {
             let (pools, ended) = (self.clone(), ended.clone());
             let work = move || {
                 let opened = pools.open_slot(i, true);
-                // Whoever hears of it may want to be the last to have the pools.
+                // Dropped first: the receiver of the result may need to be the last owner of the
+                // pools.
                 drop(pools);
-                // Nobody listens any more after the limit.
+                // After the limit there is no receiver.
                 let _ = ended.send(opened);
             };
             let thread = std::thread::Builder::new().name("hostloop-open".to_owned());
@@ -155,7 +156,7 @@ impl Pools {
         for _ in 0..count {
             match openings.recv_timeout(limit.saturating_sub(began.elapsed())) {
                 Ok(opened) => first_error = first_error.and(opened),
-                // A thread that panicked has ended too; its slot says that it is not open.
+                // A thread panicked, so it sends no result; its slot says that it is not open.
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     self.tell_unopened(began.elapsed());
@@ -176,14 +177,14 @@ impl Pools {
         }
     }
 
-    /// How many pools are configured.
+    /// Number of configured pools.
     pub fn count(&self) -> usize {
         read(&self.slots).len()
     }
 
-    /// Looks after one pool; called now and then. One that was missing and has turned up is opened
-    /// (and recovered). In an open one, what could not be freed is tried again, and findings that are
-    /// over go.
+    /// Maintains one pool; called periodically. Opens (and recovers) a missing pool that has turned
+    /// up. In an open pool, frees what could not be freed before, and drops findings that no longer
+    /// hold.
     pub fn tend(&self, slot: usize) {
         let state = read(&self.slots)[slot].state.clone();
         match state {
@@ -206,8 +207,8 @@ impl Pools {
         }
     }
 
-    /// Opens the pool of a slot, if it is missing. At the `first` time, what can only be a mistake
-    /// in the configuration is an error; later it is one more reason why a pool is missing.
+    /// Opens the pool of a slot, if it is missing. A clear mistake in the configuration is an error
+    /// at the `first` time; later it is one more reason for a missing pool.
     fn open_slot(&self, i: usize, first: bool) -> Result<()> {
         let Some(_turn) = self.opening.turn(i) else {
             return Ok(());
@@ -255,9 +256,9 @@ impl Pools {
             Ok(pool) => {
                 tracing::info!(pool = %name, id = %pool.id, path = %pool.root().display(), reflinks = pool.reflinks, "pool open")
             }
-            // It was opened while its slow opening was told of.
+            // The pool opened while its slow opening was being reported.
             Err(_) if slots[i].state.is_ok() => return,
-            // Said once, not at every look.
+            // Logged once, not at every retry.
             Err(why) if slots[i].state.as_ref().err() == Some(why) => {}
             Err(why) => tracing::warn!(pool = %name, %why, "pool missing"),
         }
@@ -265,9 +266,9 @@ impl Pools {
         slots[i].state = state;
     }
 
-    /// Gives all pools up and unmounts those that were mounted by the driver: for whoever is done
-    /// with them for good, such as a demonstration. A driver that ends leaves its mounts, since
-    /// pods go on using what is in them.
+    /// Closes all pools and unmounts those that the driver mounted. Only for a caller that needs
+    /// the pools no more, such as a demonstration: a driver that ends leaves its mounts, since pods
+    /// still use the volumes in them.
     pub fn close(&self) -> Result<()> {
         let mut mounted = Vec::new();
         for slot in write(&self.slots).iter_mut() {

@@ -1,6 +1,7 @@
-//! The filesystems that pools take their space from. Pools may share one, and a pool in an image
-//! file takes from two: the one in the image, and the one the image is on. So there are books for
-//! each filesystem, and none promises what another pool on it has promised already.
+//! The filesystems that pools take their space from. Pools may share a filesystem. A pool in an
+//! image file takes from two: the one in the image, and the one that holds the image. So the
+//! accounting is per filesystem, and no pool promises space that another pool on it has already
+//! promised.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -16,15 +17,15 @@ use super::locks::{lock, read};
 use super::{Pool, PoolKind, PoolSpec, Result, Source, readonly};
 use crate::sys::{self, FsUsage, Kernel, file};
 
-/// How long a count of what our images hold is relied on. Looking at ten thousand images takes
-/// some ten milliseconds, too long for every CreateVolume.
+/// How long a measurement of the space that our images hold stays valid. Measuring ten thousand
+/// images takes some ten milliseconds, too long for every CreateVolume.
 const COUNT_FOR: Duration = Duration::from_secs(2);
 
 /// All filesystems with open pools.
 #[derive(Debug, Default)]
 pub(super) struct Filesystems {
     known: Mutex<Vec<Weak<Filesystem>>>,
-    /// Held while room is promised. Never across I/O.
+    /// Held while space is promised. Never held across I/O.
     admission: Mutex<()>,
 }
 
@@ -37,8 +38,8 @@ pub(super) struct Filesystem {
     room: Mutex<Option<Room>>,
 }
 
-/// Free space and what our images hold, together. The sum hardly moves while volumes are written,
-/// trimmed or deleted, since what one loses the other gains; so it is what is kept.
+/// Free space plus the space that our images hold. Writes, trims and deletions hardly change the
+/// sum, since one part gains what the other loses. So the sum is what is cached.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     at: Instant,
@@ -49,7 +50,7 @@ struct Room {
 #[derive(Clone, Debug)]
 struct Tenant {
     pool: Weak<Pool>,
-    /// The file on it that the pool is in, if it is in one.
+    /// The pool's image file on this filesystem, if it has one.
     image: Option<Arc<File>>,
 }
 
@@ -57,11 +58,11 @@ struct Tenant {
 #[derive(Debug)]
 pub(super) struct Space {
     all: Arc<Filesystems>,
-    /// The filesystem its files are on.
+    /// The filesystem that holds the pool's files.
     own: Arc<Filesystem>,
-    /// The filesystem that its image is on, and the image.
+    /// The filesystem that holds the pool's image, and the image.
     host: Option<(Arc<Filesystem>, Arc<File>)>,
-    /// Nothing else is on its filesystem, as far as that is known.
+    /// True if nothing else is known to be on its filesystem.
     alone: bool,
     /// What the filesystem itself takes where the pool is alone on it: its log and its tables. Less
     /// than that, or 0, if images shared blocks when the pool was opened, since each of them counts
@@ -70,7 +71,7 @@ pub(super) struct Space {
 }
 
 impl Filesystems {
-    /// Finds the filesystems of a pool whose records are read.
+    /// Sets up the space accounting of a pool with a loaded index.
     pub(super) fn settle(self: &Arc<Self>, pool: &Arc<Pool>, kernel: &dyn Kernel) -> Result<()> {
         let root = pool.layout.root().try_clone_to_owned();
         let root = root.map_err(|e| sys::Error::io("dup", pool.root(), e))?;
@@ -79,7 +80,7 @@ impl Filesystems {
             PoolKind::Image => {
                 let dir = super::open::open_dir(&pool.spec.path)?;
                 let image = PoolSpec::image_name(pool.name());
-                // Held open: a disk that is mounted over the directory later would hide it.
+                // Kept open: a disk mounted over the directory later would hide the image.
                 let image = file::open_beneath(dir.as_fd(), Path::new(&image), OFlags::RDONLY)?;
                 Some((self.of(dir)?, Arc::new(image)))
             }
@@ -105,7 +106,7 @@ impl Filesystems {
             alone,
             overhead,
         };
-        // It is settled once, by the thread that opens it.
+        // Set only once, by the thread that opens the pool.
         let _ = pool.space.set(space);
         Ok(())
     }
@@ -137,7 +138,7 @@ impl Filesystem {
         let mut tenants = lock(&self.tenants);
         tenants.retain(|tenant| tenant.pool.strong_count() > 0);
         tenants.push(tenant);
-        // It was counted without this one.
+        // The cached value does not count this tenant.
         *lock(&self.room) = None;
     }
 
@@ -148,7 +149,7 @@ impl Filesystem {
             .collect()
     }
 
-    /// Usage, and how much of it our images surely hold.
+    /// Usage, and the part of it that our images certainly hold.
     fn measure(&self) -> Result<(FsUsage, u64)> {
         let usage = file::usage(self.root.as_fd())?;
         let known = *lock(&self.room);
@@ -171,7 +172,7 @@ impl Filesystem {
         Ok((usage, ours.min(used(&usage))))
     }
 
-    /// The books of one pool on it.
+    /// The accounting of one pool on this filesystem.
     fn books(&self, pool: &Arc<Pool>, (usage, ours): (FsUsage, u64)) -> Books {
         let (mut others, mut taking) = (0_u64, 0_u64);
         for (tenant, _) in self.tenants() {
@@ -183,7 +184,7 @@ impl Filesystem {
         let promised = pool.promised();
         Books {
             usage,
-            // What is held without having been promised is no room for a promise.
+            // Space that is held but was never promised can't back a promise.
             ours: ours.min(promised.saturating_add(others)),
             promised,
             others,
@@ -192,7 +193,7 @@ impl Filesystem {
     }
 }
 
-/// What a pool's images hold of a filesystem, as far as it was promised to them.
+/// What a pool's images hold on a filesystem, at most what the pool promised to them.
 fn held_by(pool: &Pool, image: Option<Arc<File>>, usage: &FsUsage) -> Result<u64> {
     let Some(space) = pool.space.get() else {
         return Ok(0);
@@ -203,8 +204,8 @@ fn held_by(pool: &Pool, image: Option<Arc<File>>, usage: &FsUsage) -> Result<u64
         None => {
             let images = pool.images()?;
             match space.alone && nothing_else_in(pool)? {
-                // Shared blocks count once in what is used, and more than once in what is
-                // allocated; blocks of somebody else's count in what is used alone.
+                // Used space counts shared blocks once; allocated space counts them several times.
+                // Only used space includes blocks of other owners.
                 true => used(usage)
                     .saturating_sub(space.overhead)
                     .min(allocated(&images)),
@@ -231,7 +232,7 @@ fn allocated(images: &[Image]) -> u64 {
     images.iter().map(|image| image.allocated).sum()
 }
 
-/// Whether the pool's directory is the root of a mounted filesystem, with nothing else in it.
+/// True if the pool's directory is the root of a mounted filesystem and holds nothing else.
 fn is_own_filesystem(pool: &Pool, kernel: &dyn Kernel) -> Result<bool> {
     let path = pool.root();
     let path = std::fs::canonicalize(path).map_err(|e| sys::Error::io("realpath", path, e))?;
@@ -245,8 +246,8 @@ fn nothing_else_in(pool: &Pool) -> Result<bool> {
 }
 
 impl Pool {
-    /// The books of each filesystem that its space comes from, now. Room is promised while the
-    /// guard is held, so that no two promises are made of the same room.
+    /// The current accounting of each filesystem that provides its space. Callers promise space
+    /// while they hold the guard, so no space is promised twice.
     pub(super) fn books(self: &Arc<Self>) -> Result<(Vec<Books>, Option<MutexGuard<'_, ()>>)> {
         let Some(space) = self.space.get() else {
             return Ok((Vec::new(), None));
@@ -271,13 +272,13 @@ impl Pool {
         Ok((std::iter::once(own).chain(host).collect(), Some(guard)))
     }
 
-    /// Promised to volumes and snapshots, and to operations under way.
+    /// Space promised to volumes, snapshots and operations under way.
     fn promised(&self) -> u64 {
         let Need { promise, .. } = *lock(&self.under_way);
         read(&self.index).promised().saturating_add(promise)
     }
 
-    /// All images with what they hold, and where they came from.
+    /// All images with their allocated space and their sources.
     fn images(&self) -> Result<Vec<Image>> {
         let mut images = Vec::new();
         {

@@ -102,7 +102,8 @@ pub(super) struct Loaded<R: Record> {
     pub(super) strangers: Vec<PathBuf>,
 }
 
-/// A record as JSON, for people too. What JSON can't hold (a path that is not UTF-8) is an error.
+/// Encodes a record as JSON that people can read. A value that JSON can't hold (a path that is not
+/// UTF-8) is an error.
 pub(super) fn encode<R: Serialize>(record: &R, file: &'static str) -> Result<Vec<u8>, Error> {
     let mut bytes =
         serde_json::to_vec_pretty(record).map_err(|source| Error::Unwritable { file, source })?;
@@ -133,8 +134,8 @@ pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, String> {
     Ok(record)
 }
 
-/// Reads JSON with a schema version that is no [`Record`]. The schema first: the fields of a newer
-/// one mean nothing here.
+/// Reads versioned JSON that is not a [`Record`]. It checks the schema first: the fields of a newer
+/// schema mean nothing here.
 pub(super) fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Version {

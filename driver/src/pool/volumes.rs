@@ -86,10 +86,10 @@ impl Pools {
         Ok(())
     }
 
-    /// Frees a volume. [`Error::Attached`] while it is staged, or used in this mount namespace. A
-    /// loop device that somebody else still holds (a container with a copy of the mount, a program
-    /// that has it open) detaches when that is over, and the space comes back then. Missing is
-    /// [`Error::NoVolume`].
+    /// Deletes a volume and frees its space. [`Error::Attached`] while it is staged, or used in
+    /// this mount namespace. A loop device may still be held elsewhere (a container with a copy of
+    /// the mount, a program that has it open). Then it detaches at its last close, and only that
+    /// frees the space. A missing volume is [`Error::NoVolume`].
     pub fn delete_volume(&self, id: &VolumeId) -> Result<()> {
         let record = self.volume(&VolumeHandle::Id(*id))?;
         self.delete(*id, record.stage.as_ref())
@@ -135,7 +135,7 @@ impl Pools {
             }
         }
         for device in attached {
-            // Also marks a device that is held elsewhere to detach at its last close.
+            // This also marks a device held elsewhere to detach at its last close.
             if self.kernel.loop_release(device)? == Detached::WhenClosed {
                 tracing::info!(
                     volume = %id, device = %sys::loop_path(device.minor).display(),
@@ -156,8 +156,8 @@ impl Pools {
         pool.update(id, change)
     }
 
-    /// Takes the space a thick volume has lost since it was made: whoever may trim its filesystem,
-    /// or discard blocks of its device, gives space back. [`Error::NoRoom`], and nothing is changed.
+    /// Allocates the space again that a thick volume has lost: trimming its filesystem, or
+    /// discarding blocks of its device, gives space back. [`Error::NoRoom`] changes nothing.
     pub fn refill_thick(&self, volume: &VolumeRecord, image: &File) -> Result<()> {
         let thick = volume.settings.provisioning == Provisioning::Thick;
         if !thick || file::allocated_bytes(image)? >= volume.capacity_bytes {
@@ -168,8 +168,8 @@ impl Pools {
         pool.make_thick(volume, image)
     }
 
-    /// Changes a record to say that something is over and gone. If the pool takes no writes, only
-    /// the index follows: what is on disk then says more than the kernel shows, as after a crash.
+    /// Clears something that is over from a record. If the pool takes no writes, only the index
+    /// changes. The record on disk then claims more than the kernel shows, as after a crash.
     pub fn clear_in_volume(
         &self,
         id: &VolumeId,
@@ -255,7 +255,7 @@ impl Pools {
 }
 
 impl Pool {
-    /// Takes a volume away and frees it.
+    /// Removes a volume and frees its space.
     pub(super) fn drop_volume(&self, id: VolumeId) -> Result<()> {
         let entry = id.to_string();
         self.layout.discard(Shelf::Volumes, &entry)?;

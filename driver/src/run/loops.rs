@@ -169,8 +169,8 @@ fn through_memory(server: &Server) -> Csi {
     })
 }
 
-/// The driver at the socket, or this program's own by its name: a leader need not call it. What
-/// its switches change is no business of the leader's.
+/// The driver at the socket or, given a driver name, this program's own driver: a leader need not
+/// call it. Feature flags of the driver don't matter to a leader.
 fn source(args: &ControllersArgs) -> Source {
     match &args.driver_name {
         None => Source::Asked(Csi::at_socket(&args.csi_address)),

@@ -65,7 +65,7 @@ fn volume(id: &str) -> Vec<Key> {
     vec![Key::Volume(id.to_owned())]
 }
 
-/// The ID of what it is copied from.
+/// The ID of the snapshot or volume that a new volume is copied from.
 fn source(request: &csi::CreateVolumeRequest) -> Option<&str> {
     let source = request.volume_content_source.as_ref()?;
     Some(match source.r#type.as_ref()? {

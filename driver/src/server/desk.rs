@@ -139,8 +139,8 @@ impl Desk {
         Desk::default()
     }
 
-    /// Does `work` holding `keys` on one of these `threads`, or joins the same request that is being
-    /// worked on, or answers ABORTED. Dropping the future gives up the answer, not the work.
+    /// Runs `work` under `keys` on one of `threads`, joins the same request under way, or answers
+    /// ABORTED. Dropping the future drops the answer, not the work.
     pub async fn run<R, E>(
         &self,
         threads: Arc<Semaphore>,
@@ -158,10 +158,10 @@ impl Desk {
             Ticket::Granted(granted) => {
                 let answer = granted.job.answer.subscribe();
                 self.work.spawn(async move {
-                    // Never closed.
+                    // The semaphore is never closed.
                     let _thread = threads.acquire_owned().await;
                     let done = tokio::task::spawn_blocking(move || perform(granted, work));
-                    // A panic has been answered by then.
+                    // `perform` has already answered after a panic.
                     let _ = done.await;
                 });
                 answer
@@ -179,8 +179,8 @@ impl Desk {
         }
     }
 
-    /// Does work that holds nothing, on a thread that may block. The thread is given back when the
-    /// work ends, also if the caller hangs up before.
+    /// Runs work without keys on a blocking thread. The permit is released when the work ends, even
+    /// if the caller hangs up earlier.
     pub async fn read<R, E>(
         &self,
         thread: OwnedSemaphorePermit,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::metrics::PoolGauges;
 use crate::pool::{PoolId, Pools};
 
-/// Reads them. A pool that hangs is down, and holds one thread, however often it is scraped.
+/// Reads them. A hanging pool counts as down, and holds one thread however often it is scraped.
 #[derive(Clone)]
 pub(crate) struct Gauges(Arc<Pools>);
 
@@ -15,11 +15,11 @@ impl Gauges {
         Gauges(pools)
     }
 
-    /// All pools.
+    /// Metrics of all pools.
     pub(crate) async fn read(&self) -> Vec<PoolGauges> {
         let pools = self.0.clone();
         let read = tokio::task::spawn_blocking(move || read(&pools));
-        // The runtime is going away: there is nothing left to show.
+        // The runtime is shutting down: there is nothing to show.
         read.await.unwrap_or_default()
     }
 }

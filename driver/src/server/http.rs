@@ -75,7 +75,7 @@ impl Shown {
     }
 }
 
-/// The process answers, as Probe does.
+/// Always OK while the process answers, like Probe.
 async fn healthz() -> Response {
     answer(Ok::<(), String>(()))
 }

@@ -43,9 +43,9 @@ impl identity_server::Identity for IdentityService {
         self.done("/csi.v1.Identity/GetPluginCapabilities", capabilities)
     }
 
-    /// Ready as soon as there is a socket to ask at. Pools do not count: a restart brings none back,
-    /// and a missing one is opened once it turns up. It takes no thread, so that nothing that hangs
-    /// can be in its way.
+    /// Ready as soon as the socket exists. Pools do not count: a restart would not bring back a
+    /// missing pool, and the driver opens it when it turns up. Probe takes no blocking thread, so
+    /// nothing that hangs can delay it.
     async fn probe(
         &self,
         _: Request<csi::ProbeRequest>,

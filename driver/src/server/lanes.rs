@@ -1,9 +1,9 @@
-//! Threads for each pool, so that one that hangs takes none from the others.
+//! Threads for each pool, so that a hanging pool takes none from the others.
 //!
-//! A call that touches a pool's files or the volumes in it runs in the lane of that pool, a call
-//! that copies from one pool to another in the lane of both, and all others in a lane of their own.
-//! A lane has a limited number of threads for changes, and one for each kind of question: a pool
-//! that hangs holds these and no more, however often it is asked.
+//! A call about a pool's files or volumes runs in that pool's lane. A copy from one pool to another
+//! runs in the lane of both, and all other calls in a lane without pools. A lane has a limited
+//! number of threads for changes and for streams, and one for each kind of question. Calls that
+//! hang hold no more than that, however often a client retries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,26 +15,26 @@ use tonic::Status;
 use crate::controller::parameters::POOL;
 use crate::pool::{Pools, VolumeHandle, id};
 
-/// Changes of one pool that are worked on at once. More would wait for its disk all the same.
+/// Changes in one lane at once. More would only wait for the same disk.
 const CHANGES: usize = 32;
-/// Streams of one pool at once.
+/// Streams in one lane at once.
 const STREAMS: usize = 16;
 /// Threads for each kind of question that touches no pool.
 const POOLLESS: usize = 8;
-/// How long a question waits for the one before it.
+/// How long a question waits for an earlier one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The pools a call may touch, by their places in the configuration.
+/// The pools that a call may touch, by their index in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Lane(Vec<usize>);
 
 impl Lane {
-    /// The lane of what these IDs name. An ID of no pool of this node touches none.
+    /// The lane for these IDs. An ID of an unknown pool touches no pool.
     pub(crate) fn of_ids<'a>(pools: &Pools, ids: impl IntoIterator<Item = &'a str>) -> Lane {
         Lane::of(ids.into_iter().filter_map(|id| slot_of_id(pools, id)))
     }
 
-    /// The lane of a new volume of a class, copied from this if from anything.
+    /// The lane for a new volume of a class, copied from `source` if there is one.
     pub(crate) fn of_class(
         pools: &Pools,
         parameters: &BTreeMap<String, String>,
@@ -45,7 +45,7 @@ impl Lane {
         Lane::of(target.into_iter().chain(source))
     }
 
-    /// The lane of a volume that is published: an inline one may be new.
+    /// The lane for publishing a volume; an inline volume may still have to be created.
     pub(crate) fn of_publication(
         pools: &Pools,
         id: &str,
@@ -61,7 +61,7 @@ impl Lane {
         Lane::of(slot_of_id(pools, id).or_else(new))
     }
 
-    /// The lane of what touches all pools.
+    /// The lane for calls that touch all pools.
     pub(crate) fn of_all(pools: &Pools) -> Lane {
         Lane::of(0..pools.count())
     }
@@ -92,11 +92,11 @@ fn slot_of_id(pools: &Pools, text: &str) -> Option<usize> {
 /// What a call needs a thread for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Work {
-    /// It changes something.
+    /// It changes state.
     Change,
-    /// It reads for long, and answers as a stream.
+    /// It reads for a long time and answers with a stream.
     Stream,
-    /// It asks, by this method.
+    /// It is a question, asked by this method.
     Question(&'static str),
 }
 
@@ -107,7 +107,7 @@ type Threads = HashMap<(Lane, Work), Arc<Semaphore>>;
 pub(crate) struct Lanes(Arc<Mutex<Threads>>);
 
 impl Lanes {
-    /// The threads for some work in a lane.
+    /// The threads for this kind of work in a lane.
     pub(crate) fn threads(&self, lane: &Lane, work: Work) -> Arc<Semaphore> {
         let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = match work {
@@ -123,7 +123,7 @@ impl Lanes {
             .clone()
     }
 
-    /// A thread for a question, or UNAVAILABLE if the one before it has been at it for long.
+    /// A thread for a question. UNAVAILABLE if earlier questions keep it for too long.
     pub(crate) async fn question(
         &self,
         lane: &Lane,

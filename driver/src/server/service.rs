@@ -1,8 +1,8 @@
 //! From a request on the wire to a call of a service that blocks, and back.
 //!
-//! [`service!`] is a table, one row a call: what the call is about (for the log), the lane whose
-//! threads do its work (see [lanes](super::lanes)) where that is not the lane of what it is about,
-//! what it holds while it works (for the [desk](super::desk)), and which fields do not decide its
+//! [`service!`] is a table with one row for each call. A row says what the call is about (for the
+//! log), and its lane (see [lanes](super::lanes)) if that is not the lane of its subject. It also
+//! says which keys the call holds (for the [desk](super::desk)), and which fields do not affect its
 //! answer.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) trait Call: Send + Sized + 'static {
     /// What it holds while it works. Nothing: it only reads.
     fn holds(&self) -> Vec<Key>;
 
-    /// The lane it runs in: that of the pool of what it is about.
+    /// Its lane; by default that of the pool of what it is about.
     fn lane(&self, pools: &Pools) -> Lane {
         Lane::of_ids(pools, [self.about()])
     }

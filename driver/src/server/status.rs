@@ -105,7 +105,7 @@ fn of_kernel(error: &sys::Error) -> Code {
         NoSpace { .. } => Code::ResourceExhausted,
         // Somebody is in the middle of something: the caller is to come back.
         Busy { .. } => Code::Aborted,
-        // Nothing was done, and it can be once that filesystem is back.
+        // Nothing was done. A retry can succeed once that filesystem is back.
         Silent { .. } => Code::Unavailable,
         // The kernel may still be at it.
         TimedOut { .. } => Code::DeadlineExceeded,

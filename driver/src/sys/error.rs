@@ -63,7 +63,7 @@ pub enum Error {
         /// Exit code or signal, and the last lines it printed.
         message: String,
     },
-    /// A loop device does not say which file is behind it, and it may be the one asked about.
+    /// A loop device does not say which file it holds, and it may be the file in question.
     #[error(
         "{device} does not say which file it holds, which may be {file}: the filesystem of that \
          file has shut down or hangs. Bring it back, or detach the device"
@@ -99,7 +99,7 @@ impl Error {
         }
     }
 
-    /// The error about a device that does not say what it holds.
+    /// The error for a device without a reported backing file.
     pub fn silent(device: &LoopInfo) -> Self {
         Error::Silent {
             device: loop_path(device.minor),

@@ -23,7 +23,7 @@ pub struct Linux {
     /// Whether `/dev` makes its own nodes; looked up when first asked.
     devtmpfs: OnceLock<bool>,
     asking: asking::Asking,
-    /// For opening alone, which works on a device that hangs when it is asked.
+    /// For opens only, which work even on a device that hangs when it is queried.
     opening: asking::Asking,
 }
 
@@ -45,7 +45,7 @@ impl Linux {
                 "loop devices: {e} (is the module `loop` loaded, and /dev the host's?)"
             ));
         }
-        // Absent until the module is loaded, which opening the control device does.
+        // Absent until the module is loaded, which opening the control device does above.
         let max_part = std::fs::read_to_string("/sys/module/loop/parameters/max_part");
         missing.extend(refuse_partitions(&max_part.unwrap_or_default()));
         for dir in ["/sys/block", "/proc/self"] {
@@ -189,9 +189,10 @@ pub fn bare_attach(backing: &File) -> Result<(u32, File)> {
     loopdev::bare_attach(backing)
 }
 
-/// Refuses loop devices with partitions, by the module's parameter `max_part`. Where it is not 0, the
-/// minor of `/dev/loopN` is not N but a multiple of it, in between are partitions, and the kernel
-/// scans each device for a table that a user of the volume wrote. Devices are known by N here.
+/// Refuses loop devices with partitions (module parameter `max_part`). If it is not 0, the minor of
+/// `/dev/loopN` is a multiple of N, with partitions in between. The kernel then also scans each
+/// device for a partition table, which a user of the volume may have written. This driver
+/// identifies devices by N.
 fn refuse_partitions(max_part: &str) -> Option<String> {
     let max_part = max_part.trim();
     let with = !max_part.is_empty() && max_part != "0";

@@ -1,33 +1,33 @@
-//! Which options of mkfs a class may give, by filesystem.
+//! The mkfs options that a class may set, by filesystem.
 //!
-//! An option is in a table only if it reads no file, reaches no other device and changes nothing
-//! about how the kernel treats errors. What a value means, mkfs checks itself.
+//! An option is in a table only if it reads no file, reaches no other device and does not change
+//! how the kernel treats errors. mkfs itself checks what a value means.
 
 use super::FsType;
 
-/// An option that is allowed, by all its names.
+/// An allowed option, with all its names.
 struct Allowed {
     names: &'static [&'static str],
     value: Value,
 }
 
-/// What an option's value may be.
+/// What an option accepts as its value.
 enum Value {
-    /// It takes none.
+    /// It takes no value.
     None,
-    /// A number of bytes, blocks or things, with a unit of one letter if the tool knows one.
+    /// A number of bytes, blocks or items, with a unit of one letter if the tool knows one.
     Size,
-    /// A percentage, up to half of the filesystem.
+    /// A percentage up to 50.
     Percent,
     /// The owner of the root directory, as uid:gid.
     Owner,
-    /// A label of so many bytes at most.
+    /// A label of at most this many bytes.
     Label(usize),
     /// One of these words.
     OneOf(&'static [&'static str]),
-    /// Some of these words, separated by commas; `^` in front switches one off.
+    /// A comma-separated list of these words; `^` in front of a word switches it off.
     Features(&'static [&'static str]),
-    /// Some of these, as key=value, separated by commas.
+    /// A comma-separated list of these keys, written as key=value.
     Pairs(&'static [(&'static str, Value)]),
 }
 
@@ -219,7 +219,7 @@ fn table(fs: FsType) -> &'static [Allowed] {
     }
 }
 
-/// Why a class may not have mkfs take these words, if it may not.
+/// Checks the mkfs options of a class. The error says why mkfs may not get them.
 pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -246,7 +246,7 @@ pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// The option a word is, by its name, with the value if the word has that, too.
+/// Finds the option that a word names, with the value if the word also contains one.
 fn find(fs: FsType, word: &str) -> Option<(&'static str, Option<&str>, &'static Value)> {
     table(fs).iter().find_map(|option| {
         option.names.iter().find_map(|name| {

@@ -178,15 +178,15 @@ impl Model {
         }
     }
 
-    /// The filesystem of a device's backing file answers nothing any more (or does again), so
-    /// the kernel does not say what is behind the device.
+    /// The filesystem of a device's backing file stops answering (or answers again). While it does
+    /// not answer, the kernel does not report the backing file.
     pub fn set_silent(&self, minor: u32, silent: bool) {
         if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
             slot.silent = silent;
         }
     }
 
-    /// Somebody who may write to the device changed which bytes of its file it shows.
+    /// Changes which bytes of its file a device shows, as a process that may write to it can.
     pub fn tamper(&self, minor: u32, offset: u64, size_limit: u64) {
         if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
             (slot.offset, slot.size_limit) = (offset, size_limit);

@@ -113,7 +113,7 @@ impl MountTable {
         self.entries.iter().rev().find(|e| e.mount_point == path)
     }
 
-    /// Mounts of a loop device's node, the oldest first.
+    /// Bind mounts of a loop device's node, oldest first.
     pub fn of_loop_node(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
         let entries = self.entries.iter();
         entries.filter(move |e| e.loop_node == Some(minor))

@@ -2,11 +2,11 @@
 
 use super::FsType;
 
-/// What every mount of a volume begins with. Options after these can take them back: `dev`, `suid`,
+/// The first options of every volume mount. Later options can override them: `dev`, `suid`,
 /// `errors=continue`.
 ///
-/// The superblock has an error policy of its own, which may be to panic, and whoever wrote the
-/// filesystem chose it; the mount option overrides it.
+/// The superblock has its own error policy, which may be to panic. The author of the filesystem
+/// chose it; the mount option overrides it.
 pub fn safe_options(fs: FsType) -> &'static [&'static str] {
     match fs {
         FsType::Ext4 => &["nosuid", "nodev", "errors=remount-ro"],
@@ -15,19 +15,19 @@ pub fn safe_options(fs: FsType) -> &'static [&'static str] {
     }
 }
 
-/// Flags that a bind mount has of its own, whatever the mount it is made from has.
+/// Flags that a bind mount has in addition to those of its source mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindFlags {
-    /// Nothing is written through it.
+    /// Nothing can be written through it.
     pub read_only: bool,
-    /// Set-user-ID bits and file capabilities mean nothing.
+    /// Set-user-ID bits and file capabilities have no effect.
     pub nosuid: bool,
     /// Device nodes can't be opened.
     pub nodev: bool,
 }
 
 impl BindFlags {
-    /// Of a volume that is mounted with these options, after the [`safe_options`].
+    /// For a volume that is mounted with the [`safe_options`] and then with these options.
     pub fn of(options: &[String], read_only: bool) -> BindFlags {
         let safe = ["nosuid", "nodev"].map(str::to_owned);
         let (bits, _) = flags_and_data(false, &[&safe, options].concat());

@@ -8,7 +8,7 @@ use crate::health;
 use crate::pool::VolumeHandle;
 use crate::pool::testing::{Fixture, new};
 
-/// A pool whose `pool.json` nobody can open: who tries waits until this is dropped.
+/// A pool that hangs: `pool.json` is a FIFO, and opening it blocks until [`Hung::end`].
 struct Hung {
     identity: PathBuf,
     kept: PathBuf,
@@ -25,7 +25,7 @@ impl Hung {
         hung
     }
 
-    /// Lets those go who wait. They read nothing, which is no identity.
+    /// Unblocks the waiting openers. They read an empty file, which is not a valid identity.
     fn end(self) {
         let fifo = OpenOptions::new().write(true).open(&self.identity).unwrap();
         std::fs::rename(&self.kept, &self.identity).unwrap();
@@ -53,7 +53,7 @@ fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
     let b = pools.named(Some("b")).unwrap();
     let other = pools.create_volume(&b, new("two")).unwrap();
     assert_eq!(pools.volumes(), std::slice::from_ref(&other));
-    // One thread is at it, and no other joins it.
+    // One thread is opening it; no other thread waits as well.
     for _ in 0..3 {
         pools.retry_missing();
     }

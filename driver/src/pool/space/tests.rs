@@ -2,7 +2,7 @@ use super::*;
 use crate::pool::testing::{Fixture, new};
 use crate::pool::{Error, NewVolume, Provisioning};
 
-/// Two pools on one filesystem, which others use too: figures are compared with much to spare.
+/// Two pools on one filesystem. Others use it too, so figures are compared with a wide margin.
 #[test]
 fn two_pools_on_one_filesystem_promise_it_once() {
     let fixture = Fixture::new(&["a", "b"]);
@@ -28,7 +28,7 @@ fn two_pools_on_one_filesystem_promise_it_once() {
     assert!(available(&b) > all / 8 * 5, "{}", available(&b));
 }
 
-/// What many ask for at once is promised to no more than there is room for.
+/// Concurrent reservations never promise more space than there is.
 #[test]
 fn promises_at_once_are_of_one_book() {
     let fixture = Fixture::new(&["a", "b"]);
@@ -45,7 +45,7 @@ fn promises_at_once_are_of_one_book() {
             scope.spawn(move || {
                 barrier.wait();
                 let held = pool.reserve(need);
-                // Given back by nobody while others ask.
+                // No reservation is dropped before all were attempted.
                 barrier.wait();
                 held.is_ok()
             })

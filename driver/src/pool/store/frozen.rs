@@ -1,5 +1,5 @@
-//! Records as version 0.1.0 wrote them (`v0.1.0/`, made by that version and kept as they are): this
-//! version reads them, and as long as it writes them back the same, version 0.1.0 reads its.
+//! Records that version 0.1.0 wrote (`v0.1.0/`, kept unchanged). This version reads them. As long
+//! as it writes them back unchanged, version 0.1.0 can read the records of this version.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ fn frozen() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/pool/store/v0.1.0")
 }
 
-/// The entries of a shelf: their names and records.
+/// The record texts of a shelf, by entry name.
 fn entries<R: Record>() -> BTreeMap<String, String> {
     let shelf = frozen().join("pool").join(R::SHELF.name());
     let entries = std::fs::read_dir(shelf).unwrap().map(|entry| {
@@ -54,7 +54,7 @@ fn records_of_version_0_1_0_are_read_and_written_back_the_same() {
     assert_eq!(groups[0].snapshots.len(), 2);
 }
 
-/// The pool of version 0.1.0 in the fixture's first directory, with this state.
+/// A fixture with the pool of version 0.1.0 in its first directory, and with this state file.
 fn laid_out(state: &str) -> Fixture {
     let mut fixture = Fixture::new(&["default"]);
     fixture.close();
@@ -94,7 +94,7 @@ fn laid_out(state: &str) -> Fixture {
 fn a_pool_of_version_0_1_0_opens() {
     for state in ["state/pools.json", "state/pools-before-id.json"] {
         let mut fixture = laid_out(state);
-        // As the node it was made on, which that version did not note.
+        // Opened as the node that made it; version 0.1.0 recorded no node.
         fixture.options.node_id = Some("node-1".to_owned());
         let identity = std::fs::read(fixture.path("pool.json")).unwrap();
         let pools = fixture.open();
@@ -103,7 +103,7 @@ fn a_pool_of_version_0_1_0_opens() {
         assert_eq!(pools.snapshots().len(), 4, "{state}");
         assert_eq!(pools.groups().len(), 1, "{state}");
         assert!(pools.findings().is_empty(), "{:?}", pools.findings());
-        // For version 0.1.0 to go on with.
+        // Unchanged, so version 0.1.0 can still open the pool.
         assert_eq!(std::fs::read(fixture.path("pool.json")).unwrap(), identity);
         let state = fixture.options.state_dir.join("pools.json");
         let state: serde_json::Value =

@@ -1,9 +1,10 @@
-//! Questions to loop devices that may never be answered.
+//! Queries of loop devices that may never return.
 //!
-//! LOOP_GET_STATUS64 asks the filesystem of the backing file for its inode. Where that filesystem
-//! hangs (NFS without its server, FUSE without its daemon), the call does not return and can't be
-//! interrupted. So it is made on another thread, and given up on after a while. The thread stays
-//! with the device, and is the only one: nobody asks that device again before it has answered.
+//! LOOP_GET_STATUS64 asks the filesystem of the backing file for its inode. If that filesystem
+//! hangs (NFS without its server, FUSE without its daemon), the ioctl does not return and can't be
+//! interrupted. So another thread makes the call, and the caller gives up after a while. That
+//! thread stays with the device, and it is the only one: no other queries the device before it has
+//! answered.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,16 +25,16 @@ const IDLE: usize = 4;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Asks devices with an end to its patience.
+/// Queries devices, with a timeout.
 #[derive(Debug)]
 pub(super) struct Asking {
     patience: Duration,
     turns: Arc<Turns>,
-    /// Threads that wait for a job. They end when their sender is dropped.
+    /// Threads that wait for a job. A thread ends when its sender is dropped.
     idle: Mutex<Vec<Sender<Job>>>,
 }
 
-/// Which devices are being asked, and since when.
+/// The devices with a query under way, and when it began.
 #[derive(Debug, Default)]
 struct Turns {
     under_way: Mutex<HashMap<u32, Instant>>,
@@ -215,7 +216,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A question that panicked is no reason to ask no more.
+/// A panic in one query must not prevent later queries.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -226,7 +227,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::Receiver;
 
-    /// A question that device 2 does not answer before it is let go, and how often that was asked.
+    /// A query that device 2 does not answer until the sender is dropped, and a counter of its
+    /// calls.
     fn question() -> (
         impl Fn(u32) -> u32 + Clone + Send + Sync + 'static,
         Arc<AtomicUsize>,

@@ -1,9 +1,10 @@
-//! Whether a device is blank: no signature is no proof that nothing is there.
+//! Tells whether a device is blank. A missing signature does not prove that.
 //!
 //! An encrypted device without a header (plain dm-crypt, a detached LUKS header) is random bytes
 //! from its first to its last. Other data has its metadata at the ends: the first partition begins
-//! at 1 MiB, and GPT, RAID and ZFS keep copies at the end. So [`ENDS`] are read whole, and samples
-//! in between find what begins elsewhere. A device that is new, discarded or thin reads as zeros.
+//! at 1 MiB, and GPT, RAID and ZFS keep copies at the end. So [`ENDS`] are read completely, and
+//! samples in between find data that begins elsewhere. A new, discarded or thin device reads as
+//! zeros.
 
 use std::fs::File;
 use std::ops::Range;
@@ -12,16 +13,17 @@ use std::path::Path;
 
 use crate::sys::{Error, Result};
 
-/// What is read at each end, in bytes.
+/// Bytes to read at each end.
 const ENDS: u64 = 2 << 20;
 /// Samples between the ends, evenly spaced. On a rotating disk they take a second or two, once.
 const SAMPLES: u64 = 128;
 /// Length of a sample in bytes.
 const SAMPLE: u64 = 4096;
-/// Where signatures are, at each end.
+/// Bytes at each end that may hold signatures.
 const SIGNATURES: u64 = 256 << 10;
 
-/// Reads where signatures are: a device with errors there is not blank, whatever a tool thinks.
+/// Reads the places where signatures are: a device with read errors there is not blank, whatever a
+/// tool reports.
 pub(super) fn readable(device: &File, path: &Path) -> Result<()> {
     let size = size(device, path)?;
     let mut buffer = Vec::new();
@@ -31,7 +33,7 @@ pub(super) fn readable(device: &File, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The offset of the first byte that is not zero, of those that are read; `None` for a blank device.
+/// Offset of the first nonzero byte that was read; `None` for a blank device.
 pub(crate) fn first_nonzero(device: &File, path: &Path) -> Result<Option<u64>> {
     let mut buffer = Vec::new();
     for range in looked_at(size(device, path)?) {
@@ -44,10 +46,10 @@ pub(crate) fn first_nonzero(device: &File, path: &Path) -> Result<Option<u64>> {
     Ok(None)
 }
 
-/// What is read of a device of this size: its ends, then the samples.
+/// The ranges to read on a device of this size: its ends, then the samples.
 fn looked_at(size: u64) -> impl Iterator<Item = Range<u64>> {
     let between = size.saturating_sub(2 * ENDS);
-    // A gap that the samples would fill is left to them: this is a few hundred KiB at most.
+    // Up to 512 KiB between the ends gets one sample for each full 4 KiB.
     let samples = SAMPLES.min(between / SAMPLE);
     let step = between.checked_div(samples).unwrap_or_default();
     let sample = move |n: u64| {

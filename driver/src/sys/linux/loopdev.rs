@@ -97,7 +97,7 @@ pub(super) fn is_claimed(device: &Path) -> Result<bool> {
 
 fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
     let control = control()?;
-    // A bind of the device node that was left behind would lead to this file.
+    // A leftover bind of the device node would expose this file.
     let mounts = super::mount::table()?;
     let is_bound = |minor: u32| mounts.of_loop_node(minor).next().is_some();
     for _ in 0..ATTEMPTS {
@@ -178,8 +178,8 @@ fn is_attached(minor: u32) -> bool {
     sysfs(minor, "loop/backing_file").exists()
 }
 
-/// These devices, those aside that nothing is attached to. One that fails or hangs keeps nobody from
-/// the others.
+/// These devices, without those that have nothing attached. A device that fails or hangs does not
+/// hide the others.
 pub(super) fn infos(linux: &Linux, minors: &[u32]) -> Vec<LoopInfo> {
     let makes_nodes = linux.dev_makes_nodes();
     let answers = linux
@@ -237,7 +237,7 @@ fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
     }))
 }
 
-/// What sysfs says of a device that can't be asked; it asks no filesystem.
+/// What sysfs shows of a device that can't be queried. Reading sysfs asks no filesystem.
 fn silent_info(minor: u32) -> Option<LoopInfo> {
     let backing_path = match backing_path(minor) {
         Ok(path) => path?,
@@ -263,8 +263,8 @@ fn silent_info(minor: u32) -> Option<LoopInfo> {
     })
 }
 
-/// The path of the file behind a device; nothing if nothing is attached, and an empty one if it is
-/// longer than the kernel shows.
+/// Path of the backing file: `None` if nothing is attached, empty if the path is longer than the
+/// kernel shows.
 fn backing_path(minor: u32) -> Result<Option<String>> {
     match read_attribute(&sysfs(minor, "loop/backing_file")) {
         Ok(path) => Ok(Some(path)),
@@ -295,7 +295,7 @@ fn open_attached(linux: &Linux, minor: u32, backing: FileId) -> Result<Option<Fi
     })
 }
 
-/// Asks one device.
+/// Queries one device.
 fn ask<T: Send + 'static>(
     asking: &Asking,
     minor: u32,
@@ -351,14 +351,14 @@ pub(super) fn detach_silent(linux: &Linux, minor: u32, path: &str) -> Result<Det
         Err(e) if is_gone(&e) => return Ok(Detached::Gone),
         Err(e) => return Err(e),
     };
-    // Looked at again now that nobody can put another file behind this minor.
+    // Checked again: while the device is open, no other file can be attached to this minor.
     if !same()? || clear(device, minor)? || !same()? {
         return Ok(Detached::Gone);
     }
     Ok(Detached::WhenClosed)
 }
 
-/// Detaches what is attached to an open device, and closes it; whether it went.
+/// Detaches the file of an open device, and closes the device. True if the file was detached.
 fn clear(device: File, minor: u32) -> Result<bool> {
     let failed = |e| Error::io("LOOP_CLR_FD", loop_path(minor), e);
     effect("loop.detach").map_err(failed)?;

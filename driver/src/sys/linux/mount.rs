@@ -124,12 +124,12 @@ pub(super) fn xfs_gives_up(device: u64) -> Result<()> {
     xfs_retries(device, NEVER, GIVE_UP)
 }
 
-/// Takes the limit of [`xfs_gives_up`] away. Limits that somebody else has set stay.
+/// Removes the limit of [`xfs_gives_up`]. Limits that an operator has set stay.
 pub(super) fn xfs_retries_forever(device: &Path) -> Result<()> {
     xfs_retries(device_number(device)?, GIVE_UP, NEVER)
 }
 
-/// Changes the limits on retries of metadata writes wherever they are as expected.
+/// Changes the limits on retries of metadata writes where they have the expected values.
 fn xfs_retries(device: u64, before: [&str; 2], after: [&str; 2]) -> Result<()> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let link = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
@@ -160,7 +160,7 @@ pub(super) fn bind(source: &Path, target: &Path, flags: BindFlags) -> Result<()>
             | api::OpenTreeFlags::AT_SYMLINK_NOFOLLOW,
     )
     .map_err(|e| Error::io("open_tree", source, e.into()))?;
-    // The clone is nowhere yet, so nobody uses it before it has its flags.
+    // The clone is not mounted yet, so nothing uses it before it has its flags.
     raw::set_flags(&tree, flags).map_err(|e| Error::io("mount_setattr", target, e))?;
     effect("bind").map_err(|e| Error::io("bind", target, e))?;
     api::move_mount(

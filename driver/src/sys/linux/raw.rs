@@ -248,7 +248,7 @@ pub(super) fn btrfs_stats(on: &File) -> io::Result<BtrfsStats> {
     Ok(stats)
 }
 
-/// mount_setattr on a mount's own handle. Flags that are not asked for stay as they are.
+/// mount_setattr on an open mount. Flags that are not in `flags` stay unchanged.
 pub(super) fn set_flags(mount: impl AsFd, flags: BindFlags) -> io::Result<()> {
     let bits = [
         (flags.read_only, libc::MOUNT_ATTR_RDONLY),

@@ -52,8 +52,8 @@ pub(super) fn probe(device: &Path) -> Result<Probe> {
     }
 }
 
-/// Whether the superblock says that mkfs is still at work: mkfs.xfs writes it so before anything
-/// else and clears the byte at its end, and the kernel mounts no such filesystem.
+/// True if the superblock says that mkfs is still running. mkfs.xfs sets this byte before anything
+/// else and clears it at its end, and the kernel mounts no such filesystem.
 fn xfs_in_progress(file: &File, device: &Path) -> Result<bool> {
     /// `sb_inprogress` in the on-disk superblock.
     const OFFSET: u64 = 126;
@@ -116,7 +116,7 @@ fn mkfs_name(fs: FsType) -> &'static str {
     }
 }
 
-/// Arguments before the device. The class's come after ours, to win where one is given twice.
+/// Arguments before the device. The class's options come after ours, to win where both set one.
 fn mkfs_arguments(spec: &MkfsSpec<'_>) -> Vec<String> {
     let mut words: Vec<&str> = vec!["-q"];
     let uuid;

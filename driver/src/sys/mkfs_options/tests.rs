@@ -54,7 +54,7 @@ fn what_reads_a_file_or_concerns_errors_is_refused() {
         (Btrfs, "-Mr etc", "-Mr"),
         (Btrfs, "-u x", "-u"),
         (Btrfs, "--shrink", "--shrink"),
-        // What the kernel does about errors, and half a filesystem.
+        // Options for the kernel's handling of errors, and for half a filesystem.
         (Ext4, "-e panic", "-e"),
         (Ext4, "-epanic", "-epanic"),
         (Ext4, "-S", "-S"),
@@ -72,7 +72,7 @@ fn what_reads_a_file_or_concerns_errors_is_refused() {
         (Xfs, "-l logdev=x", "logdev"),
         (Xfs, "-r rtdev=x", "-r"),
         (Btrfs, "-d raid0", "raid0"),
-        // Neither options nor their values.
+        // Neither an option nor the value of one.
         (Ext4, "-m 0 loop7", "loop7"),
         (Ext4, "1000", "1000"),
         (Ext4, "--", "--"),
@@ -115,7 +115,8 @@ fn names_are_told_apart() {
             for name in option.names {
                 let long = name.starts_with("--");
                 assert!(long || name.len() == 2, "{fs} {name}");
-                // No other name begins like it, or its value would be read as another's name.
+                // No other name begins with a short name: the rest would be read as the short one's
+                // value.
                 let others = table(fs)
                     .iter()
                     .flat_map(|o| o.names)

@@ -26,13 +26,13 @@ pub enum Content {
         /// The size it takes, in bytes.
         size: u64,
     },
-    /// A filesystem that is recognised and does not mount.
+    /// A filesystem that is recognised but does not mount.
     Broken {
         /// Which.
         fs: FsType,
         /// Its UUID.
         uuid: String,
-        /// Its mkfs was cut short; otherwise it was damaged later.
+        /// True if its mkfs was cut short; false if it was damaged later.
         unfinished: bool,
     },
     /// Bytes without a signature.
@@ -65,7 +65,7 @@ impl Content {
                 unfinished,
             } => {
                 let (fs, uuid) = (*fs, uuid.clone());
-                // Other superblocks don't say that their mkfs did not end.
+                // Other superblocks don't record an unfinished mkfs.
                 match fs == FsType::Xfs && *unfinished {
                     true => Probe::Unfinished { fs, uuid },
                     false => Probe::Filesystem { fs, uuid },

@@ -354,7 +354,7 @@ impl Kernel for Model {
 }
 
 impl Model {
-    /// Detaches a device if it is still what the caller thinks.
+    /// Detaches a device if `same` confirms that it is the expected one.
     fn detach(&self, minor: u32, same: impl Fn(&State) -> Result<bool>) -> Result<Detached> {
         if !self.settled(|s| same(s))? {
             return Ok(Detached::Gone);
@@ -363,7 +363,7 @@ impl Model {
             if !same(s)? {
                 return Ok(Detached::Gone);
             }
-            // Also while it is held: then it goes at the last close.
+            // Set even while the device is held: it then detaches at its last close.
             s.slot(minor, "LOOP_CLR_FD")?.autoclear = true;
             s.settle();
             Ok(match s.loops.contains_key(&minor) {

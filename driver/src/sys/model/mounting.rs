@@ -88,7 +88,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The flags of a mount that are not its filesystem's, as mountinfo shows them.
+/// The flags of the mount itself, not of its filesystem, as mountinfo shows them.
 fn mount_words(flags: libc::c_ulong) -> Vec<String> {
     let own = [
         (libc::MS_NOSUID, "nosuid"),
@@ -110,7 +110,7 @@ fn mount_words(flags: libc::c_ulong) -> Vec<String> {
     shown.into_iter().map(str::to_owned).collect()
 }
 
-/// Adds the flags of a bind to what the mount it is made from has.
+/// Adds a bind's own flags to those of its source mount.
 fn add(options: &mut Vec<String>, flags: BindFlags) {
     if flags.read_only {
         options.retain(|o| o != "rw" && o != "ro");

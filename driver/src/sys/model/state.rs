@@ -185,7 +185,7 @@ impl State {
         self.open(minor)
     }
 
-    /// Whether the node of a device is bound anywhere.
+    /// True if a bind of the device's node is mounted anywhere.
     fn is_bound(&self, minor: u32) -> bool {
         self.table().of_loop_node(minor).next().is_some()
     }

@@ -1,5 +1,5 @@
-//! Running a program: found by name, in a bare environment and an empty directory, with a limit,
-//! and never outliving us.
+//! Runs a program: found by name, in a bare environment and an empty directory, with a time limit.
+//! The program never outlives this process.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -60,8 +60,8 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
         .find(|path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
 }
 
-/// Where programs run: the root of a read-only filesystem that is mounted nowhere. A relative path
-/// leads to nothing in it, and nobody can put anything there.
+/// The working directory of programs: the root of a read-only filesystem that is mounted nowhere. A
+/// relative path leads to nothing in it, and no process can create anything there.
 fn empty_directory() -> rustix::io::Result<&'static OwnedFd> {
     static EMPTY: OnceLock<OwnedFd> = OnceLock::new();
     if let Some(made) = EMPTY.get() {
