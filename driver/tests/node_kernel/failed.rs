@@ -1,4 +1,4 @@
-//! Pods leave a pool whose filesystem is dead, and volumes whose devices or mounts others hold.
+//! Pods can leave a pool with a dead filesystem, and volumes with devices or mounts held elsewhere.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use crate::rig::*;
 /// How a pool's filesystem fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Failure {
-    /// It answers everything with EIO.
+    /// It answers every request with EIO.
     ShutDown,
     /// It takes no writes.
     ReadOnly,
@@ -31,7 +31,8 @@ fn fail(rig: &Rig, failure: Failure) {
             let done = done.expect("these tests need xfs_io (package xfsprogs)");
             assert!(done.status.success(), "{done:?}");
         }
-        // As ext4 does by itself after an error: a remount is refused while loops write to it.
+        // ext4 itself does this after an error. A manual remount is refused while loop devices
+        // write to it.
         Failure::ReadOnly => {
             let remount = ["-o", "remount,errors=remount-ro"];
             let done = Command::new("mount").args(remount).arg(&at).status();
@@ -63,7 +64,7 @@ fn a_pod_leaves_a_pool_that_failed() {
         rig.publish(raw, "b", "r", &cap_raw, true).unwrap();
         let before = [rig.loops(id), rig.loops(raw)].concat();
         fail(&rig, failure);
-        // Others are not concerned.
+        // Other pools are not affected.
         let other = Rig::new();
         let theirs = other.volume(on(FsType::Ext4), 16 * MI);
         other.stage(theirs, "a", &cap).unwrap();
@@ -96,7 +97,7 @@ fn a_pod_leaves_a_pool_that_failed() {
     }
 }
 
-/// The driver came back, and the pool did not.
+/// The driver restarts, but the pool stays missing.
 #[test]
 fn a_pod_leaves_a_pool_that_is_missing() {
     let rig = Rig::on(On::Its(FsType::Xfs, 400 * MI));
@@ -130,7 +131,7 @@ fn a_pod_leaves_a_pool_that_is_missing() {
     assert!(!rig.kernel.loops().unwrap().iter().any(ours));
 }
 
-/// A process with a copy of all mounts, as a container has that starts while they are there.
+/// A process with a copy of all mounts, like a container that starts while they exist.
 struct Copied(Child);
 
 impl Copied {
@@ -170,7 +171,7 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
     rig.unstage(id, "a").unwrap();
     let device = rig.loops(id).remove(0);
     let pools = &rig.node.pools;
-    // The rig's pool has no reflinks here, or a clone is taken.
+    // Without reflinks, the snapshot is refused; with them, a clone is taken.
     match pools.create_snapshot(&id, "s", &Default::default()) {
         Err(pool::Error::CannotFreeze(why)) => {
             assert!(why.contains("another mount namespace"), "{why}");
@@ -192,7 +193,7 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
     assert!(gone);
 }
 
-/// A bind of the node that was left behind would be a way to whatever is attached there next.
+/// A leftover bind of the device node would expose whatever is attached there next.
 #[test]
 fn no_volume_comes_to_a_device_whose_node_is_bound() {
     let rig = Rig::new();
@@ -200,7 +201,7 @@ fn no_volume_comes_to_a_device_whose_node_is_bound() {
     rig.stage(raw, "a", &block()).unwrap();
     rig.publish(raw, "a", "p", &block(), false).unwrap();
     let lost = rig.loops(raw).remove(0);
-    // As its user can, without any capability.
+    // A user of the device can do this without any capability.
     rig.kernel.loop_release(&lost).unwrap();
     rig.assert_detached(raw);
     let minors = |id: VolumeId| rig.loops(id).into_iter().map(|l| l.minor);
@@ -223,7 +224,7 @@ fn no_volume_comes_to_a_device_whose_node_is_bound() {
             .clone();
         assert!(over.values().all(|m| *m != lost.minor));
     }
-    // It is the volume's still.
+    // The volume gets its own device back.
     rig.stage(raw, "a", &block()).unwrap();
     assert!(minors(raw).all(|m| m == lost.minor));
     rig.unpublish(raw, "p").unwrap();

@@ -86,7 +86,7 @@ impl Rig {
         }
     }
 
-    /// The same while the pool can't be opened.
+    /// Restarts the driver while the pool can't be opened.
     pub(crate) fn restarted_without_pool(self) -> Rig {
         let Rig {
             node,

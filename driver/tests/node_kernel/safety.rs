@@ -1,4 +1,4 @@
-//! What a volume can do to its node: nothing.
+//! A volume can't harm its node.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -93,7 +93,7 @@ fn a_raw_block_target_is_a_device_all_the_same() {
     rig.unstage(id, "a").unwrap();
 }
 
-/// Whoever wrote a filesystem chose what its superblock says about errors.
+/// The author of a filesystem chooses the error policy in its superblock.
 #[test]
 fn a_superblock_can_not_have_the_node_panic() {
     let rig = Rig::new();
@@ -143,7 +143,7 @@ fn mkfs_options_of_older_records_are_not_obeyed() {
     rig.assert_clean(id);
 }
 
-/// Also by whoever calls the kernel past the checks of requests.
+/// Also for callers that bypass the checks of requests.
 #[test]
 fn mkfs_itself_takes_no_option_that_reads_a_file() {
     let rig = Rig::new();

@@ -1,4 +1,4 @@
-//! When a device or an image is formatted, and that nothing else ever is.
+//! When a device or an image is formatted, and that nothing else is ever formatted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use crate::support::*;
 const GI: u64 = 1 << 30;
 const RECORDED: &str = "5f3c9a52-4d1e-4b7a-9c55-0a4f6f1f2b11";
 
-/// Writes what is known of the pool "p": nothing but this field.
+/// Writes a state entry for the pool "p" that has only this field.
 fn know(world: &World, field: &str, value: &str) {
     let state = &world.options.state_dir;
     std::fs::create_dir_all(state).unwrap();
@@ -24,7 +24,7 @@ fn know(world: &World, field: &str, value: &str) {
     std::fs::write(state.join("pools.json"), text).unwrap();
 }
 
-/// The bytes that are looked at first, to see that nobody wrote there.
+/// The start of a device, to check that nothing was written there.
 fn beginning(device: &Path) -> Vec<u8> {
     let mut bytes = vec![0; MI as usize];
     File::open(device)
@@ -34,7 +34,7 @@ fn beginning(device: &Path) -> Vec<u8> {
     bytes
 }
 
-/// An XFS with the recorded UUID, as a kill in the middle of its mkfs leaves it.
+/// An XFS with the recorded UUID, as a kill during its mkfs leaves it.
 fn half_made(device: &Path) {
     let uuid = format!("uuid={RECORDED}");
     run("mkfs.xfs", &["-q", "-m", &uuid, arg(device)]);
@@ -55,7 +55,7 @@ fn an_mkfs_that_was_cut_short_is_done_again() {
     assert_eq!(beginning(&disk.device)[126], 0);
 }
 
-/// Without the mark, or with the mark of another mkfs: nothing says that it was ours.
+/// Without the mark, or with the mark of another mkfs, nothing proves that this mkfs was ours.
 #[test]
 fn what_looks_half_made_is_refused_without_the_mark() {
     let other = "00000000-4d1e-4b7a-9c55-0a4f6f1f2b11";
@@ -79,7 +79,7 @@ fn what_looks_half_made_is_refused_without_the_mark() {
 
 #[test]
 fn an_mkfs_killed_for_real_is_done_again() {
-    // Killed after more and more time, until it once was done.
+    // Killed after a longer delay each time, until mkfs is done before the kill.
     let mut delay = std::time::Duration::ZERO;
     loop {
         let disk = Disk::new(GI);
@@ -103,7 +103,7 @@ fn an_mkfs_killed_for_real_is_done_again() {
     }
 }
 
-/// A pool with a volume that has data, and where the filesystem's bytes are.
+/// A pool with a volume that holds data, and the device or file with the filesystem's bytes.
 struct Precious {
     world: World,
     volume: VolumeId,
@@ -152,8 +152,8 @@ impl Precious {
     }
 }
 
-/// On a node that has forgotten the pool, or has half learned of it, the filesystem can't be mounted
-/// for once.
+/// The node has forgotten the pool, or has half learned of it, and the filesystem fails to mount
+/// once.
 #[test]
 fn an_adopted_pool_that_does_not_mount_is_an_error_and_is_never_formatted() {
     for image in [false, true] {
@@ -282,7 +282,7 @@ fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {
         std::io::Read::read_exact(&mut &source, &mut random).unwrap();
         random
     };
-    // All of it is random; its first MiB was zeroed by hand; only its end is something.
+    // Random bytes in the first quarter; after a blank first MiB; only in the last block.
     for (at, length) in [(0, GI / 4), (MI, 4 * MI), (GI - 4096, 4096)] {
         let disk = Disk::new(GI);
         let device = open_rw(&disk.device);
@@ -305,7 +305,8 @@ fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {
         let new = new("v", MI, Provisioning::Thin);
         let made = world.pools().create_volume(&pool, new).unwrap();
         drop(pool);
-        // Left in the configuration it changes nothing, also where the pool is not known.
+        // An option that is left in the configuration changes nothing, even if the pool is not
+        // known.
         world.pools().close().unwrap();
         world.die();
         std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
@@ -315,7 +316,7 @@ fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {
     }
 }
 
-/// The option is about bytes nobody knows: what has a signature is somebody's.
+/// The option applies to unknown bytes only: a known signature means that the data has an owner.
 #[test]
 fn wipe_spares_what_has_a_signature() {
     let disk = Disk::new(64 * MI).mkfs("ext4", &[]);
@@ -329,7 +330,7 @@ fn wipe_spares_what_has_a_signature() {
     assert_eq!(uuid(&disk.device), before);
 }
 
-/// An image file of unknown bytes under the pool's name.
+/// An image file with unknown bytes under the pool's name.
 #[test]
 fn an_image_of_random_bytes_is_refused() {
     let mut world = World::new(&["p=DIR/p,image=400Mi"]);
@@ -346,7 +347,7 @@ fn an_image_of_random_bytes_is_refused() {
     world.die();
 }
 
-/// A pool's filesystem waits for its disk as long as it takes; a volume's gives up.
+/// A pool's XFS retries without limit; a volume's XFS gives up.
 #[test]
 fn a_pools_xfs_waits_for_its_disk() {
     let disk = Disk::new(GI);
@@ -366,13 +367,13 @@ fn a_pools_xfs_waits_for_its_disk() {
     };
     world.open();
     assert!(read().all(|limit| limit.trim() == "-1"));
-    // Also where a version before this one mounted it.
+    // Also if an older version mounted it with limits.
     for (path, value) in limits().iter().zip(["1000", "30"].iter().cycle()) {
         std::fs::write(path, value).unwrap();
     }
     world.open();
     assert!(read().all(|limit| limit.trim() == "-1"));
-    // What an operator chose stays.
+    // Limits that an operator has set stay.
     for path in limits() {
         std::fs::write(path, "7").unwrap();
     }

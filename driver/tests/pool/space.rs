@@ -135,8 +135,8 @@ fn an_image_and_a_directory_on_one_filesystem_promise_it_once() {
     world.die();
 }
 
-/// Snapshots share blocks until somebody writes. On a filesystem of its own, a pool can tell what
-/// they hold by now.
+/// A snapshot shares blocks until one side is written. On a filesystem of its own, a pool can
+/// measure what its snapshots hold.
 #[test]
 fn a_directory_that_is_a_filesystem_of_its_own_counts_what_is_used() {
     let ground = Ground::new("xfs", 1024 * MI, &[]);
@@ -151,13 +151,13 @@ fn a_directory_that_is_a_filesystem_of_its_own_counts_what_is_used() {
         image.write_all_at(&[7; MI as usize], mib * MI).unwrap();
     }
     image.sync_all().unwrap();
-    // A thick volume has its blocks to itself again after the snapshot.
+    // After the snapshot, the thick volume gets blocks of its own again.
     let pools = world.pools();
     pools
         .create_snapshot(&volume.id, "s", &Default::default())
         .unwrap();
     drop(pool);
-    // Counted anew.
+    // Reopening measures again.
     world.open();
     let there = free(&ground.at);
     assert!(there < 600 * MI, "{there}");

@@ -53,11 +53,11 @@ enum Opening {
     Mounted,
 }
 
-/// What goes wrong when the node looks at the pool again for the first time after the death.
+/// What goes wrong with mounts on the first open after the death.
 const TROUBLE: [i32; 3] = [libc::EINVAL, libc::EUCLEAN, libc::EIO];
 
-/// The process dies before an effect (from then on nothing it tries happens), the next one can't
-/// mount the pool, and the one after that must have everything: identity, volumes and their bytes.
+/// The process dies before an effect (all its later effects fail). The next process can't mount the
+/// pool. The one after that must find everything: identity, volumes and their bytes.
 #[test]
 fn a_death_before_every_effect_of_an_opening() {
     let _scenario = fail::FailScenario::setup();
@@ -91,7 +91,7 @@ struct Prepared {
     spec: &'static str,
     dir: TempDir,
     kernel: Arc<Model>,
-    /// The volume that is in the pool, if one is.
+    /// The volume in the pool, if there is one.
     volume: Option<VolumeId>,
 }
 
@@ -129,7 +129,7 @@ impl Prepared {
     }
 
     fn judge(&self, trouble: i32, context: &str) {
-        // Autoclear devices have gone with the process that held them.
+        // The dead process's autoclear devices are already gone.
         let before = self.kernel.effects().len();
         self.kernel.hook("mount", move |path| {
             let trouble = std::io::Error::from_raw_os_error(trouble);
@@ -162,15 +162,15 @@ impl Prepared {
     }
 }
 
-/// mkfs has begun and does not end: the one state in which a filesystem is made over something.
+/// mkfs begins and does not end: the only state in which mkfs runs over another filesystem.
 #[test]
 fn a_death_in_the_middle_of_mkfs() {
-    // Fail points are the process's: those of another test would be met here.
+    // Fail points are global in a process: those of another test would trigger here.
     let _scenario = fail::FailScenario::setup();
     let prepared = Prepared::new("p=DIR/pool,image=300Mi", Opening::New);
     prepared.kernel.fail_afterwards("mkfs", 1, libc::EIO);
     prepared.open().map(drop).unwrap_err();
-    // Without the mark it is anybody's.
+    // Without the mark, nothing proves that the filesystem is ours.
     let state = prepared.dir.path().join("state/pools.json");
     let marked = std::fs::read_to_string(&state).unwrap();
     assert!(marked.contains("\"mkfs\""), "{marked}");

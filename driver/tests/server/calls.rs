@@ -241,7 +241,7 @@ async fn probe_is_ready_whatever_becomes_of_the_pools() {
     let ready = identity.probe(csi::ProbeRequest {}).await.unwrap();
     assert_eq!(ready.into_inner().ready, Some(true));
 
-    // A restart would bring none back.
+    // A restart would not bring the pool back.
     std::fs::rename(
         rig.dir.path().join("pool/pool.json"),
         rig.dir.path().join("gone"),
@@ -249,7 +249,7 @@ async fn probe_is_ready_whatever_becomes_of_the_pools() {
     .unwrap();
     let ready = identity.probe(csi::ProbeRequest {}).await.unwrap();
     assert_eq!(ready.into_inner().ready, Some(true));
-    // That is for health to tell.
+    // NodeGetStorageHealth reports it instead.
     let request = csi::NodeGetStorageHealthRequest::default();
     let health = rig.node().await.node_get_storage_health(request).await;
     let health = health.unwrap().into_inner().backend_health;

@@ -1,5 +1,5 @@
-//! The model of the kernel with a gate before every filesystem mount and every look at a mounted
-//! filesystem's usage, so that a test can look at the server while a call is under way.
+//! The kernel model with a gate before every filesystem mount and every usage query of a mounted
+//! filesystem. A test can then inspect the server while a call is under way.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,7 +11,7 @@ use hostloop_driver::sys::*;
 
 #[derive(Debug, Default)]
 struct Passage {
-    /// The gate is closed for paths with this in them.
+    /// The gate is closed for paths that contain this text.
     closed: Option<String>,
     /// Calls that came to the gate.
     came: usize,
@@ -26,12 +26,12 @@ pub(crate) struct Gated {
 }
 
 impl Gated {
-    /// Holds all up from now on.
+    /// From now on, all calls wait at the gate.
     pub(crate) fn close(&self) {
         self.close_for("");
     }
 
-    /// Holds up from now on what has this in its path.
+    /// From now on, calls with this text in their path wait at the gate.
     pub(crate) fn close_for(&self, word: &str) {
         self.passage.lock().unwrap().closed = Some(word.to_owned());
     }
@@ -42,12 +42,12 @@ impl Gated {
         self.changed.notify_all();
     }
 
-    /// How often the gate was come to so far.
+    /// Number of calls that have reached the gate so far.
     pub(crate) fn tried(&self) -> usize {
         self.passage.lock().unwrap().came
     }
 
-    /// Waits until the gate was come to so often.
+    /// Waits until this many calls have reached the gate.
     pub(crate) fn wait_for(&self, tried: usize) {
         let passage = self.passage.lock().unwrap();
         let limit = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! A pool that hangs: what it holds up is its own.
+//! A hanging pool delays only its own calls.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tonic::Code;
 
 use crate::rig::Rig;
 
-/// Far more than anything takes that does not hang.
+/// Much longer than any call that does not hang.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Stages a volume in each pool, and has the one in the first hang from then on.
+/// A rig with a volume in the second pool; the first pool can be made to hang.
 struct Hung {
     rig: Rig,
     well: String,
@@ -64,7 +64,7 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
         "the others wait without a thread"
     );
 
-    // Of the rest of the driver nothing is missing.
+    // The rest of the driver works normally.
     let rest = async {
         hung.probe().await;
         let mut node = rig.node().await;
@@ -75,7 +75,7 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
         let all = csi::ListVolumesRequest::default();
         let listed = rig.controller().await.list_volumes(all).await.unwrap();
         assert_eq!(listed.into_inner().entries.len(), CALLS + 1);
-        // Who retries joins what is under way, or its place in the row.
+        // A retry joins the call under way, or keeps its place in the queue.
         let mut retry = tonic::Request::new(rig.stage(&stuck[CALLS - 1]));
         retry.set_timeout(Duration::from_millis(200));
         let late = node.node_stage_volume(retry).await.unwrap_err();
@@ -126,7 +126,7 @@ async fn questions_to_a_pool_that_hangs_hold_one_thread_of_each_kind() {
 
     rig.kernel.open();
     while let Some(call) = calls.join_next().await {
-        // Those that had to wait for long were told so.
+        // Calls that waited for too long got UNAVAILABLE.
         if let Err(status) = call.unwrap() {
             assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         }

@@ -132,7 +132,7 @@ fn a_killed_one_is_followed_by_the_next() {
     assert!(program.ended().success());
 }
 
-/// A pool that nobody can look at until the test lets go of it. It waits where the identity is read.
+/// A pool that hangs until the test releases it: reading its identity blocks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pool_that_hangs_does_not_hold_up_the_start() {
     let mut program = Program::new();
@@ -159,7 +159,7 @@ async fn a_pool_that_hangs_does_not_hold_up_the_start() {
     assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused:?}");
     assert!(refused.message().contains("being opened"), "{refused:?}");
 
-    // It answers again, and is opened without a restart.
+    // The pool answers again, and opens without a restart.
     let fifo = std::fs::OpenOptions::new()
         .write(true)
         .open(&identity)

@@ -31,7 +31,7 @@ fn the_model_tells_the_kernels_story() {
     assert!(told.len() > 60, "only {} lines", told.len());
 }
 
-/// Has a filesystem die that is mounted at the path, and behind the device a file of it.
+/// Shuts down the filesystem mounted at the path. It holds the backing file of the device.
 type ShutDown<'a> = &'a dyn Fn(&Path, u32);
 
 fn tell(kernel: &dyn Kernel, dir: &Path, shut_down: ShutDown<'_>) -> Vec<String> {

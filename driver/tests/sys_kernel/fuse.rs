@@ -1,4 +1,4 @@
-//! A filesystem with one file that stops to answer: what NFS does when its server goes away.
+//! A filesystem with one file that stops answering, like NFS when its server goes away.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ const SIZE: u64 = 1 << 20;
 const ROOT: u64 = 1;
 const FILE: u64 = 2;
 
-/// The mounted filesystem. It goes with this.
+/// The mounted filesystem; dropping it unmounts.
 pub(crate) struct Hanging {
     at: PathBuf,
     hangs: Arc<AtomicBool>,
@@ -43,18 +43,18 @@ impl Hanging {
         }
     }
 
-    /// From now on it does not say anything about the file.
+    /// From now on it answers no GETATTR of the file.
     pub(crate) fn hang(&self) {
         self.hangs.store(true, Ordering::SeqCst);
     }
 
-    /// Ends it; whoever waits for an answer gets an error.
+    /// Ends it; callers that still wait get an error.
     pub(crate) fn end(mut self) {
         self.stop();
     }
 
     fn stop(&mut self) {
-        // Forced, it answers what is waited for with an error, which ends the server too.
+        // MNT_FORCE fails the pending requests, which also ends the server.
         let _ = umount2(&self.at, MntFlags::MNT_FORCE);
         let _ = umount2(&self.at, MntFlags::MNT_DETACH);
         if let Some(server) = self.server.take() {
@@ -89,7 +89,7 @@ fn serve(mut channel: File, hangs: &AtomicBool) {
             // FLUSH, RELEASE, RELEASEDIR, FSYNC.
             25 | 18 | 29 | 20 => Ok(Vec::new()),
             26 => Ok(hello()),
-            // FORGET, INTERRUPT, BATCH_FORGET: nobody waits for an answer.
+            // FORGET, INTERRUPT, BATCH_FORGET: the kernel expects no answer.
             2 | 36 | 42 => continue,
             1 => Err(libc::ENOENT),
             _ => Err(libc::ENOSYS),
@@ -100,7 +100,7 @@ fn serve(mut channel: File, hangs: &AtomicBool) {
         };
         let len = u32::try_from(16 + body.len()).unwrap();
         let head = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
-        // Of a request that was interrupted meanwhile, nobody wants the answer.
+        // An interrupted request expects no answer any more, so an error here does not matter.
         let _ = channel.write(&join(&[&head, &unique.to_ne_bytes(), &body]));
     }
 }

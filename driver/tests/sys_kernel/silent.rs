@@ -1,5 +1,5 @@
-//! Loop devices that don't say what is behind them, because the filesystem of that file is dead or
-//! hangs, or because somebody wants it so.
+//! Loop devices without a reported backing file: its filesystem is dead or hangs, or a user of the
+//! device caused it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -117,7 +117,7 @@ fn a_device_that_hangs_keeps_nobody_from_the_others() {
     assert!((0..100).any(|_| gone()), "it goes when it is let go");
 }
 
-/// Who may write to a device can put a file behind it whose path is longer than the kernel shows.
+/// A process that may write to a device can attach a file with a path longer than the kernel shows.
 #[test]
 fn a_path_that_is_too_long_is_no_reason_to_list_nothing() {
     let s = Scratch::new();
