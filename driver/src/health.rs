@@ -323,7 +323,7 @@ fn loop_conditions(facts: &VolumeFacts) -> Vec<Condition> {
     let changed = facts.loops.iter().find_map(|l| Some((l, l.tampered()?)));
     if let Some((device, why)) = changed {
         let message = format!(
-            "/dev/loop{} was changed by somebody who uses it: {why}",
+            "/dev/loop{} was changed by one of its users: {why}",
             device.minor
         );
         all.push(condition(Inaccessible, "DeviceChanged", message));

@@ -172,7 +172,7 @@ const DELETION_POLICY: &str = "deletionPolicy";
 pub fn none(parameters: &Parameters) -> Result<(), Invalid> {
     for (key, value) in own("parameters", parameters)? {
         if key != DELETION_POLICY {
-            let why = "is no parameter of snapshots";
+            let why = "is not a parameter of snapshots";
             return Err(invalid(format!("parameters[{key:?}]"), why));
         }
         tracing::warn!(

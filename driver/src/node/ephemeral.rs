@@ -47,7 +47,7 @@ fn attributes(context: &BTreeMap<String, String>) -> std::result::Result<Attribu
             }
             POOL => read.pool = Some(value.clone()),
             _ => {
-                let why = "is no attribute of an inline volume, which has only size and pool \
+                let why = "is not an attribute of an inline volume; use only size and pool \
                            (and fsType, beside the attributes)";
                 return Err(invalid(field(key), why));
             }
@@ -71,7 +71,7 @@ fn choose<'a>(open: &'a [String], asked: Option<&str>) -> std::result::Result<&'
         let open = open.join(", ");
         invalid(
             field(POOL),
-            format!("is no pool that is open to inline volumes: these are {open}"),
+            format!("is not a pool that allows inline volumes; these do: {open}"),
         )
     })
 }

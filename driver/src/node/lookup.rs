@@ -66,7 +66,7 @@ impl Node {
         let image = self.pools.open_image(record, false);
         let image = image.and_then(|image| Ok(file_id(&image)?));
         if let Err(error) = &image {
-            tracing::warn!(volume = %record.id, %error, "its image can't be opened: its devices are known by their paths");
+            tracing::warn!(volume = %record.id, %error, "can't open the image; finding its loop devices by path");
         }
         Owner::of(record, image.ok())
     }

@@ -197,7 +197,7 @@ impl Node {
         }
         if let Some(why) = own.tampered() {
             return Err(Error::FailedPrecondition(format!(
-                "/dev/loop{} was changed by somebody who uses it: {why}; unpublish and unstage \
+                "/dev/loop{} was changed by one of its users: {why}; unpublish and unstage \
                  volume {} first",
                 own.minor, record.id
             )));

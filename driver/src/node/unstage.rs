@@ -157,7 +157,7 @@ fn published(volume: VolumeId, at: &[PathBuf]) -> Error {
 fn held_elsewhere(volume: VolumeId, left: &[LoopInfo]) {
     if !left.is_empty() {
         let held = attach::names(left);
-        tracing::warn!(%volume, held, "unmounted, and still held elsewhere");
+        tracing::warn!(%volume, held, "unmounted, but still held elsewhere");
     }
 }
 

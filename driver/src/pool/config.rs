@@ -155,10 +155,7 @@ impl FromStr for PoolSpec {
             return Err(bad(s, "preallocate goes with image=SIZE"));
         }
         if spec.wipe && spec.image_bytes.is_some() {
-            return Err(bad(
-                s,
-                "wipe goes with a block device; delete an image instead",
-            ));
+            return Err(bad(s, "wipe needs a block device; delete an image instead"));
         }
         Ok(spec)
     }
@@ -197,7 +194,7 @@ impl PoolSpec {
                 self.wipe = true;
             }
             _ => {
-                let known = "is no option of a pool (image=SIZE, preallocate, wipe, \
+                let known = "is not an option of a pool (image=SIZE, preallocate, wipe, \
                              capacity=SIZE, inline)";
                 return Err(bad(word, known));
             }

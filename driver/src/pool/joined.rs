@@ -61,7 +61,7 @@ impl<T: Clone + Send + 'static> Joined<T> {
             joined.end(answer);
         });
         if let Err(error) = spawned {
-            tracing::error!(%error, "a thread to read a pool can't be started");
+            tracing::error!(%error, "can't start a thread to read a pool");
             self.end(None);
         }
     }

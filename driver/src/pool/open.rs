@@ -151,7 +151,7 @@ fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
     }
     match spec.image_bytes {
         None if spec.wipe => Err(Error::Refused(format!(
-            "pool {}: wipe goes with a block device, and {} is a directory",
+            "pool {}: wipe needs a block device, but {} is a directory",
             spec.name,
             path.display()
         ))),

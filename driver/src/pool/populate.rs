@@ -54,9 +54,9 @@ pub fn copy(
     }
     if let Source::Live(why) = source {
         return Err(Error::CannotFreeze(format!(
-            "{why}, and its pool (or its being thick) makes a copy take longer than a moment: it \
-             would hold parts of different times; end that use first, or keep the volume thin in \
-             a pool with reflinks (XFS, btrfs, or image=)"
+            "{why}, and its pool (or thick provisioning) rules out a clone: a slower copy would mix \
+             different points in time; end that use first, or keep the volume thin in a pool \
+             with reflinks (XFS, btrfs, or image=)"
         )));
     }
     Ok(Copied::Bytes(file::copy_sparse(from, to, stop)?))

@@ -53,7 +53,7 @@ fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
             Err(e) => Err(e.into()),
         };
         match dropped {
-            Ok(()) => tracing::info!(volume = %id, "an inline volume without a pod is deleted"),
+            Ok(()) => tracing::info!(volume = %id, "deleted an inline volume without a pod"),
             Err(e) => pool.note(
                 About::Volume(id),
                 Holds::Open,

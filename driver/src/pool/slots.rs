@@ -194,7 +194,7 @@ impl Pools {
             }
             Err(_) => {
                 if let Err(error) = self.open_slot(slot, false) {
-                    tracing::warn!(%error, "a missing pool can't be looked for");
+                    tracing::warn!(%error, "can't look for a missing pool");
                 }
             }
         }

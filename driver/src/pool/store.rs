@@ -152,8 +152,8 @@ pub(super) fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, S
 
 fn newer_schema(newer: u64) -> String {
     format!(
-        "has schema {newer}; this build reads up to {SCHEMA}: a newer version of hostloop wrote it, \
-         which is to be installed again"
+        "has schema {newer}; this build reads up to {SCHEMA}: a newer version of hostloop wrote \
+         it; install that version again"
     )
 }
 

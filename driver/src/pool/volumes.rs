@@ -164,7 +164,7 @@ impl Pools {
             return Ok(());
         }
         let pool = self.with_id(volume.id.pool())?;
-        tracing::info!(volume = %volume.id, "a thick volume has lost space: taking it again");
+        tracing::info!(volume = %volume.id, "a thick volume has lost space; allocating it again");
         pool.make_thick(volume, image)
     }
 
@@ -183,7 +183,7 @@ impl Pools {
         });
         match (updated, cleared) {
             (Err(Error::Kernel(error)), Some(record)) => {
-                tracing::warn!(volume = %id, %error, "its record on disk says more than is there");
+                tracing::warn!(volume = %id, %error, "can't write the record; on disk it claims more than there is");
                 write(&pool.index).put_volume(Arc::new(record));
                 Ok(())
             }

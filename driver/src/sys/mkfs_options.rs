@@ -266,41 +266,41 @@ impl Value {
     fn check(&self, given: &str) -> Result<(), String> {
         match self {
             Value::None => Err("takes no value".to_owned()),
-            Size => is(is_size(given), "is no size"),
+            Size => is(is_size(given), "is not a size"),
             Percent => {
                 let half = given
                     .parse::<f64>()
                     .is_ok_and(|p| (0.0..=50.0).contains(&p));
                 is(
                     half && !given.starts_with(['+', '-']),
-                    "is no percentage up to 50",
+                    "is not a percentage up to 50",
                 )
             }
             Owner => {
                 let ids = given.split_once(':');
                 let ids = ids.is_some_and(|(user, group)| is_id(user) && is_id(group));
-                is(ids, "is no uid:gid")
+                is(ids, "is not uid:gid")
             }
             Label(max) => {
                 let plain = !given.starts_with('-')
                     && !given.contains(|c: char| c == '/' || c.is_control());
                 is(
                     plain && given.len() <= *max,
-                    "is no label: too long, or with '/' or a leading '-'",
+                    "is not a valid label: too long, or with '/' or a leading '-'",
                 )
             }
             OneOf(words) => {
                 let known = words.contains(&given);
                 known
                     .then_some(())
-                    .ok_or_else(|| format!("is none of {}", words.join(", ")))
+                    .ok_or_else(|| format!("is not one of {}", words.join(", ")))
             }
             Features(words) => given.split(',').try_for_each(|feature| {
                 let name = feature.strip_prefix('^').unwrap_or(feature);
                 let known = words.contains(&name);
                 known.then_some(()).ok_or_else(|| {
                     format!(
-                        "has the feature {feature:?}, which is none of {}",
+                        "has the feature {feature:?}, which is not one of {}",
                         words.join(", ")
                     )
                 })
@@ -317,7 +317,7 @@ fn in_pairs(known: &[(&str, Value)], pair: &str) -> Result<(), String> {
     let Some((_, value)) = known.iter().find(|(name, _)| *name == key) else {
         let known: Vec<_> = known.iter().map(|(name, _)| *name).collect();
         return Err(format!(
-            "has the key {key:?}, which is none of {}",
+            "has the key {key:?}, which is not one of {}",
             known.join(", ")
         ));
     };

@@ -184,7 +184,7 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
         let loops = rig.kernel.loops().unwrap();
         loops.into_iter().find(|l| l.is_same(&device))
     };
-    assert!(same().unwrap().autoclear, "it goes with the last mount");
+    assert!(same().unwrap().autoclear, "it detaches with the last mount");
     drop(copied);
     let gone = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(20));

@@ -61,7 +61,7 @@ async fn changes_of_a_pool_that_hangs_hold_its_own_threads_alone() {
     assert_eq!(
         rig.kernel.tried(),
         THREADS,
-        "the others wait without a thread"
+        "the other calls wait without a thread"
     );
 
     // The rest of the driver works normally.

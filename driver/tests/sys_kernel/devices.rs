@@ -114,7 +114,7 @@ fn a_node_that_is_something_else_is_refused() {
         std::fs::remove_file(loop_path(minor)).unwrap();
         File::create(loop_path(minor)).unwrap();
         let info = s.kernel.loop_info(minor).unwrap().unwrap();
-        assert_eq!(info.backing, None, "it can't be asked");
+        assert_eq!(info.backing, None, "it can't be queried");
         let refused = s.kernel.loop_release(&info);
         let message = refused.unwrap_err().to_string();
         assert!(message.contains("not the loop device"), "{message}");

@@ -114,7 +114,7 @@ fn a_device_that_hangs_keeps_nobody_from_the_others() {
     s.kernel.loop_release(&hung).unwrap();
     server.end();
     let gone = || s.kernel.loops().unwrap().iter().all(|l| !l.is_same(&hung));
-    assert!((0..100).any(|_| gone()), "it goes when it is let go");
+    assert!((0..100).any(|_| gone()), "it detaches when it is released");
 }
 
 /// A process that may write to a device can attach a file with a path longer than the kernel shows.

@@ -60,7 +60,7 @@ fn silent(device: &LoopInfo) -> Option<Problem> {
             Kind::LoopSilent,
             loop_path(device.minor).display(),
             format!(
-                "does not say what it holds, which may be {}: that filesystem has shut down or hangs",
+                "does not say which file it holds (maybe {}): that filesystem has shut down or hangs",
                 device.backing_path
             ),
             person("bring that filesystem back; until then the volume can be unpublished and unstaged"),
@@ -78,8 +78,8 @@ fn changed(l: &LoopUse) -> Option<Problem> {
         Severity::Error,
         Kind::LoopChanged,
         device(l),
-        format!("was changed by somebody who uses it: {why}"),
-        person("unpublish and unstage the volume: the next staging attaches it anew"),
+        format!("was changed by one of its users: {why}"),
+        person("unpublish and unstage the volume: the next staging attaches it again"),
     ))
 }
 
@@ -91,7 +91,7 @@ fn over_deleted(l: &LoopUse, path: &str) -> Problem {
         ),
         None if l.device.autoclear => (
             format!("holds {path}: its space is not free"),
-            Repair::Itself("it detaches when whoever has it open or mounted elsewhere ends".into()),
+            Repair::Itself("it detaches when nothing has it open or mounted any more".into()),
         ),
         None => (
             format!("holds {path}: its space is not free"),

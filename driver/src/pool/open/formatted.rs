@@ -210,7 +210,7 @@ impl Mounting<'_> {
                 })?;
                 if !found {
                     return Err(self.refuse(format!(
-                        "carries an xfs filesystem with UUID {uuid} that is no pool: \
+                        "carries an xfs filesystem with UUID {uuid} that is not a pool: \
                          {TO_GIVE_IT_AWAY}"
                     )));
                 }

@@ -159,7 +159,7 @@ pub(super) fn open_ground(
     let unclaimed = match owner::claim(spec, options, &path, root.as_fd()) {
         // A full pool opens all the same; a later start records its node.
         Err(Error::Kernel(e)) if e.is_no_space() => {
-            Some(format!("that it is this node's can't be noted: {e}"))
+            Some(format!("can't record that it belongs to this node: {e}"))
         }
         other => other.map(|()| None)?,
     };

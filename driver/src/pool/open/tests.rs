@@ -310,7 +310,7 @@ fn wipe_is_for_block_devices() {
     fixture.close();
     fixture.specs[0].wipe = true;
     let why = missing(fixture.open());
-    assert!(why.contains("wipe goes with a block device"), "{why}");
+    assert!(why.contains("wipe needs a block device"), "{why}");
     fixture.specs[0].name = "new".into();
     let refused = fixture.try_open().map(drop);
     assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");

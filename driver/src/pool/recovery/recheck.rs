@@ -32,7 +32,7 @@ pub(in crate::pool) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
         match still(pool, view.as_ref(), &check) {
             Ok(true) => {}
             Ok(false) => over(pool, &check),
-            Err(e) => tracing::debug!(pool = %pool.name(), ?check, error = %e, "not looked at"),
+            Err(e) => tracing::debug!(pool = %pool.name(), ?check, error = %e, "check failed"),
         }
     }
 }
@@ -42,7 +42,7 @@ fn over(pool: &Pool, check: &Holds) {
         let gone = noted.holds == *check;
         if gone {
             let (about, what) = (&noted.finding.about, &noted.finding.what);
-            tracing::info!(pool = %pool.name(), %about, what, "no longer so");
+            tracing::info!(pool = %pool.name(), %about, what, "finding is over");
         }
         !gone
     });

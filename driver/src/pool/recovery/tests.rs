@@ -539,7 +539,7 @@ fn an_inline_volume_whose_pod_has_gone_is_deleted() {
     assert_eq!(left, ids[1..]);
     std::fs::rename(&pods, fixture.dir.path().join("hidden")).unwrap();
     fixture.open();
-    assert_eq!(fixture.pools().volumes().len(), 2, "nobody can say");
+    assert_eq!(fixture.pools().volumes().len(), 2, "not visible");
 }
 
 /// Its first publication failed, and so did its deletion. Nobody asks for it again, and it would

@@ -192,7 +192,7 @@ pub(super) fn infos(linux: &Linux, minors: &[u32]) -> Vec<LoopInfo> {
             None => "it does not answer".to_owned(),
         };
         let silent = silent_info(minor)?;
-        tracing::debug!(device = %loop_path(minor).display(), why, "a loop device can't be asked");
+        tracing::debug!(device = %loop_path(minor).display(), why, "can't query a loop device");
         Some(silent)
     });
     known.collect()
