@@ -124,8 +124,7 @@ pub struct Reading {
     pub capacity: Capacity,
 }
 
-/// How long an open pool may take to answer a look. Shorter than the timeouts of liveness and
-/// health probes.
+/// How long an open pool may take to answer a look. Shorter than the timeouts of health RPCs.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// A configured pool, open or not.

@@ -5,10 +5,10 @@
 //! most `--pool-open-timeout`. Then open the socket: from here on, every client that can connect
 //! gets an answer. Then register the driver, while the Kubernetes loops fill their caches.
 //!
-//! Stop: the registration goes first, leases are given up and the loops end. Then, on SIGTERM or
-//! SIGINT, the socket goes, calls under way are finished within [`GRACE`], and what is not finished
-//! then is left to the next start, which can tell from disk and kernel how far it got. Mounts and
-//! loop devices outlive the process either way.
+//! Stop: first remove the registration, give up the leases and end the loops. On SIGTERM or SIGINT,
+//! then remove the socket and finish calls under way within [`GRACE`]. The next start takes care of
+//! unfinished work, since disk and kernel show how far it got. Mounts and loop devices outlive the
+//! process either way.
 
 use std::io;
 use std::sync::Arc;

@@ -178,7 +178,7 @@ impl View {
         })
     }
 
-    /// What is at a path.
+    /// What is mounted or bound at a path.
     pub(crate) fn at(&self, path: &Path) -> Found {
         let Some(entry) = self.mounts.at(path) else {
             return Found::Nothing;

@@ -28,7 +28,7 @@ use known::{Entry, Known};
 pub(super) use owner::OWNER;
 
 impl Pools {
-    /// Opens the pool of a slot, recovers it, and remembers it.
+    /// Opens the pool of a slot, recovers it, and records it as known.
     pub(super) fn open_one(
         &self,
         slot: usize,

@@ -2,8 +2,9 @@
 //!
 //! A call about a pool's files or volumes runs in that pool's lane. A copy from one pool to another
 //! runs in the lane of both, and all other calls in a lane without pools. A lane has a limited
-//! number of threads for changes and for streams, and one for each kind of question. Calls that
-//! hang hold no more than that, however often a client retries.
+//! number of threads for changes and for streams, and one for each kind of question ([`POOLLESS`]
+//! in the lane without pools). Calls that hang hold no more than that, however often a client
+//! retries.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

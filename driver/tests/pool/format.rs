@@ -165,7 +165,7 @@ fn an_adopted_pool_that_does_not_mount_is_an_error_and_is_never_formatted() {
             let state = precious.world.options.state_dir.join("pools.json");
             match learned {
                 "nothing" => std::fs::remove_file(&state).unwrap(),
-                // What version 0.1.0 left when it was killed right after it had adopted the pool.
+                // What version 0.1.0 left if it was killed right after it adopted the pool.
                 field => know(&precious.world, field, &recorded),
             }
             // The root directory's inode, without which the kernel mounts nothing.

@@ -40,7 +40,7 @@ fn an_error_at_every_effect_of_the_first_start() {
     }
 }
 
-/// The ways a pool comes to be opened.
+/// The ways to open a pool.
 #[derive(Clone, Copy, Debug)]
 enum Opening {
     /// For the first time.

@@ -179,7 +179,7 @@ fn what_others_are_promised_is_not_promised_again() {
 
 #[test]
 fn every_filesystem_below_must_have_the_space() {
-    // An empty image of 100 GiB on a filesystem that has 8 left.
+    // An empty image of 100 GiB on a filesystem with 8 GiB left.
     let both = [books(100, 0, 0, 0), books(8, 0, 0, 0)];
     for provisioning in [Provisioning::Thin, Provisioning::Thick] {
         assert_eq!(

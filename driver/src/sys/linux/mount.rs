@@ -1,5 +1,5 @@
-//! Mounts: made without following a symlink at the target, with their flags from the first moment,
-//! and for XFS with an end to its patience.
+//! Mounts. They follow no symlink at the target and have their flags from the first moment; a
+//! volume's XFS gives up after failed writes of metadata.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -111,8 +111,8 @@ fn device_number(device: &Path) -> Result<u64> {
     }
 }
 
-/// How long a volume's XFS tries to write its metadata: seconds, and about twice as many retries as
-/// there are in that time.
+/// Limits on a volume's XFS for retries of metadata writes: seconds, and a number of retries, about
+/// twice as many as fit into that time.
 const GIVE_UP: [&str; 2] = ["30", "1000"];
 /// The kernel's default: no limit.
 const NEVER: [&str; 2] = ["-1", "-1"];
