@@ -1,7 +1,7 @@
 //! The node that a pool belongs to: `node.json` in the pool.
 //!
 //! A node cloned from another node's disk image has a copy of its pools, with the same pool and
-//! volume IDs. Both nodes would serve the same volumes, each with different bytes. Only node names
+//! volume IDs. Both nodes would serve the same volumes, each with different bytes. Node names
 //! are certain to differ within a cluster: machines made from one image often share even their
 //! machine ID.
 
