@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::layout::Shelf;
+use super::layout::{Shelf, TRASH};
 use super::locks::{read, write};
 use super::record::SCHEMA;
 use super::snapshots::{Committed, Facts, Shot};
@@ -68,9 +68,10 @@ impl Pools {
         for (pool, member) in pools.iter().zip(&record.snapshots) {
             all_away &= pool.abandon_snapshot(*member);
         }
-        // If not, the record stays, and says at the next start what is to be freed.
-        if all_away {
-            home.layout.free(&entry);
+        match all_away {
+            true => home.layout.free(&entry),
+            // Until then the record lists them, also for the next start.
+            false => home.layout.remove_later(TRASH, entry),
         }
         Ok(())
     }

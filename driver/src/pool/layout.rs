@@ -12,9 +12,9 @@ use std::sync::Mutex;
 
 use rustix::fs::{AtFlags, OFlags};
 
-use super::Result;
 use super::locks::lock;
 use super::store::{self, Record};
+use super::{GroupId, Result};
 use crate::sys::file;
 use crate::sys::{self, FileId};
 
@@ -211,8 +211,14 @@ impl Layout {
     /// nobody calls again for what is deleted.
     pub(super) fn remove_left(&self) {
         let left = std::mem::take(&mut *lock(&self.left));
+        let mut stuck = false;
         for (from, entry) in left {
-            self.remove(from, entry);
+            // A group's record lists what is to be freed, until that has been taken away.
+            if stuck && entry.parse::<GroupId>().is_ok() {
+                lock(&self.left).push((from, entry));
+                continue;
+            }
+            stuck |= !self.remove(from, entry) && matches!(from, Left::On(_));
         }
     }
 
@@ -317,9 +323,11 @@ impl Incoming<'_> {
         Ok(moved?)
     }
 
-    /// Leaves it where it is, to be dealt with at the next start.
+    /// Has it removed later, after what could not be removed before it.
     pub(super) fn leave(mut self) {
-        self.at = None;
+        if let Some(at) = self.at.take() {
+            lock(&self.layout.left).push((at, std::mem::take(&mut self.entry)));
+        }
     }
 }
 
