@@ -106,9 +106,9 @@ fn refused_pools_say_why() {
         ("x=srv", "absolute"),
         ("x=", "absolute"),
         ("x=/srv/../etc", "absolute"),
-        ("x=/srv,image", "no option"),
-        ("x=/srv,size=3Gi", "no option"),
-        ("x=/srv,", "no option"),
+        ("x=/srv,image", "not an option"),
+        ("x=/srv,size=3Gi", "not an option"),
+        ("x=/srv,", "not an option"),
         ("x=/srv,image=1Mi", "too small"),
         ("x=/srv,image=large", "no unit"),
         ("x=/srv,preallocate", "image=SIZE"),
@@ -117,7 +117,7 @@ fn refused_pools_say_why() {
         ("x=/srv,capacity=1Gi,capacity=2Gi", "twice"),
         ("x=/srv,image=1Gi,image=2Gi", "twice"),
         ("x=/srv,inline,inline", "twice"),
-        ("x=/srv,inline=true", "no option"),
+        ("x=/srv,inline=true", "not an option"),
     ];
     for (text, why) in table {
         let error = text.parse::<PoolSpec>().unwrap_err().to_string();
