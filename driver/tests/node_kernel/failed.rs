@@ -101,13 +101,7 @@ fn a_pod_leaves_a_pool_that_failed() {
 #[test]
 fn a_pod_leaves_a_pool_that_is_missing() {
     let rig = Rig::on(On::Its(FsType::Xfs, 400 * MI));
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
-    let raw = rig.volume(Access::Block, 8 * MI);
-    rig.stage(id, "a", &mount(FsType::Ext4)).unwrap();
-    rig.publish(id, "a", "p", &mount(FsType::Ext4), false)
-        .unwrap();
-    rig.stage(raw, "b", &block()).unwrap();
-    rig.publish(raw, "b", "q", &block(), false).unwrap();
+    let [id, raw] = rig.both_in_use();
     fail(&rig, Failure::ShutDown);
     let rig = rig.restarted_without_pool();
     let early = rig.unstage(id, "a");

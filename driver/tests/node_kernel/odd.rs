@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use hostloop_driver::node::Error;
-use hostloop_driver::pool::{self, Access, Format, FreezeIntent};
+use hostloop_driver::pool::{self, Format, FreezeIntent};
 use hostloop_driver::sys::{FsType, Kernel, file};
 use hostloop_proto::csi;
 
@@ -249,13 +249,7 @@ fn a_full_pool_is_said_to_be_full() {
 #[test]
 fn a_pod_can_go_while_the_pool_is_full() {
     let rig = Rig::on(On::Its(FsType::Ext4, 64 * MI));
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
-    let raw = rig.volume(Access::Block, 8 * MI);
-    rig.stage(id, "a", &mount(FsType::Ext4)).unwrap();
-    rig.publish(id, "a", "p", &mount(FsType::Ext4), false)
-        .unwrap();
-    rig.stage(raw, "b", &block()).unwrap();
-    rig.publish(raw, "b", "q", &block(), true).unwrap();
+    let [id, raw] = rig.both_in_use();
     let hog = fill(&rig, 0);
     for (id, at, target) in [(id, "a", "p"), (raw, "b", "q")] {
         rig.unpublish(id, target).unwrap();

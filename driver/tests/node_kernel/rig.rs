@@ -73,6 +73,18 @@ impl Rig {
 
     /// The driver again, as if it had died and come back.
     pub(crate) fn restarted(self) -> Rig {
+        self.restarted_with(open)
+    }
+
+    /// Restarts the driver while the pool can't be opened.
+    pub(crate) fn restarted_without_pool(self) -> Rig {
+        let rig = self.restarted_with(try_open);
+        let slots = rig.node.pools.slots();
+        assert!(slots.iter().all(|slot| slot.state.is_err()));
+        rig
+    }
+
+    fn restarted_with(self, open: impl Fn(&Path, Arc<Linux>) -> Arc<Pools>) -> Rig {
         let Rig {
             node,
             kernel,
@@ -86,21 +98,16 @@ impl Rig {
         }
     }
 
-    /// Restarts the driver while the pool can't be opened.
-    pub(crate) fn restarted_without_pool(self) -> Rig {
-        let Rig {
-            node,
-            kernel,
-            cleanup,
-        } = self;
-        drop(node);
-        let pools = try_open(&cleanup.root, kernel.clone());
-        assert!(pools.slots().iter().all(|slot| slot.state.is_err()));
-        Rig {
-            node: Node::new(pools, config()),
-            kernel,
-            cleanup,
-        }
+    /// A filesystem and a raw block volume in use: at "a" with the target "p", at "b" with "q".
+    pub(crate) fn both_in_use(&self) -> [VolumeId; 2] {
+        let id = self.volume(on(FsType::Ext4), 16 * MI);
+        let raw = self.volume(Access::Block, 8 * MI);
+        self.stage(id, "a", &mount(FsType::Ext4)).unwrap();
+        self.publish(id, "a", "p", &mount(FsType::Ext4), false)
+            .unwrap();
+        self.stage(raw, "b", &block()).unwrap();
+        self.publish(raw, "b", "q", &block(), false).unwrap();
+        [id, raw]
     }
 
     pub(crate) fn root(&self) -> &Path {

@@ -10,7 +10,7 @@ use hostloop_driver::sys::{
     file, file_id,
 };
 
-use crate::scratch::{Scratch, is_detached, spec};
+use crate::scratch::{Scratch, is_detached, lasting, spec};
 use crate::silent::shut_down;
 
 const MIB: u64 = 1 << 20;
@@ -152,12 +152,7 @@ impl Teller<'_> {
         self.look("attached", &image);
         drop(device);
         self.gone("closed", &image);
-        let lasting = LoopSpec {
-            autoclear: false,
-            direct_io: false,
-            ..spec(&image)
-        };
-        let device = self.kernel.loop_attach(&lasting).unwrap();
+        let device = self.kernel.loop_attach(&lasting(&image)).unwrap();
         let minor = device.minor;
         drop(device);
         self.look("lasts", &image);
@@ -405,13 +400,7 @@ impl Teller<'_> {
 
     fn raw_block(&mut self) {
         let image = self.image("raw", 8 * MIB);
-        let device = self
-            .kernel
-            .loop_attach(&LoopSpec {
-                autoclear: false,
-                ..spec(&image)
-            })
-            .unwrap();
+        let device = self.kernel.loop_attach(&lasting(&image)).unwrap();
         let node = self.dir.join("node");
         File::create_new(&node).unwrap();
         self.say(
@@ -469,13 +458,7 @@ impl Teller<'_> {
         drop(below);
         let image = self.image("pool.mnt/image", MIB);
         let id = file_id(&image).unwrap();
-        let device = self
-            .kernel
-            .loop_attach(&LoopSpec {
-                autoclear: false,
-                ..spec(&image)
-            })
-            .unwrap();
+        let device = self.kernel.loop_attach(&lasting(&image)).unwrap();
         let minor = device.minor;
         drop((device, image));
         let path = self.kernel.loop_info(minor).unwrap().unwrap().backing_path;

@@ -8,7 +8,7 @@ use hostloop_driver::sys::{
     BLOCK_SIZE, Detached, Error, FsType, Kernel, LoopSpec, file, file_id, loop_path,
 };
 
-use crate::scratch::{Scratch, is_detached, spec};
+use crate::scratch::{Scratch, is_detached, lasting, spec};
 
 const MIB: u64 = 1 << 20;
 
@@ -100,13 +100,7 @@ fn detaches_now_or_at_the_last_close() {
     let s = Scratch::new();
     let image = s.image("image", MIB);
     let id = file_id(&image).unwrap();
-    let device = s
-        .kernel
-        .loop_attach(&LoopSpec {
-            autoclear: false,
-            ..spec(&image)
-        })
-        .unwrap();
+    let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
     let minor = device.minor;
     drop(device);
     assert!(s.kernel.loop_info(minor).unwrap().is_some());

@@ -98,6 +98,15 @@ pub(crate) fn spec(backing: &File) -> LoopSpec<'_> {
     }
 }
 
+/// A device that stays attached after its last close.
+pub(crate) fn lasting(backing: &File) -> LoopSpec<'_> {
+    LoopSpec {
+        autoclear: false,
+        direct_io: false,
+        ..spec(backing)
+    }
+}
+
 /// Detached, or somebody holds it.
 pub(crate) fn is_detached(kernel: &dyn Kernel, backing: &File) -> bool {
     // A listing on another thread may hold it for a moment.

@@ -11,17 +11,9 @@ use hostloop_driver::sys::{
 use rustix::fs::{Mode, OFlags};
 
 use crate::fuse::Hanging;
-use crate::scratch::{Scratch, is_detached, spec};
+use crate::scratch::{Scratch, is_detached, lasting, spec};
 
 const MIB: u64 = 1 << 20;
-
-fn lasting(backing: &File) -> LoopSpec<'_> {
-    LoopSpec {
-        autoclear: false,
-        direct_io: false,
-        ..spec(backing)
-    }
-}
 
 fn read_write(path: &Path) -> File {
     File::options().read(true).write(true).open(path).unwrap()
