@@ -40,10 +40,7 @@ impl Rig {
         let options = Options {
             race,
             capacity: true,
-            naming: Naming {
-                prefix: "pvc".to_owned(),
-                uuid_length: -1,
-            },
+            naming: Naming::new(&crate::testing::options()),
             table: None,
             metrics: Metrics::default(),
         };

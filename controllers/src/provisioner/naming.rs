@@ -62,8 +62,8 @@ mod tests {
 
     fn naming(uuid_length: i64) -> Naming {
         Naming {
-            prefix: "pvc".to_owned(),
             uuid_length,
+            ..Naming::new(&crate::testing::options())
         }
     }
 

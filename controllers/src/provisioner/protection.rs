@@ -84,6 +84,7 @@ pub(super) struct Protection {
     context: Context,
     kube: Kube,
     options: Options,
+    naming: Naming,
     /// Claims by what they wait for.
     awaited: Index<PersistentVolumeClaim>,
     /// Claims volumes are cloned from.
@@ -105,6 +106,7 @@ impl Protection {
             awaited: context.caches.claims().index(awaited),
             clones: Queue::new(backoff),
             snapshots: Queue::new(backoff),
+            naming: Naming::new(options),
             options: options.clone(),
             context,
         }
@@ -165,7 +167,7 @@ impl Protection {
 
     /// Whether the volume of a claim has its object.
     fn has_volume(&self, claim: &PersistentVolumeClaim) -> bool {
-        let name = Naming::new(&self.options).volume_of(claim);
+        let name = self.naming.volume_of(claim);
         self.context.caches.volumes().get(&name).is_some()
     }
 

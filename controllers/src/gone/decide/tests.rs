@@ -8,10 +8,7 @@ fn rules() -> Rules {
     Rules {
         driver: DRIVER.to_owned(),
         attached: "external-attacher/csi-example".to_owned(),
-        naming: Naming {
-            prefix: "pvc".to_owned(),
-            uuid_length: -1,
-        },
+        naming: Naming::new(&crate::testing::options()),
     }
 }
 

@@ -4,8 +4,8 @@ const UID: &str = "0a1b2c3d-0000-4000-8000-0123456789ab";
 
 fn naming(uuid_length: i64) -> Naming {
     Naming {
-        prefix: "pvc".to_owned(),
         uuid_length,
+        ..Naming::new(&crate::testing::options())
     }
 }
 

@@ -9,10 +9,7 @@ use super::*;
 
 pub(crate) fn settings() -> Settings {
     Settings {
-        naming: Naming {
-            prefix: "pvc".to_owned(),
-            uuid_length: -1,
-        },
+        naming: Naming::new(&crate::testing::options()),
         fs_type: String::new(),
         extra_metadata: false,
         has_topology: true,
