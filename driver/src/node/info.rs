@@ -47,7 +47,6 @@ pub(super) fn capabilities(config: &Config) -> Vec<csi::NodeServiceCapability> {
 mod tests {
     use super::*;
     use crate::node::Error;
-
     use crate::topology::Topology;
 
     fn config() -> Config {

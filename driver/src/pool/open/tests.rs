@@ -56,7 +56,7 @@ fn a_second_process_is_refused() {
     let known = std::mem::replace(&mut fixture.options.state_dir, other);
     let second = fixture.try_open().map(drop);
     assert!(matches!(second, Err(Error::Locked { .. })), "{second:?}");
-    // A pool that is known may be held by a process of ours that can't end: it is missing.
+    // A killed driver that cannot end may still lock a known pool, so that pool is missing.
     fixture.options.state_dir = known;
     let why = missing(&fixture.try_open().unwrap());
     assert!(why.contains("another process"), "{why}");
@@ -346,7 +346,7 @@ fn a_look_that_was_cut_short_is_no_mounted_pool() {
     fixture.try_open().map(drop).unwrap_err();
     assert_eq!(mounted_at(&fixture, &at).unwrap()[0], "ro");
 
-    // In use by somebody else, it is not mounted again over that.
+    // While a process uses the read-only mount, the pool is not mounted over it.
     fixture.kernel.set_busy(&at, true);
     let why = missing(fixture.open());
     assert!(why.contains("mounted read-only"), "{why}");
@@ -355,14 +355,20 @@ fn a_look_that_was_cut_short_is_no_mounted_pool() {
     assert_eq!(mounted_at(&fixture, &at).unwrap()[0], "rw");
 }
 
-/// Two nodes see one disk: the one that does not have it must not even replay its log.
-#[test]
-fn the_pool_of_another_node_is_never_mounted_for_writing() {
+/// A pool of node n1 in an image, which the machine had mounted there before it restarted.
+fn of_node_one() -> (Fixture, std::path::PathBuf) {
     let mut fixture = Fixture::new(&["a"]);
     fixture.options.node_id = Some("n1".into());
     let at = in_an_image(&mut fixture);
     fixture.close();
     fixture.kernel.reboot();
+    (fixture, at)
+}
+
+/// Two nodes see one disk: the one that does not have it must not even replay its log.
+#[test]
+fn the_pool_of_another_node_is_never_mounted_for_writing() {
+    let (mut fixture, at) = of_node_one();
     let state = fixture.options.state_dir.join("pools.json");
     for forgotten in [false, true] {
         if forgotten {
@@ -390,11 +396,7 @@ fn the_pool_of_another_node_is_never_mounted_for_writing() {
 /// That the look fails is no reason not to mount a pool that is known.
 #[test]
 fn a_known_pool_is_mounted_though_it_can_not_be_looked_at() {
-    let mut fixture = Fixture::new(&["a"]);
-    fixture.options.node_id = Some("n1".into());
-    let at = in_an_image(&mut fixture);
-    fixture.close();
-    fixture.kernel.reboot();
+    let (mut fixture, at) = of_node_one();
     fixture.kernel.fail("mount", 1, libc::EUCLEAN);
     fixture.open().named(None).unwrap();
     assert_eq!(mounted_at(&fixture, &at).unwrap()[0], "rw");

@@ -346,7 +346,7 @@ fn a_member_whose_record_names_another_group_is_kept() {
         matches!(refused, Err(Error::InGroup(_, g)) if g == group.id),
         "{refused:?}"
     );
-    // What else is of a group that is being deleted goes without it.
+    // The deletion of a group frees its other members, not the damaged one.
     fixture.close();
     move_group(&fixture, group.id, "groups", "trash");
     let left: Vec<_> = fixture.open().snapshots().iter().map(|s| s.id).collect();
@@ -502,6 +502,17 @@ fn a_finding_about_a_freeze_ends_with_the_thaw() {
     assert_eq!(found_later(&fixture), Vec::<String>::new());
 }
 
+/// A volume with the handle that kubelet gives to the inline volume of this number.
+fn numbered(fixture: &Fixture, number: usize, inline: bool) -> (String, VolumeId) {
+    let handle = format!("csi-{number:064}");
+    let new = NewVolume {
+        inline: inline.then(|| handle.clone()),
+        ..new(&handle)
+    };
+    let made = fixture.pools().create_volume(&fixture.pool("a"), new);
+    (handle, made.unwrap().id)
+}
+
 /// A pod leaves a pool that takes no writes, and the orchestrator does not call again.
 #[test]
 fn an_inline_volume_whose_pod_has_gone_is_deleted() {
@@ -513,13 +524,7 @@ fn an_inline_volume_whose_pod_has_gone_is_deleted() {
         .into_iter()
         .enumerate()
     {
-        let handle = format!("csi-{i:064}");
-        let new = NewVolume {
-            inline: inline.then(|| handle.clone()),
-            ..new(&handle)
-        };
-        let pool = fixture.pool("a");
-        let id = fixture.pools().create_volume(&pool, new).unwrap().id;
+        let (handle, id) = numbered(&fixture, i, inline);
         let path = target(&handle);
         std::fs::create_dir_all(match there {
             true => &path,
@@ -542,8 +547,8 @@ fn an_inline_volume_whose_pod_has_gone_is_deleted() {
     assert_eq!(fixture.pools().volumes().len(), 2, "not visible");
 }
 
-/// Its first publication failed, and so did its deletion. Nobody asks for it again, and it would
-/// count against the limits of inline volumes for ever.
+/// The first publication of the volume failed, and so did its deletion. Kubelet does not call again,
+/// so the volume would count against the limits of inline volumes for ever.
 #[test]
 fn an_inline_volume_that_was_never_published_is_deleted() {
     let mut fixture = Fixture::new(&["a"]);
@@ -559,13 +564,8 @@ fn an_inline_volume_that_was_never_published_is_deleted() {
     .into_iter()
     .enumerate()
     {
-        let handle = format!("csi-{i:064}");
-        let new = NewVolume {
-            inline: inline.then(|| handle.clone()),
-            ..new(&handle)
-        };
-        let (pool, pools) = (fixture.pool("a"), fixture.pools());
-        let id = pools.create_volume(&pool, new).unwrap().id;
+        let (_, id) = numbered(&fixture, i, inline);
+        let pools = fixture.pools();
         pools.update_volume(&id, |r| r.format = format).unwrap();
         kept.extend(stays.then_some(id));
     }

@@ -44,9 +44,9 @@ struct Turns {
 /// Why a device has no answer.
 #[derive(Clone, Copy, Debug)]
 enum Unasked {
-    /// Somebody else asks it.
+    /// Another call queries it.
     Busy,
-    /// Somebody else has asked it for too long, or the question panicked.
+    /// Another call has queried it for too long, or the query panicked.
     Lost,
 }
 
@@ -71,9 +71,9 @@ impl Asking {
         }
     }
 
-    /// Asks these devices. They share the patience: however many are slow or hang, this takes no
-    /// longer. `None` for one that does not answer in time; while it still does not, it is not
-    /// waited for again.
+    /// Queries these devices. They share the patience: however many are slow or hang, the call takes
+    /// no longer. A device without an answer in time has `None`. Later calls do not wait for that
+    /// device before it has answered.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         minors: &[u32],
@@ -99,9 +99,9 @@ impl Asking {
         answers
     }
 
-    /// Asks each of these devices once, by its place in a list, unless somebody else asks it just
-    /// now. One thread asks them in order; whenever it is held up, as many again take part in what
-    /// is left.
+    /// Queries each of these devices once, by its index in a list, unless another call queries it
+    /// now. One thread goes through them in order. Whenever no answer comes for a moment, the number
+    /// of threads that share the remaining devices doubles.
     fn ask_once<T: Send + 'static>(
         &self,
         devices: Vec<(usize, u32)>,
@@ -145,7 +145,7 @@ impl Asking {
             let more = workers.len().max(1).min(lock(&left).len());
             workers.extend((0..more).filter_map(|_| self.run(job())));
         }
-        // Threads that are still held up have nothing to ask after that.
+        // Threads that still wait for a device have no other device to query after it.
         lock(&left).by_ref().for_each(drop);
         if asked.len() == all {
             let mut idle = lock(&self.idle);
@@ -155,7 +155,8 @@ impl Asking {
         asked
     }
 
-    /// Has a thread do this; what to give it its next job by, if there is a thread.
+    /// Runs the job on a thread. Returns the sender for the thread's next job; `None` if no thread can
+    /// be started.
     fn run(&self, job: Job) -> Option<Sender<Job>> {
         let idle = lock(&self.idle).pop();
         let worker = match idle {
@@ -174,14 +175,14 @@ impl Asking {
 }
 
 impl Turns {
-    /// The turn to ask a device, if nobody else has it for longer than a moment.
+    /// Takes the turn to query a device, unless another call keeps it for longer than a moment.
     fn take(&self, minor: u32, patience: Duration) -> Result<Turn<'_>, Unasked> {
         let mut under_way = self.free(minor, patience, Instant::now() + STALL)?;
         under_way.insert(minor, Instant::now());
         Ok(Turn { turns: self, minor })
     }
 
-    /// Waits until nobody asks the device; false if somebody does for too long.
+    /// Waits until no call queries the device; false if one does for too long.
     fn wait(&self, minor: u32, patience: Duration, end: Instant) -> bool {
         self.free(minor, patience, end).is_ok()
     }
@@ -278,17 +279,22 @@ mod tests {
         }
     }
 
+    /// Asks forty devices that need so long, and measures how long that takes.
+    fn timed(asking: &Asking, needed: Duration) -> (Duration, Vec<(u32, Option<()>)>) {
+        let minors: Vec<u32> = (0..40).collect();
+        let started = Instant::now();
+        let answers = asking.ask(&minors, slow(needed));
+        (started.elapsed(), answers)
+    }
+
     #[test]
     fn many_that_hang_cost_the_time_of_one() {
         let patience = Duration::from_secs(1);
-        let minors: Vec<u32> = (0..40).collect();
         let asking = Asking::new(patience);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let started = Instant::now();
-                    let answers = asking.ask(&minors, slow(patience * 20));
-                    let took = started.elapsed();
+                    let (took, answers) = timed(&asking, patience * 20);
                     assert!(took < patience * 3, "{took:?}");
                     for (minor, answer) in answers {
                         assert_eq!(answer.is_some(), minor == 5, "device {minor}");
@@ -296,23 +302,18 @@ mod tests {
                 });
             }
         });
-        let started = Instant::now();
-        asking.ask(&minors, slow(Duration::ZERO));
-        let took = started.elapsed();
+        let (took, _) = timed(&asking, Duration::ZERO);
         assert!(took < patience, "they are not waited for again: {took:?}");
     }
 
     #[test]
     fn many_that_are_slow_all_answer() {
         let patience = Duration::from_secs(4);
-        let minors: Vec<u32> = (0..40).collect();
         let asking = Asking::new(patience);
         thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
-                    let started = Instant::now();
-                    let answers = asking.ask(&minors, slow(patience / 10));
-                    let took = started.elapsed();
+                    let (took, answers) = timed(&asking, patience / 10);
                     assert!(took < patience, "{took:?}");
                     assert!(answers.iter().all(|(_, answer)| answer.is_some()));
                 });
