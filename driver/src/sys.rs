@@ -121,11 +121,11 @@ pub struct LoopInfo {
 }
 
 impl LoopInfo {
-    /// True if the kernel does not say what is behind the device, and its path names this file or
-    /// directory: nobody can tell whether that is the one meant.
+    /// True if the kernel does not report the backing file, but the path contains this file or
+    /// directory name. Whether it is the file in question stays open.
     ///
-    /// A read-only device never does. It harms no image, and whoever may read it can have put a file
-    /// with any path behind it (LOOP_CHANGE_FD).
+    /// False for a read-only device. It harms no image, and any process that may read the device can
+    /// put a file with any path behind it (LOOP_CHANGE_FD).
     pub fn may_hold(&self, name: &str) -> bool {
         let path = self.backing_path.as_str();
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -142,10 +142,10 @@ impl LoopInfo {
             }
     }
 
-    /// What somebody changed about a device that the driver attached over a file: whoever may open
-    /// it can. Such a device shows other bytes of its file than it should, or in other blocks.
+    /// What a user of the device changed after the driver attached it to a file; any process that may
+    /// open it can. Such a device shows other bytes of its file, or other blocks, than it should.
     ///
-    /// A device over a block device may have blocks of any size: kubelet attaches such, too.
+    /// A device over a block device may have blocks of any size: kubelet attaches such devices.
     pub fn tampered(&self) -> Option<String> {
         let blocks = self.block_size;
         match (self.offset, self.size_limit) {

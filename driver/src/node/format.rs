@@ -12,7 +12,7 @@ pub(crate) enum Step {
     Keep,
     /// Make it.
     Make {
-        /// Over what an mkfs of ours left that was cut short.
+        /// Overwrite the unfinished filesystem of an mkfs that the driver started.
         force: bool,
     },
 }

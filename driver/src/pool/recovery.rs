@@ -40,9 +40,9 @@ pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -
     Ok(())
 }
 
-/// Deletes inline volumes that their pods left while the pool took no writes or was missing, and those
-/// whose first publication failed: nobody asks for that again. Of one that a pod still wants,
-/// NodeUnpublishVolume was not called, and so its target is still there.
+/// Deletes inline volumes that kubelet does not call about again: their pods left while the pool took
+/// no writes or was missing, or their first publication failed. A volume that a pod still uses keeps
+/// its target, because NodeUnpublishVolume was not called.
 fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     let left = images.iter().filter(|f| is_left(&f.volume));
     for found in left {
@@ -63,9 +63,9 @@ fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     }
 }
 
-/// Whether this is an inline volume that nobody comes back for: its target is gone, or it never was
-/// at one. Not if the directory that targets are in (kubelet's
-/// `pods/<uid>/volumes/<plugin>/<name>/mount`) can't be seen from here.
+/// True for an inline volume without a pod: its target is gone, or it was never published. False if
+/// the directory above all targets (of kubelet's `pods/<uid>/volumes/<plugin>/<name>/mount`) is not
+/// visible here.
 fn is_left(volume: &VolumeRecord) -> bool {
     let Some(stage) = &volume.stage else {
         // Its first publication failed. One that was published has a pod's data in it.
@@ -281,7 +281,7 @@ fn finish(pools: &Pools, home: &Pool, Unfinished { dir, group }: &Unfinished) ->
             let waits = |id: &&SnapshotId| !free_member(pools, **id, group.id);
             group.snapshots.iter().filter(waits).count() == 0
         }
-        // It is in its place as well: somebody has put it back.
+        // Its record is in place as well: an operator has restored it.
         Ok(_) => true,
         Err(_) => false,
     };

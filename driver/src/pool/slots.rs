@@ -223,7 +223,7 @@ impl Pools {
         let id = opened.as_ref().map_or(entry.id, |pool| Some(pool.id));
         let configured_wrong = match &opened {
             Err(Error::OtherNode { .. }) => true,
-            // A process of ours that can't end, since a disk hangs, keeps its locks on all pools.
+            // A killed driver that cannot end while a disk hangs keeps its locks on all pools.
             Err(Error::Refused(_) | Error::Locked { .. }) => entry.id.is_none(),
             _ => false,
         };

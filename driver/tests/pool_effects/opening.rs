@@ -183,8 +183,8 @@ fn a_death_in_the_middle_of_mkfs() {
     assert!(!done.contains("\"mkfs\""), "{done}");
 }
 
-/// Nor may the second try leave a state that nobody knows: it dies before each effect, and at the
-/// end in the middle of its mkfs.
+/// Kills the second try before each effect, and at the end in the middle of its mkfs. Every state must
+/// be one that the next start recognizes.
 #[test]
 fn a_death_in_the_middle_of_mkfs_and_another_in_the_next_start() {
     let _scenario = fail::FailScenario::setup();

@@ -188,8 +188,8 @@ fn a_device_that_shows_other_bytes_is_not_handed_out() {
     bench.assert_clean(id, "attached anew");
 }
 
-/// A node that was unmounted behind the driver's back is bound again, and its device is the one it
-/// was, unless somebody changed that.
+/// The driver binds a device node again that was unmounted behind its back. It keeps the read-only
+/// device unless a user of the device changed it.
 #[test]
 fn a_changed_read_only_device_is_not_handed_out_again() {
     let bench = Bench::new();

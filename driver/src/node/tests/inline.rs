@@ -249,7 +249,7 @@ fn a_pod_leaves_while_a_pool_is_missing() {
     );
 }
 
-/// The pod goes, and nobody asks for its volume again.
+/// Kubelet does not call again for a pod that is gone.
 #[test]
 fn a_volume_that_can_not_be_deleted_is_deleted_later() {
     let mut bench = Bench::new();

@@ -35,8 +35,8 @@ enum Plan {
     Mount(String),
     /// Make the filesystem.
     Make,
-    /// Make it again, over what an mkfs of ours left that was cut short: with the same UUID, so
-    /// that this one may be cut short as well.
+    /// Overwrite the unfinished filesystem of an mkfs that the driver started. The UUID stays, so that
+    /// a kill during this mkfs leaves the same evidence.
     MakeAgain(String),
     /// An XFS we have no record of: ours if it holds a pool.
     Look(String),
@@ -245,7 +245,8 @@ impl Mounting<'_> {
             device: &self.device.path,
             fs: FsType::Xfs,
             options: &["-m", "reflink=1", "-b", "size=4096"].map(str::to_owned),
-            // A discard takes the superblock first, and what follows would be bytes that nobody knows.
+            // A discard erases the superblock first. A kill after that would leave bytes that the next
+            // probe cannot identify.
             discard: self.device.discard && !force,
             uuid: Some(&uuid),
             force,

@@ -93,8 +93,8 @@ pub(super) fn mkfs(spec: &MkfsSpec<'_>) -> Result<()> {
     })?;
     effect("mkfs").map_err(|e| Error::io("mkfs", spec.device, e))?;
     if spec.force && spec.fs == FsType::Btrfs {
-        // mkfs.btrfs takes the UUID of its own first attempt for somebody else's. The others
-        // overwrite their superblock, so that a kill leaves no moment without a signature.
+        // mkfs.btrfs refuses a UUID that is on the device already, even from its own first attempt. The
+        // others overwrite their superblock, so the device has a signature whenever a kill comes.
         Tool::new("wipefs", MAKE)
             .args(["--all", "--quiet", "--"])
             .arg(spec.device)
