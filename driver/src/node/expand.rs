@@ -1,5 +1,6 @@
 //! NodeExpandVolume: the loop device and the filesystem follow the image, in use or not.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use hostloop_proto::csi;
@@ -8,9 +9,9 @@ use super::attach;
 use super::capability::word;
 use super::view::{Found, View};
 use super::{Error, Node, Result};
-use crate::pool::{Access, VolumeRecord};
+use crate::pool::{Access, Provisioning, VolumeRecord};
 use crate::request::{self, Invalid, Range, invalid};
-use crate::sys::{FsType, Kernel, LoopDevice, file_id};
+use crate::sys::{FsType, Kernel, LoopDevice, file, file_id};
 
 /// The least that the kernel resizes a btrfs to, in bytes, whatever it had before.
 const BTRFS_LEAST: u64 = 256 << 20;
@@ -150,16 +151,18 @@ impl Node {
         })?;
         let device = devices.iter().find(|d| Some(d.minor) == entry.loop_minor());
         match device {
-            Some(device) => grow_mounted(kernel, device, &entry.mount_point, fs),
+            Some(device) => grow_mounted(kernel, device, &image, record, &entry.mount_point, fs),
             None => Ok(()),
         }
     }
 }
 
 /// Grows a filesystem that is smaller than its device.
-pub(super) fn grow_mounted(
+fn grow_mounted(
     kernel: &dyn Kernel,
     device: &LoopDevice,
+    image: &File,
+    record: &VolumeRecord,
     mounted_at: &Path,
     fs: FsType,
 ) -> Result<()> {
@@ -170,17 +173,24 @@ pub(super) fn grow_mounted(
         return Ok(());
     }
     growable(kernel, fs, info.size_bytes)?;
-    Ok(kernel.grow(&device.path(), mounted_at, fs)?)
+    kernel.grow(&device.path(), mounted_at, fs)?;
+    if record.settings.provisioning == Provisioning::Thick {
+        // ext4 zeroes its new inode tables, which makes holes in the image.
+        file::allocate(image, record.capacity_bytes)?;
+    }
+    Ok(())
 }
 
 /// The same for a volume that is being staged, where what can't grow now may do so later.
 pub(super) fn grow_if_possible(
     kernel: &dyn Kernel,
     device: &LoopDevice,
+    image: &File,
+    record: &VolumeRecord,
     mounted_at: &Path,
     fs: FsType,
 ) -> Result<()> {
-    match grow_mounted(kernel, device, mounted_at, fs) {
+    match grow_mounted(kernel, device, image, record, mounted_at, fs) {
         Err(error @ (Error::OutOfRange(_) | Error::FailedPrecondition(_))) => {
             let path = mounted_at.display();
             tracing::warn!(staging_target_path = %path, %error, "smaller than its volume");

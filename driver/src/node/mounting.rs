@@ -110,7 +110,7 @@ impl Mounting<'_> {
         let path = &self.wanted.path;
         if !read_only {
             let kernel = self.node.pools.kernel().as_ref();
-            expand::grow_if_possible(kernel, device, path, self.fs)?;
+            expand::grow_if_possible(kernel, device, self.image, self.record, path, self.fs)?;
             if let Access::Mount {
                 group: Some(gid), ..
             } = self.wanted.capability.access

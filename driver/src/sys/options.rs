@@ -7,9 +7,12 @@ use super::FsType;
 ///
 /// The superblock has its own error policy, which may be to panic. The author of the filesystem
 /// chose it; the mount option overrides it.
+///
+/// Without `noinit_itable` ext4 zeroes its inode tables in the background. The loop device turns
+/// these zeros into holes, so a thick volume would lose 1.6 % of its blocks. Images start as zeros.
 pub fn safe_options(fs: FsType) -> &'static [&'static str] {
     match fs {
-        FsType::Ext4 => &["nosuid", "nodev", "errors=remount-ro"],
+        FsType::Ext4 => &["nosuid", "nodev", "errors=remount-ro", "noinit_itable"],
         // These two never panic on errors.
         FsType::Xfs | FsType::Btrfs => &["nosuid", "nodev"],
     }
