@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Of scripts/cluster: the programs a cluster is made of, built once for each version.
+# Part of scripts/cluster: builds the cluster's programs, once for each version.
 # Sourced, never run.
 # shellcheck disable=SC2034 # its variables are for the scripts that source it
 
@@ -7,7 +7,7 @@ KUBERNETES_VERSION=1.36.3
 ETCD_VERSION=3.6.5
 CONTAINERD_VERSION=2.4.2
 
-# Where each program is once it is built. The pause program is ours, so its text is its version.
+# Paths of the built programs. The pause program is our own, so a hash of its source is its version.
 tool_paths() {
   KUBE_BIN=$CACHE/tools/kubelet-$KUBERNETES_VERSION/bin
   ETCD=$CACHE/tools/etcd-$ETCD_VERSION/bin/etcd
@@ -16,7 +16,7 @@ tool_paths() {
   PAUSE=$CACHE/tools/pause-$PAUSE_VERSION/bin/pause
 }
 
-# go_build MODULE OUT LDFLAGS PACKAGE…: the module's tools, into OUT.
+# go_build MODULE OUT LDFLAGS PACKAGE…: builds the module's tools into OUT.
 go_build() {
   local module=$1 out=$2 ldflags=$3
   shift 3
@@ -38,7 +38,7 @@ build_suite() {
     CGO_ENABLED=0 go_build kubernetes "$1/bin/agnhost" "" k8s.io/kubernetes/test/images/agnhost
 }
 
-# Without the version told, Kubernetes calls itself v0.0.0 and refuses its own kubelet.
+# Without an explicit version, Kubernetes calls itself v0.0.0 and refuses its own kubelet.
 build_kubelet() {
   local v=k8s.io/component-base/version
   go_build kubernetes "$1/bin/" \
@@ -46,7 +46,7 @@ build_kubelet() {
     k8s.io/kubernetes/cmd/{kube-apiserver,kube-controller-manager,kube-scheduler,kubelet,kubectl}
 }
 
-# The package is named by its module's version, which is no name for a program.
+# The package's last element is its module's version, so the program needs another name.
 build_etcd() { go_build etcd "$1/bin/etcd" "" go.etcd.io/etcd/server/v3; }
 
 build_containerd() {
@@ -54,16 +54,16 @@ build_containerd() {
     github.com/containerd/containerd/v2/cmd/{containerd,ctr,containerd-shim-runc-v2}
 }
 
-# Static: it runs where there is no C library.
+# Static, because its image has no C library.
 build_pause() { CGO_ENABLED=0 go_build pause "$1/bin/pause" "" .; }
 
-# Builds what is missing; one builder at a time, for several clusters may come up at once.
+# Builds missing programs. A lock admits one builder, because clusters may start together.
 build() {
   tool_paths
   [ ! -x "$KUBE_BIN/kubelet" ] || [ ! -x "$ETCD" ] || [ ! -x "$CONTAINERD_BIN/containerd" ] ||
     [ ! -x "$PAUSE" ] || return 0
   PATH=$PATH:/usr/local/go/bin
-  command -v go >/dev/null || die "go is not there: the cluster's programs are Go programs"
+  command -v go >/dev/null || die "go is not installed; the cluster's programs are Go programs"
   mkdir -p "$CACHE/tools"
   (
     flock 9

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Of scripts/cluster: taking everything down again, from whatever state it is in: what never came
-# up is no error. Sourced, never run.
+# Part of scripts/cluster: stops a cluster from any state. Parts that never started are no error.
+# Sourced, never run.
 
-# The mounts at or beneath a folder, the last made first.
+# Prints the mounts at or beneath a folder, the newest first.
 mounts_below() {
   awk -v at="$1" '$5 == at || index($5, at "/") == 1 {print $5}' /proc/self/mountinfo | tac
 }
 
-# Each loop device in use: its name, the device and inode of its file, and the file's path, which
-# losetup pads and escapes.
+# Prints each loop device in use: its name, the device and inode of its file, and the file's path.
+# losetup pads and escapes the path.
 loop_table() {
   losetup --list --noheadings --raw --output NAME,BACK-MAJ:MIN,BACK-INO,BACK-FILE |
     sed -E 's/ (\\x20)*([0-9]+:[0-9]+)(\\x20)* / \2 /'
 }
 
-# The loop devices of the first node: those mounted beneath its folder, those bound there as a
-# block device, and those whose file is there.
+# Prints the first node's loop devices: mounted beneath its folder, bound there as a block device,
+# or attached to a file in it.
 loops_below() {
   local at=$1 device number inode file
   awk -v at="$at" '($5 == at || index($5, at "/") == 1) {
@@ -28,8 +28,8 @@ loops_below() {
   done < <(loop_table)
 }
 
-# is_file DEVICE INODE PATH: whether the file at this path is that one. In another mount namespace
-# the same path is another file's. A file that is deleted had its device in common with its folder.
+# is_file DEVICE INODE PATH: whether this path leads to that file. In another mount namespace the
+# path may lead to another file. A deleted file had the same device as its folder.
 is_file() {
   local at=$3
   if [ -e "$3" ]; then
@@ -41,8 +41,8 @@ is_file() {
   fi
 }
 
-# unmount_below FOLDER…: volumes lie on loop devices whose files lie on other mounts, so what
-# cannot go yet goes in a later round.
+# unmount_below FOLDER…: repeats, because files of loop devices lie on other mounts, which only
+# unmount after the devices are detached.
 unmount_below() {
   local at loops left
   loops=$(for at in "$@"; do loops_below "$at"; done | sort -u)
@@ -55,7 +55,7 @@ unmount_below() {
       left+=$(mounts_below "$at")
     done
     for at in $loops; do
-      # A device that is mounted still is let go when it no longer is.
+      # The kernel detaches a mounted device after its unmount.
       if losetup "$at" >/dev/null 2>&1; then losetup --detach "$at" 2>/dev/null || true; fi
     done
     [ -n "$left" ] || return 0
@@ -66,8 +66,7 @@ unmount_below() {
 }
 
 # Every kubelet has its device plugin socket below /var/lib/kubelet, whatever its root is. Another
-# cluster's socket keeps this cluster's mount busy: unmount lazily, so that it ends with that
-# socket.
+# cluster's socket keeps this mount busy. A lazy unmount lets the mount end with that socket.
 leave_kubelet_dir() {
   [ "$(mounts_below "$KUBELET_DIR")" = "$KUBELET_DIR" ] && [ -n "$(kubelets_here)" ] &&
     umount --lazy "$KUBELET_DIR"
@@ -89,7 +88,7 @@ kill_containers() {
   done
 }
 
-# The shims of a node's containerd name its socket; theirs are in a folder all containerds share.
+# Shims name their containerd's socket in their arguments; their own sockets share one folder.
 kill_shims() {
   local at pid socket
   at=$(node_dir "$1")
@@ -109,7 +108,7 @@ remove_cgroups() {
   name=$(node_cgroup "$1")
   for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
     [ -d "$hierarchy/$name" ] || continue
-    # Only folders can be removed here, and only with no process left in them.
+    # cgroupfs only removes directories without processes.
     for _ in $(seq 20); do
       find "$hierarchy/$name" -depth -type d -exec rmdir {} + 2>/dev/null || true
       [ -d "$hierarchy/$name" ] || break
@@ -118,13 +117,13 @@ remove_cgroups() {
   done
 }
 
-# What CNI and kubelet write at places that cannot be chosen.
+# Removes files that CNI and kubelet write to fixed paths.
 remove_traces() {
   local file sandbox link
   for file in "/var/lib/cni/results/$(node_cgroup "$1")"-*-eth0; do
     [ -f "$file" ] || continue
     sandbox=${file%-eth0} sandbox=${sandbox##*-}
-    # That of its loopback is named by the sandbox alone.
+    # The result file of loopback is named after the sandbox only.
     rm -f "$file" "/var/lib/cni/results/cni-loopback-$sandbox-lo"
   done
   for link in /var/log/containers/*; do
@@ -133,8 +132,7 @@ remove_traces() {
   done
 }
 
-# What kubelet leaves at the one place it does not take its root for: with the last kubelet, and
-# only if it was not there before the first.
+# Removes kubelet's fixed directory after the last kubelet, unless it existed before the first.
 remove_device_plugins() {
   [ -e "$REGISTRY/device-plugins" ] && [ -z "$(kubelets_here)" ] || return 0
   rm -f "$REGISTRY/device-plugins"
@@ -144,7 +142,7 @@ remove_device_plugins() {
 
 node_down() { # NODE
   local i=$1
-  # Kubelet first: it would start again what is killed.
+  # Kubelet first: it would restart killed containers.
   stop_process "kubelet-$i" KILL
   stop_process "containerd-$i" KILL
   kill_shims "$i"
@@ -162,7 +160,7 @@ node_down() { # NODE
   ip link delete "$(node_bridge "$i")" 2>/dev/null || true
 }
 
-# Nothing here needs an orderly end: all the data goes too.
+# SIGKILL is enough: all data is deleted too.
 take_down() {
   local i part
   for i in $(seq "$NODES"); do node_down "$i" || return 1; done

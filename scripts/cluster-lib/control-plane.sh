@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Of scripts/cluster: etcd, the API server, the controller manager and the scheduler, all on
+# Part of scripts/cluster: etcd, the API server, the controller manager and the scheduler, all on
 # 127.0.0.1. Sourced, never run.
 
-# The address pods know the API server by; each node leads it to the real one.
+# The service address of the API server; each node redirects it to the real one.
 SERVICE_NET=10.96.0.0/16
 SERVICE_API=10.96.0.1
 
-# What kubectl keeps between calls, it keeps here too.
+# kubectl's cache.
 kubectl() {
   KUBECACHEDIR=$DIR/kubectl "$KUBE_BIN/kubectl" --kubeconfig "$DIR/kubeconfig" "$@"
 }
 
-# certificate FILE SUBJECT EXTENSION…: a key and a certificate by the cluster's own authority.
+# certificate FILE SUBJECT EXTENSION…: makes a key and a certificate, signed by the cluster's CA.
 certificate() {
   local file=$DIR/certs/$1 subject=$2
   shift 2
@@ -29,12 +29,12 @@ certificates() {
     -addext keyUsage=critical,keyCertSign,digitalSignature -out "$certs/ca.crt"
   certificate apiserver /CN=kube-apiserver extendedKeyUsage=serverAuth \
     "subjectAltName=$addresses,DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc"
-  # What the API server shows to kubelets.
+  # The client certificate of the API server for kubelets.
   certificate apiserver-kubelet /O=system:masters/CN=kube-apiserver extendedKeyUsage=clientAuth
   openssl ecparam -genkey -name prime256v1 -noout -out "$certs/service-account.key"
 }
 
-# credential FILE USER [GROUP]: a token for USER, and a kubeconfig with it.
+# credential FILE USER [GROUP]: makes a token for USER and a kubeconfig with it.
 credential() {
   local token
   token=$(openssl rand -hex 16)
@@ -53,7 +53,7 @@ current-context: $NAME
 EOF
 }
 
-# Every token must be in the file when the API server starts, the nodes' too.
+# The API server reads the token file only at start, so it must have the nodes' tokens.
 credentials() {
   local i
   : >"$DIR/certs/tokens.csv"
@@ -65,7 +65,7 @@ credentials() {
   done
 }
 
-# Each request once it is answered, and a watch also when it begins.
+# Logs each request when it is answered, and a watch also when it begins.
 audit_policy() {
   cat >"$DIR/audit-policy.yaml" <<EOF
 apiVersion: audit.k8s.io/v1
@@ -77,7 +77,7 @@ EOF
 }
 
 start_etcd() {
-  # A test cluster's data need not outlive the machine's power: no fsync.
+  # No fsync: a test cluster's data need not survive a power failure.
   start_process etcd "$ETCD" --name "$NAME" --unsafe-no-fsync --data-dir "$DIR/etcd" \
     --log-level warn \
     --listen-client-urls "http://127.0.0.1:$((PORT + 1))" \
@@ -92,7 +92,7 @@ etcd_answers() { (exec 3<>"/dev/tcp/127.0.0.1/$((PORT + 1))"); }
 
 start_apiserver() {
   local certs=$DIR/certs
-  # Nothing serves the endpoints of the service `kubernetes`: nodes lead its address here.
+  # The service `kubernetes` has no endpoints: nodes redirect its address here.
   start_process apiserver "$KUBE_BIN/kube-apiserver" \
     --etcd-servers "http://127.0.0.1:$((PORT + 1))" --bind-address 127.0.0.1 \
     --secure-port "$PORT" --advertise-address 127.0.0.1 --endpoint-reconciler-type none \
@@ -120,7 +120,7 @@ start_controller_manager() {
     --service-account-private-key-file "$DIR/certs/service-account.key" \
     --bind-address 127.0.0.1 --secure-port $((PORT + 3)) --cert-dir "$DIR/certs" \
     --flex-volume-plugin-dir "$DIR/volume-plugins" "${limits[@]}"
-  # The first thing it makes that pods need.
+  # Pods need this object, which the controller manager makes first.
   wait_for controller-manager 120 "the default service account" kubectl get serviceaccount default
 }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Of scripts/cluster: the images its pods run, made without a container engine or a registry.
+# Part of scripts/cluster: images for pods, made without a container engine or a registry.
 # Sourced, never run.
 
 PAUSE_IMAGE=hostloop.csi.dev/pause:1
-# A tag of its own, for kubelet asks a registry for the newest of `latest`.
+# Not `latest`, because kubelet would ask a registry for it.
 BUSYBOX_IMAGE=busybox:1
 
-# image FILE NAME ROOT COMMAND [ENTRYPOINT]: a docker archive with one layer, the folder ROOT. NAME
+# image FILE NAME ROOT COMMAND [ENTRYPOINT]: makes a docker archive whose one layer is the folder ROOT. NAME
 # may be several names, with `", "` between them.
 image() {
   local file=$1 name=$2 root=$3 command=$4 entrypoint=${5:+"\"$5\""} work layer
@@ -24,7 +24,7 @@ EOF
   rm -r "$work"
 }
 
-# busybox_root FOLDER: Debian's busybox with all its links, and its users.
+# busybox_root FOLDER: fills FOLDER with Debian's busybox, its links and its users.
 busybox_root() {
   local root=$1
   mkdir -p "$root/bin" "$root/tmp" "$root/etc"

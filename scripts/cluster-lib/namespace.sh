@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2034,SC2153 # what is in capitals, the other parts set and use
-# Of scripts/cluster: the mount namespace that every node after the first has of its own, like a
-# node of kind. It shares the kernel with the first, and with it all loop devices; what it has of
-# its own is /var, with volumes and kubelet's root in it, /run, /tmp, and a /dev that is as it was
-# when the node came up: nodes of devices that come later do not appear in it. Sourced, never run.
+# Part of scripts/cluster: the mount namespace of every node after the first, like that of a node of
+# kind. Nodes share the kernel and all loop devices. Each has its own /var (with volumes and kubelet's
+# root), /run, /tmp, and a copy of /dev from its start: later devices do not appear in it.
+# Sourced, never run.
 
-# Whether NODE has a mount namespace of its own.
+# Whether NODE has its own mount namespace.
 has_namespace() { [ "$1" != 1 ]; }
 
-# What is a node's own /var, as seen from outside.
+# Prints the path of a node's /var in the machine's namespace.
 node_var() { echo "$(node_dir "$1")/var"; }
 
 # inside NODE: sets INSIDE to the words that run a command in the node.
@@ -20,14 +20,14 @@ inside() {
   INSIDE=(nsenter --target "$pid" --mount --)
 }
 
-# The table of a node's mounts.
+# Prints a node's mount table.
 node_mounts() {
   local pid=self
   ! has_namespace "$1" || pid=$(running "namespace-$1") || return 0
   cat "/proc/$pid/mountinfo"
 }
 
-# A process that does nothing but be in the namespace: it is there for as long as that is.
+# Starts a process that only keeps the namespace alive.
 start_namespace() { # NODE
   local at
   at=$(node_dir "$1")
@@ -35,20 +35,19 @@ start_namespace() { # NODE
   start_process "namespace-$1" unshare --mount --propagation private \
     bash "$ROOT/scripts/cluster-lib/own-root.sh" "$at/root" "$(node_var "$1")" "$DIR" "$CACHE/tools"
   wait_for "namespace-$1" 30 "the mount namespace of node $1" namespace_ready "$1"
-  # Known also when the namespace has ended before its time.
+  # Saved, because it is needed even if the namespace ends early.
   stat --format '%Hd:%Ld' "/proc/$(running "namespace-$1")/root/dev" >"$at/dev-number"
 }
 
-# Before the root is changed it is the machine's, and in that there is no such file.
+# The file is only visible after the change of root.
 namespace_ready() {
   local pid
   pid=$(running "namespace-$1") && [ -e "/proc/$pid/root/run/own-root" ]
 }
 
 
-# The lines of the table that are a node's: the devices over files in its /var, those over files on
-# filesystems that lie on one of these, and those over another device's node in its /dev. A path
-# would not tell: that of another node's file reads the same.
+# Prints a node's loop devices: attached to files in its /var, to files on filesystems on such
+# devices, or to a device node in its /dev. Paths prove nothing, because all nodes have the same.
 namespace_loops() { # NODE
   local var disk nodes
   var=$(node_var "$1") disk=$(stat --format '%Hd:%Ld' "$var")
@@ -75,10 +74,10 @@ namespace_loops() { # NODE
     }' <(find "$var" -xdev -type f -printf '%i\n') <(node_mounts "$1") <(loop_files)
 }
 
-# Each loop device in use with the device and inode of its file: the path changes with its mounts.
+# Prints each loop device with the device and inode of its file; the path depends on mounts.
 loop_files() { loop_table | cut -d ' ' -f 1-3; }
 
-# Ends the namespace, and with it all its mounts; what no mount has let go is detached.
+# Ends the namespace and all its mounts, then detaches loop devices that remain.
 namespace_down() { # NODE
   local loops='' left pid=''
   if pid=$(running "namespace-$1"); then
@@ -89,7 +88,7 @@ namespace_down() { # NODE
   fi
   stop_process "namespace-$1" KILL
   for _ in $(seq 40); do
-    # Only what is still that very file's: a number is soon somebody else's.
+    # Only if it still has that file: the number may be in use again.
     left=$(comm -12 <(sort -u <<<"$loops") <(loop_files | sort))
     [ -n "$left" ] || return 0
     while read -r device _; do losetup --detach "$device" 2>/dev/null || true; done <<<"$left"
@@ -99,7 +98,7 @@ namespace_down() { # NODE
   return 1
 }
 
-# Whoever else is in the namespace keeps it, and its mounts.
+# Other processes in the namespace would keep its mounts.
 await_empty_namespace() { # NODE PID
   local here others pid
   here=$(readlink "/proc/$2/ns/mnt")

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2153 # what is in capitals, scripts/cluster sets
-# Of scripts/cluster: a node, which is a containerd and a kubelet with a bridge, a subnet, a cgroup
-# and a folder of their own, and, but for the first, a mount namespace (namespace.sh). Nodes are
-# counted from 1; all that tells them apart is a function of the count. Sourced, never run.
+# Part of scripts/cluster: a node, which is a containerd and a kubelet with their own bridge, subnet,
+# cgroup, folder and (except the first) mount namespace (namespace.sh). Nodes are numbered from 1,
+# and all their names and addresses follow from the number. Sourced, never run.
 
 node_name() { echo "$NODE_NAME-$1"; }
 node_dir() { echo "$DIR/node-$1"; }
 node_bridge() { echo "hl$PORT-$1"; }
 node_cgroup() { echo "$NAME-$PORT-$1"; }
 
-# The first three bytes of the node's subnet: carved from 100.64.0.0/10, four for each block of 20
-# ports, so that clusters whose ports do not clash have subnets that do not.
+# Prints the first three bytes of the node's subnet. Each block of 20 ports has four subnets of
+# 100.64.0.0/10, so clusters with different ports have different subnets.
 node_net() {
   local n=$(((PORT / 20) * 4 + $1 - 1))
   echo "100.$((64 + n / 256)).$((n % 256))"
@@ -22,22 +22,22 @@ ctr() { # NODE ARGUMENT…
   "$CONTAINERD_BIN/ctr" --address "$(node_dir "$i")/containerd.sock" --namespace k8s.io "$@"
 }
 
-# Where kubelet has a socket and its notes on devices, whatever its root is.
+# Kubelet's directory for device plugins, whatever its root is.
 DEVICE_PLUGINS=/var/lib/kubelet/device-plugins
 
-# The PIDs of the kubelets here: a path in another mount namespace is another one.
+# Prints PIDs of kubelets in this mount namespace; elsewhere the same path is another directory.
 kubelets_here() {
   local pid here
   here=$(readlink /proc/self/ns/mnt)
   for pid in $(pgrep -x kubelet || true); do
     [ "$(readlink "/proc/$pid/ns/mnt" 2>/dev/null)" = "$here" ] || continue
-    # A process that is ending has no words any more.
+    # An ending process has no command line.
     [ -n "$(tr -d '\0' 2>/dev/null <"/proc/$pid/cmdline")" ] || continue
     echo "$pid"
   done
 }
 
-# The PID of a kubelet that has this root.
+# Prints the PID of a kubelet with this root.
 kubelet_in() {
   local pid root
   for pid in $(kubelets_here); do
@@ -49,7 +49,7 @@ kubelet_in() {
 # Dies if a kubelet's root is in use: `down` unmounts everything there.
 need_free_kubelet_dir() {
   local at=$1 until=$((SECONDS + 15)) pid
-  # An earlier cluster may be going down right now.
+  # An earlier cluster may still be stopping.
   while pid=$(kubelet_in "$at") && [ -n "$pid$(mounts_below "$at")" ]; do
     if [ $SECONDS -ge $until ]; then
       [ -z "$pid" ] || die "a kubelet (process $pid) uses $at: choose another with --kubelet-dir"
@@ -59,16 +59,16 @@ need_free_kubelet_dir() {
   done
 }
 
-# The bridge is made before containers are, for kubelet listens on its address: the API server
-# reaches it there, and no name has to be resolved.
+# The bridge exists before any container, because kubelet listens on its address, where the API
+# server reaches it without name resolution.
 node_network() {
   local i=$1 bridge net
   bridge=$(node_bridge "$i") net=$(node_net "$i")
   ip link add "$bridge" type bridge
   ip address add "$net.1/24" dev "$bridge"
   ip link set "$bridge" up
-  # Pods call the API server by its service address, which is led to where it listens. The kernel
-  # lets packets from a bridge reach 127.0.0.0/8 only where it is told to.
+  # Pods call the API server at its service address, which is redirected to 127.0.0.1. The kernel
+  # only accepts such packets from a bridge with route_localnet.
   echo 1 >"/proc/sys/net/ipv4/conf/$bridge/route_localnet"
   api_rule "$i" -A
   mkdir -p "$(node_dir "$i")/cni"
@@ -86,13 +86,13 @@ api_rule() {
     --dport 443 -m comment --comment "cluster $NAME" -j DNAT --to-destination "127.0.0.1:$PORT"
 }
 
-# kubelet wants its cgroup to be there, in every hierarchy.
+# kubelet needs its cgroup in every hierarchy.
 node_cgroups() {
   local cgroup hierarchy file controller
   cgroup=$(node_cgroup "$1")
   if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
     while read -r controller; do
-      # kubelet says which it misses of those that can't be had.
+      # kubelet reports missing controllers itself.
       echo "+$controller" 2>/dev/null >/sys/fs/cgroup/cgroup.subtree_control || true
     done < <(tr ' ' '\n' </sys/fs/cgroup/cgroup.controllers)
     mkdir "/sys/fs/cgroup/$cgroup"
@@ -100,7 +100,7 @@ node_cgroups() {
   fi
   while read -r hierarchy; do
     mkdir "$hierarchy/$cgroup"
-    # A new cpuset is empty, and nothing can run in it.
+    # A new cpuset is empty: no process can run in it.
     for file in cpuset.cpus cpuset.mems; do
       [ ! -e "$hierarchy/$file" ] || cat "$hierarchy/$file" >"$hierarchy/$cgroup/$file"
     done
@@ -110,8 +110,8 @@ node_cgroups() {
 containerd_config() {
   local at
   at=$(node_dir "$1")
-  # Beside what it needs to run, this keeps its state in the node's folder, all of it it can.
-  # Lowering a container's OOM score takes a capability that virtual machines may lack.
+  # Keeps as much state as possible in the node's folder.
+  # Lowering a container's OOM score needs a capability that may be missing here.
   cat >"$at/containerd.toml" <<EOF
 version = 3
 root = "$at/containerd"
@@ -143,8 +143,8 @@ kubelet_config() {
   local at address frequency=10s
   at=$(node_dir "$1") address=$(node_net "$1").1
   [ -z "$FAST" ] || frequency=1s
-  # There is no DNS here. With a server named that is not there lookups fail at once, and kubelet
-  # does not warn about each pod that it has none.
+  # There is no DNS. With an unreachable server, lookups fail at once and kubelet does not warn
+  # about each pod.
   cat >"$at/kubelet.yaml" <<EOF
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -169,7 +169,7 @@ podLogsDir: "$at/pod-logs"
 volumePluginDir: "$at/volume-plugins"
 containerRuntimeEndpoint: "unix://$at/containerd.sock"
 nodeStatusUpdateFrequency: $frequency
-# No registry has the images: what is collected can't be had again.
+# No registry has the images, so kubelet must not delete them.
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 50Mi, nodefs.available: 1%, nodefs.inodesFree: 1%, imagefs.available: 1%}
 EOF
@@ -177,7 +177,7 @@ EOF
 
 start_containerd() { # NODE
   inside "$1"
-  # The shim is found on the PATH.
+  # containerd finds its shim by PATH.
   PATH=$CONTAINERD_BIN:$PATH start_process "containerd-$1" \
     ${INSIDE[@]+"${INSIDE[@]}"} "$CONTAINERD_BIN/containerd" \
     --config "$(node_dir "$1")/containerd.toml"

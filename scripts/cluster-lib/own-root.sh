@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Of scripts/cluster: the first process in a node's mount namespace. It makes the node's root, goes
-# there, leaves all that the machine has mounted behind, and stays.
+# Part of scripts/cluster: the first process in a node's mount namespace. It makes the node's root,
+# changes to it, unmounts the machine's mounts, and keeps running.
 #
 #   unshare --mount --propagation private own-root.sh ROOT VAR KEEP…
 #
-# ROOT is an empty folder, VAR becomes /var, and each KEEP is to be had at its own place.
+# ROOT is an empty folder, VAR becomes /var, and each KEEP stays at its path.
 set -euo pipefail
 
-# What a container engine gives a privileged container: the devices there are at that moment, and
-# none that come later. Of the loop devices the eight that every machine has.
+# The /dev of a privileged container: the devices at that moment and none that appear later. Of the
+# loop devices only the eight that every machine has.
 make_devices() { # DEV
   local dev=$1 device
   mount -t tmpfs -o mode=0755,nosuid own-dev "$dev"
@@ -32,8 +32,8 @@ make_devices() { # DEV
   ln -s fd/2 "$dev/stderr"
 }
 
-# The machine's programs and settings, without what is mounted beneath them: a mount that is copied
-# here would be in use for as long as this namespace is there.
+# The machine's programs and settings without mounts beneath them: this namespace would keep copied
+# mounts busy.
 bind_folders() { # ROOT
   local root=$1 folder
   for folder in /*; do
@@ -74,7 +74,7 @@ main() {
   pivot_root . old
   umount --lazy /old
   rmdir /old
-  # Mounts made in a pod with mountPropagation: Bidirectional are to reach this root; none leaves it.
+  # Mounts made in a pod with mountPropagation: Bidirectional must reach this root, and none may leave it.
   mount --make-rshared /
   touch /run/own-root
   exec sleep infinity

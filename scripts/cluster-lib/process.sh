@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Of scripts/cluster: its processes. A part is one process; its log is DIR/log/PART and its
+# Part of scripts/cluster: its processes. A part is one process; its log is DIR/log/PART and its
 # identity is in DIR/pid/PART. Sourced, never run.
 
-# When a process began, in ticks since the machine did: with the PID it names one process for good.
+# Prints a process's start time in ticks since boot. With the PID it identifies the process.
 started_at() {
-  # The name in brackets may hold spaces, so count from behind it.
+  # The name in brackets may contain spaces, so count from its end.
   sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20
 }
 
-# start_process PART COMMAND…: in a session of its own, so that no terminal takes it along.
+# start_process PART COMMAND…: starts it in a new session, so that it outlives the terminal.
 start_process() {
   local part=$1
   shift
@@ -17,24 +17,23 @@ start_process() {
   echo "$! $(started_at $!)" >"$DIR/pid/$part"
 }
 
-# Whether all threads of a process have ended, though its parent has not looked.
+# Whether all threads of a process have ended, even if its parent has not reaped it.
 is_dead() {
   awk '/^State:\tZ/ { zombie = 1 } /^Threads:/ { threads = $2 } END { exit !(zombie && threads <= 1) }' \
     "/proc/$1/status" 2>/dev/null
 }
 
-# The PID of PART, if that very process is still there.
+# Prints the PID of PART if that process is still running.
 running() {
   local pid began
   read -r pid began 2>/dev/null <"$DIR/pid/$1" || return 1
   [ -n "$began" ] && [ "$(started_at "$pid")" = "$began" ] || return 1
-  # A dead child whose parent has not looked is not running. But the first of its threads may be dead
-  # while others are not: then its ports are still taken.
+  # A zombie is not running. But its main thread may be dead while others live and keep its ports.
   ! is_dead "$pid" || return 1
   echo "$pid"
 }
 
-# stop_process PART [SIGNAL]: returns when it has ended.
+# stop_process PART [SIGNAL]: returns after it has ended.
 stop_process() {
   local pid
   if pid=$(running "$1"); then
@@ -48,14 +47,14 @@ stop_process() {
   rm -f "$DIR/pid/$1"
 }
 
-# die_of PART WHY: with the end of the log that tells more.
+# die_of PART WHY: prints the end of the part's log and dies.
 die_of() {
   printf '%s\n' "--- the end of $DIR/log/$1:" >&2
   tail -n 25 "$DIR/log/$1" >&2 || true
   die "$2"
 }
 
-# wait_for PART SECONDS WHAT COMMAND…: until COMMAND succeeds; dies when PART does.
+# wait_for PART SECONDS WHAT COMMAND…: waits until COMMAND succeeds; dies if PART does.
 wait_for() {
   local part=$1 limit=$2 what=$3 until
   shift 3

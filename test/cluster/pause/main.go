@@ -1,5 +1,5 @@
 // Command pause is all a pod's sandbox runs: it holds the pod's namespaces open, reaps what is
-// reparented to it, and ends when it is told to.
+// reparented to it, and exits on SIGTERM.
 package main
 
 import (
