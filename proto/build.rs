@@ -1,4 +1,4 @@
-//! Compiles the protocol files to Rust, with secrets kept out of `Debug`.
+//! Compiles the protocol files to Rust, and keeps secrets out of `Debug`.
 //!
 //! Debug output is derived for every message but those that carry secrets.
 //! Which these are is read from the protocol itself, so that a secret field
@@ -17,7 +17,7 @@ use protox::prost_reflect::{
 
 const PROTO_DIR: &str = "proto";
 const PROTO_FILES: [&str; 2] = ["csi.proto", "pluginregistration.proto"];
-/// The package whose messages may carry secrets.
+/// The only package with messages that may carry secrets.
 const CSI_PACKAGE: &str = "csi.v1";
 /// The option that marks a secret field, and its number in `FieldOptions`.
 const SECRET_OPTION: (&str, u32) = ("csi.v1.csi_secret", 1059);

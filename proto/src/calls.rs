@@ -1,13 +1,13 @@
-//! How calls are told of in logs, events and metrics, by who makes them and by who answers.
+//! Names of gRPC codes and buckets of durations, which client and server share in logs and metrics.
 
 use tonic::Code;
 
-/// Upper bounds of the durations of calls in seconds, as the CSI sidecars have them.
+/// Upper bounds of the durations of calls in seconds, the same as the CSI sidecars'.
 pub const BUCKETS: [f64; 13] = [
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
 ];
 
-/// A code by the name gRPC's implementation in Go prints, which users and dashboards know.
+/// The name of a code as gRPC for Go prints it, which users and dashboards know.
 pub fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

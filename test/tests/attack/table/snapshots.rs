@@ -163,7 +163,7 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
             "label it as another node's",
             label(MANAGED_BY, "$OTHER"),
             [
-                No("whose a content is"),
+                No("which node a content belongs to"),
                 Nothing,
                 No(UNMANAGED),
                 No(CONTENT_DRIVER),
