@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2034,SC2153 # what is set here, or used, the other parts use, or set
 # Of scripts/demo: what a person reads while it runs, or a program with --json: one object a step,
-# printed when the step ends, with the fields that `hostloop demo --json` has, and a summary.
+# printed when the step ends, and a summary.
 # Sourced, never run.
 
 INDENT='       '

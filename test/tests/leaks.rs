@@ -2,15 +2,19 @@
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
 use hostloop_test::client::new_volume;
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::leaks::{Leak, Leaks};
+use hostloop_test::loops;
 use hostloop_test::machine::{self, text};
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind, sparse_loop};
 use hostloop_test::scratch::Scratch;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 fn found(leaks: &Leaks, pool: &PoolFixture, driver: &Driver) -> Vec<Leak> {
     leaks.now(&[pool], driver)
@@ -84,4 +88,29 @@ async fn every_kind_of_leak_is_found() {
     drop(file);
     leaks.assert_none(&[&pool], &driver);
     driver.stop();
+}
+
+/// `scripts/demo --local` with Ctrl-C in the middle.
+#[test]
+fn an_interrupted_walkthrough_leaves_nothing() {
+    machine::require();
+    let scratch = Scratch::new();
+    let mut walkthrough = Command::new(env!("CARGO_BIN_EXE_walkthrough"))
+        .env("TMPDIR", scratch.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the walkthrough starts");
+    let deadline = Instant::now() + Duration::from_secs(120);
+    // The pool's loop device, and that of a staged volume.
+    while loops::beneath(scratch.path()).len() < 2 {
+        assert!(Instant::now() < deadline, "nothing is staged");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = i32::try_from(walkthrough.id()).expect("a PID");
+    kill(Pid::from_raw(pid), Signal::SIGINT).expect("it runs");
+    let status = walkthrough.wait().expect("it is our child");
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(loops::beneath(scratch.path()), []);
+    let left = std::fs::read_dir(scratch.path()).expect("the directory is there");
+    assert_eq!(left.count(), 0, "files are left");
 }
