@@ -12,7 +12,7 @@ use hostloop_controllers::runtime::duration;
 
 use crate::pool::config;
 use crate::sys::FsType;
-use crate::{demo, fsck, status};
+use crate::{fsck, status};
 
 mod pools;
 mod switches;
@@ -50,8 +50,6 @@ pub enum Command {
     Status(status::Options),
     /// Check the records of the pools against disk and kernel; repair on request
     Fsck(fsck::Options),
-    /// Walk through the life of a volume on this machine, showing what the kernel shows
-    Demo(demo::Options),
 }
 
 const SERVE_EXAMPLES: &str = "\

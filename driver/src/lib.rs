@@ -8,7 +8,6 @@
 
 pub mod args;
 pub mod controller;
-pub mod demo;
 pub mod fsck;
 pub mod health;
 pub mod identity;

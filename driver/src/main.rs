@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use hostloop_driver::args::{Cli, Command};
-use hostloop_driver::{demo, fsck, run, status};
+use hostloop_driver::{fsck, run, status};
 
 /// A command line that can't be read (EX_USAGE). Not clap's 2, which `fsck` means something by.
 const USAGE: u8 = 64;
@@ -57,6 +57,5 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Status(options) => status::run(&options).context("status"),
         Command::Fsck(options) => Ok(fsck::run(&options)),
-        Command::Demo(options) => demo::run(&options).context("demo"),
     }
 }

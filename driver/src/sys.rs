@@ -456,9 +456,6 @@ pub trait Kernel: Send + Sync + 'static {
     /// Size the mounted filesystem takes on its device, in bytes (to see if it must grow).
     fn fs_size(&self, mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64>;
 
-    /// Gives unused blocks of a mounted filesystem back (FITRIM); bytes trimmed.
-    fn trim(&self, mounted_at: &Path) -> Result<u64>;
-
     /// Freezes the filesystem an open file or directory is on (FIFREEZE).
     /// [`Error::Unsupported`] where it can't.
     fn freeze(&self, on: &File) -> Result<Freeze>;

@@ -157,10 +157,6 @@ impl Kernel for Linux {
         fs::size(mounted_at, device, fs)
     }
 
-    fn trim(&self, mounted_at: &Path) -> Result<u64> {
-        fs::trim(mounted_at)
-    }
-
     fn freeze(&self, on: &File) -> Result<Freeze> {
         fs::freeze(on)
     }

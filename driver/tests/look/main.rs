@@ -1,8 +1,7 @@
-//! `status`, `fsck` and `demo` on the machine's own kernel. They need root and loop devices.
+//! `status` and `fsck` on the machine's own kernel. They need root and loop devices.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod demo;
 mod fsck;
 mod rig;
 mod status;

@@ -49,6 +49,8 @@ fn whole_life(fs: FsType) {
     for at in [rig.target("rw"), rig.target("ro"), rig.staging("a")] {
         let usage = rig.stats(id, &at).unwrap();
         assert_eq!(usage[0].unit(), Unit::Bytes);
+        let size = rig.kernel.usage(&at).unwrap().total_bytes;
+        assert_eq!(u64::try_from(usage[0].total), Ok(size));
         assert!(usage[0].total > 0 && usage[0].used > 0 && usage[0].available > 0);
         let counts = fs != FsType::Btrfs;
         assert_eq!(usage.len(), if counts { 2 } else { 1 }, "{usage:?}");

@@ -108,7 +108,6 @@ impl Kernel for Gated {
         fn check(&self, device: &Path, fs: FsType) -> Result<()>;
         fn grow(&self, device: &Path, mounted_at: &Path, fs: FsType) -> Result<()>;
         fn fs_size(&self, mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64>;
-        fn trim(&self, mounted_at: &Path) -> Result<u64>;
         fn freeze(&self, on: &File) -> Result<Freeze>;
         fn thaw(&self, on: &File) -> Result<()>;
         fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>>;

@@ -1,4 +1,4 @@
-//! Making, checking, growing, freezing and trimming the three filesystems.
+//! Making, checking, growing, freezing the three filesystems.
 
 use std::fs::File;
 use std::io::Write;
@@ -172,7 +172,8 @@ fn gives_space_back(#[case] fs: FsType, #[case] mib: u64) {
     // XFS frees a deleted file's blocks somewhat later.
     let freed = (0..50).any(|_| {
         synced();
-        assert!(s.kernel.trim(&at).unwrap() > 20 * MIB);
+        let trimmed = std::process::Command::new("fstrim").arg(&at).status();
+        assert!(trimmed.expect("fstrim is needed").success());
         std::thread::sleep(Duration::from_millis(100));
         file::allocated_bytes(&image).unwrap() < empty + 8 * MIB
     });

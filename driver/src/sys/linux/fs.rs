@@ -73,13 +73,6 @@ fn ext4_size(block: &[u8; 4096]) -> Option<u64> {
     (high << 32 | low).checked_mul(block_size)
 }
 
-pub(super) fn trim(mounted_at: &Path) -> Result<u64> {
-    let on = open(mounted_at)?;
-    effect("trim")
-        .and_then(|()| raw::trim(&on))
-        .map_err(|e| Error::io("FITRIM", mounted_at, e))
-}
-
 pub(super) fn freeze(on: &File) -> Result<Freeze> {
     let failed = |e| Error::io("FIFREEZE", name_of(on), e);
     if rustix::fs::fstatfs(on).is_ok_and(|s| s.f_type == XFS_MAGIC) {

@@ -32,19 +32,10 @@ mod ioctls {
         fithaw,
         nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>())
     );
-    nix::ioctl_readwrite!(fitrim, b'X', 121, super::TrimRange);
 
     nix::ioctl_read!(xfs_fsgeometry_v1, b'X', 100, super::XfsGeometry);
     nix::ioctl_readwrite!(btrfs_dev_info, 0x94, 30, super::BtrfsDevice);
     nix::ioctl_readwrite!(btrfs_dev_stats, 0x94, 52, super::BtrfsStats);
-}
-
-/// `struct fstrim_range`.
-#[repr(C)]
-pub(super) struct TrimRange {
-    start: u64,
-    len: u64,
-    minlen: u64,
 }
 
 /// `struct xfs_fsop_geom_v1`: the part of it we read, and room for the rest.
@@ -193,18 +184,6 @@ pub(super) fn freeze(on: &File) -> io::Result<()> {
 pub(super) fn thaw(on: &File) -> io::Result<()> {
     // SAFETY: the argument is not looked at.
     done(unsafe { ioctls::fithaw(on.as_raw_fd()) }).map(drop)
-}
-
-/// FITRIM over everything; bytes trimmed.
-pub(super) fn trim(on: &File) -> io::Result<u64> {
-    let mut range = TrimRange {
-        start: 0,
-        len: u64::MAX,
-        minlen: 0,
-    };
-    // SAFETY: `range` is a whole fstrim_range, read and written by the kernel.
-    done(unsafe { ioctls::fitrim(on.as_raw_fd(), &raw mut range) })?;
-    Ok(range.len)
 }
 
 /// XFS_IOC_FSGEOMETRY_V1.

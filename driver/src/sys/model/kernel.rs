@@ -254,18 +254,6 @@ impl Kernel for Model {
         })
     }
 
-    fn trim(&self, mounted_at: &Path) -> Result<u64> {
-        self.act("trim", mounted_at, |s| {
-            let path = place("FITRIM", mounted_at)?;
-            match s.super_of(&path) {
-                Some((_, sb)) if sb.read_only => Err(errno("FITRIM", mounted_at, libc::EROFS)),
-                // Nothing is ever freed: what the model writes is one block.
-                Some(_) => Ok(0),
-                None => Err(errno("FITRIM", mounted_at, libc::EOPNOTSUPP)),
-            }
-        })
-    }
-
     fn freeze(&self, on: &File) -> Result<Freeze> {
         let path = name_of(on);
         self.act("freeze", &path, |s| match s.super_of(&path) {
