@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::args::{PoolArgs, PoolArgsError};
 use crate::pool::{self, PoolOptions, PoolSpec, Pools};
-use crate::status::paint::{Paint, Tone};
+use crate::status::color::{self, GOOD, QUIET, paint};
 use crate::status::units::count;
 use crate::survey::Survey;
 use crate::sys::linux::Linux;
@@ -183,41 +183,34 @@ fn gone(before: &[Problem], after: &[Problem]) -> Vec<Problem> {
 }
 
 fn print(outcome: &Outcome, repair: bool, json: bool) -> Result<(), Error> {
-    let mut out = io::stdout().lock();
+    let mut out = anstream::stdout().lock();
     if json {
         serde_json::to_writer_pretty(&mut out, outcome).map_err(io::Error::from)?;
         writeln!(out)?;
         return Ok(());
     }
-    for line in lines(outcome, repair, Paint::for_stdout()) {
+    for line in lines(outcome, repair) {
         writeln!(out, "{line}")?;
     }
     Ok(())
 }
 
 /// The outcome in lines.
-fn lines(outcome: &Outcome, repair: bool, paint: Paint) -> Vec<String> {
+fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for problem in &outcome.repaired {
-        lines.push(headline(problem, paint.text(Tone::Good, "repaired")));
+        lines.push(headline(problem, paint(GOOD, "repaired")));
     }
     for problem in &outcome.problems {
-        let tone = match problem.severity {
-            Severity::Error => Tone::Bad,
-            Severity::Warning => Tone::Changed,
-            Severity::Note => Tone::Quiet,
-        };
-        lines.push(headline(
-            problem,
-            paint.text(tone, problem.severity.as_str()),
-        ));
+        let severity = paint(color::of(problem.severity), problem.severity.as_str());
+        lines.push(headline(problem, severity));
         let advice = match &problem.repair {
             Repair::Person(how) => format!("to do: {how}"),
             Repair::Itself(how) => how.clone(),
             Repair::Recovery if repair => "to do: see the driver's log for why it stays".to_owned(),
             Repair::Recovery => "the driver's next start repairs it, or --repair".to_owned(),
         };
-        lines.push(paint.text(Tone::Quiet, &format!("         {advice}")));
+        lines.push(paint(QUIET, &format!("         {advice}")));
     }
     let counting = |p: &&Problem| p.severity > Severity::Note;
     let left = outcome.problems.iter().filter(counting).count();
@@ -288,7 +281,8 @@ mod tests {
             problems: vec![problem(Severity::Warning, "a")],
             repaired: vec![problem(Severity::Error, "b")],
         };
-        let text = lines(&outcome, true, Paint::plain());
+        let plain = |line: &String| anstream::adapter::strip_str(line).to_string();
+        let text: Vec<_> = lines(&outcome, true).iter().map(plain).collect();
         assert_eq!(
             text,
             [
@@ -298,7 +292,7 @@ mod tests {
                 "1 problem, and 1 repaired.",
             ]
         );
-        let clean = lines(&Outcome::default(), false, Paint::plain());
+        let clean = lines(&Outcome::default(), false);
         assert_eq!(clean, ["Records, disk and kernel agree."]);
     }
 }

@@ -11,7 +11,7 @@ use crate::survey::Survey;
 use crate::sys;
 use crate::sys::linux::Linux;
 
-pub mod paint;
+pub mod color;
 pub mod report;
 pub mod table;
 pub mod text;
@@ -57,17 +57,22 @@ pub fn run(options: &Options) -> Result<ExitCode, Error> {
         &options.pools.state_dir(),
         &Linux::new(),
     )?);
-    let mut out = io::stdout().lock();
+    let mut out = anstream::stdout().lock();
     if options.json {
         serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
-        let width = paint::terminal_width();
-        for line in text::text(&report, paint::Paint::for_stdout(), width, now_ns()) {
+        for line in text::text(&report, terminal_width(), now_ns()) {
             writeln!(out, "{line}")?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The columns of the terminal on standard output, if it is one.
+fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0).then(|| usize::from(size.ws_col))
 }
 
 /// Now, in nanoseconds since the epoch.

@@ -1,62 +1,42 @@
 //! A table of text in columns, fit to a width.
 
-/// How a cell sits in its column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Align {
-    /// Words.
-    Left,
-    /// Numbers.
-    Right,
-}
-
-/// What happens to a column when the table is too wide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
-    /// It stays as it is.
-    Whole,
-    /// Its middle may be left out ("vol-3f2a…89ab"), down to this many characters.
-    Middle(usize),
-}
-
 /// A column.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// Its heading.
-    pub title: &'static str,
-    /// How its cells sit.
-    pub align: Align,
-    /// Whether it may be shortened.
-    pub fit: Fit,
+    title: &'static str,
+    /// Its cells are aligned to the right.
+    numeric: bool,
+    /// In a narrow terminal the middle of its cells is left out ("vol-3f2a…89ab"), down to this
+    /// many characters.
+    least: Option<usize>,
 }
 
 /// A column of words that stay whole.
 pub const fn words(title: &'static str) -> Column {
     Column {
         title,
-        align: Align::Left,
-        fit: Fit::Whole,
+        numeric: false,
+        least: None,
     }
 }
 
 /// A column of numbers.
 pub const fn numbers(title: &'static str) -> Column {
     Column {
-        title,
-        align: Align::Right,
-        fit: Fit::Whole,
+        numeric: true,
+        ..words(title)
     }
 }
 
-/// A column whose middle may be left out.
-pub const fn long(title: &'static str, at_least: usize) -> Column {
+/// A column of long words, which may be shortened to `least` characters.
+pub const fn long(title: &'static str, least: usize) -> Column {
     Column {
-        title,
-        align: Align::Left,
-        fit: Fit::Middle(at_least),
+        least: Some(least),
+        ..words(title)
     }
 }
 
-const GAP: usize = 2;
+const GAP: &str = "  ";
 
 /// The lines of a table: the heading, then one for each row. Every row has a cell for every
 /// column. `width` is what fits; `None` (no terminal) leaves everything whole.
@@ -81,12 +61,12 @@ pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> 
 
 /// Takes the excess from the widest column that may still give, one character at a time.
 fn shrink(columns: &[Column], widths: &mut [usize], width: usize) {
-    let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * (widths.len() - 1);
+    let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP.len() * (widths.len() - 1);
     while total(widths) > width {
         let widest = (0..columns.len())
-            .filter(|&i| match columns[i].fit {
-                Fit::Whole => false,
-                Fit::Middle(least) => widths[i] > least.max(length(columns[i].title)),
+            .filter(|&i| {
+                let least = columns[i].least;
+                least.is_some_and(|least| widths[i] > least.max(length(columns[i].title)))
             })
             .max_by_key(|&i| widths[i]);
         match widest {
@@ -97,20 +77,16 @@ fn shrink(columns: &[Column], widths: &mut [usize], width: usize) {
 }
 
 fn line(columns: &[Column], widths: &[usize], row: &[String]) -> String {
-    let mut out = String::new();
-    for (i, cell) in row.iter().enumerate() {
-        if i > 0 {
-            out.push_str(&" ".repeat(GAP));
+    let cells = row.iter().zip(columns).zip(widths);
+    let cells = cells.map(|((cell, column), &width)| {
+        let cell = without_middle(cell, width);
+        match column.numeric {
+            true => format!("{cell:>width$}"),
+            false => format!("{cell:<width$}"),
         }
-        let cell = without_middle(cell, widths[i]);
-        let pad = " ".repeat(widths[i] - length(&cell));
-        match columns[i].align {
-            Align::Left => out.extend([cell, pad]),
-            Align::Right => out.extend([pad, cell]),
-        }
-    }
-    out.truncate(out.trim_end().len());
-    out
+    });
+    let line = cells.collect::<Vec<_>>().join(GAP);
+    line.trim_end().to_owned()
 }
 
 /// The text in at most `width` characters, with "…" where some are left out.
