@@ -24,9 +24,9 @@ use crate::sys::{self, Kernel};
 mod checks;
 mod problem;
 
-#[cfg(test)]
-pub(crate) use checks::tests as scene;
 pub use checks::{check, lasting};
+#[cfg(test)]
+pub(crate) use checks::{tests as scene, volumes::of_volume as problem_of_volume};
 pub use problem::{Kind, Problem, Repair, Severity};
 
 /// `hostloop fsck`.

@@ -1,11 +1,10 @@
-//! The health of volumes and pools: facts gathered from disk and kernel, and what they mean.
+//! The health of volumes and pools, as CSI reports it.
 //!
-//! Gathering is at the edge ([`View`], [`PoolFacts::gather`]); judging is pure ([`of_volume`],
-//! [`of_pool`]). What is judged comes out as [`Condition`]s, each with a status and a reason of
-//! its own, as the specification asks ("ControllerListVolumeHealth", "NodeGetStorageHealth").
+//! [`View`] gathers facts, [`diagnose`] judges them, and this maps its issues to [`Condition`]s. Each
+//! has a status and a reason of its own, as the specification asks ("ControllerListVolumeHealth",
+//! "NodeGetStorageHealth").
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hostloop_proto::csi;
@@ -19,8 +18,12 @@ mod tests;
 
 pub use gather::View;
 
-use crate::pool::{Access, Pools, Provisioning, VolumeHandle, VolumeRecord};
-use crate::sys::{FsUsage, LoopInfo};
+use crate::diagnose::{
+    self,
+    pool::{PoolFacts, PoolIssue},
+    volume::Issue,
+};
+use crate::pool::{Pools, Provisioning, VolumeHandle, VolumeRecord};
 
 /// Something wrong with a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,38 +98,6 @@ pub fn message(id: impl ToString, health_statuses: Vec<VolumeHealthEntry>) -> cs
     }
 }
 
-/// What is known of a pool.
-#[derive(Clone, Debug, Default)]
-pub struct PoolFacts {
-    /// Its name.
-    pub name: String,
-    /// Why it is not open, if it is not.
-    pub missing: Option<String>,
-    /// Why it does not answer, if it is open and does not.
-    pub silent: Option<String>,
-    /// Usage of the filesystem it is on, if that could be had.
-    pub usage: Option<FsUsage>,
-    /// Bytes that are never promised.
-    pub reserve_bytes: u64,
-    /// What it noticed about itself.
-    pub findings: Vec<String>,
-}
-
-impl PoolFacts {
-    /// How full it is, if so little is free that thin volumes may soon meet its end: less than the
-    /// reserve; where none is kept, less than a hundredth.
-    fn nearly_full(&self) -> Option<String> {
-        let usage = self.usage?;
-        let floor = self.reserve_bytes.max(usage.total_bytes / 100);
-        (usage.available_bytes < floor).then(|| {
-            format!(
-                "{} of {} bytes are free, less than the {floor} that are kept free",
-                usage.available_bytes, usage.total_bytes
-            )
-        })
-    }
-}
-
 /// What a pool's facts mean.
 pub fn of_pool(facts: &PoolFacts) -> Vec<Problem> {
     use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
@@ -136,112 +107,49 @@ pub fn of_pool(facts: &PoolFacts) -> Vec<Problem> {
         reason,
         message,
     };
-    if let Some(why) = &facts.missing {
-        return vec![problem(StorageUnreachable, "PoolMissing", why.clone())];
-    }
-    if let Some(why) = &facts.silent {
-        return vec![problem(StorageUnreachable, "PoolGone", why.clone())];
-    }
-    let mut problems = Vec::new();
-    if facts.usage.is_some_and(|usage| usage.read_only) {
-        let message = "the filesystem it is on is read-only".to_owned();
-        problems.push(problem(StorageUnreachable, "PoolReadOnly", message));
-    }
-    if let Some(message) = facts.nearly_full() {
-        problems.push(problem(StorageDegraded, "PoolNearlyFull", message));
-    }
-    if !facts.findings.is_empty() {
-        let message = facts.findings.join("; ");
-        problems.push(problem(StorageDegraded, "PoolNeedsAttention", message));
-    }
-    problems
-}
-
-/// What is known of a volume's image.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Image {
-    /// There, and as long as its record says.
-    #[default]
-    Present,
-    /// Not there. Loop devices that still hold the deleted file, if any, are named.
-    Missing {
-        /// Minors of these.
-        held_by: Vec<u32>,
-    },
-    /// There, and shorter than its record says.
-    Short(String),
-    /// It could not be looked at.
-    Unreadable(String),
-}
-
-/// What is known of the filesystem in a volume, as it is mounted.
-#[derive(Clone, Debug, Default)]
-pub struct Filesystem {
-    /// Options of the filesystem, from the mount table.
-    pub options: Vec<String>,
-    /// What it says of its own errors.
-    pub errors: Option<String>,
-}
-
-/// How a volume that is staged looks in the kernel.
-#[derive(Clone, Debug, Default)]
-pub struct Staged {
-    /// Where.
-    pub path: PathBuf,
-    /// Staged as a raw block device.
-    pub block: bool,
-    /// Staged for reading alone.
-    pub read_only: bool,
-    /// The loop device recorded for it; none while staging has not come so far.
-    pub minor: Option<u32>,
-    /// Targets whose read-only second loop device is gone.
-    pub lost_targets: Vec<PathBuf>,
-    /// It has been mounted before, so it takes no time to speak of from attached to mounted.
-    pub formatted: bool,
-    /// Its filesystem is mounted at the path.
-    pub mounted: bool,
+    let of = |issue| match issue {
+        PoolIssue::Missing(why) => problem(StorageUnreachable, "PoolMissing", why),
+        PoolIssue::Silent(why) => problem(StorageUnreachable, "PoolGone", why),
+        PoolIssue::ReadOnly => {
+            let message = "the filesystem it is on is read-only".to_owned();
+            problem(StorageUnreachable, "PoolReadOnly", message)
+        }
+        PoolIssue::NearlyFull(message) => problem(StorageDegraded, "PoolNearlyFull", message),
+        PoolIssue::Findings(message) => problem(StorageDegraded, "PoolNeedsAttention", message),
+    };
+    diagnose::pool::judge(facts).into_iter().map(of).collect()
 }
 
 /// What is known of a volume.
 #[derive(Clone, Debug, Default)]
-pub struct VolumeFacts {
+pub(crate) struct VolumeFacts {
     /// Its pool.
-    pub pool: PoolFacts,
-    /// Its image.
-    pub image: Image,
-    /// What it is to be: thin or thick, with or without direct I/O.
-    pub provisioning: Provisioning,
-    /// Direct I/O is asked for.
-    pub direct_io: bool,
-    /// Loop devices over the image.
-    pub loops: Vec<LoopInfo>,
-    /// How it is staged, if it is.
-    pub staged: Option<Staged>,
-    /// Its filesystem, if it is mounted.
-    pub filesystem: Option<Filesystem>,
-    /// How long it has been frozen for a copy, if longer than is allowed.
-    pub frozen_too_long: Option<Duration>,
+    pub(crate) pool: PoolFacts,
+    /// Only a thin volume needs free space in its pool.
+    pub(crate) provisioning: Provisioning,
+    /// How its record differs from its image and the kernel.
+    pub(crate) issues: Vec<Issue>,
+    /// What its mounted filesystem says of its own errors.
+    pub(crate) errors: Option<String>,
+    /// How long a freeze may last.
+    pub(crate) max_freeze: Duration,
     /// What the pool noticed about it.
-    pub findings: Vec<String>,
+    pub(crate) findings: Vec<String>,
 }
 
-/// What a volume's facts mean.
-pub fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
+/// What a volume's facts mean: at most one condition for each reason.
+pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
     use VolumeHealthErrorType::{Degraded, Inaccessible};
-    if let Some(why) = facts.pool.missing.as_ref().or(facts.pool.silent.as_ref()) {
+    if let Some(why) = facts.pool.unreachable() {
         let message = format!("pool {}: {why}", facts.pool.name);
         return vec![condition(Inaccessible, "PoolGone", message)];
     }
-    let mut all = Vec::new();
-    all.extend(image_conditions(&facts.image));
-    all.extend(loop_conditions(facts));
-    all.extend(filesystem_conditions(facts));
-    if let Some(time) = facts.frozen_too_long {
-        let message = format!(
-            "its filesystem was frozen for a copy {} s ago and not thawed",
-            time.as_secs()
-        );
-        all.push(condition(Inaccessible, "Frozen", message));
+    let issues = facts.issues.iter();
+    let mut all: Vec<_> = issues
+        .filter_map(|i| of_issue(i, facts.max_freeze))
+        .collect();
+    if let Some(errors) = &facts.errors {
+        all.push(condition(Degraded, "FilesystemErrors", errors));
     }
     if let (Provisioning::Thin, Some(full)) = (facts.provisioning, facts.pool.nearly_full()) {
         let message = format!(
@@ -254,6 +162,8 @@ pub fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
         let message = facts.findings.join("; ");
         all.push(condition(Degraded, "NeedsAttention", message));
     }
+    let mut reasons = BTreeSet::new();
+    all.retain(|condition| reasons.insert(condition.reason));
     all
 }
 
@@ -287,121 +197,109 @@ fn condition(
     }
 }
 
-fn image_conditions(image: &Image) -> Option<Condition> {
-    use VolumeHealthErrorType::{DataLoss, Inaccessible};
-    match image {
-        Image::Present => None,
-        Image::Missing { held_by } if held_by.is_empty() => {
-            Some(condition(DataLoss, "ImageMissing", "its image is missing"))
+/// What an issue means for the users of the volume; `None` if it harms nobody, or if a call under
+/// way explains it.
+fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
+    use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
+    let device = |minor: &u32| format!("/dev/loop{minor}");
+    let devices = |minors: &[u32], and| minors.iter().map(device).collect::<Vec<_>>().join(and);
+    let (status, reason, message) = match issue {
+        Issue::ImageMissing { held_by } if held_by.is_empty() => {
+            (DataLoss, "ImageMissing", "its image is missing".to_owned())
         }
-        Image::Missing { held_by } => {
-            let devices = held_by.iter().map(|minor| format!("/dev/loop{minor}"));
-            let devices = devices.collect::<Vec<_>>().join(", ");
+        Issue::ImageMissing { held_by } => {
+            let devices = devices(held_by, ", ");
             let message = format!(
                 "its image was deleted; its data is lost as soon as {devices} is detached: copy it now"
             );
-            Some(condition(DataLoss, "ImageDeleted", message))
+            (DataLoss, "ImageDeleted", message)
         }
-        Image::Short(why) => Some(condition(DataLoss, "ImageTruncated", why)),
-        Image::Unreadable(why) => Some(condition(Inaccessible, "ImageUnreadable", why)),
-    }
-}
-
-fn loop_conditions(facts: &VolumeFacts) -> Vec<Condition> {
-    use VolumeHealthErrorType::{Degraded, Inaccessible};
-    let mut all = Vec::new();
-    if let Some(lost) = facts.staged.as_ref().and_then(|s| lost_loop(facts, s)) {
-        all.push(condition(Inaccessible, "LoopDeviceLost", lost));
-    }
-    if let [first, second, ..] = facts.loops.as_slice() {
-        let message = format!(
-            "its image is attached twice, to /dev/loop{} and /dev/loop{}: writing through both destroys it",
-            first.minor, second.minor
-        );
-        all.push(condition(Degraded, "AttachedTwice", message));
-    }
-    let changed = facts.loops.iter().find_map(|l| Some((l, l.tampered()?)));
-    if let Some((device, why)) = changed {
-        let message = format!(
-            "/dev/loop{} was changed by one of its users: {why}",
-            device.minor
-        );
-        all.push(condition(Inaccessible, "DeviceChanged", message));
-    }
-    let buffered = facts.loops.iter().find(|l| !l.direct_io);
-    if let (true, Some(device)) = (facts.direct_io, buffered) {
-        let message = format!(
-            "/dev/loop{} does buffered I/O, and direct I/O is asked for",
-            device.minor
-        );
-        all.push(condition(Degraded, "DirectIOLost", message));
-    }
-    all
-}
-
-/// Why the device a staged volume is used through is not what it was.
-fn lost_loop(facts: &VolumeFacts, staged: &Staged) -> Option<String> {
-    let minor = staged.minor?;
-    // A damaged image is not looked for under its devices: that has a condition of its own.
-    if facts.image != Image::Present {
-        return None;
-    }
-    let path = staged.path.display();
-    match facts.loops.as_slice() {
-        [] => Some(format!(
-            "it is staged at {path} and no loop device has its image"
-        )),
-        loops if staged.block && loops.iter().all(|l| l.minor != minor) => Some(format!(
-            "it was staged at {path} as /dev/loop{minor} and is /dev/loop{} now: its users must start again",
-            loops[0].minor
-        )),
-        _ => {
-            let target = staged.lost_targets.first()?;
-            Some(format!(
-                "{} has lost its read-only device",
-                target.display()
-            ))
+        Issue::ImageShort { bytes, recorded } => {
+            let message = format!("its image has {bytes} bytes, and its record says {recorded}");
+            (DataLoss, "ImageTruncated", message)
         }
-    }
-}
-
-fn filesystem_conditions(facts: &VolumeFacts) -> Vec<Condition> {
-    use VolumeHealthErrorType::{Degraded, Inaccessible};
-    let Some(staged) = facts.staged.as_ref().filter(|staged| !staged.block) else {
-        return Vec::new();
+        Issue::ImageUnreadable(why) => (Inaccessible, "ImageUnreadable", why.clone()),
+        Issue::DeviceSilent { minor } => {
+            let message = format!(
+                "{} does not report its backing file: that filesystem has shut down or hangs",
+                device(minor)
+            );
+            (Inaccessible, "DeviceSilent", message)
+        }
+        Issue::AttachedTwice { minors } => {
+            let message = format!(
+                "its image is attached to {} at once: writing through several destroys it",
+                devices(minors, " and ")
+            );
+            (Degraded, "AttachedTwice", message)
+        }
+        Issue::DeviceChanged { minor, why } => {
+            let message = format!("{} was changed by one of its users: {why}", device(minor));
+            (Inaccessible, "DeviceChanged", message)
+        }
+        Issue::Buffered { minor } => {
+            let message = format!(
+                "{} does buffered I/O, and direct I/O is asked for",
+                device(minor)
+            );
+            (Degraded, "DirectIOLost", message)
+        }
+        Issue::NoDevice {
+            path,
+            minor: Some(_),
+        } => {
+            let message = format!(
+                "it is staged at {} and no loop device has its image",
+                path.display()
+            );
+            (Inaccessible, "LoopDeviceLost", message)
+        }
+        Issue::OtherDevice { path, was, is } => {
+            let message = format!(
+                "it was staged at {} as {} and is {} now: its users must start again",
+                path.display(),
+                device(was),
+                device(is)
+            );
+            (Inaccessible, "LoopDeviceLost", message)
+        }
+        Issue::ReadOnlyDeviceLost { target, .. } => {
+            let message = format!("{} has lost its read-only device", target.display());
+            (Inaccessible, "LoopDeviceLost", message)
+        }
+        Issue::NotMounted {
+            path,
+            staging: false,
+        } => {
+            let message = format!("its filesystem is not mounted at {}", path.display());
+            (Inaccessible, "NotMounted", message)
+        }
+        Issue::FilesystemShutDown => {
+            let message = "its filesystem has shut down after an error".to_owned();
+            (Inaccessible, "FilesystemShutDown", message)
+        }
+        Issue::FilesystemReadOnly => {
+            let message = "its filesystem has become read-only".to_owned();
+            (Inaccessible, "FilesystemReadOnly", message)
+        }
+        Issue::Frozen { since_ns } => {
+            let time = overdue(*since_ns, max_freeze)?;
+            let message = format!(
+                "its filesystem was frozen for a copy {} s ago and not thawed",
+                time.as_secs()
+            );
+            (Inaccessible, "Frozen", message)
+        }
+        // NodeStageVolume is under way, or the next call puts it right.
+        Issue::NoDevice { minor: None, .. }
+        | Issue::NotMounted { staging: true, .. }
+        | Issue::Formatting(_)
+        | Issue::ImageLong { .. }
+        | Issue::NotThick { .. }
+        | Issue::DeviceSmall { .. }
+        | Issue::UsedUnstaged { .. } => return None,
     };
-    let mut all = Vec::new();
-    let attached = !facts.loops.is_empty();
-    // Between attaching and mounting a new filesystem is made, which is no fault.
-    let elsewhere = facts.filesystem.is_some();
-    if attached && !staged.mounted && (staged.formatted || elsewhere) {
-        let message = format!("its filesystem is not mounted at {}", staged.path.display());
-        all.push(condition(Inaccessible, "NotMounted", message));
-    }
-    let Some(filesystem) = &facts.filesystem else {
-        return all;
-    };
-    let says = |word: &str| filesystem.options.iter().any(|o| o == word);
-    if says("shutdown") {
-        let message = "its filesystem has shut down after an error";
-        all.push(condition(Inaccessible, "FilesystemShutDown", message));
-    } else if (says("ro") || says("emergency_ro")) && !staged.read_only {
-        let message = "its filesystem has become read-only";
-        all.push(condition(Inaccessible, "FilesystemReadOnly", message));
-    }
-    if let Some(errors) = &filesystem.errors {
-        all.push(condition(Degraded, "FilesystemErrors", errors));
-    }
-    all
-}
-
-/// Whether a volume is staged for reading alone.
-fn staged_read_only(capability: &crate::pool::Capability) -> bool {
-    let asked = match &capability.access {
-        Access::Mount { flags, .. } => flags.iter().any(|f| f == "ro"),
-        Access::Block => false,
-    };
-    asked || capability.mode.is_read_only()
+    Some(condition(status, reason, message))
 }
 
 /// How long ago a freeze began, if that is longer than one may last.

@@ -8,6 +8,7 @@
 
 pub mod args;
 pub mod controller;
+pub mod diagnose;
 pub mod fsck;
 pub mod health;
 pub mod identity;

@@ -25,7 +25,6 @@ mod stage;
 mod stats;
 mod unpublish;
 mod unstage;
-mod view;
 
 pub use error::{Error, Result};
 pub use inline_limits::InlineLimits;

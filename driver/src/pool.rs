@@ -35,7 +35,6 @@ mod space;
 mod store;
 #[cfg(test)]
 mod testing;
-mod view;
 mod volumes;
 
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};

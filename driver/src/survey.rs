@@ -13,19 +13,18 @@ pub mod uses;
 
 pub use uses::{LoopUse, Owner, Uses};
 
+use crate::diagnose::KernelState;
 pub use crate::pool::readonly::{Area, Contents, Image, Item, Leftover, Unreadable};
 use crate::pool::{PoolKind, PoolSpec};
-use crate::sys::{Kernel, LoopInfo, MountTable};
+use crate::sys::Kernel;
 
 /// Everything, at about one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// The configured pools, in order.
     pub pools: Vec<PoolSurvey>,
-    /// All attached loop devices of the machine.
-    pub loops: Vec<LoopInfo>,
-    /// The mount table of this process's namespace.
-    pub mounts: MountTable,
+    /// The machine's loop devices and this process's mounts.
+    pub kernel: KernelState,
 }
 
 /// A configured pool.
@@ -48,12 +47,8 @@ pub struct PoolSurvey {
 }
 
 impl PoolSurvey {
-    fn take(
-        spec: &PoolSpec,
-        state_dir: &Path,
-        loops: &[LoopInfo],
-        mounts: &MountTable,
-    ) -> PoolSurvey {
+    fn take(spec: &PoolSpec, state_dir: &Path, kernel: &KernelState) -> PoolSurvey {
+        let KernelState { loops, mounts } = kernel;
         let image = place::image_path(spec).and_then(|path| Image::at(&path).ok().flatten());
         let root = place::root(spec, state_dir, image.as_ref(), loops, mounts);
         let mount = root.as_ref().ok().and_then(|r| place::enclosing(mounts, r));
@@ -79,19 +74,14 @@ impl Survey {
         state_dir: &Path,
         kernel: &dyn Kernel,
     ) -> crate::sys::Result<Survey> {
-        // Loops and mounts first: an image that is made and attached in between then is seen on
-        // the disk and not in use, which is harmless; the other way round it would be a stranger.
-        let mounts = kernel.mounts()?;
-        let loops = kernel.loops()?;
+        // The kernel first: an image that is made and attached in between is then seen on the disk
+        // and not in use, which is harmless. The other way round it would be a stranger.
+        let kernel = KernelState::read(kernel)?;
         let pools = specs
             .iter()
-            .map(|spec| PoolSurvey::take(spec, state_dir, &loops, &mounts))
+            .map(|spec| PoolSurvey::take(spec, state_dir, &kernel))
             .collect();
-        Ok(Survey {
-            pools,
-            loops,
-            mounts,
-        })
+        Ok(Survey { pools, kernel })
     }
 
     /// The pools that could be read.

@@ -7,11 +7,10 @@ use super::problem::{Kind, Problem, Repair, Severity, person};
 
 mod devices;
 mod groups;
-mod images;
 mod records;
-mod stages;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(super) mod volumes;
 
 /// Everything that is wrong, the worst first.
 pub fn check(survey: &Survey) -> Vec<Problem> {
@@ -23,9 +22,8 @@ pub fn check(survey: &Survey) -> Vec<Problem> {
             Ok(contents) => {
                 let mut found = Vec::new();
                 records::check(pool, contents, &mut found);
-                images::check(contents, &mut found);
                 groups::check(survey, contents, &mut found);
-                stages::check(pool, contents, &uses, &mut found);
+                volumes::check(survey, pool, contents, &mut found);
                 problems.extend(found.into_iter().map(|p| in_pool(p, pool)));
             }
         }

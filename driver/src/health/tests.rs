@@ -1,15 +1,5 @@
 use super::*;
-use crate::sys::FileId;
-
-fn device(minor: u32, direct_io: bool) -> LoopInfo {
-    LoopInfo {
-        minor,
-        backing: Some(FileId { dev: 1, ino: 2 }),
-        autoclear: true,
-        direct_io,
-        ..LoopInfo::default()
-    }
-}
+use crate::sys::FsUsage;
 
 fn usage(available: u64) -> FsUsage {
     FsUsage {
@@ -31,32 +21,13 @@ fn pool() -> PoolFacts {
     }
 }
 
-/// A thin ext4 volume, staged and mounted, with nothing wrong.
+/// A thin volume with nothing wrong.
 fn sound() -> VolumeFacts {
     VolumeFacts {
         pool: pool(),
-        direct_io: true,
-        loops: vec![device(3, true)],
-        staged: Some(Staged {
-            path: "/stage".into(),
-            minor: Some(3),
-            formatted: true,
-            mounted: true,
-            ..Staged::default()
-        }),
-        filesystem: Some(Filesystem {
-            options: vec!["rw".to_owned()],
-            errors: None,
-        }),
+        max_freeze: Duration::from_secs(10),
         ..VolumeFacts::default()
     }
-}
-
-fn options(words: &[&str]) -> Option<Filesystem> {
-    Some(Filesystem {
-        options: words.iter().map(|w| w.to_string()).collect(),
-        errors: None,
-    })
 }
 
 /// What has been done to a sound volume, and what is to be said of it.
@@ -72,180 +43,42 @@ fn volumes_are_judged() {
     let cases: &[Case] = &[
         ("sound", |_| {}, &[]),
         (
-            "not in use",
-            |f| {
-                *f = VolumeFacts {
-                    pool: pool(),
-                    ..VolumeFacts::default()
-                }
-            },
-            &[],
-        ),
-        (
             "pool missing, and nothing else is known then",
-            |f| {
-                f.pool.missing = Some("not mounted".into());
-                f.loops.clear();
-            },
+            |f| f.pool.missing = Some("not mounted".into()),
             &[(Inaccessible, "PoolGone")],
         ),
         (
             "pool silent",
-            |f| f.pool.silent = Some("EIO".into()),
+            |f| {
+                f.pool.silent = Some("EIO".into());
+                f.issues = vec![Issue::FilesystemReadOnly];
+            },
             &[(Inaccessible, "PoolGone")],
         ),
         (
-            "image missing",
-            |f| {
-                *f = VolumeFacts {
-                    pool: pool(),
-                    image: Image::Missing { held_by: vec![] },
-                    ..VolumeFacts::default()
-                }
-            },
+            "an issue",
+            |f| f.issues = vec![Issue::ImageMissing { held_by: vec![] }],
             &[(DataLoss, "ImageMissing")],
         ),
         (
-            "image deleted under a device",
+            "one condition for each reason",
             |f| {
-                f.image = Image::Missing { held_by: vec![3] };
-                f.loops.clear();
-                f.filesystem = None;
+                let changed = |minor| Issue::DeviceChanged {
+                    minor,
+                    why: String::new(),
+                };
+                f.issues = vec![changed(3), changed(4)];
             },
-            &[(DataLoss, "ImageDeleted")],
-        ),
-        (
-            "image cut off",
-            |f| f.image = Image::Short("has 1".into()),
-            &[(DataLoss, "ImageTruncated")],
-        ),
-        (
-            "image unreadable",
-            |f| {
-                f.image = Image::Unreadable("EIO".into());
-                f.loops.clear();
-                f.filesystem = None;
-            },
-            &[(Inaccessible, "ImageUnreadable")],
-        ),
-        (
-            "loop device lost",
-            |f| {
-                f.loops.clear();
-                f.filesystem = None;
-            },
-            &[(Inaccessible, "LoopDeviceLost")],
-        ),
-        (
-            "staging has not come to the device",
-            |f| {
-                f.loops.clear();
-                f.filesystem = None;
-                f.staged.as_mut().unwrap().minor = None;
-            },
-            &[],
-        ),
-        (
-            "a filesystem is being made",
-            |f| {
-                f.filesystem = None;
-                let staged = f.staged.as_mut().unwrap();
-                staged.mounted = false;
-                staged.formatted = false;
-            },
-            &[],
-        ),
-        (
-            "not mounted any more",
-            |f| {
-                f.filesystem = None;
-                f.staged.as_mut().unwrap().mounted = false;
-            },
-            &[(Inaccessible, "NotMounted")],
-        ),
-        (
-            "a mounted volume may come back at another device",
-            |f| f.loops[0].minor = 4,
-            &[],
-        ),
-        (
-            "a raw one may not",
-            |f| {
-                f.loops[0].minor = 4;
-                f.filesystem = None;
-                f.staged.as_mut().unwrap().block = true;
-            },
-            &[(Inaccessible, "LoopDeviceLost")],
-        ),
-        (
-            "a read-only device of a raw one lost",
-            |f| {
-                f.filesystem = None;
-                let staged = f.staged.as_mut().unwrap();
-                staged.block = true;
-                staged.lost_targets = vec!["/pod/x".into()];
-            },
-            &[(Inaccessible, "LoopDeviceLost")],
-        ),
-        (
-            "attached twice",
-            |f| f.loops.push(device(9, true)),
-            &[(Degraded, "AttachedTwice")],
-        ),
-        (
-            "shows a part of its image",
-            |f| f.loops[0].offset = 4096,
             &[(Inaccessible, "DeviceChanged")],
-        ),
-        (
-            "has other blocks than it was attached with",
-            |f| f.loops[0].block_size = 512,
-            &[(Inaccessible, "DeviceChanged")],
-        ),
-        (
-            "direct I/O lost",
-            |f| f.loops[0].direct_io = false,
-            &[(Degraded, "DirectIOLost")],
-        ),
-        (
-            "direct I/O not asked for",
-            |f| {
-                f.loops[0].direct_io = false;
-                f.direct_io = false;
-            },
-            &[],
-        ),
-        (
-            "read-only",
-            |f| f.filesystem = options(&["ro"]),
-            &[(Inaccessible, "FilesystemReadOnly")],
-        ),
-        (
-            "read-only after an error, on newer kernels",
-            |f| f.filesystem = options(&["rw", "emergency_ro"]),
-            &[(Inaccessible, "FilesystemReadOnly")],
-        ),
-        (
-            "read-only as asked",
-            |f| {
-                f.filesystem = options(&["ro"]);
-                f.staged.as_mut().unwrap().read_only = true;
-            },
-            &[],
-        ),
-        (
-            "shut down",
-            |f| f.filesystem = options(&["rw", "shutdown"]),
-            &[(Inaccessible, "FilesystemShutDown")],
         ),
         (
             "errors",
-            |f| f.filesystem.as_mut().unwrap().errors = Some("3 errors".into()),
+            |f| f.errors = Some("3 errors".into()),
             &[(Degraded, "FilesystemErrors")],
         ),
         (
             "frozen",
-            |f| f.frozen_too_long = Some(Duration::from_secs(60)),
+            |f| f.issues = vec![Issue::Frozen { since_ns: 1 }],
             &[(Inaccessible, "Frozen")],
         ),
         (
@@ -269,8 +102,7 @@ fn volumes_are_judged() {
         (
             "all at once",
             |f| {
-                f.loops[0].direct_io = false;
-                f.filesystem = options(&["ro"]);
+                f.issues = vec![Issue::Buffered { minor: 3 }, Issue::FilesystemReadOnly];
                 f.pool.usage = Some(usage(0));
             },
             &[

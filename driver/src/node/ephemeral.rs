@@ -10,9 +10,9 @@ use hostloop_proto::csi;
 
 use super::capability::Asked;
 use super::stage::Wanted;
-use super::view::{Owner, View};
 use super::{Error, InlineLimits, Node, Result, options, paths};
 use crate::controller::parameters::{Changes, METADATA};
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::pool::{
     self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
 };
@@ -182,7 +182,7 @@ impl Node {
             return Ok(());
         };
         let asked = options::options(*fs, flags, &record.settings, wanted.read_only).read_only;
-        let view = View::take(self.pools.kernel().as_ref(), &self.owner(record))?;
+        let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(record))?;
         match view.mount_at(&wanted.path) {
             Some(entry) if entry.read_only() != asked => Err(Error::AlreadyExists(
                 "published at this path already, and readonly differs".to_owned(),
@@ -251,9 +251,9 @@ impl Node {
         let image = device.map(|device| PathBuf::from(device.backing_path));
         let volume = image.and_then(|image| image.parent()?.file_name()?.to_str()?.parse().ok());
         match volume {
-            Some(VolumeHandle::Id(id)) if self.is_missing(id) => {
-                self.clear(&Owner::unrecorded(id), target).map(drop)
-            }
+            Some(VolumeHandle::Id(id)) if self.is_missing(id) => self
+                .clear(&VolumeIdentity::unrecorded(id), target)
+                .map(drop),
             _ => Err(missing.into()),
         }
     }

@@ -7,8 +7,8 @@ use hostloop_proto::csi;
 
 use super::attach;
 use super::capability::word;
-use super::view::{Found, View};
 use super::{Error, Node, Result};
+use crate::diagnose::{Found, VolumeState};
 use crate::pool::{Access, Provisioning, VolumeRecord};
 use crate::request::{self, Invalid, Range, invalid};
 use crate::sys::{FsType, Kernel, LoopDevice, file, file_id};
@@ -111,7 +111,7 @@ impl Node {
         let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
         let path = super::stats::place(&req.volume_path).ok_or_else(not_there)?;
         let owner = self.owner(record);
-        let view = View::take(self.pools.kernel().as_ref(), &owner)?;
+        let view = VolumeState::read(self.pools.kernel().as_ref(), &owner)?;
         let staged_block = record
             .stage
             .as_ref()
@@ -130,7 +130,7 @@ impl Node {
         let kernel = self.pools.kernel().as_ref();
         let (image, owner) = self.image(record)?;
         self.thaw(record, &owner, path)?;
-        let view = View::take(kernel, &owner)?;
+        let view = VolumeState::read(kernel, &owner)?;
         let mut devices = Vec::new();
         for own in view.own() {
             let device = kernel.loop_open(own.minor, file_id(&image)?)?;

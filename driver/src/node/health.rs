@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
 use hostloop_proto::csi::{self, VolumeHealthErrorType};
 
-use super::view::{Found, View};
 use super::{Node, Result, paths};
+use crate::diagnose::{Found, VolumeState};
 use crate::health::{self, Condition};
 use crate::pool::{Access, VolumeRecord};
 use crate::request;
@@ -85,7 +85,7 @@ impl Node {
         };
         let mut entries = health::volume(&self.pools, &record);
         if target.is_some() || staging.is_some() {
-            let view = View::take(self.pools.kernel().as_ref(), &self.owner(&record))?;
+            let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(&record))?;
             let mut conditions = Vec::new();
             if let Some(target) = target {
                 conditions.extend(at_target(&view.at(&target), &target));

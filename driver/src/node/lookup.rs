@@ -4,8 +4,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::view::Owner;
 use super::{Error, Node, Result};
+use crate::diagnose::VolumeIdentity;
 use crate::pool::{self, VolumeHandle, VolumeId, VolumeRecord, quiesce};
 use crate::request;
 use crate::sys::file_id;
@@ -15,9 +15,9 @@ pub(super) enum Known {
     /// No ID of this driver, or kubelet's of an inline volume that is gone.
     Nobody,
     /// An ID without a record: deleted, or of a pool that is not on this node.
-    Unrecorded(Owner),
+    Unrecorded(VolumeIdentity),
     /// Its pool is missing just now, and why.
-    Away(Option<Owner>, pool::Error),
+    Away(Option<VolumeIdentity>, pool::Error),
     /// A volume.
     Recorded(Arc<VolumeRecord>),
 }
@@ -40,7 +40,7 @@ impl Node {
             return Ok(Known::Nobody);
         };
         let owner = match &handle {
-            VolumeHandle::Id(id) => Some(Owner::unrecorded(*id)),
+            VolumeHandle::Id(id) => Some(VolumeIdentity::unrecorded(*id)),
             VolumeHandle::Inline(_) => None,
         };
         match (self.pools.volume(&handle), owner) {
@@ -54,21 +54,21 @@ impl Node {
     }
 
     /// A volume's image, whole and opened to be attached, and what tells its loop devices.
-    pub(super) fn image(&self, record: &VolumeRecord) -> Result<(File, Owner)> {
+    pub(super) fn image(&self, record: &VolumeRecord) -> Result<(File, VolumeIdentity)> {
         let image = self.pools.open_image(record, true)?;
-        let owner = Owner::of(record, Some(file_id(&image)?));
+        let owner = VolumeIdentity::of(record, Some(file_id(&image)?));
         Ok((image, owner))
     }
 
     /// Identifies a volume's loop devices even if its image or its pool is broken: a pod must be
     /// able to leave a pool that answers nothing but errors.
-    pub(super) fn owner(&self, record: &VolumeRecord) -> Owner {
+    pub(super) fn owner(&self, record: &VolumeRecord) -> VolumeIdentity {
         let image = self.pools.open_image(record, false);
         let image = image.and_then(|image| Ok(file_id(&image)?));
         if let Err(error) = &image {
             tracing::warn!(volume = %record.id, %error, "can't open the image; finding its loop devices by path");
         }
-        Owner::of(record, image.ok())
+        VolumeIdentity::of(record, image.ok())
     }
 
     /// With `--check-volume-lifecycle`: published to this node by the controller.
@@ -85,7 +85,12 @@ impl Node {
 
     /// Thaws what an interrupted copy may have left frozen, mounted or not. `scratch` is a
     /// directory where nothing is mounted but this volume.
-    pub(super) fn thaw(&self, record: &VolumeRecord, owner: &Owner, scratch: &Path) -> Result<()> {
+    pub(super) fn thaw(
+        &self,
+        record: &VolumeRecord,
+        owner: &VolumeIdentity,
+        scratch: &Path,
+    ) -> Result<()> {
         if let (Some(_), Some(image)) = (record.freeze, owner.image()) {
             quiesce::thaw_leftover(self.pools.kernel().as_ref(), record.id, image, scratch)?;
             self.clear_record(&record.id, |r| r.freeze = None)?;

@@ -6,8 +6,8 @@ use std::path::Path;
 use super::attach::{self, Purpose};
 use super::format::{self, Step};
 use super::stage::Wanted;
-use super::view::{Owner, View};
 use super::{Error, Node, Result, expand, group, options, paths};
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::pool::{Access, VolumeRecord};
 use crate::sys::{FsType, LoopDevice, MountSpec, Probe, file_id};
 
@@ -17,9 +17,9 @@ pub(super) struct Mounting<'a> {
     /// With the intent to stage it.
     pub(super) record: &'a VolumeRecord,
     pub(super) image: &'a File,
-    pub(super) owner: &'a Owner,
+    pub(super) owner: &'a VolumeIdentity,
     /// From before the first effect.
-    pub(super) view: &'a View,
+    pub(super) view: &'a VolumeState<'a>,
     pub(super) wanted: &'a Wanted,
     pub(super) fs: FsType,
     /// There is no data in the image at all.

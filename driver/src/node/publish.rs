@@ -8,8 +8,8 @@ use hostloop_proto::csi;
 use super::capability::{self, Publish, Published};
 use super::stage::already;
 use super::unstage::foreign;
-use super::view::{Found, View};
 use super::{Error, Node, Result, group, options, paths};
+use crate::diagnose::{Found, VolumeState};
 use crate::pool::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
 use crate::request;
 use crate::sys::{BindFlags, loop_path};
@@ -118,7 +118,7 @@ impl Node {
     }
 
     fn is_at(&self, record: &VolumeRecord, target: &Path) -> Result<bool> {
-        let view = View::take(self.pools.kernel().as_ref(), &self.owner(record))?;
+        let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(record))?;
         let found = view.at(target);
         Ok(matches!(
             found,
@@ -127,7 +127,7 @@ impl Node {
     }
 
     /// What is to be done, given what is at the target and elsewhere.
-    fn judge(&self, view: &View, stage: &Stage, wanted: &Wanted) -> Result<Publish> {
+    fn judge(&self, view: &VolumeState<'_>, stage: &Stage, wanted: &Wanted) -> Result<Publish> {
         let here = match view.at(&wanted.target) {
             Found::Nothing => None,
             Found::Filesystem { read_only, .. } | Found::Device { read_only, .. } => {
@@ -161,7 +161,7 @@ impl Node {
         gid: Option<u32>,
     ) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
-        let view = View::take(kernel, &self.owner(record))?;
+        let view = VolumeState::read(kernel, &self.owner(record))?;
         let decided = self.judge(&view, stage, wanted)?;
         if view.mount_at(&stage.path).is_none() {
             return Err(Error::FailedPrecondition(format!(
@@ -184,7 +184,7 @@ impl Node {
 
     fn publish_block(&self, record: &VolumeRecord, stage: &Stage, wanted: &Wanted) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
-        let view = View::take(kernel, &self.owner(record))?;
+        let view = VolumeState::read(kernel, &self.owner(record))?;
         let decided = self.judge(&view, stage, wanted)?;
         let Some(own) = view.own().next() else {
             return Err(Error::FailedPrecondition(format!(

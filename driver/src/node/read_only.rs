@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::view::View;
 use super::{Error, Node, Result, attach};
+use crate::diagnose::VolumeState;
 use crate::pool::{VolumeHandle, VolumeRecord};
 use crate::sys::{self, BLOCK_SIZE, LoopInfo, LoopSpec};
 
@@ -17,7 +17,7 @@ impl Node {
     pub(super) fn read_only_device(
         &self,
         record: &VolumeRecord,
-        view: &View,
+        view: &VolumeState<'_>,
         own: &LoopInfo,
         target: &Path,
     ) -> Result<u32> {
@@ -33,7 +33,7 @@ impl Node {
             detach(kernel, info)?;
         }
         let below = kernel.loop_reopen(own)?;
-        for minor in view.free_minors().take(ATTEMPTS) {
+        for minor in view.kernel().free_minors().take(ATTEMPTS) {
             self.record_read_only(record, target, minor)?;
             let attached = kernel.loop_attach(&LoopSpec {
                 backing: &below.file,
@@ -61,7 +61,7 @@ impl Node {
     pub(super) fn drop_read_only(
         &self,
         record: &VolumeRecord,
-        view: &View,
+        view: &VolumeState<'_>,
         target: &Path,
     ) -> Result<()> {
         let recorded = record
@@ -84,7 +84,7 @@ impl Node {
     /// The same after a publication that failed, of which the record may know more by now.
     pub(super) fn give_up_read_only(&self, record: &VolumeRecord, target: &Path) -> Result<()> {
         let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
-        let view = View::take(self.pools.kernel().as_ref(), &self.owner(&record))?;
+        let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(&record))?;
         self.drop_read_only(&record, &view, target)
     }
 

@@ -14,8 +14,8 @@ use super::attach::{self, Purpose};
 use super::capability::Asked;
 use super::mounting::Mounting;
 use super::unstage::foreign;
-use super::view::{Found, Owner, View};
 use super::{Error, Node, Result, paths};
+use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::pool::{Access, Capability, Format, Stage, VolumeRecord};
 use crate::request;
 use crate::sys::{self, file};
@@ -124,7 +124,7 @@ impl Node {
     pub(super) fn stage_at(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
         let (image, owner) = self.image(record)?;
-        let view = View::take(kernel, &owner)?;
+        let view = VolumeState::read(kernel, &owner)?;
         let seen = Seen {
             attached: view.own().next().is_some(),
             mounted_at: view.mounts().map(|e| e.mount_point.clone()).collect(),
@@ -208,11 +208,16 @@ impl Node {
 
     /// Attaches a volume to be handed out. Targets that are still bound to the node of a device
     /// it lost want this very device back.
-    fn stage_block(&self, record: &VolumeRecord, image: &File, view: &View) -> Result<()> {
+    fn stage_block(
+        &self,
+        record: &VolumeRecord,
+        image: &File,
+        view: &VolumeState<'_>,
+    ) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
         let recorded = record.stage.as_ref().and_then(|s| s.minor);
         let bound = match recorded {
-            Some(minor) if view.is_bound(minor) => Some(minor),
+            Some(minor) if view.kernel().is_bound(minor) => Some(minor),
             _ => None,
         };
         let device = attach::attach(kernel, record, image, Purpose::Block, bound).map_err(
@@ -246,7 +251,7 @@ impl Node {
     /// Takes back what a failed staging did, and the intent with it if nothing is left; whoever
     /// comes next starts from what the kernel shows. What was recorded of a block volume before
     /// stays: it tells whose the targets are that are bound to a device it lost.
-    fn undo(&self, record: &VolumeRecord, owner: &Owner, wanted: &Wanted) {
+    fn undo(&self, record: &VolumeRecord, owner: &VolumeIdentity, wanted: &Wanted) {
         let block = |stage: &&Stage| stage.capability.access == Access::Block;
         let before = record.stage.as_ref().filter(block).cloned();
         let undone = self.release(owner, &wanted.path).and_then(|left| {

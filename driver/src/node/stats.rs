@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_usage::Unit;
 
-use super::view::{Found, View};
 use super::{Error, Node, Result, paths};
+use crate::diagnose::{Found, VolumeState};
 use crate::pool::Access;
 use crate::request;
 use crate::sys::FsUsage;
@@ -29,7 +29,7 @@ impl Node {
         let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
         let path = place(&req.volume_path).ok_or_else(not_there)?;
         let kernel = self.pools.kernel().as_ref();
-        let view = View::take(kernel, &self.owner(&record))?;
+        let view = VolumeState::read(kernel, &self.owner(&record))?;
         let staged = |path: &Path| {
             let stage = record.stage.as_ref();
             stage.is_some_and(|s| s.path == path && s.capability.access == Access::Block)
@@ -37,7 +37,11 @@ impl Node {
         match view.at(&path) {
             Found::Filesystem { .. } => Ok(filesystem(&kernel.usage(&path)?)),
             Found::Device { minor, .. } => {
-                let size = view.size_of(minor).ok_or_else(not_there)?;
+                let size = view
+                    .kernel()
+                    .device(minor)
+                    .ok_or_else(not_there)?
+                    .size_bytes;
                 Ok(vec![bytes(size)])
             }
             Found::Nothing if staged(&path) => {

@@ -7,8 +7,8 @@ use hostloop_proto::csi;
 
 use super::lookup::Known;
 use super::unstage::foreign;
-use super::view::{Found, Owner, View};
 use super::{Node, Result, attach, paths, read_only};
+use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::pool::{VolumeHandle, VolumeRecord};
 use crate::request;
 
@@ -40,7 +40,7 @@ impl Node {
         }
         let owner = self.owner(record);
         let cleared = self.clear(&owner, target)?;
-        let view = View::take(self.pools.kernel().as_ref(), &owner)?;
+        let view = VolumeState::read(self.pools.kernel().as_ref(), &owner)?;
         self.drop_read_only(record, &view, target)?;
         self.remove_target(target, cleared)
     }
@@ -63,11 +63,11 @@ impl Node {
 
     /// Unmounts what of the volume is at the target, however often it is there, and a read-only
     /// device with it that no record knows. True if there was something.
-    pub(super) fn clear(&self, owner: &Owner, target: &Path) -> Result<bool> {
+    pub(super) fn clear(&self, owner: &VolumeIdentity, target: &Path) -> Result<bool> {
         let kernel = self.pools.kernel().as_ref();
         let mut cleared = false;
         loop {
-            let view = View::take(kernel, owner)?;
+            let view = VolumeState::read(kernel, owner)?;
             let found = view.at(target);
             match found {
                 Found::Nothing => return Ok(cleared),

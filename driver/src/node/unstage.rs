@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use hostloop_proto::csi;
 
 use super::lookup::Known;
-use super::view::{Found, Owner, View};
 use super::{Error, Node, Result, attach, paths};
+use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::pool::{self, Access, VolumeId, VolumeRecord};
 use crate::request;
 use crate::sys::{self, LoopInfo};
@@ -29,8 +29,8 @@ impl Node {
     }
 
     /// Undoes a staging from the kernel's state alone.
-    fn unstage_unrecorded(&self, owner: &Owner, path: &Path) -> Result<()> {
-        let view = View::take(self.pools.kernel().as_ref(), owner)?;
+    fn unstage_unrecorded(&self, owner: &VolumeIdentity, path: &Path) -> Result<()> {
+        let view = VolumeState::read(self.pools.kernel().as_ref(), owner)?;
         nobody_elses(&view, path)?;
         let mounted = view.mounts().next().is_some();
         let mut elsewhere: Vec<PathBuf> = match mounted {
@@ -63,7 +63,7 @@ impl Node {
     /// the volume is staged.
     pub(super) fn undo_stage(&self, record: &VolumeRecord, path: &Path) -> Result<bool> {
         let owner = self.owner(record);
-        let view = View::take(self.pools.kernel().as_ref(), &owner)?;
+        let view = VolumeState::read(self.pools.kernel().as_ref(), &owner)?;
         nobody_elses(&view, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
             // Staged elsewhere, or not at all: only a mount that no record knows of is left to do.
@@ -100,9 +100,9 @@ impl Node {
 
     /// Unmounts the volume's filesystem at a path and detaches its devices, the read-only ones
     /// over them first. Comes back with those that somebody still holds.
-    pub(super) fn release(&self, owner: &Owner, path: &Path) -> Result<Vec<LoopInfo>> {
+    pub(super) fn release(&self, owner: &VolumeIdentity, path: &Path) -> Result<Vec<LoopInfo>> {
         let kernel = self.pools.kernel().as_ref();
-        let view = View::take(kernel, owner)?;
+        let view = VolumeState::read(kernel, owner)?;
         let stacked = view.mounts().filter(|e| e.mount_point == path).count();
         if view.mount_at(path).is_some() {
             for _ in 0..stacked {
@@ -131,7 +131,7 @@ impl Node {
 }
 
 /// A path where nothing is mounted, or the volume.
-fn nobody_elses(view: &View, path: &Path) -> Result<()> {
+fn nobody_elses(view: &VolumeState<'_>, path: &Path) -> Result<()> {
     match view.at(path) {
         Found::Foreign(what) => Err(foreign(path, &what)),
         _ => Ok(()),

@@ -38,14 +38,6 @@ impl Limits {
             capacity_bytes,
         }
     }
-
-    /// The part of a filesystem of this size that is never promised.
-    pub(super) fn reserve(&self, total: u64) -> u64 {
-        match self.reserve {
-            Reserve::Percent(percent) => (total as f64 * percent / 100.0) as u64,
-            Reserve::Bytes(bytes) => bytes,
-        }
-    }
 }
 
 /// A pool's space accounting on one filesystem, at one moment.
@@ -122,7 +114,7 @@ fn promisable(books: &[Books], limits: &Limits) -> u64 {
 
 fn promisable_on(books: &Books, limits: &Limits) -> u64 {
     let room = (books.usage.available_bytes.saturating_add(books.ours))
-        .saturating_sub(limits.reserve(books.usage.total_bytes));
+        .saturating_sub(limits.reserve.of(books.usage.total_bytes));
     // A float is exact up to 8 PiB; a factor of one stays out of it all the same.
     let room = if limits.overcommit == 1.0 {
         room
@@ -142,7 +134,7 @@ fn takeable(books: &[Books], limits: &Limits) -> u64 {
 
 fn takeable_on(books: &Books, limits: &Limits) -> u64 {
     (books.usage.available_bytes)
-        .saturating_sub(limits.reserve(books.usage.total_bytes))
+        .saturating_sub(limits.reserve.of(books.usage.total_bytes))
         .saturating_sub(books.taking)
 }
 

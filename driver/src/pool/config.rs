@@ -66,6 +66,16 @@ pub enum Reserve {
     Bytes(u64),
 }
 
+impl Reserve {
+    /// The part of a filesystem of this size that is never promised, in bytes.
+    pub fn of(self, total_bytes: u64) -> u64 {
+        match self {
+            Reserve::Percent(percent) => (total_bytes as f64 * percent / 100.0) as u64,
+            Reserve::Bytes(bytes) => bytes,
+        }
+    }
+}
+
 /// A word of the command line that can't be read: which, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?}: {why}")]

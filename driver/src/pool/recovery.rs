@@ -20,7 +20,8 @@ use super::{
     About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
     VolumeId, VolumeRecord,
 };
-use crate::sys::{self, BLOCK_SIZE, Kernel, file};
+use crate::diagnose::volume::{Length, length};
+use crate::sys::{self, Kernel, file};
 
 mod attachments;
 mod recheck;
@@ -202,18 +203,19 @@ fn look_at_images(pool: &Pool) -> Result<Vec<Found>> {
 }
 
 fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeRecord> {
-    let len = len - len % u64::from(BLOCK_SIZE);
     let about = About::Volume(volume.id);
-    if len < volume.capacity_bytes {
-        let why = format!(
-            "its image has {len} bytes, and its record says {}",
-            volume.capacity_bytes
-        );
-        pool.note(about.clone(), Holds::Image(volume.id), why);
-    }
-    if len <= volume.capacity_bytes {
-        return volume;
-    }
+    let len = match length(len, volume.capacity_bytes) {
+        Length::Same => return volume,
+        Length::Short => {
+            let why = format!(
+                "its image has {len} bytes, and its record says {}",
+                volume.capacity_bytes
+            );
+            pool.note(about, Holds::Image(volume.id), why);
+            return volume;
+        }
+        Length::Long(len) => len,
+    };
     match pool.update(&volume.id, |record| record.capacity_bytes = len) {
         Ok(volume) => {
             tracing::info!(volume = %volume.id, len, "an expansion was cut short: its record follows");

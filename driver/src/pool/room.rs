@@ -40,6 +40,6 @@ impl Pool {
     /// Whether less than the reserve is free: the wrong moment to freeze what must write back.
     pub(super) fn below_reserve(&self) -> Result<bool> {
         let usage = self.usage()?;
-        Ok(usage.free_bytes < self.limits.reserve(usage.total_bytes))
+        Ok(usage.free_bytes < self.limits.reserve.of(usage.total_bytes))
     }
 }

@@ -12,9 +12,9 @@ use super::populate::{self, Want};
 use super::record::SCHEMA;
 use super::source::Origin;
 use super::store;
-use super::view::View;
 use super::{About, Access, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
 use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
+use crate::diagnose::KernelState;
 use crate::sys::file::Copied;
 use crate::sys::{self, Detached, FileId, LoopInfo, extents, file};
 
@@ -115,7 +115,7 @@ impl Pools {
         if loops.is_empty() {
             return Ok(());
         }
-        let view = View::take(&*self.kernel)?;
+        let view = KernelState::read(&*self.kernel)?;
         let attached: Vec<&LoopInfo> = view.over(image).collect();
         let in_use = |by: String| Error::Attached {
             volume: VolumeHandle::Id(id),
@@ -194,8 +194,7 @@ impl Pools {
     /// Opens a volume's image. [`Error::ImageMissing`] if the record is there and the bytes not;
     /// [`Error::Corrupt`] if bytes are missing at its end.
     pub fn open_image(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
-        let pool = self.with_id(volume.id.pool())?;
-        let image = pool.open_image(Shelf::Volumes, &volume.id.to_string(), write)?;
+        let image = self.open_image_unchecked(volume, write)?;
         let len = length(&image)?;
         if len < volume.capacity_bytes {
             // A loop device over it would show a disk that ends too early.
@@ -203,10 +202,16 @@ impl Pools {
                 "has {len} bytes, and its record says {}",
                 volume.capacity_bytes
             );
-            let path = pool.image_path(&volume.id);
+            let path = self.with_id(volume.id.pool())?.image_path(&volume.id);
             return Err(Error::Corrupt { path, why });
         }
         Ok(image)
+    }
+
+    /// Opens a volume's image of whatever length.
+    pub(crate) fn open_image_unchecked(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
+        let pool = self.with_id(volume.id.pool())?;
+        pool.open_image(Shelf::Volumes, &volume.id.to_string(), write)
     }
 
     /// Opens a snapshot's image for reading.

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::fsck::{Problem, check};
 use crate::pool::{Access, Format, FreezeIntent, PoolKind, Provisioning, Source};
 use crate::pool::{GroupRecord, SnapshotRecord, VolumeRecord};
 use crate::survey::{Contents, Image, Item, LoopUse, Owner, PoolSurvey, Survey, Uses};
-use crate::sys::MountEntry;
+use crate::sys::{MountEntry, loop_path};
 
 /// Everything.
 #[derive(Clone, Debug, Serialize)]
@@ -206,7 +207,7 @@ impl Report {
             let volumes = good(&contents.volumes);
             report
                 .volumes
-                .extend(volumes.map(|(v, i)| volume(name, v, i, &uses)));
+                .extend(volumes.map(|(v, i)| volume(name, v, i, survey)));
             let snapshots = good(&contents.snapshots);
             report
                 .snapshots
@@ -261,14 +262,10 @@ pub fn kind(kind: PoolKind) -> &'static str {
     }
 }
 
-fn volume(pool: &str, v: &VolumeRecord, image: Option<Image>, uses: &Uses) -> VolumeReport {
-    let loops = uses.over_volume(&v.id.to_string());
-    let over: Vec<u32> = loops.iter().map(|l| l.device.minor).collect();
-    let second = uses.loops.values().filter(|l| match l.owner {
-        Owner::Loop(first) => over.contains(&first),
-        _ => false,
-    });
-    let all: Vec<&LoopUse> = loops.iter().copied().chain(second).collect();
+fn volume(pool: &str, v: &VolumeRecord, image: Option<Image>, survey: &Survey) -> VolumeReport {
+    let identity = VolumeIdentity::of(v, image.map(|image| image.file));
+    let state = VolumeState::of(&survey.kernel, identity);
+    let devices: Vec<u32> = state.own().chain(state.over()).map(|l| l.minor).collect();
     VolumeReport {
         id: v.id.to_string(),
         name: v.name.clone(),
@@ -288,12 +285,12 @@ fn volume(pool: &str, v: &VolumeRecord, image: Option<Image>, uses: &Uses) -> Vo
             Access::Block => "block",
             Access::Mount { .. } => "mount",
         }),
-        loops: all.iter().map(|l| path_of(l)).collect(),
-        direct_io: loops.first().map(|l| l.device.direct_io),
+        loops: devices.iter().map(|minor| loop_path(*minor)).collect(),
+        direct_io: state.own().next().map(|l| l.direct_io),
         frozen_since_ns: v.freeze.map(|FreezeIntent { since_ns }| since_ns),
-        mounts: all
+        mounts: devices
             .iter()
-            .flat_map(|l| &l.mounts)
+            .flat_map(|minor| state.kernel().mounts_of(*minor))
             .map(|m| m.mount_point.clone())
             .collect(),
         created_ns: v.created_ns,
@@ -340,10 +337,6 @@ fn group(pool: &str, g: &GroupRecord) -> GroupReport {
     }
 }
 
-fn path_of(l: &LoopUse) -> PathBuf {
-    crate::sys::loop_path(l.device.minor)
-}
-
 fn owner(l: &LoopUse) -> (&'static str, String) {
     match &l.owner {
         Owner::Pool(name) => ("pool", name.clone()),
@@ -358,7 +351,7 @@ fn owner(l: &LoopUse) -> (&'static str, String) {
 fn loop_device(l: &LoopUse) -> LoopReport {
     let (over, object) = owner(l);
     LoopReport {
-        device: path_of(l),
+        device: loop_path(l.device.minor),
         over,
         object,
         size_bytes: l.device.size_bytes,
@@ -381,7 +374,7 @@ fn mount(l: &LoopUse, m: &MountEntry) -> MountReport {
         path: m.mount_point.clone(),
         kind: if device { "device" } else { "filesystem" },
         fs: m.fs_type.clone(),
-        device: path_of(l),
+        device: loop_path(l.device.minor),
         object: owner(l).1,
         read_only: m.read_only(),
         options,

@@ -5,11 +5,11 @@
 //! it holds an ID of ours, and the filesystem must be the pool's.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
-use super::{Contents, Image, PoolSurvey, Survey};
-use crate::pool::pool_named_in;
-use crate::sys::{FileId, LOOP_MAJOR, LoopInfo, MountEntry};
+use super::{Contents, Image, Survey};
+use crate::diagnose::kernel_state::loop_below;
+use crate::diagnose::pool::PoolFiles;
+use crate::sys::{FileId, LoopInfo, MountEntry};
 
 /// What a loop device of ours is over.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +51,7 @@ impl Uses {
     pub fn of(survey: &Survey) -> Uses {
         let known = known_images(survey);
         let mut loops = BTreeMap::new();
-        for device in &survey.loops {
+        for device in &survey.kernel.loops {
             let file = device.backing.as_ref();
             let owner = file
                 .and_then(|file| known.get(file).cloned())
@@ -61,7 +61,7 @@ impl Uses {
             }
         }
         // A loop over a loop of ours is ours; one level is all we ever stack above an image.
-        for device in &survey.loops {
+        for device in &survey.kernel.loops {
             let below = loop_below(device).filter(|minor| loops.contains_key(minor));
             if let Some(minor) = below {
                 loops.insert(device.minor, loop_use(survey, device, Owner::Loop(minor)));
@@ -96,23 +96,11 @@ impl Uses {
 }
 
 fn loop_use(survey: &Survey, device: &LoopInfo, owner: Owner) -> LoopUse {
-    let mounts = &survey.mounts;
-    let mut found: Vec<MountEntry> = mounts.of_loop(device.minor).cloned().collect();
-    found.extend(mounts.of_loop_node(device.minor).cloned());
     LoopUse {
         device: device.clone(),
         owner,
-        mounts: found,
+        mounts: survey.kernel.mounts_of(device.minor).cloned().collect(),
     }
-}
-
-/// The loop device behind a loop device.
-pub fn loop_below(device: &LoopInfo) -> Option<u32> {
-    let (major, minor) = (
-        rustix::fs::major(device.backing_rdev),
-        rustix::fs::minor(device.backing_rdev),
-    );
-    (device.backing_rdev != 0 && major == LOOP_MAJOR).then_some(minor)
 }
 
 fn known_images(survey: &Survey) -> BTreeMap<FileId, Owner> {
@@ -149,19 +137,15 @@ fn add_contents(known: &mut BTreeMap<FileId, Owner>, contents: &Contents) {
 /// A deleted file is ours if it was on a pool's filesystem, in a directory named by an ID of that
 /// very pool.
 fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
-    let path = device.backing_path.strip_suffix(" (deleted)")?;
-    let here = |pool: &PoolSurvey| {
-        let Ok(contents) = &pool.state else {
-            return false;
+    let here = |contents: &Contents| {
+        let files = PoolFiles {
+            id: contents.id,
+            device: contents.device,
+            root: &contents.root,
         };
-        device
-            .backing
-            .is_some_and(|file| file.dev == contents.device)
-            && pool_named_in(Path::new(path)) == Some(contents.id)
+        files.holds(device, |_| None)
     };
-    survey
-        .pools
-        .iter()
-        .any(here)
+    let deleted = device.backing_path.ends_with(" (deleted)");
+    (deleted && survey.contents().any(|(_, contents)| here(contents)))
         .then(|| Owner::Deleted(device.backing_path.clone()))
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::diagnose::kernel_state::destroy_data;
 use crate::pool::pool_named_in;
 use crate::survey::{LoopUse, Owner, Survey, Uses};
 use crate::sys::{LoopInfo, loop_path};
@@ -13,7 +14,7 @@ use super::{Kind, Problem, Repair, Severity, person, problem};
 /// publication, or kubelet's way of holding a raw block volume.
 pub(super) fn check(survey: &Survey, uses: &Uses, found: &mut Vec<Problem>) {
     found.extend(twice(uses));
-    found.extend(survey.loops.iter().filter_map(silent));
+    found.extend(survey.kernel.loops.iter().filter_map(silent));
     found.extend(uses.loops.values().filter_map(changed));
     found.extend(uses.loops.values().filter_map(|l| match &l.owner {
         Owner::Deleted(path) => Some(over_deleted(l, path)),
@@ -33,7 +34,7 @@ fn twice(uses: &Uses) -> Vec<Problem> {
             _ => over.entry(&l.owner).or_default().push(l),
         }
     }
-    let clash = |l: &Vec<&LoopUse>| l.len() > 1 && l.iter().any(|l| !l.device.read_only);
+    let clash = |l: &Vec<&LoopUse>| destroy_data(l.iter().map(|l| &l.device));
     let clashes = over.into_iter().filter(|(_, l)| clash(l));
     clashes
         .map(|(owner, loops)| {

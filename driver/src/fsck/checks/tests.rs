@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use rstest::rstest;
 
 use super::*;
+use crate::diagnose::KernelState;
 use crate::pool::{
     Access, AccessMode, Capability, Format, FreezeIntent, GroupId, GroupRecord, PoolId, PoolKind,
     Provisioning, Settings, SnapshotId, SnapshotRecord, Stage, VolumeId, VolumeRecord,
@@ -23,14 +24,14 @@ pub(crate) struct Scene {
     survey: Survey,
 }
 
-fn capability(access: Access) -> Capability {
+pub(crate) fn capability(access: Access) -> Capability {
     Capability {
         access,
         mode: AccessMode::SingleNodeWriter,
     }
 }
 
-fn mount_access() -> Access {
+pub(crate) fn mount_access() -> Access {
     Access::Mount {
         fs: FsType::Ext4,
         flags: Vec::new(),
@@ -38,7 +39,7 @@ fn mount_access() -> Access {
     }
 }
 
-fn volume(pool: PoolId, name: &str, stage: Option<Stage>) -> VolumeRecord {
+pub(crate) fn volume(pool: PoolId, name: &str, stage: Option<Stage>) -> VolumeRecord {
     VolumeRecord {
         schema: 1,
         id: VolumeId::generate(pool),
@@ -159,8 +160,10 @@ impl Scene {
                     fs_type: "xfs".to_owned(),
                     state: Ok(contents),
                 }],
-                loops: vec![on_loop(3, 10), on_loop(4, 11), on_loop(9, 99)],
-                mounts: MountTable::parse(mounts.as_bytes()).unwrap(),
+                kernel: KernelState {
+                    loops: vec![on_loop(3, 10), on_loop(4, 11), on_loop(9, 99)],
+                    mounts: MountTable::parse(mounts.as_bytes()).unwrap(),
+                },
             },
         }
     }
@@ -182,7 +185,7 @@ impl Scene {
     }
 
     fn mount_nothing(&mut self) {
-        self.survey.mounts = MountTable::default();
+        self.survey.kernel.mounts = MountTable::default();
     }
 
     pub(crate) fn survey(&self) -> &Survey {
@@ -192,7 +195,7 @@ impl Scene {
 
 fn pool_missing(s: &mut Scene) {
     s.survey.pools[0].state = Err("gone".into());
-    s.survey.loops.clear();
+    s.survey.kernel.loops.clear();
 }
 
 fn newer(s: &mut Scene) {
@@ -244,7 +247,7 @@ fn short(s: &mut Scene) {
 
 fn long(s: &mut Scene) {
     s.image(1).bytes = SIZE + 4096;
-    s.survey.loops[1].size_bytes = SIZE + 4096;
+    s.survey.kernel.loops[1].size_bytes = SIZE + 4096;
 }
 
 fn hollow(s: &mut Scene) {
@@ -275,24 +278,24 @@ fn leftover(s: &mut Scene) {
 }
 
 fn twice(s: &mut Scene) {
-    s.survey.loops.push(on_loop(5, 10));
+    s.survey.kernel.loops.push(on_loop(5, 10));
 }
 
 fn over_deleted(s: &mut Scene) {
     let id = VolumeId::generate(s.contents().id);
-    s.survey.loops.push(LoopInfo {
+    s.survey.kernel.loops.push(LoopInfo {
         backing_path: format!("/elsewhere/trash/{id}/image (deleted)"),
         ..on_loop(5, 40)
     });
 }
 
 fn unused(s: &mut Scene) {
-    s.survey.loops.push(on_loop(5, 12));
+    s.survey.kernel.loops.push(on_loop(5, 12));
 }
 
 fn detached(s: &mut Scene) {
-    s.survey.loops.remove(1);
-    s.survey.mounts.entries.remove(1);
+    s.survey.kernel.loops.remove(1);
+    s.survey.kernel.mounts.entries.remove(1);
 }
 
 fn unmounted(s: &mut Scene) {
@@ -320,7 +323,7 @@ fn formatting(s: &mut Scene) {
 }
 
 fn buffered(s: &mut Scene) {
-    s.survey.loops[0].direct_io = false;
+    s.survey.kernel.loops[0].direct_io = false;
 }
 
 fn not_grown(s: &mut Scene) {
@@ -342,6 +345,7 @@ fn a_changed_device_is_told_where_the_driver_attached_it() {
     };
     scene
         .survey
+        .kernel
         .loops
         .extend([small(on_loop(5, 12)), small(kubelets)]);
     let kinds = |scene: Scene| {
@@ -350,7 +354,7 @@ fn a_changed_device_is_told_where_the_driver_attached_it() {
     };
     assert_eq!(kinds(scene), [Kind::LoopUnused]);
     let mut scene = Scene::new();
-    scene.survey.loops[0].block_size = 512;
+    scene.survey.kernel.loops[0].block_size = 512;
     assert_eq!(kinds(scene), [Kind::LoopChanged]);
 }
 
@@ -366,6 +370,7 @@ fn what_is_in_order_is_no_problem() {
     };
     scene
         .survey
+        .kernel
         .loops
         .extend([second(6, true), second(7, false)]);
     scene.stage(1).read_only_loops.insert("/k/ro".into(), 6);
@@ -377,7 +382,7 @@ fn what_is_in_order_is_no_problem() {
         .as_mut()
         .unwrap()
         .source = volume.record.unwrap().id;
-    scene.survey.loops.retain(|l| l.minor == 3);
+    scene.survey.kernel.loops.retain(|l| l.minor == 3);
     assert_eq!(check(scene.survey()), []);
     // What is in a pool that can't be read is not missed.
     let elsewhere = GroupId::generate(PoolId::generate());
@@ -488,8 +493,8 @@ fn a_loop_over_somebody_elses_deleted_file_is_not_ours() {
         (format!("/x/{ours}/image"), DEVICE),
         ("/x/image (deleted)".to_owned(), DEVICE),
     ] {
-        scene.survey.loops.truncate(3);
-        scene.survey.loops.push(deleted(path, dev));
+        scene.survey.kernel.loops.truncate(3);
+        scene.survey.kernel.loops.push(deleted(path, dev));
         assert_eq!(check(scene.survey()), []);
     }
 }
@@ -503,12 +508,38 @@ fn a_device_that_does_not_say_what_it_holds_is_told() {
         backing_path: path,
         ..on_loop(9, 40)
     };
-    scene.survey.loops.push(silent("/x/image".to_owned()));
+    scene
+        .survey
+        .kernel
+        .loops
+        .push(silent("/x/image".to_owned()));
     assert_eq!(check(scene.survey()), [], "somebody else's");
-    scene.survey.loops.pop();
+    scene.survey.kernel.loops.pop();
     let path = format!("/x/volumes/{ours}/image");
-    scene.survey.loops.push(silent(path));
+    scene.survey.kernel.loops.push(silent(path));
     let found = check(scene.survey());
     let kinds: Vec<_> = found.iter().map(|p| (p.kind, p.object.as_str())).collect();
     assert_eq!(kinds, [(Kind::LoopSilent, "/dev/loop9")]);
+}
+
+#[test]
+fn recovery_records_the_length_of_an_image_that_has_grown() {
+    let mut scene = Scene::new();
+    scene.image(0).bytes = SIZE + 4095;
+    assert_eq!(
+        check(scene.survey()),
+        [],
+        "no loop device shows part of a block"
+    );
+    scene.image(0).bytes = SIZE + 4096;
+    let found = check(scene.survey());
+    let long = found.iter().find(|p| p.kind == Kind::ImageLong).unwrap();
+    assert_eq!(long.repair, Repair::Recovery);
+    // Recovery leaves a snapshot's image as it is.
+    let mut scene = Scene::new();
+    let image = scene.contents().snapshots[0].image.as_mut().unwrap();
+    image.bytes += 4096;
+    let found = check(scene.survey());
+    assert_eq!(found[0].kind, Kind::ImageLong);
+    assert!(matches!(found[0].repair, Repair::Person(_)));
 }

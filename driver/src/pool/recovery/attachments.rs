@@ -8,11 +8,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::Found;
+use crate::diagnose::kernel_state::destroy_data;
+use crate::diagnose::pool::PoolFiles;
+use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
 use crate::pool::finding::Holds;
 use crate::pool::layout::Shelf;
-use crate::pool::view::View;
-use crate::pool::{About, Access, Pool, PoolId, Result, Stage, VolumeRecord, pool_named_in};
-use crate::sys::{self, Detached, FileId, Kernel, LoopDevice, LoopInfo, LoopSpec};
+use crate::pool::{About, Access, Pool, Result, Stage, VolumeRecord};
+use crate::sys::{self, Detached, FileId, Kernel, LoopDevice, LoopSpec};
 
 #[cfg(test)]
 mod tests;
@@ -38,23 +40,24 @@ enum Step {
 
 /// Compares stagings and loop devices of these volumes, and acts.
 pub(super) fn settle(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Result<()> {
-    let view = View::take(kernel)?;
+    let state = KernelState::read(kernel)?;
     let mut attached: HashMap<FileId, Vec<u32>> = HashMap::new();
-    for device in &view.loops {
+    for device in &state.loops {
         if let Some(file) = device.backing {
             attached.entry(file).or_default().push(device.minor);
         }
     }
     for found in images {
-        let devices = attached.remove(&found.image.id).unwrap_or_default();
+        attached.remove(&found.image.id);
         let name = found.volume.id.to_string();
-        if let Some(silent) = view.loops.iter().find(|l| l.may_hold(&name)) {
+        if let Some(silent) = state.loops.iter().find(|l| l.may_hold(&name)) {
             let why = sys::Error::silent(silent);
             note(pool, &found.volume, why.to_string());
             continue;
         }
-        let stage = found.volume.stage.as_ref();
-        for step in decide(stage, &devices, &view) {
+        let identity = VolumeIdentity::of(&found.volume, Some(found.image.id));
+        let volume = VolumeState::of(&state, identity);
+        for step in decide(found.volume.stage.as_ref(), &volume) {
             match act(pool, kernel, found, &step) {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -66,22 +69,22 @@ pub(super) fn settle(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Resu
             }
         }
     }
-    Ok(report_strays(pool, &view, &attached)?)
+    Ok(report_strays(pool, &state, &attached)?)
 }
 
 /// Devices over files in the pool that are no volume's image (a deleted one, above all). That is
 /// judged by what is left of their paths, too: good enough to tell, not to act.
 fn report_strays(
     pool: &Pool,
-    view: &View,
+    state: &KernelState,
     left: &HashMap<FileId, Vec<u32>>,
 ) -> crate::sys::Result<()> {
-    let ours = InPool {
+    let ours = PoolFiles {
         id: pool.id(),
         device: sys::file_id(pool.layout.root())?.dev,
         root: pool.root(),
     };
-    for device in view.loops.iter().filter(|l| ours.holds(l, file_at)) {
+    for device in state.loops.iter().filter(|l| ours.holds(l, file_at)) {
         let Some(backing) = device.backing.filter(|file| left.contains_key(file)) else {
             continue;
         };
@@ -103,34 +106,16 @@ fn file_at(path: &Path) -> Option<FileId> {
     })
 }
 
-/// Where a pool's files are.
-struct InPool<'a> {
-    id: PoolId,
-    device: u64,
-    root: &'a Path,
-}
-
-impl InPool<'_> {
-    /// Whether a device is over a file of the pool's. Its path is of whoever attached it, in whatever
-    /// mount namespace, and another node's pool may well have the same one: what counts is the ID in
-    /// it, or, where none is, that it leads to the very file from here as well.
-    fn holds(&self, device: &LoopInfo, file_at: impl Fn(&Path) -> Option<FileId>) -> bool {
-        let path = Path::new(&device.backing_path);
-        device.backing.is_some_and(|file| file.dev == self.device)
-            && match pool_named_in(path) {
-                Some(named) => named == self.id,
-                None => path.starts_with(self.root) && file_at(path) == device.backing,
-            }
-    }
-}
-
-fn decide(stage: Option<&Stage>, devices: &[u32], view: &View) -> Vec<Step> {
-    let (idle, busy): (Vec<u32>, Vec<u32>) = devices
-        .iter()
-        .partition(|minor| view.users(**minor).is_empty());
+fn decide(stage: Option<&Stage>, volume: &VolumeState<'_>) -> Vec<Step> {
+    let view = volume.kernel();
+    let (idle, busy): (Vec<u32>, Vec<u32>) = volume
+        .own()
+        .map(|l| l.minor)
+        .partition(|minor| view.users(*minor).is_empty());
     let mut steps = Vec::new();
-    if devices.len() > 1 {
-        let names: Vec<String> = devices.iter().map(|m| format!("/dev/loop{m}")).collect();
+    if destroy_data(volume.own()) {
+        let names = volume.own().map(|l| format!("/dev/loop{}", l.minor));
+        let names: Vec<String> = names.collect();
         let names = names.join(", ");
         steps.push(Step::Report(format!(
             "its image was on several loop devices at once: {names}"
@@ -145,15 +130,14 @@ fn decide(stage: Option<&Stage>, devices: &[u32], view: &View) -> Vec<Step> {
             );
         }
         Some(stage) if stage.capability.access == Access::Block => {
-            steps.extend(decide_raw(stage, &idle, &busy, view));
+            steps.extend(decide_raw(stage, &idle, &busy, volume));
         }
         Some(stage) => {
-            let staged = |minor: &u32| view.mounted_at(*minor).contains(&stage.path.as_path());
             steps.extend(idle.into_iter().map(Step::Detach));
             if busy.is_empty() {
                 // A reboot, or a staging that was cut short: it will be staged anew.
                 steps.push(Step::ClearStage);
-            } else if !busy.iter().any(staged) {
+            } else if volume.mount_at(&stage.path).is_none() {
                 let but = format!("but not at {}, where it is staged", stage.path.display());
                 steps.extend(busy.into_iter().map(|minor| used(minor, view, &but)));
             }
@@ -162,14 +146,15 @@ fn decide(stage: Option<&Stage>, devices: &[u32], view: &View) -> Vec<Step> {
     steps
 }
 
-fn used(minor: u32, view: &View, but: &str) -> Step {
+fn used(minor: u32, view: &KernelState, but: &str) -> Step {
     let users = view.users(minor).join(", ");
     Step::Report(format!("/dev/loop{minor} is {users}, {but}"))
 }
 
 /// A volume staged as a raw block device: its targets are bound to the node of one device, by its
 /// number, and stay bound to it when nothing is attached there, or something else.
-fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], view: &View) -> Vec<Step> {
+fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], volume: &VolumeState<'_>) -> Vec<Step> {
+    let view = volume.kernel();
     let Some(minor) = stage.minor else {
         // Cut short before anybody was told of a device.
         let mut steps: Vec<Step> = idle.iter().copied().map(Step::Detach).collect();
@@ -189,17 +174,11 @@ fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], view: &View) -> Vec<Ste
             .filter(|m| *m != minor)
             .map(Step::Detach)
     };
-    let lost: Vec<u32> = stage
-        .read_only_loops
-        .values()
-        .copied()
-        .filter(|ro| {
-            !view.bound_at(*ro).is_empty() && !view.over_loop(minor).any(|l| l.minor == *ro)
-        })
-        .collect();
+    let lost = volume.lost_read_only(stage).map(|(_, ro)| ro);
+    let lost: Vec<u32> = lost.filter(|ro| view.is_bound(*ro)).collect();
     let mut steps: Vec<Step> = others().collect();
     if !attached {
-        if view.bound_at(minor).is_empty() && lost.is_empty() {
+        if !view.is_bound(minor) && lost.is_empty() {
             if busy.is_empty() {
                 steps.push(Step::ClearStage);
             }
@@ -216,7 +195,7 @@ fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], view: &View) -> Vec<Ste
         steps.push(Step::Attach(minor));
     }
     for ro in lost {
-        let taken = view.loops.iter().any(|l| l.minor == ro);
+        let taken = view.device(ro).is_some();
         steps.push(if taken {
             bound_to_a_stranger(ro, view)
         } else {
@@ -230,15 +209,15 @@ fn decide_raw(stage: &Stage, idle: &[u32], busy: &[u32], view: &View) -> Vec<Ste
 }
 
 /// Why a device can't be had back.
-fn in_the_way(minor: u32, busy: &[u32], view: &View) -> Option<Step> {
-    if view.loops.iter().any(|l| l.minor == minor) {
+fn in_the_way(minor: u32, busy: &[u32], view: &KernelState) -> Option<Step> {
+    if view.device(minor).is_some() {
         return Some(bound_to_a_stranger(minor, view));
     }
     let but = format!("while targets are bound to /dev/loop{minor}");
     busy.first().map(|other| used(*other, view, &but))
 }
 
-fn bound_to_a_stranger(minor: u32, view: &View) -> Step {
+fn bound_to_a_stranger(minor: u32, view: &KernelState) -> Step {
     let targets: Vec<String> = view
         .bound_at(minor)
         .iter()
@@ -291,9 +270,9 @@ fn note(pool: &Pool, volume: &VolumeRecord, what: impl Into<String>) {
 }
 
 /// True if nothing is left to do or to report for a volume.
-pub(super) fn is_settled(volume: &VolumeRecord, image: FileId, view: &View) -> bool {
-    let devices: Vec<u32> = view.over(image).map(|device| device.minor).collect();
-    decide(volume.stage.as_ref(), &devices, view).is_empty()
+pub(super) fn is_settled(volume: &VolumeRecord, image: FileId, state: &KernelState) -> bool {
+    let state = VolumeState::of(state, VolumeIdentity::of(volume, Some(image)));
+    decide(volume.stage.as_ref(), &state).is_empty()
 }
 
 fn loop_spec<'a>(

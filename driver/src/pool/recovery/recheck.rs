@@ -1,12 +1,13 @@
 //! Ends findings from the start that no longer hold: a person, kubelet's next calls, or the driver
 //! itself may have fixed the problem since.
 
+use crate::diagnose::KernelState;
+use crate::diagnose::volume::{Length, length};
 use crate::pool::finding::Holds;
 use crate::pool::layout::{ImageStat, Shelf};
 use crate::pool::locks::{lock, read};
-use crate::pool::view::View;
 use crate::pool::{Pool, Result, VolumeId, VolumeRecord};
-use crate::sys::{BLOCK_SIZE, Kernel};
+use crate::sys::Kernel;
 
 use super::attachments;
 
@@ -25,7 +26,7 @@ pub(in crate::pool) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
     // It asks each loop device of the machine: only if a finding is about one.
     let of_devices = |holds: &Holds| matches!(holds, Holds::Devices(_) | Holds::Loop(..));
     let view = match holds.iter().any(of_devices) {
-        true => View::take(kernel).ok(),
+        true => KernelState::read(kernel).ok(),
         false => None,
     };
     for check in holds {
@@ -48,14 +49,14 @@ fn over(pool: &Pool, check: &Holds) {
     });
 }
 
-fn still(pool: &Pool, view: Option<&View>, check: &Holds) -> Result<bool> {
+fn still(pool: &Pool, view: Option<&KernelState>, check: &Holds) -> Result<bool> {
     match check {
         Holds::Open => Ok(true),
         Holds::File(path) => Ok(path.symlink_metadata().is_ok()),
         Holds::Image(id) => of_volume(pool, *id, |volume| {
-            let len = image_of(pool, volume)?.map(|image| image.len);
-            let len = len.map(|len| len - len % u64::from(BLOCK_SIZE));
-            Ok(len != Some(volume.capacity_bytes))
+            let image = image_of(pool, volume)?;
+            let length = image.map(|image| length(image.len, volume.capacity_bytes));
+            Ok(length != Some(Length::Same))
         }),
         Holds::Frozen(id) => of_volume(pool, *id, |volume| Ok(volume.freeze.is_some())),
         Holds::Devices(id) => of_volume(pool, *id, |volume| {

@@ -2,12 +2,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::*;
-use crate::pool::{AccessMode, Capability, SnapshotId, VolumeId};
+use crate::pool::{AccessMode, Capability};
 use crate::sys::{FsType, LoopInfo, MountTable};
 
 /// Loop devices (minor, and the minor below it), and lines of the mount table: "M:path" for a
 /// filesystem mount of loop M, "M=path" for a bind of its node.
-fn view(loops: &[(u32, Option<u32>)], mounts: &[&str]) -> View {
+fn view(loops: &[(u32, Option<u32>)], mounts: &[&str]) -> KernelState {
     let device = |&(minor, below): &(u32, Option<u32>)| LoopInfo {
         minor,
         backing: Some(FileId {
@@ -28,47 +28,21 @@ fn view(loops: &[(u32, Option<u32>)], mounts: &[&str]) -> View {
     };
     let dev = "99 1 0:5 / /dev rw - devtmpfs dev rw\n".to_owned();
     let table = dev + &mounts.iter().enumerate().map(line).collect::<String>();
-    View {
+    KernelState {
         loops: loops.iter().map(device).collect(),
         mounts: MountTable::parse(table.as_bytes()).unwrap(),
     }
 }
 
-#[test]
-fn a_device_is_the_pools_by_its_file_and_not_by_its_path() {
-    let (ours, theirs) = (PoolId::generate(), PoolId::generate());
-    let pool = InPool {
-        id: ours,
-        device: 9,
-        root: Path::new("/pool"),
-    };
-    let own = format!("/pool/volumes/{}/image", VolumeId::generate(ours));
-    let other = format!("/pool/volumes/{}/image", VolumeId::generate(theirs));
-    let deleted = format!("{own} (deleted)");
-    let begins_nowhere = own.replace("/pool", "");
-    let snapshot = format!("/snapshots/{}/image", SnapshotId::generate(ours));
-    let here = |ino: Option<u64>| move |_: &Path| ino.map(|ino| FileId { dev: 9, ino });
-    // The path, the file's device, the inode that the path leads to from here (the device's is 3).
-    let table: [(&str, u64, Option<u64>, bool); 10] = [
-        (&own, 9, Some(3), true),
-        (&own, 9, None, true),
-        (&deleted, 9, None, true),
-        (&begins_nowhere, 9, None, true),
-        (&snapshot, 9, None, true),
-        // A copy elsewhere.
-        (&own, 8, None, false),
-        // Another node's pool, which has the same path there.
-        (&other, 9, None, false),
-        ("/pool/something", 9, Some(3), true),
-        ("/pool/something", 9, Some(4), false),
-        ("/elsewhere", 9, Some(3), false),
-    ];
-    for (path, dev, ino, expected) in table {
-        let mut device = view(&[(3, None)], &[]).loops.remove(0);
-        device.backing = Some(FileId { dev, ino: 3 });
-        path.clone_into(&mut device.backing_path);
-        assert_eq!(pool.holds(&device, here(ino)), expected, "{path} on {dev}");
+/// What is done about a volume with these devices over its image, in short.
+fn decided(stage: Option<&Stage>, devices: &[u32], mut kernel: KernelState) -> Vec<String> {
+    let image = FileId { dev: 9, ino: 1000 };
+    let own = kernel.loops.iter_mut();
+    for device in own.filter(|l| devices.contains(&l.minor)) {
+        device.backing = Some(image);
     }
+    let identity = VolumeIdentity::over(image);
+    short(decide(stage, &VolumeState::of(&kernel, identity)))
 }
 
 fn stage(access: Access, minor: Option<u32>, read_only: &[u32]) -> Stage {
@@ -123,7 +97,7 @@ fn short(steps: Vec<Step>) -> Vec<String> {
 #[test]
 fn not_staged() {
     let one = [(3, None)];
-    let table: [(&str, &[u32], View, &[&str]); 6] = [
+    let table: [(&str, &[u32], KernelState, &[&str]); 6] = [
         ("nothing", &[], view(&[], &[]), &[]),
         ("idle", &[3], view(&one, &[]), &["Detach(3)"]),
         (
@@ -152,14 +126,14 @@ fn not_staged() {
         ),
     ];
     for (name, devices, view, want) in table {
-        assert_eq!(short(decide(None, devices, &view)), want, "{name}");
+        assert_eq!(decided(None, devices, view), want, "{name}");
     }
 }
 
 #[test]
 fn staged_as_a_mount() {
     let one = [(3, None)];
-    let table: [(&str, &[u32], View, &[&str]); 6] = [
+    let table: [(&str, &[u32], KernelState, &[&str]); 6] = [
         ("in order", &[3], view(&one, &["3:/stage", "3:/pod"]), &[]),
         ("after a reboot", &[], view(&[], &[]), &["ClearStage"]),
         (
@@ -188,11 +162,7 @@ fn staged_as_a_mount() {
         ),
     ];
     for (name, devices, view, want) in table {
-        assert_eq!(
-            short(decide(Some(&mount()), devices, &view)),
-            want,
-            "{name}"
-        );
+        assert_eq!(decided(Some(&mount()), devices, view), want, "{name}");
     }
 }
 
@@ -201,7 +171,7 @@ type Case = (
     &'static str,
     Stage,
     &'static [u32],
-    View,
+    KernelState,
     &'static [&'static str],
 );
 
@@ -310,6 +280,6 @@ fn staged_raw() {
         ),
     ];
     for (name, stage, devices, view, want) in table {
-        assert_eq!(short(decide(Some(&stage), devices, &view)), want, "{name}");
+        assert_eq!(decided(Some(&stage), devices, view), want, "{name}");
     }
 }

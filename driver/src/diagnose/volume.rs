@@ -1,31 +1,38 @@
-//! What the kernel shows of a volume: its loop devices, and where they are mounted or bound.
+//! What the kernel shows of a volume, and whether that is what its record says.
 //!
-//! The kernel is what unpublish and unstage go by. A loop device belongs to a volume if the file
-//! behind it is the volume's image, by device and inode.
+//! Unpublish and unstage go by the kernel, not by the record. A loop device belongs to a volume if
+//! its backing file is the volume's image, by device and inode.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::Result;
+use super::kernel_state::{KernelState, loop_below};
 use crate::pool::{Access, Stage, VolumeId, VolumeRecord};
-use crate::sys::{FileId, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
+use crate::sys::{self, FileId, Kernel, LoopInfo, MountEntry};
 
-/// Tells what belongs to a volume.
+mod judge;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use judge::{Image, Issue, Length, judge, length};
+
+/// Identifies what belongs to a volume.
 #[derive(Clone, Debug)]
-pub(crate) struct Owner {
+pub(crate) struct VolumeIdentity {
     id: VolumeId,
     image: Option<FileId>,
     recorded: BTreeSet<u32>,
 }
 
-impl Owner {
+impl VolumeIdentity {
     /// A volume with its record, and its image unless that is missing.
-    pub(crate) fn of(record: &VolumeRecord, image: Option<FileId>) -> Owner {
+    pub(crate) fn of(record: &VolumeRecord, image: Option<FileId>) -> VolumeIdentity {
         let minors = record.stage.iter().flat_map(|stage| {
             let read_only = stage.read_only_loops.values().copied();
             stage.minor.into_iter().chain(read_only)
         });
-        Owner {
+        VolumeIdentity {
             id: record.id,
             image,
             recorded: minors.collect(),
@@ -33,11 +40,21 @@ impl Owner {
     }
 
     /// A volume whose record is gone, or can't be read now.
-    pub(crate) fn unrecorded(id: VolumeId) -> Owner {
-        Owner {
+    pub(crate) fn unrecorded(id: VolumeId) -> VolumeIdentity {
+        VolumeIdentity {
             id,
             image: None,
             recorded: BTreeSet::new(),
+        }
+    }
+
+    /// A volume with this image and nothing else.
+    #[cfg(test)]
+    pub(crate) fn over(image: FileId) -> VolumeIdentity {
+        let id = VolumeId::generate(crate::pool::PoolId::generate());
+        VolumeIdentity {
+            image: Some(image),
+            ..VolumeIdentity::unrecorded(id)
         }
     }
 
@@ -53,13 +70,18 @@ impl Owner {
     /// True if a loop device is over the volume's image. If the image can't be opened, or the
     /// kernel does not report the device's backing file, this compares the name of the image's
     /// directory. That name is the volume's ID, which is unique.
+    ///
+    /// A read-only device is not identified by a path. The driver attaches images writable, and a
+    /// process that may read a read-only device can put a file with any path behind it
+    /// (LOOP_CHANGE_FD).
     fn owns(&self, device: &LoopInfo) -> bool {
         match (self.image, device.backing) {
             (Some(image), Some(backing)) => backing == image,
+            _ if device.read_only || device.backing_rdev != 0 => false,
             _ => {
                 let dir = Path::new(&device.backing_path).parent();
                 let name = dir.and_then(Path::file_name).and_then(|n| n.to_str());
-                device.backing_rdev == 0 && name == Some(self.id.to_string().as_str())
+                name.is_some_and(|name| name == self.id.to_string())
             }
         }
     }
@@ -90,76 +112,110 @@ pub(crate) enum Found {
     Foreign(String),
 }
 
-/// The kernel's tables, read once.
-pub(crate) struct View {
-    owner: Owner,
-    loops: Vec<LoopInfo>,
-    mounts: MountTable,
+/// What the kernel shows of one volume.
+#[derive(Debug)]
+pub(crate) struct VolumeState<'k> {
+    identity: VolumeIdentity,
+    kernel: Cow<'k, KernelState>,
+    /// Minors of the devices over its image.
+    own: BTreeSet<u32>,
 }
 
-impl View {
-    /// Reads them.
-    pub(crate) fn take(kernel: &dyn Kernel, owner: &Owner) -> Result<View> {
-        Ok(View {
-            owner: owner.clone(),
-            // In this order, a loop that is mounted meanwhile is not taken for a stranger's.
-            mounts: kernel.mounts()?,
-            loops: kernel.loops()?,
-        })
+impl VolumeState<'static> {
+    /// Reads loop devices and mounts now.
+    pub(crate) fn read(
+        kernel: &dyn Kernel,
+        identity: &VolumeIdentity,
+    ) -> sys::Result<VolumeState<'static>> {
+        let state = Cow::Owned(KernelState::read(kernel)?);
+        Ok(VolumeState::new(state, identity.clone()))
+    }
+}
+
+impl<'k> VolumeState<'k> {
+    /// The volume's part of a look at the kernel.
+    pub(crate) fn of(kernel: &'k KernelState, identity: VolumeIdentity) -> VolumeState<'k> {
+        VolumeState::new(Cow::Borrowed(kernel), identity)
     }
 
-    /// The volume's loop devices.
+    fn new(kernel: Cow<'k, KernelState>, identity: VolumeIdentity) -> VolumeState<'k> {
+        let own = kernel.loops.iter().filter(|l| identity.owns(l));
+        let own = own.map(|l| l.minor).collect();
+        VolumeState {
+            identity,
+            kernel,
+            own,
+        }
+    }
+
+    /// All loop devices and mounts.
+    pub(crate) fn kernel(&self) -> &KernelState {
+        &self.kernel
+    }
+
+    /// The devices over the volume's image.
     pub(crate) fn own(&self) -> impl Iterator<Item = &LoopInfo> {
-        self.loops.iter().filter(|l| self.owner.owns(l))
+        let loops = self.kernel.loops.iter();
+        loops.filter(|l| self.own.contains(&l.minor))
     }
 
     /// Loop devices over the volume's loop devices: our read-only ones, and kubelet's.
     pub(crate) fn over(&self) -> impl Iterator<Item = &LoopInfo> {
-        self.loops
-            .iter()
-            .filter(|l| self.own().any(|own| l.backing_rdev == rdev(own.minor)))
+        let loops = self.kernel.loops.iter();
+        loops.filter(|l| loop_below(l).is_some_and(|below| self.own.contains(&below)))
     }
 
     /// The read-only ones among them that this driver attached.
     pub(crate) fn read_only(&self) -> impl Iterator<Item = &LoopInfo> {
         self.over()
-            .filter(|l| l.read_only && self.owner.recorded.contains(&l.minor))
+            .filter(|l| l.read_only && self.identity.recorded.contains(&l.minor))
     }
 
     /// All read-only devices that this driver attached, and that it must detach. They count even if
     /// a user of the device replaced the backing file (LOOP_CHANGE_FD needs only read access).
     pub(crate) fn attached_read_only(&self) -> impl Iterator<Item = &LoopInfo> {
-        let id = self.owner.id.to_string();
+        let id = self.identity.id.to_string();
         let ours = move |l: &LoopInfo| l.label.strip_suffix(" ro").unwrap_or(&l.label) == id;
-        self.loops.iter().filter(move |l| {
-            let known = l.read_only && self.owner.recorded.contains(&l.minor);
+        self.kernel.loops.iter().filter(move |l| {
+            let known = l.read_only && self.identity.recorded.contains(&l.minor);
             known && (ours(l) || self.over().any(|over| over.minor == l.minor))
         })
     }
 
-    /// Size of an attached device, in bytes.
-    pub(crate) fn size_of(&self, minor: u32) -> Option<u64> {
-        let device = self.loops.iter().find(|l| l.minor == minor)?;
-        Some(device.size_bytes)
-    }
-
-    /// Minors with nothing attached and no bind of their device node, lowest first.
-    pub(crate) fn free_minors(&self) -> impl Iterator<Item = u32> {
-        (0..).filter(|n| self.loops.iter().all(|l| l.minor != *n) && !self.is_bound(*n))
+    /// Recorded targets without their read-only device: it is not attached, not read-only, or not
+    /// over the device that the volume is staged on.
+    pub(crate) fn lost_read_only<'s>(
+        &'s self,
+        stage: &'s Stage,
+    ) -> impl Iterator<Item = (&'s Path, u32)> {
+        let over = |minor: u32| {
+            let device = self.kernel.device(minor);
+            device.is_some_and(|l| l.read_only && loop_below(l) == stage.minor)
+        };
+        let all = stage.read_only_loops.iter();
+        let all = all.map(|(target, minor)| (target.as_path(), *minor));
+        all.filter(move |(_, minor)| stage.minor.is_some() && !over(*minor))
     }
 
     /// Mounts of the volume's filesystem.
     pub(crate) fn mounts(&self) -> impl Iterator<Item = &MountEntry> {
-        self.mounts.entries.iter().filter(|e| {
-            e.loop_minor()
-                .is_some_and(|minor| self.own().any(|own| own.minor == minor))
-        })
+        let own = |e: &&MountEntry| e.loop_minor().is_some_and(|m| self.own.contains(&m));
+        self.kernel.mounts.entries.iter().filter(own)
     }
 
     /// The mount of the volume's filesystem at a path, if it is the topmost one there.
     pub(crate) fn mount_at(&self, path: &Path) -> Option<&MountEntry> {
-        let top = self.mounts.at(path)?;
+        let top = self.kernel.mounts.at(path)?;
         self.mounts().find(|e| e.id == top.id)
+    }
+
+    /// The mount of a staged filesystem: at its staging path, or else anywhere. `None` for a raw
+    /// block volume.
+    pub(crate) fn staged_mount(&self, stage: &Stage) -> Option<&MountEntry> {
+        match stage.capability.access {
+            Access::Mount { .. } => self.mount_at(&stage.path).or_else(|| self.mounts().next()),
+            Access::Block => None,
+        }
     }
 
     /// A mount of all of the volume's filesystem that can be written through, at this path or
@@ -180,12 +236,12 @@ impl View {
 
     /// What is mounted or bound at a path.
     pub(crate) fn at(&self, path: &Path) -> Found {
-        let Some(entry) = self.mounts.at(path) else {
+        let Some(entry) = self.kernel.mounts.at(path) else {
             return Found::Nothing;
         };
         let foreign = || Found::Foreign(format!("{} ({})", entry.fs_type, entry.source));
         match (entry.loop_minor(), entry.loop_node) {
-            (Some(minor), _) if self.own().any(|own| own.minor == minor) => Found::Filesystem {
+            (Some(minor), _) if self.own.contains(&minor) => Found::Filesystem {
                 minor,
                 read_only: entry.read_only(),
             },
@@ -195,8 +251,7 @@ impl View {
     }
 
     fn device(&self, minor: u32) -> Found {
-        let attached = self.loops.iter().find(|l| l.minor == minor);
-        if self.own().any(|l| l.minor == minor) {
+        if self.own.contains(&minor) {
             return Found::Device {
                 minor,
                 read_only: false,
@@ -208,8 +263,8 @@ impl View {
                 read_only: true,
             };
         }
-        match attached {
-            Some(device) if !self.owner.recorded.contains(&minor) => {
+        match self.kernel.device(minor) {
+            Some(device) if !self.identity.recorded.contains(&minor) => {
                 Found::Foreign(format!("/dev/loop{minor} ({})", device.backing_path))
             }
             _ => Found::Stale,
@@ -219,13 +274,10 @@ impl View {
     /// Where the device nodes of the volume's loop devices, and of those over them, are bound.
     pub(crate) fn bound(&self) -> Vec<PathBuf> {
         let minors: BTreeSet<u32> = self.own().chain(self.over()).map(|l| l.minor).collect();
-        let bound = minors.iter().flat_map(|m| self.mounts.of_loop_node(*m));
+        let bound = minors
+            .iter()
+            .flat_map(|m| self.kernel.mounts.of_loop_node(*m));
         bound.map(|e| e.mount_point.clone()).collect()
-    }
-
-    /// Whether the node of a loop device is bound anywhere, attached or not.
-    pub(crate) fn is_bound(&self, minor: u32) -> bool {
-        self.mounts.of_loop_node(minor).next().is_some()
     }
 
     /// Everywhere the volume is besides its staging path: its filesystem, or its device.
@@ -255,9 +307,4 @@ impl View {
         all.retain(|path| !parts.contains(&path.as_path()));
         all
     }
-}
-
-/// The device number of a loop device.
-pub(crate) fn rdev(minor: u32) -> u64 {
-    rustix::fs::makedev(LOOP_MAJOR, minor)
 }

@@ -1,0 +1,175 @@
+//! One look at the kernel: the attached loop devices, the mount table, and who uses which device.
+
+use std::path::Path;
+
+use crate::sys::{self, FileId, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
+
+/// Loop devices and mounts, read at one time.
+#[derive(Clone, Debug, Default)]
+pub struct KernelState {
+    /// All attached loop devices of the machine, lowest minor first.
+    pub loops: Vec<LoopInfo>,
+    /// The mount table of this process's namespace.
+    pub mounts: MountTable,
+}
+
+impl KernelState {
+    /// Reads both. Mounts come first: a device that is attached and mounted meanwhile then shows as
+    /// attached, not as a mount of an unknown device.
+    pub fn read(kernel: &dyn Kernel) -> sys::Result<KernelState> {
+        let mounts = kernel.mounts()?;
+        let loops = kernel.loops()?;
+        Ok(KernelState { loops, mounts })
+    }
+
+    /// An attached device.
+    pub fn device(&self, minor: u32) -> Option<&LoopInfo> {
+        self.loops.iter().find(|l| l.minor == minor)
+    }
+
+    /// Devices over this file.
+    pub(crate) fn over(&self, file: FileId) -> impl Iterator<Item = &LoopInfo> {
+        self.loops.iter().filter(move |l| l.backing == Some(file))
+    }
+
+    /// Devices over this device: read-only ones of raw block volumes, and kubelet's.
+    pub(crate) fn over_loop(&self, minor: u32) -> impl Iterator<Item = &LoopInfo> {
+        let over = move |l: &&LoopInfo| loop_below(l) == Some(minor);
+        self.loops.iter().filter(over)
+    }
+
+    /// Where the device's filesystem is mounted, binds included.
+    pub(crate) fn mounted_at(&self, minor: u32) -> Vec<&Path> {
+        let mounts = self.mounts.of_loop(minor);
+        mounts.map(|m| m.mount_point.as_path()).collect()
+    }
+
+    /// Where the device's node is bound, also if nothing is attached to it any more.
+    pub(crate) fn bound_at(&self, minor: u32) -> Vec<&Path> {
+        let bound = self.mounts.of_loop_node(minor);
+        bound.map(|m| m.mount_point.as_path()).collect()
+    }
+
+    /// True if the device's node is bound anywhere, attached or not.
+    pub(crate) fn is_bound(&self, minor: u32) -> bool {
+        self.mounts.of_loop_node(minor).next().is_some()
+    }
+
+    /// Mounts of the device's filesystem, then binds of its node.
+    pub(crate) fn mounts_of(&self, minor: u32) -> impl Iterator<Item = &MountEntry> {
+        let mounts = self.mounts.of_loop(minor);
+        mounts.chain(self.mounts.of_loop_node(minor))
+    }
+
+    /// What uses the device, in words. Empty for an idle device.
+    pub(crate) fn users(&self, minor: u32) -> Vec<String> {
+        let at = |how: &str, paths: Vec<&Path>| -> Vec<String> {
+            let at = |p: &Path| format!("{how} at {}", p.display());
+            paths.into_iter().map(at).collect()
+        };
+        let mut users = at("mounted", self.mounted_at(minor));
+        users.extend(at("bound", self.bound_at(minor)));
+        users.extend(
+            self.over_loop(minor)
+                .map(|l| format!("under /dev/loop{}", l.minor)),
+        );
+        users
+    }
+
+    /// Minors with nothing attached and no bind of their device node, lowest first.
+    pub(crate) fn free_minors(&self) -> impl Iterator<Item = u32> {
+        (0..).filter(|n| self.device(*n).is_none() && !self.is_bound(*n))
+    }
+}
+
+/// The loop device that a loop device is over.
+pub(crate) fn loop_below(device: &LoopInfo) -> Option<u32> {
+    let below = device.backing_rdev;
+    let is_loop = below != 0 && rustix::fs::major(below) == LOOP_MAJOR;
+    is_loop.then(|| rustix::fs::minor(below))
+}
+
+/// True if several devices over one image, at least one of them writable, have a page cache each.
+/// Writes through one destroy what the others wrote. Read-only devices alone destroy nothing.
+pub(crate) fn destroy_data<'a>(devices: impl IntoIterator<Item = &'a LoopInfo>) -> bool {
+    let (mut count, mut writable) = (0, false);
+    for device in devices {
+        count += 1;
+        writable |= !device.read_only;
+    }
+    count > 1 && writable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> KernelState {
+        let mounts = "\
+30 1 0:5 / /dev rw - devtmpfs devtmpfs rw
+40 1 7:3 / /stage/a rw - ext4 /dev/loop3 rw
+41 1 7:3 / /pod/a rw - ext4 /dev/loop3 rw
+42 1 0:5 /loop4 /pod/raw rw - devtmpfs devtmpfs rw
+43 1 0:5 /loop5//deleted /pod/old rw - devtmpfs devtmpfs rw
+44 1 254:0 /somebody/loop4 /elsewhere rw - ext4 /dev/vda rw
+45 1 0:5 /loop44 /pod/raw2 rw - devtmpfs devtmpfs rw
+";
+        let device = |minor, rdev| LoopInfo {
+            minor,
+            backing: Some(FileId {
+                dev: 1,
+                ino: u64::from(minor),
+            }),
+            backing_rdev: rdev,
+            ..LoopInfo::default()
+        };
+        KernelState {
+            loops: vec![
+                device(3, 0),
+                device(6, 0),
+                device(7, rustix::fs::makedev(7, 6)),
+            ],
+            mounts: MountTable::parse(mounts.as_bytes()).unwrap(),
+        }
+    }
+
+    #[test]
+    fn shows_users() {
+        let state = state();
+        let table: [(u32, &[&str]); 6] = [
+            (3, &["mounted at /stage/a", "mounted at /pod/a"]),
+            (4, &["bound at /pod/raw"]),
+            (5, &["bound at /pod/old"]),
+            (6, &["under /dev/loop7"]),
+            (7, &[]),
+            (44, &["bound at /pod/raw2"]),
+        ];
+        for (minor, users) in table {
+            assert_eq!(state.users(minor), users, "loop{minor}");
+        }
+    }
+    #[test]
+    fn a_minor_is_free_without_a_device_and_without_a_bind() {
+        let state = state();
+        let free: Vec<u32> = state.free_minors().take(6).collect();
+        assert_eq!(free, [0, 1, 2, 8, 9, 10]);
+    }
+
+    #[test]
+    fn several_devices_over_an_image_destroy_it_if_one_is_writable() {
+        let device = |read_only| LoopInfo {
+            read_only,
+            ..LoopInfo::default()
+        };
+        for (read_only, expected) in [
+            (&[][..], false),
+            (&[false], false),
+            (&[true, true], false),
+            (&[true, false], true),
+            (&[false, false], true),
+        ] {
+            let devices: Vec<_> = read_only.iter().map(|r| device(*r)).collect();
+            assert_eq!(destroy_data(&devices), expected, "{read_only:?}");
+        }
+    }
+}
