@@ -8,6 +8,7 @@
 
 pub mod args;
 pub mod controller;
+pub(crate) mod csi;
 pub mod diagnose;
 pub mod fsck;
 pub mod health;

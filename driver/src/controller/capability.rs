@@ -1,10 +1,10 @@
 //! The capabilities a volume is asked to have, against those it was made with. Pure.
 
 use hostloop_proto::csi;
-use hostloop_proto::csi::volume_capability::AccessType;
 
-use crate::pool::{Access, AccessMode, Capability, Format, VolumeRecord};
-use crate::request::{self, CapabilityRules, Invalid, invalid};
+use crate::csi::capability::{Asked, fs_of};
+use crate::pool::{Access, Capability, VolumeRecord};
+use crate::request::{CapabilityRules, Invalid, invalid};
 use crate::sys::FsType;
 
 /// The capabilities of one request: all of a raw block volume, or all of one filesystem.
@@ -25,13 +25,13 @@ impl Wanted {
         let mut all = Vec::with_capacity(values.len());
         let mut named = None;
         for (i, value) in values.iter().enumerate() {
-            let capability = request::capability(&format!("{field}[{i}]"), Some(value), rules)?;
-            if let (true, Access::Mount { fs, .. }) = (names_fs(value), &capability.access)
-                && named.replace(*fs).is_some_and(|other| other != *fs)
+            let asked = Asked::read(&format!("{field}[{i}]"), Some(value), rules)?;
+            if let Some(fs) = asked.named_fs()
+                && named.replace(fs).is_some_and(|other| other != fs)
             {
                 return Err(invalid(field, "name more than one filesystem"));
             }
-            all.push(capability);
+            all.push(asked.plain().clone());
         }
         let blocks = all.iter().filter(|c| c.access == Access::Block).count();
         if blocks > 0 && blocks < all.len() {
@@ -82,26 +82,6 @@ impl Wanted {
     }
 }
 
-fn names_fs(value: &csi::VolumeCapability) -> bool {
-    matches!(&value.access_type, Some(AccessType::Mount(mount)) if !mount.fs_type.is_empty())
-}
-
-fn fs_of(access: &Access) -> Option<FsType> {
-    match access {
-        Access::Mount { fs, .. } => Some(*fs),
-        Access::Block => None,
-    }
-}
-
-/// The filesystem a volume was made for, or has.
-pub(super) fn own_fs(record: &VolumeRecord) -> Option<FsType> {
-    let made_for = record.capabilities.iter().find_map(|c| fs_of(&c.access));
-    made_for.or(match record.format {
-        Format::Done(fs) => Some(fs),
-        Format::None | Format::Formatting(_) | Format::Raw => None,
-    })
-}
-
 /// Reads the one capability of a request about this volume.
 pub(super) fn of_volume(
     field: &str,
@@ -109,53 +89,8 @@ pub(super) fn of_volume(
     rules: &CapabilityRules,
     record: &VolumeRecord,
 ) -> Result<Capability, Invalid> {
-    let rules = CapabilityRules {
-        default_fs: own_fs(record).unwrap_or(rules.default_fs),
-        ..rules.clone()
-    };
-    let capability = request::capability(field, value, &rules)?;
-    match unsupported(record, &capability) {
-        None => Ok(capability),
-        Some(why) => Err(invalid(field, why)),
-    }
-}
-
-/// Why a volume can't be used so; nothing, if it can. The access mode is no reason: a volume is on
-/// one node, where every mode can be kept.
-pub(super) fn unsupported(record: &VolumeRecord, wanted: &Capability) -> Option<String> {
-    let fits = |made: &Capability| same_use(&made.access, &wanted.access);
-    if record.capabilities.is_empty() || record.capabilities.iter().any(fits) {
-        return None;
-    }
-    let made = record.capabilities.first().map(|c| word(&c.access))?;
-    let wanted = word(&wanted.access);
-    Some(format!("the volume was made as {made}, not as {wanted}"))
-}
-
-/// Both the raw device, or both the same filesystem.
-fn same_use(a: &Access, b: &Access) -> bool {
-    fs_of(a) == fs_of(b)
-}
-
-fn word(access: &Access) -> &'static str {
-    fs_of(access).map_or("a block device", FsType::as_str)
-}
-
-/// Whether what is published for one use serves another, too. Several PVs may name one volume,
-/// each with a mode of its own, if all of them are for sharing.
-pub(super) fn compatible(published: &Capability, asked: &Capability) -> bool {
-    let flags = |access: &Access| match access {
-        Access::Mount { flags, .. } => flags.clone(),
-        Access::Block => Vec::new(),
-    };
-    let shared = shareable(published.mode) && shareable(asked.mode);
-    same_use(&published.access, &asked.access)
-        && (published.mode == asked.mode || shared)
-        && flags(&published.access) == flags(&asked.access)
-}
-
-fn shareable(mode: AccessMode) -> bool {
-    mode == AccessMode::SingleNodeMultiWriter || mode.is_multi_node()
+    let asked = Asked::read(field, value, rules)?;
+    asked.of(record).map_err(|why| invalid(field, why))
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use hostloop_proto::csi;
 
-use super::capability::{compatible, of_volume};
+use super::capability::of_volume;
 use super::{Controller, Error, Result, lookup};
+use crate::csi::capability::compatible;
 use crate::pool::{Publication, VolumeHandle, VolumeId, VolumeRecord};
 use crate::request;
 

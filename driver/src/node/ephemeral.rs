@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::capability::Asked;
+use super::capability::of_volume;
 use super::stage::Wanted;
 use super::{Error, InlineLimits, Node, Result, options, paths};
 use crate::controller::parameters::{Changes, METADATA};
+use crate::csi::capability::Asked;
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::pool::{
     self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
@@ -119,7 +120,7 @@ impl Node {
         asked: Asked,
     ) -> Result<()> {
         let record = self.inline(req, &asked)?;
-        let capability = asked.of(&record)?;
+        let capability = of_volume(asked, &record)?;
         let wanted = Wanted {
             path: target,
             read_only: req.readonly || capability.mode.is_read_only(),

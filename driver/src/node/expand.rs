@@ -6,15 +6,13 @@ use std::path::{Path, PathBuf};
 use hostloop_proto::csi;
 
 use super::attach;
-use super::capability::word;
+use super::capability::of_volume;
 use super::{Error, Node, Result};
+use crate::csi::capability::word;
 use crate::diagnose::{Found, VolumeState};
 use crate::pool::{Access, Provisioning, VolumeRecord};
 use crate::request::{self, Invalid, Range, invalid};
 use crate::sys::{FsType, Kernel, LoopDevice, file, file_id};
-
-/// The least that the kernel resizes a btrfs to, in bytes, whatever it had before.
-const BTRFS_LEAST: u64 = 256 << 20;
 
 /// What is at a volume's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +57,10 @@ fn matches_path(asked: &Access, at: At) -> std::result::Result<(), Invalid> {
 
 /// Whether a filesystem that is mounted can be grown to a size, by this process.
 fn growable(kernel: &dyn Kernel, fs: FsType, bytes: u64) -> Result<()> {
-    if fs == FsType::Btrfs && bytes < BTRFS_LEAST {
+    let least = fs.minimum_grown_bytes();
+    if bytes < least {
         return Err(Error::OutOfRange(format!(
-            "btrfs grows to {BTRFS_LEAST} bytes at least, not to {bytes}"
+            "{fs} grows to {least} bytes at least, not to {bytes}"
         )));
     }
     if !kernel.grows_mounted(fs) {
@@ -84,7 +83,7 @@ impl Node {
         let record = self.volume(id)?;
         let (path, at) = self.expandable(&record, req)?;
         if let Some(value) = &req.volume_capability {
-            let asked = self.asked(Some(value))?.of(&record);
+            let asked = of_volume(self.asked(Some(value))?, &record);
             let asked = asked.map_err(|e| invalid("volume_capability", e.to_string()))?;
             matches_path(&asked.access, at)?;
         }

@@ -89,7 +89,7 @@ impl Node {
         }
         let staged_at = request::path("staging_target_path", &req.staging_target_path)?;
         let record = self.volume(id)?;
-        let capability = match asked.of(&record) {
+        let capability = match capability::of_volume(asked, &record) {
             Err(error) if self.is_at(&record, &target)? => return Err(already(error)),
             capability => capability?,
         };

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use hostloop_proto::csi;
 
 use super::attach::{self, Purpose};
-use super::capability::Asked;
+use super::capability::of_volume;
 use super::mounting::Mounting;
 use super::unstage::foreign;
 use super::{Error, Node, Result, paths};
+use crate::csi::capability::Asked;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::pool::{Access, Capability, Format, Stage, VolumeRecord};
 use crate::request;
@@ -99,8 +100,8 @@ impl Node {
         let path = paths::place(&path)?;
         let here = |stage: &Stage| stage.path == path;
         let capability = match record.stage.as_ref().is_some_and(here) {
-            false => asked.of(&record)?,
-            true => asked.of(&record).map_err(already)?,
+            false => of_volume(asked, &record)?,
+            true => of_volume(asked, &record).map_err(already)?,
         };
         self.check_lifecycle(&record)?;
         let wanted = Wanted {

@@ -1,10 +1,13 @@
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_capability::{
-    AccessMode as CsiAccessMode, BlockVolume, MountVolume,
+    AccessMode as CsiAccessMode, AccessType, BlockVolume, MountVolume,
 };
 
 use super::super::tests::config;
 use super::*;
+use crate::csi::capability::compatible;
+use crate::request;
+use crate::sys::FsType;
 
 fn mount(fs: &str, flags: &[&str], mode: Mode) -> csi::VolumeCapability {
     csi::VolumeCapability {

@@ -3,9 +3,10 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
 
-use super::super::capability::{Wanted, own_fs};
+use super::super::capability::Wanted;
 use super::super::parameters::{self, Changes, Class, Parameters};
 use super::super::{Config, Error, Result, lookup, topology};
+use crate::csi::capability::own_fs;
 use crate::pool::{SnapshotId, Source, VolumeHandle, VolumeRecord};
 use crate::request::{self, Invalid, Range, invalid};
 

@@ -6,9 +6,10 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::validate_volume_capabilities_response::Confirmed;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use super::super::capability::{Wanted, own_fs, unsupported};
+use super::super::capability::Wanted;
 use super::super::parameters::{self, METADATA};
 use super::super::{Config, Controller, Result};
+use crate::csi::capability::{own_fs, unsupported};
 use crate::pool::VolumeRecord;
 use crate::request::{Invalid, invalid};
 

@@ -1,4 +1,6 @@
 use super::*;
+use crate::pool::{Access, AccessMode};
+use crate::sys::FsType;
 
 fn mount(fs: FsType, flags: &[&str], mode: AccessMode) -> Capability {
     let flags = flags.iter().map(|f| (*f).to_owned()).collect();

@@ -1,0 +1,3 @@
+//! What fields of CSI requests mean, for both services.
+
+pub(crate) mod capability;

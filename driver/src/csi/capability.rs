@@ -1,0 +1,119 @@
+//! The one reader of a VolumeCapability: what a request means for a volume, and which uses go
+//! together. Pure.
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::AccessType;
+
+use crate::pool::{Access, AccessMode, Capability, Format, VolumeRecord};
+use crate::request::{self, CapabilityRules, Invalid};
+use crate::sys::FsType;
+
+/// A capability as a request has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    capability: Capability,
+    names_fs: bool,
+}
+
+impl Asked {
+    /// Reads a required capability.
+    pub(crate) fn read(
+        field: &str,
+        value: Option<&csi::VolumeCapability>,
+        rules: &CapabilityRules,
+    ) -> Result<Asked, Invalid> {
+        let capability = request::capability(field, value, rules)?;
+        let names_fs = match value.and_then(|v| v.access_type.as_ref()) {
+            Some(AccessType::Mount(mount)) => !mount.fs_type.is_empty(),
+            _ => false,
+        };
+        Ok(Asked {
+            capability,
+            names_fs,
+        })
+    }
+
+    /// What it means for a volume that is yet to be made.
+    pub(crate) fn plain(&self) -> &Capability {
+        &self.capability
+    }
+
+    /// The filesystem that the request names.
+    pub(crate) fn named_fs(&self) -> Option<FsType> {
+        fs_of(&self.capability.access).filter(|_| self.names_fs)
+    }
+
+    /// What it means for this volume, or why the volume can't be used so. A mount without a
+    /// filesystem means the volume's own, also if the default has changed.
+    pub(crate) fn of(mut self, record: &VolumeRecord) -> Result<Capability, String> {
+        if let Access::Mount { fs, .. } = &mut self.capability.access
+            && !self.names_fs
+        {
+            *fs = own_fs(record).unwrap_or(*fs);
+        }
+        match unsupported(record, &self.capability) {
+            None => Ok(self.capability),
+            Some(why) => Err(why),
+        }
+    }
+}
+
+/// Why a volume can't be used so; `None` if it can. The access mode is no reason: a volume is on one
+/// node, where every mode can be kept.
+pub(crate) fn unsupported(record: &VolumeRecord, wanted: &Capability) -> Option<String> {
+    let fits = |made: &Capability| same_use(&made.access, &wanted.access);
+    if record.capabilities.is_empty() || record.capabilities.iter().any(fits) {
+        return None;
+    }
+    let made = record.capabilities.first().map(|c| word(&c.access))?;
+    let wanted = word(&wanted.access);
+    Some(format!("the volume was made as {made}, not as {wanted}"))
+}
+
+/// The filesystem of a mount.
+pub(crate) fn fs_of(access: &Access) -> Option<FsType> {
+    match access {
+        Access::Mount { fs, .. } => Some(*fs),
+        Access::Block => None,
+    }
+}
+
+/// The filesystem a volume was made for, or has.
+pub(crate) fn own_fs(record: &VolumeRecord) -> Option<FsType> {
+    let made_for = record.capabilities.iter().find_map(|c| fs_of(&c.access));
+    made_for.or(match record.format {
+        Format::Done(fs) => Some(fs),
+        Format::None | Format::Formatting(_) | Format::Raw => None,
+    })
+}
+
+/// Both the raw device, or both the same filesystem.
+fn same_use(a: &Access, b: &Access) -> bool {
+    fs_of(a) == fs_of(b)
+}
+
+/// An access in a word, for messages.
+pub(crate) fn word(access: &Access) -> &'static str {
+    fs_of(access).map_or("a block device", FsType::as_str)
+}
+
+/// True if a mode lets a volume be at several targets of one node (CSI, the second table of
+/// NodePublishVolume).
+pub(crate) fn many_targets(mode: AccessMode) -> bool {
+    mode == AccessMode::SingleNodeMultiWriter || mode.is_multi_node()
+}
+
+/// True if what is published or staged for one use serves another. Several PVs can name one volume,
+/// each with a mode of its own, if all of them are for sharing. Mount flags belong to the filesystem,
+/// which is mounted once, so they can't differ.
+pub(crate) fn compatible(present: &Capability, asked: &Capability) -> bool {
+    let modes =
+        present.mode == asked.mode || many_targets(present.mode) && many_targets(asked.mode);
+    let flags = |access: &Access| match access {
+        Access::Mount { flags, .. } => flags.clone(),
+        Access::Block => Vec::new(),
+    };
+    same_use(&present.access, &asked.access)
+        && modes
+        && flags(&present.access) == flags(&asked.access)
+}
