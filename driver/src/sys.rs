@@ -10,6 +10,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 pub mod effect;
 pub mod error;
@@ -17,6 +18,7 @@ pub mod extents;
 pub mod file;
 pub mod geometry;
 pub mod linux;
+pub(crate) mod magic;
 mod mkfs_options;
 pub mod model;
 pub mod mountinfo;
@@ -32,6 +34,10 @@ pub use options::{BindFlags, safe_options};
 /// Set from the first mkfs on: a reflinked file on XFS asks for 4096-byte direct I/O, and a
 /// filesystem made for 512-byte sectors would no longer mount.
 pub const BLOCK_SIZE: u32 = 4096;
+
+/// Read-ahead of a loop device for a volume without a setting of its own, in KiB: the kernel's
+/// default. It is set at every attach, because a device keeps what its last user set.
+pub const READ_AHEAD_KIB: u32 = 128;
 
 /// Major number of loop devices.
 pub const LOOP_MAJOR: u32 = 7;
@@ -86,6 +92,20 @@ impl LoopDevice {
 /// `/dev/loopN`.
 pub fn loop_path(minor: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{minor}"))
+}
+
+/// Unmounts, and retries a busy mount until `patience` ends. A process that looks at all mounts of
+/// the machine, or a tool that is just starting, holds a mount for an instant.
+pub fn unmount_retrying(kernel: &dyn Kernel, at: &Path, patience: Duration) -> Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match kernel.unmount(at) {
+            Err(Error::Busy { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            done => return done,
+        }
+    }
 }
 
 /// An attached loop device, as the kernel tells it.

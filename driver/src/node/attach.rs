@@ -9,10 +9,6 @@ use super::{Error, Result};
 use crate::pool::VolumeRecord;
 use crate::sys::{self, Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file_id};
 
-/// The kernel's own read-ahead, in KiB. It is set at every attach, since what the last user of a
-/// loop device had set stays with the device.
-const READ_AHEAD_KIB: u32 = 128;
-
 /// How long a detached device may take to go: udev looks into devices that were just closed.
 const DETACH_WAIT: Duration = Duration::from_secs(2);
 
@@ -118,7 +114,10 @@ pub(crate) fn attach(
 
 /// The read-ahead a volume's devices are to have, in KiB.
 pub(crate) fn read_ahead_kib(record: &VolumeRecord) -> u32 {
-    record.settings.read_ahead_kib.unwrap_or(READ_AHEAD_KIB)
+    record
+        .settings
+        .read_ahead_kib
+        .unwrap_or(sys::READ_AHEAD_KIB)
 }
 
 /// Lets a device take its file's size over where that has grown.
@@ -159,18 +158,9 @@ pub(crate) fn detach(kernel: &dyn Kernel, device: &LoopInfo) -> Result<bool> {
     }
 }
 
-/// Unmounts, and tries again for a moment where it is in use: whoever looks at every mount of the
-/// machine holds each of them for an instant.
+/// Unmounts, and retries for a moment if the mount is in use.
 pub(crate) fn unmount(kernel: &dyn Kernel, path: &Path) -> Result<()> {
-    let deadline = Instant::now() + UNMOUNT_WAIT;
-    loop {
-        match kernel.unmount(path) {
-            Err(sys::Error::Busy { .. }) if Instant::now() < deadline => {
-                sleep(Duration::from_millis(20));
-            }
-            done => return Ok(done?),
-        }
-    }
+    Ok(sys::unmount_retrying(kernel, path, UNMOUNT_WAIT)?)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::layout::{Shelf, TRASH};
+use super::layout::{Left, Shelf};
 use super::locks::{read, write};
 use super::record::SCHEMA;
 use super::snapshots::{Committed, Facts, Shot};
@@ -71,7 +71,7 @@ impl Pools {
         match all_away {
             true => home.layout.free(&entry),
             // Until then the record lists them, also for the next start.
-            false => home.layout.remove_later(TRASH, entry),
+            false => home.layout.remove_later(Left::Trash, entry),
         }
         Ok(())
     }

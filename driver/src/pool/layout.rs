@@ -69,13 +69,26 @@ pub(super) struct Layout {
     left: Mutex<Vec<(Left, String)>>,
 }
 
-/// Where something lies that has to go.
+/// Where an entry is that has to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+pub(super) enum Left {
+    /// Unfinished, under `incoming/`.
     Incoming,
+    /// Deleted, under `trash/`.
     Trash,
-    /// Not even taken away yet, though nothing names it any more.
+    /// Not moved to `trash/` yet, though nothing names it any more.
     On(Shelf),
+}
+
+impl Left {
+    /// The name of its directory.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Left::Incoming => INCOMING,
+            Left::Trash => TRASH,
+            Left::On(shelf) => shelf.name(),
+        }
+    }
 }
 
 impl Layout {
@@ -185,7 +198,7 @@ impl Layout {
                 at: Some(Left::Incoming),
             }),
             Err(e) => {
-                self.remove(Left::Incoming, entry);
+                self.try_remove(Left::Incoming, entry);
                 Err(e.into())
             }
         }
@@ -203,7 +216,7 @@ impl Layout {
 
     /// Frees a discarded entry. What can't be freed now is freed later.
     pub(super) fn free(&self, entry: &str) {
-        self.remove(Left::Trash, entry.to_owned());
+        self.try_remove(Left::Trash, entry.to_owned());
         self.remove_left();
     }
 
@@ -218,49 +231,59 @@ impl Layout {
                 lock(&self.left).push((from, entry));
                 continue;
             }
-            stuck |= !self.remove(from, entry) && matches!(from, Left::On(_));
+            stuck |= !self.try_remove(from, entry) && matches!(from, Left::On(_));
         }
     }
 
-    /// Remembers an entry of `incoming/` or `trash/` that could not be removed, for a later try.
-    pub(super) fn remove_later(&self, dir: &str, entry: String) {
-        let from = match dir {
-            INCOMING => Left::Incoming,
-            _ => Left::Trash,
-        };
+    /// Remembers an entry that could not be removed, for a later try.
+    pub(super) fn remove_later(&self, from: Left, entry: String) {
         lock(&self.left).push((from, entry));
     }
 
     /// Takes an entry away and frees it, now or later: nothing names it any more. False if it could
     /// not even be taken away yet.
     pub(super) fn abandon(&self, shelf: Shelf, entry: String) -> bool {
-        self.remove(Left::On(shelf), entry)
+        self.try_remove(Left::On(shelf), entry)
     }
 
-    /// True if the entry is where it was no longer. (Its space may not be free yet.)
-    fn remove(&self, from: Left, entry: String) -> bool {
+    /// Where entries of this kind are.
+    pub(super) fn dir(&self, left: Left) -> BorrowedFd<'_> {
+        match left {
+            Left::Incoming => self.incoming(),
+            Left::Trash => self.trash(),
+            Left::On(shelf) => self.shelf(shelf),
+        }
+    }
+
+    /// Removes an entry. If this fails, it is remembered for a later try. Success means that the
+    /// entry is no longer where it was; its space may not be free yet.
+    pub(super) fn remove(&self, from: Left, entry: String) -> sys::Result<()> {
         let removed = match from {
-            Left::Incoming => file::remove_entry(self.incoming(), &entry),
-            Left::Trash => file::remove_entry(self.trash(), &entry),
-            Left::On(shelf) => {
-                match file::rename(self.shelf(shelf), &entry, self.trash(), &entry) {
-                    // Where it is not, an earlier try has taken it from.
-                    Ok(()) | Err(sys::Error::NotFound { .. }) => {
-                        self.remove(Left::Trash, entry);
-                        return true;
-                    }
-                    Err(e) => Err(e),
-                }
-            }
+            Left::Incoming | Left::Trash => file::remove_entry(self.dir(from), &entry),
+            Left::On(_) => file::rename(self.dir(from), &entry, self.trash(), &entry),
         };
         match removed {
-            Ok(()) | Err(sys::Error::NotFound { .. }) => true,
+            // An earlier try may have moved it.
+            Ok(()) | Err(sys::Error::NotFound { .. }) => {
+                if let Left::On(_) = from {
+                    self.try_remove(Left::Trash, entry);
+                }
+                Ok(())
+            }
             Err(e) => {
-                tracing::warn!(entry, error = %e, "its space is not free yet: it is tried again");
-                lock(&self.left).push((from, entry));
-                false
+                self.remove_later(from, entry);
+                Err(e)
             }
         }
+    }
+
+    /// [`Layout::remove`] for callers that only log an error. True if it succeeded.
+    fn try_remove(&self, from: Left, entry: String) -> bool {
+        let removed = self.remove(from, entry.clone());
+        if let Err(error) = &removed {
+            tracing::warn!(entry, %error, "its space is not free yet: it is tried again");
+        }
+        removed.is_ok()
     }
 }
 
@@ -326,7 +349,8 @@ impl Incoming<'_> {
     /// Has it removed later, after what could not be removed before it.
     pub(super) fn leave(mut self) {
         if let Some(at) = self.at.take() {
-            lock(&self.layout.left).push((at, std::mem::take(&mut self.entry)));
+            let entry = std::mem::take(&mut self.entry);
+            self.layout.remove_later(at, entry);
         }
     }
 }
@@ -334,7 +358,7 @@ impl Incoming<'_> {
 impl Drop for Incoming<'_> {
     fn drop(&mut self) {
         if let Some(at) = self.at {
-            self.layout.remove(at, std::mem::take(&mut self.entry));
+            self.layout.try_remove(at, std::mem::take(&mut self.entry));
         }
     }
 }
@@ -342,7 +366,7 @@ impl Drop for Incoming<'_> {
 /// Whether this is a btrfs, on which images must not be copied on write.
 pub(super) fn is_btrfs(dir: BorrowedFd<'_>) -> sys::Result<bool> {
     let stat = rustix::fs::fstatfs(dir).map_err(|e| sys::Error::io("statfs", "pool", e.into()))?;
-    Ok(stat.f_type == BTRFS_SUPER_MAGIC)
+    Ok(stat.f_type == sys::magic::BTRFS)
 }
 
 /// The filesystem's block size in bytes.
@@ -351,5 +375,3 @@ pub(super) fn block_size(dir: BorrowedFd<'_>) -> sys::Result<u64> {
         rustix::fs::fstatvfs(dir).map_err(|e| sys::Error::io("statvfs", "pool", e.into()))?;
     Ok(stat.f_bsize)
 }
-
-const BTRFS_SUPER_MAGIC: i64 = 0x9123_683e;

@@ -81,8 +81,7 @@ fn cannot_clone(e: &sys::Error) -> bool {
 
 /// Whether shared blocks of this file can be separated (FALLOC_FL_UNSHARE_RANGE): only XFS can.
 fn unshares(file: &File) -> bool {
-    const XFS: i64 = 0x5846_5342;
-    rustix::fs::fstatfs(file).is_ok_and(|s| { s.f_type } == XFS)
+    rustix::fs::fstatfs(file).is_ok_and(|s| { s.f_type } == crate::sys::magic::XFS)
 }
 
 /// Gives the new image its length, and a thick one its space: holes are allocated, and what is

@@ -197,6 +197,10 @@ pub fn thaw_leftover(
     Ok(found)
 }
 
+/// How long to retry the unmount of a filesystem that was mounted to thaw it. Only a tool that is just
+/// starting can have it open.
+const UNMOUNT_WAIT: Duration = Duration::from_secs(2);
+
 /// Thaws a filesystem by the first of its mounts that can be opened.
 fn thaw_mounted(kernel: &dyn Kernel, minor: u32, mounts: &MountTable) -> Result<()> {
     let mount = hold::open_any(kernel, mounts.of_loop(minor))?;
@@ -233,22 +237,8 @@ fn thaw_unmounted(kernel: &dyn Kernel, minor: u32, scratch: &Path) -> Result<boo
         mounted => mounted?,
     }
     let thawed = thaw_at(kernel, scratch);
-    unmount(kernel, scratch)?;
+    sys::unmount_retrying(kernel, scratch, UNMOUNT_WAIT)?;
     thawed.map(|()| true)
-}
-
-/// Unmounts what nobody but us knows of. A tool that is being started at this moment has our files
-/// open until it is: that is over in milliseconds.
-fn unmount(kernel: &dyn Kernel, at: &Path) -> Result<()> {
-    let patience = Instant::now() + Duration::from_secs(2);
-    loop {
-        match kernel.unmount(at) {
-            Err(sys::Error::Busy { .. }) if Instant::now() < patience => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            done => return Ok(done?),
-        }
-    }
 }
 
 fn thaw_at(kernel: &dyn Kernel, at: &Path) -> Result<()> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::finding::Holds;
 use super::index::{Index, Named};
-use super::layout::{IMAGE, INCOMING, ImageStat, Shelf, TRASH};
+use super::layout::{IMAGE, ImageStat, Left, Shelf};
 use super::locks::{lock, read, write};
 use super::quiesce;
 use super::store::{self, Loaded, Record};
@@ -82,8 +82,8 @@ fn is_left(volume: &VolumeRecord) -> bool {
 /// own records, that these are to be freed.
 #[derive(Debug)]
 pub(super) struct Unfinished {
-    /// `incoming` or `trash`, where its record is.
-    dir: &'static str,
+    /// Where its record is.
+    left: Left,
     group: GroupRecord,
 }
 
@@ -91,15 +91,15 @@ pub(super) struct Unfinished {
 /// their members are freed, which [`settle_groups`] does. They are collected here, before the pool
 /// serves: what a CreateVolumeGroupSnapshot has under way later is not among them.
 fn sweep(pool: &Pool) -> Result<()> {
-    for (name, what) in [(INCOMING, "unfinished"), (TRASH, "deleted")] {
-        let dir = passing(pool, name);
+    for (left, what) in [(Left::Incoming, "unfinished"), (Left::Trash, "deleted")] {
+        let dir = pool.layout.dir(left);
         for entry in file::list(dir)? {
             let id = entry.parse::<GroupId>().ok();
             let id = id.filter(|id| id.pool() == pool.id);
             let group = id.and_then(|id| group_in(dir, id));
             match group {
-                Some(group) => lock(&pool.unfinished).push(Unfinished { dir: name, group }),
-                None => remove(pool, name, what, entry),
+                Some(group) => lock(&pool.unfinished).push(Unfinished { left, group }),
+                None => remove(pool, left, what, entry),
             }
         }
     }
@@ -114,19 +114,11 @@ fn group_in(dir: BorrowedFd<'_>, id: GroupId) -> Option<GroupRecord> {
     store::decode(&bytes, id).ok()
 }
 
-fn passing<'a>(pool: &'a Pool, name: &str) -> BorrowedFd<'a> {
-    match name {
-        INCOMING => pool.layout.incoming(),
-        _ => pool.layout.trash(),
-    }
-}
-
-fn remove(pool: &Pool, dir: &str, what: &str, entry: String) {
-    if let Err(e) = file::remove_entry(passing(pool, dir), &entry) {
-        let holds = Holds::File(pool.root().join(dir).join(&entry));
+fn remove(pool: &Pool, from: Left, what: &str, entry: String) {
+    if let Err(e) = pool.layout.remove(from, entry.clone()) {
+        let holds = Holds::File(pool.root().join(from.name()).join(&entry));
         let what = format!("{what} {entry} can't be freed: {e}");
         pool.note(About::Pool, holds, what);
-        pool.layout.remove_later(dir, entry);
     }
 }
 
@@ -276,7 +268,7 @@ pub(super) fn settle_groups(pools: &Pools) {
 
 /// Frees a group's members, then its record. False if one of them has to wait, such as for its
 /// pool.
-fn finish(pools: &Pools, home: &Pool, Unfinished { dir, group }: &Unfinished) -> bool {
+fn finish(pools: &Pools, home: &Pool, Unfinished { left, group }: &Unfinished) -> bool {
     let freed = match pools.group(&group.id) {
         Err(Error::NoGroup(_)) => {
             // Each of them, whatever became of the one before.
@@ -288,7 +280,7 @@ fn finish(pools: &Pools, home: &Pool, Unfinished { dir, group }: &Unfinished) ->
         Err(_) => false,
     };
     if freed {
-        remove(home, dir, "the group", group.id.to_string());
+        remove(home, *left, "the group", group.id.to_string());
     }
     freed
 }

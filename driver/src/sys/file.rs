@@ -14,7 +14,7 @@ use rustix::fs::{RenameFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use super::effect::effect;
-use super::{Error, FsUsage, MountEntry, Result};
+use super::{Error, FsUsage, MountEntry, Result, magic};
 
 #[cfg(test)]
 mod tests;
@@ -106,9 +106,7 @@ pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u6
 /// Whether copy_file_range between files of this filesystem surely copies. Where extents can be
 /// shared it shares them, and a copy that was to be independent (thick) would not be.
 fn copies_by_value(file: &File) -> bool {
-    const EXT4: i64 = 0xef53;
-    const TMPFS: i64 = 0x0102_1994;
-    rustix::fs::fstatfs(file).is_ok_and(|s| [EXT4, TMPFS].contains(&{ s.f_type }))
+    rustix::fs::fstatfs(file).is_ok_and(|s| [magic::EXT4, magic::TMPFS].contains(&{ s.f_type }))
 }
 
 /// The next run of data at or after `at`, cut at `len`; `None` if only a hole is left.

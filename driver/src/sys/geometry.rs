@@ -3,20 +3,19 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use super::magic::{BTRFS, EXT4, TMPFS, XFS};
 use super::{Error, Result, file};
 
-/// `f_type` from `linux/magic.h`.
-const XFS: i64 = 0x5846_5342;
-const BTRFS: i64 = 0x9123_683e;
-const EXT4: i64 = 0xef53;
-const TMPFS: i64 = 0x0102_1994;
 /// `XFS_FSOP_GEOM_FLAGS_REFLINK`.
 const FLAG_REFLINK: u32 = 1 << 20;
 
-/// `struct xfs_fsop_geom`: the kernel's, of which only `flags` matters here.
+/// `struct xfs_fsop_geom`: the fields in use, and room for the others.
 #[repr(C)]
 struct Geometry {
-    before: [u32; 23],
+    blocksize: u32,
+    before: [u32; 7],
+    datablocks: u64,
+    between: [u32; 13],
     flags: u32,
     after: [u32; 40],
 }
@@ -36,15 +35,26 @@ pub fn shares_extents(on: BorrowedFd<'_>) -> Result<Option<bool>> {
     Ok(match rustix::fs::fstatfs(on).map_err(error)?.f_type {
         BTRFS => Some(true),
         EXT4 | TMPFS => Some(false),
-        XFS => Some(xfs_flags(on)? & FLAG_REFLINK != 0),
+        XFS => Some(xfs(on)?.flags & FLAG_REFLINK != 0),
         _ => None,
     })
 }
 
-/// The features an XFS was made with.
-fn xfs_flags(on: BorrowedFd<'_>) -> Result<u32> {
+/// The size of a mounted XFS, in bytes.
+pub(super) fn xfs_bytes(on: BorrowedFd<'_>) -> Result<u64> {
+    let geometry = xfs(on)?;
+    Ok(geometry
+        .datablocks
+        .saturating_mul(geometry.blocksize.into()))
+}
+
+/// The geometry of a mounted XFS.
+fn xfs(on: BorrowedFd<'_>) -> Result<Geometry> {
     let mut geometry = Geometry {
-        before: [0; 23],
+        blocksize: 0,
+        before: [0; 7],
+        datablocks: 0,
+        between: [0; 13],
         flags: 0,
         after: [0; 40],
     };
@@ -52,7 +62,7 @@ fn xfs_flags(on: BorrowedFd<'_>) -> Result<u32> {
     // which is part of the request number) to where the pointer leads.
     unsafe { xfs_geometry(on.as_raw_fd(), &raw mut geometry) }
         .map_err(|e| Error::io("XFS_IOC_FSGEOMETRY", file::name_of(on), e.into()))?;
-    Ok(geometry.flags)
+    Ok(geometry)
 }
 
 #[cfg(test)]
@@ -62,6 +72,7 @@ mod tests {
     #[test]
     fn the_struct_is_the_kernels() {
         assert_eq!(size_of::<Geometry>(), 256);
+        assert_eq!(std::mem::offset_of!(Geometry, datablocks), 32);
         assert_eq!(std::mem::offset_of!(Geometry, flags), 92);
     }
 }

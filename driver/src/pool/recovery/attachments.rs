@@ -19,10 +19,6 @@ use crate::sys::{self, Detached, FileId, Kernel, LoopDevice, LoopSpec};
 #[cfg(test)]
 mod tests;
 
-/// Read-ahead of a loop device where the record asks for none: the kernel's default, since a
-/// device may still have what its last user set.
-const READ_AHEAD_KIB: u32 = 128;
-
 /// What is to be done about a volume. The steps are in order; a detach that fails ends them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
@@ -296,6 +292,9 @@ fn set_read_ahead(
     volume: &VolumeRecord,
     device: &LoopDevice,
 ) -> sys::Result<()> {
-    let kib = volume.settings.read_ahead_kib.unwrap_or(READ_AHEAD_KIB);
+    let kib = volume
+        .settings
+        .read_ahead_kib
+        .unwrap_or(sys::READ_AHEAD_KIB);
     kernel.loop_set_read_ahead(device, kib)
 }

@@ -2,29 +2,21 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use super::{mount, open, raw, read_attribute};
 use crate::sys::effect::effect;
 use crate::sys::file::{self, name_of};
-use crate::sys::{Error, Freeze, FsType, FsUsage, Result};
-
-/// `statfs`'s number for XFS.
-const XFS_MAGIC: i64 = 0x5846_5342;
+use crate::sys::{Error, Freeze, FsType, FsUsage, Result, geometry, magic};
 
 pub(super) fn size(mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> {
     match fs {
         // In the page cache of the device, where the mounted filesystem keeps it too.
         FsType::Ext4 => ext4_size_on(device),
         // These two keep theirs apart from the device's cache, so they are asked.
-        FsType::Xfs => {
-            let geometry = raw::xfs_geometry(&open(mounted_at)?)
-                .map_err(|e| Error::io("XFS_IOC_FSGEOMETRY", mounted_at, e))?;
-            Ok(geometry
-                .datablocks
-                .saturating_mul(geometry.blocksize.into()))
-        }
+        FsType::Xfs => geometry::xfs_bytes(open(mounted_at)?.as_fd()),
         FsType::Btrfs => raw::btrfs_device(&open(mounted_at)?)
             .map(|device| device.total_bytes)
             .map_err(|e| Error::io("BTRFS_IOC_DEV_INFO", mounted_at, e)),
@@ -57,8 +49,8 @@ fn ext4_size(block: &[u8; 4096]) -> Option<u64> {
         let bytes = block[SUPERBLOCK + at..][..4].try_into();
         bytes.map(u32::from_le_bytes).unwrap_or_default()
     };
-    let magic = [block[SUPERBLOCK + 0x38], block[SUPERBLOCK + 0x39]];
-    if u16::from_le_bytes(magic) != 0xef53 {
+    let found = [block[SUPERBLOCK + 0x38], block[SUPERBLOCK + 0x39]];
+    if i64::from(u16::from_le_bytes(found)) != magic::EXT4 {
         return None;
     }
     let low = u64::from(u32_at(0x04));
@@ -75,7 +67,7 @@ fn ext4_size(block: &[u8; 4096]) -> Option<u64> {
 
 pub(super) fn freeze(on: &File) -> Result<Freeze> {
     let failed = |e| Error::io("FIFREEZE", name_of(on), e);
-    if rustix::fs::fstatfs(on).is_ok_and(|s| s.f_type == XFS_MAGIC) {
+    if rustix::fs::fstatfs(on).is_ok_and(|s| s.f_type == magic::XFS) {
         // Done at the mount, unless that was cut short (or not by us); without it a freeze on a
         // full pool never comes back.
         mount::xfs_gives_up(on.metadata().map_err(failed)?.dev())?;

@@ -33,19 +33,8 @@ mod ioctls {
         nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>())
     );
 
-    nix::ioctl_read!(xfs_fsgeometry_v1, b'X', 100, super::XfsGeometry);
     nix::ioctl_readwrite!(btrfs_dev_info, 0x94, 30, super::BtrfsDevice);
     nix::ioctl_readwrite!(btrfs_dev_stats, 0x94, 52, super::BtrfsStats);
-}
-
-/// `struct xfs_fsop_geom_v1`: the part of it we read, and room for the rest.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(super) struct XfsGeometry {
-    pub(super) blocksize: u32,
-    before: [u32; 7],
-    pub(super) datablocks: u64,
-    after: [u64; 9],
 }
 
 /// `struct btrfs_ioctl_dev_info_args`.
@@ -69,7 +58,6 @@ pub(super) struct BtrfsStats {
 }
 
 const _: () = {
-    assert!(size_of::<XfsGeometry>() == 112);
     assert!(size_of::<BtrfsDevice>() == 4096);
     assert!(size_of::<BtrfsStats>() == 1032);
     assert!(size_of::<loop_config>() == 304);
@@ -184,19 +172,6 @@ pub(super) fn freeze(on: &File) -> io::Result<()> {
 pub(super) fn thaw(on: &File) -> io::Result<()> {
     // SAFETY: the argument is not looked at.
     done(unsafe { ioctls::fithaw(on.as_raw_fd()) }).map(drop)
-}
-
-/// XFS_IOC_FSGEOMETRY_V1.
-pub(super) fn xfs_geometry(on: &File) -> io::Result<XfsGeometry> {
-    let mut geometry = XfsGeometry {
-        blocksize: 0,
-        before: [0; 7],
-        datablocks: 0,
-        after: [0; 9],
-    };
-    // SAFETY: as large as the kernel's structure (asserted above), for it to fill.
-    done(unsafe { ioctls::xfs_fsgeometry_v1(on.as_raw_fd(), &raw mut geometry) })?;
-    Ok(geometry)
 }
 
 /// BTRFS_IOC_DEV_INFO of the first device.

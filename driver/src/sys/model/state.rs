@@ -174,7 +174,7 @@ impl State {
                 || below.is_none() && !takes_writes(spec.backing),
             autoclear: spec.autoclear,
             direct_io: spec.direct_io && !self.buffered.contains(&backing),
-            read_ahead_kib: 128,
+            read_ahead_kib: crate::sys::READ_AHEAD_KIB,
             offset: 0,
             size_limit: 0,
             block_size: BLOCK_SIZE,

@@ -1,0 +1,7 @@
+//! `f_type` of `statfs`, from `linux/magic.h`.
+
+pub(crate) const BTRFS: i64 = 0x9123_683e;
+/// Also the magic number in the superblock.
+pub(crate) const EXT4: i64 = 0xef53;
+pub(crate) const TMPFS: i64 = 0x0102_1994;
+pub(crate) const XFS: i64 = 0x5846_5342;
