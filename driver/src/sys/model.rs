@@ -3,7 +3,7 @@
 //! [`Model`] keeps a loop table and a mount table and follows the rules of the real one, the
 //! surprising ones included: a busy device is detached at its last close, an unmounted frozen
 //! filesystem stays and holds its device, a clone of an XFS needs `nouuid`. A script that is run
-//! against both kernels (`tests/sys_kernel/conformance.rs`) keeps it honest.
+//! against both kernels (`tests/kernel/sys/conformance.rs`) keeps it honest.
 //!
 //! Backing files are real. What mkfs makes is a small mark at the start of the file, so a clone or
 //! a copy of an image carries its filesystem along. Directories are real as well, but nothing is

@@ -1,0 +1,8 @@
+//! Copying, freezing and comparing on real loop devices and filesystems. Needs root, loop devices,
+//! and the tools of ext4, XFS and btrfs.
+
+mod deltas;
+mod freezing;
+mod metadata;
+mod support;
+mod thick;

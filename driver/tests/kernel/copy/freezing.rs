@@ -1,0 +1,487 @@
+//! Freezing real filesystems for a copy, and thawing them whatever happens.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use hostloop_driver::pool::populate::Want;
+use hostloop_driver::pool::quiesce::{self, Intents, Leftover, Limits, Still, Target};
+use hostloop_driver::pool::{Error, PoolId, Provisioning, Result, VolumeId};
+use hostloop_driver::sys::file::Copied;
+use hostloop_driver::sys::linux::Linux;
+use hostloop_driver::sys::{self, FileId, Freeze, FsType, Kernel, LoopDevice, LoopSpec};
+use hostloop_driver::sys::{BindFlags, Detached, MkfsSpec, MountSpec};
+use rstest::rstest;
+
+use super::support::{Mount, Pool, run, sparse};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn kernel() -> Arc<dyn Kernel> {
+    Arc::new(Linux::new())
+}
+
+/// A volume attached and mounted as the node does it. Dropped, it is thawed, unmounted, detached.
+struct Volume {
+    kernel: Arc<dyn Kernel>,
+    id: VolumeId,
+    fs: FsType,
+    len: u64,
+    file: File,
+    image: FileId,
+    device: LoopDevice,
+    at: PathBuf,
+}
+
+impl Volume {
+    fn attach(pool: &Pool, name: &str, fs: FsType) -> Volume {
+        let kernel = kernel();
+        let len = fs.minimum_bytes().max(64 << 20);
+        let file = sparse(&pool.path(name), len);
+        let device = attach(&*kernel, &file);
+        Volume {
+            id: VolumeId::generate(PoolId::generate()),
+            fs,
+            len,
+            image: sys::file_id(&file).unwrap(),
+            file,
+            device,
+            at: pool.path(&format!("{name}-mount")),
+            kernel,
+        }
+    }
+
+    fn mounted(pool: &Pool, name: &str, fs: FsType) -> Volume {
+        let volume = Volume::attach(pool, name, fs);
+        let mkfs = MkfsSpec {
+            device: &volume.device.path(),
+            fs,
+            options: &[],
+            discard: true,
+            uuid: None,
+            force: false,
+        };
+        volume.kernel.mkfs(&mkfs).unwrap();
+        std::fs::create_dir(&volume.at).unwrap();
+        volume.mount();
+        volume
+    }
+
+    fn mount(&self) {
+        mount(&*self.kernel, &self.device, &self.at, self.fs);
+    }
+
+    fn target(&self) -> Target {
+        Target {
+            volume: self.id,
+            image: self.image,
+            raw_staged: false,
+            freeze_intent: false,
+        }
+    }
+
+    fn want(&self, pool: &Pool) -> Want {
+        Want {
+            len: self.len,
+            provisioning: Provisioning::Thin,
+            reflinks: pool.reflinks,
+            thick_source: false,
+        }
+    }
+
+    fn root(&self) -> File {
+        File::open(&self.at).unwrap()
+    }
+
+    fn freeze(&self) {
+        assert_eq!(self.kernel.freeze(&self.root()).unwrap(), Freeze::Frozen);
+    }
+
+    fn is_frozen(&self) -> bool {
+        match self.kernel.freeze(&self.root()).unwrap() {
+            Freeze::AlreadyFrozen => true,
+            Freeze::Frozen => {
+                self.kernel.thaw(&self.root()).unwrap();
+                false
+            }
+        }
+    }
+
+    fn write(&self, name: &str, content: &[u8]) {
+        std::fs::write(self.at.join(name), content).unwrap();
+    }
+
+    /// Whether a write comes through within a moment. One that does not goes on in its thread.
+    fn takes_writes(&self) -> bool {
+        let path = self.at.join("probe");
+        let (done, finished) = mpsc::channel();
+        std::thread::spawn(move || {
+            let file = File::create(path).and_then(|mut f| f.write_all(b"x"));
+            let _ = done.send(file.is_ok());
+        });
+        finished
+            .recv_timeout(Duration::from_millis(300))
+            .unwrap_or(false)
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        let table = self.kernel.mounts().unwrap_or_default();
+        // The latest first: also one that a failed test left elsewhere.
+        for mount in table.entries.iter().rev() {
+            if mount.loop_minor() != Some(self.device.minor) {
+                continue;
+            }
+            if let Ok(root) = self.kernel.open_mount(mount) {
+                let _ = self.kernel.thaw(&root);
+            }
+            unmount(&*self.kernel, &mount.mount_point);
+        }
+        let detached = self.kernel.loop_detach(self.device.minor, self.image);
+        if !std::thread::panicking() {
+            // Our own handle is still open; it goes when this function is over.
+            assert!(matches!(
+                detached,
+                Ok(Detached::Gone | Detached::WhenClosed)
+            ));
+        }
+    }
+}
+
+fn attach(kernel: &dyn Kernel, file: &File) -> LoopDevice {
+    let spec = LoopSpec {
+        backing: file,
+        label: "hostloop test",
+        read_only: false,
+        direct_io: true,
+        autoclear: false,
+        minor: None,
+    };
+    kernel.loop_attach(&spec).unwrap()
+}
+
+fn mount(kernel: &dyn Kernel, device: &LoopDevice, at: &Path, fs: FsType) {
+    let nouuid = ["nouuid".to_owned()];
+    let spec = MountSpec {
+        device: &device.path(),
+        target: at,
+        fs,
+        read_only: false,
+        options: if fs == FsType::Xfs { &nouuid } else { &[] },
+    };
+    kernel.mount(&spec).unwrap();
+}
+
+/// A probe that was held up may need a moment to close its file.
+fn unmount(kernel: &dyn Kernel, at: &Path) {
+    let began = Instant::now();
+    while let Err(e) = kernel.unmount(at) {
+        let late = began.elapsed() > LIMIT;
+        assert!(!late || std::thread::panicking(), "{e}");
+        if late {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[derive(Default)]
+struct Notes(Mutex<Vec<VolumeId>>);
+
+impl Intents for Notes {
+    fn write(&self, volumes: &[VolumeId]) -> Result<()> {
+        self.0.lock().unwrap().extend(volumes);
+        Ok(())
+    }
+
+    fn clear(&self, volumes: &[VolumeId]) -> Result<()> {
+        self.0.lock().unwrap().retain(|v| !volumes.contains(v));
+        Ok(())
+    }
+}
+
+fn quiesced<T>(targets: &[Target], copy: impl FnOnce(&Still) -> Result<T>) -> Result<T> {
+    limited(targets, LIMIT, copy)
+}
+
+fn limited<T>(
+    targets: &[Target],
+    max_freeze: Duration,
+    copy: impl FnOnce(&Still) -> Result<T>,
+) -> Result<T> {
+    let notes = Notes::default();
+    let limits = Limits {
+        max_freeze,
+        room: &|| Ok(()),
+    };
+    let done = quiesce::quiesced(&kernel(), targets, &limits, &notes, copy);
+    assert!(notes.0.lock().unwrap().is_empty(), "no intent is left");
+    done
+}
+
+/// What was never synced by its writer is in the copy, which mounts.
+#[rstest]
+fn a_copy_has_what_was_written_before(
+    #[values("ext4", "xfs", "btrfs+C")] outer: &str,
+    #[values(FsType::Ext4, FsType::Xfs, FsType::Btrfs)] inner: FsType,
+) {
+    let pool = Pool::new(outer, 2 << 30);
+    let volume = Volume::mounted(&pool, "image", inner);
+    let content: Vec<u8> = (0..3_000_000u32).map(|i| (i / 7) as u8).collect();
+    volume.write("before", &content);
+    let copy = sparse(&pool.path("copy"), 0);
+    let copied = quiesced(&[volume.target()], |still| {
+        assert!(volume.is_frozen() && !volume.takes_writes());
+        still.copy(volume.image, &volume.file, &copy, &volume.want(&pool))
+    })
+    .unwrap();
+    assert_eq!(copied == Copied::Shared, pool.reflinks);
+    assert!(!volume.is_frozen() && volume.takes_writes());
+    volume.write("after", b"after");
+
+    let device = attach(&*volume.kernel, &copy);
+    let at = pool.path("copy-mount");
+    std::fs::create_dir(&at).unwrap();
+    mount(&*volume.kernel, &device, &at, inner);
+    let found = std::fs::read(at.join("before")).unwrap();
+    let after = at.join("after").exists();
+    unmount(&*volume.kernel, &at);
+    volume
+        .kernel
+        .loop_detach(device.minor, sys::file_id(&copy).unwrap())
+        .unwrap();
+    assert!(found == content && !after);
+}
+
+#[rstest]
+fn somebody_elses_freeze_stays(#[values(FsType::Ext4, FsType::Xfs, FsType::Btrfs)] inner: FsType) {
+    let pool = Pool::new("xfs", 2 << 30);
+    let volume = Volume::mounted(&pool, "image", inner);
+    run("fsfreeze", &["-f", volume.at.to_str().unwrap()]);
+    let copy = sparse(&pool.path("copy"), 0);
+    quiesced(&[volume.target()], |still| {
+        still.copy(volume.image, &volume.file, &copy, &volume.want(&pool))
+    })
+    .unwrap();
+    run("fsfreeze", &["-u", volume.at.to_str().unwrap()]);
+    assert!(!volume.is_frozen());
+
+    run("fsfreeze", &["-f", volume.at.to_str().unwrap()]);
+    let spoilt = quiesced(&[volume.target()], |_| {
+        run("fsfreeze", &["-u", volume.at.to_str().unwrap()]);
+        Ok(())
+    });
+    assert!(matches!(spoilt, Err(Error::CannotFreeze(_))));
+    assert!(!volume.is_frozen());
+}
+
+#[test]
+fn a_group_is_frozen_together() {
+    let pool = Pool::new("xfs", 3 << 30);
+    let volumes = [FsType::Ext4, FsType::Xfs, FsType::Btrfs]
+        .map(|fs| Volume::mounted(&pool, fs.as_str(), fs));
+    let rest = sparse(&pool.path("rest"), 1 << 20);
+    let mut targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
+    targets.push(Target {
+        volume: VolumeId::generate(PoolId::generate()),
+        image: sys::file_id(&rest).unwrap(),
+        raw_staged: true,
+        freeze_intent: false,
+    });
+    quiesced(&targets, |_| {
+        assert!(volumes.iter().all(|v| v.is_frozen()));
+        Ok(())
+    })
+    .unwrap();
+    assert!(volumes.iter().all(|v| !v.is_frozen() && v.takes_writes()));
+
+    let raw = Volume::attach(&pool, "raw", FsType::Ext4);
+    let mut target = raw.target();
+    target.raw_staged = true;
+    targets.push(target);
+    let refused = quiesced(&targets, |_| -> Result<()> { unreachable!("refused") });
+    assert!(matches!(refused, Err(Error::CannotFreeze(_))));
+    assert!(volumes.iter().all(|v| !v.is_frozen()));
+}
+
+#[rstest]
+#[case::cloned("xfs")]
+#[case::refused("ext4")]
+fn a_raw_device_in_use_is_cloned_or_refused(#[case] outer: &str) {
+    let pool = Pool::new(outer, 1 << 30);
+    let volume = Volume::attach(&pool, "image", FsType::Ext4);
+    let mut target = volume.target();
+    target.raw_staged = true;
+    // In the device's page cache only.
+    let mut device = std::fs::OpenOptions::new()
+        .write(true)
+        .open(volume.device.path())
+        .unwrap();
+    device.write_all(&[3; 65536]).unwrap();
+    let copy = sparse(&pool.path("copy"), 0);
+    let copied = quiesced(&[target], |still| {
+        still.copy(volume.image, &volume.file, &copy, &volume.want(&pool))
+    });
+    drop(device);
+    if !pool.reflinks {
+        assert!(matches!(copied, Err(Error::CannotFreeze(_))));
+        return;
+    }
+    assert_eq!(copied.unwrap(), Copied::Shared);
+    let mut found = [0; 65536];
+    copy.read_exact_at(&mut found, 0).unwrap();
+    assert!(found.iter().all(|b| *b == 3));
+}
+
+#[test]
+fn a_copy_that_takes_too_long_gives_up_and_thaws() {
+    let pool = Pool::new("ext4", 2 << 30);
+    let volume = Volume::mounted(&pool, "image", FsType::Ext4);
+    volume.write("much", &vec![1; 40 << 20]);
+    let copy = sparse(&pool.path("copy"), 0);
+    let began = Instant::now();
+    let given_up = limited(&[volume.target()], Duration::from_millis(200), |still| {
+        // As slow as a much larger volume would be.
+        std::thread::sleep(Duration::from_millis(150));
+        loop {
+            copy.set_len(0).unwrap();
+            still.copy(volume.image, &volume.file, &copy, &volume.want(&pool))?;
+        }
+        #[allow(unreachable_code)]
+        Ok(())
+    });
+    match given_up {
+        Err(Error::CannotFreeze(why)) => assert!(why.contains("--max-freeze"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(!volume.is_frozen() && volume.takes_writes());
+}
+
+/// A process died between freeze and thaw, and what it had frozen was unmounted or not.
+#[rstest]
+fn what_was_left_frozen_is_thawed(
+    #[values(FsType::Ext4, FsType::Xfs, FsType::Btrfs)] inner: FsType,
+    #[values("xfs", "ext4")] outer: &str,
+) {
+    let pool = Pool::new(outer, 2 << 30);
+    let scratch = pool.path("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let volume = Volume::mounted(&pool, "image", inner);
+    volume.write("kept", b"kept");
+    let (kernel, id) = (&*volume.kernel, volume.id);
+    let thaw = || quiesce::thaw_leftover(kernel, id, volume.image, &scratch).unwrap();
+
+    volume.freeze();
+    assert_eq!(thaw(), Leftover::Mounted);
+    assert!(!volume.is_frozen() && volume.takes_writes());
+
+    volume.freeze();
+    unmount(&*volume.kernel, &volume.at);
+    assert_eq!(thaw(), Leftover::Unmounted);
+    // Also where nothing was frozen after all.
+    assert_eq!(thaw(), Leftover::Unmounted);
+    assert!(volume.kernel.mounts().unwrap().at(&scratch).is_none());
+
+    volume.mount();
+    assert_eq!(std::fs::read(volume.at.join("kept")).unwrap(), b"kept");
+    assert!(volume.takes_writes() && !volume.is_frozen());
+}
+
+#[test]
+fn a_read_only_leftover_is_thawed_too() {
+    let pool = Pool::new("xfs", 2 << 30);
+    let scratch = pool.path("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let volume = Volume::mounted(&pool, "image", FsType::Ext4);
+    unmount(&*volume.kernel, &volume.at);
+    let spec = MountSpec {
+        device: &volume.device.path(),
+        target: &volume.at,
+        fs: FsType::Ext4,
+        read_only: true,
+        options: &[],
+    };
+    volume.kernel.mount(&spec).unwrap();
+    volume.freeze();
+    unmount(&*volume.kernel, &volume.at);
+    let thawed = quiesce::thaw_leftover(&*volume.kernel, volume.id, volume.image, &scratch);
+    assert_eq!(thawed.unwrap(), Leftover::Unmounted);
+    volume.mount();
+    assert!(volume.takes_writes());
+}
+
+/// Another filesystem on top of the one that is meant must not be frozen for it.
+#[test]
+fn a_hidden_mount_is_not_reached_through() {
+    let pool = Pool::new("xfs", 1 << 30);
+    let volume = Volume::mounted(&pool, "image", FsType::Ext4);
+    let bind = pool.path("bind");
+    std::fs::create_dir(&bind).unwrap();
+    {
+        let _above = Mount::new("tmpfs", Path::new("none"), &volume.at, "size=1m");
+        let hidden = quiesced(&[volume.target()], |_| -> Result<()> {
+            unreachable!("hidden")
+        });
+        assert!(matches!(hidden, Err(Error::CannotFreeze(_))));
+    }
+    // A second mount of it will do.
+    volume
+        .kernel
+        .bind(&volume.at, &bind, BindFlags::default())
+        .unwrap();
+    {
+        let _above = Mount::new("tmpfs", Path::new("none"), &volume.at, "size=1m");
+        let frozen = quiesced(&[volume.target()], |_| {
+            Ok(volume.kernel.freeze(&File::open(&bind).unwrap()).unwrap())
+        });
+        assert_eq!(frozen.unwrap(), Freeze::AlreadyFrozen);
+    }
+    volume.kernel.unmount(&bind).unwrap();
+    assert!(!volume.is_frozen());
+}
+
+/// An inner XFS that can't write back, because its pool is full, hangs in FIFREEZE.
+#[test]
+fn a_full_pool_hangs_nobody_for_ever() {
+    let pool = Pool::new("xfs", 600 << 20);
+    let volume = Volume::mounted(&pool, "image", FsType::Xfs);
+    let full = pool.fill();
+    for i in 0..2000 {
+        volume.write(&format!("file-{i}"), &[1; 20000]);
+    }
+    let notes = Notes::default();
+    let limits = Limits {
+        max_freeze: Duration::from_secs(2),
+        room: &|| Ok(()),
+    };
+    let targets = [volume.target()];
+    let attempt = || quiesce::quiesced(&kernel(), &targets, &limits, &notes, |_| Ok(()));
+    for _ in 0..3 {
+        let began = Instant::now();
+        match attempt() {
+            Err(Error::CannotFreeze(_)) => {}
+            Err(Error::Kernel(e)) if e.is_no_space() => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "the caller goes on"
+        );
+    }
+    drop(full);
+    let began = Instant::now();
+    while attempt().is_err() {
+        assert!(
+            began.elapsed() < Duration::from_secs(90),
+            "thawed once there is room"
+        );
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    assert!(!volume.is_frozen() && volume.takes_writes());
+    assert!(notes.0.lock().unwrap().is_empty());
+}

@@ -1,0 +1,134 @@
+//! What a survey and a report show of pools that a driver has open, and of none.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use hostloop_driver::status::Report;
+use hostloop_driver::survey::Survey;
+use hostloop_driver::sys::Kernel;
+
+use super::rig::{MI, Rig, volume};
+
+/// Everything below a directory with what would change if it were written to.
+fn state(dir: &Path, into: &mut BTreeMap<String, (u64, i64, i64)>) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let m = entry.metadata().unwrap();
+        let path = entry.path();
+        into.insert(
+            path.display().to_string(),
+            (m.len(), m.mtime(), m.mtime_nsec()),
+        );
+        if m.is_dir() {
+            state(&path, into);
+        }
+    }
+}
+
+#[test]
+fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
+    let rig = Rig::new(&["fast=@/fast,image=400Mi", "gone=@/gone,image=400Mi"]);
+    let pools = {
+        let mut opened = Rig::new(&[]);
+        opened.specs = rig.specs[..1].to_vec();
+        opened.options = rig.options.clone();
+        opened.open()
+    };
+    let record = volume(&pools, "data", 64 * MI);
+    let snapshot = pools
+        .create_snapshot(&record.id, "monday", &BTreeMap::new())
+        .unwrap();
+    let image = pools
+        .named(None)
+        .unwrap()
+        .root()
+        .join(format!("volumes/{}/image", record.id));
+    let device = rig.attach(&image);
+
+    let mut before = BTreeMap::new();
+    state(&rig.root, &mut before);
+    let survey = Survey::take(&rig.specs, &rig.options.state_dir, &*rig.kernel).unwrap();
+    let report = Report::of(&survey);
+    let mut after = BTreeMap::new();
+    state(&rig.root, &mut after);
+    assert_eq!(before, after);
+
+    let [fast, gone] = &report.pools[..] else {
+        panic!("{:?}", report.pools);
+    };
+    assert_eq!((fast.state, fast.kind), ("open", "image"));
+    assert_eq!(fast.pid, Some(std::process::id()));
+    assert_eq!(
+        (fast.fs.as_deref(), fast.reflinks),
+        (Some("xfs"), Some(true))
+    );
+    assert_eq!(
+        fast.promised_bytes,
+        Some(64 * MI + snapshot.allocated_bytes)
+    );
+    assert_eq!((gone.state, gone.volumes), ("missing", 0));
+    assert!(gone.why.as_ref().unwrap().contains("image"), "{gone:?}");
+
+    let [shown] = &report.volumes[..] else {
+        panic!("{:?}", report.volumes);
+    };
+    assert_eq!(shown.id, record.id.to_string());
+    assert_eq!((shown.size_bytes, shown.format.as_str()), (64 * MI, "none"));
+    assert_eq!(shown.loops, [device.path()]);
+    assert_eq!(shown.direct_io, Some(device.direct_io));
+    assert_eq!(report.snapshots[0].id, snapshot.id.to_string());
+    assert!(report.snapshots[0].source_exists);
+    let over: Vec<_> = report.loops.iter().map(|l| l.over).collect();
+    assert!(
+        over.contains(&"pool") && over.contains(&"volume"),
+        "{over:?}"
+    );
+    let mounted = rig.options.state_dir.join("pools/fast");
+    assert!(report.mounts.iter().any(|m| m.path == mounted));
+    // Nobody has it staged: the loop device is an orphan.
+    assert_eq!(report.orphans.len(), 1, "{:?}", report.orphans);
+
+    drop(device);
+    let file = std::fs::File::open(&image).unwrap();
+    let id = hostloop_driver::sys::file_id(&file).unwrap();
+    for l in rig.kernel.loops_of(id).unwrap() {
+        rig.kernel.loop_detach(l.minor, id).unwrap();
+    }
+    drop(file);
+    drop(pools);
+    let survey = Survey::take(&rig.specs, &rig.options.state_dir, &*rig.kernel).unwrap();
+    assert_eq!(Report::of(&survey).pools[0].state, "closed");
+}
+
+#[test]
+fn reflinks_are_told_without_trying() {
+    for (options, reflinks) in [("reflink=1", Some(true)), ("reflink=0", Some(false))] {
+        let rig = Rig::new(&[]);
+        let image = rig.root.join("disk");
+        std::fs::File::create(&image)
+            .unwrap()
+            .set_len(320 * MI)
+            .unwrap();
+        let device = rig.attach(&image);
+        let made = Command::new("mkfs.xfs")
+            .args(["-q", "-m", options])
+            .arg(device.path())
+            .status();
+        let made = made.expect("mkfs.xfs is needed");
+        assert!(made.success());
+        let at = rig.root.join("at");
+        std::fs::create_dir(&at).unwrap();
+        let spec = hostloop_driver::sys::MountSpec {
+            device: &device.path(),
+            target: &at,
+            fs: hostloop_driver::sys::FsType::Xfs,
+            read_only: false,
+            options: &[],
+        };
+        rig.kernel.mount(&spec).unwrap();
+        let dir = std::fs::File::open(&at).unwrap();
+        let told = hostloop_driver::sys::geometry::shares_extents(std::os::fd::AsFd::as_fd(&dir));
+        assert_eq!(told.unwrap(), reflinks);
+    }
+}

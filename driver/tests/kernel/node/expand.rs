@@ -1,0 +1,128 @@
+//! Growing volumes on the node.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use hostloop_driver::node::Error;
+use hostloop_driver::pool::{Access, VolumeId};
+use hostloop_driver::sys::{FsType, Kernel, loop_path};
+
+use super::rig::*;
+
+/// Online, as long as the kernel lets this process do it; offline in any case.
+#[test]
+fn filesystems_grow_online_and_offline() {
+    let rig = Rig::new();
+    for fs in FsType::ALL {
+        let id = rig.volume(on(fs), 200 * MI);
+        let cap = mount(fs);
+        rig.stage(id, "a", &cap).unwrap();
+        rig.publish(id, "a", "rw", &cap, false).unwrap();
+        rig.publish(id, "a", "ro", &cap, true).unwrap();
+        write(&rig.target("rw").join("data"), 1, 100_000);
+        match rig.kernel.grows_mounted(fs) {
+            true => grows_online(&rig, id, fs),
+            false => is_refused_online(&rig, id),
+        }
+        assert_written(&rig.target("rw").join("data"), 1, 100_000);
+        rig.unpublish(id, "rw").unwrap();
+        rig.unpublish(id, "ro").unwrap();
+        rig.unstage(id, "a").unwrap();
+
+        let bytes = rig.record(id).capacity_bytes + 64 * MI;
+        let gone = rig.expand(id, &rig.staging("a"), bytes);
+        assert!(matches!(gone, Err(Error::NotFound(_))), "{gone:?}");
+        rig.node.pools.expand_volume(&id, bytes).unwrap();
+        rig.stage(id, "a", &cap).unwrap();
+        let node = loop_path(rig.loops(id)[0].minor);
+        let size = rig.kernel.fs_size(&rig.staging("a"), &node, fs).unwrap();
+        assert!(size >= bytes - 16 * MI, "{fs}: {size} when it is staged");
+        assert_eq!(rig.expand(id, &rig.staging("a"), bytes).unwrap(), bytes);
+        assert_written(&rig.staging("a").join("data"), 1, 100_000);
+        rig.unstage(id, "a").unwrap();
+        rig.assert_clean(id);
+    }
+}
+
+fn grows_online(rig: &Rig, id: VolumeId, fs: FsType) {
+    let start = rig.record(id).capacity_bytes;
+    let total = || rig.kernel.usage(&rig.staging("a")).unwrap().total_bytes;
+    let mut before = total();
+    // The controller's half first; by the target, by a read-only target, by the staging path.
+    let paths = [rig.target("rw"), rig.target("ro"), rig.staging("a")];
+    for (step, path) in paths.iter().enumerate() {
+        let bytes = start + (step as u64 + 1) * 64 * MI;
+        rig.node.pools.expand_volume(&id, bytes).unwrap();
+        for _ in 0..2 {
+            assert_eq!(rig.expand(id, path, bytes).unwrap(), bytes, "{fs}");
+        }
+        assert!(total() >= before + 56 * MI, "{fs}: {before} to {}", total());
+        before = total();
+    }
+    // Without a controller's half, and never back.
+    let bytes = start + 256 * MI;
+    assert_eq!(rig.expand(id, &paths[0], bytes).unwrap(), bytes, "{fs}");
+    assert!(total() >= before + 56 * MI, "{fs}");
+    assert_eq!(rig.expand(id, &paths[0], start).unwrap(), bytes, "{fs}");
+}
+
+/// The orchestrator is told not to try again, and to go on with what there is.
+fn is_refused_online(rig: &Rig, id: VolumeId) {
+    let bytes = rig.record(id).capacity_bytes + 64 * MI;
+    rig.node.pools.expand_volume(&id, bytes).unwrap();
+    let refused = rig.expand(id, &rig.target("rw"), bytes);
+    assert!(
+        matches!(refused, Err(Error::FailedPrecondition(_))),
+        "{refused:?}"
+    );
+    rig.stage(id, "a", &mount(FsType::Ext4)).unwrap();
+}
+
+/// Btrfs grows to 256 MiB at least, whatever it had.
+#[test]
+fn a_size_that_btrfs_can_not_grow_to_is_out_of_range() {
+    let rig = Rig::new();
+    let fs = FsType::Btrfs;
+    let id = rig.volume(on(fs), 128 * MI);
+    let cap = mount(fs);
+    rig.stage(id, "a", &cap).unwrap();
+    let refused = rig.expand(id, &rig.staging("a"), 192 * MI);
+    assert!(matches!(refused, Err(Error::OutOfRange(_))), "{refused:?}");
+    assert_eq!(
+        rig.record(id).capacity_bytes,
+        128 * MI,
+        "nothing was promised"
+    );
+    rig.node.pools.expand_volume(&id, 192 * MI).unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &cap).unwrap();
+    assert_eq!(
+        rig.expand(id, &rig.staging("a"), 256 * MI).unwrap(),
+        256 * MI
+    );
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
+#[test]
+fn block_devices_grow_the_read_only_ones_too() {
+    let rig = Rig::new();
+    let id = rig.volume(Access::Block, 16 * MI);
+    let cap = block();
+    rig.stage(id, "a", &cap).unwrap();
+    rig.publish(id, "a", "rw", &cap, false).unwrap();
+    rig.publish(id, "a", "ro", &cap, true).unwrap();
+    let paths = [rig.target("rw"), rig.target("ro"), rig.staging("a")];
+    for (step, path) in paths.iter().enumerate() {
+        let bytes = (step as u64 + 2) * 16 * MI;
+        rig.node.pools.expand_volume(&id, bytes).unwrap();
+        assert_eq!(rig.expand(id, path, bytes).unwrap(), bytes);
+        for target in &paths[..2] {
+            assert_eq!(rig.stats(id, target).unwrap()[0].total, bytes as i64);
+            let mut last = [1; 4096];
+            let raw = File::open(target).unwrap();
+            raw.read_exact_at(&mut last, bytes - 4096).unwrap();
+            assert!(last.iter().all(|b| *b == 0));
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What others did, and what was cut short.
+
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use hostloop_driver::node::Error;
+use hostloop_driver::pool::{self, Format, FreezeIntent};
+use hostloop_driver::sys::{FsType, Kernel, file};
+use hostloop_proto::csi;
+
+use super::rig::*;
+
+#[test]
+fn our_own_freeze_ends_before_the_unmount() {
+    let rig = Rig::new();
+    for fs in FsType::ALL {
+        let id = rig.volume(on(fs), 32 * MI);
+        let cap = mount(fs);
+        let freeze = |at: &str| {
+            let intent = Some(FreezeIntent { since_ns: 1 });
+            rig.node
+                .pools
+                .update_volume(&id, |r| r.freeze = intent)
+                .unwrap();
+            let root = std::fs::File::open(rig.staging(at)).unwrap();
+            rig.kernel.freeze(&root).unwrap();
+        };
+        rig.stage(id, "a", &cap).unwrap();
+        write(&rig.staging("a").join("data"), 1, 10_000);
+        freeze("a");
+        rig.unstage(id, "a").unwrap();
+        rig.assert_clean(id);
+
+        // Unmounted by somebody while it was frozen: the kernel keeps it, and its device.
+        for then_stage in [true, false] {
+            rig.stage(id, "a", &cap).unwrap();
+            freeze("a");
+            rig.kernel.unmount(&rig.staging("a")).unwrap();
+            assert_eq!(rig.loops(id).len(), 1, "{fs}: it stays attached");
+            if then_stage {
+                rig.stage(id, "a", &cap).unwrap();
+                write(&rig.staging("a").join("more"), 2, 10_000);
+            }
+            rig.unstage(id, "a").unwrap();
+            rig.assert_clean(id);
+            assert_eq!(rig.record(id).freeze, None);
+        }
+        rig.stage(id, "a", &cap).unwrap();
+        assert_written(&rig.staging("a").join("data"), 1, 10_000);
+        assert_written(&rig.staging("a").join("more"), 2, 10_000);
+        rig.unstage(id, "a").unwrap();
+    }
+}
+
+#[test]
+fn a_killed_mkfs_is_run_again() {
+    let rig = Rig::new();
+    for fs in FsType::ALL {
+        let id = rig.volume(on(fs), 32 * MI);
+        let cap = mount(fs);
+        rig.stage(id, "a", &cap).unwrap();
+        rig.unstage(id, "a").unwrap();
+        // Probes as a filesystem, and does not mount.
+        let image = rig.node.pools.open_image(&rig.record(id), true).unwrap();
+        let len = image.metadata().unwrap().len();
+        for at in (128 * 1024..len.min(300 * MI)).step_by(4096) {
+            image.write_all_at(&[0; 512], at).unwrap();
+        }
+        image.sync_all().unwrap();
+        drop(image);
+        let formatting = Format::Formatting(fs);
+        rig.node
+            .pools
+            .update_volume(&id, |r| r.format = formatting)
+            .unwrap();
+        rig.stage(id, "a", &cap).unwrap();
+        assert_eq!(rig.record(id).format, Format::Done(fs));
+        write(&rig.staging("a").join("data"), 1, 1000);
+        rig.unstage(id, "a").unwrap();
+        rig.assert_clean(id);
+    }
+}
+
+#[test]
+fn nothing_is_formatted_that_was_not_known_to_be_blank() {
+    let rig = Rig::new();
+    let cap = mount(FsType::Ext4);
+    let zero = |id| {
+        let image = rig.node.pools.open_image(&rig.record(id), true).unwrap();
+        image.set_len(0).unwrap();
+        image.set_len(16 * MI).unwrap();
+    };
+    let lost = rig.volume(on(FsType::Ext4), 16 * MI);
+    rig.stage(lost, "a", &cap).unwrap();
+    rig.unstage(lost, "a").unwrap();
+    zero(lost);
+    let refused = rig.stage(lost, "a", &cap);
+    assert!(matches!(refused, Err(Error::DataLoss(_))), "{refused:?}");
+    rig.assert_clean(lost);
+
+    let strange = rig.volume(on(FsType::Ext4), 16 * MI);
+    let image = rig
+        .node
+        .pools
+        .open_image(&rig.record(strange), true)
+        .unwrap();
+    // A swap area's signature.
+    image.write_all_at(b"SWAPSPACE2", 4086).unwrap();
+    image.write_all_at(&1u32.to_le_bytes(), 1024).unwrap();
+    image.write_all_at(&4095u32.to_le_bytes(), 1028).unwrap();
+    image.sync_all().unwrap();
+    let refused = rig.stage(strange, "a", &cap);
+    assert!(
+        matches!(refused, Err(Error::FailedPrecondition(_))),
+        "{refused:?}"
+    );
+    let mut there = [0; 10];
+    image.read_exact_at(&mut there, 4086).unwrap();
+    assert_eq!(&there, b"SWAPSPACE2");
+    rig.assert_clean(strange);
+}
+
+#[test]
+fn a_strangers_mount_is_left_alone() {
+    let rig = Rig::new();
+    let id = rig.volume(on(FsType::Ext4), 16 * MI);
+    let cap = mount(FsType::Ext4);
+    rig.stage(id, "a", &cap).unwrap();
+    for at in [rig.target("p"), rig.staging("b")] {
+        std::fs::create_dir_all(&at).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "hostloop-test"])
+            .arg(&at)
+            .status();
+        assert!(mounted.unwrap().success());
+        std::fs::write(at.join("theirs"), "x").unwrap();
+    }
+    let refused = rig.publish(id, "a", "p", &cap, false);
+    assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
+    let refused = rig.unpublish(id, "p");
+    assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
+    let refused = rig.unstage(id, "b");
+    assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
+    rig.unstage(id, "a").unwrap();
+    let refused = rig.stage(id, "b", &cap);
+    assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
+    rig.assert_detached(id);
+    for at in [rig.target("p"), rig.staging("b")] {
+        assert_eq!(std::fs::read(at.join("theirs")).unwrap(), b"x");
+    }
+}
+
+/// Somebody removed the volume's directory from the pool; its pod must still be able to go.
+#[test]
+fn a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows() {
+    for whole in [false, true] {
+        let rig = Rig::new();
+        let id = rig.volume(on(FsType::Ext4), 16 * MI);
+        let cap = mount(FsType::Ext4);
+        rig.stage(id, "a", &cap).unwrap();
+        rig.publish(id, "a", "p", &cap, false).unwrap();
+        let entry = rig.root().join("pool/volumes").join(id.to_string());
+        std::fs::remove_file(entry.join("image")).unwrap();
+        let rig = match whole {
+            true => {
+                std::fs::remove_file(entry.join("volume.json")).unwrap();
+                std::fs::remove_dir(&entry).unwrap();
+                rig.restarted()
+            }
+            false => rig,
+        };
+        rig.unpublish(id, "p").unwrap();
+        rig.unstage(id, "a").unwrap();
+        assert_eq!(rig.mounted(), Vec::<std::path::PathBuf>::new());
+        let held = |l: &hostloop_driver::sys::LoopInfo| {
+            std::path::Path::new(&l.backing_path).starts_with(rig.root())
+        };
+        assert!(!rig.kernel.loops().unwrap().iter().any(held));
+    }
+}
+
+/// A container may have the mount in a namespace of its own for as long as it runs, or a process a
+/// file of it open after a lazy unmount. That must not keep a pod from going, nor the volume from
+/// coming back.
+#[test]
+fn a_filesystem_that_is_kept_elsewhere_does_not_hold_up_unstaging() {
+    let rig = Rig::new();
+    let id = rig.volume(on(FsType::Ext4), 16 * MI);
+    let cap = mount(FsType::Ext4);
+    rig.stage(id, "a", &cap).unwrap();
+    let kept = std::fs::File::create(rig.staging("a").join("kept")).unwrap();
+    let busy = rig.unstage(id, "a");
+    assert!(matches!(busy, Err(Error::Kernel(_))), "{busy:?}");
+    nix::mount::umount2(&rig.staging("a"), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    rig.unstage(id, "a").unwrap();
+    assert_eq!(rig.record(id).stage, None);
+    assert_eq!(rig.loops(id).len(), 1, "it is held");
+    rig.stage(id, "b", &cap).unwrap();
+    assert_eq!(
+        rig.loops(id).len(),
+        1,
+        "never a second device over one image"
+    );
+    write(&rig.staging("b").join("data"), 1, 1000);
+    assert!(
+        rig.staging("b").join("kept").exists(),
+        "it is the same filesystem"
+    );
+    rig.unstage(id, "b").unwrap();
+    drop(kept);
+    rig.assert_clean(id);
+}
+
+/// Takes all the room of the rig's pool, but so many bytes.
+fn fill(rig: &Rig, but: u64) -> std::fs::File {
+    let hog = std::fs::File::create(rig.root().join("pool/hog")).unwrap();
+    let pool = rig.node.pools.named(None).unwrap();
+    let mut len = pool.usage().unwrap().free_bytes - but;
+    while file::allocate(&hog, len).is_err() {
+        len -= 4096;
+    }
+    // What the last step left, and then not a block more.
+    let (block, mut at) = (vec![1; 4096], len);
+    while pool.usage().unwrap().free_bytes > but && hog.write_all_at(&block, at).is_ok() {
+        hog.sync_all().unwrap();
+        at += block.len() as u64;
+    }
+    hog
+}
+
+#[test]
+fn a_full_pool_is_said_to_be_full() {
+    let rig = Rig::on(On::Its(FsType::Ext4, 64 * MI));
+    let id = rig.volume(on(FsType::Ext4), 32 * MI);
+    let hog = fill(&rig, 64 * 1024);
+    let full = rig.stage(id, "a", &mount(FsType::Ext4));
+    match &full {
+        Err(Error::ResourceExhausted(_)) => {}
+        Err(Error::Kernel(e) | Error::Pool(pool::Error::Kernel(e))) if e.is_no_space() => {}
+        other => panic!("{other:?}"),
+    }
+    rig.assert_clean(id);
+    hog.set_len(0).unwrap();
+    rig.stage(id, "a", &mount(FsType::Ext4)).unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.assert_clean(id);
+}
+
+#[test]
+fn a_pod_can_go_while_the_pool_is_full() {
+    let rig = Rig::on(On::Its(FsType::Ext4, 64 * MI));
+    let [id, raw] = rig.both_in_use();
+    let hog = fill(&rig, 0);
+    for (id, at, target) in [(id, "a", "p"), (raw, "b", "q")] {
+        rig.unpublish(id, target).unwrap();
+        assert!(!rig.target(target).exists());
+        rig.unstage(id, at).unwrap();
+        rig.assert_detached(id);
+    }
+    assert_eq!(rig.mounted(), Vec::<std::path::PathBuf>::new());
+    hog.set_len(0).unwrap();
+    // What its record still says gives way.
+    rig.stage(id, "c", &mount(FsType::Ext4)).unwrap();
+    rig.unstage(id, "c").unwrap();
+    rig.assert_clean(id);
+    rig.node.pools.delete_volume(&raw).unwrap();
+}
+
+#[test]
+fn health_tells_what_is_at_the_paths() {
+    let rig = Rig::new();
+    let id = rig.volume(on(FsType::Ext4), 16 * MI);
+    let cap = mount(FsType::Ext4);
+    rig.stage(id, "a", &cap).unwrap();
+    rig.publish(id, "a", "p", &cap, false).unwrap();
+    let reasons = |target: &str, staging: &str| {
+        let req = csi::NodeGetVolumeHealthRequest {
+            volume_id: id.to_string(),
+            volume_publish_path: text(&rig.target(target)),
+            staging_target_path: text(&rig.staging(staging)),
+        };
+        let health = rig.node.node_get_volume_health(req).unwrap();
+        let entries = health.volume_health.unwrap().health_statuses;
+        entries.into_iter().map(|e| e.reason).collect::<Vec<_>>()
+    };
+    assert_eq!(reasons("p", "a"), Vec::<String>::new());
+    assert_eq!(reasons("q", "b"), ["NotPublished", "NotStaged"]);
+    let storage = csi::NodeGetStorageHealthRequest::default();
+    let storage = rig.node.node_get_storage_health(storage).unwrap();
+    assert_eq!(storage.backend_health, []);
+}

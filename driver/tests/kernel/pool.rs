@@ -1,0 +1,11 @@
+//! Pools on real filesystems, devices and images. Needs root, loop devices, and the tools of ext4,
+//! XFS and btrfs.
+
+mod format;
+mod full;
+mod kinds;
+mod life;
+mod recovery;
+mod space;
+mod start;
+mod support;

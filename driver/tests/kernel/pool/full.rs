@@ -1,0 +1,246 @@
+//! A pool that is full: every write may fail, and nothing of what failed stays.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use hostloop_driver::pool::{Error, Pools, Provisioning, VolumeHandle, VolumeId};
+
+use super::support::*;
+
+/// Takes all the space of a filesystem, and gives back as little as it is told.
+struct Filler {
+    file: File,
+    len: u64,
+}
+
+impl Filler {
+    fn new(dir: &Path) -> Filler {
+        let file = File::create_new(dir.join("filler")).unwrap();
+        let mut filler = Filler { file, len: 0 };
+        filler.fill();
+        filler
+    }
+
+    fn fill(&mut self) {
+        let mut step = 64 * MI;
+        while step >= 4096 {
+            let none = rustix::fs::FallocateFlags::empty();
+            match rustix::fs::fallocate(&self.file, none, self.len, step) {
+                Ok(()) => self.len += step,
+                Err(rustix::io::Errno::NOSPC) => step /= 2,
+                Err(e) => panic!("fallocate: {e}"),
+            }
+        }
+        self.file.sync_all().unwrap();
+    }
+
+    fn leave(&mut self, blocks: u64) {
+        self.fill();
+        self.len = self.len.saturating_sub(blocks * 4096);
+        self.file.set_len(self.len).unwrap();
+        self.file.sync_all().unwrap();
+    }
+}
+
+/// One operation that writes. `i` tells its repetitions apart.
+type Operation = (&'static str, fn(&Pools, VolumeId, u64) -> Result<(), Error>);
+
+const OPERATIONS: [Operation; 7] = [
+    ("thin", |pools, _, i| create(pools, i, Provisioning::Thin)),
+    ("thick", |pools, _, i| create(pools, i, Provisioning::Thick)),
+    ("snapshot", |pools, volume, i| {
+        pools
+            .create_snapshot(&volume, &i.to_string(), &BTreeMap::new())
+            .map(drop)
+    }),
+    ("group", |pools, volume, i| {
+        pools
+            .create_group(&i.to_string(), &[volume, volume], &BTreeMap::new())
+            .map(drop)
+    }),
+    ("expand", |pools, volume, i| {
+        pools.expand_volume(&volume, MI + i * 4096).map(drop)
+    }),
+    ("record", |pools, volume, i| {
+        pools.update_volume(&volume, |r| r.created_ns = i).map(drop)
+    }),
+    ("delete", |pools, _, _| {
+        let last = pools.volumes().pop().filter(|v| v.name != "first");
+        last.map_or(Ok(()), |v| pools.delete_volume(&v.id))
+    }),
+];
+
+fn create(pools: &Pools, i: u64, provisioning: Provisioning) -> Result<(), Error> {
+    let pool = pools.named(None)?;
+    let name = format!("{provisioning:?} {i}");
+    pools
+        .create_volume(&pool, new(&name, 32 * 4096, provisioning))
+        .map(drop)
+}
+
+/// Everything the driver would tell about the pool.
+fn told(pools: &Pools) -> impl PartialEq + std::fmt::Debug + use<> {
+    (pools.volumes(), pools.snapshots(), pools.groups())
+}
+
+#[test]
+fn every_write_may_fail() {
+    // The step is what the filesystem takes for a little thing, in blocks.
+    for (fs, bytes, options, step) in [
+        ("ext4", 16 * MI, &["-m", "0"][..], 1),
+        ("xfs", 300 * MI, &[], 8),
+        ("btrfs", 128 * MI, &["-M"], 32),
+    ] {
+        let ground = Ground::new(fs, bytes, options);
+        let mut world = World::at("p", &ground.at.join("p"));
+        // More may be promised than there is: so it is the kernel that says no.
+        world.options.overcommit = 1e6;
+        world.open();
+        let pool = world.pool();
+        let first = world
+            .pools()
+            .create_volume(&pool, new("first", MI, Provisioning::Thin))
+            .unwrap();
+        drop(pool);
+        let image = world.pools().open_image(&first, true).unwrap();
+        image.write_all_at(&[7; 64 * 1024], 0).unwrap();
+        image.sync_all().unwrap();
+
+        let mut filler = Filler::new(&ground.at);
+        let (mut failed, mut done) = (0, 0);
+        for (name, operation) in OPERATIONS {
+            for left in 0..24 {
+                filler.leave(left * step);
+                let (entries, before) = (world.entries(), told(world.pools()));
+                match operation(world.pools(), first.id, left) {
+                    Ok(()) => done += 1,
+                    Err(e) => {
+                        failed += 1;
+                        assert!(is_full(&e), "{fs}: {name}, {left} blocks left: {e}");
+                        assert_eq!(world.entries(), entries, "{fs}: {name}, {left} blocks left");
+                        assert_eq!(told(world.pools()), before, "{fs}: {name}");
+                    }
+                }
+            }
+        }
+        println!("{fs}: {failed} failed, {done} done");
+        assert!(failed > 0 && done > 0, "{fs}: {failed} failed, {done} done");
+
+        // What was done is there, what is told is true, and it goes on.
+        let before = told(world.pools());
+        assert!(
+            world.open().findings().is_empty(),
+            "{:?}",
+            world.pools().findings()
+        );
+        assert_eq!(told(world.pools()), before, "{fs}");
+        drop(filler);
+        std::fs::remove_file(ground.at.join("filler")).unwrap();
+        create(world.pools(), 99, Provisioning::Thick).unwrap();
+        world.pools().volume(&VolumeHandle::Id(first.id)).unwrap();
+        world.die();
+    }
+}
+
+fn is_full(e: &Error) -> bool {
+    match e {
+        Error::NoRoom { .. } => true,
+        Error::Kernel(e) => e.is_no_space(),
+        _ => false,
+    }
+}
+
+#[test]
+fn a_thick_promise_is_kept_on_a_pool_that_fills_up() {
+    // A full btrfs looks for space for a second before it finds that a write needs none.
+    for (fs, step) in [("ext4", 1), ("xfs", 1), ("btrfs", 16)] {
+        let ground = Ground::new(fs, 400 * MI, &[]);
+        let mut world = World::at("p", &ground.at.join("p"));
+        world.open();
+        let pool = world.pool();
+        let thick = new("thick", 64 * MI, Provisioning::Thick);
+        let made = world.pools().create_volume(&pool, thick).unwrap();
+        // A snapshot of it keeps its own, and so does the volume.
+        world
+            .pools()
+            .create_snapshot(&made.id, "s", &BTreeMap::new())
+            .unwrap();
+        let thin = world
+            .pools()
+            .create_volume(&pool, new("thin", 64 * MI, Provisioning::Thin))
+            .unwrap();
+        let mut settings = thin.settings.clone();
+        settings.provisioning = Provisioning::Thick;
+        world.pools().modify_volume(&thin.id, settings).unwrap();
+        drop(pool);
+        let _filler = Filler::new(&ground.at);
+        for volume in [&made, &thin] {
+            let image = world.pools().open_image(volume, true).unwrap();
+            for block in (0..64).step_by(step) {
+                let bytes = vec![block as u8; 1 << 20];
+                image
+                    .write_all_at(&bytes, block * MI)
+                    .unwrap_or_else(|e| panic!("{fs}: {}: {e}", volume.name));
+            }
+            image
+                .sync_all()
+                .unwrap_or_else(|e| panic!("{fs}: {}: {e}", volume.name));
+        }
+        world.die();
+    }
+}
+
+#[test]
+fn what_is_missing_is_told_before_it_is_tried() {
+    let ground = Ground::new("ext4", 64 * MI, &["-m", "0"]);
+    let mut world = World::at("p", &ground.at.join("p"));
+    world.open();
+    let pool = world.pool();
+    let available = pool.capacity(Provisioning::Thick).unwrap().available;
+    for provisioning in [Provisioning::Thin, Provisioning::Thick] {
+        let more = new("more", available + 4096, provisioning);
+        let refused = world.pools().create_volume(&pool, more).unwrap_err();
+        assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
+    }
+    assert!(world.entries().is_empty());
+    let nearly = new("nearly", available - 2 * MI, Provisioning::Thick);
+    world.pools().create_volume(&pool, nearly).unwrap();
+    let left = pool.capacity(Provisioning::Thin).unwrap().available;
+    assert!(left <= 2 * MI, "{left}");
+}
+
+#[test]
+fn a_volume_that_shares_its_blocks_becomes_thick_or_is_refused() {
+    for (fs, separates) in [("xfs", true), ("btrfs", false)] {
+        let ground = Ground::new(fs, 400 * MI, &[]);
+        let mut world = World::at("p", &ground.at.join("p"));
+        world.open();
+        let pools = world.pools();
+        let thin = new("thin", 32 * MI, Provisioning::Thin);
+        let thin = pools.create_volume(&world.pool(), thin).unwrap();
+        let image = pools.open_image(&thin, true).unwrap();
+        image.write_all_at(&vec![7; 8 << 20], 0).unwrap();
+        pools
+            .create_snapshot(&thin.id, "s", &BTreeMap::new())
+            .unwrap();
+        let mut settings = thin.settings.clone();
+        settings.provisioning = Provisioning::Thick;
+        let thick = pools.modify_volume(&thin.id, settings);
+        let now = pools.volume(&VolumeHandle::Id(thin.id)).unwrap();
+        if separates {
+            assert_eq!(*thick.unwrap(), *now);
+            let _filler = Filler::new(&ground.at);
+            for block in 0..32 {
+                image.write_all_at(&vec![8; 1 << 20], block * MI).unwrap();
+            }
+            image.sync_all().unwrap();
+        } else {
+            let refused = thick.unwrap_err();
+            assert!(matches!(refused, Error::Refused(_)), "{refused}");
+            assert_eq!(now.settings.provisioning, Provisioning::Thin);
+        }
+        world.die();
+    }
+}

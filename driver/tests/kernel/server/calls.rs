@@ -1,0 +1,300 @@
+//! Calls that meet: joined, aborted, given up, drained.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::identity_client::IdentityClient;
+use tonic::{Code, Request, Status};
+
+use super::rig::{On, Rig, mountable};
+
+fn map(key: &str, value: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([(key.to_owned(), value.to_owned())])
+}
+
+/// Sends a stage request on a connection of its own, and returns when its mount is under way (or,
+/// for one that is to join, when it had the time to).
+async fn send(
+    rig: &Rig,
+    request: csi::NodeStageVolumeRequest,
+    mounts: usize,
+) -> tokio::task::JoinHandle<Result<(), Status>> {
+    let mut node = rig.node().await;
+    let call = tokio::spawn(async move { node.node_stage_volume(request).await.map(drop) });
+    let kernel = rig.kernel.clone();
+    tokio::task::spawn_blocking(move || kernel.wait_for(mounts))
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    call
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_request_again_joins_and_another_is_aborted() {
+    let rig = Rig::new();
+    let (volume, other) = (rig.volume("a"), rig.volume("b"));
+    rig.kernel.close();
+    let request = rig.stage(&volume);
+    let first = send(&rig, request.clone(), 1).await;
+
+    // Tokens and secrets differ from one retry to the next.
+    let retry = csi::NodeStageVolumeRequest {
+        secrets: map("token", "new"),
+        volume_context: map("csi.storage.k8s.io/serviceAccount.tokens", "new"),
+        ..request.clone()
+    };
+    let joined = send(&rig, retry, 1).await;
+    assert!(!joined.is_finished());
+
+    let mut node = rig.node().await;
+    let elsewhere = csi::NodeStageVolumeRequest {
+        staging_target_path: rig.stage(&other).staging_target_path,
+        ..request.clone()
+    };
+    for refused in [
+        node.node_stage_volume(elsewhere).await.map(drop),
+        node.node_unstage_volume(rig.unstage(&volume))
+            .await
+            .map(drop),
+    ] {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code(), Code::Aborted);
+        let says = format!("an operation on volume {volume} is in progress");
+        assert!(
+            refused.message().starts_with(&says),
+            "{}",
+            refused.message()
+        );
+    }
+    // Another volume is not held up by the lock, nor are questions.
+    let parallel = send(&rig, rig.stage(&other), 2).await;
+    node.node_get_info(csi::NodeGetInfoRequest {})
+        .await
+        .unwrap();
+
+    rig.kernel.open();
+    for call in [first, joined, parallel] {
+        call.await.unwrap().unwrap();
+    }
+    assert_eq!(rig.kernel.tried(), 2);
+    node.node_unstage_volume(rig.unstage(&volume))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_goes_on_after_the_caller_gave_up_and_a_retry_joins() {
+    let rig = Rig::new();
+    let volume = rig.volume("a");
+    rig.kernel.close();
+    let mut node = rig.node().await;
+
+    let mut request = Request::new(rig.stage(&volume));
+    request.set_timeout(Duration::from_millis(200));
+    let late = node.node_stage_volume(request).await.unwrap_err();
+    assert!(
+        matches!(late.code(), Code::DeadlineExceeded | Code::Cancelled),
+        "{late:?}"
+    );
+    assert_eq!(rig.server.desk().in_flight(), 1);
+
+    // Another client breaks its connection off.
+    let broken = send(&rig, rig.stage(&volume), 1).await;
+    broken.abort();
+    assert!(broken.await.unwrap_err().is_cancelled());
+
+    let retry = send(&rig, rig.stage(&volume), 1).await;
+    assert!(!retry.is_finished());
+    rig.kernel.open();
+    retry.await.unwrap().unwrap();
+    assert_eq!(rig.kernel.tried(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_answers_what_is_under_way_and_finishes_what_nobody_waits_for() {
+    let mut rig = Rig::new();
+    let (waited_for, left) = (rig.volume("a"), rig.volume("b"));
+    rig.kernel.close();
+    let call = send(&rig, rig.stage(&waited_for), 1).await;
+    let abandoned = send(&rig, rig.stage(&left), 2).await;
+    abandoned.abort();
+
+    rig.stop();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!call.is_finished());
+    assert!(
+        tokio::net::UnixStream::connect(&rig.socket).await.is_err(),
+        "it still listens"
+    );
+
+    rig.kernel.open();
+    call.await.unwrap().unwrap();
+    rig.stopped().await;
+    assert!(!rig.socket.exists());
+    for volume in [waited_for, left] {
+        let record = rig.pools.volume(&volume.parse().unwrap()).unwrap();
+        assert!(record.stage.is_some(), "{volume} was left half done");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_the_desk_closed_nothing_new_is_begun() {
+    let rig = Rig::new();
+    let volume = rig.volume("a");
+    let mut node = rig.node().await;
+    rig.server.desk().close();
+    let refused = node
+        .node_stage_volume(rig.stage(&volume))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert_eq!(rig.kernel.tried(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_switched_off_is_unimplemented() {
+    let rig = Rig::with(On { everything: false });
+    let volume = rig.volume("a");
+    let mut controller = rig.controller().await;
+    let volume_id = volume.clone();
+    let publish = csi::ControllerPublishVolumeRequest {
+        volume_id: volume_id.clone(),
+        node_id: "n1".into(),
+        volume_capability: Some(mountable()),
+        ..Default::default()
+    };
+    let unpublish = csi::ControllerUnpublishVolumeRequest {
+        volume_id: volume_id.clone(),
+        ..Default::default()
+    };
+    let larger = Some(csi::CapacityRange {
+        required_bytes: 32 << 20,
+        limit_bytes: 0,
+    });
+    let expand = csi::ControllerExpandVolumeRequest {
+        volume_id: volume_id.clone(),
+        capacity_range: larger,
+        ..Default::default()
+    };
+    let modify = csi::ControllerModifyVolumeRequest {
+        volume_id: volume_id.clone(),
+        mutable_parameters: map("discard", "true"),
+        ..Default::default()
+    };
+    let node_expand = csi::NodeExpandVolumeRequest {
+        volume_id,
+        volume_path: "/x".into(),
+        ..Default::default()
+    };
+    let allocated = csi::GetMetadataAllocatedRequest {
+        snapshot_id: "x".into(),
+        ..Default::default()
+    };
+    let mut metadata =
+        csi::snapshot_metadata_client::SnapshotMetadataClient::new(rig.channel().await);
+    let streamed = match metadata.get_metadata_allocated(allocated).await {
+        Ok(stream) => stream.into_inner().message().await.map(drop),
+        Err(status) => Err(status),
+    };
+    for (call, answer) in [
+        (
+            "publish",
+            controller
+                .controller_publish_volume(publish)
+                .await
+                .map(drop),
+        ),
+        (
+            "unpublish",
+            controller
+                .controller_unpublish_volume(unpublish)
+                .await
+                .map(drop),
+        ),
+        (
+            "expand",
+            controller.controller_expand_volume(expand).await.map(drop),
+        ),
+        (
+            "modify",
+            controller.controller_modify_volume(modify).await.map(drop),
+        ),
+        (
+            "node expand",
+            rig.node()
+                .await
+                .node_expand_volume(node_expand)
+                .await
+                .map(drop),
+        ),
+        ("metadata", streamed),
+    ] {
+        assert_eq!(answer.unwrap_err().code(), Code::Unimplemented, "{call}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probe_is_ready_whatever_becomes_of_the_pools() {
+    let rig = Rig::new();
+    let mut identity = IdentityClient::new(rig.channel().await);
+    let ready = identity.probe(csi::ProbeRequest {}).await.unwrap();
+    assert_eq!(ready.into_inner().ready, Some(true));
+
+    // A restart would not bring the pool back.
+    std::fs::rename(
+        rig.dir.path().join("pool/pool.json"),
+        rig.dir.path().join("gone"),
+    )
+    .unwrap();
+    let ready = identity.probe(csi::ProbeRequest {}).await.unwrap();
+    assert_eq!(ready.into_inner().ready, Some(true));
+    // NodeGetStorageHealth reports it instead.
+    let request = csi::NodeGetStorageHealthRequest::default();
+    let health = rig.node().await.node_get_storage_health(request).await;
+    let health = health.unwrap().into_inner().backend_health;
+    assert_eq!(health.len(), 1);
+    assert_eq!(health[0].reason, "PoolGone");
+}
+
+/// Many clients, one name: one volume, and whoever was not aborted got that one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_name_is_one_volume() {
+    let rig = Rig::new();
+    let mut calls = Vec::new();
+    for client in 0..24 {
+        let mut controller = rig.controller().await;
+        let request = csi::CreateVolumeRequest {
+            name: "pvc-1".into(),
+            capacity_range: Some(csi::CapacityRange {
+                // Every other client asks for another size, and for no other than that.
+                required_bytes: (16 + client % 2) << 20,
+                limit_bytes: (16 + client % 2) << 20,
+            }),
+            volume_capabilities: vec![mountable()],
+            ..Default::default()
+        };
+        calls.push(tokio::spawn(async move {
+            for _ in 0..200 {
+                match controller.create_volume(request.clone()).await {
+                    Err(status) if status.code() == Code::Aborted => {
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                    answer => return answer.map(|a| a.into_inner().volume.unwrap().volume_id),
+                }
+            }
+            panic!("aborted for ever");
+        }));
+    }
+    let mut made = Vec::new();
+    for call in calls {
+        match call.await.unwrap() {
+            Ok(id) => made.push(id),
+            Err(status) => assert_eq!(status.code(), Code::AlreadyExists, "{status:?}"),
+        }
+    }
+    assert_eq!(made.len(), 12, "those who asked for the size it has");
+    made.dedup();
+    assert_eq!(made.len(), 1);
+    assert_eq!(rig.pools.volumes().len(), 1);
+}

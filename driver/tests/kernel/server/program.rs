@@ -1,0 +1,315 @@
+//! The program itself: it starts, says what it lacks, is alone at its socket, keeps secrets to
+//! itself, and goes in peace.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use hostloop_proto::csi;
+use hyper_util::rt::TokioIo;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tonic::transport::{Channel, Endpoint};
+
+use super::rig::mountable;
+
+/// A driver of its own over a pool in a temporary directory, killed when dropped.
+struct Program {
+    dir: tempfile::TempDir,
+    child: Option<Child>,
+}
+
+impl Program {
+    fn new() -> Program {
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "this test starts the driver, which needs root and loop devices"
+        );
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("pool")).unwrap();
+        Program { dir, child: None }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.path("csi.sock")
+    }
+
+    fn command(&self, log: &str, more: &[&str]) -> Command {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hostloop"));
+        command
+            .args(["serve", "--nodeid", "n1"])
+            .args(["--endpoint", &format!("unix://{}", text(&self.socket()))])
+            .args(["--statedir", &text(&self.path("state"))])
+            .args(["--pool", &format!("default={}", text(&self.path("pool")))])
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(self.path(log)).unwrap());
+        command
+    }
+
+    /// Starts it and waits until it serves.
+    fn start(&mut self, more: &[&str]) {
+        self.child = Some(self.command("log", more).spawn().unwrap());
+        let begun = Instant::now();
+        while UnixStream::connect(self.socket()).is_err() {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "{}",
+                self.log("log")
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().unwrap();
+        kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        self.child.take().unwrap().wait().unwrap()
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    async fn channel(&self) -> Channel {
+        let path = self.socket();
+        let connector = tower::service_fn(move |_: tonic::transport::Uri| {
+            let path = path.clone();
+            async move {
+                tokio::net::UnixStream::connect(path)
+                    .await
+                    .map(TokioIo::new)
+            }
+        });
+        let endpoint = Endpoint::from_static("http://localhost");
+        endpoint.connect_with_connector(connector).await.unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn a_signal_ends_it_and_it_leaves_no_socket() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut program = Program::new();
+        program.start(&[]);
+        program.signal(signal);
+        let status = program.ended();
+        assert!(status.success(), "{status}: {}", program.log("log"));
+        assert!(!program.socket().exists());
+        let log = program.log("log");
+        assert!(log.lines().last().unwrap().contains("stopped"), "{log}");
+    }
+}
+
+#[test]
+fn a_killed_one_is_followed_by_the_next() {
+    let mut program = Program::new();
+    program.start(&[]);
+    program.signal(Signal::SIGKILL);
+    assert!(!program.ended().success());
+    assert!(program.socket().exists(), "nothing could remove it");
+    program.start(&[]);
+    program.signal(Signal::SIGTERM);
+    assert!(program.ended().success());
+}
+
+/// A pool that hangs until the test releases it: reading its identity blocks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_hangs_does_not_hold_up_the_start() {
+    let mut program = Program::new();
+    let identity = program.path("hung/pool.json");
+    std::fs::create_dir(program.path("hung")).unwrap();
+    let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, &identity, fifo, mode, 0).unwrap();
+    let hung = format!("hung={}", program.path("hung").to_str().unwrap());
+    program.start(&["--pool", &hung, "--pool-open-timeout", "1s"]);
+
+    let channel = program.channel().await;
+    let mut identities = csi::identity_client::IdentityClient::new(channel.clone());
+    let ready = identities.probe(csi::ProbeRequest {}).await.unwrap();
+    assert_eq!(ready.into_inner().ready, Some(true));
+    let mut controller = csi::controller_client::ControllerClient::new(channel);
+    let request = |pool: &str| csi::CreateVolumeRequest {
+        name: format!("pvc-{pool}"),
+        volume_capabilities: vec![mountable()],
+        parameters: BTreeMap::from([("pool".to_owned(), pool.to_owned())]),
+        ..Default::default()
+    };
+    controller.create_volume(request("default")).await.unwrap();
+    let refused = controller.create_volume(request("hung")).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused:?}");
+    assert!(refused.message().contains("being opened"), "{refused:?}");
+
+    // The pool answers again, and opens without a restart.
+    let fifo = std::fs::OpenOptions::new()
+        .write(true)
+        .open(&identity)
+        .unwrap();
+    std::fs::remove_file(&identity).unwrap();
+    drop(fifo);
+    let begun = Instant::now();
+    while let Err(status) = controller.create_volume(request("hung")).await {
+        assert_eq!(status.code(), tonic::Code::Unavailable, "{status:?}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{}",
+            program.log("log")
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    program.signal(Signal::SIGTERM);
+    assert!(program.ended().success());
+}
+
+#[test]
+fn a_second_one_is_refused_and_the_first_not_disturbed() {
+    let mut program = Program::new();
+    program.start(&[]);
+    let second = program.command("second", &[]).status().unwrap();
+    assert!(!second.success());
+    let log = program.log("second");
+    assert!(log.contains("is served by another process"), "{log}");
+    UnixStream::connect(program.socket()).unwrap();
+}
+
+#[test]
+fn a_command_line_that_contradicts_itself_is_refused_in_a_sentence() {
+    let program = Program::new();
+    for (more, says) in [
+        (
+            vec!["--capacity", "other=1Gi"],
+            "no pool is named \"other\"",
+        ),
+        (vec!["--log-level", "hostloop=loud"], "--log-level"),
+        (
+            vec!["--http-endpoint", "192.0.2.1:1"],
+            "--http-endpoint 192.0.2.1:1",
+        ),
+    ] {
+        let ended = program.command("log", &more).status().unwrap();
+        assert!(!ended.success());
+        let log = program.log("log");
+        assert!(log.contains(says), "{more:?}: {log}");
+        assert!(!program.socket().exists());
+    }
+}
+
+/// Calls that carry secrets and mount flags, good ones and bad ones, leave neither in the log,
+/// whatever its level.
+#[tokio::test(flavor = "multi_thread")]
+async fn secrets_and_mount_flags_stay_out_of_the_log() {
+    const SECRET: &str = "hunter2-must-not-be-seen";
+    let mut program = Program::new();
+    program.start(&["--log-level", "trace", "--log-format", "json"]);
+    let channel = program.channel().await;
+    let secrets = BTreeMap::from([("password".to_owned(), SECRET.to_owned())]);
+    let mut capability = mountable();
+    if let Some(csi::volume_capability::AccessType::Mount(mount)) = &mut capability.access_type {
+        mount.mount_flags = vec![format!("context={SECRET}")];
+    }
+    let mut controller = csi::controller_client::ControllerClient::new(channel.clone());
+    let mut node = csi::node_client::NodeClient::new(channel);
+
+    for name in ["pvc-1", ""] {
+        let request = csi::CreateVolumeRequest {
+            name: name.into(),
+            volume_capabilities: vec![capability.clone()],
+            secrets: secrets.clone(),
+            ..Default::default()
+        };
+        let _ = controller.create_volume(request).await;
+    }
+    for volume_id in ["no\nsuch", ""] {
+        let request = csi::NodeStageVolumeRequest {
+            volume_id: volume_id.into(),
+            staging_target_path: "/nowhere".into(),
+            volume_capability: Some(capability.clone()),
+            secrets: secrets.clone(),
+            volume_context: secrets.clone(),
+            publish_context: secrets.clone(),
+        };
+        node.node_stage_volume(request).await.unwrap_err();
+    }
+    program.signal(Signal::SIGTERM);
+    assert!(program.ended().success());
+
+    let log = program.log("log");
+    assert!(!log.contains(SECRET), "{log}");
+    let mut calls = 0;
+    for line in log.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        if line["message"] == "call" {
+            calls += 1;
+            assert!(line["ms"].is_number() && line["code"].is_string(), "{line}");
+        }
+    }
+    assert_eq!(calls, 4, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_http_endpoint_shows_metrics_and_health() {
+    let mut program = Program::new();
+    // A free port, most likely still free a moment later.
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let address = format!("127.0.0.1:{port}");
+    program.start(&["--http-endpoint", &address]);
+    let mut identity = csi::identity_client::IdentityClient::new(program.channel().await);
+    identity.probe(csi::ProbeRequest {}).await.unwrap();
+
+    let get = |path: &str| {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let healthy = get("/healthz");
+    assert!(
+        healthy.starts_with("HTTP/1.1 200 OK") && healthy.ends_with("ok"),
+        "{healthy}"
+    );
+    let metrics = get("/metrics");
+    for line in [
+        "content-type: application/openmetrics-text",
+        "hostloop_pool_up{pool=\"default\"} 1",
+        "csi_plugin_operations_seconds_count{driver_name=\"hostloop.csi.dev\",\
+         method_name=\"/csi.v1.Identity/Probe\",grpc_status_code=\"OK\"} 1",
+    ] {
+        assert!(metrics.contains(line), "no {line} in {metrics}");
+    }
+    std::fs::rename(program.path("pool/pool.json"), program.path("pool/moved")).unwrap();
+    let alive = get("/healthz");
+    assert!(alive.starts_with("HTTP/1.1 200 OK"), "{alive}");
+    let metrics = get("/metrics");
+    let down = "hostloop_pool_up{pool=\"default\"} 0";
+    assert!(metrics.contains(down), "no {down} in {metrics}");
+    std::fs::rename(program.path("pool/moved"), program.path("pool/pool.json")).unwrap();
+}

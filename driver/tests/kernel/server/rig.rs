@@ -1,0 +1,225 @@
+//! A server over one pool, served on a socket in a temporary directory, and a client of it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_driver::controller::{self, Controller};
+use hostloop_driver::identity::Identity;
+use hostloop_driver::node::{self, Node};
+use hostloop_driver::pool::{
+    Access, AccessMode, Capability, NewVolume, PoolOptions, PoolSpec, Pools, Provisioning, Reserve,
+    Settings,
+};
+use hostloop_driver::server::Server;
+use hostloop_driver::server::socket::Socket;
+use hostloop_driver::sys::FsType;
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use hostloop_proto::csi::volume_capability::{AccessMode as Modes, AccessType, MountVolume};
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Channel, Endpoint};
+
+use super::gate::Gated;
+
+pub(crate) struct Rig {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) kernel: Arc<Gated>,
+    pub(crate) pools: Arc<Pools>,
+    pub(crate) server: Server,
+    pub(crate) socket: PathBuf,
+    stop: Option<oneshot::Sender<()>>,
+    serving: Option<JoinHandle<()>>,
+}
+
+/// What is switched on.
+#[derive(Clone, Copy)]
+pub(crate) struct On {
+    pub(crate) everything: bool,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Rig {
+        Rig::with(On { everything: true })
+    }
+
+    pub(crate) fn with(on: On) -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["pool", "other", "state", "stage", "pods"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let kernel = Arc::new(Gated::default());
+        let spec = |name: &str, directory: &str| PoolSpec {
+            name: name.into(),
+            path: dir.path().join(directory),
+            image_bytes: None,
+            preallocate: false,
+            wipe: false,
+            capacity_bytes: None,
+            inline: false,
+        };
+        let specs = [spec("default", "pool"), spec("other", "other")];
+        let options = PoolOptions {
+            node_id: None,
+            state_dir: dir.path().join("state"),
+            overcommit: 100.0,
+            reserve: Reserve::Bytes(0),
+            max_volume_bytes: None,
+            max_freeze: Duration::from_secs(10),
+        };
+        let pools = Pools::open(&specs, options, kernel.clone()).unwrap();
+        let server = server(&pools, on.everything);
+        let socket = dir.path().join("csi.sock");
+        let (listener, name) = Socket::bind(&socket).unwrap().into_parts();
+        let connections = UnixListenerStream::new(UnixListener::from_std(listener).unwrap());
+        let (stop, stopped) = oneshot::channel();
+        let serving = {
+            let server = server.clone();
+            tokio::spawn(async move {
+                let told = async { drop(stopped.await) };
+                server.serve(connections, told).await.unwrap();
+                drop(name);
+            })
+        };
+        Rig {
+            dir,
+            kernel,
+            pools,
+            server,
+            socket,
+            stop: Some(stop),
+            serving: Some(serving),
+        }
+    }
+
+    /// A client with a connection of its own.
+    pub(crate) async fn channel(&self) -> Channel {
+        let path = self.socket.clone();
+        let connector = tower::service_fn(move |_: tonic::transport::Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        let endpoint = Endpoint::from_static("http://localhost");
+        endpoint.connect_with_connector(connector).await.unwrap()
+    }
+
+    pub(crate) async fn node(&self) -> csi::node_client::NodeClient<Channel> {
+        csi::node_client::NodeClient::new(self.channel().await)
+    }
+
+    pub(crate) async fn controller(&self) -> csi::controller_client::ControllerClient<Channel> {
+        csi::controller_client::ControllerClient::new(self.channel().await)
+    }
+
+    /// Stops taking connections.
+    pub(crate) fn stop(&mut self) {
+        let _ = self.stop.take().unwrap().send(());
+    }
+
+    /// Waits until all calls are answered and all work is done.
+    pub(crate) async fn stopped(&mut self) {
+        self.serving.take().unwrap().await.unwrap();
+        self.server.desk().close();
+        self.server.desk().drained().await;
+    }
+
+    /// A volume, made behind the server's back.
+    pub(crate) fn volume(&self, name: &str) -> String {
+        self.volume_in("default", name)
+    }
+
+    pub(crate) fn volume_in(&self, pool: &str, name: &str) -> String {
+        let new = NewVolume {
+            name: name.to_owned(),
+            capacity_bytes: 16 << 20,
+            capabilities: vec![Capability {
+                access: Access::Mount {
+                    fs: FsType::Ext4,
+                    flags: Vec::new(),
+                    group: None,
+                },
+                mode: AccessMode::SingleNodeWriter,
+            }],
+            parameters: BTreeMap::new(),
+            mutable_parameters: BTreeMap::new(),
+            settings: Settings {
+                provisioning: Provisioning::Thin,
+                discard: false,
+                direct_io: true,
+                read_ahead_kib: None,
+            },
+            mkfs_options: Vec::new(),
+            source: None,
+            inline: None,
+        };
+        let pool = self.pools.named(Some(pool)).unwrap();
+        self.pools.create_volume(&pool, new).unwrap().id.to_string()
+    }
+
+    /// A request to stage a volume where kubelet would.
+    pub(crate) fn stage(&self, volume: &str) -> csi::NodeStageVolumeRequest {
+        let at = self.dir.path().join("stage").join(volume);
+        std::fs::create_dir_all(&at).unwrap();
+        csi::NodeStageVolumeRequest {
+            volume_id: volume.to_owned(),
+            staging_target_path: at.to_str().unwrap().to_owned(),
+            volume_capability: Some(mountable()),
+            ..Default::default()
+        }
+    }
+
+    pub(crate) fn unstage(&self, volume: &str) -> csi::NodeUnstageVolumeRequest {
+        csi::NodeUnstageVolumeRequest {
+            volume_id: volume.to_owned(),
+            staging_target_path: self.stage(volume).staging_target_path,
+        }
+    }
+}
+
+/// ext4 by one writer.
+pub(crate) fn mountable() -> csi::VolumeCapability {
+    csi::VolumeCapability {
+        access_mode: Some(Modes {
+            mode: Mode::SingleNodeWriter.into(),
+        }),
+        access_type: Some(AccessType::Mount(MountVolume {
+            fs_type: "ext4".into(),
+            ..Default::default()
+        })),
+    }
+}
+
+fn server(pools: &Arc<Pools>, on: bool) -> Server {
+    let topology = BTreeMap::from([("topology.hostloop.csi.dev/node".to_owned(), "n1".to_owned())]);
+    let controller = controller::Config {
+        topology: topology.clone().into(),
+        attach: on,
+        expansion: on,
+        controller_expansion: on,
+        modify: on,
+        snapshot_metadata: on,
+        ..controller::Config::new("n1")
+    };
+    let node = node::Config {
+        topology: topology.into(),
+        expansion: on,
+        ..node::Config::new("n1")
+    };
+    let identity = Identity {
+        name: "hostloop.csi.dev".into(),
+        vendor_version: "0".into(),
+        topology: true,
+        expansion: on,
+        snapshot_metadata: on,
+    };
+    Server::new(
+        identity,
+        Arc::new(Controller::new(pools.clone(), controller)),
+        Arc::new(Node::new(pools.clone(), node)),
+    )
+}

@@ -1,0 +1,11 @@
+//! The kernel seam on the real kernel: loop devices, mounts and filesystems. Needs root, loop
+//! devices, and the tools of ext4, XFS and btrfs; without them the tests fail.
+
+mod conformance;
+mod devices;
+mod filesystems;
+mod fuse;
+mod loops;
+mod mounts;
+mod scratch;
+mod silent;

@@ -1,0 +1,185 @@
+//! What the surroundings do: a static `/dev`, and a driver that is killed.
+
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hostloop_driver::sys::linux::Linux;
+use hostloop_driver::sys::{FsType, Kernel, MkfsSpec, Probe, loop_path};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+
+use super::scratch::Scratch;
+
+const MIB: u64 = 1 << 20;
+
+/// Gives this thread a mount namespace of its own, whose `/dev` makes no nodes.
+fn static_dev() {
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+    mount(
+        None::<&str>,
+        "/dev",
+        Some("tmpfs"),
+        MsFlags::empty(),
+        None::<&str>,
+    )
+    .unwrap();
+    for (path, major, minor) in [("/dev/null", 1, 3), ("/dev/loop-control", 10, 237)] {
+        mknod(
+            path,
+            SFlag::S_IFCHR,
+            Mode::S_IRUSR | Mode::S_IWUSR,
+            makedev(major, minor),
+        )
+        .unwrap();
+    }
+}
+
+fn loop_nodes() -> Vec<u32> {
+    let mut minors: Vec<u32> = std::fs::read_dir("/dev")
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_type().unwrap().is_block_device())
+        .filter_map(|entry| {
+            entry
+                .file_name()
+                .to_str()?
+                .strip_prefix("loop")?
+                .parse()
+                .ok()
+        })
+        .collect();
+    minors.sort_unstable();
+    minors
+}
+
+#[test]
+fn a_static_dev_gets_the_nodes_it_needs() {
+    std::thread::spawn(|| {
+        static_dev();
+        let s = Scratch::new();
+        assert_eq!(loop_nodes(), [0; 0]);
+        let (image, device, at) = s.mounted("image", FsType::Ext4, 16 * MIB);
+        let nodes = loop_nodes();
+        assert!(nodes.contains(&device.minor));
+        assert!(nodes.len() >= 3, "a node and two spares: {nodes:?}");
+        std::fs::write(at.join("file"), "x").unwrap();
+        // What kubelet does with a published block volume.
+        let losetup = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(device.path())
+            .output()
+            .unwrap();
+        assert!(losetup.status.success(), "{losetup:?}");
+        let theirs = String::from_utf8(losetup.stdout).unwrap();
+        let detach = Command::new("losetup")
+            .args(["-d", theirs.trim()])
+            .status()
+            .unwrap();
+        assert!(detach.success());
+        // A device that was attached from elsewhere has no node here yet.
+        std::fs::remove_file(device.path()).unwrap();
+        let info = s.kernel.loop_info(device.minor).unwrap().unwrap();
+        assert_eq!(
+            info.backing,
+            Some(hostloop_driver::sys::file_id(&image).unwrap())
+        );
+        assert!(device.path().exists());
+        let probe = s.kernel.probe(&loop_path(device.minor)).unwrap();
+        assert!(matches!(
+            probe,
+            Probe::Filesystem {
+                fs: FsType::Ext4,
+                ..
+            }
+        ));
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn a_node_that_is_something_else_is_refused() {
+    std::thread::spawn(|| {
+        static_dev();
+        let s = Scratch::new();
+        let image = s.image("image", MIB);
+        let device = s.attach(&image);
+        let minor = device.minor;
+        std::fs::remove_file(loop_path(minor)).unwrap();
+        File::create(loop_path(minor)).unwrap();
+        let info = s.kernel.loop_info(minor).unwrap().unwrap();
+        assert_eq!(info.backing, None, "it can't be queried");
+        let refused = s.kernel.loop_release(&info);
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("not the loop device"), "{message}");
+        std::fs::remove_file(loop_path(minor)).unwrap();
+    })
+    .join()
+    .unwrap();
+}
+
+/// Set in the process that plays the driver in the test below: where its mkfs is to work.
+const PLAYS_DRIVER: &str = "HOSTLOOP_TEST_PLAYS_DRIVER";
+
+#[test]
+fn a_killed_driver_takes_its_mkfs_along() {
+    if let Some(device) = std::env::var_os(PLAYS_DRIVER) {
+        let made = Linux::new().mkfs(&MkfsSpec {
+            device: Path::new(&device),
+            fs: FsType::Ext4,
+            options: &[],
+            discard: true,
+            uuid: None,
+            force: false,
+        });
+        panic!("mkfs came back: {made:?}");
+    }
+    let t = tempfile::tempdir().unwrap();
+    // An mkfs that takes its time, first in PATH.
+    let (tool, note) = (t.path().join("mkfs.ext4"), t.path().join("pid"));
+    let script = format!("#!/bin/sh\necho $$ > {}\nexec sleep 600\n", note.display());
+    std::fs::write(&tool, script).unwrap();
+    std::fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", t.path().display(), std::env::var("PATH").unwrap());
+    let mut driver = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "devices::a_killed_driver_takes_its_mkfs_along"])
+        .env(PLAYS_DRIVER, "/dev/null")
+        .env("PATH", path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let running = until(|| {
+        let pid = std::fs::read_to_string(&note).ok()?;
+        Some(PathBuf::from(format!(
+            "/proc/{}",
+            pid.trim().parse::<u32>().ok()?
+        )))
+    });
+    driver.kill().unwrap();
+    driver.wait().unwrap();
+    let running = running.unwrap();
+    let ended = until(|| {
+        // A zombie is dead enough: who reaps it is another question.
+        let stat = std::fs::read_to_string(running.join("stat")).unwrap_or_default();
+        (stat.is_empty() || stat.contains(") Z ")).then_some(())
+    });
+    assert!(ended.is_some(), "mkfs outlived its driver");
+}
+
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        if let Some(seen) = look() {
+            return Some(seen);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    None
+}

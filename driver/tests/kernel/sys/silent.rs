@@ -1,0 +1,249 @@
+//! Loop devices without a reported backing file: its filesystem is dead or hangs, or a user of the
+//! device caused it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hostloop_driver::sys::{
+    BindFlags, Detached, Error, FsType, Kernel, LoopInfo, LoopSpec, file_id,
+};
+use rustix::fs::{Mode, OFlags};
+
+use super::fuse::Hanging;
+use super::scratch::{Scratch, is_detached, lasting, spec};
+
+const MIB: u64 = 1 << 20;
+
+fn read_write(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+fn find(s: &Scratch, minor: u32) -> LoopInfo {
+    let loops = s.kernel.loops().unwrap();
+    loops.into_iter().find(|l| l.minor == minor).unwrap()
+}
+
+pub(crate) fn shut_down(at: &Path) {
+    let done = Command::new("xfs_io")
+        .args(["-x", "-c", "shutdown"])
+        .arg(at)
+        .output();
+    let done = done.expect("these tests need xfs_io (package xfsprogs)");
+    assert!(done.status.success(), "{done:?}");
+}
+
+#[test]
+fn a_device_over_a_dead_filesystem_is_known_by_its_path() {
+    let s = Scratch::new();
+    let healthy = s.image("healthy", MIB);
+    let other = s.attach(&healthy);
+    let (_pool, _below, at) = s.mounted("pool", FsType::Xfs, 300 * MIB);
+    let path = at.join("vol-x");
+    std::fs::create_dir(&path).unwrap();
+    let path = path.join("image");
+    let image = File::create_new(&path).unwrap();
+    image.set_len(8 * MIB).unwrap();
+    let image = read_write(&path);
+    let id = file_id(&image).unwrap();
+    let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
+    let before = find(&s, device.minor);
+    assert_eq!(before.backing, Some(id));
+    assert!(!before.may_hold("vol-x"), "it says what it holds");
+    shut_down(&at);
+
+    let silent = find(&s, device.minor);
+    let expected = LoopInfo {
+        backing: None,
+        label: String::new(),
+        ..before.clone()
+    };
+    assert_eq!(silent, expected, "sysfs says the rest");
+    assert!(silent.is_same(&before) && silent.may_hold("vol-x") && !silent.may_hold("vol"));
+    let healthy = file_id(&healthy).unwrap();
+    assert_eq!(s.kernel.loops_of(healthy).unwrap()[0].minor, other.minor);
+    assert_eq!(s.kernel.loops_holding(healthy, "healthy").unwrap().len(), 1);
+    let holding = s.kernel.loops_holding(id, "vol-x");
+    assert!(matches!(holding, Err(Error::Silent { .. })), "{holding:?}");
+    let elsewhere = s.kernel.loop_detach_silent(device.minor, "/vol-x/image");
+    assert_eq!(elsewhere.unwrap(), Detached::Gone, "not this one");
+    let minor = device.minor;
+    assert!(s.kernel.loop_info(minor).unwrap().is_some());
+    assert_eq!(
+        s.kernel.loop_release(&silent).unwrap(),
+        Detached::WhenClosed
+    );
+    drop(device);
+    drop(image);
+    assert!(s.kernel.loops_holding(id, "vol-x").unwrap().is_empty());
+}
+
+#[test]
+fn a_device_that_hangs_keeps_nobody_from_the_others() {
+    let s = Scratch::new();
+    let at = s.dir("hanging");
+    let server = Hanging::mount(&at);
+    let image = read_write(&at.join("image"));
+    let device = s.kernel.loop_attach(&lasting(&image)).unwrap();
+    let before = find(&s, device.minor);
+    assert!(before.backing.is_some());
+    server.hang();
+    for _ in 0..3 {
+        let healthy = s.image("healthy", MIB);
+        let other = s.attach(&healthy);
+        let id = file_id(&healthy).unwrap();
+        assert_eq!(s.kernel.loops_of(id).unwrap()[0].minor, other.minor);
+        let hung = find(&s, device.minor);
+        assert_eq!(hung.backing, None);
+        assert_eq!(hung.backing_path, before.backing_path);
+        drop(other);
+        assert!(is_detached(&s.kernel, &healthy));
+        std::fs::remove_file(s.path().join("healthy")).unwrap();
+    }
+    let minor = device.minor;
+    drop(device);
+    let hung = find(&s, minor);
+    s.kernel.loop_release(&hung).unwrap();
+    server.end();
+    let gone = || s.kernel.loops().unwrap().iter().all(|l| !l.is_same(&hung));
+    assert!((0..100).any(|_| gone()), "it detaches when it is released");
+}
+
+/// A process that may write to a device can attach a file with a path longer than the kernel shows.
+#[test]
+fn a_path_that_is_too_long_is_no_reason_to_list_nothing() {
+    let s = Scratch::new();
+    let name = "x".repeat(200);
+    let mut dir = rustix::fs::open(s.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+    for _ in 0..25 {
+        rustix::fs::mkdirat(&dir, &name, Mode::RWXU).unwrap();
+        dir = rustix::fs::openat(&dir, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    let flags = OFlags::CREATE | OFlags::RDWR;
+    let image: File = rustix::fs::openat(&dir, "image", flags, Mode::RUSR)
+        .unwrap()
+        .into();
+    image.set_len(MIB).unwrap();
+    let device = s.attach(&image);
+    let info = find(&s, device.minor);
+    assert_eq!(info.backing, Some(file_id(&image).unwrap()));
+    assert_eq!(info.backing_path, "");
+}
+
+#[test]
+fn a_device_that_is_not_as_the_driver_attaches_it_says_so() {
+    let s = Scratch::new();
+    s.image("image", MIB);
+    let attach = |more: &[&str]| {
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show"]).args(more);
+        let out = losetup.arg(s.path().join("image")).output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        let path = PathBuf::from(String::from_utf8(out.stdout).unwrap().trim_end());
+        let name = path.file_name().unwrap().to_str().unwrap();
+        find(&s, name.strip_prefix("loop").unwrap().parse().unwrap())
+    };
+    for (more, offset, size_limit) in [
+        (&["--sector-size=4096"] as &[&str], 0, 0),
+        (&["--sector-size=512"], 0, 0),
+        (&["--sector-size=4096", "--offset=4096"], 4096, 0),
+        (&["--sector-size=4096", "--sizelimit=8192"], 0, 8192),
+    ] {
+        let info = attach(more);
+        assert_eq!((info.offset, info.size_limit), (offset, size_limit));
+        assert_eq!(info.tampered().is_some(), more != ["--sector-size=4096"]);
+        s.kernel.loop_release(&info).unwrap();
+    }
+}
+
+/// A pod may make device nodes by default, on its host's filesystem or on a tmpfs, and have kubelet
+/// bind them. A tenant could keep the device of another one's volume in use that way.
+#[test]
+fn a_node_that_was_made_elsewhere_is_no_device_in_use() {
+    let s = Scratch::new();
+    let image = s.image("image", MIB);
+    let device = s.attach(&image);
+    let name = format!("loop{}", device.minor);
+    let memory = s.dir("memory");
+    let flags = nix::mount::MsFlags::empty();
+    nix::mount::mount(None::<&str>, &memory, Some("tmpfs"), flags, None::<&str>).unwrap();
+    for dir in [s.dir("disk"), memory] {
+        let (made, at) = (dir.join(&name), s.path().join("target"));
+        let kind = rustix::fs::FileType::BlockDevice;
+        let number = rustix::fs::makedev(7, device.minor);
+        rustix::fs::mknodat(rustix::fs::CWD, &made, kind, Mode::RUSR, number).unwrap();
+        File::create(&at).unwrap();
+        s.kernel.bind(&made, &at, BindFlags::default()).unwrap();
+        let table = s.kernel.mounts().unwrap();
+        assert!(table.at(&at).is_some());
+        let bound: Vec<_> = table.of_loop_node(device.minor).collect();
+        assert!(bound.is_empty(), "{bound:?}");
+        s.kernel.unmount(&at).unwrap();
+        s.kernel
+            .bind(&device.path(), &at, BindFlags::default())
+            .unwrap();
+        let table = s.kernel.mounts().unwrap();
+        assert_eq!(table.of_loop_node(device.minor).count(), 1);
+        s.kernel.unmount(&at).unwrap();
+    }
+}
+
+/// A reader of a read-only device can put a file of its own behind it, with another volume's name in
+/// the file's path, and have that file's filesystem hang.
+#[test]
+fn a_read_only_device_keeps_nobody_from_an_image() {
+    const LOOP_CHANGE_FD: libc::Ioctl = 0x4c06;
+    let s = Scratch::new();
+    let at = s.dir("vol-x");
+    let server = Hanging::mount(&at);
+    let (own, victims) = (s.image("own", MIB), s.image("victims", MIB));
+    let reader = LoopSpec {
+        read_only: true,
+        direct_io: false,
+        ..spec(&own)
+    };
+    let device = s.kernel.loop_attach(&reader).unwrap();
+    let theirs = File::open(at.join("image")).unwrap();
+    let number = |file: &File| std::os::fd::AsRawFd::as_raw_fd(file);
+    // SAFETY: this request takes the number of an open file, and no memory.
+    #[expect(unsafe_code, reason = "no crate has a function for this request")]
+    let changed = unsafe { libc::ioctl(number(&device.file), LOOP_CHANGE_FD, number(&theirs)) };
+    assert_eq!(changed, 0, "{}", std::io::Error::last_os_error());
+    server.hang();
+    let silent = find(&s, device.minor);
+    assert_eq!(silent.backing, None);
+    assert!(silent.read_only && silent.backing_path.contains("/vol-x/"));
+    assert!(!silent.may_hold("vol-x"));
+    let holding = s.kernel.loops_holding(file_id(&victims).unwrap(), "vol-x");
+    assert_eq!(holding.unwrap(), []);
+    drop(device);
+    s.kernel.loop_release(&silent).unwrap();
+    server.end();
+}
+
+/// A capability is needed for none of it: whoever may open a device can detach it. What is attached
+/// next must not be reached through a bind of its node that somebody still has.
+#[test]
+fn a_device_that_its_user_detached_is_given_to_nobody_else() {
+    let s = Scratch::new();
+    let (one, node) = (s.image("one", MIB), s.path().join("node"));
+    let device = s.kernel.loop_attach(&lasting(&one)).unwrap();
+    let minor = device.minor;
+    File::create_new(&node).unwrap();
+    s.kernel
+        .bind(&device.path(), &node, BindFlags::default())
+        .unwrap();
+    drop(device);
+    let detached = Command::new("setpriv")
+        .args(["--bounding-set=-all", "--inh-caps=-all", "losetup", "-d"])
+        .arg(&node)
+        .output()
+        .expect("these tests need setpriv (package util-linux)");
+    assert!(detached.status.success(), "{detached:?}");
+    assert!(is_detached(&s.kernel, &one));
+    for i in 0..3 {
+        let other = s.image(&format!("other{i}"), MIB);
+        assert_ne!(s.attach(&other).minor, minor);
+    }
+    s.kernel.unmount(&node).unwrap();
+}
