@@ -6,6 +6,13 @@
 //! These know no locks, no runtime and no wire: [`server`] adds them. [`args`] and [`run`] make a
 //! program of it.
 
+#[cfg(test)]
+extern crate self as hostloop_driver;
+
+#[cfg(test)]
+#[macro_use]
+mod testkit;
+
 pub mod args;
 pub mod controller;
 pub(crate) mod csi;

@@ -33,8 +33,6 @@ mod snapshots;
 mod source;
 mod space;
 mod store;
-#[cfg(test)]
-mod testing;
 mod volumes;
 
 pub use config::{PoolKind, PoolOptions, PoolSpec, Reserve};

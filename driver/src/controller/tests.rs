@@ -1,6 +1,7 @@
 //! The services over pools in a temporary directory and a kernel in memory.
 
-use super::*;
+use super::Config;
+use crate::testkit::Configs;
 
 mod bench;
 mod health;
@@ -14,9 +15,5 @@ mod volumes;
 
 /// Everything switched on.
 pub(super) fn config() -> Config {
-    Config {
-        topology: [("t/node".to_owned(), "n1".to_owned())].into(),
-        metadata_blocks: MetadataBlocks::Fixed(4096),
-        ..Config::new("n1")
-    }
+    Configs::default().controller
 }

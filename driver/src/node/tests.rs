@@ -1,10 +1,14 @@
 //! The node service over the model of the kernel: what it does, in which order, and what it
 //! leaves when any step fails.
 
-mod bench;
 mod failed;
 mod faults;
 mod inline;
 mod publishing;
 mod staging;
 mod thick;
+
+/// A node over the fake kernel.
+type Rig = crate::testkit::Rig<crate::sys::model::Model>;
+
+crate::testkit::scenarios::all_scenarios!(crate::sys::model::Model);

@@ -7,6 +7,10 @@
     reason = "a test that panics fails, helpers included"
 )]
 
+#[macro_use]
+#[path = "../../src/testkit/mod.rs"]
+mod testkit;
+
 mod controller;
 mod copy;
 mod look;

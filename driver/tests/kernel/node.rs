@@ -8,5 +8,9 @@ mod failed;
 mod inline;
 mod lifecycle;
 mod odd;
-mod rig;
 mod safety;
+
+/// A node over the machine's kernel.
+type Rig = crate::testkit::Rig<hostloop_driver::sys::linux::Linux>;
+
+crate::testkit::scenarios::all_scenarios!(hostloop_driver::sys::linux::Linux);

@@ -1,6 +1,7 @@
 //! The machine's own tools, run by tests that make loop devices and filesystems by hand.
 
-use std::path::Path;
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Runs a tool; its output.
@@ -38,4 +39,75 @@ pub(crate) fn release(tool: &str, args: &[&str]) {
     } else {
         run(tool, args);
     }
+}
+
+/// A sparse file.
+pub(crate) fn sparse(path: &Path, len: u64) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    let file = options.open(path).unwrap();
+    file.set_len(len).unwrap();
+    file
+}
+
+/// An attached loop device.
+pub(crate) struct Loop {
+    /// `/dev/loopN`.
+    pub(crate) device: PathBuf,
+}
+
+impl Loop {
+    pub(crate) fn attach(file: &Path) -> Loop {
+        let args = [
+            "--find",
+            "--show",
+            "--direct-io=on",
+            "-b",
+            "4096",
+            arg(file),
+        ];
+        Loop {
+            device: run("losetup", &args).into(),
+        }
+    }
+
+    pub(crate) fn open(&self) -> File {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).open(&self.device).unwrap()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        release("losetup", &["-d", arg(&self.device)]);
+    }
+}
+
+/// A mounted filesystem.
+pub(crate) struct Mount {
+    pub(crate) at: PathBuf,
+}
+
+impl Mount {
+    pub(crate) fn new(fs: &str, device: &Path, at: &Path, options: &str) -> Mount {
+        std::fs::create_dir_all(at).unwrap();
+        run("mount", &["-t", fs, "-o", options, arg(device), arg(at)]);
+        // Beneath a shared root, what is mounted over it would appear over its binds as well.
+        run("mount", &["--make-private", arg(at)]);
+        Mount {
+            at: at.to_path_buf(),
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        release("umount", &[arg(&self.at)]);
+    }
+}
+
+pub(crate) fn mkfs(fs: &str, device: &Path, options: &[&str]) {
+    let force = if fs == "ext4" { "-F" } else { "-f" };
+    let args = [&["-q", force], options, &[arg(device)]].concat();
+    run(&format!("mkfs.{fs}"), &args);
 }

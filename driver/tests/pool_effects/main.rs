@@ -10,17 +10,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hostloop_driver::pool::{
-    Access, AccessMode, Capability, Error, GroupRecord, NewVolume, PoolOptions, PoolSpec, Pools,
-    Provisioning, Reserve, Result, Settings, SnapshotRecord, Source, Stage, VolumeHandle, VolumeId,
-    VolumeRecord,
+    Error, GroupRecord, NewVolume, PoolOptions, PoolSpec, Pools, Provisioning, Reserve, Result,
+    Settings, SnapshotRecord, Source, Stage, VolumeHandle, VolumeId, VolumeRecord,
 };
 use hostloop_driver::sys::model::Model;
-use hostloop_driver::sys::{FsType, Kernel, LoopSpec, MkfsSpec, MountSpec};
+use hostloop_driver::sys::{FsType, Kernel};
 use tempfile::TempDir;
+
+#[path = "../../src/testkit/mod.rs"]
+mod testkit;
 
 mod opening;
 
-const MI: u64 = 1 << 20;
+use testkit::MI;
 
 /// A pool with a volume that is mounted, one that is not, a snapshot and a group.
 struct World {
@@ -108,35 +110,16 @@ fn open_spec(spec: &str, dir: &TempDir, kernel: &Arc<Model>) -> Result<Arc<Pools
 
 fn new(name: &str, source: Option<Source>) -> NewVolume {
     NewVolume {
-        name: name.to_owned(),
         capacity_bytes: 2 * MI,
-        capabilities: vec![capability()],
-        parameters: BTreeMap::new(),
-        mutable_parameters: BTreeMap::new(),
-        settings: settings(Provisioning::Thin),
-        mkfs_options: Vec::new(),
         source,
-        inline: None,
+        ..testkit::new(name)
     }
 }
 
 fn settings(provisioning: Provisioning) -> Settings {
     Settings {
         provisioning,
-        discard: false,
-        direct_io: true,
-        read_ahead_kib: None,
-    }
-}
-
-fn capability() -> Capability {
-    Capability {
-        access: Access::Mount {
-            fs: FsType::Ext4,
-            flags: Vec::new(),
-            group: None,
-        },
-        mode: AccessMode::SingleNodeWriter,
+        ..testkit::new("").settings
     }
 }
 
@@ -144,39 +127,12 @@ fn mount(pools: &Pools, kernel: &Model, id: VolumeId, at: &Path) -> u32 {
     std::fs::create_dir(at).unwrap();
     let volume = pools.volume(&VolumeHandle::Id(id)).unwrap();
     let image = pools.open_image(&volume, true).unwrap();
-    let device = kernel
-        .loop_attach(&LoopSpec {
-            backing: &image,
-            label: "",
-            read_only: false,
-            direct_io: true,
-            autoclear: false,
-            minor: None,
-        })
-        .unwrap();
-    let device_path = device.path();
-    kernel
-        .mkfs(&MkfsSpec {
-            device: &device_path,
-            fs: FsType::Ext4,
-            options: &[],
-            discard: true,
-            uuid: None,
-            force: false,
-        })
-        .unwrap();
-    kernel
-        .mount(&MountSpec {
-            device: &device_path,
-            target: at,
-            fs: FsType::Ext4,
-            read_only: false,
-            options: &[],
-        })
-        .unwrap();
+    let device = testkit::attach(kernel, &image, false);
+    testkit::make_fs(kernel, &device, FsType::Ext4);
+    testkit::mount_fs(kernel, &device, at, FsType::Ext4);
     let stage = Stage {
         path: at.to_path_buf(),
-        capability: capability(),
+        capability: testkit::mounted(),
         minor: Some(device.minor),
         read_only_loops: BTreeMap::new(),
     };

@@ -1,23 +1,22 @@
-//! A controller and a node over two pools and the model, and short ways to call them.
+//! A controller and a node over two pools and the fake kernel, and short ways to call them.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
-use super::super::parameters::Parameters;
-use super::super::{Config, Controller, Error, Result};
-use crate::node::{self, Node};
-use crate::pool::{PoolOptions, PoolSpec, Pools, Reserve, VolumeHandle, VolumeRecord};
+use super::super::{Config, Error, Result};
+use crate::node::Node;
+use crate::pool::PoolOptions;
 use crate::sys::model::Model;
+pub(super) use crate::testkit::map;
+use crate::testkit::{Configs, Rig, block_as, mount_as};
 
 pub(super) const MI: i64 = 1 << 20;
 
-/// What may be said when a bench is set up.
+/// What a test may change before the pools are opened.
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) options: PoolOptions,
@@ -25,11 +24,14 @@ pub(super) struct Plan {
     pub(super) capacity_bytes: Option<u64>,
 }
 
-pub(super) struct Bench {
-    pub(super) dir: tempfile::TempDir,
-    pub(super) kernel: Arc<Model>,
-    pub(super) controller: Controller,
-    plan: Plan,
+pub(super) struct Bench(Rig<Model>);
+
+impl Deref for Bench {
+    type Target = Rig<Model>;
+
+    fn deref(&self) -> &Rig<Model> {
+        &self.0
+    }
 }
 
 impl Bench {
@@ -39,50 +41,29 @@ impl Bench {
     }
 
     pub(super) fn with(change: impl FnOnce(&mut Plan)) -> Bench {
-        let dir = tempfile::tempdir().unwrap();
+        let mut site = Rig::site(&["default=DIR/default,inline", "other=DIR/other,inline"]);
+        let mut configs = Configs::default();
         let mut plan = Plan {
-            config: super::config(),
-            options: PoolOptions {
-                node_id: None,
-                state_dir: dir.path().join("state"),
-                overcommit: 1000.0,
-                reserve: Reserve::Bytes(0),
-                max_volume_bytes: None,
-                max_freeze: Duration::from_secs(5),
-            },
+            config: configs.controller,
+            options: site.options.clone(),
             capacity_bytes: None,
         };
         change(&mut plan);
-        let kernel = Arc::new(Model::new());
-        for pool in ["default", "other"] {
-            std::fs::create_dir(dir.path().join(pool)).unwrap();
+        site.options = plan.options;
+        for spec in &mut site.specs {
+            spec.capacity_bytes = plan.capacity_bytes;
         }
-        let controller = start(&dir, &kernel, &plan);
-        Bench {
-            dir,
-            kernel,
-            controller,
-            plan,
-        }
+        configs.node.capabilities = plan.config.capabilities.clone();
+        configs.controller = plan.config;
+        Bench(Rig::over(site, configs))
     }
 
     /// The driver ends, something happens, and it starts again.
-    pub(super) fn restart(self, between: impl FnOnce(&std::path::Path)) -> Bench {
-        let Bench {
-            dir,
-            kernel,
-            controller,
-            plan,
-        } = self;
-        drop(controller);
-        between(dir.path());
-        let controller = start(&dir, &kernel, &plan);
-        Bench {
-            dir,
-            kernel,
-            controller,
-            plan,
-        }
+    pub(super) fn restart(mut self, between: impl FnOnce(&Path)) -> Bench {
+        self.0.die();
+        between(self.root());
+        self.0.restart();
+        self
     }
 
     /// A request for 8 MiB of ext4.
@@ -120,11 +101,6 @@ impl Bench {
         self.controller.delete_volume(request).map(drop)
     }
 
-    pub(super) fn record(&self, id: &str) -> Arc<VolumeRecord> {
-        let handle: VolumeHandle = id.parse().unwrap();
-        self.controller.pools.volume(&handle).unwrap()
-    }
-
     pub(super) fn snapshot(&self, name: &str, volume: &str) -> Result<csi::Snapshot> {
         let response = self
             .controller
@@ -145,45 +121,18 @@ impl Bench {
 
     /// Where a volume of this ID is, or was, in the pool "default".
     pub(super) fn entry(&self, id: &str) -> PathBuf {
-        self.dir.path().join("default/volumes").join(id)
+        self.root().join("default/volumes").join(id)
     }
 
     /// Stages a volume as its node does.
     pub(super) fn stage(&self, id: &str, capability: csi::VolumeCapability) {
-        let staging = self.dir.path().join(format!("stage-{id}"));
-        std::fs::create_dir_all(&staging).unwrap();
-        let request = csi::NodeStageVolumeRequest {
-            volume_id: id.to_owned(),
-            staging_target_path: staging.to_str().unwrap().to_owned(),
-            volume_capability: Some(capability),
-            ..Default::default()
-        };
-        self.node().node_stage_volume(request).unwrap();
+        self.0.stage(id, id, &capability).unwrap();
         self.kernel.take_effects();
     }
 
-    pub(super) fn node(&self) -> Node {
-        let config = node::Config {
-            capabilities: self.controller.config.capabilities.clone(),
-            ..node::Config::new("n1")
-        };
-        Node::new(self.controller.pools.clone(), config)
+    pub(super) fn node(&self) -> &Node {
+        &self.node
     }
-}
-
-fn start(dir: &tempfile::TempDir, kernel: &Arc<Model>, plan: &Plan) -> Controller {
-    let spec = |name: &str| PoolSpec {
-        name: name.to_owned(),
-        path: dir.path().join(name),
-        image_bytes: None,
-        preallocate: false,
-        wipe: false,
-        capacity_bytes: plan.capacity_bytes,
-        inline: true,
-    };
-    let specs = [spec("default"), spec("other")];
-    let pools = Pools::open(&specs, plan.options.clone(), kernel.clone()).unwrap();
-    Controller::new(pools, plan.config.clone())
 }
 
 pub(super) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
@@ -193,32 +142,16 @@ pub(super) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::Capaci
     })
 }
 
-pub(super) fn map(entries: &[(&str, &str)]) -> Parameters {
-    let entry = |(k, v): &(&str, &str)| (k.to_string(), v.to_string());
-    entries.iter().map(entry).collect()
-}
-
 pub(super) fn mount(fs: &str) -> csi::VolumeCapability {
-    mount_with(fs, Mode::SingleNodeWriter)
+    mount_as(fs, Mode::SingleNodeWriter)
 }
 
 pub(super) fn mount_with(fs: &str, mode: Mode) -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(AccessMode { mode: mode as i32 }),
-        access_type: Some(AccessType::Mount(MountVolume {
-            fs_type: fs.to_owned(),
-            ..MountVolume::default()
-        })),
-    }
+    mount_as(fs, mode)
 }
 
 pub(super) fn block() -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(AccessMode {
-            mode: Mode::SingleNodeWriter as i32,
-        }),
-        access_type: Some(AccessType::Block(BlockVolume {})),
-    }
+    block_as(Mode::SingleNodeWriter)
 }
 
 pub(super) fn from(r#type: Type) -> Option<csi::VolumeContentSource> {
@@ -280,4 +213,14 @@ pub(super) fn field<T>(result: Result<T>) -> String {
         Err(e) => panic!("{e}, not INVALID_ARGUMENT"),
         Ok(_) => panic!("OK, not INVALID_ARGUMENT"),
     }
+}
+
+#[track_caller]
+pub(super) fn assert_code<T>(answer: Result<T>, expected: tonic::Code) {
+    assert_eq!(code(answer), expected);
+}
+
+#[track_caller]
+pub(super) fn assert_field<T>(answer: Result<T>, expected: &str) {
+    assert_eq!(field(answer), expected);
 }

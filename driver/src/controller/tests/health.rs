@@ -52,9 +52,9 @@ fn sound_volumes_are_left_out() {
     assert_eq!(of(&bench, &b).unwrap(), []);
     assert!(ill(&bench).is_empty());
     assert!(health::storage(&bench.controller.pools).is_empty());
-    assert_eq!(field(of(&bench, "")), "volume_id");
-    assert_eq!(code(of(&bench, "none")), Code::NotFound);
-    assert_eq!(code(of(&bench, &foreign(&a))), Code::FailedPrecondition);
+    assert_field(of(&bench, ""), "volume_id");
+    assert_code(of(&bench, "none"), Code::NotFound);
+    assert_code(of(&bench, &foreign(&a)), Code::FailedPrecondition);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn ill_volumes_are_told() {
         ..Default::default()
     };
     let bad = bench.controller.controller_list_volume_health(request);
-    assert_eq!(code(bad), Code::Aborted);
+    assert_code(bad, Code::Aborted);
 }
 
 #[test]

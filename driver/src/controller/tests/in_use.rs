@@ -55,29 +55,20 @@ fn a_volume_grows_and_never_shrinks() {
     assert_eq!(expand(&bench, &id, range(16 * MI, 0)).unwrap(), 16 * MI);
     assert_eq!(expand(&bench, &id, range(8 * MI, 0)).unwrap(), 16 * MI);
     assert_eq!(bench.record(&id).capacity_bytes, 16 << 20);
-    assert_eq!(
-        code(expand(&bench, &id, range(8 * MI, 8 * MI))),
-        Code::OutOfRange
+    assert_code(expand(&bench, &id, range(8 * MI, 8 * MI)), Code::OutOfRange);
+    assert_code(expand(&bench, &id, range(65 * MI, 0)), Code::OutOfRange);
+    assert_code(expand(&bench, &id, range(i64::MAX, 0)), Code::OutOfRange);
+    assert_field(expand(&bench, &id, None), "capacity_range");
+    assert_field(expand(&bench, &id, range(0, 0)), "capacity_range");
+    assert_field(
+        expand(&bench, &id, range(-1, 0)),
+        "capacity_range.required_bytes",
     );
-    assert_eq!(
-        code(expand(&bench, &id, range(65 * MI, 0))),
-        Code::OutOfRange
-    );
-    assert_eq!(
-        code(expand(&bench, &id, range(i64::MAX, 0))),
-        Code::OutOfRange
-    );
-    assert_eq!(field(expand(&bench, &id, None)), "capacity_range");
-    assert_eq!(field(expand(&bench, &id, range(0, 0))), "capacity_range");
-    assert_eq!(
-        field(expand(&bench, &id, range(-1, 0))),
-        "capacity_range.required_bytes"
-    );
-    assert_eq!(field(expand(&bench, "", range(1, 0))), "volume_id");
-    assert_eq!(code(expand(&bench, "none", range(1, 0))), Code::NotFound);
-    assert_eq!(
-        code(expand(&bench, &foreign(&id), range(1, 0))),
-        Code::FailedPrecondition
+    assert_field(expand(&bench, "", range(1, 0)), "volume_id");
+    assert_code(expand(&bench, "none", range(1, 0)), Code::NotFound);
+    assert_code(
+        expand(&bench, &foreign(&id), range(1, 0)),
+        Code::FailedPrecondition,
     );
     let request = csi::ControllerExpandVolumeRequest {
         volume_id: id.clone(),
@@ -85,9 +76,9 @@ fn a_volume_grows_and_never_shrinks() {
         volume_capability: Some(block()),
         ..Default::default()
     };
-    assert_eq!(
-        field(bench.controller.controller_expand_volume(request)),
-        "volume_capability"
+    assert_field(
+        bench.controller.controller_expand_volume(request),
+        "volume_capability",
     );
     assert_eq!(bench.record(&id).capacity_bytes, 16 << 20);
 }
@@ -100,10 +91,7 @@ fn expansion_can_be_switched_off() {
     ] {
         let bench = Bench::with(|plan| change(&mut plan.config));
         let id = bench.create("a");
-        assert_eq!(
-            code(expand(&bench, &id, range(16 * MI, 0))),
-            Code::Unimplemented
-        );
+        assert_code(expand(&bench, &id, range(16 * MI, 0)), Code::Unimplemented);
     }
 }
 
@@ -148,7 +136,7 @@ fn a_device_that_says_nothing_is_not_passed_over() {
     let device = device(&bench, &id);
     bench.kernel.set_silent(device.minor, true);
     let parameters = [("directIO", "false"), ("discard", "false")];
-    assert_eq!(code(modify(&bench, &id, &parameters)), Code::Unavailable);
+    assert_code(modify(&bench, &id, &parameters), Code::Unavailable);
     assert_eq!(settings(&bench, &id), before);
     bench.kernel.set_silent(device.minor, false);
     modify(&bench, &id, &parameters).unwrap();
@@ -163,10 +151,7 @@ fn a_thick_volume_stops_giving_space_back_before_it_takes_it() {
     modify(&bench, &id, &[("provisioning", "thick")]).unwrap();
     assert!(!discards(&bench, &id));
     assert_eq!(settings(&bench, &id).provisioning, Provisioning::Thick);
-    assert_eq!(
-        field(modify(&bench, &id, &[("discard", "true")])),
-        "discard"
-    );
+    assert_field(modify(&bench, &id, &[("discard", "true")]), "discard");
     modify(
         &bench,
         &id,
@@ -187,7 +172,7 @@ fn a_volume_that_can_not_become_thick_stays_as_it_is() {
     let id = bench.try_create(request).unwrap().volume_id;
     bench.stage(&id, mount(""));
     let refused = modify(&bench, &id, &[("provisioning", "thick")]);
-    assert_eq!(code(refused), Code::ResourceExhausted);
+    assert_code(refused, Code::ResourceExhausted);
     assert!(
         discards(&bench, &id),
         "what was switched off for it is on again"
@@ -203,10 +188,7 @@ fn a_mount_that_can_not_change_keeps_everything_as_it_is() {
     let before = settings(&bench, &id);
     bench.kernel.fail("remount", 1, libc::EOPNOTSUPP);
     let parameters = [("provisioning", "thick"), ("directIO", "false")];
-    assert_eq!(
-        code(modify(&bench, &id, &parameters)),
-        Code::FailedPrecondition
-    );
+    assert_code(modify(&bench, &id, &parameters), Code::FailedPrecondition);
     assert_eq!(settings(&bench, &id), before);
     assert_eq!(bench.kernel.take_effects(), ["remount"]);
     // It is as asked already: nothing is done to it.
@@ -220,9 +202,9 @@ fn a_call_that_was_cut_short_is_finished_by_the_next() {
     let id = bench.create("a");
     bench.stage(&id, mount(""));
     bench.kernel.fail("loop.direct-io", 1, libc::EIO);
-    assert_eq!(
-        code(modify(&bench, &id, &[("directIO", "false")])),
-        Code::Internal
+    assert_code(
+        modify(&bench, &id, &[("directIO", "false")]),
+        Code::Internal,
     );
     assert!(device(&bench, &id).direct_io && !settings(&bench, &id).direct_io);
     modify(&bench, &id, &[("directIO", "false")]).unwrap();
@@ -255,14 +237,11 @@ fn everything_is_checked_before_anything_is_changed() {
     }
     assert_eq!(settings(&bench, &id), before);
     assert!(bench.kernel.take_effects().is_empty());
-    assert_eq!(
-        field(modify(&bench, "", &[("discard", "true")])),
-        "volume_id"
-    );
-    assert_eq!(code(modify(&bench, "none", &[])), Code::NotFound);
-    assert_eq!(
-        code(modify(&bench, &foreign(&id), &[("discard", "true")])),
-        Code::FailedPrecondition
+    assert_field(modify(&bench, "", &[("discard", "true")]), "volume_id");
+    assert_code(modify(&bench, "none", &[]), Code::NotFound);
+    assert_code(
+        modify(&bench, &foreign(&id), &[("discard", "true")]),
+        Code::FailedPrecondition,
     );
 }
 
@@ -274,14 +253,14 @@ fn only_accepted_parameters_are_modified() {
     let id = bench.create("a");
     modify(&bench, &id, &[("discard", "false"), ("theirs", "x")]).unwrap();
     assert!(!settings(&bench, &id).discard);
-    assert_eq!(
-        code(modify(&bench, &id, &[("directIO", "false")])),
-        Code::InvalidArgument
+    assert_code(
+        modify(&bench, &id, &[("directIO", "false")]),
+        Code::InvalidArgument,
     );
     let off = Bench::with(|plan| plan.config.modify = false);
     let id = off.create("a");
-    assert_eq!(
-        code(modify(&off, &id, &[("discard", "false")])),
-        Code::Unimplemented
+    assert_code(
+        modify(&off, &id, &[("discard", "false")]),
+        Code::Unimplemented,
     );
 }

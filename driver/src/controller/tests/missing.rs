@@ -119,9 +119,9 @@ fn nothing_is_said_about_a_missing_pool() {
         snapshot_id: t,
         ..Default::default()
     };
-    assert_eq!(code(controller.delete_snapshot(request)), Code::Ok);
-    assert_eq!(code(bench.delete(&c)), Code::Ok);
-    assert_eq!(code(bench.delete("none")), Code::Ok);
+    assert_code(controller.delete_snapshot(request), Code::Ok);
+    assert_code(bench.delete(&c), Code::Ok);
+    assert_code(bench.delete("none"), Code::Ok);
 
     let bench = bench.restart(|dir| {
         let _ = std::fs::remove_dir(dir.join("default"));

@@ -75,11 +75,11 @@ fn publications_are_recorded_and_taken_back() {
     let bench = bench.restart(|_| {});
     assert_eq!(published(&bench, &id), ["n1"]);
     let read_only = publish_as(&bench, &id, |r| r.readonly = true);
-    assert_eq!(code(read_only), Code::AlreadyExists);
+    assert_code(read_only, Code::AlreadyExists);
     let shared = publish_as(&bench, &id, |r| {
         r.volume_capability = Some(mount_with("", Mode::MultiNodeMultiWriter));
     });
-    assert_eq!(code(shared), Code::AlreadyExists);
+    assert_code(shared, Code::AlreadyExists);
 
     unpublish(&bench, &id, "n2").unwrap();
     assert_eq!(published(&bench, &id), ["n1"]);
@@ -95,33 +95,27 @@ fn publications_are_recorded_and_taken_back() {
 fn what_is_not_there_is_not_published() {
     let bench = Bench::new();
     let id = bench.create("a");
-    assert_eq!(field(publish(&bench, "")), "volume_id");
-    assert_eq!(
-        field(publish_as(&bench, &id, |r| r.node_id.clear())),
-        "node_id"
-    );
+    assert_field(publish(&bench, ""), "volume_id");
+    assert_field(publish_as(&bench, &id, |r| r.node_id.clear()), "node_id");
     let none = publish_as(&bench, &id, |r| r.volume_capability = None);
-    assert_eq!(field(none), "volume_capability");
+    assert_field(none, "volume_capability");
     let raw = publish_as(&bench, &id, |r| r.volume_capability = Some(block()));
-    assert_eq!(field(raw), "volume_capability");
+    assert_field(raw, "volume_capability");
     let xfs = publish_as(&bench, &id, |r| r.volume_capability = Some(mount("xfs")));
-    assert_eq!(field(xfs), "volume_capability");
-    assert_eq!(code(publish(&bench, "none")), Code::NotFound);
-    assert_eq!(
-        code(publish(&bench, &foreign(&id))),
-        Code::FailedPrecondition
-    );
+    assert_field(xfs, "volume_capability");
+    assert_code(publish(&bench, "none"), Code::NotFound);
+    assert_code(publish(&bench, &foreign(&id)), Code::FailedPrecondition);
     let elsewhere = publish_as(&bench, &id, |r| r.node_id = "n2".to_owned());
-    assert_eq!(code(elsewhere), Code::NotFound);
+    assert_code(elsewhere, Code::NotFound);
     assert!(published(&bench, &id).is_empty());
 
-    assert_eq!(field(unpublish(&bench, "", "n1")), "volume_id");
-    assert_eq!(code(unpublish(&bench, "none", "n1")), Code::Ok);
+    assert_field(unpublish(&bench, "", "n1"), "volume_id");
+    assert_code(unpublish(&bench, "none", "n1"), Code::Ok);
     bench.delete(&id).unwrap();
-    assert_eq!(code(unpublish(&bench, &id, "n1")), Code::Ok);
-    assert_eq!(
-        code(unpublish(&bench, &foreign(&id), "n1")),
-        Code::FailedPrecondition
+    assert_code(unpublish(&bench, &id, "n1"), Code::Ok);
+    assert_code(
+        unpublish(&bench, &foreign(&id), "n1"),
+        Code::FailedPrecondition,
     );
 }
 
@@ -137,12 +131,12 @@ fn slots_are_counted_over_all_pools() {
     let c = bench.create("c");
     publish(&bench, &a).unwrap();
     publish(&bench, &b).unwrap();
-    assert_eq!(code(publish(&bench, &c)), Code::ResourceExhausted);
+    assert_code(publish(&bench, &c), Code::ResourceExhausted);
     // What is published stays so, and what is given back is free.
     publish(&bench, &a).unwrap();
     unpublish(&bench, &b, "n1").unwrap();
     publish(&bench, &c).unwrap();
-    assert_eq!(code(publish(&bench, &b)), Code::ResourceExhausted);
+    assert_code(publish(&bench, &b), Code::ResourceExhausted);
 }
 
 #[test]
@@ -165,6 +159,6 @@ fn the_limit_holds_when_all_come_at_once() {
 fn switched_off_is_not_implemented() {
     let bench = Bench::with(|plan| plan.config.attach = false);
     let id = bench.create("a");
-    assert_eq!(code(publish(&bench, &id)), Code::Unimplemented);
-    assert_eq!(code(unpublish(&bench, &id, "n1")), Code::Unimplemented);
+    assert_code(publish(&bench, &id), Code::Unimplemented);
+    assert_code(unpublish(&bench, &id, "n1"), Code::Unimplemented);
 }

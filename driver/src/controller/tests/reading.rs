@@ -30,8 +30,8 @@ fn volumes_are_listed_in_pages() {
     let (rest, end) = page(0, &token).unwrap();
     assert_eq!(rest, [&ids[2..], &[new]].concat());
     assert!(end.is_empty());
-    assert_eq!(code(page(0, "invalid-token")), Code::Aborted);
-    assert_eq!(field(page(-1, "")), "max_entries");
+    assert_code(page(0, "invalid-token"), Code::Aborted);
+    assert_field(page(-1, ""), "max_entries");
 }
 
 #[test]
@@ -58,12 +58,9 @@ fn a_volume_is_found_by_its_id() {
     let response = get(&made.volume_id).unwrap();
     assert_eq!(response.volume, Some(made.clone()));
     assert!(response.status.is_some());
-    assert_eq!(field(get("")), "volume_id");
-    assert_eq!(code(get("none")), Code::NotFound);
-    assert_eq!(
-        code(get(&foreign(&made.volume_id))),
-        Code::FailedPrecondition
-    );
+    assert_field(get(""), "volume_id");
+    assert_code(get("none"), Code::NotFound);
+    assert_code(get(&foreign(&made.volume_id)), Code::FailedPrecondition);
 }
 
 #[test]
@@ -172,25 +169,25 @@ fn incomplete_requests_to_validate_are_refused() {
         };
         bench.controller.validate_volume_capabilities(request)
     };
-    assert_eq!(field(validate("", vec![mount("")])), "volume_id");
-    assert_eq!(field(validate(&id, vec![])), "volume_capabilities");
+    assert_field(validate("", vec![mount("")]), "volume_id");
+    assert_field(validate(&id, vec![]), "volume_capabilities");
     let no_type = csi::VolumeCapability {
         access_type: None,
         ..mount("")
     };
-    assert_eq!(
-        field(validate(&id, vec![no_type])),
-        "volume_capabilities[0].access_type"
+    assert_field(
+        validate(&id, vec![no_type]),
+        "volume_capabilities[0].access_type",
     );
     let no_mode = csi::VolumeCapability {
         access_mode: None,
         ..mount("")
     };
-    assert_eq!(
-        field(validate(&id, vec![no_mode])),
-        "volume_capabilities[0].access_mode"
+    assert_field(
+        validate(&id, vec![no_mode]),
+        "volume_capabilities[0].access_mode",
     );
-    assert_eq!(code(validate("none", vec![mount("")])), Code::NotFound);
+    assert_code(validate("none", vec![mount("")]), Code::NotFound);
 }
 
 fn capacity(
@@ -263,7 +260,7 @@ fn requests_for_capacity_are_judged() {
     let bad = capacity(&bench, |r| r.parameters = map(&[("x", "y")]));
     assert_eq!(field(bad), "parameters[\"x\"]");
     let bad = capacity(&bench, |r| r.volume_capabilities = vec![mount("ntfs")]);
-    assert_eq!(field(bad), "volume_capabilities[0].mount.fs_type");
+    assert_field(bad, "volume_capabilities[0].mount.fs_type");
     let no_such = map(&[("csi.storage.k8s.io/fstype", "ntfs")]);
     let bad = capacity(&bench, |r| r.parameters = no_such);
     assert_eq!(field(bad), "parameters[\"csi.storage.k8s.io/fstype\"]");

@@ -44,26 +44,23 @@ fn a_snapshot_is_taken_once_and_outlives_its_volume() {
     assert_eq!(snapshot.size_bytes, 8 * MI);
     assert!(snapshot.ready_to_use && snapshot.creation_time.is_some());
     assert_eq!(snapshot.accessible_topology, [here()]);
-    assert_eq!(code(bench.snapshot("s", &b)), Code::AlreadyExists);
+    assert_code(bench.snapshot("s", &b), Code::AlreadyExists);
 
     bench.delete(&a).unwrap();
     assert_eq!(bench.snapshot("s", &a).unwrap(), snapshot);
-    assert_eq!(code(bench.snapshot("t", &a)), Code::NotFound);
+    assert_code(bench.snapshot("t", &a), Code::NotFound);
     assert_eq!(
         list(&bench, "", &a),
         std::slice::from_ref(&snapshot.snapshot_id)
     );
     let id = &snapshot.snapshot_id;
-    assert_eq!(
-        code(bench.create_from("restored", of_snapshot(id))),
-        Code::Ok
-    );
+    assert_code(bench.create_from("restored", of_snapshot(id)), Code::Ok);
     delete(&bench, id).unwrap();
     delete(&bench, id).unwrap();
-    assert_eq!(code(get(&bench, id)), Code::NotFound);
-    assert_eq!(code(delete(&bench, &foreign(id))), Code::FailedPrecondition);
-    assert_eq!(code(delete(&bench, "none")), Code::Ok);
-    assert_eq!(field(delete(&bench, "")), "snapshot_id");
+    assert_code(get(&bench, id), Code::NotFound);
+    assert_code(delete(&bench, &foreign(id)), Code::FailedPrecondition);
+    assert_code(delete(&bench, "none"), Code::Ok);
+    assert_field(delete(&bench, ""), "snapshot_id");
 }
 
 #[test]
@@ -80,19 +77,16 @@ fn requests_for_snapshots_are_judged() {
         let response = bench.controller.create_snapshot(request)?;
         Ok(response.snapshot.unwrap())
     };
-    assert_eq!(field(create(|r| r.name.clear())), "name");
-    assert_eq!(
-        field(create(|r| r.source_volume_id.clear())),
-        "source_volume_id"
-    );
+    assert_field(create(|r| r.name.clear()), "name");
+    assert_field(create(|r| r.source_volume_id.clear()), "source_volume_id");
     let unknown = create(|r| r.parameters = map(&[("x", "y")]));
     assert_eq!(field(unknown), "parameters[\"x\"]");
-    assert_eq!(
-        code(create(|r| r.source_volume_id = "none".into())),
-        Code::NotFound
+    assert_code(
+        create(|r| r.source_volume_id = "none".into()),
+        Code::NotFound,
     );
     let away = create(|r| r.accessibility_requirements = required(elsewhere()));
-    assert_eq!(code(away), Code::ResourceExhausted);
+    assert_code(away, Code::ResourceExhausted);
     assert!(list(&bench, "", "").is_empty());
     // Who names the place is not told it again; who leaves it open is.
     let named = create(|r| r.accessibility_requirements = required(here())).unwrap();
@@ -107,7 +101,7 @@ fn requests_for_snapshots_are_judged() {
     let metadata = create(|r| {
         r.parameters = map(&[("csi.storage.k8s.io/volumesnapshot/name", "x")]);
     });
-    assert_eq!(code(metadata), Code::Ok);
+    assert_code(metadata, Code::Ok);
 }
 
 #[test]
@@ -187,13 +181,10 @@ fn a_group_is_taken_once_and_deleted_whole() {
     for member in &taken.snapshots {
         assert_eq!(member.group_snapshot_id, taken.group_snapshot_id);
         assert_eq!(member.creation_time, taken.creation_time);
-        assert_eq!(
-            code(delete(&bench, &member.snapshot_id)),
-            Code::InvalidArgument
-        );
+        assert_code(delete(&bench, &member.snapshot_id), Code::InvalidArgument);
     }
     for other in [&[&a[..], &c][..], &[&a], &[&a, &b, &c]] {
-        assert_eq!(code(group(&bench, "g", other)), Code::AlreadyExists);
+        assert_code(group(&bench, "g", other), Code::AlreadyExists);
     }
     let id = &taken.group_snapshot_id;
     let members: Vec<String> = taken
@@ -208,16 +199,16 @@ fn a_group_is_taken_once_and_deleted_whole() {
         members[..1].to_vec(),
         vec![members[0].clone(), "none".to_owned()],
     ] {
-        assert_eq!(field(get_group(&bench, id, &wrong)), "snapshot_ids");
-        assert_eq!(field(delete_group(&bench, id, &wrong)), "snapshot_ids");
+        assert_field(get_group(&bench, id, &wrong), "snapshot_ids");
+        assert_field(delete_group(&bench, id, &wrong), "snapshot_ids");
     }
     // Its volumes are no part of it.
     bench.delete(&a).unwrap();
     assert_eq!(group(&bench, "g", &[&a, &b]).unwrap(), taken);
 
     delete_group(&bench, id, &members).unwrap();
-    assert_eq!(code(delete_group(&bench, id, &[])), Code::Ok);
-    assert_eq!(code(get_group(&bench, id, &members)), Code::NotFound);
+    assert_code(delete_group(&bench, id, &[]), Code::Ok);
+    assert_code(get_group(&bench, id, &members), Code::NotFound);
     assert!(list(&bench, "", "").is_empty());
 }
 
@@ -225,20 +216,20 @@ fn a_group_is_taken_once_and_deleted_whole() {
 fn requests_for_groups_are_judged() {
     let bench = Bench::new();
     let a = bench.create("a");
-    assert_eq!(field(group(&bench, "", &[&a])), "name");
-    assert_eq!(field(group(&bench, "g", &[])), "source_volume_ids");
-    assert_eq!(field(group(&bench, "g", &[&a, ""])), "source_volume_ids[1]");
-    assert_eq!(field(group(&bench, "g", &[&a, &a])), "source_volume_ids[1]");
-    assert_eq!(code(group(&bench, "g", &[&a, "none"])), Code::NotFound);
-    assert_eq!(
-        code(group(&bench, "g", &[&a, &foreign(&a)])),
-        Code::FailedPrecondition
+    assert_field(group(&bench, "", &[&a]), "name");
+    assert_field(group(&bench, "g", &[]), "source_volume_ids");
+    assert_field(group(&bench, "g", &[&a, ""]), "source_volume_ids[1]");
+    assert_field(group(&bench, "g", &[&a, &a]), "source_volume_ids[1]");
+    assert_code(group(&bench, "g", &[&a, "none"]), Code::NotFound);
+    assert_code(
+        group(&bench, "g", &[&a, &foreign(&a)]),
+        Code::FailedPrecondition,
     );
-    assert_eq!(field(delete_group(&bench, "", &[])), "group_snapshot_id");
-    assert_eq!(code(delete_group(&bench, "none", &[])), Code::Ok);
-    assert_eq!(code(get_group(&bench, "none", &[])), Code::NotFound);
+    assert_field(delete_group(&bench, "", &[]), "group_snapshot_id");
+    assert_code(delete_group(&bench, "none", &[]), Code::Ok);
+    assert_code(get_group(&bench, "none", &[]), Code::NotFound);
     assert!(list(&bench, "", "").is_empty());
     // A name of a snapshot is no name of a group.
     bench.snapshot("g", &a).unwrap();
-    assert_eq!(code(group(&bench, "g", &[&a])), Code::Ok);
+    assert_code(group(&bench, "g", &[&a]), Code::Ok);
 }

@@ -25,7 +25,7 @@ fn a_volume_is_made_once() {
         capacity_range: range(16 * MI, 0),
         ..Bench::request("pvc-1")
     };
-    assert_eq!(code(bench.try_create(other)), Code::AlreadyExists);
+    assert_code(bench.try_create(other), Code::AlreadyExists);
     assert_eq!(bench.volume_ids().len(), 1);
 }
 
@@ -120,15 +120,15 @@ fn what_can_not_be_made_is_refused() {
     assert!(bench.volume_ids().is_empty());
     let mut request = Bench::request("pvc-1");
     request.accessibility_requirements = required(here());
-    assert_eq!(code(bench.try_create(request)), Code::Ok);
+    assert_code(bench.try_create(request), Code::Ok);
 }
 
 #[test]
 fn a_full_pool_is_resource_exhausted() {
     let bench = Bench::with(|plan| plan.options.overcommit = 0.0);
-    assert_eq!(
-        code(bench.try_create(Bench::request("a"))),
-        Code::ResourceExhausted
+    assert_code(
+        bench.try_create(Bench::request("a")),
+        Code::ResourceExhausted,
     );
 }
 
@@ -165,9 +165,9 @@ fn copies_are_at_least_as_large_and_like_their_source() {
             ..Bench::request(&format!("{name}-other"))
         };
         let smaller = request(range(0, 4 * MI), "");
-        assert_eq!(code(bench.try_create(smaller)), Code::OutOfRange);
+        assert_code(bench.try_create(smaller), Code::OutOfRange);
         let different = request(None, "btrfs");
-        assert_eq!(code(bench.try_create(different)), Code::InvalidArgument);
+        assert_code(bench.try_create(different), Code::InvalidArgument);
         let larger = bench.try_create(request(range(16 * MI, 0), "")).unwrap();
         assert_eq!(larger.capacity_bytes, 16 * MI);
     }
@@ -177,13 +177,13 @@ fn copies_are_at_least_as_large_and_like_their_source() {
         ..Default::default()
     };
     bench.controller.delete_snapshot(request).unwrap();
-    assert_eq!(
-        code(bench.create_from("restored", of_snapshot(&snapshot))),
-        Code::Ok
+    assert_code(
+        bench.create_from("restored", of_snapshot(&snapshot)),
+        Code::Ok,
     );
-    assert_eq!(
-        code(bench.create_from("new", of_snapshot(&snapshot))),
-        Code::NotFound
+    assert_code(
+        bench.create_from("new", of_snapshot(&snapshot)),
+        Code::NotFound,
     );
 }
 
@@ -194,9 +194,9 @@ fn a_volume_is_deleted_once_and_only_if_nobody_uses_it() {
     for gone in ["none", "../x", &id.to_uppercase(), &"v".repeat(100_000)] {
         assert_eq!(code(bench.delete(gone)), Code::Ok, "{gone}");
     }
-    assert_eq!(field(bench.delete("")), "volume_id");
+    assert_field(bench.delete(""), "volume_id");
     // It may be on another node.
-    assert_eq!(code(bench.delete(&foreign(&id))), Code::FailedPrecondition);
+    assert_code(bench.delete(&foreign(&id)), Code::FailedPrecondition);
 
     let request = csi::ControllerPublishVolumeRequest {
         volume_id: id.clone(),
@@ -205,7 +205,7 @@ fn a_volume_is_deleted_once_and_only_if_nobody_uses_it() {
         ..Default::default()
     };
     bench.controller.controller_publish_volume(request).unwrap();
-    assert_eq!(code(bench.delete(&id)), Code::FailedPrecondition);
+    assert_code(bench.delete(&id), Code::FailedPrecondition);
     let request = csi::ControllerUnpublishVolumeRequest {
         volume_id: id.clone(),
         ..Default::default()
@@ -216,13 +216,13 @@ fn a_volume_is_deleted_once_and_only_if_nobody_uses_it() {
         .unwrap();
 
     bench.stage(&id, mount(""));
-    assert_eq!(code(bench.delete(&id)), Code::FailedPrecondition);
+    assert_code(bench.delete(&id), Code::FailedPrecondition);
     assert_eq!(bench.volume_ids(), std::slice::from_ref(&id));
 
     bench.kernel.reboot();
-    assert_eq!(code(bench.delete(&id)), Code::Ok);
+    assert_code(bench.delete(&id), Code::Ok);
     assert!(!bench.entry(&id).exists());
-    assert_eq!(code(bench.delete(&id)), Code::Ok);
+    assert_code(bench.delete(&id), Code::Ok);
 }
 
 #[test]
@@ -242,5 +242,5 @@ fn what_was_published_before_attaching_was_switched_off_is_deleted() {
         .pools
         .update_volume(&record.id, publish)
         .unwrap();
-    assert_eq!(code(bench.delete(&id)), Code::Ok);
+    assert_code(bench.delete(&id), Code::Ok);
 }

@@ -6,9 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeMultiWriter;
 
-use super::bench::*;
+use super::Rig;
 use crate::node::Result;
 use crate::pool::{Access, VolumeId};
+use crate::testkit::*;
 
 /// A volume's way through one node, as an orchestrator drives it.
 #[derive(Clone, Copy, Debug)]
@@ -63,41 +64,41 @@ const QUESTIONS: [&str; 6] = [
 ];
 
 impl Way {
-    fn bench(self) -> (Bench, VolumeId) {
-        let bench = Bench::new();
-        let id = bench.volume(if self.block { Access::Block } else { ext4() });
-        (bench, id)
+    fn rig(self) -> (Rig, VolumeId) {
+        let rig = Rig::new();
+        let id = rig.volume(if self.block { Access::Block } else { ext4() }, 16 * MI);
+        (rig, id)
     }
 
     fn cap(self) -> csi::VolumeCapability {
         match self.block {
-            true => block(SingleNodeMultiWriter),
-            false => mount("ext4", SingleNodeMultiWriter),
+            true => block_as(SingleNodeMultiWriter),
+            false => mount_as("ext4", SingleNodeMultiWriter),
         }
     }
 
-    fn step(self, bench: &Bench, id: VolumeId, name: &str) -> Result<()> {
+    fn step(self, rig: &Rig, id: VolumeId, name: &str) -> Result<()> {
         match name {
-            "stage" => bench.stage(id, "a", &self.cap()),
-            "publish" => bench.publish(id, "a", "p", &self.cap(), self.readonly),
-            "unpublish" => bench.unpublish(id, "p"),
-            _ => bench.unstage(id, "a"),
+            "stage" => rig.stage(id, "a", &self.cap()),
+            "publish" => rig.publish(id, "a", "p", &self.cap(), self.readonly),
+            "unpublish" => rig.unpublish(id, "p"),
+            _ => rig.unstage(id, "a"),
         }
     }
 
     /// Goes all the way, repeating what fails; how often something failed.
-    fn go(self, bench: &Bench, id: VolumeId, what: &str) -> usize {
+    fn go(self, rig: &Rig, id: VolumeId, what: &str) -> usize {
         let mut failed = 0;
         for name in STEPS {
             let mut tries = 0;
-            while let Err(error) = self.step(bench, id, name) {
+            while let Err(error) = self.step(rig, id, name) {
                 tries += 1;
                 assert!(tries <= 3, "{what}: {name} never succeeds: {error}");
             }
             failed += tries;
         }
-        bench.kernel.behave();
-        bench.assert_clean(id, what);
+        rig.kernel.behave();
+        rig.assert_all_clean(id, what);
         failed
     }
 }
@@ -108,9 +109,9 @@ fn every_call_can_fail_anywhere_and_be_repeated() {
     for way in WAYS {
         for op in EFFECTS.into_iter().chain(QUESTIONS) {
             for nth in 1.. {
-                let (bench, id) = way.bench();
-                bench.kernel.fail(op, nth, libc::EIO);
-                if way.go(&bench, id, &format!("{way:?}, {op} {nth}")) == 0 {
+                let (rig, id) = way.rig();
+                rig.kernel.fail(op, nth, libc::EIO);
+                if way.go(&rig, id, &format!("{way:?}, {op} {nth}")) == 0 {
                     // It is not called that often, or what it fails for is not needed.
                     break;
                 }
@@ -128,12 +129,12 @@ fn an_effect_can_fail_after_it_took_place_and_so_can_its_undoing() {
         for op in EFFECTS {
             for undo in [None, Some("loop.detach"), Some("unmount")] {
                 for nth in 1..=2 {
-                    let (bench, id) = way.bench();
-                    bench.kernel.fail_afterwards(op, nth, libc::EIO);
+                    let (rig, id) = way.rig();
+                    rig.kernel.fail_afterwards(op, nth, libc::EIO);
                     if let Some(undo) = undo {
-                        bench.kernel.fail(undo, 1, libc::EIO);
+                        rig.kernel.fail(undo, 1, libc::EIO);
                     }
-                    way.go(&bench, id, &format!("{way:?}, {op} {nth} and {undo:?}"));
+                    way.go(&rig, id, &format!("{way:?}, {op} {nth} and {undo:?}"));
                 }
             }
         }
@@ -147,16 +148,16 @@ fn every_call_can_fail_anywhere_and_be_given_up() {
         for op in EFFECTS {
             for nth in 1.. {
                 let what = format!("{way:?}, {op} {nth}");
-                let (bench, id) = way.bench();
-                bench.kernel.fail(op, nth, libc::EIO);
-                let failed = STEPS.iter().any(|name| way.step(&bench, id, name).is_err());
-                bench.kernel.behave();
+                let (rig, id) = way.rig();
+                rig.kernel.fail(op, nth, libc::EIO);
+                let failed = STEPS.iter().any(|name| way.step(&rig, id, name).is_err());
+                rig.kernel.behave();
                 for name in ["unpublish", "unstage"] {
-                    way.step(&bench, id, name)
+                    way.step(&rig, id, name)
                         .unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
                 }
-                bench.assert_clean(id, &what);
-                bench.node.pools.delete_volume(&id).unwrap();
+                rig.assert_all_clean(id, &what);
+                rig.node.pools.delete_volume(&id).unwrap();
                 if !failed {
                     break;
                 }
@@ -173,16 +174,16 @@ fn the_driver_can_die_anywhere_and_come_back() {
     for way in WAYS {
         for op in EFFECTS {
             for nth in 1.. {
-                let (mut bench, id) = way.bench();
+                let (mut rig, id) = way.rig();
                 let mut calls = 0;
-                bench.kernel.hook(op, move |_| {
+                rig.kernel.hook(op, move |_| {
                     calls += 1;
                     assert!(calls != nth, "the driver dies here");
                     Ok(())
                 });
                 let what = format!("{way:?}, before {op} {nth}");
                 let died = STEPS.iter().position(|name| {
-                    let step = AssertUnwindSafe(|| way.step(&bench, id, name));
+                    let step = AssertUnwindSafe(|| way.step(&rig, id, name));
                     match catch_unwind(step) {
                         Err(_) => true,
                         Ok(done) => {
@@ -191,17 +192,17 @@ fn the_driver_can_die_anywhere_and_come_back() {
                         }
                     }
                 });
-                bench.kernel.behave();
+                rig.kernel.behave();
                 let Some(died) = died else {
-                    bench.assert_clean(id, &what);
+                    rig.assert_all_clean(id, &what);
                     break;
                 };
-                bench.restart();
+                rig.restart();
                 for name in &STEPS[died..] {
-                    way.step(&bench, id, name)
+                    way.step(&rig, id, name)
                         .unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
                 }
-                bench.assert_clean(id, &what);
+                rig.assert_all_clean(id, &what);
                 deaths += 1;
             }
         }

@@ -7,25 +7,22 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::AccessType;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeWriter;
 
-use super::bench::*;
+use super::Rig;
 use crate::node::{Error, InlineLimits, Node, Result};
 use crate::pool::{self, PoolSpec, Pools};
 use crate::sys::Kernel;
+use crate::testkit::*;
 
 fn handle(number: usize) -> String {
     format!("csi-{number:064x}")
 }
 
-fn request(
-    bench: &Bench,
-    number: usize,
-    attributes: &[(&str, &str)],
-) -> csi::NodePublishVolumeRequest {
+fn request(rig: &Rig, number: usize, attributes: &[(&str, &str)]) -> csi::NodePublishVolumeRequest {
     let attributes = attributes.iter();
     csi::NodePublishVolumeRequest {
         volume_id: handle(number),
-        target_path: text(&bench.target(&number.to_string())),
-        volume_capability: Some(mount("ext4", SingleNodeWriter)),
+        target_path: text(&rig.target(&number.to_string())),
+        volume_capability: Some(mount_as("ext4", SingleNodeWriter)),
         volume_context: attributes
             .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
             .collect(),
@@ -33,23 +30,23 @@ fn request(
     }
 }
 
-fn publish(bench: &Bench, node: &Node, number: usize, attributes: &[(&str, &str)]) -> Result<()> {
-    let request = request(bench, number, attributes);
+fn publish(rig: &Rig, node: &Node, number: usize, attributes: &[(&str, &str)]) -> Result<()> {
+    let request = request(rig, number, attributes);
     node.node_publish_volume(request).map(drop)
 }
 
 /// The same node with other limits for inline volumes.
-fn limited(bench: &Bench, inline: InlineLimits) -> Node {
+fn limited(rig: &Rig, inline: InlineLimits) -> Node {
     let config = crate::node::Config {
         inline,
-        ..bench.node.config.clone()
+        ..rig.node.config.clone()
     };
-    Node::new(bench.node.pools.clone(), config)
+    Node::new(rig.node.pools.clone(), config)
 }
 
 #[test]
 fn what_a_pod_may_not_ask_for_changes_nothing() {
-    let bench = Bench::new();
+    let rig = Rig::new();
     for (key, value) in [
         ("mkfsOptions", "-d etc"),
         ("mkfsOptions", "-S -O ^has_journal -e panic"),
@@ -59,13 +56,13 @@ fn what_a_pod_may_not_ask_for_changes_nothing() {
         ("pool", "other"),
         ("colour", "blue"),
     ] {
-        let refused = publish(&bench, &bench.node, 1, &[("size", "8Mi"), (key, value)]);
+        let refused = publish(&rig, &rig.node, 1, &[("size", "8Mi"), (key, value)]);
         let Err(Error::Invalid(invalid)) = refused else {
             panic!("{key}={value}: {refused:?}");
         };
         assert_eq!(invalid.field, format!("volume_context[{key:?}]"));
     }
-    let mut suid = request(&bench, 1, &[("size", "8Mi")]);
+    let mut suid = request(&rig, 1, &[("size", "8Mi")]);
     if let Some(AccessType::Mount(mount)) = suid
         .volume_capability
         .as_mut()
@@ -73,24 +70,17 @@ fn what_a_pod_may_not_ask_for_changes_nothing() {
     {
         mount.mount_flags = vec!["suid".to_owned()];
     }
-    let refused = bench.node.node_publish_volume(suid);
-    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
-    assert_eq!(bench.kernel.effects(), []);
-    assert_eq!(bench.node.pools.volumes(), []);
-    assert!(!bench.target("1").exists());
+    refused!(rig.node.node_publish_volume(suid), Error::Invalid(_));
+    assert_eq!(rig.kernel.effects(), []);
+    assert_eq!(rig.node.pools.volumes(), []);
+    assert!(!rig.target("1").exists());
 }
 
 #[test]
 fn they_are_mounted_without_devices_and_set_user_ids() {
-    let bench = Bench::new();
-    publish(
-        &bench,
-        &bench.node,
-        1,
-        &[("size", "8Mi"), ("pool", "default")],
-    )
-    .unwrap();
-    let entry = bench.mount_at("1");
+    let rig = Rig::new();
+    publish(&rig, &rig.node, 1, &[("size", "8Mi"), ("pool", "default")]).unwrap();
+    let entry = rig.mount_at("1");
     assert_eq!(entry.options, ["rw", "nosuid", "nodev", "relatime"]);
     assert!(
         entry
@@ -101,52 +91,54 @@ fn they_are_mounted_without_devices_and_set_user_ids() {
 
 #[test]
 fn size_number_and_sum_are_limited() {
-    let bench = Bench::new();
+    let rig = Rig::new();
     let node = limited(
-        &bench,
+        &rig,
         InlineLimits {
             size: 8 * MI,
             volumes: 3,
             total: 20 * MI,
         },
     );
-    let large = publish(&bench, &node, 1, &[("size", "9Mi")]);
-    assert!(matches!(large, Err(Error::OutOfRange(_))), "{large:?}");
-    assert_eq!(bench.kernel.effects(), []);
+    refused!(
+        publish(&rig, &node, 1, &[("size", "9Mi")]),
+        Error::OutOfRange(_)
+    );
+    assert_eq!(rig.kernel.effects(), []);
     // A volume without a requested size gets the largest allowed size.
     for number in [1, 2] {
-        publish(&bench, &node, number, &[]).unwrap();
-        publish(&bench, &node, number, &[]).expect("it is there already");
+        publish(&rig, &node, number, &[]).unwrap();
+        publish(&rig, &node, number, &[]).expect("it is there already");
     }
-    let sum = publish(&bench, &node, 3, &[("size", "5Mi")]);
-    assert!(matches!(sum, Err(Error::ResourceExhausted(_))), "{sum:?}");
-    publish(&bench, &node, 3, &[("size", "4Mi")]).unwrap();
-    let number = publish(&bench, &node, 4, &[("size", "1Mi")]);
-    assert!(
-        matches!(number, Err(Error::ResourceExhausted(_))),
-        "{number:?}"
+    refused!(
+        publish(&rig, &node, 3, &[("size", "5Mi")]),
+        Error::ResourceExhausted(_)
     );
-    assert!(!bench.target("4").exists());
+    publish(&rig, &node, 3, &[("size", "4Mi")]).unwrap();
+    refused!(
+        publish(&rig, &node, 4, &[("size", "1Mi")]),
+        Error::ResourceExhausted(_)
+    );
+    assert!(!rig.target("4").exists());
     // A restarted driver finds them in the pool and counts them too.
-    let again = limited(&bench, node.config.inline.clone());
-    let number = publish(&bench, &again, 4, &[("size", "1Mi")]);
-    assert!(
-        matches!(number, Err(Error::ResourceExhausted(_))),
-        "{number:?}"
+    let again = limited(&rig, node.config.inline.clone());
+    refused!(
+        publish(&rig, &again, 4, &[("size", "1Mi")]),
+        Error::ResourceExhausted(_)
     );
     let unpublish = csi::NodeUnpublishVolumeRequest {
         volume_id: handle(1),
-        target_path: text(&bench.target("1")),
+        target_path: text(&rig.target("1")),
     };
     node.node_unpublish_volume(unpublish).unwrap();
-    publish(&bench, &node, 4, &[("size", "8Mi")]).unwrap();
+    publish(&rig, &node, 4, &[("size", "8Mi")]).unwrap();
 }
 
 #[test]
 fn many_at_once_are_no_more_than_allowed() {
-    let bench = Bench::new();
+    let rig = Rig::new();
     let node = limited(
-        &bench,
+        &rig,
         InlineLimits {
             volumes: 5,
             ..InlineLimits::default()
@@ -155,8 +147,8 @@ fn many_at_once_are_no_more_than_allowed() {
     let published = std::thread::scope(|scope| {
         let asking: Vec<_> = (0..20)
             .map(|number| {
-                let (bench, node) = (&bench, &node);
-                scope.spawn(move || publish(bench, node, number, &[("size", "1Mi")]))
+                let (rig, node) = (&rig, &node);
+                scope.spawn(move || publish(rig, node, number, &[("size", "1Mi")]))
             })
             .collect();
         let answers = asking.into_iter().map(|asked| asked.join().unwrap());
@@ -166,10 +158,10 @@ fn many_at_once_are_no_more_than_allowed() {
     assert_eq!(node.pools.inline_volumes().len(), 5);
 }
 
-fn spec(bench: &Bench, name: &str, inline: bool) -> PoolSpec {
+fn spec(rig: &Rig, name: &str, inline: bool) -> PoolSpec {
     PoolSpec {
         name: name.to_owned(),
-        path: bench.dir.path().join(name),
+        path: rig.root().join(name),
         image_bytes: None,
         preallocate: false,
         wipe: false,
@@ -179,16 +171,16 @@ fn spec(bench: &Bench, name: &str, inline: bool) -> PoolSpec {
 }
 
 /// Where kubelet has it.
-fn target(bench: &Bench, number: usize) -> PathBuf {
-    bench.target(&format!("{number}/volumes/plugin/name/mount"))
+fn target(rig: &Rig, number: usize) -> PathBuf {
+    rig.target(&format!("{number}/volumes/plugin/name/mount"))
 }
 
-fn publish_in(bench: &Bench, node: &Node, number: usize, pool: &str) -> PathBuf {
-    let path = target(bench, number);
+fn publish_in(rig: &Rig, node: &Node, number: usize, pool: &str) -> PathBuf {
+    let path = target(rig, number);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     let request = csi::NodePublishVolumeRequest {
         target_path: text(&path),
-        ..request(bench, number, &[("size", "1Mi"), ("pool", pool)])
+        ..request(rig, number, &[("size", "1Mi"), ("pool", pool)])
     };
     node.node_publish_volume(request).unwrap();
     path
@@ -205,24 +197,24 @@ fn unpublish(node: &Node, number: usize, target: &Path) -> Result<()> {
 /// An inline handle names no pool, so any missing pool may have the record.
 #[test]
 fn a_pod_leaves_while_a_pool_is_missing() {
-    let bench = Bench::new();
+    let rig = Rig::new();
     let start = || {
-        let specs = [spec(&bench, "one", true), spec(&bench, "two", true)];
-        let options = bench.node.pools.options().clone();
-        let pools = Pools::open(&specs, options, bench.kernel.clone()).unwrap();
-        Node::new(pools, bench.node.config.clone())
+        let specs = [spec(&rig, "one", true), spec(&rig, "two", true)];
+        let options = rig.node.pools.options().clone();
+        let pools = Pools::open(&specs, options, rig.kernel.clone()).unwrap();
+        Node::new(pools, rig.node.config.clone())
     };
     let node = start();
-    let deleted = publish_in(&bench, &node, 1, "one");
-    let mounted = publish_in(&bench, &node, 2, "two");
-    let unmounted = publish_in(&bench, &node, 3, "two");
-    let stays = publish_in(&bench, &node, 4, "one");
+    let deleted = publish_in(&rig, &node, 1, "one");
+    let mounted = publish_in(&rig, &node, 2, "two");
+    let unmounted = publish_in(&rig, &node, 3, "two");
+    let stays = publish_in(&rig, &node, 4, "one");
     // A driver that was killed before it removed the target.
     unpublish(&node, 1, &deleted).unwrap();
     std::fs::create_dir(&deleted).unwrap();
-    bench.kernel.unmount(&unmounted).unwrap();
+    rig.kernel.unmount(&unmounted).unwrap();
     drop(node);
-    let (two, away) = (bench.dir.path().join("two"), bench.dir.path().join("away"));
+    let (two, away) = (rig.root().join("two"), rig.root().join("away"));
     std::fs::rename(&two, &away).unwrap();
 
     let node = start();
@@ -231,14 +223,15 @@ fn a_pod_leaves_while_a_pool_is_missing() {
             unpublish(&node, number, target).unwrap();
             assert!(!target.exists(), "{number}");
         }
-        assert_eq!(bench.mounted(), slice::from_ref(&stays));
-        assert_eq!(bench.attached(), 1);
+        assert_eq!(rig.mounted(), slice::from_ref(&stays));
+        assert_eq!(rig.attached(), 1);
     }
     // That is none of the missing pool's.
-    let refused = unpublish(&node, 5, &stays);
-    let unavailable = matches!(refused, Err(Error::Pool(pool::Error::Unavailable { .. })));
-    assert!(unavailable, "{refused:?}");
-    assert_eq!(bench.mounted(), slice::from_ref(&stays));
+    refused!(
+        unpublish(&node, 5, &stays),
+        Error::Pool(pool::Error::Unavailable { .. })
+    );
+    assert_eq!(rig.mounted(), slice::from_ref(&stays));
     unpublish(&node, 4, &stays).unwrap();
     drop(node);
     std::fs::rename(&away, &two).unwrap();
@@ -252,24 +245,24 @@ fn a_pod_leaves_while_a_pool_is_missing() {
 /// Kubelet does not call again for a pod that is gone.
 #[test]
 fn a_volume_that_can_not_be_deleted_is_deleted_later() {
-    let mut bench = Bench::new();
-    let path = publish_in(&bench, &bench.node, 1, "default");
-    let id = bench.node.pools.volumes()[0].id;
-    let trash = bench.dir.path().join("pool/trash").join(id.to_string());
+    let mut rig = Rig::new();
+    let path = publish_in(&rig, &rig.node, 1, "default");
+    let id = rig.node.pools.volumes()[0].id;
+    let trash = rig.root().join("pool/trash").join(id.to_string());
     std::fs::create_dir(&trash).unwrap();
     std::fs::write(trash.join("in the way"), "").unwrap();
-    unpublish(&bench.node, 1, &path).unwrap();
+    unpublish(&rig.node, 1, &path).unwrap();
     assert!(!path.exists());
-    assert_eq!(bench.mounted(), [] as [PathBuf; 0]);
-    assert_eq!(bench.node.pools.volumes().len(), 1);
-    bench.restart();
-    assert_eq!(bench.node.pools.volumes(), []);
+    assert_eq!(rig.mounted(), [] as [PathBuf; 0]);
+    assert_eq!(rig.node.pools.volumes().len(), 1);
+    rig.restart();
+    assert_eq!(rig.node.pools.volumes(), []);
 }
 
 #[test]
 fn an_administrator_opens_pools() {
-    let bench = Bench::new();
-    let spec = |name: &str, inline| spec(&bench, name, inline);
+    let rig = Rig::new();
+    let spec = |name: &str, inline| spec(&rig, name, inline);
     for (first, second, open) in [
         (false, false, &["one"][..]),
         (true, false, &["one"]),
@@ -277,15 +270,15 @@ fn an_administrator_opens_pools() {
         (true, true, &["one", "two"]),
     ] {
         let specs = [spec("one", first), spec("two", second)];
-        let options = bench.node.pools.options().clone();
-        let pools = Pools::open(&specs, options, bench.kernel.clone()).unwrap();
+        let options = rig.node.pools.options().clone();
+        let pools = Pools::open(&specs, options, rig.kernel.clone()).unwrap();
         assert_eq!(pools.inline_pools(), open);
-        let node = Node::new(pools, bench.node.config.clone());
+        let node = Node::new(pools, rig.node.config.clone());
         for (number, pool) in [(1, "one"), (2, "two")] {
-            let published = publish(&bench, &node, number, &[("size", "1Mi"), ("pool", pool)]);
+            let published = publish(&rig, &node, number, &[("size", "1Mi"), ("pool", pool)]);
             assert_eq!(published.is_ok(), open.contains(&pool), "{open:?} {pool}");
         }
-        publish(&bench, &node, 3, &[("size", "1Mi")]).unwrap();
+        publish(&rig, &node, 3, &[("size", "1Mi")]).unwrap();
         let made = node.pools.inline_volumes();
         let unnamed = made.iter().find(|v| v.inline == Some(handle(3))).unwrap();
         let pool = node.pools.name_of(unnamed.id.pool()).unwrap();
@@ -293,7 +286,7 @@ fn an_administrator_opens_pools() {
         for number in 1..=3 {
             let unpublish = csi::NodeUnpublishVolumeRequest {
                 volume_id: handle(number),
-                target_path: text(&bench.target(&number.to_string())),
+                target_path: text(&rig.target(&number.to_string())),
             };
             node.node_unpublish_volume(unpublish).unwrap();
         }

@@ -1,26 +1,25 @@
 use super::*;
-use crate::pool::testing::{Fixture, MI, new};
 use crate::pool::{NewVolume, SnapshotId, VolumeHandle};
+use crate::testkit::{MI, Site, new};
 
-fn group(fixture: &Fixture, volumes: &[VolumeId]) -> Result<Arc<GroupRecord>> {
-    fixture
-        .pools()
+fn group(site: &Site, volumes: &[VolumeId]) -> Result<Arc<GroupRecord>> {
+    site.pools()
         .create_group("group", volumes, &BTreeMap::new())
 }
 
 #[test]
 fn a_group_comes_and_goes_with_its_snapshots() {
-    let mut fixture = Fixture::new(&["a", "b"]);
-    let second = fixture
+    let mut site = Site::fake(&["a", "b"]);
+    let second = site
         .pools()
-        .create_volume(&fixture.pool("b"), new("two"))
+        .create_volume(&site.named("b"), new("two"))
         .unwrap();
-    let volumes = [fixture.make("one").id, second.id];
-    let made = group(&fixture, &volumes).unwrap();
+    let volumes = [site.make("one").id, second.id];
+    let made = group(&site, &volumes).unwrap();
     assert_eq!((made.snapshots.len(), &made.sources[..]), (2, &volumes[..]));
     assert_eq!(made.id.pool(), volumes[0].pool());
 
-    let pools = fixture.open();
+    let pools = site.open();
     assert_eq!(pools.groups(), std::slice::from_ref(&made));
     assert_eq!(pools.group_named("group").unwrap(), made);
     for (id, volume) in made.snapshots.iter().zip(volumes) {
@@ -37,14 +36,14 @@ fn a_group_comes_and_goes_with_its_snapshots() {
         Err(Error::NoGroup(_))
     ));
     assert!(pools.snapshots().is_empty());
-    assert_eq!(fixture.entries(), [format!("volumes/{}", volumes[0])]);
+    assert_eq!(site.entries(), [format!("volumes/{}", volumes[0])]);
 }
 
 #[test]
 fn all_or_none() {
-    let mut fixture = Fixture::new(&["a"]);
-    fixture.specs[0].capacity_bytes = Some(12 * MI);
-    fixture.open();
+    let mut site = Site::fake(&["a"]);
+    site.specs[0].capacity_bytes = Some(12 * MI);
+    site.open();
     let full = NewVolume {
         settings: crate::pool::Settings {
             provisioning: crate::pool::Provisioning::Thick,
@@ -52,48 +51,44 @@ fn all_or_none() {
         },
         ..new("full")
     };
-    let full = fixture
-        .pools()
-        .create_volume(&fixture.pool("a"), full)
-        .unwrap();
-    let volumes = [fixture.make("one").id, full.id, full.id];
-    let failed = group(&fixture, &volumes);
-    assert!(matches!(failed, Err(Error::NoRoom { .. })), "{failed:?}");
-    assert_eq!(fixture.entries().len(), 2);
-    assert!(fixture.pools().snapshots().is_empty());
+    let full = site.pools().create_volume(&site.named("a"), full).unwrap();
+    let volumes = [site.make("one").id, full.id, full.id];
+    refused!(group(&site, &volumes), Error::NoRoom { .. });
+    assert_eq!(site.entries().len(), 2);
+    assert!(site.pools().snapshots().is_empty());
 
-    let gone = fixture.make("gone").id;
-    fixture.pools().delete_volume(&gone).unwrap();
-    let failed = group(&fixture, &[volumes[0], gone]);
+    let gone = site.make("gone").id;
+    site.pools().delete_volume(&gone).unwrap();
+    let failed = group(&site, &[volumes[0], gone]);
     assert!(matches!(failed, Err(Error::NoVolume(VolumeHandle::Id(id))) if id == gone));
-    assert!(matches!(group(&fixture, &[]), Err(Error::Refused(_))));
-    assert_eq!(fixture.entries().len(), 2);
+    assert!(matches!(group(&site, &[]), Err(Error::Refused(_))));
+    assert_eq!(site.entries().len(), 2);
 }
 
 #[test]
 fn a_group_that_can_not_be_recorded_leaves_nothing() {
-    let fixture = Fixture::new(&["a"]);
-    let volumes = [fixture.make("one").id, fixture.make("two").id];
-    std::fs::remove_dir(fixture.path("groups")).unwrap();
-    std::fs::create_dir(fixture.path("groups")).unwrap();
-    assert!(group(&fixture, &volumes).is_err());
-    assert_eq!(fixture.entries().len(), 2);
-    assert!(fixture.pools().snapshots().is_empty());
+    let site = Site::fake(&["a"]);
+    let volumes = [site.make("one").id, site.make("two").id];
+    std::fs::remove_dir(site.path("groups")).unwrap();
+    std::fs::create_dir(site.path("groups")).unwrap();
+    assert!(group(&site, &volumes).is_err());
+    assert_eq!(site.entries().len(), 2);
+    assert!(site.pools().snapshots().is_empty());
 }
 
 #[test]
 fn a_name_is_taken_once() {
-    let fixture = Fixture::new(&["a"]);
-    let volumes = [fixture.make("one").id];
-    group(&fixture, &volumes).unwrap();
-    assert!(matches!(group(&fixture, &volumes), Err(Error::Refused(_))));
+    let site = Site::fake(&["a"]);
+    let volumes = [site.make("one").id];
+    group(&site, &volumes).unwrap();
+    assert!(matches!(group(&site, &volumes), Err(Error::Refused(_))));
 }
 
 #[test]
 fn a_member_whose_group_is_gone_can_be_deleted() {
-    let fixture = Fixture::new(&["a"]);
-    let made = group(&fixture, &[fixture.make("one").id]).unwrap();
+    let site = Site::fake(&["a"]);
+    let made = group(&site, &[site.make("one").id]).unwrap();
     let member: SnapshotId = made.snapshots[0];
-    write(&fixture.pool("a").index).groups.take(made.id);
-    fixture.pools().delete_snapshot(&member).unwrap();
+    write(&site.named("a").index).groups.take(made.id);
+    site.pools().delete_snapshot(&member).unwrap();
 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::pool::testing::Fixture;
+use crate::testkit::Site;
 
 fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<VolumeRecord> {
     Arc::new(VolumeRecord {
@@ -13,8 +13,8 @@ fn renamed(record: &VolumeRecord, name: &str, capacity_bytes: u64) -> Arc<Volume
 
 #[test]
 fn keeps_names_and_sums() {
-    let fixture = Fixture::new(&["a"]);
-    let (one, two) = (fixture.make("one"), fixture.make("two"));
+    let site = Site::fake(&["a"]);
+    let (one, two) = (site.make("one"), site.make("two"));
     let mut index = Index::default();
     index.put_volume(renamed(&one, "x", 10));
     index.put_volume(renamed(&two, "y", 5));
@@ -29,8 +29,8 @@ fn keeps_names_and_sums() {
 
 #[test]
 fn the_older_of_two_of_a_name_keeps_it() {
-    let fixture = Fixture::new(&["a"]);
-    let (one, two) = (fixture.make("one"), fixture.make("two"));
+    let site = Site::fake(&["a"]);
+    let (one, two) = (site.make("one"), site.make("two"));
     let mut index = Index::default();
     index.put_volume(renamed(&one, "x", 1));
     index.put_volume(renamed(&two, "x", 1));
@@ -41,8 +41,8 @@ fn the_older_of_two_of_a_name_keeps_it() {
 
 #[test]
 fn broken_entries_are_in_the_way() {
-    let fixture = Fixture::new(&["a"]);
-    let one = fixture.make("one");
+    let site = Site::fake(&["a"]);
+    let one = site.make("one");
     let mut index = Index::default();
     let broken = Broken {
         path: "/x".into(),

@@ -6,7 +6,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use super::*;
 use crate::health;
 use crate::pool::VolumeHandle;
-use crate::pool::testing::{Fixture, new};
+use crate::testkit::{Site, new};
 
 /// A pool that hangs: `pool.json` is a FIFO, and opening it blocks until [`Hung::end`].
 struct Hung {
@@ -37,13 +37,13 @@ const SHORT: Duration = Duration::from_millis(200);
 
 #[test]
 fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
-    let mut fixture = Fixture::new(&["a", "b"]);
-    let made = fixture.make("one");
+    let mut site = Site::fake(&["a", "b"]);
+    let made = site.make("one");
     let handle = VolumeHandle::Id(made.id);
-    fixture.close();
-    let hung = Hung::new(&fixture.path(""));
-    let (options, kernel) = (fixture.options.clone(), fixture.kernel.clone());
-    let pools = Pools::open_within(&fixture.specs, options, kernel, SHORT).unwrap();
+    site.close();
+    let hung = Hung::new(&site.path(""));
+    let (options, kernel) = (site.options.clone(), site.kernel.clone());
+    let pools = Pools::open_within(&site.specs, options, kernel, SHORT).unwrap();
 
     let why = pools.slots().remove(0).state.unwrap_err();
     assert!(why.contains("being opened"), "{why}");
@@ -73,11 +73,11 @@ fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
 
 #[test]
 fn an_open_pool_that_hangs_is_a_problem_of_its_own() {
-    let fixture = Fixture::new(&["a", "b"]);
-    let (a, b) = (fixture.make("one"), fixture.pool("b"));
-    let other = fixture.pools().create_volume(&b, new("two")).unwrap();
-    let hung = Hung::new(&fixture.path(""));
-    let pools = fixture.pools();
+    let site = Site::fake(&["a", "b"]);
+    let (a, b) = (site.make("one"), site.named("b"));
+    let other = site.pools().create_volume(&b, new("two")).unwrap();
+    let hung = Hung::new(&site.path(""));
+    let pools = site.pools();
     for _ in 0..2 {
         let problems = health::storage(pools);
         assert_eq!(problems.len(), 1, "{problems:?}");

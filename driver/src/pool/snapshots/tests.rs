@@ -1,13 +1,13 @@
 use super::*;
-use crate::pool::testing::{Fixture, MI};
 use crate::pool::{Format, VolumeHandle};
+use crate::testkit::{MI, Site};
 
 #[test]
 fn a_snapshot_outlives_its_volume() {
-    let mut fixture = Fixture::new(&["a"]);
-    let made = fixture.make("one");
+    let mut site = Site::fake(&["a"]);
+    let made = site.make("one");
     let parameters = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
-    let snapshot = fixture
+    let snapshot = site
         .pools()
         .create_snapshot(&made.id, "snap", &parameters)
         .unwrap();
@@ -17,8 +17,8 @@ fn a_snapshot_outlives_its_volume() {
         (Format::None, &parameters)
     );
     assert!(snapshot.created_ns >= made.created_ns);
-    fixture.pools().delete_volume(&made.id).unwrap();
-    let pools = fixture.open();
+    site.pools().delete_volume(&made.id).unwrap();
+    let pools = site.open();
     assert_eq!(pools.snapshots(), std::slice::from_ref(&snapshot));
     assert_eq!(pools.snapshot_named("snap").unwrap(), snapshot);
     pools.open_snapshot(&snapshot).unwrap();
@@ -27,29 +27,28 @@ fn a_snapshot_outlives_its_volume() {
         pools.delete_snapshot(&snapshot.id),
         Err(Error::NoSnapshot(_))
     ));
-    assert!(fixture.entries().is_empty());
+    assert!(site.entries().is_empty());
 }
 
 #[test]
 fn a_name_is_taken_once() {
-    let fixture = Fixture::new(&["a"]);
-    let made = fixture.make("one");
+    let site = Site::fake(&["a"]);
+    let made = site.make("one");
     let take = || {
-        fixture
-            .pools()
+        site.pools()
             .create_snapshot(&made.id, "snap", &BTreeMap::new())
     };
     take().unwrap();
     assert!(matches!(take(), Err(Error::Refused(_))));
-    assert_eq!(fixture.entries().len(), 2);
+    assert_eq!(site.entries().len(), 2);
 }
 
 #[test]
 fn of_what_is_not_there() {
-    let fixture = Fixture::new(&["a"]);
-    let made = fixture.make("one");
-    fixture.pools().delete_volume(&made.id).unwrap();
-    let taken = fixture
+    let site = Site::fake(&["a"]);
+    let made = site.make("one");
+    site.pools().delete_volume(&made.id).unwrap();
+    let taken = site
         .pools()
         .create_snapshot(&made.id, "snap", &BTreeMap::new());
     let handle = VolumeHandle::Id(made.id);
@@ -58,30 +57,30 @@ fn of_what_is_not_there() {
 
 #[test]
 fn what_it_holds_is_promised() {
-    let mut fixture = Fixture::new(&["a"]);
-    fixture.specs[0].capacity_bytes = Some(8 * MI);
-    fixture.open();
-    let made = fixture.make("one");
-    let image = fixture.pools().open_image(&made, true).unwrap();
+    let mut site = Site::fake(&["a"]);
+    site.specs[0].capacity_bytes = Some(8 * MI);
+    site.open();
+    let made = site.make("one");
+    let image = site.pools().open_image(&made, true).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&image, &vec![1; 3 << 20], 0).unwrap();
     image.sync_all().unwrap();
     let available = || {
-        fixture
-            .pool("a")
+        site.named("a")
             .capacity(Provisioning::Thin)
             .unwrap()
             .available
     };
     let before = available();
-    let snapshot = fixture
+    let snapshot = site
         .pools()
         .create_snapshot(&made.id, "snap", &BTreeMap::new())
         .unwrap();
     assert!(snapshot.allocated_bytes >= 3 * MI);
     assert_eq!(available(), before - snapshot.allocated_bytes);
-    let second = fixture
-        .pools()
-        .create_snapshot(&made.id, "second", &BTreeMap::new());
-    assert!(matches!(second, Err(Error::NoRoom { .. })), "{second:?}");
-    assert_eq!(fixture.entries().len(), 2);
+    refused!(
+        site.pools()
+            .create_snapshot(&made.id, "second", &BTreeMap::new()),
+        Error::NoRoom { .. }
+    );
+    assert_eq!(site.entries().len(), 2);
 }

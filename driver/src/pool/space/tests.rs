@@ -1,29 +1,31 @@
 use super::*;
-use crate::pool::testing::{Fixture, new};
 use crate::pool::{Error, NewVolume, Provisioning};
+use crate::testkit::{Site, new};
 
 /// Two pools on one filesystem. Others use it too, so figures are compared with a wide margin.
 #[test]
 fn two_pools_on_one_filesystem_promise_it_once() {
-    let fixture = Fixture::new(&["a", "b"]);
-    let (a, b) = (fixture.pool("a"), fixture.pool("b"));
+    let site = Site::fake(&["a", "b"]);
+    let (a, b) = (site.named("a"), site.named("b"));
     let available = |pool: &Arc<Pool>| pool.capacity(Provisioning::Thin).unwrap().available;
     let all = available(&b);
     let sized = |name: &str, capacity_bytes: u64| NewVolume {
         capacity_bytes: capacity_bytes - capacity_bytes % 4096,
         ..new(name)
     };
-    let half = fixture.pools().create_volume(&a, sized("one", all / 2));
+    let half = site.pools().create_volume(&a, sized("one", all / 2));
     let half = half.unwrap();
     assert!(available(&a) < all / 8 * 5, "{}", available(&a));
     assert!(available(&b) < all / 8 * 5, "{} of {all}", available(&b));
-    let more = fixture.pools().create_volume(&b, sized("two", all / 4 * 3));
-    assert!(matches!(more, Err(Error::NoRoom { .. })), "{more:?}");
-    let less = fixture.pools().create_volume(&b, sized("two", all / 4));
+    refused!(
+        site.pools().create_volume(&b, sized("two", all / 4 * 3)),
+        Error::NoRoom { .. }
+    );
+    let less = site.pools().create_volume(&b, sized("two", all / 4));
     less.unwrap();
     assert!(available(&a) < all / 8 * 3, "{}", available(&a));
 
-    fixture.pools().delete_volume(&half.id).unwrap();
+    site.pools().delete_volume(&half.id).unwrap();
     assert!(available(&a) > all / 8 * 5, "{}", available(&a));
     assert!(available(&b) > all / 8 * 5, "{}", available(&b));
 }
@@ -31,8 +33,8 @@ fn two_pools_on_one_filesystem_promise_it_once() {
 /// Concurrent reservations never promise more space than there is.
 #[test]
 fn promises_at_once_are_of_one_book() {
-    let fixture = Fixture::new(&["a", "b"]);
-    let pools = [fixture.pool("a"), fixture.pool("b")];
+    let site = Site::fake(&["a", "b"]);
+    let pools = [site.named("a"), site.named("b")];
     let all = pools[0].capacity(Provisioning::Thin).unwrap().available;
     let need = Need {
         promise: all / 8 * 3,

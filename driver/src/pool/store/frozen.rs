@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::pool::testing::Fixture;
 use crate::pool::{Format, Source};
+use crate::testkit::Site;
 
 fn frozen() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/pool/store/v0.1.0")
@@ -54,11 +54,11 @@ fn records_of_version_0_1_0_are_read_and_written_back_the_same() {
     assert_eq!(groups[0].snapshots.len(), 2);
 }
 
-/// A fixture with the pool of version 0.1.0 in its first directory, and with this state file.
-fn laid_out(state: &str) -> Fixture {
-    let mut fixture = Fixture::new(&["default"]);
-    fixture.close();
-    let root = fixture.path("");
+/// A site with the pool of version 0.1.0 in its first directory, and with this state file.
+fn laid_out(state: &str) -> Site {
+    let mut site = Site::fake(&["default"]);
+    site.close();
+    let root = site.path("");
     std::fs::remove_dir_all(&root).unwrap();
     let copy = |text: &str, to: PathBuf| {
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -85,27 +85,27 @@ fn laid_out(state: &str) -> Fixture {
     }
     let file = |name: &str| std::fs::read_to_string(frozen().join(name)).unwrap();
     copy(&file("pool/pool.json"), root.join("pool.json"));
-    let state_dir = fixture.options.state_dir.clone();
+    let state_dir = site.options.state_dir.clone();
     copy(&file(state), state_dir.join("pools.json"));
-    fixture
+    site
 }
 
 #[test]
 fn a_pool_of_version_0_1_0_opens() {
     for state in ["state/pools.json", "state/pools-before-id.json"] {
-        let mut fixture = laid_out(state);
+        let mut site = laid_out(state);
         // Opened as the node that made it; version 0.1.0 recorded no node.
-        fixture.options.node_id = Some("node-1".to_owned());
-        let identity = std::fs::read(fixture.path("pool.json")).unwrap();
-        let pools = fixture.open();
+        site.options.node_id = Some("node-1".to_owned());
+        let identity = std::fs::read(site.path("pool.json")).unwrap();
+        let pools = site.open();
         // The inline one was never published, and so is deleted.
         assert_eq!(pools.volumes().len(), 5, "{state}");
         assert_eq!(pools.snapshots().len(), 4, "{state}");
         assert_eq!(pools.groups().len(), 1, "{state}");
         assert!(pools.findings().is_empty(), "{:?}", pools.findings());
         // Unchanged, so version 0.1.0 can still open the pool.
-        assert_eq!(std::fs::read(fixture.path("pool.json")).unwrap(), identity);
-        let state = fixture.options.state_dir.join("pools.json");
+        assert_eq!(std::fs::read(site.path("pool.json")).unwrap(), identity);
+        let state = site.options.state_dir.join("pools.json");
         let state: serde_json::Value =
             serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
         let keys = state["pools"]["default"].as_object().unwrap().keys();
@@ -117,14 +117,14 @@ fn a_pool_of_version_0_1_0_opens() {
 fn what_a_newer_version_wrote_is_refused_and_left_as_it_is() {
     let newer = |text: &str| text.replace("\"schema\": 1", "\"schema\": 2, \"novelty\": {}");
     for name in ["pool.json", "pools.json"] {
-        let fixture = laid_out("state/pools.json");
+        let site = laid_out("state/pools.json");
         let file = match name {
-            "pool.json" => fixture.path(name),
-            _ => fixture.options.state_dir.join(name),
+            "pool.json" => site.path(name),
+            _ => site.options.state_dir.join(name),
         };
         let text = newer(&std::fs::read_to_string(&file).unwrap());
         std::fs::write(&file, &text).unwrap();
-        let why = match fixture.try_open() {
+        let why = match site.try_open() {
             Ok(pools) => pools.slots().remove(0).state.unwrap_err(),
             Err(e) => e.to_string(),
         };

@@ -1,6 +1,6 @@
 use super::*;
-use crate::pool::testing::{Fixture, new};
 use crate::pool::{About, VolumeHandle};
+use crate::testkit::{Site, new};
 
 /// What is done to a record, what is said about it, and whether its name can still be read.
 type Damage = (fn(&str) -> String, &'static str, bool);
@@ -41,31 +41,31 @@ const DAMAGE: [Damage; 7] = [
 
 #[test]
 fn a_record_that_does_not_say_so_is_of_a_volume_that_was_used() {
-    let mut fixture = Fixture::new(&["a"]);
-    let made = fixture.make("one");
+    let mut site = Site::fake(&["a"]);
+    let made = site.make("one");
     assert!(made.fresh);
-    let path = fixture.path(format!("volumes/{}/volume.json", made.id));
+    let path = site.path(format!("volumes/{}/volume.json", made.id));
     let record = std::fs::read_to_string(&path).unwrap();
     let silent = record.replace("  \"fresh\": true,\n", "");
     assert_ne!(silent, record);
     std::fs::write(&path, silent).unwrap();
-    fixture.open();
-    let read = fixture.pools().volume(&VolumeHandle::Id(made.id)).unwrap();
+    site.open();
+    let read = site.pools().volume(&VolumeHandle::Id(made.id)).unwrap();
     assert!(!read.fresh);
 }
 
 #[test]
 fn a_damaged_record_is_kept_and_in_the_way() {
     for (i, (damage, why, name_is_readable)) in DAMAGE.into_iter().enumerate() {
-        let mut fixture = Fixture::new(&["a"]);
-        let made = fixture.make("one");
-        fixture.make("two");
-        let path = fixture.path(format!("volumes/{}/volume.json", made.id));
+        let mut site = Site::fake(&["a"]);
+        let made = site.make("one");
+        site.make("two");
+        let path = site.path(format!("volumes/{}/volume.json", made.id));
         let damaged = damage(&std::fs::read_to_string(&path).unwrap());
         std::fs::write(&path, &damaged).unwrap();
 
-        fixture.open();
-        let pools = fixture.pools();
+        site.open();
+        let pools = site.pools();
         let handle = VolumeHandle::Id(made.id);
         let found = pools.volume(&handle).unwrap_err();
         assert!(
@@ -73,13 +73,9 @@ fn a_damaged_record_is_kept_and_in_the_way() {
             "{i}: {found}"
         );
         assert!(found.to_string().contains(why), "{i}: {found}");
-        let deleted = pools.delete_volume(&made.id);
-        assert!(
-            matches!(deleted, Err(Error::Corrupt { .. })),
-            "{i}: {deleted:?}"
-        );
+        refused!(pools.delete_volume(&made.id), Error::Corrupt { .. }, "{i}");
         assert_eq!(pools.volumes().len(), 1, "{i}");
-        let again = pools.create_volume(&fixture.pool("a"), new("one"));
+        let again = pools.create_volume(&site.named("a"), new("one"));
         assert_eq!(again.is_err(), name_is_readable, "{i}: {again:?}");
         let findings = pools.findings();
         assert_eq!(findings.len(), 1, "{i}: {findings:?}");
@@ -90,30 +86,32 @@ fn a_damaged_record_is_kept_and_in_the_way() {
 
 #[test]
 fn a_missing_record_is_no_missing_volume() {
-    let mut fixture = Fixture::new(&["a"]);
-    let made = fixture.make("one");
-    std::fs::remove_file(fixture.path(format!("volumes/{}/volume.json", made.id))).unwrap();
-    let found = fixture.open().volume(&VolumeHandle::Id(made.id));
-    assert!(matches!(found, Err(Error::Corrupt { .. })), "{found:?}");
-    assert!(fixture.path(format!("volumes/{}/image", made.id)).exists());
+    let mut site = Site::fake(&["a"]);
+    let made = site.make("one");
+    std::fs::remove_file(site.path(format!("volumes/{}/volume.json", made.id))).unwrap();
+    refused!(
+        site.open().volume(&VolumeHandle::Id(made.id)),
+        Error::Corrupt { .. }
+    );
+    assert!(site.path(format!("volumes/{}/image", made.id)).exists());
 }
 
 #[test]
 fn strangers_are_left_alone() {
-    let mut fixture = Fixture::new(&["a"]);
-    let made = fixture.make("one");
+    let mut site = Site::fake(&["a"]);
+    let made = site.make("one");
     let foreign = VolumeId::generate(PoolId::generate());
     for stranger in ["notes.txt", "vol-x", &foreign.to_string()] {
-        std::fs::create_dir(fixture.path("volumes").join(stranger)).unwrap();
+        std::fs::create_dir(site.path("volumes").join(stranger)).unwrap();
     }
     // Another's record under a name of ours is none of ours.
     let copy = VolumeId::generate(made.id.pool());
-    let from = fixture.path(format!("volumes/{}", made.id));
-    let to = fixture.path(format!("volumes/{copy}"));
+    let from = site.path(format!("volumes/{}", made.id));
+    let to = site.path(format!("volumes/{copy}"));
     std::fs::create_dir(&to).unwrap();
     std::fs::copy(from.join("volume.json"), to.join("volume.json")).unwrap();
 
-    let pools = fixture.open();
+    let pools = site.open();
     assert_eq!(pools.volumes().len(), 1);
     assert_eq!(pools.findings().len(), 4, "{:?}", pools.findings());
     let found = pools
@@ -124,13 +122,13 @@ fn strangers_are_left_alone() {
         found.contains(&format!("is the record of {}", made.id)),
         "{found}"
     );
-    assert_eq!(fixture.entries().len(), 5);
+    assert_eq!(site.entries().len(), 5);
 }
 
 #[test]
 fn records_read_back_as_written() {
-    let fixture = Fixture::new(&["a"]);
-    let mut record = (*fixture.make("a \"name\" with / and \n and ü")).clone();
+    let site = Site::fake(&["a"]);
+    let mut record = (*site.make("a \"name\" with / and \n and ü")).clone();
     record.parameters.insert("pool".into(), "default".into());
     record.inline = Some("csi-0".into());
     let read: VolumeRecord = decode(&encode(&record, "volume.json").unwrap(), record.id).unwrap();
@@ -140,15 +138,15 @@ fn records_read_back_as_written() {
 #[test]
 fn a_record_that_cannot_be_written_leaves_what_was_there() {
     use std::os::unix::ffi::OsStringExt;
-    let mut fixture = Fixture::new(&["a"]);
-    let made = fixture.make("one");
-    let path = fixture.path(format!("volumes/{}/volume.json", made.id));
+    let mut site = Site::fake(&["a"]);
+    let made = site.make("one");
+    let path = site.path(format!("volumes/{}/volume.json", made.id));
     let before = std::fs::read_to_string(&path).unwrap();
     let not_utf8 = PathBuf::from(std::ffi::OsString::from_vec(vec![b'/', 0xff]));
-    let updated = fixture.pools().update_volume(&made.id, |record| {
+    let updated = site.pools().update_volume(&made.id, |record| {
         record.stage = Some(crate::pool::Stage {
             path: not_utf8.clone(),
-            capability: crate::pool::testing::mounted(),
+            capability: crate::testkit::mounted(),
             minor: None,
             read_only_loops: Default::default(),
         });
@@ -157,6 +155,6 @@ fn a_record_that_cannot_be_written_leaves_what_was_there() {
     assert!(matches!(error, Error::Unwritable { .. }), "{error}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
     let handle = VolumeHandle::Id(made.id);
-    assert_eq!(fixture.pools().volume(&handle).unwrap(), made);
-    assert_eq!(fixture.open().volume(&handle).unwrap(), made);
+    assert_eq!(site.pools().volume(&handle).unwrap(), made);
+    assert_eq!(site.open().volume(&handle).unwrap(), made);
 }

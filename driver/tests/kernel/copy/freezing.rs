@@ -13,7 +13,7 @@ use hostloop_driver::pool::{Error, PoolId, Provisioning, Result, VolumeId};
 use hostloop_driver::sys::file::Copied;
 use hostloop_driver::sys::linux::Linux;
 use hostloop_driver::sys::{self, FileId, Freeze, FsType, Kernel, LoopDevice, LoopSpec};
-use hostloop_driver::sys::{BindFlags, Detached, MkfsSpec, MountSpec};
+use hostloop_driver::sys::{BindFlags, Detached, MountSpec};
 use rstest::rstest;
 
 use super::support::{Mount, Pool, run, sparse};
@@ -56,15 +56,7 @@ impl Volume {
 
     fn mounted(pool: &Pool, name: &str, fs: FsType) -> Volume {
         let volume = Volume::attach(pool, name, fs);
-        let mkfs = MkfsSpec {
-            device: &volume.device.path(),
-            fs,
-            options: &[],
-            discard: true,
-            uuid: None,
-            force: false,
-        };
-        volume.kernel.mkfs(&mkfs).unwrap();
+        crate::testkit::make_fs(&*volume.kernel, &volume.device, fs);
         std::fs::create_dir(&volume.at).unwrap();
         volume.mount();
         volume

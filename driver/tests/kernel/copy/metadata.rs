@@ -3,19 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hostloop_driver::controller::{Config, Controller, Error, MetadataBlocks};
-use hostloop_driver::pool::{
-    self, Access, AccessMode, Capability, NewVolume, PoolOptions, PoolSpec, Pools, Provisioning,
-    Reserve, Settings, SnapshotRecord, VolumeRecord,
-};
+use hostloop_driver::pool::{self, NewVolume, Provisioning, Reserve, SnapshotRecord, VolumeRecord};
 use hostloop_driver::sys::linux::Linux;
 use hostloop_proto::csi;
 use rstest::rstest;
-use tempfile::TempDir;
 
 use super::support::{Pool, Random};
+use crate::testkit::{self, Site};
 
 const BLOCK: u64 = 4096;
 const VARIABLE: MetadataBlocks = MetadataBlocks::Variable;
@@ -23,65 +19,37 @@ const VARIABLE: MetadataBlocks = MetadataBlocks::Variable;
 /// A controller over one pool. Fields are dropped in order.
 struct Rig {
     controller: Controller,
-    _state: TempDir,
+    _site: Site<Linux>,
     _pool: Pool,
 }
 
 impl Rig {
     fn new(fs: &str, metadata_blocks: MetadataBlocks) -> Rig {
         let pool = Pool::new(fs, 2 << 30);
-        let state = TempDir::new().unwrap();
-        let spec = PoolSpec {
-            name: "default".to_owned(),
-            path: pool.path("pool"),
-            image_bytes: None,
-            preallocate: false,
-            wipe: false,
-            capacity_bytes: None,
-            inline: false,
-        };
-        std::fs::create_dir(&spec.path).unwrap();
-        let options = PoolOptions {
-            node_id: None,
-            state_dir: state.path().to_path_buf(),
-            overcommit: 4.0,
-            reserve: Reserve::Percent(1.0),
-            max_volume_bytes: None,
-            max_freeze: Duration::from_secs(10),
-        };
-        let pools = Pools::open(&[spec], options, Arc::new(Linux::new())).unwrap();
+        let mut site = Site::<Linux>::at("default", &pool.path("pool"));
+        std::fs::create_dir(pool.path("pool")).unwrap();
+        site.options.overcommit = 4.0;
+        site.options.reserve = Reserve::Percent(1.0);
+        let pools = site.start();
         let config = Config {
             metadata_blocks,
             ..Config::new("n1")
         };
         Rig {
             controller: Controller::new(pools, config),
-            _state: state,
+            _site: site,
             _pool: pool,
         }
     }
 
     fn volume(&self, name: &str, bytes: u64, provisioning: Provisioning) -> Arc<VolumeRecord> {
         let pools = &self.controller.pools;
-        let new = NewVolume {
-            name: name.to_owned(),
+        let mut new = NewVolume {
             capacity_bytes: bytes,
-            capabilities: vec![Capability {
-                access: Access::Block,
-                mode: AccessMode::SingleNodeWriter,
-            }],
-            parameters: BTreeMap::new(),
-            mutable_parameters: BTreeMap::new(),
-            settings: Settings {
-                provisioning,
-                discard: false,
-                direct_io: true,
-                read_ahead_kib: None,
-            },
-            mkfs_options: Vec::new(),
-            source: None,
-            inline: None,
+            capabilities: vec![testkit::raw()],
+            ..testkit::new(name)
         };
+        new.settings.provisioning = provisioning;
         pools
             .create_volume(&pools.named(None).unwrap(), new)
             .unwrap()

@@ -1,83 +1,11 @@
-//! Loop devices, filesystems and mounts that are gone when the test is over.
+//! A filesystem of its own to copy in, and random numbers.
 
-use std::fs::{File, OpenOptions};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::tools::release;
-pub(crate) use crate::tools::{arg, run};
-
-/// A sparse file.
-pub(crate) fn sparse(path: &Path, len: u64) -> File {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true);
-    let file = options.open(path).unwrap();
-    file.set_len(len).unwrap();
-    file
-}
-
-/// An attached loop device.
-pub(crate) struct Loop {
-    /// `/dev/loopN`.
-    pub(crate) device: PathBuf,
-}
-
-impl Loop {
-    pub(crate) fn attach(file: &Path) -> Loop {
-        let args = [
-            "--find",
-            "--show",
-            "--direct-io=on",
-            "-b",
-            "4096",
-            arg(file),
-        ];
-        Loop {
-            device: run("losetup", &args).into(),
-        }
-    }
-
-    pub(crate) fn open(&self) -> File {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).open(&self.device).unwrap()
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        release("losetup", &["-d", arg(&self.device)]);
-    }
-}
-
-/// A mounted filesystem.
-pub(crate) struct Mount {
-    pub(crate) at: PathBuf,
-}
-
-impl Mount {
-    pub(crate) fn new(fs: &str, device: &Path, at: &Path, options: &str) -> Mount {
-        std::fs::create_dir_all(at).unwrap();
-        run("mount", &["-t", fs, "-o", options, arg(device), arg(at)]);
-        // Beneath a shared root, what is mounted over it would appear over its binds as well.
-        run("mount", &["--make-private", arg(at)]);
-        Mount {
-            at: at.to_path_buf(),
-        }
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        release("umount", &[arg(&self.at)]);
-    }
-}
-
-pub(crate) fn mkfs(fs: &str, device: &Path, options: &[&str]) {
-    let force = if fs == "ext4" { "-F" } else { "-f" };
-    let args = [&["-q", force], options, &[arg(device)]].concat();
-    run(&format!("mkfs.{fs}"), &args);
-}
+pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run, sparse};
 
 /// A filesystem to keep images in. Fields are dropped in order.
 pub(crate) struct Pool {

@@ -5,7 +5,7 @@ use std::fs;
 use hostloop_driver::fsck::{CLEAN, Error, Kind, Outcome, PROBLEMS, REPAIRED, examine};
 use hostloop_driver::sys::Kernel;
 
-use super::rig::{MI, Rig, volume};
+use super::rig::{MI, Rig, attach, rig, volume};
 
 fn look(rig: &Rig, repair: bool) -> Outcome {
     examine(&rig.specs, &rig.options, rig.kernel.clone(), repair).unwrap()
@@ -19,8 +19,8 @@ fn kinds(problems: &[hostloop_driver::fsck::Problem]) -> Vec<Kind> {
 
 #[test]
 fn repairs_what_recovery_repairs_and_nothing_else() {
-    let rig = Rig::new(&["p=@/p"]);
-    let record = volume(&rig.open(), "data", 64 * MI);
+    let rig = rig(&["p=DIR/p"]);
+    let record = volume(&rig.start(), "data", 64 * MI);
     assert_eq!(look(&rig, false).code(), CLEAN);
 
     let pool = &rig.specs[0].path;
@@ -31,7 +31,7 @@ fn repairs_what_recovery_repairs_and_nothing_else() {
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("image"), "bytes").unwrap();
     }
-    drop(rig.attach(&image));
+    drop(attach(&rig, &image));
 
     let found = look(&rig, false);
     let expected = [Kind::Leftover, Kind::Leftover, Kind::LoopUnused];
@@ -41,14 +41,14 @@ fn repairs_what_recovery_repairs_and_nothing_else() {
     let repaired = look(&rig, true);
     assert_eq!(kinds(&repaired.repaired), expected, "{repaired:?}");
     assert_eq!((repaired.problems.len(), repaired.code()), (0, REPAIRED));
-    assert_eq!(rig.loops(&fs::File::open(&image).unwrap()), 0);
+    assert_eq!(rig.loops_over(&fs::File::open(&image).unwrap()), 0);
     assert_eq!(look(&rig, true).code(), CLEAN);
 }
 
 #[test]
 fn leaves_alone_what_could_be_data() {
-    let rig = Rig::new(&["p=@/p"]);
-    let pools = rig.open();
+    let rig = rig(&["p=DIR/p"]);
+    let pools = rig.start();
     let (one, two) = (volume(&pools, "one", MI), volume(&pools, "two", MI));
     drop(pools);
     let pool = &rig.specs[0].path;
@@ -73,13 +73,13 @@ fn leaves_alone_what_could_be_data() {
 
 #[test]
 fn looks_beside_a_driver_and_repairs_only_without_one() {
-    let rig = Rig::new(&["p=@/p"]);
-    let pools = rig.open();
+    let rig = rig(&["p=DIR/p"]);
+    let pools = rig.start();
     let record = volume(&pools, "data", MI);
     let image = rig.specs[0]
         .path
         .join(format!("volumes/{}/image", record.id));
-    drop(rig.attach(&image));
+    drop(attach(&rig, &image));
     assert_eq!(kinds(&look(&rig, false).problems), [Kind::LoopUnused]);
     let refused = examine(&rig.specs, &rig.options, rig.kernel.clone(), true);
     let Err(Error::Repair(refused)) = refused else {
@@ -92,10 +92,10 @@ fn looks_beside_a_driver_and_repairs_only_without_one() {
 
 #[test]
 fn a_loop_over_a_deleted_image_is_found() {
-    let rig = Rig::new(&["p=@/p"]);
-    let record = volume(&rig.open(), "data", MI);
+    let rig = rig(&["p=DIR/p"]);
+    let record = volume(&rig.start(), "data", MI);
     let dir = rig.specs[0].path.join(format!("volumes/{}", record.id));
-    let device = rig.attach(&dir.join("image"));
+    let device = attach(&rig, &dir.join("image"));
     for file in ["image", "volume.json"] {
         fs::remove_file(dir.join(file)).unwrap();
     }
@@ -114,7 +114,7 @@ fn a_loop_over_a_deleted_image_is_found() {
 
 #[test]
 fn a_missing_pool_is_a_problem_and_is_not_made() {
-    let rig = Rig::new(&["p=@/p"]);
+    let rig = rig(&["p=DIR/p"]);
     let found = look(&rig, true);
     assert_eq!(kinds(&found.problems), [Kind::PoolMissing]);
     assert_eq!(fs::read_dir(&rig.specs[0].path).unwrap().count(), 0);

@@ -9,7 +9,7 @@ use hostloop_driver::status::Report;
 use hostloop_driver::survey::Survey;
 use hostloop_driver::sys::Kernel;
 
-use super::rig::{MI, Rig, volume};
+use super::rig::{MI, attach, rig, volume};
 
 /// Everything below a directory with what would change if it were written to.
 fn state(dir: &Path, into: &mut BTreeMap<String, (u64, i64, i64)>) {
@@ -28,12 +28,12 @@ fn state(dir: &Path, into: &mut BTreeMap<String, (u64, i64, i64)>) {
 
 #[test]
 fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
-    let rig = Rig::new(&["fast=@/fast,image=400Mi", "gone=@/gone,image=400Mi"]);
+    let rig = rig(&["fast=DIR/fast,image=400Mi", "gone=DIR/gone,image=400Mi"]);
     let pools = {
-        let mut opened = Rig::new(&[]);
+        let mut opened = super::rig::rig(&[]);
         opened.specs = rig.specs[..1].to_vec();
         opened.options = rig.options.clone();
-        opened.open()
+        opened.start()
     };
     let record = volume(&pools, "data", 64 * MI);
     let snapshot = pools
@@ -44,14 +44,14 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
         .unwrap()
         .root()
         .join(format!("volumes/{}/image", record.id));
-    let device = rig.attach(&image);
+    let device = attach(&rig, &image);
 
     let mut before = BTreeMap::new();
-    state(&rig.root, &mut before);
+    state(rig.root(), &mut before);
     let survey = Survey::take(&rig.specs, &rig.options.state_dir, &*rig.kernel).unwrap();
     let report = Report::of(&survey);
     let mut after = BTreeMap::new();
-    state(&rig.root, &mut after);
+    state(rig.root(), &mut after);
     assert_eq!(before, after);
 
     let [fast, gone] = &report.pools[..] else {
@@ -104,20 +104,20 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
 #[test]
 fn reflinks_are_told_without_trying() {
     for (options, reflinks) in [("reflink=1", Some(true)), ("reflink=0", Some(false))] {
-        let rig = Rig::new(&[]);
-        let image = rig.root.join("disk");
+        let rig = rig(&[]);
+        let image = rig.root().join("disk");
         std::fs::File::create(&image)
             .unwrap()
             .set_len(320 * MI)
             .unwrap();
-        let device = rig.attach(&image);
+        let device = attach(&rig, &image);
         let made = Command::new("mkfs.xfs")
             .args(["-q", "-m", options])
             .arg(device.path())
             .status();
         let made = made.expect("mkfs.xfs is needed");
         assert!(made.success());
-        let at = rig.root.join("at");
+        let at = rig.root().join("at");
         std::fs::create_dir(&at).unwrap();
         let spec = hostloop_driver::sys::MountSpec {
             device: &device.path(),

@@ -3,12 +3,13 @@
 use hostloop_driver::pool::Source;
 use hostloop_driver::sys::{FsType, Kernel};
 
-use super::rig::*;
+use super::Rig;
+use crate::testkit::*;
 
 /// The block-size trap: a reflinked image comes up with 4096-byte sectors, so it must have had
 /// them from its first mkfs on. And it keeps direct I/O.
 fn snapshot_and_stage_again(pool: FsType) {
-    let rig = Rig::on(On::Its(pool, 4096 * MI));
+    let rig = Rig::on(pool, 4096 * MI);
     for fs in FsType::ALL {
         let id = rig.volume(on(fs), 32 * MI);
         let cap = mount(fs);

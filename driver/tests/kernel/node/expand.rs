@@ -7,7 +7,8 @@ use hostloop_driver::node::Error;
 use hostloop_driver::pool::{Access, VolumeId};
 use hostloop_driver::sys::{FsType, Kernel, loop_path};
 
-use super::rig::*;
+use super::Rig;
+use crate::testkit::*;
 
 /// Online, as long as the kernel lets this process do it; offline in any case.
 #[test]
@@ -30,8 +31,7 @@ fn filesystems_grow_online_and_offline() {
         rig.unstage(id, "a").unwrap();
 
         let bytes = rig.record(id).capacity_bytes + 64 * MI;
-        let gone = rig.expand(id, &rig.staging("a"), bytes);
-        assert!(matches!(gone, Err(Error::NotFound(_))), "{gone:?}");
+        refused!(rig.expand(id, &rig.staging("a"), bytes), Error::NotFound(_));
         rig.node.pools.expand_volume(&id, bytes).unwrap();
         rig.stage(id, "a", &cap).unwrap();
         let node = loop_path(rig.loops(id)[0].minor);
@@ -70,10 +70,9 @@ fn grows_online(rig: &Rig, id: VolumeId, fs: FsType) {
 fn is_refused_online(rig: &Rig, id: VolumeId) {
     let bytes = rig.record(id).capacity_bytes + 64 * MI;
     rig.node.pools.expand_volume(&id, bytes).unwrap();
-    let refused = rig.expand(id, &rig.target("rw"), bytes);
-    assert!(
-        matches!(refused, Err(Error::FailedPrecondition(_))),
-        "{refused:?}"
+    refused!(
+        rig.expand(id, &rig.target("rw"), bytes),
+        Error::FailedPrecondition(_)
     );
     rig.stage(id, "a", &mount(FsType::Ext4)).unwrap();
 }
@@ -86,8 +85,10 @@ fn a_size_that_btrfs_can_not_grow_to_is_out_of_range() {
     let id = rig.volume(on(fs), 128 * MI);
     let cap = mount(fs);
     rig.stage(id, "a", &cap).unwrap();
-    let refused = rig.expand(id, &rig.staging("a"), 192 * MI);
-    assert!(matches!(refused, Err(Error::OutOfRange(_))), "{refused:?}");
+    refused!(
+        rig.expand(id, &rig.staging("a"), 192 * MI),
+        Error::OutOfRange(_)
+    );
     assert_eq!(
         rig.record(id).capacity_bytes,
         128 * MI,
@@ -107,9 +108,8 @@ fn a_size_that_btrfs_can_not_grow_to_is_out_of_range() {
 #[test]
 fn block_devices_grow_the_read_only_ones_too() {
     let rig = Rig::new();
-    let id = rig.volume(Access::Block, 16 * MI);
     let cap = block();
-    rig.stage(id, "a", &cap).unwrap();
+    let id = rig.staged(Access::Block, "a", &cap);
     rig.publish(id, "a", "rw", &cap, false).unwrap();
     rig.publish(id, "a", "ro", &cap, true).unwrap();
     let paths = [rig.target("rw"), rig.target("ro"), rig.staging("a")];

@@ -5,11 +5,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hostloop_driver::node::Error;
-use hostloop_driver::pool::{self, Access, VolumeId};
+use hostloop_driver::pool::{self, Access};
 use hostloop_driver::sys::{FsType, Kernel};
-use hostloop_proto::csi::volume_capability::AccessType;
 
-use super::rig::*;
+use super::Rig;
+use crate::testkit::*;
 
 /// How a pool's filesystem fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,7 +53,7 @@ fn a_pod_leaves_a_pool_that_failed() {
         (FsType::Ext4, Failure::ShutDown),
         (FsType::Ext4, Failure::ReadOnly),
     ] {
-        let rig = Rig::on(On::Its(fs, 400 * MI));
+        let rig = Rig::on(fs, 400 * MI);
         let id = rig.volume(on(FsType::Ext4), 16 * MI);
         let raw = rig.volume(Access::Block, 8 * MI);
         let (cap, cap_raw) = (mount(FsType::Ext4), block());
@@ -100,20 +100,12 @@ fn a_pod_leaves_a_pool_that_failed() {
 /// The driver restarts, but the pool stays missing.
 #[test]
 fn a_pod_leaves_a_pool_that_is_missing() {
-    let rig = Rig::on(On::Its(FsType::Xfs, 400 * MI));
+    let rig = Rig::on(FsType::Xfs, 400 * MI);
     let [id, raw] = rig.both_in_use();
     fail(&rig, Failure::ShutDown);
     let rig = rig.restarted_without_pool();
-    let early = rig.unstage(id, "a");
-    assert!(
-        matches!(early, Err(Error::FailedPrecondition(_))),
-        "{early:?}"
-    );
-    let early = rig.unstage(raw, "b");
-    assert!(
-        matches!(early, Err(Error::FailedPrecondition(_))),
-        "{early:?}"
-    );
+    refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
+    refused!(rig.unstage(raw, "b"), Error::FailedPrecondition(_));
     rig.unpublish(id, "p").unwrap();
     rig.unpublish(raw, "q").unwrap();
     rig.unstage(id, "a").unwrap();
@@ -156,9 +148,8 @@ impl Drop for Copied {
 #[test]
 fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
     let rig = Rig::new();
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
     let cap = mount(FsType::Ext4);
-    rig.stage(id, "a", &cap).unwrap();
+    let id = rig.staged(on(FsType::Ext4), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
     let copied = Copied::new();
     rig.unpublish(id, "p").unwrap();
@@ -185,66 +176,4 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
         same().is_none()
     });
     assert!(gone);
-}
-
-/// A leftover bind of the device node would expose whatever is attached there next.
-#[test]
-fn no_volume_comes_to_a_device_whose_node_is_bound() {
-    let rig = Rig::new();
-    let raw = rig.volume(Access::Block, 8 * MI);
-    rig.stage(raw, "a", &block()).unwrap();
-    rig.publish(raw, "a", "p", &block(), false).unwrap();
-    let lost = rig.loops(raw).remove(0);
-    // A user of the device can do this without any capability.
-    rig.kernel.loop_release(&lost).unwrap();
-    rig.assert_detached(raw);
-    let minors = |id: VolumeId| rig.loops(id).into_iter().map(|l| l.minor);
-    for i in 0..3 {
-        let id = rig.volume(on(FsType::Ext4), 16 * MI);
-        let at = format!("mount-{i}");
-        rig.stage(id, &at, &mount(FsType::Ext4)).unwrap();
-        assert!(minors(id).all(|m| m != lost.minor));
-        let id = rig.volume(Access::Block, 8 * MI);
-        let at = format!("block-{i}");
-        rig.stage(id, &at, &block()).unwrap();
-        rig.publish(id, &at, &at, &block(), true).unwrap();
-        assert!(minors(id).all(|m| m != lost.minor));
-        let over = rig
-            .record(id)
-            .stage
-            .as_ref()
-            .unwrap()
-            .read_only_loops
-            .clone();
-        assert!(over.values().all(|m| *m != lost.minor));
-    }
-    // The volume gets its own device back.
-    rig.stage(raw, "a", &block()).unwrap();
-    assert!(minors(raw).all(|m| m == lost.minor));
-    rig.unpublish(raw, "p").unwrap();
-    rig.unstage(raw, "a").unwrap();
-}
-
-#[test]
-fn a_class_that_mounts_read_only_is_published_again() {
-    let rig = Rig::new();
-    let mut cap = mount(FsType::Ext4);
-    let Some(AccessType::Mount(access)) = &mut cap.access_type else {
-        unreachable!()
-    };
-    access.mount_flags = vec!["ro".to_owned()];
-    access.volume_mount_group = "1000".to_owned();
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
-    for readonly in [false, true] {
-        rig.stage(id, "a", &cap).unwrap();
-        for _ in 0..2 {
-            rig.publish(id, "a", "p", &cap, readonly).unwrap();
-            rig.publish(id, "a", "q", &cap, readonly).unwrap();
-        }
-        assert!(std::fs::write(rig.target("p").join("x"), "").is_err());
-        rig.unpublish(id, "p").unwrap();
-        rig.unpublish(id, "q").unwrap();
-        rig.unstage(id, "a").unwrap();
-    }
-    rig.assert_clean(id);
 }

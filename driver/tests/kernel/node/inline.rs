@@ -7,7 +7,8 @@ use hostloop_driver::pool::VolumeHandle;
 use hostloop_driver::sys::{FsType, Kernel};
 use hostloop_proto::csi;
 
-use super::rig::*;
+use super::Rig;
+use crate::testkit::*;
 
 const HANDLE: &str = "csi-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -69,8 +70,10 @@ fn made_when_published_and_gone_when_unpublished() {
             ..Default::default()
         });
     assert!(usage.unwrap().usage[0].total > 0);
-    let other = publish(&rig, &[("size", "24Mi")], true);
-    assert!(matches!(other, Err(Error::AlreadyExists(_))), "{other:?}");
+    refused!(
+        publish(&rig, &[("size", "24Mi")], true),
+        Error::AlreadyExists(_)
+    );
     let rig = rig.restarted();
     publish(&rig, &[], false).unwrap();
     assert_written(&rig.target("p").join("data"), 1, 10_000);

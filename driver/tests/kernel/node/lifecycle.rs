@@ -1,15 +1,14 @@
 //! The whole life of a mounted volume on a node.
 
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::MetadataExt;
 
 use hostloop_driver::node::Error;
 use hostloop_driver::pool::Format;
 use hostloop_driver::sys::{FsType, Kernel};
-use hostloop_proto::csi;
-use hostloop_proto::csi::volume_capability::AccessType;
 use hostloop_proto::csi::volume_usage::Unit;
 
-use super::rig::*;
+use super::Rig;
+use crate::testkit::*;
 
 fn whole_life(fs: FsType) {
     let rig = Rig::new();
@@ -43,8 +42,10 @@ fn whole_life(fs: FsType) {
     assert_written(&rig.target("ro").join("data"), 1, 100_000);
     let refused = std::fs::write(rig.target("ro").join("more"), "x").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    let other = rig.publish(id, "a", "ro", &cap, false);
-    assert!(matches!(other, Err(Error::AlreadyExists(_))), "{other:?}");
+    refused!(
+        rig.publish(id, "a", "ro", &cap, false),
+        Error::AlreadyExists(_)
+    );
 
     for at in [rig.target("rw"), rig.target("ro"), rig.staging("a")] {
         let usage = rig.stats(id, &at).unwrap();
@@ -55,17 +56,9 @@ fn whole_life(fs: FsType) {
         let counts = fs != FsType::Btrfs;
         assert_eq!(usage.len(), if counts { 2 } else { 1 }, "{usage:?}");
     }
-    let elsewhere = rig.stats(id, rig.root());
-    assert!(
-        matches!(elsewhere, Err(Error::NotFound(_))),
-        "{elsewhere:?}"
-    );
+    refused!(rig.stats(id, rig.root()), Error::NotFound(_));
 
-    let refused = rig.unstage(id, "a");
-    assert!(
-        matches!(refused, Err(Error::FailedPrecondition(_))),
-        "{refused:?}"
-    );
+    refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
     for _ in 0..2 {
         rig.unpublish(id, "rw").unwrap();
         rig.unpublish(id, "ro").unwrap();
@@ -98,16 +91,9 @@ fn btrfs() {
 #[test]
 fn mount_flags_hold_and_ro_is_read_only_to_the_bottom() {
     let rig = Rig::new();
-    let flagged = |flags: &[&str]| {
-        let mut cap = mount(FsType::Ext4);
-        if let Some(AccessType::Mount(mount)) = &mut cap.access_type {
-            mount.mount_flags = flags.iter().map(|f| (*f).to_owned()).collect();
-        }
-        cap
-    };
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
+    let flagged = |flags: &[&str]| with_flags(mount(FsType::Ext4), flags);
     let cap = flagged(&["noatime", "noexec", "data=writeback"]);
-    rig.stage(id, "a", &cap).unwrap();
+    let id = rig.staged(on(FsType::Ext4), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
     let table = rig.kernel.mounts().unwrap();
     for at in [rig.staging("a"), rig.target("p")] {
@@ -135,59 +121,9 @@ fn mount_flags_hold_and_ro_is_read_only_to_the_bottom() {
 #[test]
 fn the_group_owns_the_root() {
     let rig = Rig::new();
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
-    let mut cap = mount(FsType::Ext4);
-    if let Some(AccessType::Mount(mount)) = &mut cap.access_type {
-        mount.volume_mount_group = "4711".to_owned();
-    }
-    rig.stage(id, "a", &cap).unwrap();
+    let cap = with_group(mount(FsType::Ext4), "4711");
+    let id = rig.staged(on(FsType::Ext4), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
     let root = std::fs::metadata(rig.target("p")).unwrap();
     assert_eq!((root.gid(), root.mode() & 0o2070), (4711, 0o2070));
-}
-
-#[test]
-fn symlinks_at_the_end_are_refused_and_on_the_way_resolved() {
-    let rig = Rig::new();
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
-    let cap = mount(FsType::Ext4);
-    let elsewhere = rig.root().join("elsewhere");
-    std::fs::create_dir(&elsewhere).unwrap();
-    symlink(&elsewhere, rig.root().join("stage/link")).unwrap();
-    symlink(&elsewhere, rig.target("link")).unwrap();
-    let refused = rig.node.node_stage_volume(csi::NodeStageVolumeRequest {
-        volume_id: id.to_string(),
-        staging_target_path: text(&rig.root().join("stage/link")),
-        volume_capability: Some(cap.clone()),
-        ..Default::default()
-    });
-    assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
-    rig.stage(id, "a", &cap).unwrap();
-    let refused = rig.publish(id, "a", "link", &cap, false);
-    assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
-    rig.publish(id, "a", "link/p", &cap, false).unwrap();
-    assert!(rig.mounted().contains(&elsewhere.join("p")));
-    rig.publish(id, "a", "link/p", &cap, false).unwrap();
-    rig.unpublish(id, "link/p").unwrap();
-    assert!(!elsewhere.join("p").exists());
-    rig.unstage(id, "a").unwrap();
-}
-
-#[test]
-fn it_is_staged_as_before_after_a_restart_of_the_driver() {
-    let rig = Rig::new();
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
-    let cap = mount(FsType::Ext4);
-    rig.stage(id, "a", &cap).unwrap();
-    rig.publish(id, "a", "p", &cap, false).unwrap();
-    write(&rig.target("p").join("data"), 2, 5000);
-    let before = rig.loops(id);
-    let rig = rig.restarted();
-    assert_eq!(rig.loops(id), before);
-    rig.stage(id, "a", &cap).unwrap();
-    rig.publish(id, "a", "p", &cap, false).unwrap();
-    assert_written(&rig.target("p").join("data"), 2, 5000);
-    rig.unpublish(id, "p").unwrap();
-    rig.unstage(id, "a").unwrap();
-    rig.assert_clean(id);
 }

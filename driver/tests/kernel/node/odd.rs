@@ -4,53 +4,12 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use hostloop_driver::node::Error;
-use hostloop_driver::pool::{self, Format, FreezeIntent};
+use hostloop_driver::pool::{self, Format};
 use hostloop_driver::sys::{FsType, Kernel, file};
 use hostloop_proto::csi;
 
-use super::rig::*;
-
-#[test]
-fn our_own_freeze_ends_before_the_unmount() {
-    let rig = Rig::new();
-    for fs in FsType::ALL {
-        let id = rig.volume(on(fs), 32 * MI);
-        let cap = mount(fs);
-        let freeze = |at: &str| {
-            let intent = Some(FreezeIntent { since_ns: 1 });
-            rig.node
-                .pools
-                .update_volume(&id, |r| r.freeze = intent)
-                .unwrap();
-            let root = std::fs::File::open(rig.staging(at)).unwrap();
-            rig.kernel.freeze(&root).unwrap();
-        };
-        rig.stage(id, "a", &cap).unwrap();
-        write(&rig.staging("a").join("data"), 1, 10_000);
-        freeze("a");
-        rig.unstage(id, "a").unwrap();
-        rig.assert_clean(id);
-
-        // Unmounted by somebody while it was frozen: the kernel keeps it, and its device.
-        for then_stage in [true, false] {
-            rig.stage(id, "a", &cap).unwrap();
-            freeze("a");
-            rig.kernel.unmount(&rig.staging("a")).unwrap();
-            assert_eq!(rig.loops(id).len(), 1, "{fs}: it stays attached");
-            if then_stage {
-                rig.stage(id, "a", &cap).unwrap();
-                write(&rig.staging("a").join("more"), 2, 10_000);
-            }
-            rig.unstage(id, "a").unwrap();
-            rig.assert_clean(id);
-            assert_eq!(rig.record(id).freeze, None);
-        }
-        rig.stage(id, "a", &cap).unwrap();
-        assert_written(&rig.staging("a").join("data"), 1, 10_000);
-        assert_written(&rig.staging("a").join("more"), 2, 10_000);
-        rig.unstage(id, "a").unwrap();
-    }
-}
+use super::Rig;
+use crate::testkit::*;
 
 #[test]
 fn a_killed_mkfs_is_run_again() {
@@ -85,19 +44,6 @@ fn a_killed_mkfs_is_run_again() {
 fn nothing_is_formatted_that_was_not_known_to_be_blank() {
     let rig = Rig::new();
     let cap = mount(FsType::Ext4);
-    let zero = |id| {
-        let image = rig.node.pools.open_image(&rig.record(id), true).unwrap();
-        image.set_len(0).unwrap();
-        image.set_len(16 * MI).unwrap();
-    };
-    let lost = rig.volume(on(FsType::Ext4), 16 * MI);
-    rig.stage(lost, "a", &cap).unwrap();
-    rig.unstage(lost, "a").unwrap();
-    zero(lost);
-    let refused = rig.stage(lost, "a", &cap);
-    assert!(matches!(refused, Err(Error::DataLoss(_))), "{refused:?}");
-    rig.assert_clean(lost);
-
     let strange = rig.volume(on(FsType::Ext4), 16 * MI);
     let image = rig
         .node
@@ -109,11 +55,7 @@ fn nothing_is_formatted_that_was_not_known_to_be_blank() {
     image.write_all_at(&1u32.to_le_bytes(), 1024).unwrap();
     image.write_all_at(&4095u32.to_le_bytes(), 1028).unwrap();
     image.sync_all().unwrap();
-    let refused = rig.stage(strange, "a", &cap);
-    assert!(
-        matches!(refused, Err(Error::FailedPrecondition(_))),
-        "{refused:?}"
-    );
+    refused!(rig.stage(strange, "a", &cap), Error::FailedPrecondition(_));
     let mut there = [0; 10];
     image.read_exact_at(&mut there, 4086).unwrap();
     assert_eq!(&there, b"SWAPSPACE2");
@@ -123,9 +65,8 @@ fn nothing_is_formatted_that_was_not_known_to_be_blank() {
 #[test]
 fn a_strangers_mount_is_left_alone() {
     let rig = Rig::new();
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
     let cap = mount(FsType::Ext4);
-    rig.stage(id, "a", &cap).unwrap();
+    let id = rig.staged(on(FsType::Ext4), "a", &cap);
     for at in [rig.target("p"), rig.staging("b")] {
         std::fs::create_dir_all(&at).unwrap();
         let mounted = Command::new("mount")
@@ -135,15 +76,11 @@ fn a_strangers_mount_is_left_alone() {
         assert!(mounted.unwrap().success());
         std::fs::write(at.join("theirs"), "x").unwrap();
     }
-    let refused = rig.publish(id, "a", "p", &cap, false);
-    assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
-    let refused = rig.unpublish(id, "p");
-    assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
-    let refused = rig.unstage(id, "b");
-    assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
+    refused!(rig.publish(id, "a", "p", &cap, false), Error::Path { .. });
+    refused!(rig.unpublish(id, "p"), Error::Path { .. });
+    refused!(rig.unstage(id, "b"), Error::Path { .. });
     rig.unstage(id, "a").unwrap();
-    let refused = rig.stage(id, "b", &cap);
-    assert!(matches!(refused, Err(Error::Path { .. })), "{refused:?}");
+    refused!(rig.stage(id, "b", &cap), Error::Path { .. });
     rig.assert_detached(id);
     for at in [rig.target("p"), rig.staging("b")] {
         assert_eq!(std::fs::read(at.join("theirs")).unwrap(), b"x");
@@ -155,9 +92,8 @@ fn a_strangers_mount_is_left_alone() {
 fn a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows() {
     for whole in [false, true] {
         let rig = Rig::new();
-        let id = rig.volume(on(FsType::Ext4), 16 * MI);
         let cap = mount(FsType::Ext4);
-        rig.stage(id, "a", &cap).unwrap();
+        let id = rig.staged(on(FsType::Ext4), "a", &cap);
         rig.publish(id, "a", "p", &cap, false).unwrap();
         let entry = rig.root().join("pool/volumes").join(id.to_string());
         std::fs::remove_file(entry.join("image")).unwrap();
@@ -185,12 +121,10 @@ fn a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows() {
 #[test]
 fn a_filesystem_that_is_kept_elsewhere_does_not_hold_up_unstaging() {
     let rig = Rig::new();
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
     let cap = mount(FsType::Ext4);
-    rig.stage(id, "a", &cap).unwrap();
+    let id = rig.staged(on(FsType::Ext4), "a", &cap);
     let kept = std::fs::File::create(rig.staging("a").join("kept")).unwrap();
-    let busy = rig.unstage(id, "a");
-    assert!(matches!(busy, Err(Error::Kernel(_))), "{busy:?}");
+    refused!(rig.unstage(id, "a"), Error::Kernel(_));
     nix::mount::umount2(&rig.staging("a"), nix::mount::MntFlags::MNT_DETACH).unwrap();
     rig.unstage(id, "a").unwrap();
     assert_eq!(rig.record(id).stage, None);
@@ -230,7 +164,7 @@ fn fill(rig: &Rig, but: u64) -> std::fs::File {
 
 #[test]
 fn a_full_pool_is_said_to_be_full() {
-    let rig = Rig::on(On::Its(FsType::Ext4, 64 * MI));
+    let rig = Rig::on(FsType::Ext4, 64 * MI);
     let id = rig.volume(on(FsType::Ext4), 32 * MI);
     let hog = fill(&rig, 64 * 1024);
     let full = rig.stage(id, "a", &mount(FsType::Ext4));
@@ -248,7 +182,7 @@ fn a_full_pool_is_said_to_be_full() {
 
 #[test]
 fn a_pod_can_go_while_the_pool_is_full() {
-    let rig = Rig::on(On::Its(FsType::Ext4, 64 * MI));
+    let rig = Rig::on(FsType::Ext4, 64 * MI);
     let [id, raw] = rig.both_in_use();
     let hog = fill(&rig, 0);
     for (id, at, target) in [(id, "a", "p"), (raw, "b", "q")] {
@@ -269,9 +203,8 @@ fn a_pod_can_go_while_the_pool_is_full() {
 #[test]
 fn health_tells_what_is_at_the_paths() {
     let rig = Rig::new();
-    let id = rig.volume(on(FsType::Ext4), 16 * MI);
     let cap = mount(FsType::Ext4);
-    rig.stage(id, "a", &cap).unwrap();
+    let id = rig.staged(on(FsType::Ext4), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
     let reasons = |target: &str, staging: &str| {
         let req = csi::NodeGetVolumeHealthRequest {

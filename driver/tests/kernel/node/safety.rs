@@ -7,19 +7,10 @@ use std::process::Command;
 use hostloop_driver::node::Error;
 use hostloop_driver::pool::Source;
 use hostloop_driver::sys::{FsType, Kernel, MkfsSpec, MountEntry};
-use hostloop_proto::csi;
-use hostloop_proto::csi::volume_capability::AccessType;
 use rstest::rstest;
 
-use super::rig::*;
-
-fn with_flags(fs: FsType, flags: &[&str]) -> csi::VolumeCapability {
-    let mut cap = mount(fs);
-    if let Some(AccessType::Mount(mount)) = &mut cap.access_type {
-        mount.mount_flags = flags.iter().map(|f| (*f).to_owned()).collect();
-    }
-    cap
-}
+use super::Rig;
+use crate::testkit::*;
 
 fn entry(rig: &Rig, at: &Path) -> MountEntry {
     rig.kernel.mounts().unwrap().at(at).unwrap().clone()
@@ -59,7 +50,7 @@ fn no_devices_and_no_set_user_ids(#[case] fs: FsType) {
     ] {
         let rig = Rig::new();
         let id = rig.volume(on(fs), 24 * MI);
-        let cap = with_flags(fs, flags);
+        let cap = with_flags(mount(fs), flags);
         rig.stage(id, "a", &cap).unwrap();
         rig.publish(id, "a", "pod", &cap, false).unwrap();
         rig.publish(id, "a", "reader", &cap, true).unwrap();

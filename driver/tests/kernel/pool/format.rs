@@ -163,7 +163,7 @@ fn an_adopted_pool_that_does_not_mount_is_an_error_and_is_never_formatted() {
             let mut precious = Precious::new(image);
             let recorded = uuid(&precious.bytes);
             precious.world.pools().close().unwrap();
-            precious.world.die();
+            precious.world.close();
             let state = precious.world.options.state_dir.join("pools.json");
             match learned {
                 "nothing" => std::fs::remove_file(&state).unwrap(),
@@ -195,7 +195,7 @@ fn an_adopted_pool_that_does_not_mount_is_an_error_and_is_never_formatted() {
                 "{state}"
             );
             precious.world.pools().close().unwrap();
-            precious.world.die();
+            precious.world.close();
         }
     }
 }
@@ -211,7 +211,7 @@ fn a_look_that_was_cut_short_is_ended_by_the_next_start() {
         // Held like a mount holds it: a loop device of an image goes at its last close.
         let _held = File::open(&device).unwrap();
         precious.world.pools().close().unwrap();
-        precious.world.die();
+        precious.world.close();
         std::fs::remove_file(state.join("pools.json")).unwrap();
         let options = "ro,norecovery,nosuid,nodev,noexec,noatime";
         run("mount", &["-t", "xfs", "-o", options, &device, arg(&at)]);
@@ -222,7 +222,7 @@ fn a_look_that_was_cut_short_is_ended_by_the_next_start() {
         drop(pool);
         precious.assert_there();
         precious.world.pools().close().unwrap();
-        precious.world.die();
+        precious.world.close();
     }
 }
 
@@ -245,7 +245,7 @@ fn the_pool_of_another_node_is_not_written_to() {
     // Leaves a log that is to be replayed.
     run("xfs_io", &["-x", "-c", "shutdown -f", arg(&at)]);
     drop(pool);
-    first.die();
+    first.close();
     run("umount", &[arg(&at)]);
     let whole = || {
         let output = run("sha256sum", &[arg(&disk.device)]);
@@ -272,7 +272,7 @@ fn the_pool_of_another_node_is_not_written_to() {
     }
     assert_eq!(first.open().volumes()[0].id, made.id);
     first.pools().close().unwrap();
-    second.die();
+    second.close();
 }
 
 /// As a device looks that is encrypted without a header (plain dm-crypt, a detached LUKS header).
@@ -310,11 +310,11 @@ fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {
         // An option that is left in the configuration changes nothing, even if the pool is not
         // known.
         world.pools().close().unwrap();
-        world.die();
+        world.close();
         std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
         assert_eq!(world.open().volumes()[0].id, made.id);
         world.pools().close().unwrap();
-        world.die();
+        world.close();
     }
 }
 
@@ -346,7 +346,7 @@ fn an_image_of_random_bytes_is_refused() {
         refused.to_string().contains("without a known signature"),
         "{refused}"
     );
-    world.die();
+    world.close();
 }
 
 /// A pool's XFS retries without limit; a volume's XFS gives up.

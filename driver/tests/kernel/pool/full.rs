@@ -140,7 +140,7 @@ fn every_write_may_fail() {
         std::fs::remove_file(ground.at.join("filler")).unwrap();
         create(world.pools(), 99, Provisioning::Thick).unwrap();
         world.pools().volume(&VolumeHandle::Id(first.id)).unwrap();
-        world.die();
+        world.close();
     }
 }
 
@@ -188,7 +188,7 @@ fn a_thick_promise_is_kept_on_a_pool_that_fills_up() {
                 .sync_all()
                 .unwrap_or_else(|e| panic!("{fs}: {}: {e}", volume.name));
         }
-        world.die();
+        world.close();
     }
 }
 
@@ -241,6 +241,6 @@ fn a_volume_that_shares_its_blocks_becomes_thick_or_is_refused() {
             assert!(matches!(refused, Error::Refused(_)), "{refused}");
             assert_eq!(now.settings.provisioning, Provisioning::Thin);
         }
-        world.die();
+        world.close();
     }
 }

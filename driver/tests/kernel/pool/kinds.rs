@@ -47,7 +47,7 @@ fn directories_on_every_filesystem() {
         let again = world.open();
         assert_eq!(again.volumes().len(), 1, "{fs}");
         assert!(again.findings().is_empty(), "{fs}: {:?}", again.findings());
-        world.die();
+        world.close();
     }
 }
 
@@ -70,13 +70,13 @@ fn a_blank_device_becomes_a_pool_once() {
     // Its mount outlives the process and is used again; gone, it is made again.
     assert_eq!(world.open().volumes()[0].id, made.id);
     let at = world.pool().root().to_path_buf();
-    world.die();
+    world.close();
     run("umount", &[arg(&at)]);
     assert_eq!(world.open().volumes()[0].id, made.id);
     assert_eq!(uuid(&disk.device), first);
 
     // Also on a node that has forgotten it.
-    world.die();
+    world.close();
     run("umount", &[arg(&at)]);
     std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
     assert_eq!(world.open().volumes()[0].id, made.id);
@@ -124,7 +124,7 @@ fn a_known_device_that_was_wiped_is_missing() {
     let disk = Disk::new(GI);
     let mut world = World::at("disk", &disk.device);
     world.open().close().unwrap();
-    world.die();
+    world.close();
     run("wipefs", &["-q", "-a", arg(&disk.device)]);
     world.open();
     let why = world.why_missing();
@@ -164,7 +164,7 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
     // Its mount is gone, but something in it still holds the filesystem: as when a container's
     // mounts went with it and a pod has a volume attached.
     let hold = std::fs::File::open(world.pool().root().join("pool.json")).unwrap();
-    world.die();
+    world.close();
     run("umount", &["-l", arg(&at)]);
     assert_eq!(world.open().volumes()[0].id, made.id);
     assert_eq!(loop_of(&file), device, "no second device over one image");
@@ -172,7 +172,7 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
 
     // Without anybody the device goes by itself.
     world.pools().close().unwrap();
-    world.die();
+    world.close();
     assert!(loop_of(&file).is_empty());
     assert_eq!(world.open().volumes()[0].id, made.id);
 }
@@ -184,13 +184,13 @@ fn an_image_grows_and_never_shrinks() {
     world.open();
     let size = |world: &World| world.pool().usage().unwrap().total_bytes;
     let before = size(&world);
-    world.die();
+    world.close();
     world.specs[0].image_bytes = Some(600 * MI);
     assert!(world.open().findings().is_empty());
     let after = size(&world);
     assert!(after >= before + 190 * MI, "{before} {after}");
     assert_eq!(file.metadata().unwrap().len(), 600 * MI);
-    world.die();
+    world.close();
     world.specs[0].image_bytes = Some(400 * MI);
     let findings = world.open().findings();
     assert_eq!(
@@ -218,7 +218,7 @@ fn an_image_can_have_its_space_at_once_or_not_at_all() {
     let why = full.why_missing();
     assert!(why.contains("no space left"), "{why}");
     assert!(!ground.at.join("img.pool").exists());
-    full.die();
+    full.close();
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_known_image_that_is_gone_is_missing() {
     let mut world = World::new(&["img=DIR/img,image=300Mi"]);
     let file = world.dir.path().join("img/img.pool");
     world.open().close().unwrap();
-    world.die();
+    world.close();
     std::fs::remove_file(&file).unwrap();
     world.open();
     let why = world.why_missing();
@@ -240,8 +240,8 @@ fn an_image_on_two_devices_is_refused() {
     let file = world.dir.path().join("img/img.pool");
     world.open();
     let at = world.pool().root().to_path_buf();
-    world.die();
-    let second = Loop::over(&file);
+    world.close();
+    let second = Loop::attach(&file);
     world.open();
     // Known, so not a mistake in the configuration: other pools go on.
     let why = world.why_missing();
@@ -268,6 +268,6 @@ fn a_second_process_is_kept_out_of_every_kind() {
         assert!(matches!(error, Error::Locked { .. }), "{spec}: {error}");
         let why = open("state").unwrap().slots().remove(0).state.unwrap_err();
         assert!(why.contains("another process"), "{spec}: {why}");
-        world.die();
+        world.close();
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hostloop_driver::pool::{
     Access, Error, NewVolume, Provisioning, Source, Stage, VolumeHandle, VolumeRecord,
 };
-use hostloop_driver::sys::{FsType, LoopSpec, MkfsSpec, MountSpec};
+use hostloop_driver::sys::{FsType, MountSpec};
 use tempfile::TempDir;
 
 use super::support::*;
@@ -22,17 +22,7 @@ struct Staged<'a> {
 
 impl<'a> Staged<'a> {
     fn new(world: &'a World, record: &Arc<VolumeRecord>, fs: FsType, format: bool) -> Staged<'a> {
-        let image = world.pools().open_image(record, true).unwrap();
-        let kernel = &world.kernel;
-        let spec = LoopSpec {
-            backing: &image,
-            label: "",
-            read_only: false,
-            direct_io: true,
-            autoclear: false,
-            minor: None,
-        };
-        let device = kernel.loop_attach(&spec).unwrap();
+        let device = world.attach(record);
         let dir = TempDir::with_prefix("hostloop-pool-stage-").unwrap();
         let staged = Staged {
             world,
@@ -41,15 +31,7 @@ impl<'a> Staged<'a> {
             dir,
         };
         if format {
-            let mkfs = MkfsSpec {
-                device: &device.path(),
-                fs,
-                options: &[],
-                discard: true,
-                uuid: None,
-                force: false,
-            };
-            kernel.mkfs(&mkfs).unwrap();
+            crate::testkit::make_fs(&*world.kernel, &device, fs);
         }
         let nouuid: &[String] = if fs == FsType::Xfs {
             &["nouuid".to_owned()]
@@ -63,7 +45,7 @@ impl<'a> Staged<'a> {
             read_only: false,
             options: nouuid,
         };
-        kernel.mount(&mount).unwrap();
+        world.kernel.mount(&mount).unwrap();
         let stage = Stage {
             path: staged.dir.path().to_path_buf(),
             capability: mounted(),
@@ -104,7 +86,7 @@ fn each_ground(mut test: impl FnMut(&str, &mut World)) {
         let mut world = World::at("p", &ground.at.join("p"));
         world.open();
         test(fs, &mut world);
-        world.die();
+        world.close();
     }
     let mut world = World::new(&["p=DIR/p,image=3Gi"]);
     world.open();
@@ -135,8 +117,7 @@ fn snapshots_of_volumes_in_use_hold_what_was_written_and_outlive_them() {
                     pools.create_snapshot(&volume.id, &format!("{fs}"), &BTreeMap::new());
                 let snapshot = snapshot.unwrap_or_else(|e| panic!("{ground} {fs}: {e}"));
                 std::fs::write(staged.file("after"), "x").unwrap();
-                let held = pools.delete_volume(&volume.id);
-                assert!(matches!(held, Err(Error::Attached { .. })), "{held:?}");
+                refused!(pools.delete_volume(&volume.id), Error::Attached { .. });
                 snapshot
             };
             let handle = VolumeHandle::Id(volume.id);
@@ -272,7 +253,7 @@ fn copies_between_pools_are_whole() {
         assert_eq!(std::fs::read(staged.file("f")).unwrap(), vec![5; 2 << 20]);
     }
     drop(b);
-    world.die();
+    world.close();
 }
 
 #[test]
@@ -283,7 +264,7 @@ fn the_same_access_for_a_raw_block_volume_in_use() {
         let mut new = new("raw", 16 * MI, Provisioning::Thin);
         new.capabilities[0].access = Access::Block;
         let volume = pools.create_volume(&pool, new).unwrap();
-        let device = Loop::over(&pool.root().join(format!("volumes/{}/image", volume.id)));
+        let device = Loop::attach(&pool.root().join(format!("volumes/{}/image", volume.id)));
         let mut capability = mounted();
         capability.access = Access::Block;
         let stage = Stage {

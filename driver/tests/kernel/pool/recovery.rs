@@ -33,7 +33,7 @@ impl Planted {
             .root()
             .join(format!("volumes/{}/image", volume.id));
         Planted {
-            device: Some(Loop::over(&image)),
+            device: Some(Loop::attach(&image)),
             image,
             volume,
             world,
@@ -126,7 +126,7 @@ fn devices_in_use_and_strangers_stay() {
         .unwrap()
         .set_len(MI)
         .unwrap();
-    let stranger = Loop::over(&stranger_file);
+    let stranger = Loop::attach(&stranger_file);
     run("mkfs.ext4", &["-q", arg(planted.device())]);
     let at = planted.path("somewhere");
     std::fs::create_dir(&at).unwrap();
@@ -156,7 +156,7 @@ fn a_raw_block_target_gets_its_device_back_at_its_minor() {
     open_rw(&target)
         .write_all_at(b"user's bytes", 8192)
         .unwrap();
-    planted.world.die();
+    planted.world.close();
     // A bind of its node does not hold it. Another test may take the minor at this moment: then
     // there is nothing to be had back, and that is what must be said.
     run("losetup", &["-d", arg(planted.device())]);

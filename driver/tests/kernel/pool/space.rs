@@ -31,8 +31,10 @@ fn an_image_promises_no_more_than_its_host_has() {
         );
         let pool = world.pool();
         let more = new("more", promised + MI, provisioning);
-        let refused = world.pools().create_volume(&pool, more);
-        assert!(matches!(refused, Err(Error::NoRoom { .. })), "{refused:?}");
+        refused!(
+            world.pools().create_volume(&pool, more),
+            Error::NoRoom { .. }
+        );
     }
     let pool = world.pool();
     let half = new("half", there / 2 / MI * MI, Provisioning::Thin);
@@ -41,7 +43,7 @@ fn an_image_promises_no_more_than_its_host_has() {
     assert!(left <= there / 2 + MI, "{left} of {there}");
     drop(pool);
     world.pools().close().unwrap();
-    world.die();
+    world.close();
 }
 
 #[test]
@@ -55,7 +57,7 @@ fn what_an_image_has_taken_already_is_not_asked_of_its_host() {
         assert!((450 * MI..=600 * MI).contains(&promised), "{promised}");
     }
     world.pools().close().unwrap();
-    world.die();
+    world.close();
 }
 
 /// Nothing gives the blocks of a deleted volume back to the host: the image holds them, unused. They
@@ -102,7 +104,7 @@ fn what_an_image_holds_of_a_deleted_volume_is_room_once() {
     promised("and partly written", 500);
     drop(pool);
     world.pools().close().unwrap();
-    world.die();
+    world.close();
 }
 
 #[test]
@@ -132,7 +134,7 @@ fn an_image_and_a_directory_on_one_filesystem_promise_it_once() {
     assert!(left <= 150 * MI, "{left}");
     drop(pool);
     world.pools().close().unwrap();
-    world.die();
+    world.close();
 }
 
 /// A snapshot shares blocks until one side is written. On a filesystem of its own, a pool can
@@ -166,5 +168,5 @@ fn a_directory_that_is_a_filesystem_of_its_own_counts_what_is_used() {
         (there - 50 * MI..=there).contains(&promised),
         "{promised} of {there}"
     );
-    world.die();
+    world.close();
 }

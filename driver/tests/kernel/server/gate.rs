@@ -9,6 +9,8 @@ use std::time::Duration;
 use hostloop_driver::sys::model::Model;
 use hostloop_driver::sys::*;
 
+use crate::testkit::TestKernel;
+
 #[derive(Debug, Default)]
 struct Passage {
     /// The gate is closed for paths that contain this text.
@@ -23,6 +25,12 @@ pub(crate) struct Gated {
     pub(crate) model: Model,
     passage: Mutex<Passage>,
     changed: Condvar,
+}
+
+impl TestKernel for Gated {
+    fn get() -> Gated {
+        Gated::default()
+    }
 }
 
 impl Gated {

@@ -1,23 +1,18 @@
 //! A server over one pool, served on a socket in a temporary directory, and a client of it.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hostloop_driver::controller::{self, Controller};
 use hostloop_driver::identity::Identity;
 use hostloop_driver::node::{self, Node};
-use hostloop_driver::pool::{
-    Access, AccessMode, Capability, NewVolume, PoolOptions, PoolSpec, Pools, Provisioning, Reserve,
-    Settings,
-};
+use hostloop_driver::pool::{NewVolume, Pools};
 use hostloop_driver::server::Server;
 use hostloop_driver::server::socket::Socket;
-use hostloop_driver::sys::FsType;
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_proto::csi::volume_capability::{AccessMode as Modes, AccessType, MountVolume};
 use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
@@ -26,15 +21,23 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::gate::Gated;
+use crate::testkit::{self, Site, mount_as};
 
 pub(crate) struct Rig {
-    pub(crate) dir: tempfile::TempDir,
-    pub(crate) kernel: Arc<Gated>,
     pub(crate) pools: Arc<Pools>,
     pub(crate) server: Server,
     pub(crate) socket: PathBuf,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<()>>,
+    site: Site<Gated>,
+}
+
+impl Deref for Rig {
+    type Target = Site<Gated>;
+
+    fn deref(&self) -> &Site<Gated> {
+        &self.site
+    }
 }
 
 /// What is switched on.
@@ -49,32 +52,10 @@ impl Rig {
     }
 
     pub(crate) fn with(on: On) -> Rig {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["pool", "other", "state", "stage", "pods"] {
-            std::fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        let kernel = Arc::new(Gated::default());
-        let spec = |name: &str, directory: &str| PoolSpec {
-            name: name.into(),
-            path: dir.path().join(directory),
-            image_bytes: None,
-            preallocate: false,
-            wipe: false,
-            capacity_bytes: None,
-            inline: false,
-        };
-        let specs = [spec("default", "pool"), spec("other", "other")];
-        let options = PoolOptions {
-            node_id: None,
-            state_dir: dir.path().join("state"),
-            overcommit: 100.0,
-            reserve: Reserve::Bytes(0),
-            max_volume_bytes: None,
-            max_freeze: Duration::from_secs(10),
-        };
-        let pools = Pools::open(&specs, options, kernel.clone()).unwrap();
+        let site = testkit::Rig::site(&["default=DIR/pool", "other=DIR/other"]);
+        let pools = site.start();
         let server = server(&pools, on.everything);
-        let socket = dir.path().join("csi.sock");
+        let socket = site.root().join("csi.sock");
         let (listener, name) = Socket::bind(&socket).unwrap().into_parts();
         let connections = UnixListenerStream::new(UnixListener::from_std(listener).unwrap());
         let (stop, stopped) = oneshot::channel();
@@ -87,13 +68,12 @@ impl Rig {
             })
         };
         Rig {
-            dir,
-            kernel,
             pools,
             server,
             socket,
             stop: Some(stop),
             serving: Some(serving),
+            site,
         }
     }
 
@@ -135,27 +115,8 @@ impl Rig {
 
     pub(crate) fn volume_in(&self, pool: &str, name: &str) -> String {
         let new = NewVolume {
-            name: name.to_owned(),
             capacity_bytes: 16 << 20,
-            capabilities: vec![Capability {
-                access: Access::Mount {
-                    fs: FsType::Ext4,
-                    flags: Vec::new(),
-                    group: None,
-                },
-                mode: AccessMode::SingleNodeWriter,
-            }],
-            parameters: BTreeMap::new(),
-            mutable_parameters: BTreeMap::new(),
-            settings: Settings {
-                provisioning: Provisioning::Thin,
-                discard: false,
-                direct_io: true,
-                read_ahead_kib: None,
-            },
-            mkfs_options: Vec::new(),
-            source: None,
-            inline: None,
+            ..testkit::new(name)
         };
         let pool = self.pools.named(Some(pool)).unwrap();
         self.pools.create_volume(&pool, new).unwrap().id.to_string()
@@ -163,7 +124,7 @@ impl Rig {
 
     /// A request to stage a volume where kubelet would.
     pub(crate) fn stage(&self, volume: &str) -> csi::NodeStageVolumeRequest {
-        let at = self.dir.path().join("stage").join(volume);
+        let at = self.root().join("stage").join(volume);
         std::fs::create_dir_all(&at).unwrap();
         csi::NodeStageVolumeRequest {
             volume_id: volume.to_owned(),
@@ -183,15 +144,7 @@ impl Rig {
 
 /// ext4 by one writer.
 pub(crate) fn mountable() -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(Modes {
-            mode: Mode::SingleNodeWriter.into(),
-        }),
-        access_type: Some(AccessType::Mount(MountVolume {
-            fs_type: "ext4".into(),
-            ..Default::default()
-        })),
-    }
+    mount_as("ext4", Mode::SingleNodeWriter)
 }
 
 fn server(pools: &Arc<Pools>, on: bool) -> Server {

@@ -148,7 +148,10 @@ fn a_killed_driver_takes_its_mkfs_along() {
     std::fs::set_permissions(&tool, PermissionsExt::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", t.path().display(), std::env::var("PATH").unwrap());
     let mut driver = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "devices::a_killed_driver_takes_its_mkfs_along"])
+        .args([
+            "--exact",
+            "sys::devices::a_killed_driver_takes_its_mkfs_along",
+        ])
         .env(PLAYS_DRIVER, "/dev/null")
         .env("PATH", path)
         .stdout(Stdio::null())

@@ -5,7 +5,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use hostloop_driver::sys::linux::Linux;
-use hostloop_driver::sys::{FsType, Kernel, LoopDevice, LoopSpec, MkfsSpec, MountSpec, file_id};
+use hostloop_driver::sys::{FsType, Kernel, LoopDevice, LoopSpec, file_id};
+
+use crate::testkit::{TestKernel, make_fs, mount_fs};
 
 pub(crate) struct Scratch {
     dir: tempfile::TempDir,
@@ -14,12 +16,9 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     pub(crate) fn new() -> Scratch {
-        let kernel = Linux::new();
-        let missing = kernel.missing();
-        assert!(missing.is_empty(), "these tests need: {missing:?}");
         Scratch {
             dir: tempfile::tempdir().unwrap(),
-            kernel,
+            kernel: Linux::get(),
         }
     }
 
@@ -61,28 +60,11 @@ impl Scratch {
     }
 
     pub(crate) fn mkfs(&self, device: &LoopDevice, fs: FsType) {
-        self.kernel
-            .mkfs(&MkfsSpec {
-                device: &device.path(),
-                fs,
-                options: &[],
-                discard: true,
-                uuid: None,
-                force: false,
-            })
-            .unwrap();
+        make_fs(&self.kernel, device, fs);
     }
 
     pub(crate) fn mount(&self, device: &LoopDevice, fs: FsType, at: &Path) {
-        self.kernel
-            .mount(&MountSpec {
-                device: &device.path(),
-                target: at,
-                fs,
-                read_only: false,
-                options: &[],
-            })
-            .unwrap();
+        mount_fs(&self.kernel, device, at, fs);
     }
 }
 
@@ -121,21 +103,6 @@ pub(crate) fn is_detached(kernel: &dyn Kernel, backing: &File) -> bool {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let beneath = |path: &Path| path.starts_with(self.dir.path());
-        let table = self.kernel.mounts().unwrap_or_default();
-        for entry in table.entries.iter().rev() {
-            if beneath(&entry.mount_point) {
-                if let Ok(dir) = File::open(&entry.mount_point) {
-                    let _ = self.kernel.thaw(&dir);
-                }
-                let _ = self.kernel.unmount(&entry.mount_point);
-            }
-        }
-        // The newest first: a loop over a loop holds the one beneath.
-        for info in self.kernel.loops().unwrap_or_default().iter().rev() {
-            if beneath(Path::new(&info.backing_path)) {
-                let _ = self.kernel.loop_release(info);
-            }
-        }
+        self.kernel.clean(self.dir.path());
     }
 }

@@ -63,8 +63,7 @@ fn a_device_over_a_dead_filesystem_is_known_by_its_path() {
     let healthy = file_id(&healthy).unwrap();
     assert_eq!(s.kernel.loops_of(healthy).unwrap()[0].minor, other.minor);
     assert_eq!(s.kernel.loops_holding(healthy, "healthy").unwrap().len(), 1);
-    let holding = s.kernel.loops_holding(id, "vol-x");
-    assert!(matches!(holding, Err(Error::Silent { .. })), "{holding:?}");
+    refused!(s.kernel.loops_holding(id, "vol-x"), Error::Silent { .. });
     let elsewhere = s.kernel.loop_detach_silent(device.minor, "/vol-x/image");
     assert_eq!(elsewhere.unwrap(), Detached::Gone, "not this one");
     let minor = device.minor;

@@ -1,0 +1,37 @@
+//! The rig of all the driver's tests: it opens pools over a kernel, the fake or Linux, and calls the
+//! services as an orchestrator does. The unit tests and the programs in `tests/` each compile it.
+
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    clippy::unwrap_used,
+    reason = "each test program uses a part of it, and a test fails by panicking"
+)]
+
+/// Asserts that an answer is an error that matches a pattern.
+macro_rules! refused {
+    ($answer:expr, $why:pat $(, $($context:tt)+)?) => {
+        match &$answer {
+            Err($why) => {}
+            #[allow(unused_variables, reason = "a context may name it")]
+            answer => {
+                $(eprintln!($($context)+);)?
+                panic!("{answer:?} is not {}", stringify!($why))
+            }
+        }
+    };
+}
+pub(crate) use refused;
+
+mod requests;
+mod rig;
+pub(crate) mod scenarios;
+mod site;
+
+pub(crate) use requests::*;
+pub(crate) use rig::{Configs, Rig};
+pub(crate) use site::{Site, TestKernel, attach, make_fs, mount_fs, new_filesystem};
+
+/// One mebibyte.
+pub(crate) const MI: u64 = 1 << 20;

@@ -1,0 +1,182 @@
+//! Volumes and capabilities as tests ask for them, in the pool's terms and in CSI's.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use hostloop_driver::pool::{
+    Access, AccessMode, Capability, NewVolume, Provisioning, Settings, Source,
+};
+use hostloop_driver::sys::FsType;
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use hostloop_proto::csi::volume_capability::{
+    AccessMode as CsiAccessMode, AccessType, BlockVolume, MountVolume,
+};
+
+use super::MI;
+
+/// A thin ext4 volume of 4 MiB.
+pub(crate) fn new(name: &str) -> NewVolume {
+    NewVolume {
+        name: name.to_owned(),
+        capacity_bytes: 4 * MI,
+        capabilities: vec![mounted()],
+        parameters: BTreeMap::new(),
+        mutable_parameters: BTreeMap::new(),
+        settings: Settings {
+            provisioning: Provisioning::Thin,
+            discard: false,
+            direct_io: true,
+            read_ahead_kib: None,
+        },
+        mkfs_options: Vec::new(),
+        source: None,
+        inline: None,
+    }
+}
+
+/// A volume for any use on one node, at least as large as its filesystem must be.
+pub(crate) fn new_volume(access: Access, bytes: u64) -> NewVolume {
+    let floor = match access {
+        Access::Mount { fs, .. } => fs.minimum_bytes(),
+        Access::Block => 0,
+    };
+    NewVolume {
+        capacity_bytes: bytes.max(floor),
+        capabilities: vec![Capability {
+            access,
+            mode: AccessMode::SingleNodeMultiWriter,
+        }],
+        settings: Settings {
+            provisioning: Provisioning::Thin,
+            discard: true,
+            direct_io: true,
+            read_ahead_kib: Some(64),
+        },
+        ..new(&format!("pvc-{}", uuid::Uuid::new_v4()))
+    }
+}
+
+pub(crate) fn copy_of(source: Source, access: Access, bytes: u64) -> NewVolume {
+    NewVolume {
+        source: Some(source),
+        ..new_volume(access, bytes)
+    }
+}
+
+/// Mounted with this filesystem.
+pub(crate) fn on(fs: FsType) -> Access {
+    Access::Mount {
+        fs,
+        flags: Vec::new(),
+        group: None,
+    }
+}
+
+pub(crate) fn ext4() -> Access {
+    on(FsType::Ext4)
+}
+
+/// ext4 by one writer.
+pub(crate) fn mounted() -> Capability {
+    Capability {
+        access: ext4(),
+        mode: AccessMode::SingleNodeWriter,
+    }
+}
+
+/// A raw block device by one writer.
+pub(crate) fn raw() -> Capability {
+    Capability {
+        access: Access::Block,
+        mode: AccessMode::SingleNodeWriter,
+    }
+}
+
+/// CSI's mount capability with this filesystem and access mode.
+pub(crate) fn mount_as(fs: impl ToString, mode: Mode) -> csi::VolumeCapability {
+    csi::VolumeCapability {
+        access_mode: Some(CsiAccessMode { mode: mode.into() }),
+        access_type: Some(AccessType::Mount(MountVolume {
+            fs_type: fs.to_string(),
+            ..Default::default()
+        })),
+    }
+}
+
+/// CSI's block capability with this access mode.
+pub(crate) fn block_as(mode: Mode) -> csi::VolumeCapability {
+    csi::VolumeCapability {
+        access_mode: Some(CsiAccessMode { mode: mode.into() }),
+        access_type: Some(AccessType::Block(BlockVolume {})),
+    }
+}
+
+/// CSI's mount capability for several writers on one node.
+pub(crate) fn mount(fs: impl ToString) -> csi::VolumeCapability {
+    mount_as(fs, Mode::SingleNodeMultiWriter)
+}
+
+/// CSI's block capability for several writers on one node.
+pub(crate) fn block() -> csi::VolumeCapability {
+    block_as(Mode::SingleNodeMultiWriter)
+}
+
+/// The mount capability with these mount flags.
+pub(crate) fn with_flags(
+    mut capability: csi::VolumeCapability,
+    flags: &[&str],
+) -> csi::VolumeCapability {
+    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+        mount.mount_flags = flags.iter().map(|f| (*f).to_owned()).collect();
+    }
+    capability
+}
+
+/// The mount capability with this group for the volume.
+pub(crate) fn with_group(
+    mut capability: csi::VolumeCapability,
+    group: &str,
+) -> csi::VolumeCapability {
+    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+        mount.volume_mount_group = group.to_owned();
+    }
+    capability
+}
+
+/// Parameters, a context or a topology's segments.
+pub(crate) fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let entry = |(k, v): &(&str, &str)| (k.to_string(), v.to_string());
+    entries.iter().map(entry).collect()
+}
+
+pub(crate) fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+/// The number of a loop device.
+pub(crate) fn rdev(minor: u32) -> u64 {
+    rustix::fs::makedev(7, minor)
+}
+
+/// Bytes that depend on the seed.
+pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
+        .collect()
+}
+
+/// Writes a file with such bytes, and syncs it.
+pub(crate) fn write(at: &Path, seed: u8, len: usize) {
+    let file = File::create(at).unwrap();
+    file.write_all_at(&pattern(seed, len), 0).unwrap();
+    file.sync_all().unwrap();
+}
+
+#[track_caller]
+pub(crate) fn assert_written(at: &Path, seed: u8, len: usize) {
+    let read = std::fs::read(at).unwrap();
+    assert!(read == pattern(seed, len), "{} changed", at.display());
+}

@@ -1,0 +1,353 @@
+//! The controller and node services over the pools of a [`Site`], called as an orchestrator does.
+
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_driver::controller::{self, Controller, MetadataBlocks};
+use hostloop_driver::node::{self, Node, Result};
+use hostloop_driver::pool::{Access, NewVolume, Pools, VolumeHandle, VolumeId, VolumeRecord};
+use hostloop_driver::request::CapabilityRules;
+use hostloop_driver::sys::model::Model;
+use hostloop_driver::sys::{FileId, FsType, Kernel, LoopInfo, MountEntry, file_id};
+use hostloop_proto::csi;
+
+use super::{Site, TestKernel, block, ext4, map, mount, new_filesystem, new_volume, text};
+
+/// How the services are configured.
+#[derive(Clone)]
+pub(crate) struct Configs {
+    pub(crate) controller: controller::Config,
+    pub(crate) node: node::Config,
+}
+
+impl Default for Configs {
+    /// Everything switched on.
+    fn default() -> Configs {
+        let controller = controller::Config {
+            topology: map(&[("t/node", "n1")]).into(),
+            metadata_blocks: MetadataBlocks::Fixed(4096),
+            ..controller::Config::new("n1")
+        };
+        let node = node::Config {
+            capabilities: CapabilityRules {
+                mount_group: true,
+                ..Default::default()
+            },
+            ..node::Config::new("n1")
+        };
+        Configs { controller, node }
+    }
+}
+
+/// The services of one node. Fields are dropped in order: the services before the site.
+pub(crate) struct Rig<K: TestKernel = Model> {
+    pub(crate) controller: Controller,
+    pub(crate) node: Node,
+    configs: Configs,
+    site: Site<K>,
+}
+
+impl<K: TestKernel> Deref for Rig<K> {
+    type Target = Site<K>;
+
+    fn deref(&self) -> &Site<K> {
+        &self.site
+    }
+}
+
+impl<K: TestKernel> DerefMut for Rig<K> {
+    fn deref_mut(&mut self) -> &mut Site<K> {
+        &mut self.site
+    }
+}
+
+impl<K: TestKernel> Rig<K> {
+    /// One pool in a directory.
+    pub(crate) fn new() -> Rig<K> {
+        Rig::over(Rig::site(&["default=DIR/pool"]), Configs::default())
+    }
+
+    /// One pool on a filesystem of its own.
+    pub(crate) fn on(fs: FsType, bytes: u64) -> Rig<K> {
+        let site: Site<K> = Rig::site(&["default=DIR/pool"]);
+        new_filesystem(&*site.kernel, &site.path(""), fs, bytes);
+        Rig::over(site, Configs::default())
+    }
+
+    /// A site with empty pools that promise much more than they have, not opened yet.
+    pub(crate) fn site(specs: &[&str]) -> Site<K> {
+        let mut site = Site::new(specs);
+        site.options.overcommit = 1000.0;
+        for spec in &site.specs {
+            std::fs::create_dir_all(&spec.path).unwrap();
+        }
+        for name in ["stage", "pods"] {
+            std::fs::create_dir(site.root().join(name)).unwrap();
+        }
+        site
+    }
+
+    /// The services over a site.
+    pub(crate) fn over(site: Site<K>, configs: Configs) -> Rig<K> {
+        let pools = site.start();
+        pools.complete().expect("the pools open");
+        Rig {
+            controller: Controller::new(pools.clone(), configs.controller.clone()),
+            node: Node::new(pools, configs.node.clone()),
+            configs,
+            site,
+        }
+    }
+
+    /// Ends the driver's process: no pool is open until [`Rig::restart`].
+    pub(crate) fn die(&mut self) {
+        let options = self.site.options.clone();
+        let none = Pools::open(&[], options, self.kernel.clone()).unwrap();
+        self.node.pools = none.clone();
+        self.controller.pools = none;
+    }
+
+    /// Starts the driver again after its process died; pools may be missing.
+    pub(crate) fn restart(&mut self) {
+        self.die();
+        let pools = self.site.start();
+        self.controller = Controller::new(pools.clone(), self.configs.controller.clone());
+        self.node = Node::new(pools, self.configs.node.clone());
+    }
+
+    /// The rig after a restart of the driver.
+    pub(crate) fn restarted(mut self) -> Rig<K> {
+        self.restart();
+        self.node.pools.complete().expect("the pools open again");
+        self
+    }
+
+    /// The rig after a restart of the driver during which no pool can be opened.
+    pub(crate) fn restarted_without_pool(mut self) -> Rig<K> {
+        self.restart();
+        let slots = self.node.pools.slots();
+        assert!(slots.iter().all(|slot| slot.state.is_err()));
+        self
+    }
+
+    pub(crate) fn create(&self, new: NewVolume) -> VolumeId {
+        let pool = self.node.pools.named(None).unwrap();
+        self.node.pools.create_volume(&pool, new).unwrap().id
+    }
+
+    pub(crate) fn volume(&self, access: Access, bytes: u64) -> VolumeId {
+        self.create(new_volume(access, bytes))
+    }
+
+    /// A filesystem and a raw block volume in use: at "a" with the target "p", at "b" with "q".
+    pub(crate) fn both_in_use(&self) -> [VolumeId; 2] {
+        let id = self.staged(ext4(), "a", &mount("ext4"));
+        let raw = self.staged(Access::Block, "b", &block());
+        self.publish(id, "a", "p", &mount("ext4"), false).unwrap();
+        self.publish(raw, "b", "q", &block(), false).unwrap();
+        [id, raw]
+    }
+
+    /// A volume of 16 MiB that is staged.
+    pub(crate) fn staged(
+        &self,
+        access: Access,
+        at: &str,
+        capability: &csi::VolumeCapability,
+    ) -> VolumeId {
+        let id = self.volume(access, 16 << 20);
+        self.stage(id, at, capability).unwrap();
+        id
+    }
+
+    pub(crate) fn record(&self, id: impl ToString) -> Arc<VolumeRecord> {
+        let handle: VolumeHandle = id.to_string().parse().unwrap();
+        self.node.pools.volume(&handle).unwrap()
+    }
+
+    pub(crate) fn image(&self, id: impl ToString) -> FileId {
+        let image = self.node.pools.open_image(&self.record(id), false);
+        file_id(&image.unwrap()).unwrap()
+    }
+
+    /// The loop devices over a volume's image.
+    pub(crate) fn loops(&self, id: impl ToString) -> Vec<LoopInfo> {
+        self.kernel.loops_of(self.image(id)).unwrap()
+    }
+
+    /// The only loop device over a volume's image.
+    pub(crate) fn device(&self, id: impl ToString) -> LoopInfo {
+        let mut loops = self.loops(id);
+        assert_eq!(loops.len(), 1, "{loops:?}");
+        loops.remove(0)
+    }
+
+    /// A staging directory, which kubelet makes.
+    pub(crate) fn staging(&self, name: impl ToString) -> PathBuf {
+        let path = self.root().join("stage").join(name.to_string());
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    pub(crate) fn target(&self, name: &str) -> PathBuf {
+        self.root().join("pods").join(name)
+    }
+
+    pub(crate) fn stage(
+        &self,
+        id: impl ToString,
+        at: &str,
+        capability: &csi::VolumeCapability,
+    ) -> Result<()> {
+        self.stage_at(id, &self.staging(at), capability)
+    }
+
+    pub(crate) fn stage_at(
+        &self,
+        id: impl ToString,
+        at: &Path,
+        capability: &csi::VolumeCapability,
+    ) -> Result<()> {
+        let request = csi::NodeStageVolumeRequest {
+            volume_id: id.to_string(),
+            staging_target_path: text(at),
+            volume_capability: Some(capability.clone()),
+            ..Default::default()
+        };
+        self.node.node_stage_volume(request).map(drop)
+    }
+
+    pub(crate) fn unstage(&self, id: impl ToString, at: &str) -> Result<()> {
+        let request = csi::NodeUnstageVolumeRequest {
+            volume_id: id.to_string(),
+            staging_target_path: text(&self.staging(at)),
+        };
+        self.node.node_unstage_volume(request).map(drop)
+    }
+
+    pub(crate) fn publish(
+        &self,
+        id: impl ToString,
+        from: &str,
+        to: &str,
+        capability: &csi::VolumeCapability,
+        readonly: bool,
+    ) -> Result<()> {
+        let request = csi::NodePublishVolumeRequest {
+            volume_id: id.to_string(),
+            staging_target_path: text(&self.staging(from)),
+            target_path: text(&self.target(to)),
+            volume_capability: Some(capability.clone()),
+            readonly,
+            ..Default::default()
+        };
+        self.node.node_publish_volume(request).map(drop)
+    }
+
+    pub(crate) fn unpublish(&self, id: impl ToString, to: &str) -> Result<()> {
+        let request = csi::NodeUnpublishVolumeRequest {
+            volume_id: id.to_string(),
+            target_path: text(&self.target(to)),
+        };
+        self.node.node_unpublish_volume(request).map(drop)
+    }
+
+    pub(crate) fn expand(&self, id: impl ToString, at: &Path, bytes: u64) -> Result<u64> {
+        let request = csi::NodeExpandVolumeRequest {
+            volume_id: id.to_string(),
+            volume_path: text(at),
+            capacity_range: Some(csi::CapacityRange {
+                required_bytes: bytes as i64,
+                limit_bytes: 0,
+            }),
+            ..Default::default()
+        };
+        let done = self.node.node_expand_volume(request)?;
+        Ok(done.capacity_bytes as u64)
+    }
+
+    pub(crate) fn stats(&self, id: impl ToString, at: &Path) -> Result<Vec<csi::VolumeUsage>> {
+        let request = csi::NodeGetVolumeStatsRequest {
+            volume_id: id.to_string(),
+            volume_path: text(at),
+            ..Default::default()
+        };
+        Ok(self.node.node_get_volume_stats(request)?.usage)
+    }
+
+    /// Paths beneath the rig where something is mounted, pools aside, in the kernel's order.
+    pub(crate) fn mounted(&self) -> Vec<PathBuf> {
+        let table = self.kernel.mounts().unwrap();
+        let points = table.entries.into_iter().map(|e| e.mount_point);
+        let pool = |p: &PathBuf| self.specs.iter().any(|spec| spec.path == *p);
+        let ours = points.filter(|p| p.starts_with(self.root()) && !pool(p));
+        ours.collect()
+    }
+
+    /// The mount at a target.
+    pub(crate) fn mount_at(&self, target: &str) -> MountEntry {
+        let table = self.kernel.mounts().unwrap();
+        table.at(&self.target(target)).expect("a mount").clone()
+    }
+
+    /// The minor of the loop device that is bound at a target.
+    pub(crate) fn node_at(&self, target: &str) -> Option<u32> {
+        let mounts = self.kernel.mounts().unwrap();
+        mounts.at(&self.target(target))?.loop_node
+    }
+
+    /// The volume's device goes, soon: a listing or a child of another test can hold it for a moment.
+    #[track_caller]
+    pub(crate) fn assert_detached(&self, id: impl ToString) {
+        let id = id.to_string();
+        for _ in 0..100 {
+            if !K::SHARED || self.loops(&id).is_empty() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(self.loops(&id), Vec::new());
+    }
+
+    /// Nothing of the volume is left but its record and image.
+    #[track_caller]
+    pub(crate) fn assert_clean(&self, id: impl ToString) {
+        let id = id.to_string();
+        self.assert_unused(&id);
+        self.assert_detached(&id);
+    }
+
+    /// No mount, target or record of a stage is left.
+    #[track_caller]
+    pub(crate) fn assert_unused(&self, id: impl ToString) {
+        assert_eq!(self.mounted(), Vec::<PathBuf>::new());
+        assert_eq!(self.record(id).stage, None);
+        let left: Vec<_> = std::fs::read_dir(self.root().join("pods"))
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+impl Rig {
+    /// How many loop devices the fake kernel has.
+    pub(crate) fn attached(&self) -> usize {
+        self.kernel.loops().unwrap().len()
+    }
+
+    /// Whether a volume's filesystem is frozen, mounted or not.
+    pub(crate) fn is_frozen(&self, id: impl ToString) -> bool {
+        let frozen = |l: &LoopInfo| self.kernel.is_frozen(l.minor);
+        self.loops(id).iter().any(frozen)
+    }
+
+    /// Nothing of the volume is left, even if its image can't be opened, and no other loop device.
+    #[track_caller]
+    pub(crate) fn assert_all_clean(&self, id: impl ToString, after: &str) {
+        assert_eq!(self.attached(), 0, "{after}");
+        self.assert_unused(id);
+    }
+}

@@ -1,0 +1,302 @@
+//! A temporary directory, a kernel, and pools that are configured and opened there.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_driver::pool::{
+    Error, Pool, PoolOptions, PoolSpec, Pools, Reserve, Result, VolumeRecord,
+};
+use hostloop_driver::sys::linux::Linux;
+use hostloop_driver::sys::model::Model;
+use hostloop_driver::sys::{
+    FileId, FsType, Kernel, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec, file_id,
+};
+use tempfile::TempDir;
+
+use super::new;
+
+/// A kernel that tests can run on.
+pub(crate) trait TestKernel: Kernel + Sized + 'static {
+    /// Other processes and threads use this kernel too: what was closed can stay open for a moment.
+    const SHARED: bool = false;
+
+    /// The kernel, after a check for what the tests need.
+    fn get() -> Self;
+
+    /// Unmounts and detaches everything beneath the directory.
+    fn clean(&self, _root: &Path) {}
+}
+
+impl TestKernel for Model {
+    fn get() -> Model {
+        Model::new()
+    }
+}
+
+impl TestKernel for Linux {
+    const SHARED: bool = true;
+
+    fn get() -> Linux {
+        let kernel = Linux::new();
+        let missing = kernel.missing();
+        assert!(missing.is_empty(), "these tests need: {missing:?}");
+        for (fs, offered) in kernel.filesystems() {
+            assert_eq!(offered, Ok(()), "these tests need the tools of {fs}");
+        }
+        kernel
+    }
+
+    fn clean(&self, root: &Path) {
+        let beneath = |path: &Path| path.starts_with(root);
+        // A device can hold a mount, and a mount a device; a child of another test, either of them.
+        for _ in 0..40 {
+            let table = self.mounts().unwrap_or_default();
+            for entry in table.entries.iter().rev() {
+                if beneath(&entry.mount_point) {
+                    if let Ok(dir) = File::open(&entry.mount_point) {
+                        let _ = self.thaw(&dir);
+                    }
+                    let _ = self.unmount(&entry.mount_point);
+                }
+            }
+            let loops = self.loops().unwrap_or_default();
+            let is_ours = |l: &LoopInfo| beneath(Path::new(&l.backing_path));
+            let ours: Vec<u32> = loops
+                .iter()
+                .filter(|l| is_ours(l))
+                .map(|l| l.minor)
+                .collect();
+            let over = |l: &LoopInfo| ours.iter().any(|m| l.backing_rdev == super::rdev(*m));
+            let mut all: Vec<_> = loops.iter().filter(|l| is_ours(l) || over(l)).collect();
+            if all.is_empty() && !table.entries.iter().any(|e| beneath(&e.mount_point)) {
+                break;
+            }
+            // A loop over a loop holds the one beneath.
+            all.sort_by_key(|l| (l.backing_rdev == 0, std::cmp::Reverse(l.minor)));
+            for info in all {
+                let _ = self.loop_release(info);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Configured pools, and the process that has them open.
+pub(crate) struct Site<K: TestKernel = Model> {
+    opened: Option<Arc<Pools>>,
+    pub(crate) kernel: Arc<K>,
+    pub(crate) specs: Vec<PoolSpec>,
+    pub(crate) options: PoolOptions,
+    pub(crate) dir: TempDir,
+}
+
+impl Site {
+    /// Open pools of these names beside each other, over the fake kernel.
+    pub(crate) fn fake(names: &[&str]) -> Site {
+        let specs: Vec<String> = names.iter().map(|n| format!("{n}=DIR/{n}")).collect();
+        let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
+        let mut site = Site::new(&specs);
+        site.open();
+        site
+    }
+}
+
+impl<K: TestKernel> Site<K> {
+    /// Pools as on the command line, with `DIR` for the temporary directory; not opened yet.
+    pub(crate) fn new(specs: &[&str]) -> Site<K> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("hostloop-test-");
+        // Direct I/O works in /var/tmp; /tmp may be a tmpfs.
+        let dir = match K::SHARED {
+            true => builder.tempdir_in("/var/tmp"),
+            false => builder.tempdir(),
+        };
+        let dir = dir.unwrap();
+        let root = dir.path().to_str().unwrap();
+        let spec = |spec: &&str| spec.replace("DIR", root).parse().unwrap();
+        Site {
+            specs: specs.iter().map(spec).collect(),
+            options: PoolOptions {
+                node_id: None,
+                state_dir: dir.path().join("state"),
+                overcommit: 1.0,
+                reserve: Reserve::Bytes(0),
+                max_volume_bytes: None,
+                max_freeze: Duration::from_secs(10),
+            },
+            kernel: Arc::new(K::get()),
+            opened: None,
+            dir,
+        }
+    }
+
+    /// One pool at a path.
+    pub(crate) fn at(name: &str, path: &Path) -> Site<K> {
+        Site::new(&[&format!("{name}={}", path.display())])
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn try_open(&self) -> Result<Arc<Pools>> {
+        Pools::open(&self.specs, self.options.clone(), self.kernel.clone())
+    }
+
+    /// The pools, of which some may be missing.
+    pub(crate) fn start(&self) -> Arc<Pools> {
+        // A child of another test can inherit a lock until it runs its program.
+        let is_locked = |opened: &Result<Arc<Pools>>| match opened {
+            Ok(pools) => {
+                let missing = pools.complete().err().map(|e| e.to_string());
+                missing.is_some_and(|why| why.contains("another process"))
+            }
+            Err(e) => matches!(e, Error::Locked { .. }),
+        };
+        let mut opened = self.try_open();
+        for _ in 0..100 {
+            if !K::SHARED || !is_locked(&opened) {
+                break;
+            }
+            drop(opened);
+            std::thread::sleep(Duration::from_millis(20));
+            opened = self.try_open();
+        }
+        opened.unwrap()
+    }
+
+    /// Opens the pools as a process that starts again does.
+    pub(crate) fn open(&mut self) -> &Pools {
+        self.opened = None;
+        self.opened = Some(self.start());
+        self.pools()
+    }
+
+    /// Closes the pools as the end of a process does.
+    pub(crate) fn close(&mut self) {
+        self.opened = None;
+    }
+
+    pub(crate) fn pools(&self) -> &Arc<Pools> {
+        self.opened.as_ref().unwrap()
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Arc<Pool> {
+        self.pools().named(Some(name)).unwrap()
+    }
+
+    /// The first pool.
+    pub(crate) fn pool(&self) -> Arc<Pool> {
+        self.pools().named(None).unwrap()
+    }
+
+    /// Why the first pool is missing.
+    pub(crate) fn why_missing(&self) -> String {
+        self.pools().slots().remove(0).state.unwrap_err()
+    }
+
+    /// A file in the first pool's configured directory.
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.specs[0].path.join(path)
+    }
+
+    /// A volume of 4 MiB in the first pool.
+    pub(crate) fn make(&self, name: &str) -> Arc<VolumeRecord> {
+        self.pools().create_volume(&self.pool(), new(name)).unwrap()
+    }
+
+    pub(crate) fn image_of(&self, volume: &VolumeRecord) -> FileId {
+        file_id(&self.pools().open_image(volume, false).unwrap()).unwrap()
+    }
+
+    /// A loop device over a volume's image.
+    pub(crate) fn attach(&self, volume: &VolumeRecord) -> LoopDevice {
+        self.attach_file(&self.pools().open_image(volume, true).unwrap())
+    }
+
+    /// A loop device over a file, until it is detached or the site is dropped.
+    pub(crate) fn attach_file(&self, backing: &File) -> LoopDevice {
+        attach(&*self.kernel, backing, false)
+    }
+
+    /// How many loop devices are over a file.
+    pub(crate) fn loops_over(&self, file: &File) -> usize {
+        self.kernel.loops_of(file_id(file).unwrap()).unwrap().len()
+    }
+
+    /// The entries of the first pool's directories, unfinished ones included.
+    pub(crate) fn entries(&self) -> Vec<String> {
+        let root = match &self.opened {
+            Some(pools) if pools.named(None).is_ok() => self.pool().root().to_path_buf(),
+            _ => self.specs[0].path.clone(),
+        };
+        let list = |dir: &&str| {
+            let entries = std::fs::read_dir(root.join(dir)).unwrap();
+            let name = |e: std::io::Result<std::fs::DirEntry>| e.unwrap().file_name();
+            let names = entries.map(|e| format!("{dir}/{}", name(e).to_string_lossy()));
+            names.collect::<Vec<_>>()
+        };
+        let dirs = ["volumes", "snapshots", "groups", "incoming", "trash"];
+        let mut all: Vec<String> = dirs.iter().flat_map(list).collect();
+        all.sort();
+        all
+    }
+}
+
+impl<K: TestKernel> Drop for Site<K> {
+    fn drop(&mut self) {
+        self.opened = None;
+        self.kernel.clean(self.dir.path());
+    }
+}
+
+/// A loop device over a file, with direct I/O.
+pub(crate) fn attach(kernel: &dyn Kernel, backing: &File, autoclear: bool) -> LoopDevice {
+    let spec = LoopSpec {
+        backing,
+        label: "hostloop-test",
+        read_only: false,
+        direct_io: true,
+        autoclear,
+        minor: None,
+    };
+    kernel.loop_attach(&spec).unwrap()
+}
+
+/// Mounts a new filesystem of this size, whose image is next to the directory.
+pub(crate) fn new_filesystem(kernel: &dyn Kernel, target: &Path, fs: FsType, bytes: u64) {
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true);
+    let image = options.open(target.with_extension("img")).unwrap();
+    image.set_len(bytes).unwrap();
+    let device = attach(kernel, &image, true);
+    make_fs(kernel, &device, fs);
+    mount_fs(kernel, &device, target, fs);
+}
+
+/// Makes a filesystem on a loop device.
+pub(crate) fn make_fs(kernel: &dyn Kernel, device: &LoopDevice, fs: FsType) {
+    let mkfs = MkfsSpec {
+        device: &device.path(),
+        fs,
+        options: &[],
+        discard: true,
+        uuid: None,
+        force: false,
+    };
+    kernel.mkfs(&mkfs).unwrap();
+}
+
+/// Mounts the filesystem of a loop device.
+pub(crate) fn mount_fs(kernel: &dyn Kernel, device: &LoopDevice, target: &Path, fs: FsType) {
+    let mount = MountSpec {
+        device: &device.path(),
+        target,
+        fs,
+        read_only: false,
+        options: &[],
+    };
+    kernel.mount(&mount).unwrap();
+}
