@@ -7,6 +7,7 @@
 pub mod args;
 pub mod attacher;
 pub mod capacity;
+pub mod controller;
 pub mod gone;
 pub mod health;
 mod lead;

@@ -3,29 +3,25 @@
 
 pub mod boolean;
 pub mod caches;
-pub mod context;
 pub mod csi;
 pub mod driver;
 pub mod duration;
 pub mod events;
 pub mod kube;
 pub mod lease;
-pub mod metrics;
 pub mod owner;
 pub mod pools;
-pub mod queue;
 pub mod room;
 pub mod scope;
 pub(crate) mod tasks;
 pub mod watch;
 
+pub use crate::controller::{Context, Metrics, context, metrics, queue};
 pub use caches::Caches;
-pub use context::Context;
 pub use driver::Driver;
 pub use events::{Events, Kind as EventKind};
 pub use kube::{ApiError, Kube, Resource};
 pub use lease::Leadership;
-pub use metrics::Metrics;
 pub use owner::Owner;
 pub use pools::Pools;
 pub use room::Room;

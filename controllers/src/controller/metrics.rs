@@ -14,8 +14,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tonic::Code;
 
-use super::kube::ApiError;
 use super::queue::{Outcome, Stats};
+use crate::runtime::ApiError;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {

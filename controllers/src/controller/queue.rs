@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::tasks::{finish, unless_panicked};
+use crate::runtime::tasks::{finish, unless_panicked};
 
 /// How long a failed key waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

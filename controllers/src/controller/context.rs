@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::caches::Wide;
+use super::Metrics;
 use super::queue::{Backoff, Outcome, Queue};
-use super::{Caches, Driver, Events, Kube, Leadership, Metrics, Pools, Room, Scope};
+use crate::runtime::caches::Wide;
+use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Pools, Room, Scope};
 
 /// What every loop is given. Clones share it.
 #[derive(Clone, Debug)]

@@ -1,0 +1,9 @@
+//! What every controller is made of: a queue of keys, workers, counts, and one way to start and
+//! stop them.
+
+pub mod context;
+pub mod metrics;
+pub mod queue;
+
+pub use context::Context;
+pub use metrics::Metrics;
