@@ -15,10 +15,11 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::ResourceExt;
 use tokio::sync::Notify;
 
+use crate::controller::queue::{Outcome, Queue};
+use crate::controller::{Context, Controller};
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::lease::lease_name;
-use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{Change, Context, Index, Kube, Scope, Watch, duration};
+use crate::runtime::{Change, Index, Kube, Scope, Watch, duration};
 
 pub mod decide;
 mod publish;
@@ -83,46 +84,72 @@ struct Attacher {
     volume_queue: Queue<String>,
 }
 
-/// Attaches and detaches until told to stop.
+/// Attaches and detaches until `context.stop`.
 pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     let needed = needed(&context);
     if context.stop.run_until_cancelled(needed).await.is_none() {
         return Ok(());
     }
     let attacher = Arc::new(Attacher::new(context.clone()));
-    let synced = async {
-        attacher.attachments.synced().await;
-        attacher.volumes.synced().await;
-        attacher.csi_nodes.synced().await;
-    };
-    if context.stop.run_until_cancelled(synced).await.is_none() {
-        return Ok(());
-    }
-    attacher.listen();
+    let (queue, volume_queue) = (&attacher.queue, &attacher.volume_queue);
+    let of_attachments = attacher.rules.clone();
+    let of_volumes = attacher.rules.clone();
     let workers = context.common.worker_threads.unwrap_or(WORKERS);
-    let (of_attachments, of_volumes) = (attacher.clone(), attacher.clone());
-    tokio::join!(
-        context.work(
+    Controller::new(&context, attacher.clone())
+        .after(|this| async move {
+            this.attachments.synced().await;
+            this.volumes.synced().await;
+            this.csi_nodes.synced().await;
+        })
+        .feed(&attacher.attachments, queue, move |change| match change {
+            Change::Applied { old, new } => {
+                let asks = old.as_ref().is_none_or(|old| of_attachments.asks(old, new));
+                asks.then(|| new.name_any())
+            }
+            Change::Deleted(_) => None,
+        })
+        .feed(&attacher.attachments, volume_queue, |change| match change {
+            Change::Deleted(old) => old.spec.source.persistent_volume_name.clone(),
+            Change::Applied { .. } => None,
+        })
+        .feed(
+            &attacher.volumes,
+            volume_queue,
+            move |change| match change {
+                Change::Applied { new, .. } if of_volumes.keeps(new) => Some(new.name_any()),
+                _ => None,
+            },
+        )
+        .work(
             "csi-attacher-va",
-            &attacher.queue,
+            queue,
             workers,
-            move |name: String| {
-                let attacher = of_attachments.clone();
-                async move { attacher.attachment(&name).await }
-            }
-        ),
-        context.work(
+            |this, name: String| async move { this.attachment(&name).await },
+        )
+        .work(
             "csi-attacher-pv",
-            &attacher.volume_queue,
+            volume_queue,
             workers,
-            move |name: String| {
-                let attacher = of_volumes.clone();
-                async move { attacher.volume(&name).await }
-            }
-        ),
-        attacher.look_again(options.resync),
-        attacher.reconcile(options.reconcile_sync, options.max_entries),
-    );
+            |this, name: String| async move { this.volume(&name).await },
+        )
+        .resync(options.resync, queue, |this| {
+            let all = this.attachments.all().into_iter();
+            all.map(|attachment| attachment.name_any())
+        })
+        .resync(options.resync, volume_queue, |this| {
+            let rules = this.rules.clone();
+            let kept = this
+                .volumes
+                .each()
+                .filter(move |volume| rules.keeps(volume));
+            kept.map(|volume| volume.name_any())
+        })
+        .beside(move |this| async move {
+            this.reconcile(options.reconcile_sync, options.max_entries)
+                .await;
+        })
+        .run()
+        .await;
     Ok(())
 }
 
@@ -171,45 +198,14 @@ impl Attacher {
             timeout: context.common.timeout.unwrap_or(TIMEOUT),
             volumes: context.caches.volumes(),
             csi_nodes: context.caches.csi_nodes(),
-            queue: Queue::new(context.common.backoff()),
-            volume_queue: Queue::new(context.common.backoff()),
+            queue: context.queue(),
+            volume_queue: context.queue(),
             forced: Mutex::default(),
             attachments,
             of_volume,
             rules,
             context,
         }
-    }
-
-    /// Has changes noted in the queues.
-    fn listen(self: &Arc<Self>) {
-        let (rules, queue) = (self.rules.clone(), self.queue.clone());
-        let volumes = self.volume_queue.clone();
-        self.attachments.on_change(move |change| match change {
-            Change::Applied { old: None, new } => queue.add(new.name_any()),
-            Change::Applied {
-                old: Some(old),
-                new,
-            } => {
-                if rules.asks(old, new) {
-                    queue.add(new.name_any());
-                }
-            }
-            Change::Deleted(old) => {
-                if let Some(volume) = &old.spec.source.persistent_volume_name {
-                    volumes.add(volume.clone());
-                }
-            }
-        });
-        let (rules, queue) = (self.rules.clone(), self.volume_queue.clone());
-        self.volumes.on_change(move |change| {
-            if let Change::Applied { new, .. } = change
-                && new.metadata.deletion_timestamp.is_some()
-                && rules.has_finalizer(new.finalizers())
-            {
-                queue.add(new.name_any());
-            }
-        });
     }
 
     /// Whether an attachment is this process's.
@@ -265,34 +261,6 @@ impl Attacher {
             Err(error) => {
                 tracing::warn!(volume = name, %error, "removing the finalizer failed");
                 Outcome::Failed
-            }
-        }
-    }
-
-    /// Puts everything in the queues now and then.
-    async fn look_again(&self, every: Duration) {
-        if every.is_zero() {
-            return;
-        }
-        let stop = &self.context.stop;
-        while stop
-            .run_until_cancelled(tokio::time::sleep(every))
-            .await
-            .is_some()
-        {
-            self.add_all();
-        }
-    }
-
-    fn add_all(&self) {
-        for attachment in self.attachments.all() {
-            self.queue.add(attachment.name_any());
-        }
-        for volume in self.volumes.each() {
-            if volume.metadata.deletion_timestamp.is_some()
-                && self.rules.has_finalizer(volume.finalizers())
-            {
-                self.volume_queue.add(volume.name_any());
             }
         }
     }

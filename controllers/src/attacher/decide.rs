@@ -311,6 +311,11 @@ impl Rules {
         finalizers.contains(&self.finalizer)
     }
 
+    /// Whether the finalizer keeps a volume that is being deleted.
+    pub fn keeps(&self, volume: &PersistentVolume) -> bool {
+        volume.metadata.deletion_timestamp.is_some() && self.has_finalizer(volume.finalizers())
+    }
+
     /// Puts the finalizer on a volume; nothing if it has it.
     pub fn protect(&self, volume: &PersistentVolume) -> Option<Value> {
         let present = volume.finalizers();

@@ -35,15 +35,12 @@ impl Attacher {
         if !self.rules.attaches || !told || every.is_zero() {
             return;
         }
-        let rounds = async {
-            loop {
-                if self.context.acts() {
-                    self.compare(max_entries).await;
-                }
-                tokio::time::sleep(every).await;
+        loop {
+            if self.context.acts() {
+                self.compare(max_entries).await;
             }
-        };
-        self.context.stop.run_until_cancelled(rounds).await;
+            tokio::time::sleep(every).await;
+        }
     }
 
     async fn compare(&self, max_entries: u32) {

@@ -1,5 +1,6 @@
 //! What every loop is given.
 
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,6 +76,11 @@ impl Context {
             Scope::Node { .. } => true,
             Scope::Cluster | Scope::Leader => self.leader.leads(),
         }
+    }
+
+    /// An empty queue with the backoff of the command line.
+    pub fn queue<K: Clone + Eq + Hash>(&self) -> Queue<K> {
+        Queue::new(self.common.backoff())
     }
 
     /// The same with caches of the whole cluster, as long as those are held: for work that has to

@@ -190,7 +190,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         finish(running).await;
     }
 
-    /// Gives no key out any more.
+    /// Gives no key out any more, and takes none.
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
@@ -252,6 +252,9 @@ impl<K: Clone + Eq + Hash> Drop for Item<K> {
 
 impl<K: Clone + Eq + Hash> State<K> {
     fn add(&mut self, key: K) {
+        if self.closed {
+            return;
+        }
         match self.places.get_mut(&key) {
             Some(Place::Ready) => return,
             Some(Place::Running { again, .. }) => {
@@ -269,6 +272,9 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     fn add_at(&mut self, key: K, at: Instant) {
+        if self.closed {
+            return;
+        }
         match self.places.get_mut(&key) {
             Some(Place::Ready) => return,
             Some(Place::Running { at: asked, .. }) => {

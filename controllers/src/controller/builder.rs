@@ -1,0 +1,289 @@
+//! The skeleton of a controller: watches feed queues with keys, workers reconcile the keys.
+
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all};
+use tokio::time::{Instant, sleep};
+
+use super::Context;
+use super::queue::{Outcome, Queue};
+use crate::runtime::{Change, Resource, Watch};
+
+/// A controller that is being put together. Nothing happens before [`Controller::run`].
+///
+/// `T` is what its workers share.
+#[must_use = "a controller does nothing until it runs"]
+pub struct Controller<T> {
+    context: Context,
+    shared: Arc<T>,
+    ready: BoxFuture<'static, ()>,
+    feeds: Vec<Box<dyn FnOnce() + Send>>,
+    workers: Vec<BoxFuture<'static, ()>>,
+    tasks: Vec<BoxFuture<'static, ()>>,
+}
+
+impl<T> fmt::Debug for Controller<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Controller")
+    }
+}
+
+impl<T: Send + Sync + 'static> Controller<T> {
+    /// A controller without watches and workers.
+    pub fn new(context: &Context, shared: Arc<T>) -> Self {
+        Controller {
+            context: context.clone(),
+            shared,
+            ready: Box::pin(std::future::ready(())),
+            feeds: Vec::new(),
+            workers: Vec::new(),
+            tasks: Vec::new(),
+        }
+    }
+
+    /// Starts the controller after `ready`: usually once its caches have seen every object.
+    pub fn after<F>(mut self, ready: impl FnOnce(Arc<T>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.ready = Box::pin(ready(self.shared.clone()));
+        self
+    }
+
+    /// Queues the keys that `keys` finds in each change, and in each object that exists at the
+    /// start. `keys` runs inside the watch, so it must be quick.
+    pub fn feed<O: Resource, K, I>(
+        self,
+        watch: &Watch<O>,
+        queue: &Queue<K>,
+        keys: impl Fn(&Change<O>) -> I + Send + Sync + 'static,
+    ) -> Self
+    where
+        K: Clone + Eq + Hash + Send + 'static,
+        I: IntoIterator<Item = K>,
+    {
+        let queue = queue.clone();
+        self.on_change(watch, move |change| {
+            keys(change).into_iter().for_each(|key| queue.add(key));
+        })
+    }
+
+    /// As [`Controller::feed`], but each key waits for `delay` in the queue.
+    pub fn feed_after<O: Resource, K, I>(
+        self,
+        delay: Duration,
+        watch: &Watch<O>,
+        queue: &Queue<K>,
+        keys: impl Fn(&Change<O>) -> I + Send + Sync + 'static,
+    ) -> Self
+    where
+        K: Clone + Eq + Hash + Send + 'static,
+        I: IntoIterator<Item = K>,
+    {
+        let queue = queue.clone();
+        self.on_change(watch, move |change| {
+            for key in keys(change) {
+                queue.add_after(key, delay);
+            }
+        })
+    }
+
+    fn on_change<O: Resource>(
+        mut self,
+        watch: &Watch<O>,
+        handler: impl Fn(&Change<O>) + Send + Sync + 'static,
+    ) -> Self {
+        let watch = watch.clone();
+        self.feeds.push(Box::new(move || watch.on_change(handler)));
+        self
+    }
+
+    /// Reconciles the keys of a queue, at most `workers` at once. `name` is the queue's name in the
+    /// metrics.
+    pub fn work<K, F>(
+        mut self,
+        name: &'static str,
+        queue: &Queue<K>,
+        workers: usize,
+        reconcile: impl Fn(Arc<T>, K) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        K: Clone + Eq + Hash + Send + 'static,
+        F: Future<Output = Outcome> + Send + 'static,
+    {
+        let (context, queue, shared) = (self.context.clone(), queue.clone(), self.shared.clone());
+        self.workers.push(Box::pin(async move {
+            let reconcile = move |key| reconcile(shared.clone(), key);
+            work(&context, name, &queue, workers, reconcile).await;
+        }));
+        self
+    }
+
+    /// Queues these keys again after each `period`; never if it is zero.
+    pub fn resync<K, I>(
+        mut self,
+        period: Duration,
+        queue: &Queue<K>,
+        keys: impl Fn(&T) -> I + Send + 'static,
+    ) -> Self
+    where
+        K: Clone + Eq + Hash + Send + 'static,
+        I: IntoIterator<Item = K>,
+    {
+        if period.is_zero() {
+            return self;
+        }
+        let (queue, shared) = (queue.clone(), self.shared.clone());
+        self.tasks.push(Box::pin(async move {
+            loop {
+                sleep(period).await;
+                keys(&shared).into_iter().for_each(|key| queue.add(key));
+            }
+        }));
+        self
+    }
+
+    /// Runs `task` beside the workers, and drops it at the stop.
+    pub fn beside<F>(mut self, task: impl FnOnce(Arc<T>) -> F) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tasks.push(Box::pin(task(self.shared.clone())));
+        self
+    }
+
+    /// Runs until the context's stop. Keys in a worker's hands are finished first.
+    pub async fn run(self) {
+        let stop = &self.context.stop;
+        if stop.run_until_cancelled(self.ready).await.is_none() {
+            return;
+        }
+        self.feeds.into_iter().for_each(|feed| feed());
+        tokio::join!(
+            join_all(self.workers),
+            stop.run_until_cancelled(join_all(self.tasks)),
+            stop.cancelled(),
+        );
+    }
+}
+
+/// Works on a queue until the stop, and counts what comes of it.
+async fn work<K, F>(
+    context: &Context,
+    name: &'static str,
+    queue: &Queue<K>,
+    workers: usize,
+    on: impl Fn(K) -> F,
+) where
+    K: Clone + Eq + Hash + Send + 'static,
+    F: Future<Output = Outcome> + Send + 'static,
+{
+    let shown = queue.clone();
+    let metrics = &context.metrics;
+    metrics.watch_queue(name, Box::new(move || shown.stats()));
+    let counted = |key| {
+        // The future is large, and every wrapper around it would hold another copy.
+        let (work, metrics) = (Box::pin(on(key)), metrics.clone());
+        async move {
+            let started = Instant::now();
+            let outcome = work.await;
+            metrics.worked(name, outcome, started.elapsed());
+            outcome
+        }
+    };
+    let until_stopped = async {
+        context.stop.cancelled().await;
+        queue.close();
+    };
+    tokio::join!(queue.work(workers.max(1), counted), until_stopped);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use k8s_openapi::api::core::v1::Node;
+    use kube::ResourceExt;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::World;
+
+    #[derive(Default)]
+    struct Log(Mutex<Vec<String>>);
+
+    impl Log {
+        fn note(&self, what: impl Into<String>) {
+            self.0.lock().expect("the log").push(what.into());
+        }
+
+        fn taken(&self) -> Vec<String> {
+            std::mem::take(&mut self.0.lock().expect("the log"))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_go_from_watches_through_queues_to_workers() {
+        let world = World::new(&[]);
+        let context = world.context.clone();
+        let nodes = context.caches.nodes();
+        let node = |name| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+        world.add(&nodes, node("a"));
+        let (queue, late) = (context.queue(), context.queue());
+        let second = Duration::from_secs(1);
+        let log = Arc::new(Log::default());
+        let name = |change: &Change<Node>| Some(change.object().name_any());
+        let controller = Controller::new(&context, log.clone())
+            .after(|log| async move {
+                sleep(second).await;
+                log.note("ready");
+            })
+            .feed(&nodes, &queue, name)
+            .feed_after(10 * second, &nodes, &late, name)
+            .work("now", &queue, 1, |log, key| async move {
+                log.note(key);
+                Outcome::Done
+            })
+            .work("late", &late, 1, |log, key: String| async move {
+                log.note(format!("late {key}"));
+                Outcome::Done
+            })
+            .resync(60 * second, &queue, |_| ["again".to_owned()])
+            .resync(Duration::ZERO, &queue, |_| ["never".to_owned()])
+            .beside(|log| async move {
+                log.note("beside");
+                std::future::pending().await
+            });
+        let running = tokio::spawn(controller.run());
+        let millisecond = Duration::from_millis(1);
+        sleep(millisecond).await;
+        assert!(log.taken().is_empty(), "it waits until it is ready");
+        sleep(second).await;
+        assert_eq!(log.taken(), ["ready", "beside", "a"]);
+        world.add(&nodes, node("b"));
+        sleep(millisecond).await;
+        assert_eq!(log.taken(), ["b"]);
+        sleep(10 * second).await;
+        assert_eq!(log.taken(), ["late a", "late b"]);
+        sleep(60 * second).await;
+        assert_eq!(log.taken(), ["again"]);
+        context.stop.cancel();
+        running.await.expect("no panic");
+        world.add(&nodes, node("c"));
+        assert_eq!(queue.depth(), 0, "a stopped controller takes no keys");
+    }
+
+    #[tokio::test]
+    async fn a_stop_before_it_is_ready_ends_it() {
+        let context = World::new(&[]).context;
+        context.stop.cancel();
+        let never = |_| std::future::pending();
+        Controller::new(&context, Arc::new(()))
+            .after(never)
+            .run()
+            .await;
+    }
+}
