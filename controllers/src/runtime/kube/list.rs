@@ -1,48 +1,69 @@
-//! Lists: what there is for certain, where what a watch has told of is not enough.
+//! Lists: the objects that the API server has, where a watch does not show enough.
 
-use kube::api::{ListParams, PartialObjectMeta};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams, PartialObjectMeta};
 use kube::core::ObjectList;
 
 use super::{ApiError, Call, Kube, Resource};
 
-/// Objects in one answer.
+/// Objects in one page.
 const PAGE: u32 = 500;
 
 impl Kube {
-    /// All objects of a kind as the server has them now, one after the other.
-    pub async fn each<K: Resource>(&self, mut take: impl FnMut(K)) -> Result<(), ApiError> {
-        let api = K::everywhere(self.client.clone());
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let call = Call::new::<K>("list", "", "");
-            let page = self.timely(call, api.list(&params)).await?;
-            match taken(page, &mut take) {
-                None => return Ok(()),
-                Some(next) => params.continue_token = Some(next),
-            }
-        }
+    /// Gives every object of a kind to `take`.
+    pub async fn each<K: Resource>(&self, take: impl FnMut(K)) -> Result<(), ApiError> {
+        let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
+        self.pages("", usize::MAX, page, take).await?;
+        Ok(())
     }
 
-    /// The same, of their metadata alone.
+    /// As [`Kube::each`], with the metadata alone.
     pub async fn each_metadata<K: Resource>(
         &self,
-        mut take: impl FnMut(PartialObjectMeta<K>),
+        take: impl FnMut(PartialObjectMeta<K>),
     ) -> Result<(), ApiError> {
+        let page = async |api: &Api<K>, params: &ListParams| api.list_metadata(params).await;
+        self.pages("", usize::MAX, page, take).await?;
+        Ok(())
+    }
+
+    /// Gives the objects with these labels to `take`, of all namespaces and of at most so many
+    /// pages. False if there are more.
+    pub async fn list<K: Resource>(
+        &self,
+        labels: &str,
+        pages: usize,
+        mut take: impl FnMut(K),
+    ) -> Result<bool, ApiError> {
+        let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
+        let take = |mut object: K| {
+            object.managed_fields_mut().clear();
+            take(object);
+        };
+        self.pages(labels, pages, page, take).await
+    }
+
+    async fn pages<K: Resource, O: Clone>(
+        &self,
+        labels: &str,
+        pages: usize,
+        page: impl AsyncFn(&Api<K>, &ListParams) -> kube::Result<ObjectList<O>>,
+        mut take: impl FnMut(O),
+    ) -> Result<bool, ApiError> {
         let api = K::everywhere(self.client.clone());
         let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let call = Call::new::<K>("list", "", "");
-            let page = self.timely(call, api.list_metadata(&params)).await?;
-            match taken(page, &mut take) {
-                None => return Ok(()),
-                Some(next) => params.continue_token = Some(next),
+        if !labels.is_empty() {
+            params = params.labels(labels);
+        }
+        for _ in 0..pages {
+            let call = Call::new::<K>("list", "", labels);
+            let page = self.timely(call, page(&api, &params)).await?;
+            page.items.into_iter().for_each(&mut take);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                None => return Ok(true),
+                Some(token) => params.continue_token = Some(token),
             }
         }
+        Ok(false)
     }
-}
-
-/// Gives out a page, and says how to have the next.
-fn taken<K: Clone>(page: ObjectList<K>, take: &mut impl FnMut(K)) -> Option<String> {
-    page.items.into_iter().for_each(take);
-    page.metadata.continue_.filter(|token| !token.is_empty())
 }
