@@ -278,7 +278,7 @@ where
         tracing::info!(
             method = job.method,
             subject = %subject,
-            code = ?code,
+            code = hostloop_proto::calls::code_name(code),
             ms = started.elapsed().as_millis() as u64,
             "done, after its caller had hung up"
         );
