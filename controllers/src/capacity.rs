@@ -16,8 +16,9 @@ use kube::Api;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
-use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{Change, Context, Watch, boolean, duration, watch};
+use crate::controller::queue::{Outcome, Queue};
+use crate::controller::{Context, Controller};
+use crate::runtime::{Change, Watch, boolean, duration, watch};
 
 mod owner;
 mod pass;
@@ -158,39 +159,55 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     };
     let writer = Writer::new(&context.driver.name, context.scope.node());
     let objects = of_ours(&context, &namespace, &writer);
-    let queue = Queue::new(context.common.backoff());
-    attend(&context, &objects, &queue);
-    let poll = options.capacity_poll_interval;
     let pass = Pass::new(
         context.clone(),
         &options,
         metrics,
         namespace,
         owner,
-        objects,
+        objects.clone(),
     );
-    let pass = Arc::new(pass);
-    pass.synced().await;
-    let again = queue.clone();
-    context
-        .work("capacity", &queue, 1, move |look| {
-            let (pass, again) = (pass.clone(), again.clone());
-            async move {
-                match (pass.run(look).await, look) {
-                    (Ok(()), Look::Close) => Outcome::Again(about(poll)),
-                    (Ok(()), Look::Rough) => Outcome::Done,
-                    (Err(error), _) => {
-                        tracing::warn!(%error, "telling what room there is");
-                        // The backoff may exceed the polling interval, and other classes must not
-                        // wait for it.
-                        again.add_after(Look::Close, about(poll));
-                        Outcome::Failed
-                    }
-                }
-            }
+    let (poll, queue) = (options.capacity_poll_interval, context.queue());
+    queue.add(Look::Close);
+    context.room.attend();
+    let (again, of_room) = (queue.clone(), queue.clone());
+    let mut controller = Controller::new(&context, Arc::new(pass))
+        .after(|pass| async move { pass.synced().await })
+        .feed(&context.caches.classes(), &queue, |_| [Look::Close])
+        // The objects this process writes come back here. Those that others deleted are made again.
+        .feed(&objects, &queue, |change| {
+            matches!(change, Change::Deleted(_)).then_some(Look::Close)
         })
-        .await;
+        .work("capacity", &queue, 1, move |pass, look| {
+            let again = again.clone();
+            async move { reconcile(&pass, look, poll, &again).await }
+        })
+        .beside(|pass| async move { follow_room(&pass.context, &of_room).await });
+    if context.scope.node().is_none() {
+        let (soon, driver) = (Duration::from_secs(1), context.driver.name.clone());
+        controller = controller
+            .feed_after(soon, &context.caches.nodes(), &queue, |change| {
+                segments::moved(change).then_some(Look::Close)
+            })
+            .feed_after(soon, &context.caches.csi_nodes(), &queue, move |change| {
+                segments::registered(change, &driver).then_some(Look::Close)
+            });
+    }
+    controller.run().await;
     Ok(())
+}
+
+async fn reconcile(pass: &Pass, look: Look, poll: Duration, queue: &Queue<Look>) -> Outcome {
+    match (pass.run(look).await, look) {
+        (Ok(()), Look::Close) => Outcome::Again(about(poll)),
+        (Ok(()), Look::Rough) => Outcome::Done,
+        (Err(error), _) => {
+            tracing::warn!(%error, "the capacity objects are not up to date");
+            // The backoff may exceed the polling interval, and other classes must not wait for it.
+            queue.add_after(Look::Close, about(poll));
+            Outcome::Failed
+        }
+    }
 }
 
 /// An interval, give or take a tenth: nodes that began together are not to go on together.
@@ -234,52 +251,22 @@ fn watch(context: &Context, namespace: &str, labels: &str) -> Watch<CSIStorageCa
     objects
 }
 
-/// Has a pass made when something changed that it goes by.
-fn attend(context: &Context, objects: &Watch<CSIStorageCapacity>, queue: &Queue<Look>) {
-    queue.add(Look::Close);
-    let changed = queue.clone();
-    context
-        .caches
-        .classes()
-        .on_change(move |_| changed.add(Look::Close));
-    let changed = queue.clone();
-    // Our own writes come back here, and are no news; what others deleted is made again.
-    objects.on_change(move |change| {
-        if matches!(change, Change::Deleted(_)) {
-            changed.add(Look::Close);
+/// Queues a pass when the driver may have more or less room than before.
+async fn follow_room(context: &Context, queue: &Queue<Look>) {
+    let mut last = None;
+    loop {
+        context.room.changed().await;
+        let now = Instant::now();
+        if context.room.takes_urgency() {
+            queue.add(Look::Close);
+            last = Some(now);
+            continue;
         }
-    });
-    if context.scope.node().is_none() {
-        let changed = queue.clone();
-        context.caches.nodes().on_change(move |change| {
-            if segments::moved(change) {
-                changed.add_after(Look::Close, Duration::from_secs(1));
-            }
-        });
-        let (changed, driver) = (queue.clone(), context.driver.name.clone());
-        context.caches.csi_nodes().on_change(move |change| {
-            if segments::registered(change, &driver) {
-                changed.add_after(Look::Close, Duration::from_secs(1));
-            }
-        });
+        let at = next(last, now);
+        // A pass that is due earlier stays.
+        queue.add_after(Look::Rough, at - now);
+        last = Some(at);
     }
-    context.room.attend();
-    let (changed, room, stop) = (queue.clone(), context.room.clone(), context.stop.clone());
-    tokio::spawn(async move {
-        let mut last = None;
-        while stop.run_until_cancelled(room.changed()).await.is_some() {
-            let now = Instant::now();
-            if room.takes_urgency() {
-                changed.add(Look::Close);
-                last = Some(now);
-                continue;
-            }
-            let at = next(last, now);
-            // One that is to be made before stays.
-            changed.add_after(Look::Rough, at - now);
-            last = Some(at);
-        }
-    });
 }
 
 /// When a pass is made for a change of the room, if the last was, or will be, made then: at once,

@@ -84,20 +84,18 @@ pub(crate) async fn run(
     volumes: provisioner::Options,
     capacities: Option<Watch<CSIStorageCapacity>>,
 ) {
-    let mut tidier = Tidier::new(context.clone(), &options, &volumes, capacities);
     let stop = context.stop.clone();
-    if stop.run_until_cancelled(tidier.synced()).await.is_none() {
-        return;
-    }
+    let mut tidier = Tidier::new(context, &options, &volumes, capacities);
     let (most, least) = LOOK;
     let look = (options.gone_node_grace / 5).clamp(least, most);
-    loop {
-        tidier.pass().await;
-        let wait = tokio::time::sleep(look);
-        if stop.run_until_cancelled(wait).await.is_none() {
-            return;
+    let passes = async {
+        tidier.synced().await;
+        loop {
+            tidier.pass().await;
+            tokio::time::sleep(look).await;
         }
-    }
+    };
+    stop.run_until_cancelled(passes).await;
 }
 
 impl Tidier {

@@ -123,15 +123,17 @@ pub async fn run(context: Context, options: Options, conditions: Conditions) {
             nodes::run(&context).await;
         }
     };
-    // Also where there is nothing to look at.
-    tokio::join!(of_volumes, of_storage, of_nodes, context.stop.cancelled());
+    let all = async { tokio::join!(of_volumes, of_storage, of_nodes) };
+    context.stop.run_until_cancelled(all).await;
+    // Without anything to look at, it still runs until the stop.
+    context.stop.cancelled().await;
 }
 
 /// Tells claims whose pods run on a node that is down, if that is wanted: for the one that leads
 /// where every node has loops of its own, with caches of the whole cluster.
 pub(crate) async fn run_for_all(context: Context, options: Options) {
     if options.node_watcher {
-        nodes::run(&context).await;
+        context.stop.run_until_cancelled(nodes::run(&context)).await;
     }
 }
 
@@ -144,24 +146,15 @@ struct Watcher {
 
 impl Watcher {
     async fn volumes(&self, interval: Duration) {
-        let stop = &self.context.stop;
-        let known = self.context.caches.volumes();
-        if stop.run_until_cancelled(known.synced()).await.is_none() {
-            return;
-        }
+        self.context.caches.volumes().synced().await;
         let mut tick = ticks(interval);
-        while stop.run_until_cancelled(tick.tick()).await.is_some() {
-            if !self.context.acts() {
-                // Whoever does tells it.
+        loop {
+            tick.tick().await;
+            if self.context.acts() {
+                self.volumes_once().await;
+            } else {
+                // The process that leads emits the events.
                 self.conditions.forget_volumes();
-                continue;
-            }
-            if stop
-                .run_until_cancelled(self.volumes_once())
-                .await
-                .is_none()
-            {
-                return;
             }
         }
     }
@@ -237,16 +230,10 @@ impl Watcher {
     }
 
     async fn storage(&self, interval: Duration) {
-        let stop = &self.context.stop;
         let mut tick = ticks(interval);
-        while stop.run_until_cancelled(tick.tick()).await.is_some() {
-            if stop
-                .run_until_cancelled(self.storage_once())
-                .await
-                .is_none()
-            {
-                return;
-            }
+        loop {
+            tick.tick().await;
+            self.storage_once().await;
         }
     }
 

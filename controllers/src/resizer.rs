@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -17,10 +17,11 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use crate::controller::queue::{Outcome, Queue};
+use crate::controller::{Context, Controller};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::{ControllerCapability, NodeCapability};
-use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{ApiError, Change, Context, Index, Kube, Watch, boolean, duration};
+use crate::runtime::{ApiError, Change, Index, Kube, Watch, boolean, duration};
 use crate::secrets::SecretError;
 use crate::volume::{self, AccessModesError};
 
@@ -150,7 +151,7 @@ struct Resizer {
     users: OnceCell<Users>,
     queue: Queue<Key>,
     modify_queue: Queue<ModifyKey>,
-    classes: OnceCell<Classes>,
+    classes: OnceLock<Classes>,
 }
 
 /// The classes, and the claims that ask for them.
@@ -159,52 +160,24 @@ struct Classes {
     claims: Index<PersistentVolumeClaim>,
 }
 
-/// Expands and modifies until told to stop.
+/// Expands and modifies until `context.stop`.
 pub async fn run(context: Context, options: Options) -> Result<(), Error> {
-    let driver = context.driver.clone();
+    let driver = &context.driver;
     let expands = driver.can(ControllerCapability::ExpandVolume)
         || driver.node_can(NodeCapability::ExpandVolume);
     let modifies = driver.can(ControllerCapability::ModifyVolume);
-    let workers = context.common.worker_threads.unwrap_or(options.workers);
     let resizer = Arc::new(Resizer::new(context.clone(), options));
-    let synced = async {
-        resizer.claims.synced().await;
-        resizer.volumes.synced().await;
-    };
-    if context.stop.run_until_cancelled(synced).await.is_none() {
-        return Ok(());
-    }
-    let (expander, modifier) = (resizer.clone(), resizer.clone());
     let expanding = async {
         if expands {
-            resizer.listen();
-            let work = move |key: Key| {
-                let resizer = expander.clone();
-                async move { resizer.expand_claim(&key).await }
-            };
-            context.work("resizer", &resizer.queue, workers, work).await;
+            resizer.expander().run().await;
         }
     };
     let modifying = async {
         if modifies {
-            // Only modification waits for VolumeAttributesClasses: an API server may not serve
-            // them.
-            let classes = &resizer.classes().await.watch;
-            let synced = context.stop.run_until_cancelled(classes.synced()).await;
-            if synced.is_none() {
-                return;
-            }
-            resizer.recall_uncertain();
-            resizer.listen_to_modify().await;
-            let work = move |key: ModifyKey| {
-                let resizer = modifier.clone();
-                async move { resizer.modify_key(key).await }
-            };
-            let queue = &resizer.modify_queue;
-            context.work("modifier", queue, workers, work).await;
+            resizer.modifier().run().await;
         }
     };
-    tokio::join!(expanding, modifying, resizer.look_again(expands, modifies));
+    tokio::join!(expanding, modifying, context.stop.cancelled());
     Ok(())
 }
 
@@ -220,50 +193,51 @@ impl Resizer {
             volumes: context.caches.volumes(),
             memory: Arc::default(),
             users: OnceCell::new(),
-            queue: Queue::new(context.common.backoff()),
-            modify_queue: Queue::new(context.common.backoff()),
-            classes: OnceCell::new(),
+            queue: context.queue(),
+            modify_queue: context.queue(),
+            classes: OnceLock::new(),
             options,
             context,
         }
     }
 
-    /// Has changes of claims noted in the queue, and those forgotten that are gone.
-    fn listen(&self) {
-        let (queue, memory) = (self.queue.clone(), self.memory.clone());
-        self.claims.on_change(move |change| match change {
-            Change::Applied { old, new } => {
-                if old.as_ref().is_none_or(|old| expand::asks(old, new)) {
-                    queue.add(key_of(new));
+    fn expander(self: &Arc<Self>) -> Controller<Self> {
+        let memory = self.memory.clone();
+        Controller::new(&self.context, self.clone())
+            .after(|this| async move { this.synced().await })
+            .feed(&self.claims, &self.queue, move |change| match change {
+                Change::Applied { old, new } => {
+                    let asks = old.as_ref().is_none_or(|old| expand::asks(old, new));
+                    asks.then(|| key_of(new))
                 }
-            }
-            Change::Deleted(old) => {
-                lock(&memory).remove(&key_of(old));
-            }
-        });
+                Change::Deleted(old) => {
+                    lock(&memory).remove(&key_of(old));
+                    None
+                }
+            })
+            .work(
+                "resizer",
+                &self.queue,
+                self.workers(),
+                |this, key| async move { this.expand_claim(&key).await },
+            )
+            .resync(self.resync(), &self.queue, |this| {
+                this.claims.each().map(|claim| key_of(&claim))
+            })
     }
 
-    async fn look_again(&self, expands: bool, modifies: bool) {
-        let every = self.context.common.resync_period.unwrap_or(RESYNC);
-        if every.is_zero() {
-            return;
-        }
-        let stop = &self.context.stop;
-        while stop
-            .run_until_cancelled(tokio::time::sleep(every))
-            .await
-            .is_some()
-        {
-            for claim in self.claims.each() {
-                let key = key_of(&claim);
-                if modifies {
-                    self.modify_queue.add(ModifyKey::Claim(key.clone()));
-                }
-                if expands {
-                    self.queue.add(key);
-                }
-            }
-        }
+    async fn synced(&self) {
+        self.claims.synced().await;
+        self.volumes.synced().await;
+    }
+
+    fn workers(&self) -> usize {
+        let workers = self.context.common.worker_threads;
+        workers.unwrap_or(self.options.workers)
+    }
+
+    fn resync(&self) -> Duration {
+        self.context.common.resync_period.unwrap_or(RESYNC)
     }
 
     /// The volume of a claim, if it is ours to work on. `live` has it asked for where the watch

@@ -12,10 +12,11 @@ use super::owner::{Owner, OwnerError};
 use super::plan::{Action, Item, Look, Marks, Room, Wanted, Writer, plan};
 use super::segments::segments;
 use super::{Metrics, Options};
+use crate::controller::Context;
 use crate::provisioner::claim;
 use crate::runtime::csi::Failure;
 use crate::runtime::kube::{ApiError, Limit};
-use crate::runtime::{Context, Kube, Watch};
+use crate::runtime::{Kube, Watch};
 
 /// How long a GetCapacity call may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,7 +36,7 @@ pub(super) enum PassError {
 
 /// What passes are made with.
 pub(super) struct Pass {
-    context: Context,
+    pub(super) context: Context,
     metrics: Metrics,
     /// Classes with Immediate binding are told of, too.
     immediate: bool,
@@ -83,16 +84,12 @@ impl Pass {
     /// Waits until all has been seen that is decided by: what is not seen would be told twice, or
     /// removed.
     pub(super) async fn synced(&self) {
-        let all = async {
-            self.context.caches.classes().synced().await;
-            self.objects.synced().await;
-            if self.context.scope.node().is_none() {
-                self.context.caches.nodes().synced().await;
-                self.context.caches.csi_nodes().synced().await;
-            }
-        };
-        // Told to stop, the queue gives out nothing.
-        let _ = self.context.stop.run_until_cancelled(all).await;
+        self.context.caches.classes().synced().await;
+        self.objects.synced().await;
+        if self.context.scope.node().is_none() {
+            self.context.caches.nodes().synced().await;
+            self.context.caches.csi_nodes().synced().await;
+        }
     }
 
     /// Makes one. What fails for one object is no reason to leave others untold.

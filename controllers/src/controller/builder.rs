@@ -155,13 +155,19 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self
     }
 
+    /// Lets the watches feed the queues, from now on.
+    pub(crate) fn listen(&mut self) {
+        self.feeds.drain(..).for_each(|feed| feed());
+    }
+
     /// Runs until the context's stop. Keys in a worker's hands are finished first.
-    pub async fn run(self) {
-        let stop = &self.context.stop;
-        if stop.run_until_cancelled(self.ready).await.is_none() {
+    pub async fn run(mut self) {
+        let stop = self.context.stop.clone();
+        let ready = stop.run_until_cancelled(&mut self.ready);
+        if ready.await.is_none() {
             return;
         }
-        self.feeds.into_iter().for_each(|feed| feed());
+        self.listen();
         tokio::join!(
             join_all(self.workers),
             stop.run_until_cancelled(join_all(self.tasks)),

@@ -36,22 +36,15 @@ enum Change {
     Recovered(String, Vec<ObjectReference>),
 }
 
-/// Looks at nodes while this process leads, until told to stop.
+/// Looks at nodes while this process leads. It does not end by itself.
 pub(super) async fn run(context: &Context) {
     let caches = &context.caches;
     let (nodes, pods, volumes) = (caches.nodes(), caches.pods(), caches.volumes());
-    let synced = async { tokio::join!(nodes.synced(), pods.synced(), volumes.synced()) };
-    if context.stop.run_until_cancelled(synced).await.is_none() {
-        return;
-    }
+    tokio::join!(nodes.synced(), pods.synced(), volumes.synced());
     let mut known = BTreeMap::new();
     let mut tick = ticks(LOOK);
-    while context
-        .stop
-        .run_until_cancelled(tick.tick())
-        .await
-        .is_some()
-    {
+    loop {
+        tick.tick().await;
         if !context.leader.leads() {
             known.clear();
             continue;

@@ -17,9 +17,9 @@ use super::recover::{
     CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
 };
 use super::{Key, ResizeError, Resizer, Users, now, outcome_of, too_early};
+use crate::controller::queue::Outcome;
 use crate::quantity;
 use crate::runtime::csi::{Call, Class, Failure, class};
-use crate::runtime::queue::Outcome;
 use crate::volume;
 
 /// On a volume: the size users saw before it was expanded, until kubelet is done.

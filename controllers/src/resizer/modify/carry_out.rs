@@ -18,9 +18,10 @@ use super::{
     Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
     is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
 };
+use crate::controller::Controller;
+use crate::controller::queue::Outcome;
 use crate::runtime::Change;
 use crate::runtime::csi::{Class, Failure};
-use crate::runtime::queue::Outcome;
 use crate::volume;
 
 /// A VolumeAttributesClass that a claim names.
@@ -34,18 +35,52 @@ enum Target {
 }
 
 impl Resizer {
-    /// The classes, watched from when they are first asked for.
-    pub(in super::super) async fn classes(&self) -> &Classes {
-        let begin = || async {
-            Classes {
-                watch: self.context.caches.attributes_classes(),
-                claims: self.claims.index(|claim| match wished(claim) {
-                    "" => Vec::new(),
-                    class => vec![class.to_owned()],
-                }),
-            }
-        };
-        self.classes.get_or_init(begin).await
+    /// The modifying part. Only this part waits for VolumeAttributesClasses, because an API server
+    /// may not serve them.
+    pub(in super::super) fn modifier(self: &Arc<Self>) -> Controller<Self> {
+        let (queue, memory) = (&self.modify_queue, self.memory.clone());
+        Controller::new(&self.context, self.clone())
+            .after(|this| async move {
+                this.synced().await;
+                this.classes().watch.synced().await;
+                this.recall_uncertain();
+            })
+            .feed(&self.claims, queue, move |change| match change {
+                Change::Applied { old, new } => {
+                    // A claim that comes into sight is as one that existed at the start.
+                    if old.is_none() && is_in_progress(new) {
+                        lock(&memory).entry(key_of(new)).or_default().uncertain = true;
+                    }
+                    let asks = old.as_ref().is_none_or(|old| asks(old, new));
+                    asks.then(|| ModifyKey::Claim(key_of(new)))
+                }
+                Change::Deleted(old) => {
+                    lock(&memory).remove(&key_of(old));
+                    None
+                }
+            })
+            .feed(&self.classes().watch, queue, |change| match change {
+                Change::Applied { old: None, new } => Some(ModifyKey::Class(new.name_any())),
+                _ => None,
+            })
+            .work("modifier", queue, self.workers(), |this, key| async move {
+                this.modify_key(key).await
+            })
+            .resync(self.resync(), queue, |this| {
+                let claims = this.claims.each();
+                claims.map(|claim| ModifyKey::Claim(key_of(&claim)))
+            })
+    }
+
+    /// The VolumeAttributesClasses, watched from the first use on.
+    pub(in super::super) fn classes(&self) -> &Classes {
+        self.classes.get_or_init(|| Classes {
+            watch: self.context.caches.attributes_classes(),
+            claims: self.claims.index(|claim| match wished(claim) {
+                "" => Vec::new(),
+                class => vec![class.to_owned()],
+            }),
+        })
     }
 
     /// Of what was in progress when the last process ended, nobody knows whether it goes on.
@@ -57,37 +92,12 @@ impl Resizer {
         }
     }
 
-    /// Has changes of claims and classes noted in the queue.
-    pub(in super::super) async fn listen_to_modify(&self) {
-        let (queue, memory) = (self.modify_queue.clone(), self.memory.clone());
-        self.claims.on_change(move |change| match change {
-            Change::Applied { old, new } => {
-                // One that comes into sight is as one that was there at the start.
-                if old.is_none() && is_in_progress(new) {
-                    lock(&memory).entry(key_of(new)).or_default().uncertain = true;
-                }
-                if old.as_ref().is_none_or(|old| asks(old, new)) {
-                    queue.add(ModifyKey::Claim(key_of(new)));
-                }
-            }
-            Change::Deleted(old) => {
-                lock(&memory).remove(&key_of(old));
-            }
-        });
-        let queue = self.modify_queue.clone();
-        self.classes().await.watch.on_change(move |change| {
-            if let Change::Applied { old: None, new } = change {
-                queue.add(ModifyKey::Class(new.name_any()));
-            }
-        });
-    }
-
     /// Brings a claim in line, or those that waited for a class.
     pub(in super::super) async fn modify_key(&self, key: ModifyKey) -> Outcome {
         let key = match key {
             ModifyKey::Claim(key) => key,
             ModifyKey::Class(class) => {
-                for claim in self.classes().await.claims.get(&class) {
+                for claim in self.classes().claims.get(&class) {
                     self.modify_queue.add(ModifyKey::Claim(key_of(&claim)));
                 }
                 return Outcome::Done;
@@ -168,7 +178,7 @@ impl Resizer {
         claim: &PersistentVolumeClaim,
         name: &str,
     ) -> Result<Target, ResizeError> {
-        let class = match self.classes().await.watch.get(name) {
+        let class = match self.classes().watch.get(name) {
             None => self.kube.get("", name).await?.map(Arc::new),
             known => known,
         };

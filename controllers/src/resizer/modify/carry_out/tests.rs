@@ -10,7 +10,7 @@ use crate::testing::{Call, DRIVER, World};
 
 struct Setup {
     world: World,
-    resizer: Resizer,
+    resizer: Arc<Resizer>,
 }
 
 fn class(name: &str, driver: &str) -> Value {
@@ -30,7 +30,7 @@ fn setup(claim: Value) -> Setup {
         handle_volume_inuse_error: true,
         extra_modify_metadata: true,
     };
-    let resizer = Resizer::new(world.context.clone(), options);
+    let resizer = Arc::new(Resizer::new(world.context.clone(), options));
     let mut base = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": "data", "namespace": "ns", "uid": "c"},
@@ -156,7 +156,7 @@ async fn a_volume_is_modified_and_then_the_claim_says_so() {
 #[tokio::test]
 async fn a_class_that_is_not_there_is_waited_for() {
     let mut setup = setup(json!({}));
-    setup.resizer.listen_to_modify().await;
+    setup.resizer.modifier().listen();
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.status(), json!({"status": "Pending"}));
     assert_eq!(
