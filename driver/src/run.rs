@@ -77,7 +77,7 @@ pub enum Error {
     Start(&'static str, #[source] io::Error),
     /// The Kubernetes loops.
     #[error(transparent)]
-    Controllers(#[from] hostloop_controllers::run::Error),
+    Controllers(#[from] hostloop_controllers::manager::Error),
     /// Something ended that must not end while the driver serves.
     #[error("{role} ended: {why}")]
     Role {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hostloop_controllers::args::Args;
+use hostloop_controllers::manager::{self as controllers, NodeLabels, Setup, Source, View};
 use hostloop_controllers::orphans::{Inventory, Kept};
-use hostloop_controllers::run::{self as controllers, NodeLabels, Setup, Source, View};
 use hostloop_controllers::runtime::csi::Csi;
 use hostloop_controllers::runtime::{Driver, Pools as OwnPools};
 use tokio::io::DuplexStream;

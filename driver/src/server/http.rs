@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use hostloop_controllers::run::View;
+use hostloop_controllers::manager::View;
 use prometheus_client::encoding::text::encode_eof;
 use tokio::net::TcpListener;
 

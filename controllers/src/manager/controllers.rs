@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use super::{Counts, Elections, Error, Roles};
+use super::{Counts, Elections, Error, Roles, leader_tasks};
 use crate::args::{Args, LeaderTasks};
 use crate::capacity;
 use crate::orphans::{self, Inventory};
@@ -10,7 +10,7 @@ use crate::provisioner;
 use crate::roles::{self, Role};
 use crate::runtime::driver::{ControllerCapability as Can, NodeCapability};
 use crate::runtime::{Context, Driver, Leadership};
-use crate::{attacher, health, lead, resizer, sight, snapshot_controller, snapshotter};
+use crate::{attacher, health, resizer, sight, snapshot_controller, snapshotter};
 
 /// Whether any that works with the API server was picked.
 pub(super) fn any(picked: &roles::Roles) -> bool {
@@ -151,7 +151,7 @@ impl Beginning<'_> {
         self.roles.begin(
             "the lead",
             while_leading(context, leader, move |context| {
-                lead::run(context, args.clone(), placing.clone())
+                leader_tasks::run(context, args.clone(), placing.clone())
             }),
         );
     }

@@ -33,9 +33,10 @@ use crate::runtime::{Caches, Context, Driver, Events, Kube, Leadership, Metrics,
 use crate::sight;
 use crate::snapshot_controller;
 
+mod controllers;
 mod elections;
 mod labels;
-mod loops;
+mod leader_tasks;
 mod setup;
 
 use elections::Elections;
@@ -259,7 +260,7 @@ async fn begin_loops(
     stop: CancellationToken,
 ) -> Result<Roles, Error> {
     let mut roles = Roles::default();
-    let any = loops::any(&setup.args.controllers);
+    let any = controllers::any(&setup.args.controllers);
     if !any && setup.labels.is_none() {
         return Ok(roles);
     }
@@ -335,7 +336,7 @@ async fn begin_loops(
         stop,
         common: setup.args.common(&setup.default_fstype),
     };
-    let beginning = loops::Beginning {
+    let beginning = controllers::Beginning {
         args: &setup.args,
         context: &context,
         elections: &mut elections,
