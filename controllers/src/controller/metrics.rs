@@ -200,6 +200,12 @@ impl Metrics {
         self.events_lost.inc();
     }
 
+    /// Events that were not sent so far.
+    #[cfg(test)]
+    pub(crate) fn lost_events(&self) -> u64 {
+        self.events_lost.get()
+    }
+
     /// Whether a lease is held.
     pub fn leads(&self, lease: &str, leads: bool) {
         let labels = Named {

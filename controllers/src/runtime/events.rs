@@ -1,11 +1,10 @@
 //! Events: what users see of what happens to their objects (`kubectl describe`).
 //!
-//! They are best-effort and off the path of the work: sent by tasks of their own from bounded
-//! queues whose overflow is counted, never waited for. Warnings go at once. What went as it should
-//! can wait: it is sent when there has been no such news for five seconds, and a second more for each
-//! that waits, or after two minutes, and then with pauses, so that in a storm the work is not behind
-//! the news of it. The same event again is counted in the one there is. A message must never contain
-//! a secret.
+//! They are best-effort and never slow the work: a task of its own sends them from a bounded queue.
+//! An event that does not fit in the queue is counted as lost. Warnings are sent first and without a
+//! pause. Normal events wait until there has been no new one for five seconds, at most two minutes,
+//! and are then sent at a fixed rate: a storm of claims is not slowed by its own events. The same
+//! event again only increases the count of the first. A message must never contain a secret.
 
 use std::sync::Arc;
 
@@ -17,77 +16,76 @@ use tokio_util::sync::CancellationToken;
 
 use super::kube::Resource;
 use super::metrics::Metrics;
-use send::Pace;
+use send::{Backlog, Sender};
 
-/// Events of each kind that wait to be sent, at most.
+/// Limit of waiting warnings, and of waiting normal events.
 const WAITING: usize = 1000;
 
-/// Whether something went as it should.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// It did.
+    /// Something went as it should.
     Normal,
-    /// It did not.
+    /// Something failed.
     Warning,
 }
 
 /// An event to be sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// What it is about.
+    /// The object that it is about.
     pub about: ObjectReference,
-    /// Good or bad.
+    /// Its type.
     pub kind: Kind,
     /// One word for programs, as `ProvisioningFailed`.
     pub reason: String,
     /// A sentence for people.
     pub message: String,
-    /// When it was told.
+    /// When it was emitted.
     pub told: Instant,
     /// Every node may emit this event. Its name is a hash of its content, so only the first one is
     /// created.
     pub shared: bool,
 }
 
-/// Where events go. Clones share it.
+/// Emits events. Clones share the queue.
 #[derive(Clone, Debug)]
 pub struct Events {
     normal: mpsc::Sender<Event>,
     warnings: mpsc::Sender<Event>,
-    /// When something that went as it should was told last.
+    /// When the newest normal event was emitted.
     last: Arc<watch::Sender<Instant>>,
     metrics: Arc<Metrics>,
 }
 
 impl Events {
-    /// With what sends them to the API server as `component` until `stop`, and then those that wait.
+    /// The second value sends events to the API server as `component` until `stop`, and then those
+    /// that still wait.
     pub fn start(
         client: Client,
         component: &str,
         metrics: Arc<Metrics>,
         stop: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let last = Arc::new(watch::Sender::new(Instant::now()));
-        let lane = |pace| {
-            let (events, waiting) = mpsc::channel(WAITING);
-            let sender = send::Sender::new(client.clone(), component, metrics.clone());
-            (events, sender.run(waiting, pace, stop.clone()))
-        };
-        let (normal, news) = lane(Pace::Yielding(last.subscribe()));
-        let (warnings, troubles) = lane(Pace::AtOnce);
-        let sending = async {
-            tokio::join!(news, troubles);
-        };
+        let (events, backlog) = Events::queued(metrics.clone());
+        let sender = Sender::new(client, component, metrics);
+        (events, sender.run(backlog, stop))
+    }
+
+    fn queued(metrics: Arc<Metrics>) -> (Self, Backlog) {
+        let (normal, waiting) = mpsc::channel(WAITING);
+        let (warnings, waiting_warnings) = mpsc::channel(WAITING);
+        let (last, seen) = watch::channel(Instant::now());
         let events = Events {
             normal,
             warnings,
-            last,
-            metrics: metrics.clone(),
+            last: Arc::new(last),
+            metrics,
         };
-        (events, sending)
+        (events, Backlog::new(waiting_warnings, waiting, seen))
     }
 
-    /// Keeps them for who reads them from the channel: for tests.
+    /// For tests: the second value receives every event.
     pub fn collected(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Event>) {
         let (sender, waiting) = mpsc::channel(WAITING);
         let events = Events {
@@ -99,12 +97,12 @@ impl Events {
         (events, waiting)
     }
 
-    /// Tells that something went as it should.
+    /// Emits a normal event.
     pub fn normal<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
         self.tell(about.object_ref(&()), Kind::Normal, reason, message.into());
     }
 
-    /// Tells that something did not.
+    /// Emits a warning.
     pub fn warning<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
         self.tell(about.object_ref(&()), Kind::Warning, reason, message.into());
     }
@@ -121,7 +119,7 @@ impl Events {
         });
     }
 
-    /// Tells of an object that is known by reference only.
+    /// Emits an event about an object that is known by reference only.
     pub fn tell(&self, about: ObjectReference, kind: Kind, reason: &str, message: String) {
         self.put(Event {
             about,

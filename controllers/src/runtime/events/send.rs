@@ -11,32 +11,26 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{Event, Kind};
 use crate::runtime::metrics::Metrics;
 use crate::runtime::scope::hash;
 
-/// How long nothing must have been told before news is sent.
+/// A normal event waits until there has been no newer one for this long.
 const QUIET: Duration = Duration::from_secs(5);
-/// And as much more for each that waits: where there was much to do, others may not be done with it.
-const EACH: Duration = Duration::from_secs(2);
-/// At most.
-const LONGEST_QUIET: Duration = Duration::from_secs(60);
-/// How long news waits for that.
+/// The longest such wait.
 const HELD: Duration = Duration::from_secs(120);
-/// The pause after an event, in times of what it took.
-const YIELD: u32 = 20;
-/// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How long what waits is sent when the process is to end.
+/// Between two normal events: the one rate.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// How long the events that wait at the stop may take.
 const HURRY: Duration = Duration::from_secs(3);
 /// How long one request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// For how long the same event again is counted in the first.
+/// For how long the same event again only increases the count of the first.
 const SAME: Duration = Duration::from_secs(600);
-/// Events that are remembered for that, at most.
+/// Limit of events that are remembered for that.
 const REMEMBERED: usize = 4096;
 /// What the API server takes of a message, in bytes.
 const MAX_MESSAGE: usize = 1024;
@@ -50,45 +44,86 @@ struct Sent {
     at: Instant,
 }
 
-/// When events are sent.
-#[derive(Debug)]
-pub(super) enum Pace {
-    /// At once.
-    AtOnce,
-    /// When none was told for a while, the last of which is here, and with pauses: where there is
-    /// more to do than can be done, news of what went well is the least of it.
-    Yielding(watch::Receiver<Instant>),
+/// The events that wait.
+pub(super) struct Backlog {
+    warnings: mpsc::Receiver<Event>,
+    normal: mpsc::Receiver<Event>,
+    /// The normal event that is sent next.
+    first: Option<Event>,
+    /// When the newest normal event was emitted.
+    last: watch::Receiver<Instant>,
+    /// The rate allows no normal event before.
+    free: Instant,
 }
 
-impl Pace {
-    /// Waits for the time to send an event that was told then, and behind which so many wait.
-    async fn due(&self, told: Instant, waiting: impl Fn() -> usize) {
-        let Pace::Yielding(last) = self else { return };
-        loop {
-            let due = (*last.borrow() + quiet(waiting())).min(told + HELD);
-            if Instant::now() >= due {
-                return;
+impl Backlog {
+    pub(super) fn new(
+        warnings: mpsc::Receiver<Event>,
+        normal: mpsc::Receiver<Event>,
+        last: watch::Receiver<Instant>,
+    ) -> Self {
+        Backlog {
+            warnings,
+            normal,
+            first: None,
+            last,
+            free: Instant::now(),
+        }
+    }
+
+    /// The next event, once it is due; `None` if there will be no more.
+    async fn next(&mut self) -> Option<Event> {
+        tokio::select! {
+            biased;
+            Some(warning) = self.warnings.recv() => Some(warning),
+            Some(event) = normal(&mut self.normal, &mut self.first, &self.last, self.free) => {
+                self.free = Instant::now() + INTERVAL;
+                Some(event)
             }
-            tokio::time::sleep_until(due).await;
+            else => None,
         }
     }
 
-    /// The pause after an event that took so long.
-    fn pause(&self, took: Duration) -> Duration {
-        match self {
-            Pace::AtOnce => Duration::ZERO,
-            Pace::Yielding(_) => (took * YIELD).min(LONGEST_PAUSE),
-        }
+    /// Takes no new events.
+    fn close(&mut self) {
+        self.warnings.close();
+        self.normal.close();
+    }
+
+    /// The next event, due or not.
+    fn take(&mut self) -> Option<Event> {
+        let warning = self.warnings.try_recv().ok();
+        let next = warning.or_else(|| self.first.take());
+        next.or_else(|| self.normal.try_recv().ok())
+    }
+
+    fn len(&self) -> usize {
+        self.warnings.len() + self.normal.len() + usize::from(self.first.is_some())
     }
 }
 
-/// How long nothing must have been told while so many wait behind the first.
-fn quiet(waiting: usize) -> Duration {
-    let each = EACH.saturating_mul(u32::try_from(waiting).unwrap_or(u32::MAX));
-    QUIET.saturating_add(each).min(LONGEST_QUIET)
+/// The next normal event, once it is due. A caller may drop this and call it again: the event stays
+/// in `first`.
+async fn normal(
+    waiting: &mut mpsc::Receiver<Event>,
+    first: &mut Option<Event>,
+    last: &watch::Receiver<Instant>,
+    free: Instant,
+) -> Option<Event> {
+    if first.is_none() {
+        *first = waiting.recv().await;
+    }
+    let told = first.as_ref()?.told;
+    loop {
+        let due = (*last.borrow() + QUIET).min(told + HELD).max(free);
+        if Instant::now() >= due {
+            return first.take();
+        }
+        sleep_until(due).await;
+    }
 }
 
-/// Sends events, one after the other.
+/// Sends events, one at a time.
 pub(super) struct Sender {
     client: Client,
     component: String,
@@ -108,42 +143,22 @@ impl Sender {
         }
     }
 
-    /// Sends what comes, until there is no more; after `stop`, what has come.
-    pub(super) async fn run(
-        mut self,
-        mut waiting: mpsc::Receiver<Event>,
-        pace: Pace,
-        stop: CancellationToken,
-    ) {
-        while let Some(Some(event)) = stop.run_until_cancelled(waiting.recv()).await {
-            let due = pace.due(event.told, || waiting.len());
-            if stop.run_until_cancelled(due).await.is_none() {
-                return self.hurry(Some(event), waiting).await;
-            }
-            let since = Instant::now();
+    /// Sends events until there will be no more, or until `stop`; then those that wait.
+    pub(super) async fn run(mut self, mut backlog: Backlog, stop: CancellationToken) {
+        while let Some(Some(event)) = stop.run_until_cancelled(backlog.next()).await {
             self.try_send(&event).await;
-            let pause = tokio::time::sleep(pace.pause(since.elapsed()));
-            stop.run_until_cancelled(pause).await;
         }
-        let next = waiting.try_recv().ok();
-        self.hurry(next, waiting).await;
-    }
-
-    /// Sends what waits without a pause, for the process is about to end.
-    async fn hurry(&mut self, first: Option<Event>, mut waiting: mpsc::Receiver<Event>) {
-        waiting.close();
+        backlog.close();
         let all = async {
-            let mut next = first;
-            while let Some(event) = next {
+            while let Some(event) = backlog.take() {
                 self.try_send(&event).await;
-                next = waiting.recv().await;
             }
         };
         let in_time = tokio::time::timeout(HURRY, all).await.is_ok();
         if !in_time {
-            // The last may have got through or not.
-            let events = waiting.len() + 1;
-            tracing::info!(events, "told to stop before they were sent");
+            // The event that was being sent may have arrived or not.
+            let events = backlog.len() + 1;
+            tracing::info!(events, "events were not sent before the stop");
         }
     }
 
@@ -152,7 +167,7 @@ impl Sender {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 self.metrics.event_lost();
-                tracing::debug!(reason = %event.reason, %error, "an event was not taken");
+                tracing::debug!(reason = %event.reason, %error, "an event was not accepted");
             }
             Err(_) => self.metrics.event_lost(),
         }
@@ -173,7 +188,7 @@ impl Sender {
                     sent.count = count;
                     return Ok(());
                 }
-                // It has been cleaned away: tell it anew.
+                // The API server has deleted it: create another one.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => return Err(error),
             }
@@ -237,7 +252,7 @@ impl Sender {
     }
 }
 
-/// When an event was told, by the clock.
+/// The wall clock when an event was emitted.
 fn told_at(event: &Event) -> Timestamp {
     let now = Timestamp::now();
     now.checked_sub(event.told.elapsed()).unwrap_or(now)
@@ -320,7 +335,7 @@ mod tests {
         });
         let client = Client::new(service, "default");
         let metrics = Arc::new(Metrics::default());
-        let (events, waiting) = Events::collected(metrics.clone());
+        let (events, backlog) = Events::queued(metrics.clone());
         for (name, message) in [
             ("a", "no room"),
             ("a", "no room"),
@@ -336,9 +351,7 @@ mod tests {
         }
         drop(events);
         let sender = Sender::new(client, "d", metrics);
-        sender
-            .run(waiting, Pace::AtOnce, CancellationToken::new())
-            .await;
+        sender.run(backlog, CancellationToken::new()).await;
         let calls = calls.lock().expect("calls");
         let told: Vec<_> = calls
             .iter()
@@ -388,7 +401,7 @@ mod tests {
         let client = Client::new(service, "default");
         for node in 0..3 {
             let metrics = Arc::new(Metrics::default());
-            let (events, waiting) = Events::collected(metrics.clone());
+            let (events, backlog) = Events::queued(metrics.clone());
             let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim =
                 serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "ns"}}))
                     .expect("a claim");
@@ -397,7 +410,7 @@ mod tests {
             drop(events);
             let sender = Sender::new(client.clone(), "d", metrics);
             let stop = CancellationToken::new();
-            sender.run(waiting, Pace::AtOnce, stop).await;
+            sender.run(backlog, stop).await;
         }
         let mut names = names.lock().expect("names").clone();
         names.sort();
@@ -405,30 +418,68 @@ mod tests {
         assert_eq!(names.len(), 3, "{names:?}");
     }
 
+    fn tell(events: &Events, kind: Kind) {
+        events.tell(about("c"), kind, "Reason", String::new());
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn news_waits_until_the_work_rests() {
-        let (tell, last) = watch::channel(Instant::now());
-        let pace = Pace::Yielding(last);
+    async fn normal_events_wait_until_the_work_rests_and_warnings_do_not() {
+        let (events, mut backlog) = Events::queued(Arc::default());
         let begun = Instant::now();
+        let working = events.clone();
         let busy = tokio::spawn(async move {
             for _ in 0..400 {
-                tell.send_replace(Instant::now());
+                tell(&working, Kind::Normal);
                 tokio::time::sleep(QUIET / 2).await;
             }
         });
-        pace.due(begun, || 0).await;
-        assert_eq!(begun.elapsed(), HELD, "not for ever");
+        tokio::time::sleep(QUIET / 4).await;
+        tell(&events, Kind::Warning);
+        let next = backlog.next().await.map(|event| event.kind);
+        assert_eq!((next, begun.elapsed()), (Some(Kind::Warning), QUIET / 4));
+        let next = backlog.next().await.map(|event| event.kind);
+        assert_eq!((next, begun.elapsed()), (Some(Kind::Normal), HELD));
         busy.abort();
-        for (waiting, quiet) in [(0, QUIET), (9, QUIET + 9 * EACH), (1000, LONGEST_QUIET)] {
-            pace.due(Instant::now(), || waiting).await;
-            // The last was told within the last pause of the work.
-            let rested = begun.elapsed() - HELD;
-            let expected = quiet - QUIET / 2..=quiet;
-            assert!(expected.contains(&rested), "{waiting}: {rested:?}");
-        }
+        while backlog.take().is_some() {}
+        tell(&events, Kind::Normal);
         let told = Instant::now();
-        Pace::AtOnce.due(told, || 9).await;
-        assert_eq!(told.elapsed(), Duration::ZERO);
+        backlog.next().await;
+        assert_eq!(told.elapsed(), QUIET);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn normal_events_come_at_one_rate_and_behind_warnings() {
+        let (events, mut backlog) = Events::queued(Arc::default());
+        use Kind::{Normal, Warning};
+        for kind in [Normal, Normal, Warning, Normal, Warning] {
+            tell(&events, kind);
+        }
+        let begun = Instant::now();
+        for (kind, after) in [
+            (Warning, Duration::ZERO),
+            (Warning, Duration::ZERO),
+            (Normal, QUIET),
+            (Normal, QUIET + INTERVAL),
+            (Normal, QUIET + 2 * INTERVAL),
+        ] {
+            let next = backlog.next().await.map(|event| event.kind);
+            assert_eq!((next, begun.elapsed()), (Some(kind), after));
+        }
+        drop(events);
+        assert!(backlog.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_overflows_is_counted() {
+        let metrics = Arc::new(Metrics::default());
+        let (events, backlog) = Events::queued(metrics.clone());
+        for kind in [Kind::Normal, Kind::Warning] {
+            for _ in 0..crate::runtime::events::WAITING + 3 {
+                tell(&events, kind);
+            }
+        }
+        assert_eq!(backlog.len(), 2 * crate::runtime::events::WAITING);
+        assert_eq!(metrics.lost_events(), 6);
     }
 
     #[tokio::test(start_paused = true)]
@@ -451,36 +502,21 @@ mod tests {
                 }
             });
             let metrics = Arc::new(Metrics::default());
-            let (events, waiting) = Events::collected(metrics.clone());
+            let (events, backlog) = Events::queued(metrics.clone());
             for number in 0..40 {
                 let about = about(&number.to_string());
                 events.tell(about, Kind::Normal, "Bound", String::new());
             }
             let stop = CancellationToken::new();
             let sender = Sender::new(Client::new(service, "default"), "d", metrics);
-            let pace = Pace::Yielding(watch::channel(Instant::now()).1);
             let (began, ending) = (Instant::now(), stop.clone());
-            tokio::join!(sender.run(waiting, pace, stop), async {
-                tokio::time::sleep(QUIET).await;
+            tokio::join!(sender.run(backlog, stop), async {
+                tokio::time::sleep(QUIET / 2).await;
                 ending.cancel();
             });
             let sent = *calls.lock().expect("the count");
             assert!(expected.contains(&sent), "{sent} of {expected:?}");
-            assert!(began.elapsed() <= QUIET + HURRY);
-        }
-    }
-
-    #[test]
-    fn news_comes_the_slower_the_longer_it_takes() {
-        let millis = Duration::from_millis;
-        let yielding = Pace::Yielding(watch::channel(Instant::now()).1);
-        for (pace, took, pause) in [
-            (&Pace::AtOnce, millis(100), millis(0)),
-            (&yielding, millis(2), millis(40)),
-            (&yielding, millis(100), millis(2000)),
-            (&yielding, DEADLINE, LONGEST_PAUSE),
-        ] {
-            assert_eq!(pace.pause(took), pause, "{pace:?} after {took:?}");
+            assert!(began.elapsed() <= QUIET / 2 + HURRY);
         }
     }
 
