@@ -1,18 +1,141 @@
-//! Each loop: whether this driver has a use for it, and who runs it.
+//! The table of controllers, and who runs them.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 
-use super::{Counts, Elections, Error, Roles, leader_tasks};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::elections::Elections;
+use super::error::Error;
+use super::leader_tasks;
+use super::tasks::Tasks;
+use super::telemetry::Counts;
 use crate::args::{Args, LeaderTasks};
-use crate::capacity;
+use crate::controller::Context;
 use crate::orphans::{self, Inventory};
-use crate::provisioner;
 use crate::roles::{self, Role};
 use crate::runtime::driver::{ControllerCapability as Can, NodeCapability};
-use crate::runtime::{Context, Driver, Leadership};
-use crate::{attacher, health, resizer, sight, snapshot_controller, snapshotter};
+use crate::runtime::{Driver, Leadership};
+use crate::{
+    attacher, capacity, health, provisioner, resizer, sight, snapshot_controller, snapshotter,
+};
 
-/// Whether any that works with the API server was picked.
+/// What a controller starts with, beside its context.
+#[derive(Clone)]
+pub(super) struct Inputs {
+    pub(super) args: Args,
+    pub(super) counts: Counts,
+    pub(super) inventory: Inventory,
+}
+
+type Running = BoxFuture<'static, Result<(), String>>;
+
+/// A controller that calls the driver.
+struct Entry {
+    role: Role,
+    /// Its lease in front of a driver of this name, where one process serves the whole cluster.
+    lease: fn(&str) -> String,
+    /// False if the flags or the scope rule the controller out.
+    is_enabled: fn(&Args, &Context) -> bool,
+    /// False if the driver lacks the capabilities for it.
+    has_work: fn(&Driver) -> bool,
+    run: fn(Inputs, Context) -> Running,
+}
+
+const CONTROLLERS: [Entry; 7] = [
+    Entry {
+        role: Role::Provisioner,
+        lease: str::to_owned,
+        is_enabled: |_, _| true,
+        has_work: |driver| driver.can(Can::CreateDeleteVolume),
+        run: |Inputs { args, counts, .. }, context| {
+            boxed(provisioner::run(
+                context,
+                args.provisioner,
+                counts.provisioner,
+            ))
+        },
+    },
+    Entry {
+        role: Role::Capacity,
+        // Upstream's is a part of its provisioner and shares that lease.
+        lease: str::to_owned,
+        is_enabled: |args, context| {
+            let on_node = context.scope.node().is_some();
+            args.capacity.enable_capacity.unwrap_or(on_node)
+        },
+        has_work: |driver| driver.can(Can::GetCapacity),
+        run: |Inputs { args, counts, .. }, context| {
+            boxed(capacity::run(context, args.capacity, counts.capacity))
+        },
+    },
+    Entry {
+        role: Role::Attacher,
+        lease: |driver| format!("external-attacher-leader-{driver}"),
+        is_enabled: |_, _| true,
+        // It also serves drivers that do not attach.
+        has_work: |_| true,
+        run: |Inputs { args, .. }, context| boxed(attacher::run(context, args.attacher)),
+    },
+    Entry {
+        role: Role::Resizer,
+        lease: |driver| format!("external-resizer-{driver}"),
+        is_enabled: |_, _| true,
+        // Where only nodes expand, the resizer hands claims to the nodes.
+        has_work: |driver| {
+            driver.can(Can::ExpandVolume)
+                || driver.can(Can::ModifyVolume)
+                || driver.node_can(NodeCapability::ExpandVolume)
+        },
+        run: |Inputs { args, .. }, context| boxed(resizer::run(context, args.resizer)),
+    },
+    Entry {
+        role: Role::Snapshotter,
+        lease: |driver| format!("external-snapshotter-leader-{driver}"),
+        is_enabled: |_, _| true,
+        has_work: |driver| driver.can(Can::CreateDeleteSnapshot),
+        run: |Inputs { args, .. }, context| boxed(snapshotter::run(context, args.snapshotter)),
+    },
+    Entry {
+        role: Role::Health,
+        lease: |driver| format!("external-health-monitor-leader-{driver}"),
+        is_enabled: |_, _| true,
+        has_work: |driver| driver.can(Can::ListVolumeHealth) || driver.can(Can::GetVolumeHealth),
+        run: |Inputs { args, counts, .. }, context| {
+            let run = health::run(context, args.health, counts.health);
+            run.map(Ok).boxed()
+        },
+    },
+    Entry {
+        role: Role::Orphans,
+        lease: str::to_owned,
+        is_enabled: |_, context| context.scope.node().is_some(),
+        has_work: |driver| driver.can(Can::ListVolumes),
+        run: |inputs, context| {
+            let Inputs {
+                args,
+                counts,
+                inventory,
+            } = inputs;
+            let part = orphans::Part {
+                options: args.orphans,
+                volumes: args.provisioner,
+                max_entries: args.attacher.max_entries,
+                inventory,
+                metrics: counts.orphans,
+            };
+            boxed(orphans::run(context, part))
+        },
+    },
+];
+
+fn boxed<E: Display>(run: impl Future<Output = Result<(), E>> + Send + 'static) -> Running {
+    run.map(|ended| ended.map_err(|error| error.to_string()))
+        .boxed()
+}
+
+/// Whether any controller that works with the API server was picked.
 pub(super) fn any(picked: &roles::Roles) -> bool {
     let alone = [Role::Registrar, Role::Liveness];
     Role::ALL
@@ -20,135 +143,86 @@ pub(super) fn any(picked: &roles::Roles) -> bool {
         .any(|role| picked.has(role) && !alone.contains(&role))
 }
 
-/// What a driver must be able to do for a loop to have work; one of them is enough.
-fn needs(role: Role) -> &'static [Can] {
-    match role {
-        Role::Provisioner => &[Can::CreateDeleteVolume],
-        Role::Resizer => &[Can::ExpandVolume, Can::ModifyVolume],
-        Role::Snapshotter => &[Can::CreateDeleteSnapshot],
-        Role::Capacity => &[Can::GetCapacity],
-        Role::Health => &[Can::ListVolumeHealth, Can::GetVolumeHealth],
-        // The attacher serves drivers that can't attach, too, and the others no driver at all.
-        Role::Attacher | Role::Registrar | Role::Liveness => &[],
-        Role::Orphans => &[Can::ListVolumes],
-        Role::Placement | Role::GoneNodes | Role::SnapshotController => &[],
-    }
-}
-
-fn has_work(role: Role, driver: &Driver) -> bool {
-    let needs = needs(role);
-    // Where the controller has no part in expanding, the resizer hands claims to the nodes.
-    let by_nodes = role == Role::Resizer && driver.node_can(NodeCapability::ExpandVolume);
-    needs.is_empty() || by_nodes || needs.iter().any(|capability| driver.can(*capability))
-}
-
-/// What begins loops.
-pub(super) struct Beginning<'a> {
-    pub(super) args: &'a Args,
+/// Starts the controllers that work with the API server.
+pub(super) struct Manager<'a> {
+    pub(super) inputs: Inputs,
     pub(super) context: &'a Context,
     pub(super) elections: &'a mut Elections,
-    pub(super) roles: &'a mut Roles,
-    pub(super) counts: &'a Counts,
-    pub(super) inventory: &'a Inventory,
+    pub(super) tasks: &'a mut Tasks,
 }
 
-impl Beginning<'_> {
-    /// Begins those that were picked and that the driver has a use for.
-    pub(super) fn all(mut self) {
-        let tasks = self.args.election.leader_tasks;
+impl Manager<'_> {
+    /// Starts those that were picked and that the driver has a use for.
+    pub(super) fn start(mut self) {
+        let tasks = self.inputs.args.election.leader_tasks;
         if tasks != LeaderTasks::Only {
-            self.begin_loops();
+            for entry in &CONTROLLERS {
+                self.start_controller(entry);
+            }
+            self.start_watch_scope();
         }
         if tasks != LeaderTasks::Elsewhere {
-            self.begin_lead();
-            self.begin_snapshot_controller();
+            self.start_leader_tasks();
+            self.start_snapshot_controller();
         }
     }
 
-    /// Starts the loops that call the driver, for one node or for the whole cluster.
-    fn begin_loops(&mut self) {
-        let driver = self.context.driver.name.clone();
-        let options = self.args.provisioner.clone();
-        let metrics = self.counts.provisioner.clone();
-        self.begin(Role::Provisioner, &driver, |context| {
-            provisioner::run(context, options, metrics)
-        });
-        let options = self.args.capacity.clone();
-        if options
-            .enable_capacity
-            .unwrap_or(self.context.scope.node().is_some())
-        {
-            let metrics = self.counts.capacity.clone();
-            // Upstream's is a part of its provisioner, and goes by that one's lease.
-            self.begin(Role::Capacity, &driver, |context| {
-                capacity::run(context, options, metrics)
-            });
-        }
-        let options = self.args.attacher.clone();
-        let lease = format!("external-attacher-leader-{driver}");
-        self.begin(Role::Attacher, &lease, |context| {
-            attacher::run(context, options)
-        });
-        let options = self.args.resizer.clone();
-        let lease = format!("external-resizer-{driver}");
-        self.begin(Role::Resizer, &lease, |context| {
-            resizer::run(context, options)
-        });
-        let options = self.args.snapshotter.clone();
-        let lease = format!("external-snapshotter-leader-{driver}");
-        self.begin(Role::Snapshotter, &lease, |context| {
-            snapshotter::run(context, options)
-        });
-        let (options, conditions) = (self.args.health.clone(), self.counts.health.clone());
-        let lease = format!("external-health-monitor-leader-{driver}");
-        self.begin(Role::Health, &lease, |context| async {
-            health::run(context, options, conditions).await;
-            Ok::<_, Infallible>(())
-        });
-        self.begin_orphans();
-        self.begin_sight();
-    }
-
-    /// Begins what looks after volumes nobody knows, on the node they are on.
-    fn begin_orphans(&mut self) {
-        if self.context.scope.node().is_none() {
+    /// Starts a controller. Among processes that serve the whole cluster, it runs in the one that
+    /// holds the lease. That process ends when it loses the lease: this fences best.
+    fn start_controller(&mut self, entry: &Entry) {
+        let (args, role, run) = (&self.inputs.args, entry.role, entry.run);
+        if !args.controllers.has(role) || !(entry.is_enabled)(args, self.context) {
             return;
         }
-        let part = orphans::Part {
-            options: self.args.orphans.clone(),
-            volumes: self.args.provisioner.clone(),
-            max_entries: self.args.attacher.max_entries,
-            inventory: self.inventory.clone(),
-            metrics: self.counts.orphans.clone(),
-        };
-        let driver = self.context.driver.name.clone();
-        self.begin(Role::Orphans, &driver, |context| {
-            orphans::run(context, part)
+        if !(entry.has_work)(&self.context.driver) {
+            tracing::info!(controller = %role, "the driver has no use for it");
+            return;
+        }
+        let (inputs, mut context) = (self.inputs.clone(), self.context.clone());
+        let lease = (entry.lease)(&context.driver.name);
+        let elected = self.elections.of_loop(&context, &lease, self.tasks);
+        self.tasks.begin(role.name(), async move {
+            let Some((lease, mut leader)) = elected else {
+                return run(inputs, context).await;
+            };
+            let stop = context.stop.clone();
+            if stop.run_until_cancelled(leader.gained()).await.is_none() {
+                return Ok(());
+            }
+            context.leader = leader.clone();
+            tokio::select! {
+                ended = run(inputs, context) => ended,
+                () = leader.lost() => match stop.is_cancelled() {
+                    true => Ok(()),
+                    false => Err(Error::Lost(lease).to_string()),
+                },
+            }
         });
     }
 
-    /// Begins what takes care of what this node sees.
-    fn begin_sight(&mut self) {
-        let narrow = sight::is_narrow(self.args, &self.context.leader);
+    /// Starts what decides how much of the cluster this node watches.
+    fn start_watch_scope(&mut self) {
+        let narrow = sight::is_narrow(&self.inputs.args, &self.context.leader);
         if self.context.scope.node().is_none() || !narrow {
             return;
         }
         let context = self.context.clone();
-        let tasks = self.args.election.leader_tasks;
-        self.roles.begin("the watches", async move {
-            sight::run(context, tasks).await;
-            Ok(())
-        });
+        let tasks = self.inputs.args.election.leader_tasks;
+        let run = sight::run(context, tasks);
+        self.tasks.begin("the watches", run.map(Ok));
     }
 
-    /// Begins what one process does for all, where every node has one.
-    fn begin_lead(&mut self) {
+    /// Starts the cluster-wide tasks, where every node has a process.
+    fn start_leader_tasks(&mut self) {
         if !self.context.scope.is_per_node() {
             return;
         }
         let (context, leader) = (self.context.clone(), self.context.leader.clone());
-        let (args, placing) = (self.args.clone(), self.counts.placement.clone());
-        self.roles.begin(
+        let (args, placing) = (
+            self.inputs.args.clone(),
+            self.inputs.counts.placement.clone(),
+        );
+        self.tasks.begin(
             "the lead",
             while_leading(context, leader, move |context| {
                 leader_tasks::run(context, args.clone(), placing.clone())
@@ -156,34 +230,31 @@ impl Beginning<'_> {
         );
     }
 
-    /// Begins the part of snapshots that is the cluster's. It goes by a lease of its own, which
-    /// upstream's has too, and rests while another holds it: nothing else depends on that.
-    fn begin_snapshot_controller(&mut self) {
-        let role = Role::SnapshotController;
-        if !self.args.controllers.has(role) {
+    /// Starts the snapshot-controller. It uses upstream's lease, and rests while another process
+    /// holds it; no other controller depends on that.
+    fn start_snapshot_controller(&mut self) {
+        let (role, args) = (Role::SnapshotController, &self.inputs.args);
+        if !args.controllers.has(role) {
             return;
         }
-        let options = self.args.snapshot_controller.clone();
-        let metrics = self.counts.snapshot_controller.clone();
+        let options = args.snapshot_controller.clone();
+        let metrics = self.inputs.counts.snapshot_controller.clone();
         let context = self.context.clone();
-        let election = &self.args.election;
-        let elected = election
-            .leader_election
-            .unwrap_or(context.scope.is_per_node());
-        let leader = match elected {
+        let per_node = context.scope.is_per_node();
+        let leader = match args.election.leader_election.unwrap_or(per_node) {
             true => {
-                let namespace = election.snapshot_controller_namespace.clone();
+                let namespace = Some(&args.election.snapshot_controller_namespace[..]);
                 self.elections
-                    .of(SNAPSHOT_CONTROLLER, Some(&namespace), self.roles)
+                    .of(SNAPSHOT_CONTROLLER, namespace, self.tasks)
             }
             false => Leadership::always(),
         };
-        self.roles.begin(
+        self.tasks.begin(
             role.name(),
             while_leading(context, leader, move |context| {
                 let (options, metrics) = (options.clone(), metrics.clone());
                 async move {
-                    let (context, _wide) = match context.scope.is_per_node() {
+                    let (context, _wide) = match per_node {
                         false => (context, None),
                         true => {
                             let (context, wide) = context.with_all();
@@ -195,53 +266,13 @@ impl Beginning<'_> {
             }),
         );
     }
-
-    /// Begins one. Among processes that serve the whole cluster, it runs in the one that holds
-    /// the lease; when that is lost the process ends, which fences best.
-    fn begin<F, E>(
-        &mut self,
-        role: Role,
-        lease: &str,
-        run: impl FnOnce(Context) -> F + Send + 'static,
-    ) where
-        F: Future<Output = Result<(), E>> + Send + 'static,
-        E: std::fmt::Display,
-    {
-        if !self.args.controllers.has(role) {
-            return;
-        }
-        if !has_work(role, &self.context.driver) {
-            tracing::info!(controller = %role, "the driver has no use for it");
-            return;
-        }
-        let mut context = self.context.clone();
-        let elected = self.elections.of_loop(&context, lease, self.roles);
-        self.roles.begin(role.name(), async move {
-            let said = |error: E| error.to_string();
-            let Some((lease, mut leader)) = elected else {
-                return run(context).await.map_err(said);
-            };
-            let stop = context.stop.clone();
-            if stop.run_until_cancelled(leader.gained()).await.is_none() {
-                return Ok(());
-            }
-            context.leader = leader.clone();
-            tokio::select! {
-                ended = run(context) => ended.map_err(said),
-                () = leader.lost() => match stop.is_cancelled() {
-                    true => Ok(()),
-                    false => Err(Error::Lost(lease).to_string()),
-                },
-            }
-        });
-    }
 }
 
 /// Upstream's name of the lease of the cluster's snapshot-controller.
 const SNAPSHOT_CONTROLLER: &str = "snapshot-controller-leader";
 
-/// Runs a loop whenever this process leads; each time it leads no longer, the loop ends and what
-/// it has under way is fenced by asking the lead before each write.
+/// Runs a controller whenever this process leads. It ends with each lead; what it has under way is
+/// fenced, because it checks the lead before each write.
 async fn while_leading<F>(
     context: Context,
     mut leader: Leadership,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
-use super::{Roles, View};
+use super::tasks::Tasks;
+use super::telemetry::View;
 use crate::args::{Args, LeaderTasks};
 use crate::runtime::lease::{Terms, hold, lease_name, observe};
 use crate::runtime::{Context, Leadership, Metrics, Scope};
@@ -49,24 +50,24 @@ impl Elections {
         &mut self,
         driver: &str,
         scope: &Scope,
-        roles: &mut Roles,
+        tasks: &mut Tasks,
     ) -> Leadership {
         let per_node = scope.is_per_node();
         let lease = format!("hostloop-{driver}");
         match self.args.election.leader_election.unwrap_or(per_node) && per_node {
             true if self.args.election.leader_tasks == LeaderTasks::Elsewhere => {
-                self.of_others(&lease, roles)
+                self.of_others(&lease, tasks)
             }
-            true => self.of(&lease, None, roles),
+            true => self.of(&lease, None, tasks),
             false => Leadership::always(),
         }
     }
 
     /// Observes a lease that other processes compete for.
-    fn of_others(&self, name: &str, roles: &mut Roles) -> Leadership {
+    fn of_others(&self, name: &str, tasks: &mut Tasks) -> Leadership {
         let terms = self.terms(name, None);
         let (leader, task) = observe(self.client.clone(), terms, self.stop.clone());
-        roles.begin("watching the leader", async {
+        tasks.begin("watching the leader", async {
             task.await.map_err(|error| error.to_string())
         });
         leader
@@ -77,11 +78,11 @@ impl Elections {
         &mut self,
         context: &Context,
         lease: &str,
-        roles: &mut Roles,
+        tasks: &mut Tasks,
     ) -> Option<(String, Leadership)> {
         let central = !context.scope.is_per_node();
         let elected = central && self.args.election.leader_election.unwrap_or(false);
-        elected.then(|| (lease_name(lease), self.of(lease, None, roles)))
+        elected.then(|| (lease_name(lease), self.of(lease, None, tasks)))
     }
 
     /// A lease in `namespace`, or in the default lease namespace. Loops that ask for the same lease
@@ -90,7 +91,7 @@ impl Elections {
         &mut self,
         name: &str,
         namespace: Option<&str>,
-        roles: &mut Roles,
+        tasks: &mut Tasks,
     ) -> Leadership {
         let terms = self.terms(name, namespace);
         let key = (terms.namespace.clone(), terms.name.clone());
@@ -105,7 +106,7 @@ impl Elections {
             self.stop.clone(),
         );
         self.view.add_leader(&lease, &leader);
-        roles.begin("leader election", async {
+        tasks.begin("leader election", async {
             task.await.map_err(|error| error.to_string())
         });
         self.held.insert(key, leader.clone());
@@ -168,11 +169,11 @@ mod tests {
             View::new(),
             world.context.stop.clone(),
         );
-        let mut roles = Roles::default();
+        let mut tasks = Tasks::default();
         for (lease, holders) in [("a.example", 1), ("a.example", 1), ("b.example", 2)] {
-            let leader = elections.of_loop(&world.context, lease, &mut roles);
+            let leader = elections.of_loop(&world.context, lease, &mut tasks);
             assert!(leader.is_some());
-            assert_eq!(roles.0.len(), holders, "{lease}");
+            assert_eq!(tasks.len(), holders, "{lease}");
         }
     }
 }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::NodeLabels;
+use super::labels::NodeLabels;
 use crate::args::{Args, LeaderTasks};
+use crate::controller::Metrics;
 use crate::orphans::Inventory;
 use crate::runtime::csi::Csi;
-use crate::runtime::{Driver, Metrics, Pools};
+use crate::runtime::{Driver, Pools};
 
 /// The inputs of the loops.
 #[derive(Clone, Debug)]

@@ -1,0 +1,109 @@
+//! What the process shows of its controllers: metrics, and whether leases are renewed.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::registry::Registry;
+
+use crate::controller::Metrics;
+use crate::runtime::Leadership;
+use crate::{capacity, health, orphans, placement, provisioner, snapshot_controller};
+
+/// Upstream's grace for a lease that could not be renewed.
+const LEASE_GRACE: Duration = Duration::from_secs(20);
+
+/// Metrics and leases of the controllers, for the process around them. Clones share them.
+#[derive(Clone)]
+pub struct View(Arc<Shared>);
+
+struct Shared {
+    registry: Registry,
+    metrics: Arc<Metrics>,
+    counts: Counts,
+    leaders: Mutex<Vec<(String, Leadership)>>,
+}
+
+/// The metrics that only one controller has.
+#[derive(Clone, Default)]
+pub(super) struct Counts {
+    pub(super) capacity: capacity::Metrics,
+    pub(super) health: health::Conditions,
+    pub(super) orphans: orphans::Metrics,
+    pub(super) snapshot_controller: snapshot_controller::Metrics,
+    pub(super) provisioner: provisioner::Metrics,
+    pub(super) placement: placement::Metrics,
+}
+
+impl Counts {
+    fn register(&self, registry: &mut Registry) {
+        self.capacity.register(registry);
+        self.health.register(registry);
+        self.orphans.register(registry);
+        self.snapshot_controller.register(registry);
+        self.provisioner.register(registry);
+        self.placement.register(registry);
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("View")
+    }
+}
+
+impl View {
+    /// Metrics that are all zero.
+    pub fn new() -> Self {
+        let metrics = Arc::new(Metrics::default());
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let counts = Counts::default();
+        counts.register(&mut registry);
+        View(Arc::new(Shared {
+            registry,
+            metrics,
+            counts,
+            leaders: Mutex::default(),
+        }))
+    }
+
+    /// Writes the metrics as OpenMetrics text, without the end mark.
+    pub fn metrics(&self, text: &mut String) -> fmt::Result {
+        encode_registry(text, &self.0.registry)
+    }
+
+    /// Fails if a leader did not renew its lease in time.
+    pub fn leaders(&self) -> Result<(), String> {
+        for (lease, leader) in self.lock().iter() {
+            if leader.overdue(LEASE_GRACE) {
+                return Err(format!("lease {lease} is held but was not renewed in time"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_leader(&self, lease: &str, leader: &Leadership) {
+        self.lock().push((lease.to_owned(), leader.clone()));
+    }
+
+    pub(super) fn common(&self) -> &Arc<Metrics> {
+        &self.0.metrics
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.0.counts.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, Leadership)>> {
+        let leaders = &self.0.leaders;
+        leaders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for View {
+    fn default() -> Self {
+        View::new()
+    }
+}
