@@ -15,11 +15,11 @@ use clap::{ArgAction, Args};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::ResourceExt;
-use tokio::task::JoinSet;
 
+use crate::controller::queue::{Outcome, Queue};
+use crate::controller::{Context, Controller};
 use crate::runtime::driver::ControllerCapability;
-use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{Change, Context, Index, Kube, Scope, boolean, duration};
+use crate::runtime::{Change, Index, Kube, Scope, boolean, duration};
 
 mod access;
 pub(crate) mod claim;
@@ -222,17 +222,8 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     if options.volume_name_prefix.is_empty() {
         return Err(Error::NoPrefix);
     }
-    let stop = context.stop.clone();
     let provisioner = Arc::new(Provisioner::new(context, options, metrics));
-    if stop
-        .run_until_cancelled(provisioner.synced())
-        .await
-        .is_none()
-    {
-        return Ok(());
-    }
     let queues = provisioner.queues();
-    provisioner.listen(&queues);
     provisioner.work(queues).await;
     Ok(())
 }
@@ -365,48 +356,47 @@ impl Provisioner {
         self.kept.doubt(ours.filter_map(|claim| claim.uid()));
     }
 
-    /// Works on the queues until told to stop.
+    /// Works on the queues until the stop.
     async fn work(self: Arc<Self>, queues: Queues) {
         let workers = self.context.common.worker_threads.unwrap_or(WORKERS);
-        let stop = self.context.stop.clone();
-        let mut beside = JoinSet::new();
-        let this = self.clone();
-        let filled = queues.clone();
-        beside.spawn(async move { this.refill(&filled).await });
-        if let Some(protection) = &self.protection {
-            beside.spawn(protection.clone().run());
-        }
-        let context = &self.context;
-        let (one, two, three) = (self.clone(), self.clone(), self.clone());
-        let again = queues.claims.clone();
-        tokio::join!(
-            context.work("claims", &queues.claims, workers, move |uid: String| {
-                let this = one.clone();
-                async move { this.claim(&uid).await }
-            }),
-            context.work("volumes", &queues.volumes, workers, move |name: String| {
-                let this = two.clone();
-                async move { this.volume(&name).await }
-            }),
-            context.work("unsaved", &self.unsaved, workers, move |name: String| {
-                let this = three.clone();
-                async move { this.unsaved(&name).await }
-            }),
-            context.work("classes", &queues.classes, 1, {
-                let this = self.clone();
-                move |name: String| {
-                    let (this, claims) = (this.clone(), again.clone());
-                    async move {
-                        for claim in this.by_class.get(&name) {
-                            claim.uid().into_iter().for_each(|uid| claims.add(uid));
-                        }
-                        Outcome::Done
+        let (filled, refilled, claims) = (queues.clone(), queues.clone(), queues.claims.clone());
+        let mut controller = Controller::new(&self.context, self.clone())
+            .after(|this| async move {
+                this.synced().await;
+                this.listen(&filled);
+            })
+            .work(
+                "claims",
+                &queues.claims,
+                workers,
+                |this, uid: String| async move { this.claim(&uid).await },
+            )
+            .work(
+                "volumes",
+                &queues.volumes,
+                workers,
+                |this, name: String| async move { this.volume(&name).await },
+            )
+            .work(
+                "unsaved",
+                &self.unsaved,
+                workers,
+                |this, name: String| async move { this.unsaved(&name).await },
+            )
+            .work("classes", &queues.classes, 1, move |this, name: String| {
+                let claims = claims.clone();
+                async move {
+                    for claim in this.by_class.get(&name) {
+                        claim.uid().into_iter().for_each(|uid| claims.add(uid));
                     }
+                    Outcome::Done
                 }
-            }),
-            stop.cancelled(),
-        );
-        beside.shutdown().await;
+            })
+            .beside(|this| async move { this.refill(&refilled).await });
+        if let Some(protection) = self.protection.clone() {
+            controller = controller.beside(|_| protection.run());
+        }
+        controller.run().await;
     }
 
     /// Has everything looked at every so often, and when this process begins to lead.

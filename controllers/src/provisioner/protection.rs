@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
-use tokio::task::JoinSet;
 
+use crate::controller::queue::{Outcome, Queue};
+use crate::controller::{Context, Controller};
 use crate::runtime::driver::ControllerCapability;
-use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{ApiError, Change, Context, Index, Kube};
+use crate::runtime::{ApiError, Change, Index, Kube};
 use crate::snapshots::VolumeSnapshot;
 
 use super::claim;
@@ -118,51 +118,36 @@ impl Protection {
     }
 
     pub(super) async fn run(self: Arc<Self>) {
-        let (caches, stop) = (self.context.caches.clone(), self.context.stop.clone());
-        let synced = async {
-            caches.claims().synced().await;
-            caches.volumes().synced().await;
-        };
-        if stop.run_until_cancelled(synced).await.is_none() {
-            return;
-        }
-        self.listen();
-        let mut beside = JoinSet::new();
-        let this = self.clone();
-        beside.spawn(async move { this.sweeps().await });
-        let (one, two) = (self.clone(), self.clone());
+        let claims = self.context.caches.claims();
         let threads = self.options.cloning_protection_threads;
-        tokio::join!(
-            self.context.work(
+        let with_snapshots = self.has_snapshots();
+        Controller::new(&self.context, self.clone())
+            .after(|this| async move {
+                this.context.caches.claims().synced().await;
+                this.context.caches.volumes().synced().await;
+            })
+            .feed(&claims, &self.clones, |change| touched(change.object()))
+            .feed_after(SETTLED, &claims, &self.snapshots, move |change| {
+                left(change).filter(|_| with_snapshots)
+            })
+            .work(
                 "clone",
                 &self.clones,
                 threads,
-                move |(namespace, name): Named| {
-                    let this = one.clone();
-                    async move { this.cloned(&namespace, &name).await }
-                }
-            ),
-            self.context
-                .work("restored", &self.snapshots, 1, move |named: Named| {
-                    let this = two.clone();
-                    async move { this.restored(&named).await }
-                }),
-        );
-        beside.shutdown().await;
-    }
-
-    /// Has changes fill the queues.
-    fn listen(&self) {
-        let (clones, snapshots) = (self.clones.clone(), self.snapshots.clone());
-        let with_snapshots = self.has_snapshots();
-        self.context.caches.claims().on_change(move |change| {
-            for source in touched(change.object()) {
-                clones.add(source);
-            }
-            if let Some(snapshot) = left(change).filter(|_| with_snapshots) {
-                snapshots.add_after(snapshot, SETTLED);
-            }
-        });
+                |this, claim: Named| async move {
+                    let (namespace, name) = claim;
+                    this.cloned(&namespace, &name).await
+                },
+            )
+            .work(
+                "restored",
+                &self.snapshots,
+                1,
+                |this, snapshot| async move { this.restored(&snapshot).await },
+            )
+            .beside(|this| async move { this.sweeps().await })
+            .run()
+            .await;
     }
 
     /// Whether the volume of a claim has its object.
