@@ -6,14 +6,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{LABELLERS, Placement, RESYNC, WORKERS, find, lack, lock, room};
+use crate::controller::Controller;
+use crate::controller::queue::{Outcome, Queue};
 use crate::provisioner::claim;
 use crate::provisioner::protection;
 use crate::provisioner::source::Asked;
-use crate::runtime::queue::{Outcome, Queue};
 use crate::runtime::{Change, Resource};
 use crate::volume;
 
@@ -157,58 +157,68 @@ impl Placement {
         node.is_some_and(|node| self.ledger().is_booked(&node.name_any()))
     }
 
-    /// Works on the queues until told to stop.
+    /// Works on the queues until the stop.
     pub(super) async fn work(self: Arc<Self>, queues: Queues) {
-        let mut beside = JoinSet::new();
-        let (this, to) = (self.clone(), queues.clone());
-        beside.spawn(async move { this.refresh(&to).await });
-        let (this, to) = (self.clone(), queues.clone());
-        beside.spawn(async move { this.revive(&to).await });
-        let this = self.clone();
-        beside.spawn(async move { this.keep_table().await });
-        let context = &self.context;
-        let workers = context.common.worker_threads;
+        let workers = self.context.common.worker_threads;
         let (placers, labellers) = (workers.unwrap_or(WORKERS), workers.unwrap_or(LABELLERS));
-        // A name, a queue, its workers, and what they do.
-        macro_rules! work {
-            ($($name:literal, $queue:ident, $workers:expr, $do:ident;)+) => {
-                tokio::join!($(
-                    context.work($name, &queues.$queue, $workers, {
-                        let (this, to) = (self.clone(), queues.clone());
-                        move |key: String| {
-                            let (this, to) = (this.clone(), to.clone());
-                            async move { this.$do(&key, &to).await }
-                        }
-                    }),
-                )+)
-            };
-        }
-        work! {
-            "placement-claims", claims, placers, on_claim;
-            "placement-sources", sources, 1, on_source;
-            "placement-classes", classes, 1, on_class;
-            "placement-volumes", volumes, labellers, on_volume;
-            "placement-handles", handles, 1, on_handle;
-            "placement-contents", contents, labellers, on_content;
-            "placement-groupcontents", groups, labellers, on_group;
-        };
-        beside.shutdown().await;
-    }
-
-    async fn on_claim(&self, uid: &str, _: &Queues) -> Outcome {
-        self.claim(uid).await
-    }
-
-    async fn on_volume(&self, name: &str, _: &Queues) -> Outcome {
-        self.volume_label(name).await
-    }
-
-    async fn on_content(&self, name: &str, _: &Queues) -> Outcome {
-        self.content_label(name).await
-    }
-
-    async fn on_group(&self, name: &str, _: &Queues) -> Outcome {
-        self.group_label(name).await
+        let shared = Arc::new((self.clone(), queues.clone()));
+        let Queues {
+            claims,
+            sources,
+            classes,
+            volumes,
+            handles,
+            contents,
+            groups,
+        } = &queues;
+        Controller::new(&self.context, shared)
+            .work(
+                "placement-claims",
+                claims,
+                placers,
+                |all, uid: String| async move { all.0.claim(&uid).await },
+            )
+            .work(
+                "placement-sources",
+                sources,
+                1,
+                |all, key: String| async move { all.0.on_source(&key, &all.1).await },
+            )
+            .work(
+                "placement-classes",
+                classes,
+                1,
+                |all, name: String| async move { all.0.on_class(&name, &all.1).await },
+            )
+            .work(
+                "placement-volumes",
+                volumes,
+                labellers,
+                |all, name: String| async move { all.0.volume_label(&name).await },
+            )
+            .work(
+                "placement-handles",
+                handles,
+                1,
+                |all, handle: String| async move { all.0.on_handle(&handle, &all.1).await },
+            )
+            .work(
+                "placement-contents",
+                contents,
+                labellers,
+                |all, name: String| async move { all.0.content_label(&name).await },
+            )
+            .work(
+                "placement-groupcontents",
+                groups,
+                labellers,
+                |all, name: String| async move { all.0.group_label(&name).await },
+            )
+            .beside(|all| async move { all.0.refresh(&all.1).await })
+            .beside(|all| async move { all.0.revive(&all.1).await })
+            .beside(|all| async move { all.0.keep_table().await })
+            .run()
+            .await;
     }
 
     /// A source has changed: those that wait for it.
