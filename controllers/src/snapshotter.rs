@@ -35,9 +35,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::controller::{Context, Controller};
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
-use crate::runtime::queue::Queue;
-use crate::runtime::{Change, Context, Resource, Scope, Watch};
+use crate::runtime::{Change, Resource, Scope};
 
 mod decide;
 mod group;
@@ -178,25 +178,44 @@ async fn run_on(context: Context, options: Options, part: Part) {
 
 async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
     let (contents, classes) = K::watches(&context.caches);
-    let synced = async {
-        tokio::join!(contents.synced(), classes.synced(), volumes_synced(context));
-    };
-    if context.stop.run_until_cancelled(synced).await.is_none() {
-        return;
-    }
-    let queue = Queue::new(context.common.backoff());
-    feed(&contents, &queue, K::MATTERS);
     let (own, strays) = K::QUEUES;
     let queue_name = match shared.part {
         Part::Own => own,
         Part::Strays => strays,
     };
-    let worker = Arc::new(Worker::<K>::new(shared));
-    let work = context.work(queue_name, &queue, workers(context), move |name| {
-        let worker = worker.clone();
-        async move { worker.sync(&name).await }
-    });
-    tokio::join!(work, resync(context, &contents, &queue));
+    let queue = context.queue();
+    let period = context.common.resync_period.unwrap_or(RESYNC);
+    let (seen, all, with_volumes) = (contents.clone(), contents.clone(), context.clone());
+    Controller::new(context, Arc::new(Worker::<K>::new(shared)))
+        .after(|_| async move {
+            tokio::join!(
+                seen.synced(),
+                classes.synced(),
+                volumes_synced(&with_volumes)
+            );
+        })
+        .feed(&contents, &queue, |change| match change {
+            Change::Applied { old, new } => {
+                let matters = old.as_ref().is_none_or(|old| (K::MATTERS)(old, new));
+                matters.then(|| name(new.as_ref()))
+            }
+            Change::Deleted(_) => None,
+        })
+        .work(
+            queue_name,
+            &queue,
+            workers(context),
+            |worker, name: String| async move { worker.sync(&name).await },
+        )
+        .resync(period, &queue, move |_| {
+            all.all().into_iter().map(|content| name(content.as_ref()))
+        })
+        .run()
+        .await;
+}
+
+fn name<K: Resource>(content: &K) -> String {
+    content.meta().name.clone().unwrap_or_default()
 }
 
 fn workers(context: &Context) -> usize {
@@ -207,40 +226,6 @@ fn workers(context: &Context) -> usize {
 async fn volumes_synced(context: &Context) {
     if context.scope != Scope::Cluster {
         context.caches.volumes().synced().await;
-    }
-}
-
-/// Has contents worked on when they are new, or have changed in what counts.
-fn feed<K: Resource>(
-    contents: &Watch<K>,
-    queue: &Queue<String>,
-    matters: impl Fn(&K, &K) -> bool + Send + Sync + 'static,
-) {
-    let queue = queue.clone();
-    contents.on_change(move |change| {
-        let Change::Applied { old, new } = change else {
-            return;
-        };
-        if old.as_ref().is_none_or(|old| matters(old, new)) {
-            queue.add(new.meta().name.clone().unwrap_or_default());
-        }
-    });
-}
-
-/// Has everything worked on now and then, whatever was missed.
-async fn resync<K: Resource>(context: &Context, contents: &Watch<K>, queue: &Queue<String>) {
-    let period = context.common.resync_period.unwrap_or(RESYNC);
-    if period.is_zero() {
-        return;
-    }
-    loop {
-        let wait = tokio::time::sleep(period);
-        if context.stop.run_until_cancelled(wait).await.is_none() {
-            return;
-        }
-        for content in contents.all() {
-            queue.add(content.meta().name.clone().unwrap_or_default());
-        }
     }
 }
 
