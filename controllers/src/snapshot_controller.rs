@@ -177,29 +177,20 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         seen,
         metrics,
     };
-    let stop = controller.context.stop.clone();
-    controller.listen();
-    if stop
-        .run_until_cancelled(controller.seen.synced())
-        .await
-        .is_none()
-    {
-        return Ok(());
-    }
-    let led = controller.clone();
-    let leading = async move { led.lead(&options).await };
-    let leading = tokio::spawn(async move { stop.run_until_cancelled(leading).await });
-    let workers = controller.context.common.worker_threads.unwrap_or(10);
     let (context, queue) = (controller.context.clone(), controller.queue.clone());
-    let on = move |key: Key| {
-        let controller = controller.clone();
-        async move { controller.work(key).await }
-    };
-    context
-        .work("snapshot-controller", &queue, workers, on)
+    let workers = context.common.worker_threads.unwrap_or(10);
+    controller.listen();
+    crate::controller::Controller::new(&context, Arc::new(controller))
+        .after(|this| async move { this.seen.synced().await })
+        .work(
+            "snapshot-controller",
+            &queue,
+            workers,
+            |this, key| async move { this.work(key).await },
+        )
+        .beside(|this| async move { this.lead(&options).await })
+        .run()
         .await;
-    // It ends by the same token.
-    let _ = leading.await;
     Ok(())
 }
 
