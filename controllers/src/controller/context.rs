@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::Metrics;
-use super::queue::{Backoff, Outcome, Queue};
+use super::queue::{Backoff, Queue};
 use crate::runtime::caches::Wide;
 use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Pools, Room, Scope};
 
@@ -89,37 +89,5 @@ impl Context {
         let wide = self.caches.wide();
         let caches = wide.caches();
         (Context { caches, ..self }, wide)
-    }
-
-    /// Works on a queue's keys, so many at once at most, until it is told to stop; then what is under
-    /// way is finished first. `name` is the queue's in the metrics.
-    pub async fn work<K, F>(
-        &self,
-        name: &'static str,
-        queue: &Queue<K>,
-        workers: usize,
-        on: impl Fn(K) -> F,
-    ) where
-        K: Clone + Eq + std::hash::Hash + Send + 'static,
-        F: Future<Output = Outcome> + Send + 'static,
-    {
-        let shown = queue.clone();
-        self.metrics
-            .watch_queue(name, Box::new(move || shown.stats()));
-        let counted = |key| {
-            // Wherever work is handed on it would have its place once more: it is large.
-            let (work, metrics) = (Box::pin(on(key)), self.metrics.clone());
-            async move {
-                let started = tokio::time::Instant::now();
-                let outcome = work.await;
-                metrics.worked(name, outcome, started.elapsed());
-                outcome
-            }
-        };
-        let until_stopped = async {
-            self.stop.cancelled().await;
-            queue.close();
-        };
-        tokio::join!(queue.work(workers.max(1), counted), until_stopped);
     }
 }
