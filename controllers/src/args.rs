@@ -11,7 +11,7 @@ use crate::roles::Roles;
 use crate::runtime::context::Common;
 use crate::runtime::{boolean, duration};
 use crate::{
-    attacher, gone, health, orphans, placement, resizer, snapshot_controller, snapshotter,
+    attacher, health, node_cleanup, orphans, placement, resizer, snapshot_controller, snapshotter,
 };
 
 /// What all loops take.
@@ -128,7 +128,7 @@ pub struct Args {
 
     /// Nodes that are gone.
     #[command(flatten)]
-    pub gone: gone::Options,
+    pub gone: node_cleanup::Options,
 
     /// Volumes nobody knows.
     #[command(flatten)]

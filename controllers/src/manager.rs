@@ -22,7 +22,7 @@ use crate::runtime::csi::Failure;
 use crate::runtime::driver::DriverError;
 use crate::runtime::kube::{ClientOptions, Limit, connect_counted};
 use crate::runtime::{Caches, Driver, Events, Kube, Scope, Width};
-use crate::sight;
+use crate::watch_scope;
 
 mod controllers;
 mod elections;
@@ -198,7 +198,7 @@ async fn begin_loops(
         let view = view.clone();
         checks.add("leader election", move || view.leaders());
     }
-    if !sight::is_narrow(&setup.args, &leader) {
+    if !watch_scope::is_narrow(&setup.args, &leader) {
         caches.set_width(Width::Whole);
     }
     let context = Context {

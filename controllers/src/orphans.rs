@@ -27,8 +27,8 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use crate::attacher::{self, ListError, Published};
-use crate::gone::since::Since;
 use crate::health::node_reference;
+use crate::node_cleanup::grace_period::Since;
 use crate::provisioner::{self, naming::Naming};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability as Can;

@@ -18,7 +18,7 @@ use crate::roles::{self, Role};
 use crate::runtime::driver::{ControllerCapability as Can, NodeCapability};
 use crate::runtime::{Driver, Leadership};
 use crate::{
-    attacher, capacity, health, provisioner, resizer, sight, snapshot_controller, snapshotter,
+    attacher, capacity, health, provisioner, resizer, snapshot_controller, snapshotter, watch_scope,
 };
 
 /// What a controller starts with, beside its context.
@@ -202,13 +202,13 @@ impl Manager<'_> {
 
     /// Starts what decides how much of the cluster this node watches.
     fn start_watch_scope(&mut self) {
-        let narrow = sight::is_narrow(&self.inputs.args, &self.context.leader);
+        let narrow = watch_scope::is_narrow(&self.inputs.args, &self.context.leader);
         if self.context.scope.node().is_none() || !narrow {
             return;
         }
         let context = self.context.clone();
         let tasks = self.inputs.args.election.leader_tasks;
-        let run = sight::run(context, tasks);
+        let run = watch_scope::run(context, tasks);
         self.tasks.begin("the watches", run.map(Ok));
     }
 

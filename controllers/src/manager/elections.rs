@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::tasks::Tasks;
 use super::telemetry::View;
 use crate::args::{Args, LeaderTasks};
-use crate::runtime::lease::{Terms, hold, lease_name, observe};
+use crate::runtime::lease::{LeaseConfig, hold, lease_name, observe};
 use crate::runtime::{Context, Leadership, Metrics, Scope};
 
 /// Leases, as they are needed.
@@ -65,8 +65,8 @@ impl Elections {
 
     /// Observes a lease that other processes compete for.
     fn of_others(&self, name: &str, tasks: &mut Tasks) -> Leadership {
-        let terms = self.terms(name, None);
-        let (leader, task) = observe(self.client.clone(), terms, self.stop.clone());
+        let config = self.config(name, None);
+        let (leader, task) = observe(self.client.clone(), config, self.stop.clone());
         tasks.begin("watching the leader", async {
             task.await.map_err(|error| error.to_string())
         });
@@ -93,15 +93,15 @@ impl Elections {
         namespace: Option<&str>,
         tasks: &mut Tasks,
     ) -> Leadership {
-        let terms = self.terms(name, namespace);
-        let key = (terms.namespace.clone(), terms.name.clone());
+        let config = self.config(name, namespace);
+        let key = (config.namespace.clone(), config.name.clone());
         if let Some(leader) = self.held.get(&key) {
             return leader.clone();
         }
-        let lease = terms.name.clone();
+        let lease = config.name.clone();
         let (leader, task) = hold(
             self.client.clone(),
-            terms,
+            config,
             self.metrics.clone(),
             self.stop.clone(),
         );
@@ -113,11 +113,11 @@ impl Elections {
         leader
     }
 
-    fn terms(&self, name: &str, namespace: Option<&str>) -> Terms {
+    fn config(&self, name: &str, namespace: Option<&str>) -> LeaseConfig {
         let election = &self.args.election;
         let namespace = namespace.map(str::to_owned);
         let namespace = namespace.or_else(|| election.leader_election_namespace.clone());
-        Terms {
+        LeaseConfig {
             namespace: namespace.unwrap_or_else(own_namespace),
             name: lease_name(name),
             identity: self.identity.clone(),

@@ -12,7 +12,7 @@ use crate::roles::Role;
 use crate::runtime::Context;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::tasks::finish;
-use crate::{capacity, gone, health, placement, provisioner, snapshotter};
+use crate::{capacity, health, node_cleanup, placement, provisioner, snapshotter};
 
 /// Does it until `context.stop`, which is set when the lead is lost. The caches of `context` are
 /// replaced by ones of the whole cluster.
@@ -33,7 +33,12 @@ pub(crate) async fn run(
     }
     if picked.has(Role::GoneNodes) {
         let (options, volumes) = (args.gone.clone(), args.provisioner.clone());
-        parts.spawn(gone::run(context.clone(), options, volumes, capacities));
+        parts.spawn(node_cleanup::run(
+            context.clone(),
+            options,
+            volumes,
+            capacities,
+        ));
     }
     let provisions = context.driver.can(ControllerCapability::CreateDeleteVolume);
     if picked.has(Role::Provisioner) && provisions {

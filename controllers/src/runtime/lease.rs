@@ -22,11 +22,11 @@ mod terms;
 
 pub use hold::hold;
 pub use observe::observe;
-pub use terms::{Held, Step, step};
+pub use terms::{ObservedLease, Step, step};
 
 /// What lease is wanted, and by whom.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct LeaseConfig {
     /// The namespace of the Lease.
     pub namespace: String,
     /// Its name; see [`lease_name`].
@@ -59,7 +59,7 @@ type Until = Option<Instant>;
 
 /// Whether any process leads, as this one sees it when it looks at the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sight {
+pub struct LeaderObservation {
     /// Somebody does, perhaps this process.
     pub led: bool,
     /// Since when that is so.
@@ -72,13 +72,13 @@ trait See {
     fn see(&self, led: bool);
 }
 
-impl See for watch::Sender<Sight> {
+impl See for watch::Sender<LeaderObservation> {
     fn see(&self, led: bool) {
         self.send_if_modified(|sight| {
             let changed = sight.led != led;
             if changed {
                 let since = Instant::now();
-                *sight = Sight { led, since };
+                *sight = LeaderObservation { led, since };
             }
             changed
         });
@@ -89,7 +89,7 @@ impl See for watch::Sender<Sight> {
 #[derive(Clone, Debug)]
 pub struct Leadership {
     until: watch::Receiver<Until>,
-    sight: watch::Receiver<Sight>,
+    sight: watch::Receiver<LeaderObservation>,
     /// Kept by one that nobody tells anything.
     always: Option<Arc<watch::Sender<Until>>>,
 }
@@ -112,9 +112,9 @@ impl Leadership {
     }
 
     /// The same, and told by the second sender whether anybody leads.
-    pub fn seen() -> (watch::Sender<Until>, watch::Sender<Sight>, Self) {
+    pub fn seen() -> (watch::Sender<Until>, watch::Sender<LeaderObservation>, Self) {
         let (sender, until) = watch::channel(None);
-        let (seeing, sight) = watch::channel(Sight {
+        let (seeing, sight) = watch::channel(LeaderObservation {
             led: false,
             since: Instant::now(),
         });
@@ -133,7 +133,7 @@ impl Leadership {
 
     /// Whether anybody leads, as far as this process sees. That the server does not answer says
     /// nothing about that.
-    pub fn sight(&self) -> Sight {
+    pub fn sight(&self) -> LeaderObservation {
         *self.sight.borrow()
     }
 

@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::terms::{Held, Step, step};
-use super::{Leadership, See, Sight, Terms, Until, is_refused};
+use super::terms::{ObservedLease, Step, step};
+use super::{LeaderObservation, Leadership, LeaseConfig, See, Until, is_refused};
 use crate::runtime::metrics::Metrics;
 
 /// Begins to want a lease, until `stop`; then it is given up. The client should be one without
@@ -22,7 +22,7 @@ use crate::runtime::metrics::Metrics;
 /// fault, and leads no longer.
 pub fn hold(
     client: Client,
-    terms: Terms,
+    terms: LeaseConfig,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) -> (Leadership, tokio::task::JoinHandle<()>) {
@@ -41,11 +41,11 @@ pub fn hold(
 
 struct Holder {
     api: Api<Lease>,
-    terms: Terms,
+    terms: LeaseConfig,
     until: watch::Sender<Until>,
-    sight: watch::Sender<Sight>,
+    sight: watch::Sender<LeaderObservation>,
     metrics: Arc<Metrics>,
-    seen: Option<Held>,
+    seen: Option<ObservedLease>,
 }
 
 impl Holder {

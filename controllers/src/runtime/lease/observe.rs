@@ -6,20 +6,20 @@ use kube::api::Api;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::terms::{Held, Step, step};
-use super::{Leadership, See, Terms, is_refused};
+use super::terms::{ObservedLease, Step, step};
+use super::{Leadership, LeaseConfig, See, is_refused};
 
 /// Reads a lease periodically until `stop`, with the verb `get` alone. This process never takes the
 /// lease; it only sees whether another one leads ([`Leadership::sight`]).
 pub fn observe(
     client: Client,
-    terms: Terms,
+    terms: LeaseConfig,
     stop: CancellationToken,
 ) -> (Leadership, tokio::task::JoinHandle<()>) {
     let (_, sight, leadership) = Leadership::seen();
     let api: Api<Lease> = Api::namespaced(client, &terms.namespace);
     let watched = async move {
-        let mut seen: Option<Held> = None;
+        let mut seen: Option<ObservedLease> = None;
         loop {
             match timeout(terms.renew_deadline, api.get_opt(&terms.name)).await {
                 Ok(Ok(lease)) => {

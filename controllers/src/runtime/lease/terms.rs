@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// A lease as it was last seen to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct ObservedLease {
     /// What would change if its holder renewed it.
     mark: (Option<String>, Option<String>, Option<String>),
     /// When this was first seen.
@@ -31,11 +31,11 @@ pub enum Step {
 /// identity that wants it, `wait` the duration to go by if the lease names none.
 pub fn step(
     lease: Option<&Lease>,
-    seen: Option<Held>,
+    seen: Option<ObservedLease>,
     ours: &str,
     wait: Duration,
     now: Instant,
-) -> (Step, Option<Held>) {
+) -> (Step, Option<ObservedLease>) {
     let Some(lease) = lease else {
         return (Step::Create, None);
     };
@@ -51,7 +51,7 @@ pub fn step(
     );
     let held = seen
         .filter(|seen| seen.mark == mark)
-        .unwrap_or(Held { mark, since: now });
+        .unwrap_or(ObservedLease { mark, since: now });
     let duration = spec
         .lease_duration_seconds
         .and_then(|seconds| u64::try_from(seconds).ok())

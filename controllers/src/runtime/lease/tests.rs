@@ -146,8 +146,8 @@ fn status(code: u16, reason: &str) -> Value {
     json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": ""})
 }
 
-fn terms(identity: &str) -> Terms {
-    Terms {
+fn terms(identity: &str) -> LeaseConfig {
+    LeaseConfig {
         namespace: "ns".to_owned(),
         name: "l".to_owned(),
         identity: identity.to_owned(),

@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::{CSIStorageCapacity, VolumeAttachment};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::place::Places;
+use super::node_resolver::Places;
 use crate::provisioner::names::VOLUME_FINALIZER;
 use crate::provisioner::naming::Naming;
 use crate::provisioner::{claim, finalizers};

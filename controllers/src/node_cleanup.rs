@@ -30,15 +30,15 @@ use crate::provisioner::naming::Naming;
 use crate::runtime::{Context, Index, Kube, Watch, duration};
 use crate::{attacher, provisioner};
 
-mod act;
+mod apply;
 mod decide;
-mod place;
-pub(crate) mod since;
+pub(crate) mod grace_period;
+mod node_resolver;
 
-use act::Fate;
+use apply::Fate;
 use decide::{Leftover, Rules, Seen};
-use place::Places;
-use since::Since;
+use grace_period::Since;
+use node_resolver::Places;
 
 /// Between two looks, at most and at least.
 const LOOK: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(1));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::runtime::lease::Sight;
+use crate::runtime::lease::LeaderObservation;
 use crate::runtime::watch::fraction;
 use crate::runtime::{Context, Width};
 
@@ -13,7 +13,7 @@ use crate::runtime::{Context, Width};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// When the width is to be another, if things stay as they are, and which. `chance` is in 0..1.
-fn due(width: Width, sight: Sight, chance: f64) -> Option<(Instant, Width)> {
+fn due(width: Width, sight: LeaderObservation, chance: f64) -> Option<(Instant, Width)> {
     let other = match (width, sight.led) {
         (Width::Narrow, false) => Width::Whole,
         (Width::Whole, true) => Width::Narrow,
@@ -72,7 +72,7 @@ mod tests {
             (Whole, true, 0.0, Some((60, Narrow))),
             (Whole, true, 0.99, Some((119, Narrow))),
         ] {
-            let due = due(width, Sight { led, since }, chance);
+            let due = due(width, LeaderObservation { led, since }, chance);
             let due = due.map(|(at, width)| (at.duration_since(since).as_secs(), width));
             assert_eq!(due, expected, "{width:?} {led} {chance}");
         }
@@ -87,7 +87,7 @@ mod tests {
         context.leader = leader;
         let seen = |led| {
             let since = Instant::now();
-            sight.send_replace(Sight { led, since });
+            sight.send_replace(LeaderObservation { led, since });
         };
         let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
         let caches = context.caches.clone();

@@ -13,8 +13,8 @@ use crate::args::{Args, LeaderTasks};
 use crate::roles::Role;
 use crate::runtime::{Context, Leadership};
 
-mod unlabelled;
-mod width;
+mod fallback;
+mod label_repair;
 
 /// Whether labels narrow what a node sees: where one leads, that one labels what is whose. Without
 /// an election several may, or none; and who races for claims has to see those that are nobody's.
@@ -31,7 +31,7 @@ pub(crate) async fn run(context: Context, tasks: LeaderTasks) {
     };
     let contents = tasks != LeaderTasks::Elsewhere;
     tokio::join!(
-        width::run(&context),
-        unlabelled::run(&context, &node, contents)
+        fallback::run(&context),
+        label_repair::run(&context, &node, contents)
     );
 }
