@@ -124,7 +124,7 @@ show() {
   done
 }
 
-# check WHAT COMMAND…: what is told is so, or the story ends.
+# check WHAT COMMAND…: prints WHAT as held if COMMAND succeeds; otherwise the story ends.
 check() {
   local what=$1 ok=yes
   shift

@@ -99,7 +99,7 @@ def picture($kubelet):
   .names as $names | (.objects.items[] | object($names)), ((.status // empty) | node($names; $kubelet));
 
 # What is different: {sort, name, before, now}, each side null if it is not there. That a filesystem
-# writes its log now and then is not told.
+# writes its log now and then does not count.
 def differences($before; $now):
   def key: "\(.[0]) \(.[1])";
   (["pod", "pvc", "pv", "va", "vs", "vsc", "vgs", "vgsc", "record", "image", "loop", "mount", "pool"]

@@ -41,8 +41,8 @@ driver_pod() {
   }
 }
 
-# Looks: objects.json, status.json, and picture.json made of both. What is part of the story is told
-# apart from what was there before it.
+# Writes objects.json and status.json, and picture.new made of both. The picture keeps the story's own
+# objects apart from those that were there before.
 look() {
   objects >"$WORK/objects.json"
   if [ "$INSTALLED" = yes ]; then
@@ -61,10 +61,10 @@ look() {
     >"$WORK/picture.new"
 }
 
-# The picture from which changes are told, without telling any.
+# Takes the picture to compare with, and prints nothing.
 look_first() { look && mv "$WORK/picture.new" "$WORK/picture.json"; }
 
-# Looks, and tells what has changed.
+# Takes a new picture and prints what has changed.
 changes() {
   local sign sort name said color
   look || fail "the cluster or the node could not be looked at"

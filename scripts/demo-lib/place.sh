@@ -20,7 +20,7 @@ cluster() { "$ROOT/scripts/cluster" "$@"; }
 
 # patiently WHAT COMMAND…: with the time that has passed, each half minute, or as it passes.
 patiently() {
-  local what=$1 began=$SECONDS every=30 told=0 pid
+  local what=$1 began=$SECONDS every=30 printed=0 pid
   shift
   "$@" >"$WORK/log" 2>&1 &
   pid=$!
@@ -29,9 +29,9 @@ patiently() {
     sleep 0.5
     if [ -t 2 ]; then
       printf '\r    %s %s\e[K' "$(lasting $((SECONDS - began)))" "$(tail -n 1 "$WORK/log" | tr -d '\r' | cut -c1-70)"
-    elif [ $((SECONDS - began)) -ge $((told + every)) ]; then
-      told=$((SECONDS - began))
-      note "$what: $(lasting $told) so far"
+    elif [ $((SECONDS - began)) -ge $((printed + every)) ]; then
+      printed=$((SECONDS - began))
+      note "$what: $(lasting $printed) so far"
     fi
   done
   CALLING=''
@@ -158,7 +158,7 @@ all_rolled_out() {
   done
 }
 
-# Until $@ succeeds; what it says last is what a failure is told by.
+# Waits until $@ succeeds; its last output is the message of a failure.
 until_so() {
   local until=$((SECONDS + ${LONG%s}))
   until "$@"; do
@@ -266,6 +266,6 @@ how_to_play() {
     line "  sudo ./scripts/cluster down --name $CLUSTER"
   else
     line "  $sudo$kubectl delete namespace $NAMESPACE"
-    [ "$OURS" = no ] || line "  kubectl --context $CONTEXT delete namespace hostloop   and what else deploy/README.md tells"
+    [ "$OURS" = no ] || line "  kubectl --context $CONTEXT delete namespace hostloop   and the rest as in deploy/README.md"
   fi
 }

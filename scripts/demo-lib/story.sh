@@ -90,9 +90,9 @@ the_classes() {
     | "\(.metadata.name)  \(.volumeBindingMode), \(.reclaimPolicy), \(.parameters | to_entries | map("\(.key | sub(".*/"; ""))=\(.value)") | join(" "))"' "$WORK/out")
   jq -c '[.items[] | select(.provisioner == "hostloop.csi.dev") | .metadata.name]' "$WORK/out" >"$WORK/classes"
   check "$CLASS is among them" jq -e --arg class "$CLASS" 'index($class) != null' "$WORK/classes"
-  call "kubectl get csistoragecapacities   (until the room is told)" until_so room_is_told
+  call "kubectl get csistoragecapacities   (until the capacity is published)" until_so capacity_is_published
   fact room "$(room | jq -r -L "$LIBRARY" 'include "picture"; "\(.capacity | quantity) on the node, for \(.storageClassName); one volume at most \(.maximumVolumeSize | quantity)"')"
-  check "it is told to the scheduler, and is that of this node" is "$(room | jq -r '.nodeTopology.matchLabels | to_entries[0].value')" "$NODE"
+  check "the scheduler has it, for this node" is "$(room | jq -r '.nodeTopology.matchLabels | to_entries[0].value')" "$NODE"
 }
 
 room() {
@@ -100,12 +100,12 @@ room() {
     [.items[] | select(.storageClassName == $class)
       | select(any(.nodeTopology.matchLabels | to_entries[]; .value == $node))][0]'
 }
-room_is_told() { room | jq -e '. != null and .capacity != null' >/dev/null; }
+capacity_is_published() { room | jq -e '. != null and .capacity != null' >/dev/null; }
 
 the_claim() {
   step "A claim" "It waits for its first consumer: where the volume is made is decided by where the first pod goes. Nothing is made yet."
   claim data 512Mi
-  call "kubectl get events   (until it is said why it waits)" until_so event_of data WaitForFirstConsumer
+  call "kubectl get events   (until an event says why it waits)" until_so event_of data WaitForFirstConsumer
   changes
   check "it is Pending, for it waits for its first consumer" is "$(field pvc/data '{.status.phase}')" Pending
   check "no volume is made for it" is "$(jq '.volumes | length' "$WORK/status.json")" "$VOLUMES_BEFORE"
@@ -116,7 +116,7 @@ event_of() {
     jq -e --arg name "$1" --arg reason "$2" '.items[] | select(.involvedObject.name == $name and .reason == $reason)' >/dev/null
 }
 
-# A number a tenth of a second, each on a line: what is missing of them, or was begun anew, shows.
+# Ten numbers a second, each on a line, so that a missing or repeated number shows.
 COUNTING='n=0; while :; do n=$((n + 1)); echo $n >>/data/log; sleep 0.1; done'
 counts_on() {
   local before after
@@ -136,7 +136,7 @@ the_pod() {
   kernel_says data
   node_status >"$WORK/out" 2>&1 || fail "hostloop status: $(tail -n 1 "$WORK/out")"
   fact status "hostloop status, in the driver's pod, says of loop devices:"
-  show status < <(awk '/^Loop devices/ {told = 1; next} /^$/ {told = 0} told' "$WORK/out")
+  show status < <(awk '/^Loop devices/ {inside = 1; next} /^$/ {inside = 0} inside' "$WORK/out")
   check "the volume is only on the node the pod went to" is "$(k get pv --output json | jq -r '[.items[] | select(.spec.claimRef.name == "data") | .spec.nodeAffinity.required.nodeSelectorTerms[].matchExpressions[].values[]] | unique | join(" ")')" "$NODE"
   [ "$ATTACH" != true ] || check "its VolumeAttachment has the name that kubelet looks for" has_attachment_name
   check "it is on one loop device, with direct I/O and 4096-byte blocks" loop_is data '.direct_io and .block_size == 4096'
@@ -385,7 +385,7 @@ the_volumes_go() {
   changes
   check "no object is left of the story" is_empty "$(left_in_api)"
   check "no record and no image is left of it in the pool" is "$(jq '(.volumes + .snapshots + .groups) | length' "$WORK/status.json")" "$RECORDS_BEFORE"
-  check "and nothing that belongs to nobody" jq -e '.orphans == []' "$WORK/status.json"
+  check "and no orphans" jq -e '.orphans == []' "$WORK/status.json"
 }
 
 no_volume() { look && [ "$(how_many PersistentVolume)" = 0 ]; }
