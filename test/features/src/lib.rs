@@ -1,0 +1,1 @@
+//! No code: this package only selects features.
