@@ -118,23 +118,33 @@ need_toolchain() {
 }
 
 # build_tool NAME VERSION COMMAND…: runs COMMAND with its output folder as the last word, unless
-# that version is built already; prints the folder.
+# that version is built already; prints the program. A second caller waits for the first.
 build_tool() {
   local name=$1 version=$2
   shift 2
   local folder=$CACHE/tools/$name-$version
   if [ ! -x "$folder/bin/$name" ]; then
-    say "Building $name $version, once (kept in $folder)" >&2
-    rm -rf "$folder.part"
-    mkdir -p "$folder.part"
-    "$@" "$folder.part" >"$folder.log" 2>&1 || {
-      tail -30 "$folder.log" >&2
-      die "$name could not be built"
-    }
-    rm -rf "$folder"
-    mv "$folder.part" "$folder"
+    mkdir -p "$CACHE/tools"
+    (
+      flock 8
+      [ -x "$folder/bin/$name" ] || make_tool "$@" 8<&-
+    ) 8>"$folder.lock" || return
+    rm -f "$folder.lock"
   fi
   echo "$folder/bin/$name"
+}
+
+# make_tool COMMAND…: the part of build_tool that builds.
+make_tool() {
+  say "Building $name $version, once (kept in $folder)" >&2
+  rm -rf "$folder.part"
+  mkdir -p "$folder.part"
+  "$@" "$folder.part" >"$folder.log" 2>&1 || {
+    tail -30 "$folder.log" >&2
+    die "$name could not be built"
+  }
+  rm -rf "$folder"
+  mv "$folder.part" "$folder"
 }
 
 build_cargo_deny() {
