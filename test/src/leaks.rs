@@ -188,14 +188,15 @@ impl Leaks {
     }
 }
 
-/// What lies in a pool's directories.
+/// The entries of a pool's directories. Panics if one cannot be read: it may hold anything.
 pub fn files_in(root: &Path) -> Vec<PathBuf> {
-    let entries = |dir: &str| std::fs::read_dir(root.join(dir)).into_iter().flatten();
-    POOL_DIRECTORIES
-        .iter()
-        .flat_map(|dir| entries(dir))
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .collect()
+    let entries = |dir: &str| {
+        let dir = root.join(dir);
+        let read = std::fs::read_dir(&dir).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        read.unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
+    };
+    let all = POOL_DIRECTORIES.iter().flat_map(|dir| entries(dir));
+    all.map(|entry| entry.path()).collect()
 }
 
 fn mounts(scratch: &Path, driver: &Driver) -> Vec<PathBuf> {

@@ -70,6 +70,14 @@ pub fn run(tool: &str, args: &[&str]) -> String {
     try_run(tool, args).unwrap_or_else(|why| panic!("{why}"))
 }
 
+/// Prints a line that `scripts/test` repeats in its summary. Not by `println`, which the test runner
+/// hides when the test passes.
+pub fn not_run(what: &str, why: &str) {
+    use std::io::Write;
+    // Without the line the test itself is as good.
+    let _ = writeln!(std::io::stderr(), "not run: {what}: {why}");
+}
+
 /// A path as text: the tests choose paths that are.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are UTF-8")

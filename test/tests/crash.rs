@@ -22,6 +22,12 @@ use hostloop_test::scratch::Scratch;
 /// early.
 const AT_LEAST: usize = 1500;
 
+/// Minimum number of kills in a scenario, whose act has at least one call with several effects.
+const AT_LEAST_EACH: usize = 3;
+
+/// How long after the last answer an effect of the act may still run.
+const LATE: Duration = Duration::from_secs(1);
+
 /// Random-time kills per long scenario, spread evenly over the time the act takes undisturbed.
 const MOMENTS: u32 = 8;
 
@@ -93,6 +99,7 @@ async fn what_was_answered_survives_every_kill() {
         .chain(SCENARIOS.iter().copied().map(Task::Effects))
         .filter(|task| task.name().contains(&only))
         .collect();
+    assert!(!tasks.is_empty(), "no scenario has {only:?} in its name");
     let queue = Arc::new(Mutex::new(tasks));
     let workers: Vec<_> = (0..2).map(|_| tokio::spawn(work(queue.clone()))).collect();
     let mut kills = BTreeMap::<String, usize>::new();
@@ -101,6 +108,10 @@ async fn what_was_answered_survives_every_kill() {
         for (name, result) in worker.await.expect("a worker catches its panics") {
             match result {
                 Ok(walk) => {
+                    let count = walk.count();
+                    if count < AT_LEAST_EACH {
+                        failures.push(format!("{name}: only {count} kills"));
+                    }
                     for (at, number) in walk.kills {
                         *kills.entry(at).or_default() += number;
                     }
@@ -170,7 +181,11 @@ async fn walk_effects(scenario: Scenario) -> Walk {
                 Err(dead) => panic!("the driver ended by itself: {}\n{}", dead.status, dead.log),
             }
         }
-        match arena.act().await {
+        let mut ended = arena.act().await;
+        if matches!(ended, Ended::Done) && arena.driver_mut().wait_ended(LATE).is_some() {
+            ended = Ended::Died(scenario.act.len());
+        }
+        match ended {
             Ended::Done => {
                 // This driver would still die at a later effect: go on with another.
                 arena.stop();

@@ -42,6 +42,9 @@ const INJECTED: [(&str, PoolKind); 17] = [
     ("delete group", PoolKind::Xfs),
 ];
 
+/// Minimum number of effects that meet a full pool, slightly below the actual one.
+const AT_LEAST: usize = 500;
+
 /// No scenario has this many effects.
 const TOO_MANY: usize = 400;
 
@@ -73,7 +76,7 @@ async fn every_effect_may_meet_a_full_pool() {
         failures.len(),
         failures.join("\n\n")
     );
-    assert!(injected >= 300, "only {injected} effects met");
+    assert!(injected >= AT_LEAST, "only {injected} effects met");
 }
 
 type Results = Vec<(String, Result<usize, String>)>;

@@ -383,7 +383,15 @@ impl World {
 /// A mounted ext4 grows only for a process with CAP_SYS_RESOURCE, which many sandboxes lack.
 fn must_be_unmounted(status: &Status) -> bool {
     const CAP_SYS_RESOURCE: u32 = 24;
-    status.code() == Code::FailedPrecondition && !machine::has_capability(CAP_SYS_RESOURCE)
+    let refused = status.code() == Code::FailedPrecondition;
+    if !refused || machine::has_capability(CAP_SYS_RESOURCE) {
+        return false;
+    }
+    machine::not_run(
+        "growing a mounted ext4",
+        "this machine withholds CAP_SYS_RESOURCE",
+    );
+    true
 }
 
 /// A handle as the kubelet makes them: the same for the same volume of the same pod.

@@ -225,6 +225,12 @@ async fn a_volume_that_cannot_be_saved_waits() {
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(rig.driver.left().volumes, 1);
     assert_eq!(rig.driver.count("DeleteVolume"), 0);
+    // Otherwise the policy was not in force, and nothing was shown.
+    let claim = rig.objects.get(&rig.claim_at("data")).await;
+    assert_eq!(
+        claim.expect("the claim exists")["status"]["phase"],
+        "Pending"
+    );
     for kind in [
         "ValidatingAdmissionPolicyBinding",
         "ValidatingAdmissionPolicy",

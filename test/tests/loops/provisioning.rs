@@ -366,7 +366,8 @@ async fn a_selected_node_is_the_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_claims_cost_one_call_each() {
     const MANY: usize = 40;
-    let metrics = format!("127.0.0.1:{}", 20_000 + std::process::id() % 10_000);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let metrics = free.expect("a port is free").to_string();
     let endpoint = format!("--http-endpoint={metrics}");
     let rig = Rig::up(FrontSpec::new("many", "provisioner").args(&[&endpoint])).await;
     let names: Vec<_> = (0..MANY).map(|i| format!("c-{i}")).collect();
