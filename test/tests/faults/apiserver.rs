@@ -5,7 +5,7 @@ use std::time::Duration;
 use hostloop_test::cluster::Cluster;
 use hostloop_test::fleet::Binding;
 
-use crate::{claims, cluster, ends, part_of, patience, spec, up};
+use crate::{alone, claims, cluster, ends, part_of, patience, spec, up};
 
 /// Kills a part and starts it again after a while.
 async fn away(part: &'static str, time: Duration) {
@@ -17,6 +17,7 @@ async fn away(part: &'static str, time: Duration) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_storm_survives_restarts_of_the_api_server() {
+    let _turn = alone().await;
     let half = claims() / 2;
     let fleet = up(spec("restarts", 5)).await;
     let storm = async {

@@ -11,7 +11,7 @@ use hostloop_test::front::objects::Place;
 use hostloop_test::front::process::{self, Controllers};
 use hostloop_test::memory::{Call, Step};
 
-use crate::{HANDOVER, QUICK, accounts, claims, cluster, patience, spec};
+use crate::{HANDOVER, QUICK, accounts, beside_others, claims, cluster, patience, spec};
 
 struct Replica {
     name: &'static str,
@@ -137,6 +137,7 @@ fn is_work(call: &Call) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_leads_at_any_time() {
     const TURNS: usize = 2;
+    let _turn = beside_others().await;
     let count = claims() / 3;
     let mut central = Central::up().await;
     for turn in 0..TURNS {

@@ -5,8 +5,8 @@
 use hostloop_test::fleet::Binding;
 use tokio::time::Instant;
 
-use crate::ends;
 use crate::ghost::{LEASE, haunted, renews, until_led};
+use crate::{beside_others, ends};
 
 const AHEAD: &str = "2099-01-01T00:00:00.000000Z";
 const BEHIND: &str = "1999-01-01T00:00:00.000000Z";
@@ -15,6 +15,7 @@ const BEHIND: &str = "1999-01-01T00:00:00.000000Z";
 /// nobody takes the lease at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_is_silent_loses_its_lease() {
+    let _turn = beside_others().await;
     for (name, renewed) in [("ahead", AHEAD), ("behind", BEHIND)] {
         let fleet = haunted(name, 2, renewed).await;
         // The controllers have seen nothing yet, but they have begun a moment ago.
@@ -33,6 +34,7 @@ async fn a_holder_that_is_silent_loses_its_lease() {
 /// A holder that is alive, and whose clock is decades behind or ahead, keeps it until it is silent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_renews_keeps_its_lease() {
+    let _turn = beside_others().await;
     for (name, began) in [("slow", BEHIND), ("fast", AHEAD)] {
         let fleet = haunted(name, 2, began).await;
         // It fails if another takes it.

@@ -4,10 +4,11 @@
 use hostloop_test::fleet::Binding;
 use hostloop_test::fleet::proxy::{Mishap, Proxy};
 
-use crate::{claims, cluster, ends, patience, spec, up};
+use crate::{beside_others, claims, cluster, ends, patience, spec, up};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_call_in_twenty_fails() {
+    let _turn = beside_others().await;
     let half = claims() / 2;
     let cluster = cluster().await;
     let proxy = Proxy::start(&cluster.kubeconfig(), 20, 5, 30).await;

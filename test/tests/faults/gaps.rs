@@ -5,11 +5,12 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use hostloop_test::cluster::Cluster;
+use hostloop_test::fleet::patience::in_time;
 use hostloop_test::fleet::{Binding, Fleet};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
 
-use crate::{claims, cluster, ends, part_of, spec, up};
+use crate::{alone, claims, cluster, ends, part_of, spec, up};
 
 /// Has the past forgotten: etcd's history, and what the API server remembers of it.
 async fn forget(fleet: &Fleet, cluster: &'static Cluster) {
@@ -65,6 +66,7 @@ fn compact(etcd: &str, version: &str) -> String {
 /// Nodes that were away while claims came and went, and that can't be told what they missed.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_missed_is_found() {
+    let _turn = alone().await;
     let count = claims() / 3;
     let fleet = up(spec("gaps", 4)).await;
     fleet.storm(Binding::Wait, 0..count).await;
@@ -87,11 +89,14 @@ async fn what_was_missed_is_found() {
     away.iter().for_each(|member| member.resume());
     fleet.bound(2 * count - gone + 10, crate::patience()).await;
     for member in away.iter().chain(there) {
-        assert!(
-            member.driver.count("DeleteVolume") > 0,
-            "{} deleted nothing",
-            member.node
-        );
+        in_time("deleted volumes", crate::patience(), async || match member
+            .driver
+            .count("DeleteVolume")
+        {
+            0 => Err(format!("{} deleted nothing", member.node)),
+            _ => Ok(()),
+        })
+        .await;
     }
     ends(fleet, 2 * count - gone + 10).await;
 }

@@ -9,13 +9,14 @@ use hostloop_test::fleet::{Binding, Fleet};
 use hostloop_test::memory::Step;
 use tokio::time::Instant;
 
-use crate::{claims, ends, patience, spec, up};
+use crate::{beside_others, claims, ends, patience, spec, up};
 
 /// The driver has made the volumes, and who asked for them dies before it writes that down: they
 /// are found again by their names.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
     const EACH: usize = 10;
+    let _turn = beside_others().await;
     let fleet = up(spec("unwritten", 3)).await;
     let victim = &fleet.members[0];
     victim
@@ -53,6 +54,7 @@ async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
 /// At any moment, one after the other, while volumes are made and while they are deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_are_killed_at_any_moment_lose_nothing() {
+    let _turn = beside_others().await;
     let half = claims() / 2;
     let fleet = up(spec("killed", 5)).await;
     // Some answers take their time, so that death comes in the midst.

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use tonic::Code;
 
 use crate::ghost::{haunted, renews, until_led};
-use crate::{HANDOVER, accounts, claims, cluster, ends, patience, spec, up};
+use crate::{HANDOVER, accounts, beside_others, claims, cluster, ends, patience, spec, up};
 
 /// How many claims have a node.
 async fn assigned(fleet: &Fleet) -> usize {
@@ -61,6 +61,7 @@ async fn other_leader<'a>(fleet: &'a Fleet, old: &Member) -> &'a Member {
 /// leader to go on.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_between_assigning_and_provisioning() {
+    let _turn = beside_others().await;
     let count = claims() / 3;
     let fleet = up(spec("assigned", 4)).await;
     for member in &fleet.members {
@@ -93,26 +94,36 @@ async fn killed_between_assigning_and_provisioning() {
     ends(fleet, count).await;
 }
 
-/// Killed again and again in the midst of assigning.
+/// Killed three times while it assigns, each time with work left.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_while_assigning() {
-    let count = claims();
+    const TURNS: usize = 3;
+    let _turn = beside_others().await;
+    let each = claims() / TURNS;
     let fleet = up(spec("assigning", 4)).await;
-    let killing = async {
-        for _ in 0..3 {
-            let dead = leader(&fleet).await;
+    for turn in 0..TURNS {
+        let (first, middle, last) = (turn * each, turn * each + each / 2, (turn + 1) * each);
+        let dead = leader(&fleet).await;
+        let killing = async {
+            until_assigned(&fleet, first + 1).await;
             dead.kill();
-            other_leader(&fleet, dead).await;
-            dead.start();
-        }
-    };
-    tokio::join!(fleet.storm(Binding::Immediate, 0..count), killing);
-    ends(fleet, count).await;
+        };
+        tokio::join!(fleet.storm(Binding::Immediate, first..middle), killing);
+        // Without a leader nothing assigns these.
+        fleet.storm(Binding::Immediate, middle..last).await;
+        let left = last - assigned(&fleet).await;
+        println!("turn {turn}: {left} claims left when the leader was killed");
+        assert!(left > 0, "the leader had assigned everything");
+        other_leader(&fleet, dead).await;
+        dead.start();
+    }
+    ends(fleet, TURNS * each).await;
 }
 
 /// Paused past its lease, another leads; when it goes on it has no say any more, and knows.
 #[tokio::test(flavor = "multi_thread")]
 async fn paused_past_its_lease() {
+    let _turn = beside_others().await;
     let count = claims() / 2;
     let names = ["paused-a", "paused-b", "paused-c"];
     let (users, files, _dir) = accounts(&names).await;
@@ -153,6 +164,7 @@ async fn paused_past_its_lease() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_leader_nodes_serve_themselves() {
     const COUNT: usize = 20;
+    let _turn = beside_others().await;
     let now = "2026-01-01T00:00:00.000000Z";
     let fleet = haunted("leaderless", 3, now).await;
     let working = async {

@@ -2,7 +2,9 @@
 //! goes away and forgets, calls are lost. In the end each claim is bound, to one volume, and when
 //! the claims are gone nothing is left.
 //!
-//! Some of it is done to the one control plane all tests share, so they run one after the other.
+//! Each test has a fleet of its own, in a namespace of its own, on one control plane. Two run at a
+//! time, but a test that takes the control plane away runs alone.
+//!
 //! `FAULTS_CLAIMS` says how many claims a storm has.
 
 mod apiserver;
@@ -21,6 +23,7 @@ use std::time::Duration;
 use hostloop_test::cluster::{Cluster, Options};
 use hostloop_test::fleet::{Fleet, FleetSpec};
 use hostloop_test::machine;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How long a storm may take, and its end.
 fn patience() -> Duration {
@@ -43,6 +46,19 @@ const HANDOVER: Duration = Duration::from_secs(20);
 fn claims() -> usize {
     let told = std::env::var("FAULTS_CLAIMS").ok();
     told.map_or(300, |n| n.parse().expect("FAULTS_CLAIMS is a number"))
+}
+
+/// Which tests may run now.
+static TURNS: RwLock<()> = RwLock::const_new(());
+
+/// For a test that only needs its own fleet: hold this until it ends.
+async fn beside_others() -> RwLockReadGuard<'static, ()> {
+    TURNS.read().await
+}
+
+/// For a test that takes away what all of them need: hold this until it ends.
+async fn alone() -> RwLockWriteGuard<'static, ()> {
+    TURNS.write().await
 }
 
 /// The control plane. It goes with this process.
