@@ -48,7 +48,14 @@ fn online(world: &World, fs: &str) {
     let written = lines();
 
     grow(&space, "1Gi");
+    let mut looks = 0;
     world.until("the claim's new size", || {
+        looks += 1;
+        if looks % 10 == 0 {
+            // Kubelet looks at a pod's volumes when the pod changes, otherwise every minute.
+            let change = json!({"metadata": {"annotations": {"e2e/look": looks.to_string()}}});
+            world.patch("Pod", &space.name, "writer", &change);
+        }
         let claim = space.claim_now("data");
         if text(&claim, "/status/capacity/storage") == "1Gi"
             && text(&claim, "/status/allocatedResources/storage") != "512Mi"

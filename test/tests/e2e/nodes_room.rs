@@ -117,26 +117,31 @@ pub(crate) fn the_room_is_told_over_an_upgrade(world: &World) {
     let before = settled(world);
     assert!(before.len() >= 8, "four classes on two nodes: {before:?}");
     let asked = world.audit();
-    let roll = |value: &str| {
-        let set = ["set", "env", "-n", NAMESPACE, "daemonset/hostloop", value];
-        world.cluster().kubectl(&set);
-        let done = [
-            "rollout",
-            "status",
-            "-n",
-            NAMESPACE,
-            "daemonset/hostloop",
-            "--timeout=10ms",
-        ];
-        world.until("the upgrade", || {
-            let now = told(world);
-            let lost: Vec<_> = before.difference(&now).collect();
-            assert!(lost.is_empty(), "nothing is told any more of {lost:?}");
-            world.cluster().try_kubectl(&done)
-        });
-        world.drivers_ready();
-    };
-    roll("E2E_UPGRADE=yes");
+    let changed = format!("E2E_UPGRADE={}", std::process::id());
+    let set = [
+        "set",
+        "env",
+        "-n",
+        NAMESPACE,
+        "daemonset/hostloop",
+        &changed,
+    ];
+    world.cluster().kubectl(&set);
+    let done = [
+        "rollout",
+        "status",
+        "-n",
+        NAMESPACE,
+        "daemonset/hostloop",
+        "--timeout=10ms",
+    ];
+    world.until("the upgrade", || {
+        let now = told(world);
+        let lost: Vec<_> = before.difference(&now).collect();
+        assert!(lost.is_empty(), "nothing is told any more of {lost:?}");
+        world.cluster().try_kubectl(&done)
+    });
+    world.drivers_ready();
     assert_eq!(told(world), before);
     let audit = world.audit().since(&asked);
     let collector = "system:serviceaccount:kube-system:";
@@ -148,5 +153,4 @@ pub(crate) fn the_room_is_told_over_an_upgrade(world: &World) {
             "{user}"
         );
     }
-    roll("E2E_UPGRADE-");
 }

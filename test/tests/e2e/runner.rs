@@ -104,6 +104,10 @@ pub(crate) fn run(phases: &[Phase]) {
     words.retain(|word| !word.starts_with("--"));
     let started = Instant::now();
     let tally = Tally::default();
+    if phases.iter().all(|phase| phase.chosen(&words).is_empty()) {
+        println!("no test has a name that begins with one of {words:?}");
+        std::process::exit(1);
+    }
     let world = tally.count("deployed", World::up);
     if let Some(world) = world {
         for phase in phases {

@@ -115,9 +115,9 @@ impl Site<'_> {
         self.path(&self.world.plugin_dir())
     }
 
-    /// The pool's own root, as this machine finds it: the driver mounts its image there.
+    /// The pool's own root, as this machine finds it.
     pub(crate) fn pool(&self) -> PathBuf {
-        self.plugin_dir().join("pools/default")
+        self.path(&self.world.pool_root())
     }
 
     /// The pool's identity, which is part of its volumes' names.

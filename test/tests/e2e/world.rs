@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hostloop_test::cluster::{Audit, Cluster, Options, Stock};
@@ -26,8 +27,8 @@ pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
 const PATIENCE: Duration = Duration::from_secs(180);
 const PACE: Duration = Duration::from_millis(200);
 
-/// The room of each pool, a sparse file.
-const POOL_OPTIONS: &str = ",image=32Gi";
+/// Bounds each pool by an image, which is a sparse file. The manifest's default is a plain directory.
+const BOUNDED: &str = ",image=32Gi";
 
 /// Secrets of the controllers lie beside the driver: the component grants these alone.
 pub(crate) const CONTROLLER_SECRETS: &str = "controller-secrets";
@@ -37,8 +38,11 @@ pub(crate) struct World {
     cluster: Cluster,
     client: Client,
     runtime: Runtime,
-    /// The directory that has the pool's image, on each node.
+    /// The directory of the pools, on each node: in `plain` the one of the manifest as it is shipped,
+    /// in `bounded` the one with the image.
     pool_dir: PathBuf,
+    /// True once the pools are bounded.
+    bounded: AtomicBool,
     stock: Stock,
     /// What was asked of the API server before.
     asked: Audit,
@@ -64,11 +68,15 @@ impl World {
             client,
             runtime,
             pool_dir,
+            bounded: AtomicBool::new(false),
             stock,
             asked,
         };
         world.cluster.load(&image());
         world.create_crds();
+        // A cluster that was up already keeps its pools.
+        let bounded = world.find("DaemonSet", NAMESPACE, "hostloop").is_some();
+        world.bounded.store(bounded, Ordering::Relaxed);
         world.deploy(&[]);
         world
     }
@@ -119,6 +127,49 @@ impl World {
         }
     }
 
+    /// True if the pools are bounded by an image.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.bounded.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the plain pools by bounded ones. Nothing may be in them.
+    pub(crate) fn deploy_bounded(&self) {
+        if self.is_bounded() {
+            return;
+        }
+        self.delete("DaemonSet", NAMESPACE, "hostloop");
+        self.gone("DaemonSet", NAMESPACE, "hostloop");
+        for site in self.sites() {
+            self.until("the end of the driver's pod", || match site.driver_pod() {
+                None => Ok(()),
+                Some(pod) => Err(pod["status"].to_string()),
+            });
+            // A pool that is known may not be replaced by another.
+            let known = site.plugin_dir().join("pools.json");
+            std::fs::remove_file(&known).unwrap_or_else(|e| panic!("{}: {e}", known.display()));
+        }
+        self.bounded.store(true, Ordering::Relaxed);
+        self.deploy(&[]);
+    }
+
+    /// The pool's directory on each node.
+    fn pool_at(&self) -> PathBuf {
+        let kind = if self.is_bounded() {
+            "bounded"
+        } else {
+            "plain"
+        };
+        self.pool_dir.join(kind)
+    }
+
+    /// Where the pool's records are, as the driver names it: it mounts an image beneath its state.
+    pub(crate) fn pool_root(&self) -> PathBuf {
+        match self.is_bounded() {
+            true => self.plugin_dir().join("pools/default"),
+            false => self.pool_at(),
+        }
+    }
+
     /// The driver again, with attachment.
     pub(crate) fn deploy_attached(&self) {
         if !self.attaches(true) {
@@ -158,8 +209,10 @@ impl World {
     fn manifest(&self, components: &[&str]) -> String {
         let mut render = Command::new(root().join("scripts/render"));
         render.args(["--overlay", "snapshot-controller", "--output", "-"]);
-        render.args(["--pool-dir", path_text(&self.pool_dir)]);
-        render.args(["--pool-options", POOL_OPTIONS]);
+        render.args(["--pool-dir", path_text(&self.pool_at())]);
+        if self.is_bounded() {
+            render.args(["--pool-options", BOUNDED]);
+        }
         render.args(["--kubelet-dir", path_text(self.cluster.kubelet_dir())]);
         for component in [CONTROLLER_SECRETS].iter().chain(components) {
             render.args(["--component", component]);
@@ -195,7 +248,8 @@ impl World {
             left.extend(devices.filter(|file| pools.iter().any(|(_, id)| file.contains(id))));
             // The pool's own image stays as long as the pool.
             let pool = self.plugin_dir().join("pools/default");
-            left.retain(|line| !line.contains(path_text(&self.pool_dir)));
+            let image = self.pool_dir.join("bounded");
+            left.retain(|line| !line.contains(path_text(&image)));
             left.retain(|line| !line.contains(&format!(" at {} on ", pool.display())));
             if left.is_empty() {
                 Ok(())
@@ -210,9 +264,12 @@ impl World {
         if std::env::var_os("HOSTLOOP_CLUSTER").is_some() {
             return;
         }
-        let images = self.sites().into_iter().map(|site| {
-            let image = std::fs::metadata(site.path(&self.pool_dir.join("default.pool")));
-            image.expect("each node's pool has an image").ino()
+        let images = self.sites().into_iter().filter_map(|site| {
+            if !self.is_bounded() {
+                return None;
+            }
+            let image = std::fs::metadata(site.path(&self.pool_at().join("default.pool")));
+            Some(image.expect("each node's pool has an image").ino())
         });
         let images: Vec<u64> = images.collect();
         let (name, kubelet_dir) = (
