@@ -124,6 +124,14 @@ fn main() -> ExitCode {
         std::fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     }
     let missed = figures.iter().filter(|f| !f.met()).count();
-    println!("{} figures, {missed} aims missed", figures.len());
+    let undecided = |figure: &&Figure| matches!(figure.aim, Aim::Undecided);
+    let undecided = figures.iter().filter(undecided).count();
+    match args.quick {
+        true => println!("{} figures; --quick judges no aim", figures.len()),
+        false => println!(
+            "{} figures, {missed} aims missed, {undecided} undecided",
+            figures.len()
+        ),
+    }
     ExitCode::from(u8::from(missed > 0))
 }

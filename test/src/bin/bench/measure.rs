@@ -29,7 +29,10 @@ pub(crate) enum Aim {
     RatioAtLeast(f64),
     /// Ours alone, less than, in the figure's unit.
     LessThan(f64),
-    /// Nothing in particular: it is there to be seen.
+    /// Measured once: an aim is decided by the median of at least three runs that alternate with
+    /// those of the floor.
+    Undecided,
+    /// No aim.
     None,
 }
 
@@ -45,7 +48,7 @@ impl Figure {
             (Aim::RatioAtMost(aim), Some(ratio)) => ratio <= aim,
             (Aim::RatioAtLeast(aim), Some(ratio)) => ratio >= aim,
             (Aim::LessThan(aim), _) => self.ours < aim,
-            (Aim::None, _) => true,
+            (Aim::Undecided | Aim::None, _) => true,
             (Aim::RatioAtMost(_) | Aim::RatioAtLeast(_), None) => false,
         }
     }
@@ -63,10 +66,11 @@ impl std::fmt::Display for Figure {
             Aim::RatioAtMost(aim) => format!("≤ {aim}×"),
             Aim::RatioAtLeast(aim) => format!("≥ {aim}×"),
             Aim::LessThan(aim) => format!("< {}", with_unit(aim)),
-            Aim::None => String::new(),
+            Aim::Undecided | Aim::None => String::new(),
         };
         let verdict = match (self.aim, self.met()) {
             (Aim::None, _) => "",
+            (Aim::Undecided, _) => "undecided: one run",
             (_, true) => "met",
             (_, false) => "MISSED",
         };

@@ -3,7 +3,6 @@
 
 mod attachments;
 mod floor;
-mod plot;
 mod report;
 mod requests;
 mod round;

@@ -26,8 +26,8 @@ const WARM_UP: usize = 20;
 pub(super) struct Pace {
     /// Volumes a second.
     pub(super) rate: f64,
-    /// Of the CPU time that was wanted meanwhile, what the machine's host withheld, in percent.
-    pub(super) withheld: f64,
+    /// Of the CPU time that was wanted meanwhile, what the machine's host withheld, in percent. Old data lack it.
+    pub(super) withheld: Option<f64>,
 }
 
 impl Pace {
@@ -35,7 +35,7 @@ impl Pace {
     pub(super) fn of(volumes: usize, seconds: f64, before: Cpus) -> Pace {
         Pace {
             rate: rate(volumes, seconds),
-            withheld: Cpus::now().withheld_since(before),
+            withheld: Some(Cpus::now().withheld_since(before)),
         }
     }
 }
@@ -57,6 +57,7 @@ pub(super) struct Floors {
 impl Display for Pace {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Pace { rate, withheld } = self;
+        let withheld = withheld.unwrap_or_default();
         write!(
             f,
             "{rate:.1} volumes/s, {withheld:.0} % of the CPU withheld"

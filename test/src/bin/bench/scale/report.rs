@@ -1,4 +1,4 @@
-//! The figures of many nodes: a table, plots, and what they are to be.
+//! The figures of many nodes: data, a table, charts, and aims.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -6,10 +6,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::attachments::Attached;
-use super::floor::{Floors, Pace};
-use super::plot::{Curve, Plot};
+use super::floor::Floors;
 use super::round::{Rest, Round};
-use super::taken::Taken;
 use crate::measure::{Aim, Figure};
 use hostloop_test::fleet::Binding;
 
@@ -95,8 +93,8 @@ impl Report {
             let ratio =
                 |n: &Instances| Some(round(n, binding)?.pace.rate / n.floors.null(binding).rate);
             let ratio = self.row(ratio);
-            let withheld = self.row(|n| Some(round(n, binding)?.pace.withheld));
-            let null_withheld = self.row(|n| Some(n.floors.null(binding).withheld));
+            let withheld = self.row(|n| round(n, binding)?.pace.withheld);
+            let null_withheld = self.row(|n| n.floors.null(binding).withheld);
             for (what, of) in LINES {
                 let row = self.row(|n| Some(of(round(n, binding)?, n.count as f64)));
                 text += &format!("| {mode}: {what} |{row}\n");
@@ -169,7 +167,7 @@ impl Report {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
     }
 
-    /// Writes the plots and the data into `figures` beneath this directory, and the table into
+    /// Writes the data into `figures` beneath this directory, and the table and charts into
     /// `scale.md`, which is made if there is none.
     pub(super) fn write(&self, docs: &Path) {
         let figures = docs.join("figures");
@@ -177,12 +175,6 @@ impl Report {
             std::fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
         };
         std::fs::create_dir_all(&figures).unwrap_or_else(|e| panic!("{}: {e}", figures.display()));
-        for plot in self.plots() {
-            keep(
-                &figures.join(format!("scale-{}.svg", plot.name)),
-                &plot.svg(),
-            );
-        }
         let data = serde_json::to_string_pretty(self).expect("figures are plain data");
         keep(&docs.join(DATA), &(data + "\n"));
         let page = docs.join("scale.md");
@@ -191,111 +183,60 @@ impl Report {
             Err(e) if e.kind() == ErrorKind::NotFound => format!("{BEGIN}\n{END}\n"),
             Err(e) => panic!("{}: {e}", page.display()),
         };
-        let text = with_table(&text, &self.table())
+        let text = with_table(&text, &(self.table() + &self.charts()))
             .unwrap_or_else(|| panic!("{} has no {BEGIN} and {END}", page.display()));
         std::fs::write(&page, text).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
     }
 
-    fn plots(&self) -> Vec<Plot<'static>> {
-        let floor = |name: &str, of: fn(&Floors) -> Pace| {
-            let curve = self.curve(name, |n| of(&n.floors).rate);
-            Curve {
-                floor: true,
-                ..curve
-            }
+    /// Charts in Mermaid, which draws no legend: the text below each one names its lines.
+    fn charts(&self) -> String {
+        let of_rounds = |of: fn(&Round, f64) -> f64| {
+            Binding::ALL.map(|binding| {
+                let value = move |n: &Instances| {
+                    round(n, binding).map_or(0.0, |round| of(round, n.count as f64))
+                };
+                (binding.mode(), self.line(value))
+            })
         };
-        let mut rate = self.curves(|r, _| r.pace.rate);
-        rate.push(floor("null, after the scheduler", |f| f.null_wait));
-        rate.push(floor("null provisioner", |f| f.null));
-        rate.push(floor("made by hand", |f| f.by_hand));
-        // In the worse storm. Of one instance alone there is no other.
-        let most = |name: &str, of: fn(&Taken) -> f64| {
-            let of = |n: &Instances| n.rounds.iter().map(|r| of(&r.taken)).fold(0.0, f64::max);
-            let mut curve = self.curve(name, of);
-            curve.points.retain(|(_, mib)| *mib > 0.0);
-            curve
-        };
-        let mut memory = vec![
-            most("the leader", |t| t.peak_max_mib),
-            most("another", |t| t.peak_next_mib),
+        let mut pace = of_rounds(|r, _| r.pace.rate).to_vec();
+        pace.push(("null provisioner", self.line(|n| n.floors.null.rate)));
+        let scheduled = self.line(|n| n.floors.null_wait.rate);
+        pace.push(("null provisioner after the scheduler", scheduled));
+        let peak =
+            |of: fn(&Round) -> f64| self.line(move |n| n.rounds.iter().map(of).fold(0.0, f64::max));
+        let memory = [
+            ("the leader", peak(|r| r.taken.peak_max_mib)),
+            ("another", peak(|r| r.taken.peak_next_mib)),
+            ("at rest", self.line(|n| n.rest.taken.resident_mib)),
+            ("aim: less than this", self.line(|_| MOST_MEMORY)),
         ];
-        let rest = |of: fn(&Taken) -> f64| move |n: &Instances| of(&n.rest.taken);
-        memory.extend([
-            self.curve("at rest", rest(|t| t.resident_mib)),
-            self.curve("at rest, by share", rest(|t| t.proportional_mib)),
-            Curve {
-                floor: true,
-                ..self.curve("aim: less than this", |_| MOST_MEMORY)
-            },
-        ]);
-        let plot = |name, title, unit, curves| Plot {
-            name,
-            title,
-            unit,
-            curves,
+        let counts: Vec<_> = self.numbers.iter().map(|n| n.count.to_string()).collect();
+        let counts = counts.join(", ");
+        let chart = |title: &str, lines: &[(&str, String)]| {
+            let drawn = lines
+                .iter()
+                .map(|(_, values)| format!("    line [{values}]\n"));
+            let drawn: String = drawn.collect();
+            let names: Vec<_> = lines.iter().map(|(name, _)| *name).collect();
+            let names = names.join(", ");
+            format!(
+                "\n```mermaid\nxychart-beta\n    title \"{title}\"\n    x-axis \"instances\" [{counts}]\n\
+                 {drawn}```\n\nLines, in the order of their colours: {names}.\n"
+            )
         };
-        let tail = self.curves(|r, _| r.tail);
-        let conflicts = self.curves(|r, _| r.conflicts as f64);
-        let requests = self.curves(|r, _| r.requests);
-        let events = self.curves(|r, _| r.told.events);
-        let bytes = self.curves(|r, _| r.told.bytes / 1024.0);
-        let of_one = self.curves(|r, n| r.told.events / n);
-        let cpu = self.curves(|r, _| r.cpu);
-        let rest = vec![self.curve("an instance", |n| n.rest.cpu_percent)];
-        vec![
-            plot("rate", "Claims bound", "volumes a second", rate),
-            plot(
-                "tail",
-                "From the last claim to the last bound",
-                "seconds",
-                tail,
-            ),
-            plot("conflicts", "Refused writes (409)", "in all", conflicts),
-            plot(
-                "requests",
-                "API requests, events aside",
-                "a volume",
-                requests,
-            ),
-            plot(
-                "events",
-                "Watch events",
-                "a volume, all instances together",
-                events,
-            ),
-            plot(
-                "bytes",
-                "Watched",
-                "KiB a volume, all instances together",
-                bytes,
-            ),
-            plot("of-one", "Watch events of one instance", "a volume", of_one),
-            plot("memory", "Most memory of an instance", "MiB", memory),
-            plot(
-                "cpu",
-                "CPU in the storm",
-                "ms a volume, all instances together",
-                cpu,
-            ),
-            plot("rest", "CPU at rest", "% of one", rest),
+        [
+            chart("Claims bound a second", &pace),
+            chart("API requests a volume", &of_rounds(|r, _| r.requests)),
+            chart("Watch events a volume", &of_rounds(|r, _| r.told.events)),
+            chart("Most memory of an instance, MiB", &memory),
         ]
+        .concat()
     }
 
-    fn curves(&self, of: fn(&Round, f64) -> f64) -> Vec<Curve> {
-        let curve = |binding: Binding| {
-            let value = |n: &Instances| round(n, binding).map_or(0.0, |r| of(r, n.count as f64));
-            self.curve(binding.mode(), value)
-        };
-        Binding::ALL.map(curve).into()
-    }
-
-    fn curve(&self, name: &str, of: impl Fn(&Instances) -> f64) -> Curve {
-        let points = self.numbers.iter().map(|n| (n.count as f64, of(n)));
-        Curve {
-            name: name.to_owned(),
-            points: points.collect(),
-            floor: false,
-        }
+    /// The values of a line, one for each number of instances.
+    fn line(&self, of: impl Fn(&Instances) -> f64) -> String {
+        let values = self.numbers.iter().map(|n| format!("{:.2}", of(n)));
+        values.collect::<Vec<_>>().join(", ")
     }
 
     /// What is aimed at, with the most instances.
@@ -303,7 +244,8 @@ impl Report {
         let (Some(fewest), Some(most)) = (self.numbers.first(), self.numbers.last()) else {
             return Vec::new();
         };
-        let aim = |aim| if judged { aim } else { Aim::None };
+        // One storm of each kind: its figures decide nothing.
+        let aim = |_: Aim| if judged { Aim::Undecided } else { Aim::None };
         let figure = |what: String, ours, floor, unit, aim| Figure {
             what,
             ours,
