@@ -6,9 +6,9 @@ use hostloop_test::client::{map, mounted};
 use hostloop_test::driver::NODE;
 use tonic::Code;
 
-use crate::bench::Bench;
-use crate::create::{FOREIGN, INVALID, MISSING, not_capabilities, range};
-use crate::strings::{foreign, missing, not_ids, not_tokens};
+use super::bench::Bench;
+use super::create::{FOREIGN, INVALID, MISSING, not_capabilities, range};
+use super::strings::{foreign, missing, not_ids, not_tokens};
 
 /// What names a volume and nothing else.
 pub(crate) async fn volumes(bench: &mut Bench) {

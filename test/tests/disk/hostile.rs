@@ -9,7 +9,7 @@ mod node;
 mod state;
 mod strings;
 
-use bench::Bench;
+use self::bench::Bench;
 use hostloop_proto::csi;
 use hostloop_test::machine;
 use tonic::Code;

@@ -4,9 +4,9 @@ use hostloop_proto::csi;
 use hostloop_test::client::map;
 use tonic::Code;
 
-use crate::bench::Bench;
-use crate::create::{FOREIGN, INVALID, MISSING};
-use crate::strings::{foreign, missing, not_ids, not_names};
+use super::bench::Bench;
+use super::create::{FOREIGN, INVALID, MISSING};
+use super::strings::{foreign, missing, not_ids, not_names};
 
 pub(crate) async fn snapshots(bench: &mut Bench) {
     let (idle, snapshot) = (bench.known.idle.clone(), bench.known.snapshot.clone());

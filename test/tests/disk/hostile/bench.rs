@@ -13,7 +13,7 @@ use hostloop_test::steps::{Spec, Step};
 use hostloop_test::world::World;
 use tonic::Code;
 
-use crate::state::{State, differences, look};
+use super::state::{State, differences, look};
 
 /// Stands in every secret that is sent.
 pub(crate) const SECRET: &str = "hush-9d41aa";

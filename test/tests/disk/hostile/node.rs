@@ -9,9 +9,9 @@ use hostloop_test::client::{at_least, map, mounted};
 use hostloop_test::pools::MIB;
 use tonic::Code;
 
-use crate::bench::{Bench, SECRET};
-use crate::create::{INVALID, MISSING, not_capabilities};
-use crate::strings::{missing, not_ids, not_paths};
+use super::bench::{Bench, SECRET};
+use super::create::{INVALID, MISSING, not_capabilities};
+use super::strings::{missing, not_ids, not_paths};
 
 /// What is at the path is not what it must be.
 const WRONG_PLACE: &[Code] = &[

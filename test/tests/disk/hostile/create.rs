@@ -10,9 +10,9 @@ use hostloop_test::driver::NODE;
 use hostloop_test::pools::MIB;
 use tonic::Code;
 
-use crate::bench::Bench;
-use crate::strings;
-use crate::strings::{foreign, missing, not_ids, not_names};
+use super::bench::Bench;
+use super::strings;
+use super::strings::{foreign, missing, not_ids, not_names};
 
 pub(crate) const INVALID: &[Code] = &[Code::InvalidArgument];
 /// A string that is no ID is a missing one; one of more than 128 bytes may be called invalid.

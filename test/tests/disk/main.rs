@@ -1,0 +1,11 @@
+//! The driver as a process, on real pools: one program, because linking eight takes minutes.
+//! `scripts/test` runs each module as a step of its own.
+
+mod concurrency;
+mod crash;
+mod enospc;
+mod harness;
+mod hostile;
+mod leaks;
+mod memory_sanity;
+mod sanity;
