@@ -197,8 +197,8 @@ fn condition(
     }
 }
 
-/// What an issue means for the users of the volume; `None` if it harms nobody, or if a call under
-/// way explains it.
+/// What an issue means for the users of the volume. `None` if it does not harm them, or if a call
+/// under way explains it.
 fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
     use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
     let device = |minor: &u32| format!("/dev/loop{minor}");

@@ -39,7 +39,7 @@ impl VolumeIdentity {
         }
     }
 
-    /// A volume whose record is gone, or can't be read now.
+    /// A volume without a record, or with one that can't be read now.
     pub(crate) fn unrecorded(id: VolumeId) -> VolumeIdentity {
         VolumeIdentity {
             id,
@@ -282,8 +282,8 @@ impl<'k> VolumeState<'k> {
 
     /// Everywhere the volume is besides its staging path: its filesystem, or its device.
     ///
-    /// The node of a mounted volume's device is bound nowhere: where it seems so, somebody else's
-    /// volume was on a device of that number before.
+    /// The node of a mounted volume's device is never bound. A bind of it is left from another
+    /// volume that had a device of that number before.
     pub(crate) fn published(&self, stage: &Stage) -> Vec<PathBuf> {
         let mut all: Vec<_> = match stage.capability.access {
             Access::Mount { .. } => self.mounts().map(|e| e.mount_point.clone()).collect(),

@@ -129,7 +129,7 @@ impl Layout {
         self.root.as_fd()
     }
 
-    /// Where the pool is, for people and for nobody else.
+    /// Where the pool is, for messages only.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -220,8 +220,8 @@ impl Layout {
         self.remove_left();
     }
 
-    /// Removes what could not be removed before: a full filesystem may refuse even that, and
-    /// nobody calls again for what is deleted.
+    /// Removes what could not be removed before. A full filesystem may refuse even that, and callers
+    /// do not call again for what is deleted.
     pub(super) fn remove_left(&self) {
         let left = std::mem::take(&mut *lock(&self.left));
         let mut stuck = false;
@@ -330,7 +330,7 @@ impl Incoming<'_> {
         Ok(file::sync(&self.layout.incoming, &path)?)
     }
 
-    /// Puts the entry, whose record is written, into its place.
+    /// Puts the entry into its place, once its record is written.
     pub(super) fn place(&mut self, shelf: Shelf) -> Result<()> {
         let (layout, entry) = (self.layout, &self.entry);
         let moved = file::rename(layout.incoming(), entry, layout.shelf(shelf), entry);

@@ -39,7 +39,7 @@ pub(crate) enum Issue {
     /// The image is longer than recorded: an expansion was interrupted. The next start of the
     /// driver records its length.
     ImageLong { bytes: u64, recorded: u64 },
-    /// A thick volume whose image has fewer blocks than recorded.
+    /// The volume is thick, and its image has fewer blocks than recorded.
     NotThick { allocated: u64, recorded: u64 },
     /// The device does not report its backing file. Its path contains the volume's ID.
     DeviceSilent { minor: u32 },

@@ -92,7 +92,7 @@ impl Scene {
         self.mounts[0].2 = options;
     }
 
-    /// A device whose path has the volume's ID in it.
+    /// A device with the volume's ID in its path.
     fn by_path(&self, minor: u32, end: &str) -> LoopInfo {
         LoopInfo {
             backing: None,

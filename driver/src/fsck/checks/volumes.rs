@@ -171,14 +171,14 @@ fn restart() -> Repair {
     person("restart the pods that use it: their device is somebody else's")
 }
 
-fn missing(name: &str, whose: &str) -> Problem {
+fn missing(name: &str, owner: &str) -> Problem {
     problem(
         Severity::Error,
         Kind::ImageMissing,
         name,
         "has a record and no image",
         person(format!(
-            "bring {whose} image back from a backup, or delete it"
+            "bring {owner} image back from a backup, or delete it"
         )),
     )
 }
