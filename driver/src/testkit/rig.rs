@@ -169,7 +169,7 @@ impl<K: TestKernel> Rig<K> {
 
     pub(crate) fn image(&self, id: impl ToString) -> FileId {
         let image = self.node.pools.open_image(&self.record(id), false);
-        file_id(&image.unwrap()).unwrap()
+        file_id(image.unwrap()).unwrap()
     }
 
     /// The loop devices over a volume's image.

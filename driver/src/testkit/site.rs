@@ -208,7 +208,7 @@ impl<K: TestKernel> Site<K> {
     }
 
     pub(crate) fn image_of(&self, volume: &VolumeRecord) -> FileId {
-        file_id(&self.pools().open_image(volume, false).unwrap()).unwrap()
+        file_id(self.pools().open_image(volume, false).unwrap()).unwrap()
     }
 
     /// A loop device over a volume's image.
@@ -265,7 +265,7 @@ pub(crate) fn attach(kernel: &dyn Kernel, backing: &File, autoclear: bool) -> Lo
     kernel.loop_attach(&spec).unwrap()
 }
 
-/// Mounts a new filesystem of this size, whose image is next to the directory.
+/// Mounts a new filesystem of this size, with its image next to the directory.
 pub(crate) fn new_filesystem(kernel: &dyn Kernel, target: &Path, fs: FsType, bytes: u64) {
     let mut options = File::options();
     options.read(true).write(true).create_new(true);

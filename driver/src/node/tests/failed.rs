@@ -187,7 +187,7 @@ fn a_device_that_shows_other_bytes_is_not_handed_out() {
     rig.publish(id, "a", "q", &cap, false).unwrap();
     rig.unpublish(id, "q").unwrap();
     rig.unstage(id, "a").unwrap();
-    rig.assert_all_clean(id, "attached anew");
+    rig.assert_all_clean(id, "attached again");
 }
 
 /// The driver binds a device node again that was unmounted behind its back. It keeps the read-only

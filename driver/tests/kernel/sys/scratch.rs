@@ -68,6 +68,15 @@ impl Scratch {
     }
 }
 
+/// Unmounts, although a child of another test can hold the mount until it runs its program.
+pub(crate) fn unmount(kernel: &dyn Kernel, at: &Path) {
+    let is_unmounted = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        kernel.unmount(at).is_ok()
+    });
+    assert!(is_unmounted, "{} is busy", at.display());
+}
+
 /// With direct I/O and autoclear, at a free minor.
 pub(crate) fn spec(backing: &File) -> LoopSpec<'_> {
     LoopSpec {
