@@ -14,9 +14,10 @@ use crate::runtime::{
 };
 
 mod api;
+mod conformance;
 mod driver;
 
-pub(crate) use api::Api;
+pub(crate) use api::{Api, Fault};
 pub(crate) use driver::{Call, NODE_ID, Script};
 
 /// The name of the scripted driver.

@@ -4,6 +4,7 @@
 mod apart;
 mod attaching;
 mod bad_objects;
+mod conformance;
 mod electing;
 mod failing;
 mod gone;

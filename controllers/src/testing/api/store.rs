@@ -1,0 +1,416 @@
+//! The objects, their versions, and what requests make of them.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use tonic::codegen::http::Response;
+
+use super::path::{Key, Target};
+use super::select::selects;
+use super::watch::{Stream, Watcher, response};
+use super::{Answer, Asked};
+
+/// When all objects are created and deleted.
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+/// How an API server answers a JSON patch that can't be applied. It names no reason.
+const UNFIT_PATCH: &str = "the server rejected our request due to an error in our request";
+
+/// An error as the API server reports it.
+#[derive(Debug)]
+pub(super) struct Failure {
+    code: u16,
+    reason: &'static str,
+    message: String,
+}
+
+impl Failure {
+    fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Failure {
+        let message = message.into();
+        Failure {
+            code,
+            reason,
+            message,
+        }
+    }
+
+    /// What a test asked for.
+    pub(super) fn scripted(code: u16) -> Failure {
+        let reason = match code {
+            400 => "BadRequest",
+            401 => "Unauthorized",
+            403 => "Forbidden",
+            404 => "NotFound",
+            409 => "Conflict",
+            410 => "Expired",
+            422 => "Invalid",
+            429 => "TooManyRequests",
+            503 => "ServiceUnavailable",
+            504 => "Timeout",
+            _ => "InternalError",
+        };
+        Failure::new(code, reason, "refused")
+    }
+
+    pub(super) fn expired() -> Failure {
+        Failure::new(410, "Expired", "too old resource version")
+    }
+
+    fn not_found(key: &Key) -> Failure {
+        Failure::new(
+            404,
+            "NotFound",
+            format!("{} {:?} not found", key.plural, key.name),
+        )
+    }
+
+    fn conflict(key: &Key, why: &str) -> Failure {
+        let object = format!("{} {:?}", key.plural, key.name);
+        let message = format!("Operation cannot be fulfilled on {object}: {why}");
+        Failure::new(409, "Conflict", message)
+    }
+
+    fn invalid(key: &Key, why: &str) -> Failure {
+        let message = format!("{} {:?} is invalid: {why}", key.plural, key.name);
+        Failure::new(422, "Invalid", message)
+    }
+
+    pub(super) fn status(&self) -> Value {
+        json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+        })
+    }
+
+    pub(super) fn response(&self) -> Response<Stream> {
+        response(self.code, &self.status())
+    }
+}
+
+/// What became of an object at a version.
+pub(super) struct Change {
+    pub(super) version: u64,
+    pub(super) key: Key,
+    pub(super) old: Option<Value>,
+    pub(super) new: Option<Value>,
+}
+
+#[derive(Default)]
+pub(super) struct Store {
+    pub(super) objects: BTreeMap<Key, Value>,
+    pub(super) changes: Vec<Change>,
+    pub(super) version: u64,
+    /// The first version that can still be read or watched from.
+    pub(super) oldest: u64,
+    pub(super) watchers: Vec<Watcher>,
+    /// Status fields that a kind, by its plural, does not have.
+    pub(super) undefined: Vec<(&'static str, &'static str)>,
+}
+
+impl Store {
+    pub(super) fn put(&mut self, key: Key, mut object: Value) -> Value {
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = json!(format!("uid-{}", self.version + 1));
+        }
+        self.set(key, object)
+    }
+
+    pub(super) fn remove(&mut self, key: &Key) {
+        let old = self.objects.remove(key);
+        self.changed(key.clone(), old, None);
+    }
+
+    /// Stores an object at the next version.
+    fn set(&mut self, key: Key, mut object: Value) -> Value {
+        object["metadata"]["resourceVersion"] = json!((self.version + 1).to_string());
+        let old = self.objects.insert(key.clone(), object.clone());
+        self.changed(key, old, Some(object.clone()));
+        object
+    }
+
+    fn changed(&mut self, key: Key, old: Option<Value>, new: Option<Value>) {
+        self.version += 1;
+        let version = self.version;
+        let change = Change {
+            version,
+            key,
+            old,
+            new,
+        };
+        self.watchers.retain(|watcher| watcher.notify(&change));
+        self.changes.push(change);
+    }
+
+    pub(super) fn compact(&mut self) {
+        // So that not even a list of now is recent enough for what was read before it.
+        self.version += 1;
+        self.oldest = self.version;
+        self.changes.clear();
+    }
+
+    /// The objects whose paths end so.
+    pub(super) fn ending(&self, path: &str) -> impl Iterator<Item = (&Key, &Value)> {
+        let all = self.objects.iter();
+        all.filter(move |(key, _)| key.path().ends_with(path))
+    }
+
+    pub(super) fn answer(&mut self, asked: &Asked, content: &str) -> Answer {
+        let target = Target::of(&asked.path);
+        let target = target.unwrap_or_else(|| panic!("a path: {}", asked.path));
+        let Some(name) = &target.name else {
+            return match asked.method.as_str() {
+                "GET" => self.list(&target, &asked.query),
+                "POST" => self.create(&target, asked.body.clone()),
+                other => panic!("{other} of {}", asked.path),
+            };
+        };
+        let key = target.key(name);
+        if target.status && !key.has_status() {
+            let message = "the server could not find the requested resource";
+            return Err(Failure::new(404, "NotFound", message));
+        }
+        let old = self.objects.get(&key).cloned();
+        let old = old.ok_or_else(|| Failure::not_found(&key))?;
+        match asked.method.as_str() {
+            "GET" => Ok((200, old)),
+            "DELETE" => self.delete(key, old, &asked.body),
+            "PUT" => self.update(&target, key, old, asked.body.clone(), false),
+            "PATCH" => {
+                let new = patched(&key, &old, content, asked.body.clone())?;
+                self.update(&target, key, old, new, true)
+            }
+            other => panic!("{other} of {}", asked.path),
+        }
+    }
+
+    fn create(&mut self, target: &Target, mut object: Value) -> Answer {
+        let metadata = &object["metadata"];
+        let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+        let name = match (name.as_str(), metadata["generateName"].as_str()) {
+            ("", Some(prefix)) => format!("{prefix}{:05}", self.version + 1),
+            ("", None) => {
+                let why = "metadata.name: Required value: name or generateName is required";
+                return Err(Failure::invalid(&target.key(""), why));
+            }
+            (name, _) => name.to_owned(),
+        };
+        let key = target.key(&name);
+        if self.objects.contains_key(&key) {
+            let message = format!("{} {name:?} already exists", key.plural);
+            return Err(Failure::new(409, "AlreadyExists", message));
+        }
+        if !object["metadata"]["resourceVersion"].is_null() {
+            let message = "resourceVersion should not be set on objects to be created";
+            return Err(Failure::new(500, "InternalError", message));
+        }
+        if let Some(object) = object.as_object_mut()
+            && key.has_status()
+        {
+            object.remove("status");
+        }
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("deletionTimestamp");
+            metadata.insert("name".to_owned(), json!(name));
+            metadata.insert("creationTimestamp".to_owned(), json!(NOW));
+            metadata.remove("uid");
+        }
+        if let Some(namespace) = &key.namespace {
+            object["metadata"]["namespace"] = json!(namespace);
+        }
+        Ok((201, self.put(key, object)))
+    }
+
+    /// A page of a list. All pages show the objects as they were at the version of the first.
+    fn list(&self, target: &Target, query: &BTreeMap<String, String>) -> Answer {
+        let (version, after) = match query.get("continue").filter(|token| !token.is_empty()) {
+            None => (self.version, None),
+            Some(token) => {
+                let (version, name) = token.split_once(' ').expect("a token of this server");
+                (version.parse().expect("a version"), Some(name.to_owned()))
+            }
+        };
+        if version < self.oldest {
+            return Err(Failure::expired());
+        }
+        let mut objects = self.objects.clone();
+        for change in self.changes.iter().rev() {
+            if change.version <= version {
+                break;
+            }
+            match &change.old {
+                Some(old) => objects.insert(change.key.clone(), old.clone()),
+                None => objects.remove(&change.key),
+            };
+        }
+        let mut rest = objects.iter().filter(|(key, object)| {
+            target.contains(key)
+                && selects(query, object)
+                && after.as_ref().is_none_or(|after| key.path() > *after)
+        });
+        let limit = query.get("limit").and_then(|limit| limit.parse().ok());
+        let page: Vec<_> = rest.by_ref().take(limit.unwrap_or(usize::MAX)).collect();
+        let mut metadata = json!({"resourceVersion": version.to_string()});
+        if let (Some((last, _)), Some(_)) = (page.last(), rest.next()) {
+            metadata["continue"] = json!(format!("{version} {}", last.path()));
+        }
+        let items: Vec<_> = page.into_iter().map(|(_, object)| object).collect();
+        let list =
+            json!({"kind": "List", "apiVersion": "v1", "metadata": metadata, "items": items});
+        Ok((200, list))
+    }
+
+    fn delete(&mut self, key: Key, mut object: Value, options: &Value) -> Answer {
+        for field in ["uid", "resourceVersion"] {
+            let wanted = &options["preconditions"][field];
+            if !wanted.is_null() && *wanted != object["metadata"][field] {
+                return Err(Failure::conflict(&key, &format!("{field} differs")));
+            }
+        }
+        if !has_finalizers(&object) {
+            self.remove(&key);
+        } else if object["metadata"]["deletionTimestamp"].is_null() {
+            object["metadata"]["deletionTimestamp"] = json!(NOW);
+            object = self.set(key, object);
+        }
+        Ok((200, object))
+    }
+
+    /// Stores what a write makes of an object, as far as the write may change it.
+    fn update(
+        &mut self,
+        target: &Target,
+        key: Key,
+        old: Value,
+        mut new: Value,
+        is_patch: bool,
+    ) -> Answer {
+        let given = new["metadata"]["resourceVersion"].clone();
+        if !given.is_null() && given != old["metadata"]["resourceVersion"] {
+            let why =
+                "the object has been modified; please apply your changes to the latest version";
+            return Err(Failure::conflict(&key, why));
+        }
+        // The subresource takes the status, the object takes the rest.
+        if target.status {
+            let status = new["status"].take();
+            let metadata = new["metadata"].take();
+            new = old.clone();
+            keep(&mut new, "status", &status);
+            if !key.protects_metadata() {
+                new["metadata"] = metadata;
+            } else if !key.is_custom() {
+                keep(&mut new["metadata"], "uid", &metadata["uid"]);
+            }
+        } else if key.has_status() {
+            keep(&mut new, "status", &old["status"]);
+        }
+        let uid = &new["metadata"]["uid"];
+        if !uid.is_null() && *uid != old["metadata"]["uid"] {
+            if is_patch {
+                let why = format!("metadata.uid: Invalid value: {uid}: field is immutable");
+                return Err(Failure::invalid(&key, &why));
+            }
+            return Err(Failure::conflict(
+                &key,
+                "the UID in the precondition differs",
+            ));
+        }
+        for field in [
+            "name",
+            "namespace",
+            "uid",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "resourceVersion",
+        ] {
+            keep(&mut new["metadata"], field, &old["metadata"][field]);
+        }
+        for (plural, field) in &self.undefined {
+            if key.plural == *plural
+                && let Some(status) = new["status"].as_object_mut()
+            {
+                status.remove(*field);
+            }
+        }
+        let deleting = !old["metadata"]["deletionTimestamp"].is_null();
+        if deleting && finalizers(&new).any(|one| !finalizers(&old).any(|known| known == one)) {
+            let why = "metadata.finalizers: Forbidden: no new finalizers can be added if the \
+                       object is being deleted";
+            return Err(Failure::invalid(&key, why));
+        }
+        if deleting && !has_finalizers(&new) {
+            // The answer is the object of the request at the version that was read.
+            self.remove(&key);
+        } else if new != old {
+            new = self.set(key, new);
+        }
+        Ok((200, new))
+    }
+}
+
+fn finalizers(object: &Value) -> impl Iterator<Item = &Value> {
+    object["metadata"]["finalizers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+}
+
+fn has_finalizers(object: &Value) -> bool {
+    finalizers(object).next().is_some()
+}
+
+/// Sets a field to a value, which may be none.
+fn keep(object: &mut Value, field: &str, value: &Value) {
+    match value {
+        Value::Null => object
+            .as_object_mut()
+            .and_then(|object| object.remove(field)),
+        value => Some(std::mem::replace(&mut object[field], value.clone())),
+    };
+}
+
+fn patched(key: &Key, old: &Value, content: &str, patch: Value) -> Result<Value, Failure> {
+    let mut new = old.clone();
+    match content {
+        "application/json-patch+json" => {
+            let patch: json_patch::Patch = serde_json::from_value(patch)
+                .map_err(|error| Failure::new(400, "BadRequest", error.to_string()))?;
+            json_patch::patch(&mut new, &patch)
+                .map_err(|_| Failure::new(422, "Invalid", UNFIT_PATCH))?;
+        }
+        "application/strategic-merge-patch+json" if key.is_custom() => {
+            let message = "the body of the request was in an unknown format";
+            return Err(Failure::new(415, "UnsupportedMediaType", message));
+        }
+        "application/strategic-merge-patch+json" => strategic(&mut new, patch),
+        "application/merge-patch+json" => json_patch::merge(&mut new, &patch),
+        other => panic!("a patch of {}: {other:?}", key.path()),
+    }
+    Ok(new)
+}
+
+/// A strategic merge as far as claims need it: conditions are merged by their type, or replaced.
+fn strategic(object: &mut Value, mut patch: Value) {
+    let conditions = patch["status"]
+        .as_object_mut()
+        .and_then(|status| status.remove("conditions"));
+    json_patch::merge(object, &patch);
+    let Some(Value::Array(given)) = conditions else {
+        return;
+    };
+    let known = object["status"]["conditions"].as_array().cloned();
+    let mut merged = known.unwrap_or_default();
+    if given.iter().any(|one| one["$patch"] == "replace") {
+        merged.clear();
+    }
+    for one in given {
+        if one["$patch"] == "replace" {
+            continue;
+        }
+        merged.retain(|known| known["type"] != one["type"]);
+        if one["$patch"] != "delete" {
+            merged.push(one);
+        }
+    }
+    object["status"]["conditions"] = json!(merged);
+}

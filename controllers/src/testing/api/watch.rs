@@ -1,0 +1,154 @@
+//! Watches, and the bodies of answers.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http_body::{Body, Frame};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tonic::codegen::Bytes;
+use tonic::codegen::http::Response;
+
+use super::Asked;
+use super::path::Target;
+use super::select::selects;
+use super::store::{Change, Failure, Store};
+
+/// An open watch.
+pub(super) struct Watcher {
+    target: Target,
+    query: BTreeMap<String, String>,
+    events: UnboundedSender<Bytes>,
+}
+
+impl Watcher {
+    fn send(&self, kind: &str, object: &Value) -> bool {
+        let mut line = json!({"type": kind, "object": object}).to_string();
+        line.push('\n');
+        self.events.send(line.into()).is_ok()
+    }
+
+    /// Sends a change as this watch sees it: an object that its selectors no longer select is
+    /// deleted for it. False if the other end is gone.
+    pub(super) fn notify(&self, change: &Change) -> bool {
+        if !self.target.contains(&change.key) {
+            return !self.events.is_closed();
+        }
+        let selected = |object: &Option<Value>| {
+            object
+                .as_ref()
+                .filter(|object| selects(&self.query, object))
+                .cloned()
+        };
+        match (selected(&change.old), selected(&change.new)) {
+            (None, None) => !self.events.is_closed(),
+            (None, Some(new)) => self.send("ADDED", &new),
+            (Some(_), Some(new)) => self.send("MODIFIED", &new),
+            (Some(mut old), None) => {
+                old["metadata"]["resourceVersion"] = json!(change.version.to_string());
+                self.send("DELETED", &old)
+            }
+        }
+    }
+
+    fn wants(&self, parameter: &str) -> bool {
+        self.query
+            .get(parameter)
+            .is_some_and(|value| value == "true")
+    }
+
+    fn bookmark(&self, version: u64, annotations: Value) -> bool {
+        let metadata = json!({
+            "resourceVersion": version.to_string(), "creationTimestamp": null,
+            "annotations": annotations,
+        });
+        let kind = "Bookmark";
+        self.send(
+            "BOOKMARK",
+            &json!({"kind": kind, "apiVersion": "v1", "metadata": metadata}),
+        )
+    }
+}
+
+impl Store {
+    /// Begins a watch: first the changes since its version, or all objects if it has none.
+    pub(super) fn watch(&mut self, asked: &Asked) -> Stream {
+        let (events, stream) = unbounded_channel();
+        let watcher = Watcher {
+            target: Target::of(&asked.path).expect("the path of a kind"),
+            query: asked.query.clone(),
+            events,
+        };
+        let since = asked
+            .query
+            .get("resourceVersion")
+            .and_then(|text| text.parse().ok());
+        match since.filter(|since| *since > 0) {
+            Some(since) if since < self.oldest => {
+                watcher.send("ERROR", &Failure::expired().status());
+                return Stream::Open(stream);
+            }
+            Some(since) => {
+                for change in self.changes.iter().filter(|change| change.version > since) {
+                    watcher.notify(change);
+                }
+            }
+            None => {
+                for (key, object) in &self.objects {
+                    if watcher.target.contains(key) && selects(&watcher.query, object) {
+                        watcher.send("ADDED", object);
+                    }
+                }
+            }
+        }
+        if watcher.wants("sendInitialEvents") {
+            let end = json!({"k8s.io/initial-events-end": "true"});
+            watcher.bookmark(self.version, end);
+        }
+        self.watchers.push(watcher);
+        Stream::Open(stream)
+    }
+
+    /// Sends a bookmark to the watches that asked for bookmarks.
+    pub(super) fn bookmark(&mut self) {
+        let version = self.version;
+        self.watchers.retain(|watcher| {
+            !watcher.wants("allowWatchBookmarks") || watcher.bookmark(version, json!({}))
+        });
+    }
+}
+
+/// The body of an answer.
+pub(super) enum Stream {
+    /// This is all.
+    Once(Option<Bytes>),
+    /// The events of a watch.
+    Open(UnboundedReceiver<Bytes>),
+}
+
+impl Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = match &mut *self {
+            Stream::Once(bytes) => Poll::Ready(bytes.take()),
+            Stream::Open(events) => events.poll_recv(context),
+        };
+        next.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+pub(super) fn response(code: u16, body: &Value) -> Response<Stream> {
+    let bytes = serde_json::to_vec(body).expect("JSON");
+    let response = Response::builder().status(code);
+    let response = response.header("content-type", "application/json");
+    response
+        .body(Stream::Once(Some(bytes.into())))
+        .expect("a response")
+}

@@ -1,0 +1,636 @@
+//! What the controllers rely on in an API server, as cases that run on the one in memory and on
+//! kube-apiserver (`test/tests/loops/conformance.rs` includes this file). A case that fails on one
+//! of them alone shows that tests on the other prove nothing about it.
+
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use kube::api::{DynamicObject, WatchEvent, WatchParams};
+use kube::client::Body;
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tonic::codegen::http::Request;
+
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const JSON_PATCH: &str = "application/json-patch+json";
+const NODES: &str = "/api/v1/nodes";
+const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
+
+/// Runs all cases, with objects in this namespace and cluster-wide ones whose names begin with it.
+pub(crate) async fn conforms(client: &Client, namespace: &str) {
+    let mut failed = Vec::new();
+    macro_rules! run {
+        ($($case:ident)+) => {$(
+            let site = Site::new(client, namespace, stringify!($case));
+            let case = tokio::spawn(async move { $case(&site).await });
+            if case.await.is_err() {
+                failed.push(stringify!($case));
+            }
+        )+};
+    }
+    run! {
+        a_name_is_taken_once
+        a_create_without_a_name_gets_one
+        what_is_missing_is_not_found
+        a_list_follows_its_selectors
+        pages_show_one_version
+        every_change_has_a_version_and_no_change_has_none
+        a_write_names_the_version_it_depends_on
+        a_write_names_the_uid_it_depends_on
+        a_json_patch_tests_first
+        a_patch_that_is_no_patch_is_refused
+        an_update_replaces_all_but_what_the_server_sets
+        a_status_is_written_apart
+        a_status_leaves_the_metadata_of_some_kinds_alone
+        conditions_are_merged_by_type
+        a_delete_minds_its_preconditions
+        an_object_goes_with_its_last_finalizer
+        a_watch_follows_changes
+        a_watch_sees_what_its_selector_selects
+    }
+    assert_eq!(failed, [""; 0]);
+}
+
+/// An answer: its code, and its body.
+struct Answer {
+    what: String,
+    code: u16,
+    body: Value,
+}
+
+impl Answer {
+    /// The body, of an answer with this code.
+    #[track_caller]
+    fn code(self, code: u16) -> Value {
+        assert_eq!(self.code, code, "{}: {}", self.what, self.body);
+        self.body
+    }
+
+    /// The message of a failure with this code and reason.
+    #[track_caller]
+    fn failed(self, code: u16, reason: &str) -> String {
+        assert_eq!(self.code, code, "{}: {}", self.what, self.body);
+        assert_eq!(self.body["reason"], reason, "{}: {}", self.what, self.body);
+        assert_eq!(self.body["code"], code, "{}: {}", self.what, self.body);
+        self.body["message"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+/// Where a case has its objects.
+struct Site {
+    client: Client,
+    namespace: String,
+    /// The path of the namespace's ConfigMaps.
+    maps: String,
+    /// Names begin so: cases run on one server and leave their objects behind.
+    prefix: String,
+}
+
+impl Site {
+    fn new(client: &Client, namespace: &str, case: &str) -> Site {
+        Site {
+            client: client.clone(),
+            namespace: namespace.to_owned(),
+            maps: format!("/api/v1/namespaces/{namespace}/configmaps"),
+            prefix: case.replace('_', "-"),
+        }
+    }
+
+    /// A request; `content` is the type of its body.
+    async fn ask(&self, method: &str, path: &str, content: &str, body: Value) -> Answer {
+        let body = if body.is_null() {
+            Vec::new()
+        } else {
+            body.to_string().into_bytes()
+        };
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("content-type", content);
+        let request = request.body(Body::from(body)).expect("a request");
+        let answer = self.client.send(request).await.expect("an answer");
+        let code = answer.status().as_u16();
+        let body = answer.into_body().collect_bytes().await.expect("a body");
+        Answer {
+            what: format!("{method} {path}"),
+            code,
+            body: serde_json::from_slice(&body).expect("JSON"),
+        }
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, "", Value::Null).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Answer {
+        self.ask("POST", path, "application/json", body).await
+    }
+
+    async fn put(&self, path: &str, body: Value) -> Answer {
+        self.ask("PUT", path, "application/json", body).await
+    }
+
+    async fn merge(&self, path: &str, body: Value) -> Answer {
+        self.ask("PATCH", path, MERGE, body).await
+    }
+
+    async fn delete(&self, path: &str, body: Value) -> Answer {
+        self.ask("DELETE", path, "application/json", body).await
+    }
+
+    /// Creates a ConfigMap of the case, and returns its path and itself.
+    async fn map(&self, name: &str, metadata: Value) -> (String, Value) {
+        let name = format!("{}-{name}", self.prefix);
+        let mut metadata = metadata;
+        metadata["name"] = json!(name);
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
+            "data": {"a": "1"}});
+        let made = self.post(&self.maps, map).await.code(201);
+        (format!("{}/{name}", self.maps), made)
+    }
+
+    /// Watches the case's ConfigMaps by a label, from this version on.
+    async fn watch(
+        &self,
+        label: &str,
+        version: &str,
+    ) -> impl Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + use<> {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &self.namespace, &kind);
+        let params = WatchParams::default().labels(label).timeout(30);
+        api.watch(&params, version).await.expect("a watch").boxed()
+    }
+}
+
+fn version(object: &Value) -> String {
+    let version = object["metadata"]["resourceVersion"].as_str();
+    version.expect("a version").to_owned()
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    let items = list["items"].as_array().expect("items");
+    items
+        .iter()
+        .filter_map(|item| Some(item["metadata"]["name"].as_str()?.rsplit_once('-')?.1))
+        .collect()
+}
+
+/// The next event of a watch that is no bookmark, as `Added name`.
+async fn next(
+    events: &mut (impl Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Unpin),
+) -> (String, DynamicObject) {
+    loop {
+        let next = tokio::time::timeout(Duration::from_secs(20), events.next());
+        let event = next
+            .await
+            .expect("an event")
+            .expect("no end")
+            .expect("an event");
+        let (kind, object) = match event {
+            WatchEvent::Bookmark(_) => continue,
+            WatchEvent::Error(status) => panic!("{status:?}"),
+            WatchEvent::Added(object) => ("Added", object),
+            WatchEvent::Modified(object) => ("Modified", object),
+            WatchEvent::Deleted(object) => ("Deleted", object),
+        };
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let (_, name) = name.rsplit_once('-').expect("a name of the case");
+        return (format!("{kind} {name}"), object);
+    }
+}
+
+async fn a_name_is_taken_once(site: &Site) {
+    let (path, made) = site
+        .map("x", json!({"uid": "mine", "labels": {"l": "1"}}))
+        .await;
+    let metadata = &made["metadata"];
+    assert!(
+        metadata["uid"].is_string() && metadata["uid"] != "mine",
+        "{made}"
+    );
+    assert!(metadata["creationTimestamp"].is_string(), "{made}");
+    assert_eq!(metadata["namespace"], site.namespace.as_str());
+    let again = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": metadata["name"]}});
+    let message = site
+        .post(&site.maps, again)
+        .await
+        .failed(409, "AlreadyExists");
+    let name = metadata["name"].as_str().expect("a name");
+    assert_eq!(message, format!("configmaps {name:?} already exists"));
+    assert_eq!(version(&site.get(&path).await.code(200)), version(&made));
+}
+
+async fn a_create_without_a_name_gets_one(site: &Site) {
+    let map =
+        |metadata: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
+    let mut made = Vec::new();
+    for _ in 0..2 {
+        let map = map(json!({"generateName": "generated-"}));
+        let object = site.post(&site.maps, map).await.code(201);
+        made.push(
+            object["metadata"]["name"]
+                .as_str()
+                .expect("a name")
+                .to_owned(),
+        );
+    }
+    assert!(
+        made.iter().all(|name| name.len() == "generated-".len() + 5),
+        "{made:?}"
+    );
+    assert_ne!(made[0], made[1]);
+    site.post(&site.maps, map(json!({})))
+        .await
+        .failed(422, "Invalid");
+}
+
+async fn what_is_missing_is_not_found(site: &Site) {
+    let path = format!("{}/missing", site.maps);
+    let patch = json!({"data": {"b": "2"}});
+    for answer in [
+        site.get(&path).await,
+        site.merge(&path, patch).await,
+        site.delete(&path, json!({})).await,
+    ] {
+        assert_eq!(
+            answer.failed(404, "NotFound"),
+            "configmaps \"missing\" not found"
+        );
+    }
+    // ConfigMaps have no status.
+    let (path, _) = site.map("x", json!({})).await;
+    site.merge(&format!("{path}/status"), json!({}))
+        .await
+        .failed(404, "NotFound");
+}
+
+async fn a_list_follows_its_selectors(site: &Site) {
+    for (name, labels) in [
+        ("a", json!({"of": "select", "k": "1"})),
+        ("b", json!({"of": "select", "k": "2", "m": "x"})),
+        ("c", json!({"of": "select"})),
+    ] {
+        site.map(name, json!({"labels": labels})).await;
+    }
+    for (selector, expected) in [
+        ("of=select", "a b c"),
+        ("of=select,k", "a b"),
+        ("of=select,!k", "c"),
+        ("of=select,k=1", "a"),
+        ("of=select,k==2", "b"),
+        ("of=select,k!=1", "b c"),
+        ("of=select,k+in+(1,2)", "a b"),
+        ("of=select,k+notin+(1,3)", "b c"),
+        ("of=other", ""),
+    ] {
+        let path = format!("{}?labelSelector={selector}", site.maps);
+        let list = site.get(&path).await.code(200);
+        assert_eq!(names(&list).join(" "), expected, "{selector}");
+    }
+    let name = format!("metadata.name={}-b", site.prefix);
+    for (selector, expected) in [(name.clone(), "b"), (name.replace('=', "!="), "a c")] {
+        let path = format!(
+            "{}?labelSelector=of=select&fieldSelector={selector}",
+            site.maps
+        );
+        let list = site.get(&path).await.code(200);
+        assert_eq!(names(&list).join(" "), expected, "{selector}");
+    }
+}
+
+async fn pages_show_one_version(site: &Site) {
+    for name in ["a", "b", "c"] {
+        site.map(name, json!({"labels": {"of": "pages"}})).await;
+    }
+    let path = format!("{}?labelSelector=of=pages&limit=2", site.maps);
+    let first = site.get(&path).await.code(200);
+    assert_eq!(names(&first), ["a", "b"]);
+    site.map("d", json!({"labels": {"of": "pages"}})).await;
+    let token = first["metadata"]["continue"].as_str().expect("more");
+    let token = token.replace(' ', "+");
+    let second = site
+        .get(&format!("{path}&continue={token}"))
+        .await
+        .code(200);
+    assert_eq!(names(&second), ["c"]);
+    assert_eq!(version(&first), version(&second));
+    assert!(
+        second["metadata"]["continue"]
+            .as_str()
+            .is_none_or(str::is_empty)
+    );
+}
+
+async fn every_change_has_a_version_and_no_change_has_none(site: &Site) {
+    let (path, made) = site.map("x", json!({})).await;
+    let changed = site
+        .merge(&path, json!({"data": {"a": "2"}}))
+        .await
+        .code(200);
+    assert_ne!(version(&made), version(&changed));
+    let same = json!({"data": {"a": "2"}});
+    let again = site.merge(&path, same).await.code(200);
+    assert_eq!(version(&changed), version(&again));
+    let test = json!([{"op": "replace", "path": "/data/a", "value": "2"}]);
+    let again = site.ask("PATCH", &path, JSON_PATCH, test).await.code(200);
+    assert_eq!(version(&changed), version(&again));
+    let again = site.put(&path, again).await.code(200);
+    assert_eq!(version(&changed), version(&again));
+    let gone = site
+        .merge(&path, json!({"data": {"a": null, "b": "3"}}))
+        .await
+        .code(200);
+    assert_eq!(gone["data"], json!({"b": "3"}));
+    assert_ne!(version(&changed), version(&gone));
+}
+
+async fn a_write_names_the_version_it_depends_on(site: &Site) {
+    let (path, made) = site.map("x", json!({})).await;
+    let bound = |value: &str| json!({"metadata": {"resourceVersion": version(&made)}, "data": {"a": value}});
+    site.merge(&path, bound("2")).await.code(200);
+    let message = site.merge(&path, bound("3")).await.failed(409, "Conflict");
+    assert!(
+        message.starts_with("Operation cannot be fulfilled on configmaps "),
+        "{message}"
+    );
+    site.put(&path, made.clone()).await.failed(409, "Conflict");
+    let patch = json!([
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": version(&made)},
+        {"op": "replace", "path": "/data/a", "value": "4"},
+    ]);
+    site.ask("PATCH", &path, JSON_PATCH, patch)
+        .await
+        .failed(409, "Conflict");
+    assert_eq!(site.get(&path).await.code(200)["data"]["a"], "2");
+}
+
+async fn a_write_names_the_uid_it_depends_on(site: &Site) {
+    let (path, made) = site.map("x", json!({})).await;
+    let bound = |uid: &Value| json!({"metadata": {"uid": uid}, "data": {"a": "2"}});
+    let other = json!("another");
+    let message = site
+        .merge(&path, bound(&other))
+        .await
+        .failed(422, "Invalid");
+    assert!(message.contains("metadata.uid: Invalid value"), "{message}");
+    let mut stale = bound(&other);
+    stale["metadata"]["resourceVersion"] = json!("1");
+    site.merge(&path, stale).await.failed(409, "Conflict");
+    let mut put = made.clone();
+    put["metadata"]["uid"] = other;
+    site.put(&path, put).await.failed(409, "Conflict");
+    let uid = &made["metadata"]["uid"];
+    site.merge(&path, bound(uid)).await.code(200);
+}
+
+async fn a_json_patch_tests_first(site: &Site) {
+    let (path, made) = site.map("x", json!({})).await;
+    let patch = |expected: &str| {
+        json!([
+            {"op": "test", "path": "/data/a", "value": expected},
+            {"op": "replace", "path": "/data/a", "value": "2"},
+        ])
+    };
+    let missing = json!([{"op": "remove", "path": "/data/b"}]);
+    for unfit in [patch("9"), missing] {
+        let answer = site.ask("PATCH", &path, JSON_PATCH, unfit).await;
+        let message = answer.failed(422, "Invalid");
+        assert_eq!(
+            message,
+            "the server rejected our request due to an error in our request"
+        );
+    }
+    assert_eq!(version(&site.get(&path).await.code(200)), version(&made));
+    let changed = site
+        .ask("PATCH", &path, JSON_PATCH, patch("1"))
+        .await
+        .code(200);
+    assert_eq!(changed["data"]["a"], "2");
+}
+
+async fn a_patch_that_is_no_patch_is_refused(site: &Site) {
+    let (path, _) = site.map("x", json!({})).await;
+    let answer = site
+        .ask("PATCH", &path, JSON_PATCH, json!({"data": {}}))
+        .await;
+    answer.failed(400, "BadRequest");
+}
+
+async fn an_update_replaces_all_but_what_the_server_sets(site: &Site) {
+    let (path, made) = site.map("x", json!({"labels": {"l": "1"}})).await;
+    let mut other = made.clone();
+    other["data"] = json!({"b": "2"});
+    other["metadata"] = json!({"name": made["metadata"]["name"]});
+    // Without a version it is not bound to one.
+    let put = site.put(&path, other).await.code(200);
+    assert_eq!(put["data"], json!({"b": "2"}));
+    assert!(put["metadata"]["labels"].is_null(), "{put}");
+    for field in ["uid", "creationTimestamp", "namespace"] {
+        assert_eq!(put["metadata"][field], made["metadata"][field], "{field}");
+    }
+}
+
+async fn a_status_is_written_apart(site: &Site) {
+    let name = format!("{}-{}", site.namespace, site.prefix);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let made = site.post(NODES, node).await.code(201);
+    let (path, status) = (format!("{NODES}/{name}"), format!("{NODES}/{name}/status"));
+    let both = |phase: &str, unschedulable: bool| {
+        json!({
+            "metadata": {"labels": {"of": phase}},
+            "spec": {"unschedulable": unschedulable},
+            "status": {"phase": phase},
+        })
+    };
+    let patched = site.merge(&status, both("Running", true)).await.code(200);
+    assert_eq!(patched["status"]["phase"], "Running");
+    assert_ne!(patched["spec"]["unschedulable"], true);
+    assert_eq!(patched["metadata"]["labels"]["of"], "Running");
+    let patched = site.merge(&path, both("Terminated", true)).await.code(200);
+    assert_eq!(patched["status"]["phase"], "Running");
+    assert_eq!(patched["spec"]["unschedulable"], true);
+    assert_eq!(patched["metadata"]["labels"]["of"], "Terminated");
+    let mut stale = both("Pending", false);
+    stale["metadata"]["resourceVersion"] = json!(version(&made));
+    site.merge(&status, stale).await.failed(409, "Conflict");
+    site.delete(&path, json!({})).await.code(200);
+}
+
+async fn a_status_leaves_the_metadata_of_some_kinds_alone(site: &Site) {
+    let name = format!("{}-{}", site.namespace, site.prefix);
+    let attachment = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+        "metadata": {"name": name},
+        "spec": {"attacher": "conformance.test", "nodeName": "none",
+            "source": {"persistentVolumeName": "none"}},
+        "status": {"attached": true}});
+    let made = site.post(ATTACHMENTS, attachment).await.code(201);
+    assert!(made["status"]["attached"] != true, "{made}");
+    let path = format!("{ATTACHMENTS}/{name}");
+    let patch = json!({
+        "metadata": {"labels": {"l": "1"}, "finalizers": ["conformance.test/f"], "uid": "another"},
+        "status": {"attached": true},
+    });
+    site.merge(&format!("{path}/status"), patch.clone())
+        .await
+        .failed(422, "Invalid");
+    let mut patch = patch;
+    patch["metadata"]["uid"] = made["metadata"]["uid"].clone();
+    let status = site.merge(&format!("{path}/status"), patch).await.code(200);
+    assert_eq!(status["status"]["attached"], true);
+    assert!(status["metadata"]["labels"].is_null(), "{status}");
+    assert!(status["metadata"]["finalizers"].is_null(), "{status}");
+    site.delete(&path, json!({})).await.code(200);
+}
+
+async fn conditions_are_merged_by_type(site: &Site) {
+    let claims = format!(
+        "/api/v1/namespaces/{}/persistentvolumeclaims",
+        site.namespace
+    );
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": site.prefix},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "none",
+            "resources": {"requests": {"storage": "1Gi"}}}});
+    site.post(&claims, claim).await.code(201);
+    let path = format!("{claims}/{}", site.prefix);
+    let status = format!("{path}/status");
+    let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "lastProbeTime": null, "lastTransitionTime": null});
+    for (given, expected) in [
+        (vec![condition("Resizing", "True")], "Resizing=True"),
+        (
+            vec![condition("FileSystemResizePending", "True")],
+            "FileSystemResizePending=True Resizing=True",
+        ),
+        (
+            vec![condition("Resizing", "False")],
+            "FileSystemResizePending=True Resizing=False",
+        ),
+        (
+            vec![json!({"$patch": "delete", "type": "Resizing"})],
+            "FileSystemResizePending=True",
+        ),
+        (
+            vec![
+                json!({"$patch": "replace"}),
+                condition("ModifyingVolume", "True"),
+            ],
+            "ModifyingVolume=True",
+        ),
+    ] {
+        let patch = json!({"status": {"conditions": given}});
+        let patched = site.ask("PATCH", &status, STRATEGIC, patch).await.code(200);
+        let conditions = patched["status"]["conditions"]
+            .as_array()
+            .expect("conditions");
+        let mut conditions: Vec<_> = conditions
+            .iter()
+            .map(|one| format!("{}={}", one["type"], one["status"]).replace('"', ""))
+            .collect();
+        conditions.sort();
+        assert_eq!(conditions.join(" "), expected);
+    }
+    site.delete(&path, json!({})).await.code(200);
+}
+
+async fn a_delete_minds_its_preconditions(site: &Site) {
+    let (path, made) = site.map("x", json!({})).await;
+    let only = |field: &str, value: &Value| json!({"preconditions": {field: value}});
+    for (field, wrong) in [("uid", "another"), ("resourceVersion", "1")] {
+        let refused = site.delete(&path, only(field, &json!(wrong))).await;
+        refused.failed(409, "Conflict");
+    }
+    let version = &made["metadata"]["resourceVersion"];
+    site.delete(&path, only("resourceVersion", version))
+        .await
+        .code(200);
+    site.get(&path).await.failed(404, "NotFound");
+}
+
+async fn an_object_goes_with_its_last_finalizer(site: &Site) {
+    let finalizers = json!({"finalizers": ["conformance.test/a", "conformance.test/b"]});
+    let (path, made) = site.map("x", finalizers).await;
+    assert!(made["metadata"]["deletionTimestamp"].is_null());
+    site.delete(&path, json!({})).await.code(200);
+    let marked = site.get(&path).await.code(200);
+    assert!(
+        marked["metadata"]["deletionTimestamp"].is_string(),
+        "{marked}"
+    );
+    assert_ne!(version(&made), version(&marked));
+    site.delete(&path, json!({})).await.code(200);
+    let again = site.get(&path).await.code(200);
+    assert_eq!(version(&marked), version(&again));
+    let set = |list: Value| json!({"metadata": {"finalizers": list}});
+    let more = json!(["conformance.test/a", "conformance.test/c"]);
+    site.merge(&path, set(more)).await.failed(422, "Invalid");
+    // A patch does not take the mark away.
+    let one =
+        json!({"metadata": {"finalizers": ["conformance.test/b"], "deletionTimestamp": null}});
+    let one = site.merge(&path, one).await.code(200);
+    assert!(one["metadata"]["deletionTimestamp"].is_string(), "{one}");
+    let last = site.merge(&path, set(Value::Null)).await.code(200);
+    assert_eq!(version(&last), version(&one), "that of what was read");
+    site.get(&path).await.failed(404, "NotFound");
+}
+
+async fn a_watch_follows_changes(site: &Site) {
+    let labels = json!({"labels": {"of": "watch"}});
+    site.map("a", labels.clone()).await;
+    let list = site
+        .get(&format!("{}?labelSelector=of=watch", site.maps))
+        .await
+        .code(200);
+    let mut events = site.watch("of=watch", &version(&list)).await;
+    let (path, _) = site.map("b", labels.clone()).await;
+    assert_eq!(next(&mut events).await.0, "Added b");
+    site.merge(&path, json!({"data": {"a": "1"}}))
+        .await
+        .code(200);
+    let changed = site
+        .merge(&path, json!({"data": {"a": "2"}}))
+        .await
+        .code(200);
+    let (event, object) = next(&mut events).await;
+    assert_eq!(
+        event, "Modified b",
+        "a write that changes nothing is no event"
+    );
+    let seen = object.metadata.resource_version;
+    assert_eq!(seen, Some(version(&changed)));
+    site.delete(&path, json!({})).await.code(200);
+    let (event, object) = next(&mut events).await;
+    assert_eq!(event, "Deleted b");
+    let seen = object.metadata.resource_version;
+    assert_ne!(
+        seen,
+        Some(version(&changed)),
+        "a deletion has a version of its own"
+    );
+    // From the version of a list, it tells all that came after.
+    let mut late = site.watch("of=watch", &version(&list)).await;
+    for expected in ["Added b", "Modified b", "Deleted b"] {
+        assert_eq!(next(&mut late).await.0, expected);
+    }
+    // From no version, it begins with what there is.
+    let mut all = site.watch("of=watch", "0").await;
+    assert_eq!(next(&mut all).await.0, "Added a");
+}
+
+async fn a_watch_sees_what_its_selector_selects(site: &Site) {
+    let (path, made) = site.map("a", json!({"labels": {"of": "other"}})).await;
+    let mut events = site.watch("of=selected", &version(&made)).await;
+    let label = |value: &str| json!({"metadata": {"labels": {"of": value}}});
+    site.merge(&path, label("selected")).await.code(200);
+    assert_eq!(next(&mut events).await.0, "Added a");
+    site.merge(&path, label("other")).await.code(200);
+    assert_eq!(next(&mut events).await.0, "Deleted a");
+    site.delete(&path, json!({})).await.code(200);
+    site.map("b", json!({"labels": {"of": "selected"}})).await;
+    assert_eq!(
+        next(&mut events).await.0,
+        "Added b",
+        "the other's end was no event"
+    );
+}
