@@ -1,9 +1,5 @@
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 
-use http::{Request, Response};
-use kube::Client;
-use kube::client::Body;
 use serde_json::json;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
@@ -13,6 +9,7 @@ use super::*;
 use crate::runtime::context::Common;
 use crate::runtime::events::Event;
 use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Metrics};
+use crate::testing::Api;
 use fake::{Answer, Fake};
 
 mod fake;
@@ -47,16 +44,7 @@ async fn start(
     leader: Leadership,
     volumes: Vec<PersistentVolume>,
 ) -> Run {
-    let service = tower::service_fn(|_: Request<Body>| async {
-        let list = json!({
-            "kind": "PersistentVolumeList", "apiVersion": "v1",
-            "metadata": {"resourceVersion": "1"}, "items": [],
-        });
-        Ok::<_, Infallible>(Response::new(Body::from(
-            serde_json::to_vec(&list).unwrap(),
-        )))
-    });
-    let client = Client::new(service, "default");
+    let client = Api::default().client();
     let metrics = Arc::new(Metrics::default());
     let stop = CancellationToken::new();
     let caches = Caches::unwatched();

@@ -99,60 +99,34 @@ impl NodeLabels {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::Mutex;
 
-    use http::{Request, Response};
-    use kube::Client;
-    use kube::client::Body;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::runtime::Metrics;
+    use crate::testing::{Api, Fault};
 
-    /// A server that answers with each of these in turn, and the last for ever.
-    fn server(answers: Vec<(u16, Value)>) -> Kube {
-        let left = Arc::new(Mutex::new(answers));
-        let service = tower::service_fn(move |request: Request<Body>| {
-            assert_eq!(request.uri().path(), "/api/v1/nodes/n1");
-            let mut left = left.lock().expect("the answers");
-            let (code, body) = match left.len() {
-                1 => left[0].clone(),
-                _ => left.remove(0),
-            };
-            let body = serde_json::to_vec(&body).expect("JSON");
-            let response = Response::builder().status(code).body(Body::from(body));
-            async move { Ok::<_, Infallible>(response.expect("a response")) }
-        });
-        let client = Client::new(service, "default");
-        Kube::new(client, None, Arc::new(Metrics::default()), "test")
+    fn kube(api: &Api) -> Kube {
+        Kube::new(api.client(), None, Arc::new(Metrics::default()), "test")
     }
 
-    fn node(labels: Value) -> (u16, Value) {
-        let metadata = json!({"name": "n1", "labels": labels});
-        (
-            200,
-            json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}),
-        )
-    }
-
-    fn failed(code: u16) -> (u16, Value) {
-        let status = json!({"kind": "Status", "status": "Failure", "code": code, "message": "x"});
-        (code, status)
+    fn node(labels: Value) -> Value {
+        json!({"kind": "Node", "metadata": {"name": "n1", "labels": labels}})
     }
 
     #[tokio::test(start_paused = true)]
     async fn they_are_read_until_none_is_missing() {
-        let kube = server(vec![
-            failed(500),
-            failed(404),
-            node(json!({"other": "x"})),
-            node(json!({"zone": "a", "other": "x"})),
-        ]);
+        let api = Api::default();
+        for code in [500, 404] {
+            api.fault(&["GET"], "/api/v1/nodes/n1", Some(1), Fault::Refuse(code));
+        }
+        api.put(node(json!({"other": "x"})));
         let taken = Arc::new(Mutex::new(Vec::new()));
         let take = {
-            let taken = taken.clone();
+            let (taken, api) = (taken.clone(), api.clone());
             move |labels: &BTreeMap<String, String>| {
+                api.put(node(json!({"zone": "a", "other": "x"})));
                 taken.lock().expect("the labels").push(labels.clone());
                 let missing = labels.is_empty().then(|| "zone".to_owned());
                 Ok(missing.into_iter().collect())
@@ -160,7 +134,7 @@ mod tests {
         };
         let labels = NodeLabels::new("n1", vec!["zone".to_owned()], take);
         let stop = CancellationToken::new();
-        let running = tokio::spawn(labels.run(kube, stop.clone()));
+        let running = tokio::spawn(labels.run(kube(&api), stop.clone()));
         tokio::time::sleep(Duration::from_secs(60)).await;
         let zone = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
         assert_eq!(*taken.lock().expect("the labels"), [BTreeMap::new(), zone]);
@@ -174,8 +148,9 @@ mod tests {
     async fn what_cannot_be_gone_on_with_ends_it() {
         let take = |_: &BTreeMap<String, String>| Err("it moved".to_owned());
         let labels = NodeLabels::new("n1", vec!["zone".to_owned()], take);
-        let kube = server(vec![node(json!({"zone": "a"}))]);
-        let ended = labels.run(kube, CancellationToken::new()).await;
+        let api = Api::default();
+        api.put(node(json!({"zone": "a"})));
+        let ended = labels.run(kube(&api), CancellationToken::new()).await;
         assert_eq!(ended, Err("it moved".to_owned()));
     }
 }

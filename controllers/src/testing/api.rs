@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use kube::Client;
 use kube::client::Body;
@@ -89,8 +88,6 @@ pub(crate) enum Fault {
     Refuse(u16),
     /// It is never answered, and nothing is done.
     Hang,
-    /// It is answered this much later.
-    Delay(Duration),
 }
 
 struct Rule {
@@ -128,14 +125,6 @@ impl Api {
         let state = self.lock();
         let mut found = state.store.ending(path);
         found.next().map(|(_, object)| object.clone())
-    }
-
-    /// All objects of a kind, named by its plural.
-    pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
-        let state = self.lock();
-        let all = state.store.objects.iter();
-        let all = all.filter(|(key, _)| key.plural == plural);
-        all.map(|(_, object)| object.clone()).collect()
     }
 
     /// Takes the objects away whose paths end so, finalizers or not.
@@ -209,14 +198,6 @@ impl Api {
         self.lock().store.bookmark();
     }
 
-    /// The requests since last asked, reads included, as `PATCH ns/kind/name`.
-    pub(crate) fn requests(&self) -> Vec<String> {
-        let asked = std::mem::take(&mut self.lock().asked);
-        let asked = asked.iter().filter(|asked| !asked.is_watch());
-        let line = |asked: &Asked| format!("{} {}", asked.method, asked.short());
-        asked.map(line).collect()
-    }
-
     /// The writes since last asked: `name[/status] <body>`, without what binds them to a version.
     pub(crate) fn writes(&self) -> Vec<String> {
         let writes = self.lock().taken(|asked| asked.method != "GET");
@@ -259,7 +240,6 @@ impl Api {
         match fault {
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Refuse(code)) => return Failure::scripted(code).response(),
-            Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
             None => {}
         }
         let content = head.headers.get("content-type");

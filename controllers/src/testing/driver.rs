@@ -1,11 +1,13 @@
-//! A CSI driver in memory that answers as it is told.
+//! A CSI driver in memory that answers each call as a test says. All fake drivers of the
+//! controllers' tests are this one with other answers.
 
-use std::collections::VecDeque;
+use std::any::{Any, TypeId};
+use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use hostloop_proto::csi::controller_server::{Controller, ControllerServer};
-use hostloop_proto::csi::node_server::{Node, NodeServer};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use hostloop_proto::csi::*;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
@@ -30,63 +32,73 @@ pub(crate) enum Call {
     Delete(DeleteVolumeRequest),
 }
 
-#[derive(Default)]
-struct State {
-    calls: Vec<Call>,
-    errors: VecDeque<Status>,
-    pages: VecDeque<ListVolumesResponse>,
-    expanded: Option<ControllerExpandVolumeResponse>,
-}
+type AnyAnswer = Result<Box<dyn Any + Send>, Status>;
+type Handler = Arc<dyn Fn(Box<dyn Any>) -> BoxFuture<'static, AnyAnswer> + Send + Sync>;
+type Unknown = Arc<dyn Fn(&'static str) + Send + Sync>;
 
-/// The driver. Clones are the same one.
+/// Calls have handlers by the types of their requests; those without are UNIMPLEMENTED.
 #[derive(Clone, Default)]
-pub(crate) struct Script(Arc<Mutex<State>>);
+pub(crate) struct Handlers(
+    Arc<Mutex<HashMap<TypeId, Handler>>>,
+    Arc<Mutex<Option<Unknown>>>,
+);
 
-impl Script {
-    /// The next call fails so.
-    pub(crate) fn fail(&self, status: Status) {
-        self.0.lock().expect("the driver").errors.push_back(status);
+impl Handlers {
+    /// Answers the calls with this request like this.
+    pub(crate) fn on_async<Q: Any, R: Any + Send>(
+        &self,
+        handler: impl Fn(Q) -> BoxFuture<'static, Result<R, Status>> + Send + Sync + 'static,
+    ) {
+        let handler = move |request: Box<dyn Any>| -> BoxFuture<'static, AnyAnswer> {
+            let request = request.downcast().expect("requests are looked up by type");
+            let answer = handler(*request);
+            async move { Ok(Box::new(answer.await?) as Box<dyn Any + Send>) }.boxed()
+        };
+        let mut handlers = self.0.lock().expect("the handlers");
+        handlers.insert(TypeId::of::<Q>(), Arc::new(handler));
     }
 
-    /// The next list is this page.
-    pub(crate) fn page(&self, page: ListVolumesResponse) {
-        self.0.lock().expect("the driver").pages.push_back(page);
+    /// Answers the calls with this request like this, at once.
+    pub(crate) fn on<Q: Any, R: Any + Send>(
+        &self,
+        handler: impl Fn(Q) -> Result<R, Status> + Send + Sync + 'static,
+    ) {
+        self.on_async(move |request| std::future::ready(handler(request)).boxed());
     }
 
-    /// What expanding answers.
-    pub(crate) fn expands(&self, answer: ControllerExpandVolumeResponse) {
-        self.0.lock().expect("the driver").expanded = Some(answer);
+    /// Calls this with the names of methods without a handler.
+    pub(crate) fn on_unknown(&self, unknown: impl Fn(&'static str) + Send + Sync + 'static) {
+        *self.1.lock().expect("the handlers") = Some(Arc::new(unknown));
     }
 
-    /// The calls since last asked.
-    pub(crate) fn calls(&self) -> Vec<Call> {
-        std::mem::take(&mut self.0.lock().expect("the driver").calls)
+    async fn answer<Q: Any, R: Any>(
+        &self,
+        method: &'static str,
+        request: Request<Q>,
+    ) -> Result<Response<R>, Status> {
+        let answer = {
+            let handlers = self.0.lock().expect("the handlers");
+            let handler = handlers.get(&TypeId::of::<Q>());
+            handler.map(|handler| handler(Box::new(request.into_inner())))
+        };
+        let Some(answer) = answer else {
+            if let Some(unknown) = &*self.1.lock().expect("the handlers") {
+                unknown(method);
+            }
+            return Err(Status::unimplemented(method));
+        };
+        let answer = answer.await?.downcast();
+        Ok(Response::new(*answer.expect("the answer to this request")))
     }
 
-    fn called<T>(&self, call: Call, answer: T) -> Result<Response<T>, Status> {
-        let mut state = self.0.lock().expect("the driver");
-        state.calls.push(call);
-        match state.errors.pop_front() {
-            Some(status) => Err(status),
-            None => Ok(Response::new(answer)),
-        }
-    }
-
-    /// A channel to it.
+    /// Serves all services at the other end of pipes in memory, from the first connection on.
     pub(crate) fn serve(&self) -> Csi {
         let (sender, receiver) = mpsc::unbounded_channel::<DuplexStream>();
-        let receiver = Mutex::new(Some((receiver, self.clone())));
-        let receiver = Arc::new(receiver);
+        let waiting = Arc::new(Mutex::new(Some((receiver, self.clone()))));
         Csi::over(move || {
-            // It is begun by the first connection: there is a runtime then.
-            if let Some((receiver, script)) = receiver.lock().expect("the driver").take() {
-                let connections = UnboundedReceiverStream::new(receiver);
-                tokio::spawn(
-                    Server::builder()
-                        .add_service(ControllerServer::new(script.clone()))
-                        .add_service(NodeServer::new(script))
-                        .serve_with_incoming(connections.map(Ok::<_, io::Error>)),
-                );
+            // There is a runtime by the first connection, if not before it.
+            if let Some((receiver, handlers)) = waiting.lock().expect("the driver").take() {
+                tokio::spawn(handlers.serve_over(receiver));
             }
             let (ours, theirs) = tokio::io::duplex(64 << 10);
             let sent = sender.send(theirs);
@@ -96,74 +108,54 @@ impl Script {
             }
         })
     }
+
+    async fn serve_over(self, pipes: mpsc::UnboundedReceiver<DuplexStream>) {
+        let pipes = UnboundedReceiverStream::new(pipes).map(Ok::<_, io::Error>);
+        let served = Server::builder()
+            .add_service(identity_server::IdentityServer::new(self.clone()))
+            .add_service(controller_server::ControllerServer::new(self.clone()))
+            .add_service(group_controller_server::GroupControllerServer::new(
+                self.clone(),
+            ))
+            .add_service(node_server::NodeServer::new(self))
+            .serve_with_incoming(pipes);
+        served.await.expect("pipes in memory do not fail");
+    }
 }
 
-macro_rules! controller {
-    ($($method:ident($request:ident) -> $response:ident;)+) => {
+macro_rules! service {
+    ($server:ident::$service:ident {
+        $($method:ident($request:ident) -> $response:ident;)+
+    }) => {
         #[async_trait]
-        impl Controller for Script {
-            async fn controller_publish_volume(
-                &self,
-                request: Request<ControllerPublishVolumeRequest>,
-            ) -> Result<Response<ControllerPublishVolumeResponse>, Status> {
-                let publish_context = [("path".to_owned(), "/dev/x".to_owned())].into();
-                let answer = ControllerPublishVolumeResponse { publish_context };
-                self.called(Call::Publish(request.into_inner()), answer)
-            }
-
-            async fn controller_unpublish_volume(
-                &self,
-                request: Request<ControllerUnpublishVolumeRequest>,
-            ) -> Result<Response<ControllerUnpublishVolumeResponse>, Status> {
-                self.called(Call::Unpublish(request.into_inner()), Default::default())
-            }
-
-            async fn list_volumes(
-                &self,
-                request: Request<ListVolumesRequest>,
-            ) -> Result<Response<ListVolumesResponse>, Status> {
-                let page = self.0.lock().expect("the driver").pages.pop_front();
-                self.called(Call::List(request.into_inner()), page.unwrap_or_default())
-            }
-
-            async fn controller_expand_volume(
-                &self,
-                request: Request<ControllerExpandVolumeRequest>,
-            ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
-                let answer = self.0.lock().expect("the driver").expanded;
-                self.called(Call::Expand(request.into_inner()), answer.unwrap_or_default())
-            }
-
-            async fn controller_modify_volume(
-                &self,
-                request: Request<ControllerModifyVolumeRequest>,
-            ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
-                self.called(Call::Modify(request.into_inner()), Default::default())
-            }
-
-            async fn delete_volume(
-                &self,
-                request: Request<DeleteVolumeRequest>,
-            ) -> Result<Response<DeleteVolumeResponse>, Status> {
-                self.called(Call::Delete(request.into_inner()), Default::default())
-            }
-
+        impl $server::$service for Handlers {
             $(
                 async fn $method(
                     &self,
-                    _: Request<$request>,
+                    request: Request<$request>,
                 ) -> Result<Response<$response>, Status> {
-                    Err(Status::unimplemented(stringify!($method)))
+                    self.answer(stringify!($method), request).await
                 }
             )+
         }
     };
 }
 
-controller! {
+service! { identity_server::Identity {
+    get_plugin_info(GetPluginInfoRequest) -> GetPluginInfoResponse;
+    get_plugin_capabilities(GetPluginCapabilitiesRequest) -> GetPluginCapabilitiesResponse;
+    probe(ProbeRequest) -> ProbeResponse;
+}}
+
+service! { controller_server::Controller {
     create_volume(CreateVolumeRequest) -> CreateVolumeResponse;
+    delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse;
+    controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse;
+    controller_unpublish_volume(ControllerUnpublishVolumeRequest)
+        -> ControllerUnpublishVolumeResponse;
     validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
         -> ValidateVolumeCapabilitiesResponse;
+    list_volumes(ListVolumesRequest) -> ListVolumesResponse;
     controller_list_volume_health(ControllerListVolumeHealthRequest)
         -> ControllerListVolumeHealthResponse;
     controller_get_volume_health(ControllerGetVolumeHealthRequest)
@@ -175,34 +167,22 @@ controller! {
     delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse;
     list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse;
     get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse;
+    controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse;
     controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse;
-}
+    controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
+}}
 
-macro_rules! node {
-    ($($method:ident($request:ident) -> $response:ident;)+) => {
-        #[async_trait]
-        impl Node for Script {
-            async fn node_get_info(
-                &self,
-                _: Request<NodeGetInfoRequest>,
-            ) -> Result<Response<NodeGetInfoResponse>, Status> {
-                let node_id = NODE_ID.to_owned();
-                Ok(Response::new(NodeGetInfoResponse { node_id, ..Default::default() }))
-            }
+service! { group_controller_server::GroupController {
+    group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest)
+        -> GroupControllerGetCapabilitiesResponse;
+    create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest)
+        -> CreateVolumeGroupSnapshotResponse;
+    delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest)
+        -> DeleteVolumeGroupSnapshotResponse;
+    get_volume_group_snapshot(GetVolumeGroupSnapshotRequest) -> GetVolumeGroupSnapshotResponse;
+}}
 
-            $(
-                async fn $method(
-                    &self,
-                    _: Request<$request>,
-                ) -> Result<Response<$response>, Status> {
-                    Err(Status::unimplemented(stringify!($method)))
-                }
-            )+
-        }
-    };
-}
-
-node! {
+service! { node_server::Node {
     node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse;
     node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse;
     node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse;
@@ -212,4 +192,94 @@ node! {
     node_get_storage_health(NodeGetStorageHealthRequest) -> NodeGetStorageHealthResponse;
     node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse;
     node_get_capabilities(NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse;
+    node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse;
+}}
+
+#[derive(Default)]
+struct State {
+    calls: Vec<Call>,
+    errors: VecDeque<Status>,
+    pages: VecDeque<ListVolumesResponse>,
+    expanded: Option<ControllerExpandVolumeResponse>,
+}
+
+impl State {
+    fn called<T>(&mut self, call: Call, answer: T) -> Result<T, Status> {
+        self.calls.push(call);
+        self.errors.pop_front().map_or(Ok(answer), Err)
+    }
+}
+
+/// A driver that records its calls and fails when told to. Clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Script {
+    state: Arc<Mutex<State>>,
+    handlers: Handlers,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        let script = Script {
+            state: Arc::default(),
+            handlers: Handlers::default(),
+        };
+        script.records(Call::Publish, |_| ControllerPublishVolumeResponse {
+            publish_context: [("path".to_owned(), "/dev/x".to_owned())].into(),
+        });
+        script.records(Call::Unpublish, |_| ControllerUnpublishVolumeResponse {});
+        script.records(Call::List, |state| {
+            state.pages.pop_front().unwrap_or_default()
+        });
+        script.records(Call::Expand, |state| state.expanded.unwrap_or_default());
+        script.records(Call::Modify, |_| ControllerModifyVolumeResponse {});
+        script.records(Call::Delete, |_| DeleteVolumeResponse {});
+        script.handlers.on(|_: NodeGetInfoRequest| {
+            let node_id = NODE_ID.to_owned();
+            Ok(NodeGetInfoResponse {
+                node_id,
+                ..Default::default()
+            })
+        });
+        script
+    }
+}
+
+impl Script {
+    fn records<Q: Any, R: Any + Send>(&self, call: fn(Q) -> Call, answer: fn(&mut State) -> R) {
+        let state = self.state.clone();
+        self.handlers.on(move |request: Q| {
+            let mut state = state.lock().expect("the driver");
+            let answer = answer(&mut state);
+            state.called(call(request), answer)
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("the driver")
+    }
+
+    /// The next call fails so.
+    pub(crate) fn fail(&self, status: Status) {
+        self.lock().errors.push_back(status);
+    }
+
+    /// The next list is this page.
+    pub(crate) fn page(&self, page: ListVolumesResponse) {
+        self.lock().pages.push_back(page);
+    }
+
+    /// What expanding answers.
+    pub(crate) fn expands(&self, answer: ControllerExpandVolumeResponse) {
+        self.lock().expanded = Some(answer);
+    }
+
+    /// The calls since last asked.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        std::mem::take(&mut self.lock().calls)
+    }
+
+    /// A channel to it.
+    pub(crate) fn serve(&self) -> Csi {
+        self.handlers.serve()
+    }
 }

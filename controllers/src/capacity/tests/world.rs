@@ -2,22 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hostloop_proto::csi;
-use hostloop_proto::csi::controller_server::{Controller, ControllerServer};
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::transport::Server;
-use tonic::{Status, async_trait};
+use tonic::Status;
 
 use crate::runtime::csi::Csi;
+use crate::testing::Handlers;
 
 /// Where the objects are.
 const OBJECTS: &str = "csistoragecapacities";
@@ -82,19 +77,21 @@ impl World {
     }
 
     pub(super) fn csi(&self) -> Csi {
-        let (sender, receiver) = mpsc::unbounded_channel::<tokio::io::DuplexStream>();
-        let connections = UnboundedReceiverStream::new(receiver).map(Ok::<_, io::Error>);
-        let service = ControllerServer::new(self.clone());
-        tokio::spawn(
-            Server::builder()
-                .add_service(service)
-                .serve_with_incoming(connections),
-        );
-        Csi::over(move || {
-            let (near, far) = tokio::io::duplex(1 << 16);
-            let sent = sender.send(far);
-            async move { sent.map(|()| near).map_err(io::Error::other) }
-        })
+        let handlers = Handlers::default();
+        let world = self.clone();
+        handlers.on(move |request: csi::GetCapacityRequest| {
+            let pool = request.parameters.get("pool").cloned().unwrap_or_default();
+            let mut state = world.state();
+            state.asked.push(request);
+            let room = state.rooms.get(&pool).cloned();
+            let (available, largest) = room.unwrap_or(Ok((0, None)))?;
+            Ok(csi::GetCapacityResponse {
+                available_capacity: available,
+                maximum_volume_size: largest,
+                minimum_volume_size: None,
+            })
+        });
+        handlers.serve()
     }
 }
 
@@ -147,60 +144,4 @@ impl State {
         object["metadata"]["resourceVersion"] = version;
         (200, object.clone())
     }
-}
-
-macro_rules! driver {
-    ($($method:ident($request:ident) -> $response:ident;)+) => {
-        #[async_trait]
-        impl Controller for World {
-            async fn get_capacity(
-                &self,
-                request: tonic::Request<csi::GetCapacityRequest>,
-            ) -> Result<tonic::Response<csi::GetCapacityResponse>, Status> {
-                let request = request.into_inner();
-                let mut state = self.state();
-                let pool = request.parameters.get("pool").cloned().unwrap_or_default();
-                state.asked.push(request);
-                let (available, largest) = state.rooms.get(&pool).cloned().unwrap_or(Ok((0, None)))?;
-                Ok(tonic::Response::new(csi::GetCapacityResponse {
-                    available_capacity: available,
-                    maximum_volume_size: largest,
-                    minimum_volume_size: None,
-                }))
-            }
-
-            $(
-                async fn $method(
-                    &self,
-                    _: tonic::Request<csi::$request>,
-                ) -> Result<tonic::Response<csi::$response>, Status> {
-                    Err(Status::unimplemented(stringify!($method)))
-                }
-            )+
-        }
-    };
-}
-
-driver! {
-    create_volume(CreateVolumeRequest) -> CreateVolumeResponse;
-    delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse;
-    controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse;
-    controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse;
-    controller_unpublish_volume(ControllerUnpublishVolumeRequest)
-        -> ControllerUnpublishVolumeResponse;
-    validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
-        -> ValidateVolumeCapabilitiesResponse;
-    list_volumes(ListVolumesRequest) -> ListVolumesResponse;
-    controller_list_volume_health(ControllerListVolumeHealthRequest)
-        -> ControllerListVolumeHealthResponse;
-    controller_get_volume_health(ControllerGetVolumeHealthRequest)
-        -> ControllerGetVolumeHealthResponse;
-    controller_get_capabilities(ControllerGetCapabilitiesRequest)
-        -> ControllerGetCapabilitiesResponse;
-    create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse;
-    delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse;
-    list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse;
-    get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse;
-    controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse;
-    controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
 }

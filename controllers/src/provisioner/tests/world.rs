@@ -2,23 +2,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use hostloop_proto::csi;
-use hostloop_proto::csi::controller_server::{Controller, ControllerServer};
 use http::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::io::DuplexStream;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_stream::StreamExt;
-use tonic::transport::Server;
-use tonic::{Code, Status, async_trait};
+use tonic::Status;
 
 use crate::runtime::csi::Csi;
+use crate::testing::Handlers;
 
 /// What is asked, and what is answered.
 #[derive(Default)]
@@ -80,20 +76,19 @@ impl World {
 
     /// The driver, at the other end of pipes in memory.
     pub(super) fn csi(&self) -> Csi {
-        let (sender, receiver) = mpsc::unbounded_channel::<DuplexStream>();
-        let connections = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
-        let server = ControllerServer::new(self.clone());
-        tokio::spawn(async move {
-            Server::builder()
-                .add_service(server)
-                .serve_with_incoming(connections.map(Ok::<_, io::Error>))
-                .await
+        let handlers = Handlers::default();
+        let world = self.clone();
+        handlers.on(move |request| world.state().create_volume(request));
+        let world = self.clone();
+        handlers.on(move |request| world.state().delete_volume(request));
+        let world = self.clone();
+        handlers.on(move |request: csi::ControllerGetVolumeRequest| {
+            match world.state().known.contains(&request.volume_id) {
+                true => Ok(csi::ControllerGetVolumeResponse::default()),
+                false => Err(Status::not_found("not here")),
+            }
         });
-        Csi::over(move || {
-            let (near, far) = tokio::io::duplex(1 << 16);
-            let sent = sender.send(far);
-            async move { sent.map(|()| near).map_err(io::Error::other) }
-        })
+        handlers.serve()
     }
 }
 
@@ -168,86 +163,31 @@ impl State {
             }
         }
     }
-}
 
-macro_rules! driver {
-    ($($method:ident($request:ident) -> $response:ident;)+) => {
-        #[async_trait]
-        impl Controller for World {
-            async fn create_volume(
-                &self,
-                request: tonic::Request<csi::CreateVolumeRequest>,
-            ) -> Result<tonic::Response<csi::CreateVolumeResponse>, Status> {
-                let request = request.into_inner();
-                let mut state = self.state();
-                state.log.push(format!("CreateVolume {}", request.name));
-                state.created.push(request.clone());
-                let volume = match state.creations.pop_front() {
-                    Some(scripted) => scripted?,
-                    None => csi::Volume {
-                        volume_id: "handle".to_owned(),
-                        content_source: request.volume_content_source,
-                        ..csi::Volume::default()
-                    },
-                };
-                let volume = Some(volume);
-                Ok(tonic::Response::new(csi::CreateVolumeResponse { volume }))
-            }
+    fn create_volume(
+        &mut self,
+        request: csi::CreateVolumeRequest,
+    ) -> Result<csi::CreateVolumeResponse, Status> {
+        self.log.push(format!("CreateVolume {}", request.name));
+        self.created.push(request.clone());
+        let volume = match self.creations.pop_front() {
+            Some(scripted) => scripted?,
+            None => csi::Volume {
+                volume_id: "handle".to_owned(),
+                content_source: request.volume_content_source,
+                ..csi::Volume::default()
+            },
+        };
+        let volume = Some(volume);
+        Ok(csi::CreateVolumeResponse { volume })
+    }
 
-            async fn delete_volume(
-                &self,
-                request: tonic::Request<csi::DeleteVolumeRequest>,
-            ) -> Result<tonic::Response<csi::DeleteVolumeResponse>, Status> {
-                let mut state = self.state();
-                let id = request.into_inner().volume_id;
-                state.log.push(format!("DeleteVolume {id}"));
-                match state.deletions.pop_front() {
-                    Some(status) => Err(status),
-                    None => Ok(tonic::Response::new(csi::DeleteVolumeResponse {})),
-                }
-            }
-
-            async fn controller_get_volume(
-                &self,
-                request: tonic::Request<csi::ControllerGetVolumeRequest>,
-            ) -> Result<tonic::Response<csi::ControllerGetVolumeResponse>, Status> {
-                let id = request.into_inner().volume_id;
-                match self.state().known.contains(&id) {
-                    true => Ok(tonic::Response::new(csi::ControllerGetVolumeResponse::default())),
-                    false => Err(Status::new(Code::NotFound, "not here")),
-                }
-            }
-
-            $(
-                async fn $method(
-                    &self,
-                    _: tonic::Request<csi::$request>,
-                ) -> Result<tonic::Response<csi::$response>, Status> {
-                    Err(Status::unimplemented(stringify!($method)))
-                }
-            )+
-        }
-    };
-}
-
-driver! {
-    controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse;
-    controller_unpublish_volume(ControllerUnpublishVolumeRequest)
-        -> ControllerUnpublishVolumeResponse;
-    validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
-        -> ValidateVolumeCapabilitiesResponse;
-    list_volumes(ListVolumesRequest) -> ListVolumesResponse;
-    controller_list_volume_health(ControllerListVolumeHealthRequest)
-        -> ControllerListVolumeHealthResponse;
-    controller_get_volume_health(ControllerGetVolumeHealthRequest)
-        -> ControllerGetVolumeHealthResponse;
-    get_capacity(GetCapacityRequest) -> GetCapacityResponse;
-    controller_get_capabilities(ControllerGetCapabilitiesRequest)
-        -> ControllerGetCapabilitiesResponse;
-    create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse;
-    delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse;
-    list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse;
-    get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse;
-    controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse;
-    controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
+    fn delete_volume(
+        &mut self,
+        request: csi::DeleteVolumeRequest,
+    ) -> Result<csi::DeleteVolumeResponse, Status> {
+        self.log.push(format!("DeleteVolume {}", request.volume_id));
+        let failed = self.deletions.pop_front();
+        failed.map_or(Ok(csi::DeleteVolumeResponse {}), Err)
+    }
 }

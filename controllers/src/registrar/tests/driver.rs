@@ -2,16 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use csi::identity_server::{Identity, IdentityServer};
+use futures::FutureExt;
 use hostloop_proto::csi;
-use tokio::io::DuplexStream;
-use tokio::sync::mpsc;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::transport::Server;
-use tonic::{Request, Response, Status, async_trait};
+use tonic::Status;
 
 use crate::runtime::csi::Csi;
+use crate::testing::Handlers;
 
 /// What it answers to Probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,41 +42,23 @@ impl Driver {
 
     /// Serves it at the other end of pipes in memory.
     pub(crate) fn serve(&self) -> Csi {
-        let (sender, receiver) = mpsc::unbounded_channel::<DuplexStream>();
-        let connections = UnboundedReceiverStream::new(receiver).map(Ok::<_, std::io::Error>);
-        let server = Server::builder().add_service(IdentityServer::new(self.clone()));
-        tokio::spawn(server.serve_with_incoming(connections));
-        Csi::over(move || {
-            let (here, there) = tokio::io::duplex(1 << 16);
-            let sent = sender.send(there);
-            async move { sent.map(|()| here).map_err(std::io::Error::other) }
-        })
-    }
-}
-
-#[async_trait]
-impl Identity for Driver {
-    async fn get_plugin_info(
-        &self,
-        _: Request<csi::GetPluginInfoRequest>,
-    ) -> Result<Response<csi::GetPluginInfoResponse>, Status> {
-        Ok(Response::new(csi::GetPluginInfoResponse {
-            name: self.name.to_owned(),
-            ..csi::GetPluginInfoResponse::default()
-        }))
+        let handlers = Handlers::default();
+        let name = self.name.to_owned();
+        handlers.on(move |_: csi::GetPluginInfoRequest| {
+            Ok(csi::GetPluginInfoResponse {
+                name: name.clone(),
+                ..Default::default()
+            })
+        });
+        let driver = self.clone();
+        handlers.on_async(move |_: csi::ProbeRequest| {
+            let driver = driver.clone();
+            async move { driver.probe().await }.boxed()
+        });
+        handlers.serve()
     }
 
-    async fn get_plugin_capabilities(
-        &self,
-        _: Request<csi::GetPluginCapabilitiesRequest>,
-    ) -> Result<Response<csi::GetPluginCapabilitiesResponse>, Status> {
-        Err(Status::unimplemented("none"))
-    }
-
-    async fn probe(
-        &self,
-        _: Request<csi::ProbeRequest>,
-    ) -> Result<Response<csi::ProbeResponse>, Status> {
+    async fn probe(&self) -> Result<csi::ProbeResponse, Status> {
         *self.probes.lock().unwrap() += 1;
         let state = *self.state.lock().unwrap();
         let ready = match state {
@@ -90,6 +68,6 @@ impl Identity for Driver {
             State::Broken => return Err(Status::failed_precondition("the disk is away")),
             State::Hanging => std::future::pending().await,
         };
-        Ok(Response::new(csi::ProbeResponse { ready }))
+        Ok(csi::ProbeResponse { ready })
     }
 }

@@ -1,91 +1,30 @@
 use std::sync::Mutex;
 
-use csi::controller_server::{Controller, ControllerServer};
+use csi::controller_server::ControllerServer;
+use futures::FutureExt;
 use tokio::io::DuplexStream;
-use tokio::sync::mpsc;
-use tokio_stream::StreamExt;
 use tonic::transport::Server;
-use tonic::{Response, async_trait};
 
 use super::*;
+use crate::testing::Handlers;
 
 const SOON: Duration = Duration::from_secs(10);
 
 /// A driver that does with a name what the name says.
-struct Driver;
-
-macro_rules! unimplemented_calls {
-    ($($method:ident($request:ident) -> $response:ident;)+) => {
-        #[async_trait]
-        impl Controller for Driver {
-            async fn create_volume(
-                &self,
-                request: Request<csi::CreateVolumeRequest>,
-            ) -> Result<Response<csi::CreateVolumeResponse>, Status> {
-                match request.into_inner().name.as_str() {
-                    "hang" => std::future::pending().await,
-                    "full" => Err(Status::resource_exhausted("full")),
-                    "unknown" => Err(Status::unknown("who knows")),
-                    _ => Ok(Response::new(csi::CreateVolumeResponse::default())),
-                }
-            }
-
-            $(
-                async fn $method(
-                    &self,
-                    _: Request<csi::$request>,
-                ) -> Result<Response<csi::$response>, Status> {
-                    Err(Status::unimplemented(stringify!($method)))
-                }
-            )+
-        }
-    };
-}
-
-unimplemented_calls! {
-    delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse;
-    controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse;
-    controller_unpublish_volume(ControllerUnpublishVolumeRequest)
-        -> ControllerUnpublishVolumeResponse;
-    validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
-        -> ValidateVolumeCapabilitiesResponse;
-    list_volumes(ListVolumesRequest) -> ListVolumesResponse;
-    controller_list_volume_health(ControllerListVolumeHealthRequest)
-        -> ControllerListVolumeHealthResponse;
-    controller_get_volume_health(ControllerGetVolumeHealthRequest)
-        -> ControllerGetVolumeHealthResponse;
-    get_capacity(GetCapacityRequest) -> GetCapacityResponse;
-    controller_get_capabilities(ControllerGetCapabilitiesRequest)
-        -> ControllerGetCapabilitiesResponse;
-    create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse;
-    delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse;
-    list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse;
-    get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse;
-    controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse;
-    controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse;
-    controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
-}
-
-/// A driver at the other end of pipes in memory. Ending the task breaks them.
-fn in_memory() -> (Csi, tokio::task::JoinHandle<()>) {
-    let (sender, receiver) = mpsc::unbounded_channel::<DuplexStream>();
-    let connections = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
-    let serving = tokio::spawn(async move {
-        Server::builder()
-            .add_service(ControllerServer::new(Driver))
-            .serve_with_incoming(connections.map(Ok::<_, io::Error>))
-            .await
-            .unwrap();
-    });
-    let csi = Csi::over(move || {
-        let (ours, theirs) = tokio::io::duplex(64 << 10);
-        let sent = sender.send(theirs);
+fn driver() -> Handlers {
+    let driver = Handlers::default();
+    driver.on_async(|request: csi::CreateVolumeRequest| {
         async move {
-            sent.map(|()| ours)
-                .map_err(|_| io::ErrorKind::ConnectionRefused.into())
+            match request.name.as_str() {
+                "hang" => std::future::pending().await,
+                "full" => Err(Status::resource_exhausted("full")),
+                "unknown" => Err(Status::unknown("who knows")),
+                _ => Ok(csi::CreateVolumeResponse::default()),
+            }
         }
+        .boxed()
     });
-    (csi, serving)
+    driver
 }
 
 async fn create(csi: &Csi, name: &str) -> Result<csi::CreateVolumeResponse, Failure> {
@@ -98,7 +37,7 @@ async fn create(csi: &Csi, name: &str) -> Result<csi::CreateVolumeResponse, Fail
 
 #[tokio::test(start_paused = true)]
 async fn answers_come_through_memory() {
-    let (csi, _serving) = in_memory();
+    let csi = driver().serve();
     create(&csi, "fine").await.unwrap();
     let full = create(&csi, "full").await.unwrap_err();
     assert_eq!(full.code(), Code::ResourceExhausted);
@@ -117,7 +56,7 @@ async fn answers_come_through_memory() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_ends_at_its_deadline() {
-    let (csi, _serving) = in_memory();
+    let csi = driver().serve();
     let begun = tokio::time::Instant::now();
     let late = create(&csi, "hang").await.unwrap_err();
     assert_eq!(
@@ -175,7 +114,7 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
             let listener = tokio::net::UnixListener::from_std(listener).unwrap();
             let connections = tokio_stream::wrappers::UnixListenerStream::new(listener);
             let server = Server::builder()
-                .add_service(ControllerServer::new(Driver))
+                .add_service(ControllerServer::new(driver()))
                 .serve_with_incoming(connections);
             let _ = tokio::time::timeout(Duration::from_millis(300), server).await;
         });
@@ -192,7 +131,7 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
     tokio::spawn(async move {
         let connections = tokio_stream::wrappers::UnixListenerStream::new(listener);
         Server::builder()
-            .add_service(ControllerServer::new(Driver))
+            .add_service(ControllerServer::new(driver()))
             .serve_with_incoming(connections)
             .await
             .unwrap();

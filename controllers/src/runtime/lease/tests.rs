@@ -1,15 +1,10 @@
-use std::convert::Infallible;
-use std::sync::Mutex;
-
-use http::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::Client;
-use kube::client::Body;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::runtime::metrics::Metrics;
+use crate::testing::{Api, Fault};
 
 fn lease(holder: &str, renewed: u32, version: u32) -> Lease {
     serde_json::from_value(json!({
@@ -71,79 +66,30 @@ async fn what_to_do_about_a_lease() {
     }
 }
 
-/// An API server with one lease, that minds resource versions.
-#[derive(Clone, Default)]
-struct OneLease(Arc<Mutex<State>>);
+/// The path of the lease.
+const LEASE: &str = "leases/l";
 
-#[derive(Default)]
-struct State {
-    lease: Option<Value>,
-    version: u64,
-    hangs: bool,
-    refuses: bool,
+/// Requests are not answered from now on.
+fn hang(server: &Api) {
+    server.fault(&[], "leases", None, Fault::Hang);
 }
 
-impl OneLease {
-    fn client(&self) -> Client {
-        let server = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let server = server.clone();
-            async move { Ok::<_, Infallible>(server.answer(request).await) }
-        });
-        Client::new(service, "default")
-    }
-
-    async fn answer(&self, request: Request<Body>) -> Response<Body> {
-        if self.0.lock().expect("state").hangs {
-            std::future::pending::<()>().await;
-        }
-        if self.0.lock().expect("state").refuses {
-            let body = serde_json::to_vec(&status(403, "Forbidden")).expect("JSON");
-            let answer = Response::builder().status(403).body(Body::from(body));
-            return answer.expect("a response");
-        }
-        let method = request.method().as_str().to_owned();
-        let body = request.into_body().collect_bytes().await.expect("a body");
-        let body: Option<Value> = serde_json::from_slice(&body).ok();
-        let mut state = self.0.lock().expect("state");
-        let known = state
-            .lease
-            .as_ref()
-            .map(|lease| lease["metadata"]["resourceVersion"].clone());
-        let (code, answer) = match (method.as_str(), body) {
-            ("GET", _) if known.is_none() => (404, status(404, "NotFound")),
-            ("GET", _) => (200, state.lease.clone().expect("a lease")),
-            ("POST", _) if known.is_some() => (409, status(409, "AlreadyExists")),
-            ("PUT", Some(body)) if Some(&body["metadata"]["resourceVersion"]) != known.as_ref() => {
-                (409, status(409, "Conflict"))
-            }
-            (_, Some(mut body)) => {
-                state.version += 1;
-                body["metadata"]["resourceVersion"] = json!(state.version.to_string());
-                state.lease = Some(body.clone());
-                (200, body)
-            }
-            _ => (400, status(400, "BadRequest")),
-        };
-        let bytes = serde_json::to_vec(&answer).expect("JSON");
-        Response::builder()
-            .status(code)
-            .body(Body::from(bytes))
-            .expect("a response")
-    }
-
-    fn holder(&self) -> String {
-        let state = self.0.lock().expect("state");
-        let lease = state.lease.as_ref().expect("a lease");
-        lease["spec"]["holderIdentity"]
-            .as_str()
-            .expect("a holder")
-            .to_owned()
-    }
+/// Requests are refused from now on.
+fn forbid(server: &Api) {
+    server.fault(&[], "leases", None, Fault::Refuse(403));
 }
 
-fn status(code: u16, reason: &str) -> Value {
-    json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": ""})
+/// Puts a lease in that nobody renews.
+fn put_dead(server: &Api) {
+    let mut dead = serde_json::to_value(lease("dead", 1, 0)).expect("JSON");
+    dead["metadata"]["namespace"] = json!("ns");
+    server.put(dead);
+}
+
+fn holder(server: &Api) -> String {
+    let lease = server.get(LEASE).expect("a lease");
+    let holder = lease["spec"]["holderIdentity"].as_str();
+    holder.expect("a holder").to_owned()
 }
 
 fn terms(identity: &str) -> LeaseConfig {
@@ -158,7 +104,7 @@ fn terms(identity: &str) -> LeaseConfig {
     }
 }
 
-fn candidate(server: &OneLease, identity: &str) -> (Leadership, CancellationToken) {
+fn candidate(server: &Api, identity: &str) -> (Leadership, CancellationToken) {
     let stop = CancellationToken::new();
     let metrics = Arc::new(Metrics::default());
     let (leadership, _) = hold(server.client(), terms(identity), metrics, stop.clone());
@@ -167,7 +113,7 @@ fn candidate(server: &OneLease, identity: &str) -> (Leadership, CancellationToke
 
 #[tokio::test(start_paused = true)]
 async fn one_leads_and_the_next_follows_at_once() {
-    let server = OneLease::default();
+    let server = Api::default();
     let (mut first, stop) = candidate(&server, "first");
     first.gained().await;
     let (mut second, _stop) = candidate(&server, "second");
@@ -182,15 +128,15 @@ async fn one_leads_and_the_next_follows_at_once() {
         "{:?}",
         given_up.elapsed()
     );
-    assert_eq!(server.holder(), "second");
+    assert_eq!(holder(&server), "second");
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_cannot_renew_stops_before_anybody_else_begins() {
-    let server = OneLease::default();
+    let server = Api::default();
     let (mut first, _stop) = candidate(&server, "first");
     first.gained().await;
-    server.0.lock().expect("state").hangs = true;
+    hang(&server);
     let hung = Instant::now();
     first.lost().await;
     assert!(
@@ -213,9 +159,8 @@ async fn who_was_paused_knows_it_before_its_tasks_do() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_ran_out_is_taken() {
-    let server = OneLease::default();
-    let dead = serde_json::to_value(lease("dead", 1, 0)).expect("JSON");
-    server.0.lock().expect("state").lease = Some(dead);
+    let server = Api::default();
+    put_dead(&server);
     let begun = Instant::now();
     let (mut next, _stop) = candidate(&server, "next");
     next.gained().await;
@@ -228,12 +173,12 @@ async fn a_lease_that_ran_out_is_taken() {
 
 #[tokio::test(start_paused = true)]
 async fn who_only_looks_sees_leaders_and_takes_nothing() {
-    let server = OneLease::default();
+    let server = Api::default();
     let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
     let stop = CancellationToken::new();
     let (watches, _task) = observe(server.client(), terms("node"), stop.clone());
     wait(20).await;
-    assert!(server.0.lock().expect("state").lease.is_none());
+    assert!(server.get(LEASE).is_none());
     assert!(!watches.sight().led && watches.is_elected());
     let (mut first, ends) = candidate(&server, "first");
     first.gained().await;
@@ -241,31 +186,30 @@ async fn who_only_looks_sees_leaders_and_takes_nothing() {
     let seen = watches.sight();
     assert!(seen.led && !watches.leads());
     // An API server that does not answer changes nothing.
-    server.0.lock().expect("state").hangs = true;
+    hang(&server);
     wait(60).await;
     assert_eq!(watches.sight(), seen);
-    server.0.lock().expect("state").hangs = false;
+    server.heal();
     first.gained().await;
     // The leader releases its lease.
     ends.cancel();
     wait(12).await;
     assert!(!watches.sight().led);
-    assert_eq!(server.holder(), "");
+    assert_eq!(holder(&server), "");
     // A lease that is not renewed within its duration counts as free, and the observer leaves it
     // alone.
-    let dead = serde_json::to_value(lease("dead", 1, 0)).expect("JSON");
-    server.0.lock().expect("state").lease = Some(dead);
+    put_dead(&server);
     wait(6).await;
     assert!(watches.sight().led);
     wait(21).await;
     assert!(!watches.sight().led);
-    assert_eq!(server.holder(), "dead");
+    assert_eq!(holder(&server), "dead");
     // A process that may not read the lease sees no leader.
     let (mut second, _ends) = candidate(&server, "second");
     second.gained().await;
     wait(6).await;
     assert!(watches.sight().led);
-    server.0.lock().expect("state").refuses = true;
+    forbid(&server);
     wait(6).await;
     assert!(!watches.sight().led);
     stop.cancel();
@@ -273,7 +217,7 @@ async fn who_only_looks_sees_leaders_and_takes_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn whether_anybody_leads_is_seen_by_all() {
-    let server = OneLease::default();
+    let server = Api::default();
     let pause = || tokio::time::sleep(Duration::from_secs(6));
     let begun = Instant::now();
     let (mut first, _stop) = candidate(&server, "first");
@@ -284,11 +228,11 @@ async fn whether_anybody_leads_is_seen_by_all() {
     let seen = second.sight();
     assert!(first.sight().led && seen.led && !second.leads());
     // That nothing is known is no news.
-    server.0.lock().expect("state").hangs = true;
+    hang(&server);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(second.sight(), seen);
-    server.0.lock().expect("state").hangs = false;
-    server.0.lock().expect("state").refuses = true;
+    server.heal();
+    forbid(&server);
     let mut waits = second.clone();
     waits.sight_changed().await;
     // The first change may be the one to a leader.

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::fmt::Write as _;
-use std::io;
 use std::sync::{Arc, Mutex};
 
 use hostloop_proto::csi;
@@ -11,15 +10,15 @@ use http::{Method, Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, async_trait};
+use tonic::Status;
 
 use crate::runtime::context::Common;
 use crate::runtime::csi::Csi;
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
 use crate::runtime::events::Event;
 use crate::runtime::{Caches, Context, Driver, Events, Kube, Leadership, Metrics, Scope};
+use crate::testing::Handlers;
 
 /// The log, the objects by their paths, and what the driver is to answer next.
 #[derive(Clone, Default)]
@@ -203,23 +202,69 @@ impl World {
     }
 
     fn csi(&self) -> Csi {
-        use csi::controller_server::ControllerServer;
-        use csi::group_controller_server::GroupControllerServer;
-        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
-        let connections = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
-        let serving = tonic::transport::Server::builder()
-            .add_service(ControllerServer::new(self.clone()))
-            .add_service(GroupControllerServer::new(self.clone()))
-            .serve_with_incoming(connections.map(Ok::<_, io::Error>));
-        tokio::spawn(serving);
-        Csi::over(move || {
-            let (ours, theirs) = tokio::io::duplex(64 << 10);
-            let sent = sender.send(theirs);
-            async move {
-                sent.map(|()| ours)
-                    .map_err(|_| io::ErrorKind::ConnectionRefused.into())
-            }
-        })
+        let handlers = Handlers::default();
+        let world = self.clone();
+        handlers.on(move |asked: csi::CreateSnapshotRequest| {
+            let (more, secrets) = (pairs(&asked.parameters), pairs(&asked.secrets));
+            let (name, volume) = (asked.name, asked.source_volume_id);
+            world.note(format!(
+                "CreateSnapshot {name} of {volume}{more} with{secrets}"
+            ));
+            let snapshot = Some(next(&world.singles)?);
+            Ok(csi::CreateSnapshotResponse { snapshot })
+        });
+        let world = self.clone();
+        handlers.on(move |asked: csi::DeleteSnapshotRequest| {
+            let (snapshot, secrets) = (asked.snapshot_id, pairs(&asked.secrets));
+            world.note(format!("DeleteSnapshot {snapshot} with{secrets}"));
+            next(&world.deletions).map(|()| csi::DeleteSnapshotResponse {})
+        });
+        let world = self.clone();
+        handlers.on(move |asked: csi::ListSnapshotsRequest| {
+            let (snapshot, secrets) = (asked.snapshot_id, pairs(&asked.secrets));
+            world.note(format!("ListSnapshots {snapshot} with{secrets}"));
+            let mut answer = csi::ListSnapshotsResponse::default();
+            let snapshot = next(&world.singles).ok();
+            answer.entries.extend(snapshot.map(|snapshot| {
+                let snapshot = Some(snapshot);
+                csi::list_snapshots_response::Entry { snapshot }
+            }));
+            Ok(answer)
+        });
+        let world = self.clone();
+        handlers.on(move |asked: csi::GetSnapshotRequest| {
+            world.note(format!("GetSnapshot {}", asked.snapshot_id));
+            let snapshot = Some(next(&world.singles)?);
+            Ok(csi::GetSnapshotResponse { snapshot })
+        });
+        let world = self.clone();
+        handlers.on(move |asked: csi::CreateVolumeGroupSnapshotRequest| {
+            let (more, secrets) = (pairs(&asked.parameters), pairs(&asked.secrets));
+            let (name, volumes) = (asked.name, asked.source_volume_ids.join(","));
+            world.note(format!(
+                "CreateGroup {name} of {volumes}{more} with{secrets}"
+            ));
+            let group_snapshot = Some(next(&world.groups)?);
+            Ok(csi::CreateVolumeGroupSnapshotResponse { group_snapshot })
+        });
+        let world = self.clone();
+        handlers.on(move |asked: csi::DeleteVolumeGroupSnapshotRequest| {
+            let (group, members) = (asked.group_snapshot_id, asked.snapshot_ids.join(","));
+            let secrets = pairs(&asked.secrets);
+            world.note(format!("DeleteGroup {group} {members} with{secrets}"));
+            next(&world.deletions).map(|()| csi::DeleteVolumeGroupSnapshotResponse {})
+        });
+        let world = self.clone();
+        handlers.on(move |asked: csi::GetVolumeGroupSnapshotRequest| {
+            let (group, members) = (asked.group_snapshot_id, asked.snapshot_ids.join(","));
+            let secrets = pairs(&asked.secrets);
+            world.note(format!("GetGroup {group} {members} with{secrets}"));
+            let group_snapshot = Some(next(&world.groups)?);
+            Ok(csi::GetVolumeGroupSnapshotResponse { group_snapshot })
+        });
+        let world = self.clone();
+        handlers.on_unknown(move |method| world.note(method.to_owned()));
+        handlers.serve()
     }
 }
 
@@ -251,145 +296,4 @@ fn pairs(map: &BTreeMap<String, String>) -> String {
         let _ = write!(text, " {key}={value}");
     }
     text
-}
-
-macro_rules! driver {
-    ($($method:ident($request:ident) -> $response:ident;)+) => {
-        #[async_trait]
-        impl csi::controller_server::Controller for World {
-            async fn create_snapshot(
-                &self,
-                request: tonic::Request<csi::CreateSnapshotRequest>,
-            ) -> Result<tonic::Response<csi::CreateSnapshotResponse>, Status> {
-                let asked = request.into_inner();
-                let (more, secrets) = (pairs(&asked.parameters), pairs(&asked.secrets));
-                let (name, volume) = (asked.name, asked.source_volume_id);
-                self.note(format!("CreateSnapshot {name} of {volume}{more} with{secrets}"));
-                let snapshot = Some(next(&self.singles)?);
-                Ok(tonic::Response::new(csi::CreateSnapshotResponse { snapshot }))
-            }
-
-            async fn delete_snapshot(
-                &self,
-                request: tonic::Request<csi::DeleteSnapshotRequest>,
-            ) -> Result<tonic::Response<csi::DeleteSnapshotResponse>, Status> {
-                let asked = request.into_inner();
-                let secrets = pairs(&asked.secrets);
-                self.note(format!("DeleteSnapshot {} with{secrets}", asked.snapshot_id));
-                next(&self.deletions)?;
-                Ok(tonic::Response::new(csi::DeleteSnapshotResponse {}))
-            }
-
-            async fn list_snapshots(
-                &self,
-                request: tonic::Request<csi::ListSnapshotsRequest>,
-            ) -> Result<tonic::Response<csi::ListSnapshotsResponse>, Status> {
-                let asked = request.into_inner();
-                let secrets = pairs(&asked.secrets);
-                self.note(format!("ListSnapshots {} with{secrets}", asked.snapshot_id));
-                let snapshot = next(&self.singles).ok();
-                let mut answer = csi::ListSnapshotsResponse::default();
-                answer.entries.extend(snapshot.map(|snapshot| {
-                    csi::list_snapshots_response::Entry { snapshot: Some(snapshot) }
-                }));
-                Ok(tonic::Response::new(answer))
-            }
-
-            async fn get_snapshot(
-                &self,
-                request: tonic::Request<csi::GetSnapshotRequest>,
-            ) -> Result<tonic::Response<csi::GetSnapshotResponse>, Status> {
-                self.note(format!("GetSnapshot {}", request.into_inner().snapshot_id));
-                let snapshot = Some(next(&self.singles)?);
-                Ok(tonic::Response::new(csi::GetSnapshotResponse { snapshot }))
-            }
-
-            $(
-                async fn $method(
-                    &self,
-                    _: tonic::Request<csi::$request>,
-                ) -> Result<tonic::Response<csi::$response>, Status> {
-                    self.note(stringify!($method).to_owned());
-                    Err(Status::unimplemented(stringify!($method)))
-                }
-            )+
-        }
-    };
-}
-
-driver! {
-    create_volume(CreateVolumeRequest) -> CreateVolumeResponse;
-    delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse;
-    controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse;
-    controller_unpublish_volume(ControllerUnpublishVolumeRequest)
-        -> ControllerUnpublishVolumeResponse;
-    validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
-        -> ValidateVolumeCapabilitiesResponse;
-    list_volumes(ListVolumesRequest) -> ListVolumesResponse;
-    controller_list_volume_health(ControllerListVolumeHealthRequest)
-        -> ControllerListVolumeHealthResponse;
-    controller_get_volume_health(ControllerGetVolumeHealthRequest)
-        -> ControllerGetVolumeHealthResponse;
-    get_capacity(GetCapacityRequest) -> GetCapacityResponse;
-    controller_get_capabilities(ControllerGetCapabilitiesRequest)
-        -> ControllerGetCapabilitiesResponse;
-    controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse;
-    controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse;
-    controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
-}
-
-#[async_trait]
-impl csi::group_controller_server::GroupController for World {
-    async fn group_controller_get_capabilities(
-        &self,
-        _: tonic::Request<csi::GroupControllerGetCapabilitiesRequest>,
-    ) -> Result<tonic::Response<csi::GroupControllerGetCapabilitiesResponse>, Status> {
-        Err(Status::unimplemented("capabilities"))
-    }
-
-    async fn create_volume_group_snapshot(
-        &self,
-        request: tonic::Request<csi::CreateVolumeGroupSnapshotRequest>,
-    ) -> Result<tonic::Response<csi::CreateVolumeGroupSnapshotResponse>, Status> {
-        let asked = request.into_inner();
-        let (more, secrets) = (pairs(&asked.parameters), pairs(&asked.secrets));
-        let (name, volumes) = (asked.name, asked.source_volume_ids.join(","));
-        self.note(format!(
-            "CreateGroup {name} of {volumes}{more} with{secrets}"
-        ));
-        let group_snapshot = Some(next(&self.groups)?);
-        let answer = csi::CreateVolumeGroupSnapshotResponse { group_snapshot };
-        Ok(tonic::Response::new(answer))
-    }
-
-    async fn delete_volume_group_snapshot(
-        &self,
-        request: tonic::Request<csi::DeleteVolumeGroupSnapshotRequest>,
-    ) -> Result<tonic::Response<csi::DeleteVolumeGroupSnapshotResponse>, Status> {
-        let asked = request.into_inner();
-        let (group, members) = (asked.group_snapshot_id, asked.snapshot_ids.join(","));
-        self.note(format!(
-            "DeleteGroup {group} {members} with{}",
-            pairs(&asked.secrets)
-        ));
-        next(&self.deletions)?;
-        Ok(tonic::Response::new(
-            csi::DeleteVolumeGroupSnapshotResponse {},
-        ))
-    }
-
-    async fn get_volume_group_snapshot(
-        &self,
-        request: tonic::Request<csi::GetVolumeGroupSnapshotRequest>,
-    ) -> Result<tonic::Response<csi::GetVolumeGroupSnapshotResponse>, Status> {
-        let asked = request.into_inner();
-        let (group, members) = (asked.group_snapshot_id, asked.snapshot_ids.join(","));
-        self.note(format!(
-            "GetGroup {group} {members} with{}",
-            pairs(&asked.secrets)
-        ));
-        let group_snapshot = Some(next(&self.groups)?);
-        let answer = csi::GetVolumeGroupSnapshotResponse { group_snapshot };
-        Ok(tonic::Response::new(answer))
-    }
 }
