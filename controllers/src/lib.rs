@@ -4,6 +4,7 @@
 //! code: so it can run in front of any driver. [`runtime`] is what all its loops are built on;
 //! every loop is a module of its own, with its decisions as pure functions.
 
+pub mod api;
 pub mod args;
 pub mod attacher;
 pub mod capacity;
@@ -15,11 +16,12 @@ pub mod node_cleanup;
 pub mod orphans;
 pub mod placement;
 pub mod provisioner;
-pub mod quantity;
+pub use api::quantity;
 pub mod registrar;
 pub mod resizer;
 pub mod roles;
 pub mod runtime;
+#[path = "api/secret_template.rs"]
 mod secrets;
 pub mod snapshot_controller;
 pub mod snapshots;

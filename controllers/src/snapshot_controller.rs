@@ -21,21 +21,21 @@ use crate::runtime::{
 use crate::snapshots::crds::ensure_crds;
 use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
 
-mod act;
-mod act_group;
+mod apply;
+mod apply_group;
 mod classes;
+mod gather;
 mod group;
 mod metrics;
 mod names;
 mod secrets;
-mod seen;
 mod snapshot;
 mod status;
 
 pub use metrics::Metrics;
 
+use gather::Seen;
 use metrics::Of;
-use seen::Seen;
 
 /// The wait before the definitions are tried again.
 const DEFINITIONS_RETRY: Duration = Duration::from_secs(30);
@@ -246,7 +246,7 @@ impl Controller {
         let inbox = self.inbox();
         self.seen.claims.on_change(move |change| {
             let claim = change.object();
-            for (namespace, snapshot) in seen::sources(claim) {
+            for (namespace, snapshot) in gather::sources(claim) {
                 inbox.add(Key::Restored(namespace, snapshot));
             }
             if is_newly_bound(change) {
@@ -357,7 +357,7 @@ impl Controller {
             Key::Group(..) | Key::GroupContent(_) => true,
             Key::Snapshot(namespace, name) => {
                 let snapshot = self.seen.snapshots.get_in(namespace, name);
-                snapshot.is_some_and(|one| !seen::groups_of(&one).is_empty())
+                snapshot.is_some_and(|one| !gather::groups_of(&one).is_empty())
             }
             _ => false,
         }
@@ -386,7 +386,7 @@ impl Controller {
         if names::is_deleting(&*snapshot) {
             self.queue.add(snapshot_key(&snapshot));
         }
-        for group in seen::groups_of(&snapshot) {
+        for group in gather::groups_of(&snapshot) {
             if let Some((namespace, name)) = group.split_once('/')
                 && let Some(group) = self.seen.groups.get_in(namespace, name)
                 && names::is_deleting(&*group)

@@ -39,6 +39,8 @@ use crate::controller::{Context, Controller};
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
 use crate::runtime::{Change, Resource, Scope};
 
+mod content_client;
+mod content_reconciler;
 mod decide;
 mod group;
 pub(crate) mod names;
@@ -46,16 +48,14 @@ mod owner;
 mod parameters;
 mod single;
 mod status;
-mod work;
-mod worker;
 
 pub(crate) use owner::{handle_in, handles_in_group, owner};
 pub(crate) use status::of_failure as status_of_failure;
 
+use content_client::{Part, Shared};
+use content_reconciler::{Kind, Worker};
 use group::Groups;
 use single::Singles;
-use work::{Part, Shared};
-use worker::{Kind, Worker};
 
 /// Workers on each kind, unless told otherwise.
 const WORKERS: usize = 10;

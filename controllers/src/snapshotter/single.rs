@@ -7,11 +7,11 @@ use hostloop_proto::csi;
 use kube::ResourceExt;
 use serde_json::Value;
 
+use super::content_client::{Complaint, Shared, WorkError};
+use super::content_reconciler::{Answer, Kind, Said, Wanted, Worker};
 use super::names::{GROUP_MEMBER, snapshot_name};
 use super::owner::{self, Owner};
 use super::parameters::LIST_SECRET;
-use super::work::{Complaint, Shared, WorkError};
-use super::worker::{Answer, Kind, Said, Wanted, Worker};
 use super::{Options, decide, status};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability;

@@ -8,11 +8,11 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::Options;
+use super::content_client::{Complaint, Contents, Part, Shared, WorkError, quiet};
 use super::decide::{Content, Step};
 use super::names::{DELETION_POLICY, RESERVED};
 use super::owner::{self, Owner};
 use super::parameters::{self, Tokens};
-use super::work::{Complaint, Contents, Part, Shared, WorkError, quiet};
 use crate::runtime::csi::{Call, Class, Failure, class};
 use crate::runtime::queue::Outcome;
 use crate::runtime::{Caches, Resource, Watch};
