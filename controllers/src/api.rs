@@ -1,3 +1,4 @@
 //! What Kubernetes' objects and values mean. These modules make no calls.
 
 pub mod quantity;
+pub(crate) mod secret_template;

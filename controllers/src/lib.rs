@@ -21,7 +21,6 @@ pub mod registrar;
 pub mod resizer;
 pub mod roles;
 pub mod runtime;
-#[path = "api/secret_template.rs"]
 mod secrets;
 pub mod snapshot_controller;
 pub mod snapshots;

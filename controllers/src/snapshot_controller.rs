@@ -28,7 +28,6 @@ mod gather;
 mod group;
 mod metrics;
 mod names;
-mod secrets;
 mod snapshot;
 mod status;
 

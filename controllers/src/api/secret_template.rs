@@ -1,13 +1,11 @@
-//! Templates for the names of secrets in classes and volumes, and reading those secrets.
+//! Templates for the names of secrets in the parameters of classes.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Secret, SecretReference};
+use k8s_openapi::api::core::v1::SecretReference;
 
-use crate::runtime::{ApiError, Kube};
-
-/// The content of a secret. Pass it only to the call that needs it; never log or store it.
-pub(crate) type Credentials = BTreeMap<String, String>;
+/// Parameters with this prefix are for the controllers, not for the driver.
+pub(crate) const RESERVED: &str = "csi.storage.k8s.io/";
 
 /// A class parameter that is a template: its key and its value.
 type Template<'a> = (&'a str, &'a str);
@@ -44,10 +42,51 @@ pub(crate) enum TemplateError {
     },
 }
 
-/// The tokens of a template: `known` lists them for error messages, `value` expands one.
-pub(crate) struct Words<'a, F: Fn(&str) -> Option<&'a str>> {
-    pub(crate) known: &'static str,
-    pub(crate) value: F,
+/// The variables of templates.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variables<'a> {
+    pub(crate) list: &'a [Variable<'a>],
+    /// A claim's annotations, which names can use as `${pvc.annotations['KEY']}`.
+    pub(crate) annotations: Option<&'a BTreeMap<String, String>>,
+}
+
+/// One variable: its token, its value, and whether namespaces can use it too. What users choose
+/// must not select a namespace.
+pub(crate) type Variable<'a> = (&'a str, &'a str, bool);
+
+const ANNOTATION: (&str, &str) = ("pvc.annotations['", "']");
+
+impl<'a> Variables<'a> {
+    fn value(&self, token: &str, in_namespace: bool) -> Option<&'a str> {
+        let fits = |&&(name, _, everywhere): &&Variable<'_>| {
+            name == token && (everywhere || !in_namespace)
+        };
+        if let Some((_, value, _)) = self.list.iter().find(fits) {
+            return Some(value);
+        }
+        let annotations = self.annotations.filter(|_| !in_namespace)?;
+        let key = token
+            .strip_prefix(ANNOTATION.0)?
+            .strip_suffix(ANNOTATION.1)?;
+        annotations.get(key).map(String::as_str)
+    }
+
+    /// The allowed tokens, for error messages.
+    fn known(&self, in_namespace: bool) -> String {
+        let allowed = self.list.iter().filter(|it| it.2 || !in_namespace);
+        let mut known: Vec<_> = allowed.map(|(name, ..)| format!("${{{name}}}")).collect();
+        if self.annotations.is_some() && !in_namespace {
+            let (before, after) = ANNOTATION;
+            known.push(format!(
+                "${{{before}KEY{after}}} of an annotation the claim has"
+            ));
+        }
+        let last = known.pop().unwrap_or_default();
+        match known[..] {
+            [] => last,
+            _ => format!("{} and {last}", known.join(", ")),
+        }
+    }
 }
 
 /// The template under one of two keys; giving both is an error.
@@ -96,13 +135,12 @@ impl<'a> Templates<'a> {
     }
 
     /// Expands both templates to a secret's name and namespace.
-    pub(crate) fn resolve<'v>(
+    pub(crate) fn resolve(
         self,
-        in_name: Words<'v, impl Fn(&str) -> Option<&'v str>>,
-        in_namespace: Words<'v, impl Fn(&str) -> Option<&'v str>>,
+        variables: Variables<'_>,
     ) -> Result<SecretReference, TemplateError> {
-        let namespace = expand(self.namespace, in_namespace)?;
-        let name = expand(self.name, in_name)?;
+        let namespace = expand(self.namespace, variables, true)?;
+        let name = expand(self.name, variables, false)?;
         let wrong = |(key, template): Template<'_>, result: &str, rule| TemplateError::Name {
             key: key.to_owned(),
             template: template.to_owned(),
@@ -124,22 +162,61 @@ impl<'a> Templates<'a> {
     }
 }
 
+/// The object that the templates of a snapshot class are expanded for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SnapshotVariables<'a> {
+    /// The first part of its tokens: `volumesnapshot` or `volumegroupsnapshot`.
+    pub(crate) kind: &'static str,
+    /// The content's name.
+    pub(crate) content: &'a str,
+    /// The snapshot's name.
+    pub(crate) name: &'a str,
+    /// The snapshot's namespace.
+    pub(crate) namespace: &'a str,
+}
+
+/// The secret that a snapshot class names under `csi.storage.k8s.io/KEY-name` and `-namespace`.
+pub(crate) fn of_snapshot_class(
+    parameters: Option<&BTreeMap<String, String>>,
+    key: &str,
+    it: SnapshotVariables<'_>,
+) -> Result<Option<SecretReference>, TemplateError> {
+    let keys = ["name", "namespace"].map(|end| format!("{RESERVED}{key}-{end}"));
+    let none = BTreeMap::new();
+    let parameters = parameters.unwrap_or(&none);
+    let templates = Templates::of(parameters, (&keys[0], &keys[1]), None)?;
+    let tokens = ["content.name", ".name", ".namespace"].map(|end| format!("{}{end}", it.kind));
+    let list = [
+        (&*tokens[0], it.content, true),
+        (&*tokens[1], it.name, false),
+        (&*tokens[2], it.namespace, true),
+    ];
+    let variables = Variables {
+        list: &list,
+        annotations: None,
+    };
+    templates
+        .map(|templates| templates.resolve(variables))
+        .transpose()
+}
+
 /// Replaces `${token}` and `$token`.
-fn expand<'v>(
+fn expand(
     (key, template): Template<'_>,
-    words: Words<'v, impl Fn(&str) -> Option<&'v str>>,
+    variables: Variables<'_>,
+    in_namespace: bool,
 ) -> Result<String, TemplateError> {
     let mut result = String::new();
     let mut rest = template;
     while let Some((before, after)) = rest.split_once('$') {
         result.push_str(before);
         let (token, next) = token(after);
-        let Some(value) = (words.value)(token) else {
+        let Some(value) = variables.value(token, in_namespace) else {
             return Err(TemplateError::Token {
                 key: key.to_owned(),
                 template: template.to_owned(),
                 token: token.to_owned(),
-                known: words.known.to_owned(),
+                known: variables.known(in_namespace),
             });
         };
         result.push_str(value);
@@ -175,99 +252,9 @@ fn is_part(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Why a secret cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum SecretError {
-    /// The API server returned an error.
-    #[error("secret {namespace}/{name}: {source}")]
-    Unreadable {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// Why.
-        #[source]
-        source: ApiError,
-    },
-    /// The secret does not exist.
-    #[error("there is no secret {namespace}/{name}")]
-    Missing {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
-    /// CSI calls carry UTF-8 only.
-    #[error("secret {namespace}/{name}: the value of {key:?} is not text")]
-    NotText {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// The key.
-        key: String,
-    },
-}
-
-/// Reads a secret from the API server each time, so that it never stays in memory.
-pub(crate) async fn read(
-    kube: &Kube,
-    reference: Option<&SecretReference>,
-) -> Result<Credentials, SecretError> {
-    let Some(reference) = reference else {
-        return Ok(Credentials::new());
-    };
-    let namespace = reference.namespace.clone().unwrap_or_default();
-    let name = reference.name.clone().unwrap_or_default();
-    if name.is_empty() || namespace.is_empty() {
-        return Err(SecretError::Missing { namespace, name });
-    }
-    match kube.get::<Secret>(&namespace, &name).await {
-        Ok(Some(secret)) => texts(secret, &namespace, &name),
-        Ok(None) => Err(SecretError::Missing { namespace, name }),
-        Err(source) => Err(SecretError::Unreadable {
-            namespace,
-            name,
-            source,
-        }),
-    }
-}
-
-fn texts(secret: Secret, namespace: &str, name: &str) -> Result<Credentials, SecretError> {
-    let entries = secret.data.unwrap_or_default().into_iter();
-    entries
-        .map(|(key, value)| match String::from_utf8(value.0) {
-            Ok(value) => Ok((key, value)),
-            Err(_) => Err(SecretError::NotText {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-                key,
-            }),
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::ByteString;
-
     use super::*;
-
-    #[test]
-    fn secrets_are_text() {
-        let secret = |value: &[u8]| Secret {
-            data: Some([("key".to_owned(), ByteString(value.to_vec()))].into()),
-            ..Secret::default()
-        };
-        let read = texts(secret(b"hush"), "ns", "s").unwrap();
-        assert_eq!(read["key"], "hush");
-        let error = texts(secret(b"\xff\xfe"), "ns", "s").unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            r#"secret ns/s: the value of "key" is not text"#
-        );
-        assert!(texts(Secret::default(), "ns", "s").unwrap().is_empty());
-    }
 
     #[test]
     fn pairs_of_parameters() {
@@ -323,17 +310,108 @@ mod tests {
             ("a..b", None, None),
             ("-a", None, None),
         ] {
-            let words = || Words {
-                known: "${w}",
-                value: |token: &str| (token == "w").then_some("w"),
+            let variables = Variables {
+                list: &[("w", "w", true)],
+                annotations: None,
             };
             let good = ("key", "good");
-            let of = |name, namespace| Templates { name, namespace }.resolve(words(), words());
+            let of = |name, namespace| Templates { name, namespace }.resolve(variables);
             let made = of(("key", template), good).ok().and_then(|made| made.name);
             assert_eq!(made.as_deref(), name, "{template}");
             let made = of(good, ("key", template)).ok();
             let made = made.and_then(|made| made.namespace);
             assert_eq!(made.as_deref(), namespace, "{template}");
         }
+    }
+
+    #[test]
+    fn secrets_of_snapshot_classes() {
+        let it = |kind| SnapshotVariables {
+            kind,
+            content: "con",
+            name: "vs",
+            namespace: "team",
+        };
+        let single = |name, namespace| ("volumesnapshot", name, namespace);
+        for ((kind, name, namespace), expected) in [
+            (single(None, None), Ok(None)),
+            (single(Some("s"), None), Err("give both")),
+            (single(Some("s"), Some("")), Err("is empty")),
+            (single(Some("s"), Some("n")), Ok(Some("n/s"))),
+            (
+                single(
+                    Some("${volumesnapshot.name}-${volumesnapshotcontent.name}"),
+                    Some("${volumesnapshot.namespace}"),
+                ),
+                Ok(Some("team/vs-con")),
+            ),
+            (
+                single(
+                    Some("a.${volumesnapshotcontent.name}"),
+                    Some("b-${volumesnapshotcontent.name}"),
+                ),
+                Ok(Some("b-con/a.con")),
+            ),
+            (
+                (
+                    "volumegroupsnapshot",
+                    Some("${volumegroupsnapshot.name}"),
+                    Some("${volumegroupsnapshot.namespace}"),
+                ),
+                Ok(Some("team/vs")),
+            ),
+            // Users choose the snapshot's name, so it must not select a namespace.
+            (
+                single(Some("s"), Some("${volumesnapshot.name}")),
+                Err("only ${volumesnapshotcontent.name} and ${volumesnapshot.namespace}"),
+            ),
+            (
+                single(Some("${x}"), Some("n")),
+                Err("has ${x}; it can have only ${volumesnapshotcontent.name}, \
+                     ${volumesnapshot.name} and ${volumesnapshot.namespace}"),
+            ),
+            (single(Some("$x-y"), Some("n")), Err("has ${x}")),
+            (
+                single(Some("${pvc.name}"), Some("n")),
+                Err("has ${pvc.name}"),
+            ),
+            // Without braces, a token ends before the dot.
+            (
+                single(Some("$volumesnapshot.name"), Some("n")),
+                Err("has ${volumesnapshot}"),
+            ),
+            (single(Some("$"), Some("n")), Err("has ${}")),
+            (
+                single(Some("${volumesnapshot.name"), Some("n")),
+                Err("has ${}"),
+            ),
+            (single(Some("Big"), Some("n")), Err("not a secret's name")),
+            (single(Some("a..b"), Some("n")), Err("not a secret's name")),
+            (
+                single(Some("s"), Some("a.b")),
+                Err("not a namespace's name"),
+            ),
+        ] {
+            let mut parameters = BTreeMap::from([("other".to_owned(), "x".to_owned())]);
+            for (end, value) in [("name", name), ("namespace", namespace)] {
+                let key = format!("csi.storage.k8s.io/snapshotter-secret-{end}");
+                parameters.extend(value.map(|value| (key, value.to_owned())));
+            }
+            let found = of_snapshot_class(Some(&parameters), "snapshotter-secret", it(kind));
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => {
+                    let found =
+                        found.and_then(|it| Some(format!("{}/{}", it.namespace?, it.name?)));
+                    assert_eq!(found.as_deref(), expected, "{name:?} {namespace:?}");
+                }
+                (Err(error), Err(part)) => {
+                    let text = error.to_string();
+                    assert!(text.contains(part), "{name:?} {namespace:?}: {text}");
+                }
+                (found, _) => panic!("{name:?} {namespace:?}: {found:?}"),
+            }
+        }
+        let none = of_snapshot_class(None, "snapshotter-secret", it("volumesnapshot"));
+        assert_eq!(none, Ok(None));
     }
 }

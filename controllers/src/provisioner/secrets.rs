@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::SecretReference;
 
 use super::names::RESERVED;
-use crate::secrets::{TemplateError, Templates, Words};
+use crate::api::secret_template::{TemplateError, Templates, Variables};
 
 /// A call, or a pair of calls, that takes secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,33 +119,6 @@ pub(crate) struct About<'a> {
     pub(crate) annotations: &'a BTreeMap<String, String>,
 }
 
-const NAMESPACE_TOKENS: &str = "${pv.name} and ${pvc.namespace}";
-const NAME_TOKENS: &str = "${pv.name}, ${pvc.name}, ${pvc.namespace} and \
-                           ${pvc.annotations['KEY']} of an annotation the claim has";
-
-impl<'a> About<'a> {
-    fn in_namespace(&self, token: &str) -> Option<&'a str> {
-        match token {
-            "pv.name" => Some(self.volume),
-            "pvc.namespace" => Some(self.namespace),
-            _ => None,
-        }
-    }
-
-    fn in_name(&self, token: &str) -> Option<&'a str> {
-        if token == "pvc.name" {
-            return Some(self.claim);
-        }
-        let key = token
-            .strip_prefix("pvc.annotations['")
-            .and_then(|rest| rest.strip_suffix("']"));
-        match key {
-            Some(key) => self.annotations.get(key).map(String::as_str),
-            None => self.in_namespace(token),
-        }
-    }
-}
-
 /// The secret that a class names for a use, if any. The parameters for all uses count only if the
 /// use has none of its own.
 pub(crate) fn reference(
@@ -159,16 +132,17 @@ pub(crate) fn reference(
         Some(own) => Some(own),
         None => Templates::of(parameters, all.pair(), None)?,
     };
-    let in_name = Words {
-        known: NAME_TOKENS,
-        value: |token: &str| about.in_name(token),
-    };
-    let in_namespace = Words {
-        known: NAMESPACE_TOKENS,
-        value: |token: &str| about.in_namespace(token),
+    let list = [
+        ("pv.name", about.volume, true),
+        ("pvc.name", about.claim, false),
+        ("pvc.namespace", about.namespace, true),
+    ];
+    let variables = Variables {
+        list: &list,
+        annotations: Some(about.annotations),
     };
     templates
-        .map(|templates| templates.resolve(in_name, in_namespace))
+        .map(|templates| templates.resolve(variables))
         .transpose()
 }
 

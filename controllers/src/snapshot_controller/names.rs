@@ -1,6 +1,8 @@
 //! The names the snapshot kinds' controllers, sidecars and users agree on.
 
-use k8s_openapi::api::core::v1::ObjectReference;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{ObjectReference, SecretReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
@@ -146,6 +148,17 @@ pub(super) fn without<K: ResourceExt>(object: &K, less: &[&str]) -> Option<Vec<S
         .cloned()
         .partition(|one| less.contains(&one.as_str()));
     (!gone.is_empty()).then_some(kept)
+}
+
+/// How a content says which secret deletes its snapshot: under these keys, name and namespace.
+pub(super) fn annotations(
+    secret: SecretReference,
+    (name, namespace): (&str, &str),
+) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (name.to_owned(), secret.name.unwrap_or_default()),
+        (namespace.to_owned(), secret.namespace.unwrap_or_default()),
+    ])
 }
 
 /// Whether an object is being deleted.

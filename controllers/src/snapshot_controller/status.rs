@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use crate::api::quantity;
 use crate::snapshots::{
     SnapshotError, VolumeGroupSnapshot, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotContent,
@@ -46,9 +47,9 @@ pub(super) fn change(
     let size = new.restore_size.filter(|size| *size >= 0);
     let no_size = |size: &str| size.is_empty() || size == "0";
     match (old.restore_size.as_deref(), size) {
-        (None, Some(size)) => set(&mut fields, "restoreSize", json!(quantity(size))),
+        (None, Some(size)) => set(&mut fields, "restoreSize", json!(quantity::written(size))),
         (Some(known), Some(size)) if no_size(known) && size > 0 => {
-            set(&mut fields, "restoreSize", json!(quantity(size)));
+            set(&mut fields, "restoreSize", json!(quantity::written(size)));
         }
         _ => {}
     }
@@ -128,36 +129,9 @@ fn time(nanoseconds: i64) -> Option<Time> {
     second.ok().map(Time)
 }
 
-/// A size as a quantity, in the largest unit that divides it.
-fn quantity(bytes: i64) -> String {
-    let units = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    let mut number = bytes;
-    let mut unit = 0;
-    while number != 0 && number % 1024 == 0 && unit + 1 < units.len() {
-        number /= 1024;
-        unit += 1;
-    }
-    format!("{number}{}", units[unit])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantities() {
-        for (bytes, expected) in [
-            (0, "0"),
-            (1, "1"),
-            (1000, "1000"),
-            (1024, "1Ki"),
-            (1 << 30, "1Gi"),
-            (3 << 29, "1536Mi"),
-            (1 << 60, "1Ei"),
-        ] {
-            assert_eq!(quantity(bytes), expected);
-        }
-    }
 
     /// What a snapshot of this status takes from a content of that one.
     fn taken(snapshot: Value, content: Value, group: Option<&str>) -> (Value, bool, bool) {

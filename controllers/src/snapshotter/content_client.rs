@@ -18,7 +18,7 @@ use crate::runtime::driver::ControllerCapability;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::MANAGED_BY;
 use crate::runtime::{ApiError, Context, Kube, Resource, Scope, Watch};
-use crate::secrets::SecretError;
+use crate::secrets::{SecretError, TemplateError};
 
 /// The timeout of a CSI call, unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,6 +34,9 @@ pub(super) enum WorkError {
     /// The class, or what it says.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
+    /// The class names no valid secret.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
     /// A secret that the class or the content names.
     #[error(transparent)]
     Secret(SecretError),

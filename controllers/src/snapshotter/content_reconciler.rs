@@ -10,9 +10,10 @@ use serde_json::Value;
 use super::Options;
 use super::content_client::{Complaint, Contents, Part, Shared, WorkError, quiet};
 use super::decide::{Content, Step};
-use super::names::{DELETION_POLICY, RESERVED};
+use super::names::DELETION_POLICY;
 use super::owner::{self, Owner};
-use super::parameters::{self, Tokens};
+use super::parameters;
+use crate::api::secret_template::{self, RESERVED, SnapshotVariables};
 use crate::runtime::csi::{Call, Class, Failure, class};
 use crate::runtime::queue::Outcome;
 use crate::runtime::{Caches, Resource, Watch};
@@ -355,14 +356,14 @@ impl<K: Kind> Worker<K> {
     pub(super) async fn asking(&self, content: &K::Content) -> Result<Credentials, WorkError> {
         let class = self.class(content)?;
         let user = K::said(content).user;
-        let tokens = Tokens {
+        let variables = SnapshotVariables {
             kind: K::WORD,
             content: &content.name_any(),
             namespace: user.namespace.as_deref().unwrap_or_default(),
             name: user.name.as_deref().unwrap_or_default(),
         };
         let parameters = class.as_ref().and_then(|class| K::class(class).1);
-        let secret = parameters::secret_by_class(parameters, K::ASKING, tokens)?;
+        let secret = secret_template::of_snapshot_class(parameters, K::ASKING, variables)?;
         Ok(secrets::read(&self.shared.kube, secret.as_ref()).await?)
     }
 }

@@ -3,8 +3,6 @@
 /// Contents with this annotation are members of a group snapshot: they are never created or
 /// deleted one by one. Its value is the group's handle.
 pub(super) const GROUP_MEMBER: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
-/// Keys with this prefix in a class's parameters are for the loops, not for the driver.
-pub(super) const RESERVED: &str = "csi.storage.k8s.io/";
 /// A field of snapshot classes. A parameter of this name only reaches the driver.
 pub(super) const DELETION_POLICY: &str = "deletionPolicy";
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
-use super::names::{Marks, RESERVED};
-use crate::secrets::{TemplateError, Templates, Words};
+use super::names::Marks;
+use crate::api::secret_template::RESERVED;
 
 /// The keys of the secrets that loops read, without [`RESERVED`] and without `-name` and
 /// `-namespace`.
@@ -35,9 +35,6 @@ pub(super) enum ParameterError {
         /// Whose.
         what: String,
     },
-    /// The class names no valid secret.
-    #[error(transparent)]
-    Template(#[from] TemplateError),
 }
 
 /// The parameters that are the driver's.
@@ -79,54 +76,6 @@ pub(super) fn secret_by_annotations(
         namespace: Some(namespace.clone()),
         name: Some(name.clone()),
     }))
-}
-
-/// What templates of secrets may name: the kinds' prefix (`volumesnapshot` or
-/// `volumegroupsnapshot`), the content, and the user's object.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tokens<'a> {
-    /// `volumesnapshot` or `volumegroupsnapshot`.
-    pub(super) kind: &'static str,
-    /// The content's name.
-    pub(super) content: &'a str,
-    /// The user's object: its namespace.
-    pub(super) namespace: &'a str,
-    /// Its name. Users choose it, so it is not for choosing a namespace by.
-    pub(super) name: &'a str,
-}
-
-/// Where a secret is by a class's parameters; `key` is one of [`LIST_SECRET`] and
-/// [`GROUP_GET_SECRET`].
-pub(super) fn secret_by_class(
-    parameters: Option<&BTreeMap<String, String>>,
-    key: &str,
-    tokens: Tokens<'_>,
-) -> Result<Option<SecretReference>, ParameterError> {
-    let Some(parameters) = parameters else {
-        return Ok(None);
-    };
-    let keys = ["name", "namespace"].map(|end| format!("{RESERVED}{key}-{end}"));
-    let Some(templates) = Templates::of(parameters, (&keys[0], &keys[1]), None)? else {
-        return Ok(None);
-    };
-    let by_content = move |token: &str| match token.strip_prefix(tokens.kind)? {
-        "content.name" => Some(tokens.content),
-        ".namespace" => Some(tokens.namespace),
-        _ => None,
-    };
-    let by_all = move |token: &str| match token.strip_prefix(tokens.kind) {
-        Some(".name") => Some(tokens.name),
-        _ => by_content(token),
-    };
-    let in_name = Words {
-        known: "the names of the content and the snapshot, and the snapshot's namespace",
-        value: by_all,
-    };
-    let in_namespace = Words {
-        known: "the content's name and the snapshot's namespace",
-        value: by_content,
-    };
-    Ok(Some(templates.resolve(in_name, in_namespace)?))
 }
 
 #[cfg(test)]

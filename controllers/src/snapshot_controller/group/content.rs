@@ -8,8 +8,8 @@ use kube::core::{Selector, SelectorExt};
 use kube::{Resource, ResourceExt};
 
 use super::{Facts, Failure, Step};
+use crate::api::secret_template::{self, SnapshotVariables};
 use crate::runtime::scope::{MANAGED_BY, node_label};
-use crate::snapshot_controller::secrets::{self, About};
 use crate::snapshot_controller::snapshot::{csi_of, volume_of};
 use crate::snapshot_controller::{classes, names};
 use crate::snapshots::{
@@ -123,13 +123,18 @@ fn content(
     let handles = handles(class, &volumes)?;
     let node = node(facts, &volumes)?;
     let name = names::group_content_name(&group.uid().unwrap_or_default());
-    let about = About {
+    let variables = SnapshotVariables {
+        kind: "volumegroupsnapshot",
         content: &name,
         name: &group.name_any(),
         namespace: &group.namespace().unwrap_or_default(),
     };
-    let secret = secrets::reference(&secrets::GROUPS, class.parameters.as_ref(), about)
-        .map_err(|problem| problem.to_string())?;
+    let secret = secret_template::of_snapshot_class(
+        class.parameters.as_ref(),
+        "group-snapshotter-secret",
+        variables,
+    )
+    .map_err(|problem| problem.to_string())?;
     let keys = (
         names::GROUP_DELETION_SECRET_NAME,
         names::GROUP_DELETION_SECRET_NAMESPACE,
@@ -149,7 +154,7 @@ fn content(
     };
     let metadata = ObjectMeta {
         name: Some(name),
-        annotations: secret.map(|secret| secrets::annotations(secret, keys)),
+        annotations: secret.map(|secret| names::annotations(secret, keys)),
         labels: node.map(|node| BTreeMap::from([(MANAGED_BY.to_owned(), node_label(&node))])),
         finalizers: Some(vec![names::GROUP_CONTENT_BOUND.to_owned()]),
         ..ObjectMeta::default()

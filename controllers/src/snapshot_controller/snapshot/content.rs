@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 
 use super::{Facts, Failure, Step};
+use crate::api::secret_template::{self, SnapshotVariables};
 use crate::runtime::scope::{MANAGED_BY, node_label};
-use crate::snapshot_controller::secrets::{self, About};
 use crate::snapshot_controller::{classes, names};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeSnapshotClass, VolumeSnapshotContent,
@@ -124,19 +124,24 @@ fn content(
 ) -> Result<VolumeSnapshotContent, String> {
     let snapshot = &*facts.snapshot;
     let name = names::content_name(&snapshot.uid().unwrap_or_default());
-    let about = About {
+    let variables = SnapshotVariables {
+        kind: "volumesnapshot",
         content: &name,
         name: &snapshot.name_any(),
         namespace: &snapshot.namespace().unwrap_or_default(),
     };
-    let secret = secrets::reference(&secrets::SNAPSHOTS, class.parameters.as_ref(), about)
-        .map_err(|problem| problem.to_string())?;
+    let secret = secret_template::of_snapshot_class(
+        class.parameters.as_ref(),
+        "snapshotter-secret",
+        variables,
+    )
+    .map_err(|problem| problem.to_string())?;
     let secret = secret.map(|secret| {
         let keys = (
             names::DELETION_SECRET_NAME,
             names::DELETION_SECRET_NAMESPACE,
         );
-        secrets::annotations(secret, keys)
+        names::annotations(secret, keys)
     });
     let node = facts
         .nodes
