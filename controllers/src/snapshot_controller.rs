@@ -1,16 +1,17 @@
-//! The cluster's snapshot-controller: it makes contents for snapshots, binds them to each other,
-//! tells users how far they are, and takes them down again. The snapshots themselves are taken
-//! by the loops of the drivers.
+//! The cluster's snapshot-controller: it creates contents for snapshots, binds them to each other,
+//! copies their status, and deletes them. The drivers' loops take the snapshots themselves.
 //!
-//! There may be another one at work, and not even elected: so every write carries what it was
-//! decided by, what exists already is compared and not fought over, and what another has done is
-//! as good as done here.
+//! Another snapshot-controller may run at the same time without an election. So every write carries
+//! the version it was decided on, and an object that exists already is used if it fits.
+//!
+//! Each key is worked on in steps: [`gather`] reads the caches, [`decide`] chooses the next step,
+//! [`apply`] writes it. [`Kind`] is what differs between snapshots and group snapshots.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
 
@@ -19,13 +20,12 @@ use crate::runtime::{
     ApiError, Change, Context, Kube, Leadership, Resource, Watch, boolean, duration,
 };
 use crate::snapshots::crds::ensure_crds;
-use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
 
 mod apply;
-mod apply_group;
-mod classes;
+mod decide;
 mod gather;
 mod group;
+mod kind;
 mod metrics;
 mod names;
 mod snapshot;
@@ -33,8 +33,10 @@ mod status;
 
 pub use metrics::Metrics;
 
-use gather::Seen;
-use metrics::Of;
+use gather::Watches;
+use group::Groups;
+use kind::Kind;
+use snapshot::Snapshots;
 
 /// The wait before the definitions are tried again.
 const DEFINITIONS_RETRY: Duration = Duration::from_secs(30);
@@ -105,7 +107,7 @@ enum Key {
 
 /// Why work ended early.
 #[derive(Debug, thiserror::Error)]
-enum Stop {
+enum ReconcileError {
     /// Another does it now.
     #[error("another leads")]
     NotLeading,
@@ -142,7 +144,7 @@ struct Controller {
     context: Context,
     kube: Kube,
     leader: Leadership,
-    seen: Seen,
+    watches: Watches,
     metrics: Metrics,
     queue: Queue<Key>,
 }
@@ -164,7 +166,7 @@ impl Inbox {
 
 /// Runs it until it is told to stop; it works only while it leads.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Infallible> {
-    let seen = Seen::new(
+    let watches = Watches::new(
         context.caches.clone(),
         options.enable_distributed_snapshotting,
     );
@@ -173,14 +175,14 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         leader: context.leader.clone(),
         queue: Queue::new(context.common.backoff()),
         context,
-        seen,
+        watches,
         metrics,
     };
     let (context, queue) = (controller.context.clone(), controller.queue.clone());
     let workers = context.common.worker_threads.unwrap_or(10);
     controller.listen();
     crate::controller::Controller::new(&context, Arc::new(controller))
-        .after(|this| async move { this.seen.synced().await })
+        .after(|this| async move { this.watches.synced().await })
         .work(
             "snapshot-controller",
             &queue,
@@ -201,49 +203,20 @@ impl Controller {
         }
     }
 
-    /// Has keys worked on whenever something they depend on changes.
+    /// Queues keys when something they depend on changes.
     fn listen(&self) {
+        self.listen_to::<Snapshots>();
+        self.listen_to::<Groups>();
         let inbox = self.inbox();
-        let metrics = self.metrics.clone();
-        self.seen.snapshots.on_change(move |change| {
+        self.watches.snapshots.on_change(move |change| {
             let snapshot = change.object();
-            let namespace = snapshot.namespace().unwrap_or_default();
             if let Some(claim) = &snapshot.spec.source.persistent_volume_claim_name {
-                inbox.add(Key::Release(namespace.clone(), claim.clone()));
-            }
-            if let Change::Deleted(gone) = change {
-                metrics.gone(Of::Snapshot, &gone.uid().unwrap_or_default());
-            }
-            inbox.add(Key::Snapshot(namespace, snapshot.name_any()));
-        });
-        let inbox = self.inbox();
-        self.seen.contents.on_change(move |change| {
-            let content = change.object();
-            inbox.add(Key::Content(content.name_any()));
-            if let Some((namespace, name)) = told(&content.spec.volume_snapshot_ref) {
-                inbox.add(Key::Snapshot(namespace, name));
+                let namespace = snapshot.namespace().unwrap_or_default();
+                inbox.add(Key::Release(namespace, claim.clone()));
             }
         });
         let inbox = self.inbox();
-        let metrics = self.metrics.clone();
-        self.seen.groups.on_change(move |change| {
-            let group = change.object();
-            if let Change::Deleted(gone) = change {
-                metrics.gone(Of::Group, &gone.uid().unwrap_or_default());
-            }
-            let namespace = group.namespace().unwrap_or_default();
-            inbox.add(Key::Group(namespace, group.name_any()));
-        });
-        let inbox = self.inbox();
-        self.seen.group_contents.on_change(move |change| {
-            let content = change.object();
-            inbox.add(Key::GroupContent(content.name_any()));
-            if let Some((namespace, name)) = told(&content.spec.volume_group_snapshot_ref) {
-                inbox.add(Key::Group(namespace, name));
-            }
-        });
-        let inbox = self.inbox();
-        self.seen.claims.on_change(move |change| {
+        self.watches.claims.on_change(move |change| {
             let claim = change.object();
             for (namespace, snapshot) in gather::sources(claim) {
                 inbox.add(Key::Restored(namespace, snapshot));
@@ -253,11 +226,28 @@ impl Controller {
                 inbox.add(Key::Claim(namespace, claim.name_any()));
             }
         });
+    }
+
+    fn listen_to<K: Kind>(&self) {
+        let (snapshots, contents, classes) = K::watches(&self.watches);
+        let (inbox, metrics) = (self.inbox(), self.metrics.clone());
+        snapshots.on_change(move |change| {
+            if let Change::Deleted(deleted) = change {
+                metrics.gone(K::NAMES.of, &deleted.uid().unwrap_or_default());
+            }
+            inbox.add(key_of::<K>(change.object()));
+        });
         let inbox = self.inbox();
-        let on_class = move || inbox.add(Key::Classes);
-        let on_group_class = on_class.clone();
-        self.seen.classes.on_change(move |_| on_class());
-        self.seen.group_classes.on_change(move |_| on_group_class());
+        contents.on_change(move |change| {
+            let content = change.object();
+            inbox.add(K::content_key(content.name_any()));
+            let reference = K::content_view(content).reference;
+            if let (Some(namespace), Some(name)) = (&reference.namespace, &reference.name) {
+                inbox.add(K::key(namespace.clone(), name.clone()));
+            }
+        });
+        let inbox = self.inbox();
+        classes.on_change(move |_| inbox.add(Key::Classes));
     }
 
     /// Takes care that everything is looked at when this process begins to lead, and every now
@@ -295,20 +285,10 @@ impl Controller {
     async fn resync(&self, options: &Options) {
         let period = options.snapshot_controller_resync_period;
         loop {
-            for group in self.seen.groups.all() {
-                self.queue.add(group_key(&group));
-            }
-            for content in self.seen.group_contents.all() {
-                self.queue.add(Key::GroupContent(content.name_any()));
-            }
-            for snapshot in self.seen.snapshots.all() {
-                self.queue.add(snapshot_key(&snapshot));
-            }
-            for content in self.seen.contents.all() {
-                self.queue.add(Key::Content(content.name_any()));
-            }
+            self.queue_all::<Groups>();
+            self.queue_all::<Snapshots>();
             // Include claims with deleted snapshots.
-            for claim in self.seen.protected() {
+            for claim in self.watches.protected() {
                 let namespace = claim.namespace().unwrap_or_default();
                 self.queue.add(Key::Release(namespace, claim.name_any()));
             }
@@ -319,18 +299,28 @@ impl Controller {
         }
     }
 
+    fn queue_all<K: Kind>(&self) {
+        let (snapshots, contents, _) = K::watches(&self.watches);
+        for snapshot in snapshots.all() {
+            self.queue.add(key_of::<K>(&snapshot));
+        }
+        for content in contents.all() {
+            self.queue.add(K::content_key(content.name_any()));
+        }
+    }
+
     async fn work(&self, key: Key) -> Outcome {
         if !self.leader.leads() {
             return Outcome::Done;
         }
-        if self.concerns_group(&key) && !self.seen.has_groups() {
+        if self.concerns_group(&key) && !self.watches.has_groups() {
             return Outcome::Again(UNTOLD);
         }
         let worked = match &key {
-            Key::Snapshot(namespace, name) => self.snapshot(namespace, name).await,
-            Key::Content(name) => self.content(name).await,
-            Key::Group(namespace, name) => self.group(namespace, name).await,
-            Key::GroupContent(name) => self.group_content(name).await,
+            Key::Snapshot(namespace, name) => self.reconcile::<Snapshots>(namespace, name).await,
+            Key::Content(name) => self.reconcile_content::<Snapshots>(name).await,
+            Key::Group(namespace, name) => self.reconcile::<Groups>(namespace, name).await,
+            Key::GroupContent(name) => self.reconcile_content::<Groups>(name).await,
             Key::Release(namespace, claim) => self.release(namespace, claim).await,
             Key::Claim(namespace, claim) => Ok(self.claim(namespace, claim)),
             Key::Restored(namespace, snapshot) => Ok(self.restored(namespace, snapshot)),
@@ -338,11 +328,11 @@ impl Controller {
         };
         match worked {
             Ok(outcome) => outcome,
-            Err(Stop::NotLeading) => Outcome::Done,
+            Err(ReconcileError::NotLeading) => Outcome::Done,
             // Decide on the rest once the watch reports the deletion.
-            Err(Stop::Deleted) => Outcome::Again(CONFLICT),
+            Err(ReconcileError::Deleted) => Outcome::Again(CONFLICT),
             // The watch is about to report the current object.
-            Err(Stop::Api(error)) if error.is_conflict() => Outcome::Again(CONFLICT),
+            Err(ReconcileError::Api(error)) if error.is_conflict() => Outcome::Again(CONFLICT),
             Err(error) => {
                 tracing::warn!(?key, %error, "will be tried again");
                 Outcome::Failed
@@ -355,70 +345,58 @@ impl Controller {
         match key {
             Key::Group(..) | Key::GroupContent(_) => true,
             Key::Snapshot(namespace, name) => {
-                let snapshot = self.seen.snapshots.get_in(namespace, name);
+                let snapshot = self.watches.snapshots.get_in(namespace, name);
                 snapshot.is_some_and(|one| !gather::groups_of(&one).is_empty())
             }
             _ => false,
         }
     }
 
-    /// Those that waited for a claim to be bound.
+    /// Queues those that waited for a claim to be bound.
     fn claim(&self, namespace: &str, claim: &str) -> Outcome {
-        let waiting = self.seen.of_claim.get(&format!("{namespace}/{claim}"));
-        for snapshot in waiting.iter().filter(|one| !snapshot::is_ready(one)) {
-            self.queue.add(snapshot_key(snapshot));
-        }
-        for group in self.seen.groups.all() {
-            let here = group.namespace().as_deref() == Some(namespace);
-            if here && !group::is_ready(&group) {
-                self.queue.add(group_key(&group));
-            }
-        }
+        let snapshots = self.watches.of_claim.get(&format!("{namespace}/{claim}"));
+        self.queue_unready::<Snapshots>(snapshots);
+        self.queue_unready::<Groups>(self.watches.groups.all_in(namespace));
         Outcome::Done
     }
 
-    /// Those that could not be deleted while claims were restored from a snapshot.
+    /// Queues those that could not be deleted while claims were restored from a snapshot.
     fn restored(&self, namespace: &str, name: &str) -> Outcome {
-        let Some(snapshot) = self.seen.snapshots.get_in(namespace, name) else {
+        let Some(snapshot) = self.watches.snapshots.get_in(namespace, name) else {
             return Outcome::Done;
         };
         if names::is_deleting(&*snapshot) {
-            self.queue.add(snapshot_key(&snapshot));
+            self.queue.add(key_of::<Snapshots>(&snapshot));
         }
         for group in gather::groups_of(&snapshot) {
             if let Some((namespace, name)) = group.split_once('/')
-                && let Some(group) = self.seen.groups.get_in(namespace, name)
+                && let Some(group) = self.watches.groups.get_in(namespace, name)
                 && names::is_deleting(&*group)
             {
-                self.queue.add(group_key(&group));
+                self.queue.add(key_of::<Groups>(&group));
             }
         }
         Outcome::Done
     }
 
-    /// Those that waited for a class.
+    /// Queues those that waited for a class.
     fn classes(&self) -> Outcome {
-        let snapshots = self.seen.snapshots.all();
-        for snapshot in snapshots.iter().filter(|one| !snapshot::is_ready(one)) {
-            self.queue.add(snapshot_key(snapshot));
-        }
-        for group in self
-            .seen
-            .groups
-            .all()
-            .iter()
-            .filter(|one| !group::is_ready(one))
-        {
-            self.queue.add(group_key(group));
-        }
+        self.queue_unready::<Snapshots>(self.watches.snapshots.all());
+        self.queue_unready::<Groups>(self.watches.groups.all());
         Outcome::Done
     }
 
+    fn queue_unready<K: Kind>(&self, snapshots: Vec<Arc<K::Snapshot>>) {
+        for snapshot in snapshots.iter().filter(|one| !K::view(one).is_ready()) {
+            self.queue.add(key_of::<K>(snapshot));
+        }
+    }
+
     /// Fails unless this process leads: to be asked right before each write.
-    fn may_write(&self) -> Result<(), Stop> {
+    fn may_write(&self) -> Result<(), ReconcileError> {
         match self.leader.leads() {
             true => Ok(()),
-            false => Err(Stop::NotLeading),
+            false => Err(ReconcileError::NotLeading),
         }
     }
 
@@ -428,7 +406,7 @@ impl Controller {
         watch: &Watch<K>,
         object: &K,
         mut patch: serde_json::Value,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), ReconcileError> {
         patch["metadata"]["resourceVersion"] = serde_json::json!(object.meta().resource_version);
         self.may_write()?;
         let written = self.kube.merge(object, patch).await?;
@@ -441,7 +419,7 @@ impl Controller {
         watch: &Watch<K>,
         object: &K,
         status: serde_json::Value,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), ReconcileError> {
         let version = &object.meta().resource_version;
         let patch = serde_json::json!({
             "metadata": {"resourceVersion": version},
@@ -454,7 +432,11 @@ impl Controller {
 
     /// Makes an object. If there is one of its name already, that is taken note of: whether it
     /// will do is decided at the next look.
-    async fn create<K: Resource>(&self, watch: &Watch<K>, object: &K) -> Result<bool, Stop> {
+    async fn create<K: Resource>(
+        &self,
+        watch: &Watch<K>,
+        object: &K,
+    ) -> Result<bool, ReconcileError> {
         self.may_write()?;
         match self.kube.create(object).await {
             Ok(made) => {
@@ -475,13 +457,13 @@ impl Controller {
 
 /// Stores a written object, which must differ from the old one. Otherwise the next reconcile would
 /// repeat the same write forever.
-fn note<K: Resource>(watch: &Watch<K>, old: &K, written: K) -> Result<(), Stop> {
+fn note<K: Resource>(watch: &Watch<K>, old: &K, written: K) -> Result<(), ReconcileError> {
     if written.resource_version() == old.resource_version() {
         // Removing the last finalizer deletes the object and does not change its resourceVersion.
         if written.meta().deletion_timestamp.is_some() && written.finalizers().is_empty() {
-            return Err(Stop::Deleted);
+            return Err(ReconcileError::Deleted);
         }
-        return Err(Stop::Dropped {
+        return Err(ReconcileError::Dropped {
             kind: K::kind(&()).into_owned(),
             name: names::path(&written),
         });
@@ -497,20 +479,11 @@ const UNTOLD: Duration = Duration::from_secs(10);
 /// Steps for one object before others have their turn.
 const STEPS: usize = 100;
 
-fn snapshot_key(snapshot: &Arc<VolumeSnapshot>) -> Key {
-    Key::Snapshot(
+fn key_of<K: Kind>(snapshot: &K::Snapshot) -> Key {
+    K::key(
         snapshot.namespace().unwrap_or_default(),
         snapshot.name_any(),
     )
-}
-
-fn group_key(group: &Arc<VolumeGroupSnapshot>) -> Key {
-    Key::Group(group.namespace().unwrap_or_default(), group.name_any())
-}
-
-/// The object a reference is to.
-fn told(reference: &ObjectReference) -> Option<(String, String)> {
-    Some((reference.namespace.clone()?, reference.name.clone()?))
 }
 
 /// Whether a claim is bound that was not, as far as was known.

@@ -1,22 +1,24 @@
-//! What has been seen of the cluster, as the decisions want it.
+//! Gathers from the caches what a decision depends on.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use super::group;
+use super::decide::Facts;
+use super::group::{GroupFacts, Member};
+use super::kind::Kind;
 use super::names;
-use super::snapshot::{self, GroupOfContent};
+use super::snapshot::{self, GroupOfContent, SnapshotFacts};
 use crate::runtime::{ApiError, Caches, Index, Kube, Resource, Watch};
 use crate::snapshots::{
     VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotClass, VolumeSnapshotContent,
 };
 
-/// The watches, and what they are looked at by.
+/// The watched kinds, and their indexes.
 #[derive(Clone)]
-pub(super) struct Seen {
+pub(super) struct Watches {
     caches: Arc<Caches>,
     pub(super) snapshots: Watch<VolumeSnapshot>,
     pub(super) contents: Watch<VolumeSnapshotContent>,
@@ -44,11 +46,11 @@ fn at(one: &str, other: &str) -> String {
     format!("{one}/{other}")
 }
 
-impl Seen {
+impl Watches {
     pub(super) fn new(caches: Arc<Caches>, with_nodes: bool) -> Self {
         let (snapshots, claims) = (caches.snapshots(), caches.claims());
         let group_contents = caches.group_contents();
-        Seen {
+        Watches {
             restoring: claims.index(wanted),
             protected: claims.index(protection),
             of_claim: snapshots.index(source_claim),
@@ -84,72 +86,69 @@ impl Seen {
         self.groups.is_synced() && self.group_contents.is_synced() && self.group_classes.is_synced()
     }
 
-    /// What is known of a snapshot.
-    pub(super) async fn snapshot(
+    /// All that a decision about a snapshot depends on.
+    pub(super) async fn gather<K: Kind>(
         &self,
         kube: &Kube,
-        snapshot: Arc<VolumeSnapshot>,
-    ) -> Result<snapshot::Facts, ApiError> {
-        let namespace = snapshot.namespace().unwrap_or_default();
-        let status = snapshot.status.clone().unwrap_or_default();
-        let bound = status.bound_volume_snapshot_content_name.is_some();
-        let must = bound || names::is_deleting(&*snapshot);
-        let expected = snapshot::expected_content(&snapshot);
-        let content = find(&self.contents, kube, expected, must).await?;
-        let source = &snapshot.spec.source;
-        let claim = source.persistent_volume_claim_name.as_deref();
-        let claim = claim.and_then(|name| self.claims.get_in(&namespace, name));
-        let released = claim.as_ref();
-        Ok(snapshot::Facts {
-            volume: claim.as_ref().and_then(|claim| self.volume_of(claim)),
-            released_claim: released.and_then(|claim| self.released(claim, Some(&snapshot))),
-            claim,
-            classes: self.classes.all(),
-            restoring: self.restoring.get(&names::path(&*snapshot)).len(),
-            group: self.group_of(&snapshot),
-            group_of_content: self.group_of_content(content.as_deref()),
+        snapshot: Arc<K::Snapshot>,
+    ) -> Result<Facts<K>, ApiError> {
+        let (_, contents, classes) = K::watches(self);
+        let must = K::view(&snapshot).bound.is_some() || names::is_deleting(&*snapshot);
+        let content = find(contents, kube, K::expected_content(&snapshot), must).await?;
+        Ok(Facts {
+            classes: classes.all(),
             nodes: self.nodes.as_ref().map(Watch::all),
+            own: K::own_facts(self, &snapshot, content.as_deref()),
             content,
             snapshot,
         })
     }
 
-    /// What is known of a group.
-    pub(super) async fn group(
+    pub(super) fn snapshot_facts(
         &self,
-        kube: &Kube,
-        group: Arc<VolumeGroupSnapshot>,
-    ) -> Result<group::Facts, ApiError> {
-        let namespace = group.namespace().unwrap_or_default();
-        let status = group.status.clone().unwrap_or_default();
-        let bound = status.bound_volume_group_snapshot_content_name.is_some();
-        let must = bound || names::is_deleting(&*group);
-        let expected = group::expected_content(&group);
-        let content = find(&self.group_contents, kube, expected, must).await?;
-        let claims = self.claims.all_in(&namespace).into_iter();
-        let owned = self.of_group.get(&names::path(&*group));
-        let owned: Vec<_> = owned
-            .into_iter()
-            .filter(|one| names::owning_group(one).map(|it| &it.uid) == group.metadata.uid.as_ref())
-            .collect();
+        snapshot: &VolumeSnapshot,
+        content: Option<&VolumeSnapshotContent>,
+    ) -> SnapshotFacts {
+        let namespace = snapshot.namespace().unwrap_or_default();
+        let claim = snapshot.spec.source.persistent_volume_claim_name.as_deref();
+        let claim = claim.and_then(|name| self.claims.get_in(&namespace, name));
+        let its = claim.as_deref();
+        SnapshotFacts {
+            volume: its.and_then(|claim| self.volume_of(claim)),
+            released_claim: its.and_then(|claim| self.released(claim, Some(snapshot))),
+            claim,
+            restoring: self.restoring.get(&names::path(snapshot)).len(),
+            group: self.group_of(snapshot),
+            group_of_content: self.group_of_content(content),
+        }
+    }
+
+    pub(super) fn group_facts(
+        &self,
+        group: &VolumeGroupSnapshot,
+        content: Option<&VolumeGroupSnapshotContent>,
+    ) -> GroupFacts {
+        let claims = self.claims.all_in(&group.namespace().unwrap_or_default());
+        let is_owned = |one: &Arc<VolumeSnapshot>| {
+            names::owning_group(one).map(|it| &it.uid) == group.metadata.uid.as_ref()
+        };
+        let owned = self.of_group.get(&names::path(group)).into_iter();
+        let owned: Vec<_> = owned.filter(is_owned).collect();
         let is_wanted =
             |one: &&Arc<VolumeSnapshot>| !self.restoring.get(&names::path(&***one)).is_empty();
-        Ok(group::Facts {
-            classes: self.group_classes.all(),
+        GroupFacts {
             claims: claims
+                .into_iter()
                 .map(|claim| (claim.clone(), self.volume_of(&claim)))
                 .collect(),
-            members: self.members(&group, content.as_deref()),
+            members: self.members(group, content),
             restoring: owned
                 .iter()
                 .filter(is_wanted)
                 .map(|one| one.name_any())
                 .collect(),
             owned,
-            nodes: self.nodes.as_ref().map(Watch::all),
-            content,
-            group,
-        })
+        }
     }
 
     /// Claims with the snapshot source finalizer.
@@ -204,12 +203,12 @@ impl Seen {
         name.map_or(GroupOfContent::Unknown, GroupOfContent::Named)
     }
 
-    /// What there is of the members a group's content tells of.
+    /// The members that a group's content lists.
     fn members(
         &self,
         group: &VolumeGroupSnapshot,
         content: Option<&VolumeGroupSnapshotContent>,
-    ) -> Vec<group::Member> {
+    ) -> Vec<Member> {
         let uid = group.uid().unwrap_or_default();
         let namespace = group.namespace().unwrap_or_default();
         let Some(content) = content else {
@@ -222,7 +221,7 @@ impl Seen {
             info.snapshot_handle.as_deref()?;
             let (snapshot, member_content) = names::member_names(&uid, volume_handle);
             let volumes = self.caches.volumes_of(&content.spec.driver, volume_handle);
-            Some(group::Member {
+            Some(Member {
                 snapshot: self.snapshots.get_in(&namespace, &snapshot),
                 content: self.contents.get(&member_content),
                 volume: match &volumes[..] {
@@ -236,8 +235,8 @@ impl Seen {
     }
 }
 
-/// An object of the whole cluster; if it must be there, the server is asked where the watch does
-/// not know of it: what is told by one watch may be ahead of another.
+/// A cluster-scoped object. If it must exist but is not in the cache, the API server is asked, since
+/// one watch may be ahead of another.
 async fn find<K: Resource>(
     watch: &Watch<K>,
     kube: &Kube,
@@ -254,7 +253,7 @@ async fn find<K: Resource>(
     Ok(kube.get("", &name).await?.map(Arc::new))
 }
 
-/// The only key of [`Seen::protected`].
+/// The only key of [`Watches::protected`].
 const PROTECTED: &str = "";
 
 fn protection(claim: &PersistentVolumeClaim) -> Vec<String> {
@@ -350,19 +349,19 @@ mod tests {
     #[tokio::test]
     async fn single_snapshots_do_not_wait_for_groups() {
         let caches = Arc::new(Caches::unwatched());
-        let seen = Seen::new(caches.clone(), false);
+        let watches = Watches::new(caches.clone(), false);
         caches.snapshots().note_synced();
         caches.contents().note_synced();
         caches.snapshot_classes().note_synced();
         caches.claims().note_synced();
         caches.volumes().note_synced();
-        let waited = tokio::time::timeout(std::time::Duration::from_secs(1), seen.synced());
+        let waited = tokio::time::timeout(std::time::Duration::from_secs(1), watches.synced());
         waited.await.expect("all that single snapshots depend on");
-        assert!(!seen.has_groups());
+        assert!(!watches.has_groups());
         caches.groups().note_synced();
         caches.group_contents().note_synced();
         caches.group_classes().note_synced();
-        assert!(seen.has_groups());
+        assert!(watches.has_groups());
     }
 
     #[test]

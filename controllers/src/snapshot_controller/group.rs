@@ -1,208 +1,353 @@
-//! What to do for a VolumeGroupSnapshot.
+//! VolumeGroupSnapshots.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
+use kube::core::{Selector, SelectorExt};
+use serde_json::{Map, Value, json};
 
-use super::names::{self, Fit};
-use super::snapshot::Failure;
-use super::status::{self, StatusChange};
+use super::decide::{self, Failure, Step};
+use super::gather::Watches;
+use super::kind::{ClassView, ContentView, Kind, Names, View, reasons};
+use super::metrics::Of;
+use super::names::{self, BindState};
+use super::{CONFLICT, Controller, Key, Next, ReconcileError, status};
+use crate::runtime::Watch;
+use crate::runtime::queue::Outcome;
 use crate::snapshots::{
-    DeletionPolicy, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent,
-    VolumeSnapshot, VolumeSnapshotContent,
+    DeletionPolicy, GroupContentSource, VolumeGroupSnapshot, VolumeGroupSnapshotClass,
+    VolumeGroupSnapshotContent, VolumeGroupSnapshotContentSpec, VolumeSnapshot,
+    VolumeSnapshotContent,
 };
+use crate::volume::nodes::node_of;
 
-mod content;
 mod members;
 
 pub(super) use members::Member;
 
-/// What is known of a group and what belongs to it.
+/// The kind VolumeGroupSnapshot.
+#[derive(Debug)]
+pub(super) struct Groups;
+
+type Facts = decide::Facts<Groups>;
+
+/// What only decisions about VolumeGroupSnapshots depend on.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
-    /// It.
-    pub(super) group: Arc<VolumeGroupSnapshot>,
-    /// The content it names, or would have, if there is one of that name.
-    pub(super) content: Option<Arc<VolumeGroupSnapshotContent>>,
-    /// All classes.
-    pub(super) classes: Vec<Arc<VolumeGroupSnapshotClass>>,
+pub(super) struct GroupFacts {
     /// All claims in its namespace, and the volumes they are bound to.
     pub(super) claims: Vec<(Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>)>,
-    /// What is there, and is to be there, of the members its content tells of.
+    /// The members that its content lists, as far as they exist.
     pub(super) members: Vec<Member>,
-    /// Snapshots it owns.
+    /// The snapshots that it owns.
     pub(super) owned: Vec<Arc<VolumeSnapshot>>,
-    /// Those of them that claims are being restored from.
+    /// The names of those that claims are being restored from.
     pub(super) restoring: Vec<String>,
-    /// All nodes, if contents are to be labelled with theirs.
-    pub(super) nodes: Option<Vec<Arc<Node>>>,
 }
 
-/// The next thing to do for a group. After each, there is another look.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
-    /// All is as it should be.
-    Done,
-    /// Name its class.
-    SetClass(String),
-    /// Write these finalizers.
-    Finalizers(Vec<String>),
-    /// Make its content.
-    Create(Box<VolumeGroupSnapshotContent>),
-    /// Bind its content to it, and name its class there.
-    Bind(Option<String>),
-    /// Make a member.
+/// Steps that only VolumeGroupSnapshots have.
+#[derive(Debug)]
+pub(super) enum GroupStep {
+    /// Create a member.
     CreateMember(Box<VolumeSnapshot>),
-    /// Make a member's content.
+    /// Create a member's content.
     CreateMemberContent(Box<VolumeSnapshotContent>),
     /// Bind a member's content to the member of this UID.
     BindMemberContent(Arc<VolumeSnapshotContent>, String),
     /// Bind a member to the content of this name.
     BindMember(Arc<VolumeSnapshot>, String),
     /// Write the status of a member's content.
-    MemberContentStatus(Arc<VolumeSnapshotContent>, serde_json::Value),
-    /// Write its status.
-    Status(StatusChange),
-    /// Tell the driver's loop, on the content, that it is being deleted.
-    Mark,
-    /// Delete its content.
-    DeleteContent,
+    MemberContentStatus(Arc<VolumeSnapshotContent>, Value),
     /// Delete these members.
     DeleteMembers(Vec<Arc<VolumeSnapshot>>),
-    /// It can't be deleted yet: say why, and try again.
-    Pend(String),
-    /// It can't be: say why, and try again.
-    Fail(Failure),
 }
 
-/// The name of the content a group names or would have.
-pub(super) fn expected_content(group: &VolumeGroupSnapshot) -> Option<String> {
-    let source = &group.spec.source;
-    if let Some(name) = &source.volume_group_snapshot_content_name {
-        return Some(name.clone());
-    }
-    let bound = bound_name(group).map(str::to_owned);
-    bound.or_else(|| group.uid().map(|uid| names::group_content_name(&uid)))
-}
+impl Kind for Groups {
+    type Snapshot = VolumeGroupSnapshot;
+    type Content = VolumeGroupSnapshotContent;
+    type Class = VolumeGroupSnapshotClass;
+    type OwnFacts = GroupFacts;
+    type OwnStep = GroupStep;
 
-fn bound_name(group: &VolumeGroupSnapshot) -> Option<&str> {
-    let status = group.status.as_ref()?;
-    let name = status.bound_volume_group_snapshot_content_name.as_deref();
-    name.filter(|name| !name.is_empty())
-}
-
-pub(super) fn is_ready(group: &VolumeGroupSnapshot) -> bool {
-    let status = group.status.as_ref();
-    status.and_then(|status| status.ready_to_use) == Some(true)
-}
-
-/// The next thing to do for a group that is not being deleted.
-pub(super) fn decide(facts: &Facts) -> Step {
-    next(facts).unwrap_or_else(Step::Fail)
-}
-
-fn next(facts: &Facts) -> Result<Step, Failure> {
-    let group = &*facts.group;
-    let source = &group.spec.source;
-    let given = source.volume_group_snapshot_content_name.as_deref();
-    if source.selector.is_some() == given.is_some() {
-        let message = "exactly one of selector and volumeGroupSnapshotContentName must be given";
-        return Err(Failure::new("GroupSnapshotValidationError", message));
-    }
-    let ready = is_ready(group) && bound_name(group).is_some();
-    let Some(content) = &facts.content else {
-        if ready {
-            let message = "its VolumeGroupSnapshotContent is missing";
-            return Err(Failure::new("GroupSnapshotContentMissing", message));
-        }
-        let Some(name) = given else {
-            return content::made(facts);
-        };
-        let message = format!("there is no VolumeGroupSnapshotContent {name}");
-        return Err(Failure::new("GroupSnapshotContentMissing", message));
+    const NAMES: Names = Names {
+        of: Of::Group,
+        noun: "group snapshot",
+        title: "Group snapshot",
+        sources: "selector and volumeGroupSnapshotContentName",
+        handles: "volumeHandles and groupSnapshotHandles",
+        class_field: "volumeGroupSnapshotClassName",
+        reference_field: "volumeGroupSnapshotRef",
+        bound_field: "boundVolumeGroupSnapshotContentName",
+        content_name: names::group_content_name,
+        default_class: names::DEFAULT_GROUP_CLASS,
+        being_deleted: names::GROUP_BEING_DELETED,
+        content_finalizer: names::GROUP_CONTENT_BOUND,
+        deletion_secret: (
+            names::GROUP_DELETION_SECRET_NAME,
+            names::GROUP_DELETION_SECRET_NAMESPACE,
+        ),
+        secret_key: "group-snapshotter-secret",
+        secret_variables: "volumegroupsnapshot",
+        reasons: reasons!("Group"),
     };
-    let fit = names::fit(&content.spec.volume_group_snapshot_ref, group);
-    if ready && fit != Fit::Bound {
-        let message = "its VolumeGroupSnapshotContent is bound to another group snapshot";
-        return Err(Failure::new("GroupSnapshotMisbound", message));
+
+    fn key(namespace: String, name: String) -> Key {
+        Key::Group(namespace, name)
     }
-    check(content, fit, given.is_some())?;
-    if let Some(finalizers) = names::with(group, &[names::GROUP_BOUND]) {
-        return Ok(Step::Finalizers(finalizers));
+
+    fn content_key(name: String) -> Key {
+        Key::GroupContent(name)
     }
-    if ready {
-        return Ok(Step::Done);
+
+    fn watches(
+        all: &Watches,
+    ) -> (
+        &Watch<Self::Snapshot>,
+        &Watch<Self::Content>,
+        &Watch<Self::Class>,
+    ) {
+        (&all.groups, &all.group_contents, &all.group_classes)
     }
-    if given.is_some() {
-        let class = group.spec.volume_group_snapshot_class_name.clone();
-        let unclassed = content.spec.volume_group_snapshot_class_name.is_none() && class.is_some();
-        if fit == Fit::Free || unclassed {
-            if let Some(name) = &class {
-                content::class(facts, name)?;
-            }
-            return Ok(Step::Bind(class));
+
+    fn view(group: &Self::Snapshot) -> View<'_> {
+        let (spec, status) = (&group.spec, group.status.as_ref());
+        let bound = status.and_then(|it| it.bound_volume_group_snapshot_content_name.as_deref());
+        View {
+            class: spec.volume_group_snapshot_class_name.as_deref(),
+            given: spec.source.volume_group_snapshot_content_name.as_deref(),
+            selects_volumes: spec.source.selector.is_some(),
+            bound: bound.filter(|name| !name.is_empty()),
+            created: status.and_then(|it| it.creation_time.as_ref()),
+            ready: status.and_then(|it| it.ready_to_use),
+            error: status.and_then(|it| it.error.as_ref()),
         }
-    } else if let Some(step) = members::next(facts, content)? {
-        return Ok(step);
     }
-    Ok(status::group_change(group, content).map_or(Step::Done, Step::Status))
+
+    fn content_view(content: &Self::Content) -> ContentView<'_> {
+        let (spec, status) = (&content.spec, content.status.as_ref());
+        let handles = spec.source.volume_handles.as_deref();
+        ContentView {
+            reference: &spec.volume_group_snapshot_ref,
+            policy: spec.deletion_policy,
+            driver: &spec.driver,
+            class: spec.volume_group_snapshot_class_name.as_deref(),
+            of_volumes: handles.is_some_and(|handles| !handles.is_empty()),
+            beforehand: spec.source.group_snapshot_handles.is_some(),
+            created: status.and_then(|it| it.creation_time.clone()),
+            ready: status.and_then(|it| it.ready_to_use),
+            error: status.and_then(|it| it.error.as_ref()),
+        }
+    }
+
+    fn class_view(class: &Self::Class) -> ClassView<'_> {
+        ClassView {
+            driver: &class.driver,
+            parameters: class.parameters.as_ref(),
+        }
+    }
+
+    fn expected_content(group: &Self::Snapshot) -> Option<String> {
+        let view = Self::view(group);
+        let named = view.given.or(view.bound).map(str::to_owned);
+        named.or_else(|| group.uid().map(|uid| names::group_content_name(&uid)))
+    }
+
+    fn own_facts(
+        all: &Watches,
+        group: &Self::Snapshot,
+        content: Option<&Self::Content>,
+    ) -> Self::OwnFacts {
+        all.group_facts(group, content)
+    }
+
+    fn finalizers(_: DeletionPolicy) -> Vec<&'static str> {
+        vec![names::GROUP_BOUND]
+    }
+
+    /// The driver of the first volume.
+    fn driver(facts: &Facts) -> Result<&str, String> {
+        let volumes = volumes(facts)?;
+        let first = volumes.first();
+        let first = first.ok_or("its selector fits no claim")?;
+        Ok(&decide::csi_of(first)?.driver)
+    }
+
+    /// The finalizer, then the content.
+    fn make(facts: &Facts, class: &Self::Class) -> Result<Step<Self>, Failure> {
+        let content = new_content(facts, class)
+            .map_err(|message| Failure::new(Self::NAMES.reasons.make_content, message))?;
+        Ok(match names::with(&*facts.snapshot, &[names::GROUP_BOUND]) {
+            Some(finalizers) => Step::Finalizers(finalizers),
+            None => Step::Create(Box::new(content)),
+        })
+    }
+
+    fn before_status(
+        facts: &Facts,
+        content: &Self::Content,
+        _: BindState,
+    ) -> Result<Option<Step<Self>>, Failure> {
+        Ok(members::next(facts, content)?.map(Step::Own))
+    }
+
+    fn copy_status(facts: &Facts, content: &Self::Content) -> Step<Self> {
+        let change = status::change::<Self>(&facts.snapshot, content, Map::new());
+        change.map_or(Step::Done, Step::Status)
+    }
+
+    fn decide_deletion(facts: &Facts) -> Step<Self> {
+        let group = &*facts.snapshot;
+        if !names::has(group, names::GROUP_BOUND) {
+            return Step::Done;
+        }
+        if !facts.own.restoring.is_empty() {
+            return Step::BlockDeletion(format!(
+                "claims are being restored from these of its snapshots: {}",
+                facts.own.restoring.join(", ")
+            ));
+        }
+        let content = decide::bound_content(facts);
+        let doomed = content.is_some_and(|it| it.spec.deletion_policy == DeletionPolicy::Delete);
+        if let Some(content) = content {
+            let marks = content.annotations();
+            if !marks.contains_key(names::GROUP_BEING_DELETED) {
+                return Step::Mark;
+            }
+            if doomed && !names::is_deleting(content) {
+                return Step::DeleteContent;
+            }
+        }
+        let is_kept = |member: &&Arc<VolumeSnapshot>| !names::is_deleting(&***member);
+        let kept: Vec<_> = facts.own.owned.iter().filter(is_kept).cloned().collect();
+        if !kept.is_empty() {
+            return Step::Own(GroupStep::DeleteMembers(kept));
+        }
+        if doomed {
+            return Step::Done;
+        }
+        names::without(group, &[names::GROUP_BOUND]).map_or(Step::Done, Step::Finalizers)
+    }
+
+    async fn apply_own(
+        controller: &Controller,
+        facts: &Facts,
+        step: GroupStep,
+    ) -> Result<Next, ReconcileError> {
+        let (snapshots, contents) = (&controller.watches.snapshots, &controller.watches.contents);
+        match step {
+            GroupStep::CreateMember(member) => {
+                return controller.create_for(facts, snapshots, &*member).await;
+            }
+            GroupStep::CreateMemberContent(content) => {
+                return controller.create_for(facts, contents, &*content).await;
+            }
+            GroupStep::BindMemberContent(content, uid) => {
+                let patch = json!({"spec": {"volumeSnapshotRef": {"uid": uid}}});
+                controller.merge(contents, &*content, patch).await?;
+            }
+            GroupStep::BindMember(member, content) => {
+                let status = json!({"boundVolumeSnapshotContentName": content});
+                controller.merge_status(snapshots, &*member, status).await?;
+            }
+            GroupStep::MemberContentStatus(content, status) => {
+                match controller.merge_status(contents, &*content, status).await {
+                    Err(dropped @ ReconcileError::Dropped { .. }) => {
+                        let reason = Self::NAMES.reasons.make_content;
+                        let failure = Failure::new(reason, dropped.to_string());
+                        return controller.fail(facts, failure).await;
+                    }
+                    written => written?,
+                }
+            }
+            GroupStep::DeleteMembers(members) => {
+                for member in members {
+                    controller.may_write()?;
+                    controller.kube.delete(&*member).await?;
+                }
+                return Ok(Next::End(Outcome::Again(CONFLICT)));
+            }
+        }
+        Ok(Next::Look)
+    }
+
+    /// Its members waited for its deletion.
+    fn deleted(controller: &Controller, namespace: &str, name: &str) {
+        let members = &controller.watches.of_group;
+        for member in members.get(&format!("{namespace}/{name}")) {
+            controller
+                .queue
+                .add(super::key_of::<super::Snapshots>(&member));
+        }
+    }
 }
 
-/// Whether the content is one for this group.
-fn check(content: &VolumeGroupSnapshotContent, fit: Fit, given: bool) -> Result<(), Failure> {
-    let name = content.name_any();
-    let beforehand = content.spec.source.group_snapshot_handles.is_some();
-    if given != beforehand {
-        let not = if given { "not " } else { "" };
-        let message =
-            format!("VolumeGroupSnapshotContent {name} is {not}of a group made beforehand");
-        return Err(Failure::new("GroupSnapshotContentMismatch", message));
+/// The volumes of the claims the selector fits.
+fn volumes(facts: &Facts) -> Result<Vec<&PersistentVolume>, String> {
+    let selector = facts
+        .snapshot
+        .spec
+        .source
+        .selector
+        .clone()
+        .unwrap_or_default();
+    let selector = Selector::try_from(selector).map_err(|error| format!("selector: {error}"))?;
+    let claims = facts.own.claims.iter();
+    let selected: Vec<_> = claims
+        .filter(|(claim, _)| selector.matches(claim.labels()))
+        .collect();
+    if selected.is_empty() {
+        return Err("its selector fits no claim in this namespace".to_owned());
     }
-    if fit == Fit::Other || (fit == Fit::Free && !given) {
-        let message =
-            format!("VolumeGroupSnapshotContent {name} is bound to another group snapshot");
-        return Err(Failure::new("GroupSnapshotContentMisbound", message));
-    }
-    Ok(())
+    let volumes = selected.into_iter();
+    volumes
+        .map(|(claim, volume)| decide::volume_of(claim, volume.as_deref()))
+        .collect()
 }
 
-/// The next thing to do for a group that is being deleted.
-pub(super) fn decide_deletion(facts: &Facts) -> Step {
-    let group = &*facts.group;
-    if !names::has(group, names::GROUP_BOUND) {
-        return Step::Done;
-    }
-    if !facts.restoring.is_empty() {
-        return Step::Pend(format!(
-            "claims are being restored from these of its snapshots: {}",
-            facts.restoring.join(", ")
+/// The node all volumes are on, if they are on any.
+fn node(facts: &Facts, volumes: &[&PersistentVolume]) -> Result<Option<String>, String> {
+    let Some(nodes) = &facts.nodes else {
+        return Ok(None);
+    };
+    let places = volumes.iter().filter_map(|volume| node_of(volume, nodes));
+    let places: BTreeSet<String> = places.collect();
+    if places.len() > 1 {
+        let places: Vec<String> = places.into_iter().collect();
+        return Err(format!(
+            "the volumes are on different nodes ({}), and can't be snapshotted at one moment",
+            places.join(", ")
         ));
     }
-    let fits = |reference| names::fit(reference, group) == Fit::Bound;
-    let content = facts.content.as_ref();
-    let content = content.filter(|content| fits(&content.spec.volume_group_snapshot_ref));
-    let doomed = content.is_some_and(|it| it.spec.deletion_policy == DeletionPolicy::Delete);
-    if let Some(content) = content {
-        if !content
-            .annotations()
-            .contains_key(names::GROUP_BEING_DELETED)
-        {
-            return Step::Mark;
-        }
-        if doomed && !names::is_deleting(&**content) {
-            return Step::DeleteContent;
-        }
-    }
-    let is_kept = |member: &&Arc<VolumeSnapshot>| !names::is_deleting(&***member);
-    let kept: Vec<_> = facts.owned.iter().filter(is_kept).cloned().collect();
-    if !kept.is_empty() {
-        return Step::DeleteMembers(kept);
-    }
-    if doomed {
-        return Step::Done;
-    }
-    names::without(group, &[names::GROUP_BOUND]).map_or(Step::Done, Step::Finalizers)
+    Ok(places.into_iter().next())
+}
+
+fn new_content(
+    facts: &Facts,
+    class: &VolumeGroupSnapshotClass,
+) -> Result<VolumeGroupSnapshotContent, String> {
+    let volumes = volumes(facts)?;
+    let handles = volumes
+        .iter()
+        .map(|volume| decide::handle_of::<Groups>(class, volume));
+    let handles = handles.collect::<Result<_, _>>()?;
+    let node = node(facts, &volumes)?;
+    let (metadata, reference) = decide::new_content(facts, class, node)?;
+    let spec = VolumeGroupSnapshotContentSpec {
+        volume_group_snapshot_ref: reference,
+        deletion_policy: class.deletion_policy,
+        driver: class.driver.clone(),
+        volume_group_snapshot_class_name: class.metadata.name.clone(),
+        source: GroupContentSource {
+            volume_handles: Some(handles),
+            group_snapshot_handles: None,
+        },
+    };
+    Ok(VolumeGroupSnapshotContent {
+        metadata,
+        spec,
+        status: None,
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! The names the snapshot kinds' controllers, sidecars and users agree on.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{ObjectReference, SecretReference};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
@@ -32,7 +30,7 @@ pub(super) const GROUP_BOUND: &str =
 
 /// Says that a class is the default one of its driver, with the value `true`.
 pub(super) const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
-/// Likewise of a class for groups.
+/// The same, of a class for groups.
 pub(super) const DEFAULT_GROUP_CLASS: &str = "groupsnapshot.storage.kubernetes.io/is-default-class";
 /// Says on a content that its snapshot is being deleted.
 pub(super) const BEING_DELETED: &str =
@@ -105,26 +103,26 @@ pub(super) fn path<K: ResourceExt>(object: &K) -> String {
     )
 }
 
-/// How a reference fits the object it may be to.
+/// Whether a content's reference names an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
-    /// It is to this very object.
+pub(super) enum BindState {
+    /// It has the object's name and UID.
     Bound,
-    /// It is to an object of this name, whichever comes.
+    /// It has the object's name and no UID.
     Free,
-    /// It is to another.
+    /// It names another object.
     Other,
 }
 
-/// How a reference fits an object.
-pub(super) fn fit<K: ResourceExt>(reference: &ObjectReference, object: &K) -> Fit {
+/// Whether a reference names an object.
+pub(super) fn bind_state<K: ResourceExt>(reference: &ObjectReference, object: &K) -> BindState {
     let same_name =
         reference.name == object.meta().name && reference.namespace == object.meta().namespace;
     match reference.uid.as_deref().filter(|uid| !uid.is_empty()) {
-        _ if !same_name => Fit::Other,
-        None => Fit::Free,
-        Some(uid) if object.meta().uid.as_deref() == Some(uid) => Fit::Bound,
-        Some(_) => Fit::Other,
+        _ if !same_name => BindState::Other,
+        None => BindState::Free,
+        Some(uid) if object.meta().uid.as_deref() == Some(uid) => BindState::Bound,
+        Some(_) => BindState::Other,
     }
 }
 
@@ -148,17 +146,6 @@ pub(super) fn without<K: ResourceExt>(object: &K, less: &[&str]) -> Option<Vec<S
         .cloned()
         .partition(|one| less.contains(&one.as_str()));
     (!gone.is_empty()).then_some(kept)
-}
-
-/// How a content says which secret deletes its snapshot: under these keys, name and namespace.
-pub(super) fn annotations(
-    secret: SecretReference,
-    (name, namespace): (&str, &str),
-) -> BTreeMap<String, String> {
-    BTreeMap::from([
-        (name.to_owned(), secret.name.unwrap_or_default()),
-        (namespace.to_owned(), secret.namespace.unwrap_or_default()),
-    ])
 }
 
 /// Whether an object is being deleted.

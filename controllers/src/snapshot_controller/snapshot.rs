@@ -1,279 +1,373 @@
-//! What to do for a VolumeSnapshot.
+//! VolumeSnapshots.
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
+use serde_json::json;
 
-use super::names::{self, Fit};
-use super::status::{self, StatusChange};
+use super::decide::{self, Failure, Step};
+use super::gather::Watches;
+use super::kind::{ClassView, ContentView, Kind, Names, View, reasons};
+use super::metrics::Of;
+use super::names::{self, BindState};
+use super::{Controller, Key, Next, ReconcileError, status};
+use crate::runtime::Watch;
 use crate::snapshots::{
-    DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
+    ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
+    VolumeSnapshotContent, VolumeSnapshotContentSpec,
 };
+use crate::volume::nodes::node_of;
 
-mod content;
-mod delete;
+/// The kind VolumeSnapshot.
+#[derive(Debug)]
+pub(super) struct Snapshots;
 
-pub(super) use content::{csi_of, volume_of};
-pub(super) use delete::decide as decide_deletion;
+type Facts = decide::Facts<Snapshots>;
 
-/// What is known of a snapshot and what belongs to it.
+/// What only decisions about VolumeSnapshots depend on.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
-    /// It.
-    pub(super) snapshot: Arc<VolumeSnapshot>,
-    /// The content it names, or would have, if there is one of that name.
-    pub(super) content: Option<Arc<VolumeSnapshotContent>>,
-    /// All classes.
-    pub(super) classes: Vec<Arc<VolumeSnapshotClass>>,
-    /// The claim it is of.
+pub(super) struct SnapshotFacts {
+    /// The claim that the snapshot is of.
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
     /// The claim's finalizers without the source finalizer, if it has that one and no other
     /// snapshot needs it.
     pub(super) released_claim: Option<Vec<String>>,
     /// The volume that claim is bound to, if it exists.
     pub(super) volume: Option<Arc<PersistentVolume>>,
-    /// Claims that are being restored from it.
+    /// How many claims are being restored from the snapshot.
     pub(super) restoring: usize,
-    /// The group it says it is a member of, if that exists.
+    /// The group that the snapshot names as its own, if it exists.
     pub(super) group: Option<Arc<VolumeGroupSnapshot>>,
-    /// The group whose member its content is, by the CSI group snapshot's ID.
+    /// The group of the content, by the CSI group snapshot's ID.
     pub(super) group_of_content: GroupOfContent,
-    /// All nodes, if contents are to be labelled with theirs.
-    pub(super) nodes: Option<Vec<Arc<Node>>>,
 }
 
-/// The group a content is of.
+/// The group that a content belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum GroupOfContent {
-    /// It is of none.
+    /// It belongs to none.
     None,
-    /// It is of one that has not been seen.
+    /// It belongs to one that is not in the cache yet.
     Unknown,
-    /// It is of this one.
+    /// It belongs to the group of this name.
     Named(String),
 }
 
-/// The next thing to do for a snapshot. After each, there is another look.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
-    /// All is as it should be.
-    Done,
-    /// Something that will come is missing: look again later.
-    Wait(String),
-    /// Name its class.
-    SetClass(String),
-    /// Write these finalizers.
-    Finalizers(Vec<String>),
-    /// Name its group as its owner.
+/// Steps that only VolumeSnapshots have.
+#[derive(Debug)]
+pub(super) enum SnapshotStep {
+    /// Add the group as an owner.
     Adopt(OwnerReference),
     /// Write these finalizers to the claim.
     ClaimFinalizers(Vec<String>),
-    /// Make its content.
-    Create(Box<VolumeSnapshotContent>),
-    /// Bind its content to it, and name its class there.
-    Bind(Option<String>),
-    /// Write its status.
-    Status(StatusChange),
-    /// Tell the driver's loop, on the content, that it is being deleted.
-    Mark,
-    /// Delete its content.
-    DeleteContent,
-    /// It can't be deleted yet: say why, and try again.
-    Pend(String),
-    /// It can't be: say why, and try again.
-    Fail(Failure),
 }
 
-/// Why a snapshot can't be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    /// The event's reason.
-    pub(super) reason: &'static str,
-    /// What is wrong.
-    pub(super) message: String,
-    /// It can't be restored from, either.
-    pub(super) unready: bool,
-}
+impl Kind for Snapshots {
+    type Snapshot = VolumeSnapshot;
+    type Content = VolumeSnapshotContent;
+    type Class = VolumeSnapshotClass;
+    type OwnFacts = SnapshotFacts;
+    type OwnStep = SnapshotStep;
 
-impl Failure {
-    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Failure {
-            reason,
-            message: message.into(),
-            unready: true,
+    const NAMES: Names = Names {
+        of: Of::Snapshot,
+        noun: "snapshot",
+        title: "Snapshot",
+        sources: "persistentVolumeClaimName and volumeSnapshotContentName",
+        handles: "volumeHandle and snapshotHandle",
+        class_field: "volumeSnapshotClassName",
+        reference_field: "volumeSnapshotRef",
+        bound_field: "boundVolumeSnapshotContentName",
+        content_name: names::content_name,
+        default_class: names::DEFAULT_CLASS,
+        being_deleted: names::BEING_DELETED,
+        content_finalizer: names::CONTENT_BOUND,
+        deletion_secret: (
+            names::DELETION_SECRET_NAME,
+            names::DELETION_SECRET_NAMESPACE,
+        ),
+        secret_key: "snapshotter-secret",
+        secret_variables: "volumesnapshot",
+        reasons: reasons!(""),
+    };
+
+    fn key(namespace: String, name: String) -> Key {
+        Key::Snapshot(namespace, name)
+    }
+
+    fn content_key(name: String) -> Key {
+        Key::Content(name)
+    }
+
+    fn watches(
+        all: &Watches,
+    ) -> (
+        &Watch<Self::Snapshot>,
+        &Watch<Self::Content>,
+        &Watch<Self::Class>,
+    ) {
+        (&all.snapshots, &all.contents, &all.classes)
+    }
+
+    fn view(snapshot: &Self::Snapshot) -> View<'_> {
+        let (spec, status) = (&snapshot.spec, snapshot.status.as_ref());
+        let bound = status.and_then(|it| it.bound_volume_snapshot_content_name.as_deref());
+        View {
+            class: spec.volume_snapshot_class_name.as_deref(),
+            given: spec.source.volume_snapshot_content_name.as_deref(),
+            selects_volumes: spec.source.persistent_volume_claim_name.is_some(),
+            bound: bound.filter(|name| !name.is_empty()),
+            created: status.and_then(|it| it.creation_time.as_ref()),
+            ready: status.and_then(|it| it.ready_to_use),
+            error: status.and_then(|it| it.error.as_ref()),
         }
     }
 
-    pub(super) fn still_ready(reason: &'static str, message: impl Into<String>) -> Self {
-        Failure {
-            unready: false,
-            ..Failure::new(reason, message)
+    fn content_view(content: &Self::Content) -> ContentView<'_> {
+        let (spec, status) = (&content.spec, content.status.as_ref());
+        ContentView {
+            reference: &spec.volume_snapshot_ref,
+            policy: spec.deletion_policy,
+            driver: &spec.driver,
+            class: spec.volume_snapshot_class_name.as_deref(),
+            of_volumes: spec.source.volume_handle.is_some(),
+            beforehand: spec.source.snapshot_handle.is_some(),
+            created: status
+                .and_then(|it| it.creation_time)
+                .and_then(status::time),
+            ready: status.and_then(|it| it.ready_to_use),
+            error: status.and_then(|it| it.error.as_ref()),
         }
     }
-}
 
-/// The name of the content a snapshot names or would have.
-pub(super) fn expected_content(snapshot: &VolumeSnapshot) -> Option<String> {
-    let source = &snapshot.spec.source;
-    let status = snapshot.status.as_ref();
-    let bound = status.and_then(|status| status.bound_volume_snapshot_content_name.clone());
-    let bound = bound.filter(|name| !name.is_empty());
-    if let Some(name) = &source.volume_snapshot_content_name {
-        return Some(name.clone());
+    fn class_view(class: &Self::Class) -> ClassView<'_> {
+        ClassView {
+            driver: &class.driver,
+            parameters: class.parameters.as_ref(),
+        }
     }
-    if names::owning_group(snapshot).is_some() {
-        let own = snapshot.name_any();
-        let digest = own.strip_prefix("snapshot-");
-        return bound.or_else(|| digest.map(|digest| format!("snapcontent-{digest}")));
-    }
-    bound.or_else(|| snapshot.uid().map(|uid| names::content_name(&uid)))
-}
 
-pub(super) fn is_ready(snapshot: &VolumeSnapshot) -> bool {
-    let status = snapshot.status.as_ref();
-    status.and_then(|status| status.ready_to_use) == Some(true)
+    fn expected_content(snapshot: &Self::Snapshot) -> Option<String> {
+        let view = Self::view(snapshot);
+        if let Some(name) = view.given.or(view.bound) {
+            return Some(name.to_owned());
+        }
+        if Self::is_member(snapshot) {
+            let name = snapshot.name_any();
+            let digest = name.strip_prefix("snapshot-");
+            return digest.map(|digest| format!("snapcontent-{digest}"));
+        }
+        snapshot.uid().map(|uid| names::content_name(&uid))
+    }
+
+    fn own_facts(
+        all: &Watches,
+        snapshot: &Self::Snapshot,
+        content: Option<&Self::Content>,
+    ) -> Self::OwnFacts {
+        all.snapshot_facts(snapshot, content)
+    }
+
+    fn is_member(snapshot: &Self::Snapshot) -> bool {
+        names::owning_group(snapshot).is_some()
+    }
+
+    fn finalizers(policy: DeletionPolicy) -> Vec<&'static str> {
+        let mut needed = vec![names::SNAPSHOT_AS_SOURCE];
+        if policy == DeletionPolicy::Delete {
+            needed.push(names::SNAPSHOT_BOUND);
+        }
+        needed
+    }
+
+    fn driver(facts: &Facts) -> Result<&str, String> {
+        let (_, volume) = bound_volume(facts)?;
+        Ok(&decide::csi_of(volume)?.driver)
+    }
+
+    /// Finalizers, the claim's finalizer, then the content.
+    fn make(facts: &Facts, class: &Self::Class) -> Result<Step<Self>, Failure> {
+        let needed = Self::finalizers(class.deletion_policy);
+        if let Some(finalizers) = names::with(&*facts.snapshot, &needed) {
+            return Ok(Step::Finalizers(finalizers));
+        }
+        let failure = |message: String| Failure::new(Self::NAMES.reasons.make_content, message);
+        let (claim, volume) = bound_volume(facts).map_err(failure)?;
+        let content = new_content(facts, class, volume).map_err(failure)?;
+        if let Some(finalizers) = names::with(claim, &[names::CLAIM_AS_SOURCE]) {
+            if names::is_deleting(claim) {
+                let claim = claim.name_any();
+                return Err(failure(format!("claim {claim} is being deleted")));
+            }
+            return Ok(Step::Own(SnapshotStep::ClaimFinalizers(finalizers)));
+        }
+        Ok(Step::Create(Box::new(content)))
+    }
+
+    fn when_ready(facts: &Facts) -> Step<Self> {
+        let snapshot = &*facts.snapshot;
+        let status = snapshot.status.as_ref();
+        let in_group = status.and_then(|status| status.volume_group_snapshot_name.as_ref());
+        match (in_group, &facts.own.group) {
+            (Some(_), Some(group)) if !Self::is_member(snapshot) => {
+                Step::Own(SnapshotStep::Adopt(names::owner(group)))
+            }
+            _ => Step::Done,
+        }
+    }
+
+    fn before_status(
+        _: &Facts,
+        _: &Self::Content,
+        bind_state: BindState,
+    ) -> Result<Option<Step<Self>>, Failure> {
+        let waits = bind_state == BindState::Free;
+        Ok(waits.then(|| Step::Wait("its content is not bound to it yet".to_owned())))
+    }
+
+    fn copy_status(facts: &Facts, content: &Self::Content) -> Step<Self> {
+        let group = match &facts.own.group_of_content {
+            GroupOfContent::None => None,
+            GroupOfContent::Named(name) => Some(name.as_str()),
+            GroupOfContent::Unknown => {
+                return Step::Wait("the group its content is of has not been seen".to_owned());
+            }
+        };
+        let change = status::of_snapshot(&facts.snapshot, content, group);
+        change.map_or(Step::Done, Step::Status)
+    }
+
+    /// Deletes the content first, then removes the finalizers.
+    fn decide_deletion(facts: &Facts) -> Step<Self> {
+        let snapshot = &*facts.snapshot;
+        let held = [
+            names::SNAPSHOT_AS_SOURCE,
+            names::SNAPSHOT_BOUND,
+            names::SNAPSHOT_IN_GROUP,
+        ];
+        if !held.iter().any(|finalizer| names::has(snapshot, finalizer)) {
+            return Step::Done;
+        }
+        let content = decide::bound_content(facts);
+        let restoring = facts.own.restoring;
+        if content.is_some() && restoring > 0 {
+            return Step::BlockDeletion(format!(
+                "{restoring} claims are being restored from this snapshot"
+            ));
+        }
+        if let Some(group) = &facts.own.group {
+            let path = names::path(&**group);
+            return if names::is_deleting(&**group) {
+                Step::Wait(format!("group snapshot {path} is being deleted first"))
+            } else {
+                Step::BlockDeletion(format!(
+                    "this snapshot is a member of group snapshot {path}: delete that, and all its \
+                     members are deleted with it"
+                ))
+            };
+        }
+        let mut released = vec![names::SNAPSHOT_AS_SOURCE, names::SNAPSHOT_IN_GROUP];
+        match content {
+            None => released.push(names::SNAPSHOT_BOUND),
+            Some(content) => {
+                let doomed = content.spec.deletion_policy == DeletionPolicy::Delete;
+                if !content.annotations().contains_key(names::BEING_DELETED) {
+                    return Step::Mark;
+                }
+                if doomed && !names::is_deleting(content) {
+                    return Step::DeleteContent;
+                }
+                // A doomed content must be gone before this finalizer is removed.
+                if !doomed {
+                    released.push(names::SNAPSHOT_BOUND);
+                }
+            }
+        }
+        let Some(finalizers) = names::without(snapshot, &released) else {
+            return Step::Done;
+        };
+        // Release the claim first: once the snapshot is deleted, nothing refers to the claim.
+        match &facts.own.released_claim {
+            Some(released) => Step::Own(SnapshotStep::ClaimFinalizers(released.clone())),
+            None => Step::Finalizers(finalizers),
+        }
+    }
+
+    async fn apply_own(
+        controller: &Controller,
+        facts: &Facts,
+        step: SnapshotStep,
+    ) -> Result<Next, ReconcileError> {
+        let (snapshot, watches) = (&*facts.snapshot, &controller.watches);
+        match step {
+            SnapshotStep::Adopt(owner) => {
+                let mut owners = snapshot.owner_references().to_vec();
+                owners.push(owner);
+                let patch = json!({"metadata": {"ownerReferences": owners}});
+                controller
+                    .merge(&watches.snapshots, snapshot, patch)
+                    .await?;
+            }
+            SnapshotStep::ClaimFinalizers(finalizers) => {
+                if let Some(claim) = &facts.own.claim {
+                    let claims = &watches.claims;
+                    controller
+                        .set_finalizers(claims, &**claim, finalizers)
+                        .await?;
+                }
+            }
+        }
+        Ok(Next::Look)
+    }
 }
 
 /// Whether a snapshot may yet be taken, for which its claim must stay.
 pub(super) fn needs_claim(snapshot: &VolumeSnapshot) -> bool {
     let given_up = names::is_deleting(snapshot) && !names::has(snapshot, names::SNAPSHOT_AS_SOURCE);
-    !is_ready(snapshot) && !given_up
+    !Snapshots::view(snapshot).is_ready() && !given_up
 }
 
-fn is_bound(snapshot: &VolumeSnapshot) -> bool {
-    let status = snapshot.status.as_ref();
-    let bound = status.and_then(|status| status.bound_volume_snapshot_content_name.as_deref());
-    bound.is_some_and(|name| !name.is_empty())
+/// The claim of a snapshot, and the volume it is bound to.
+fn bound_volume(facts: &Facts) -> Result<(&PersistentVolumeClaim, &PersistentVolume), String> {
+    let source = &facts.snapshot.spec.source;
+    let name = source.persistent_volume_claim_name.as_deref();
+    let name = name.unwrap_or_default();
+    let claim = facts.own.claim.as_deref();
+    let claim = claim.ok_or_else(|| format!("there is no claim {name:?} in this namespace"))?;
+    Ok((
+        claim,
+        decide::volume_of(claim, facts.own.volume.as_deref())?,
+    ))
 }
 
-/// The next thing to do for a snapshot that is not being deleted.
-pub(super) fn decide(facts: &Facts) -> Step {
-    next(facts).unwrap_or_else(Step::Fail)
-}
-
-fn next(facts: &Facts) -> Result<Step, Failure> {
-    let snapshot = &*facts.snapshot;
-    let source = &snapshot.spec.source;
-    let claim_name = source.persistent_volume_claim_name.as_deref();
-    let content_name = source.volume_snapshot_content_name.as_deref();
-    if claim_name.is_some() == content_name.is_some() {
-        let message = "exactly one of persistentVolumeClaimName and volumeSnapshotContentName \
-                       must be given";
-        return Err(Failure::new("SnapshotValidationError", message));
-    }
-    if is_ready(snapshot) && is_bound(snapshot) {
-        return ready(facts);
-    }
-    let member = names::owning_group(snapshot).is_some();
-    let made = match (&facts.content, content_name) {
-        (Some(content), _) => Some(checked(facts, content, content_name.is_some(), member)?),
-        (None, Some(name)) => {
-            let message = format!("there is no VolumeSnapshotContent {name}");
-            return Err(Failure::new("SnapshotContentMissing", message));
-        }
-        (None, None) => None,
-    };
-    match made {
-        Some(content) => bound_to(facts, content, content_name.is_some()),
-        // Whoever makes the group's members makes it.
-        None if member => Ok(Step::Wait(
-            "this member of a group has no content yet".to_owned(),
-        )),
-        None => content::made(facts),
-    }
-}
-
-/// Whether all is well with a snapshot that can be restored from.
-fn ready(facts: &Facts) -> Result<Step, Failure> {
-    let snapshot = &*facts.snapshot;
-    let Some(content) = &facts.content else {
-        let message = "its VolumeSnapshotContent is missing";
-        return Err(Failure::new("SnapshotContentMissing", message));
-    };
-    if names::fit(&content.spec.volume_snapshot_ref, snapshot) != Fit::Bound {
-        let message = "its VolumeSnapshotContent is bound to another snapshot";
-        return Err(Failure::new("SnapshotMisbound", message));
-    }
-    if let Some(finalizers) = protected(snapshot, content) {
-        return Ok(Step::Finalizers(finalizers));
-    }
-    let status = snapshot.status.as_ref();
-    let in_group = status.and_then(|status| status.volume_group_snapshot_name.as_ref());
-    Ok(match (in_group, &facts.group) {
-        (Some(_), Some(group)) if names::owning_group(snapshot).is_none() => {
-            Step::Adopt(names::owner(group))
-        }
-        _ => Step::Done,
-    })
-}
-
-/// The content, if it is one for this snapshot.
-fn checked<'a>(
+fn new_content(
     facts: &Facts,
-    content: &'a VolumeSnapshotContent,
-    given: bool,
-    member: bool,
-) -> Result<&'a VolumeSnapshotContent, Failure> {
-    let name = content.name_any();
-    let source = &content.spec.source;
-    if given && source.snapshot_handle.is_none() {
-        let message = format!("VolumeSnapshotContent {name} is not of a snapshot made beforehand");
-        return Err(Failure::new("SnapshotContentMismatch", message));
-    }
-    if !given && source.volume_handle.is_none() {
-        let message = format!("VolumeSnapshotContent {name} is of a snapshot made beforehand");
-        return Err(Failure::new("SnapshotContentMismatch", message));
-    }
-    match names::fit(&content.spec.volume_snapshot_ref, &*facts.snapshot) {
-        Fit::Bound => Ok(content),
-        // A member's is bound by who makes the group's members.
-        Fit::Free if given || member => Ok(content),
-        _ => {
-            let message = format!("VolumeSnapshotContent {name} is bound to another snapshot");
-            Err(Failure::new("SnapshotContentMisbound", message))
-        }
-    }
-}
-
-/// The finalizers a snapshot with a content lacks.
-fn protected(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Option<Vec<String>> {
-    let mut needed = vec![names::SNAPSHOT_AS_SOURCE];
-    if content.spec.deletion_policy == DeletionPolicy::Delete {
-        needed.push(names::SNAPSHOT_BOUND);
-    }
-    names::with(snapshot, &needed)
-}
-
-/// What is left to do for a snapshot with a content.
-fn bound_to(facts: &Facts, content: &VolumeSnapshotContent, given: bool) -> Result<Step, Failure> {
-    let snapshot = &*facts.snapshot;
-    if let Some(finalizers) = protected(snapshot, content) {
-        return Ok(Step::Finalizers(finalizers));
-    }
-    let is_free = names::fit(&content.spec.volume_snapshot_ref, snapshot) == Fit::Free;
-    if given {
-        let class = snapshot.spec.volume_snapshot_class_name.clone();
-        let unclassed = content.spec.volume_snapshot_class_name.is_none() && class.is_some();
-        if is_free || unclassed {
-            if let Some(name) = &class {
-                content::class(facts, name)?;
-            }
-            return Ok(Step::Bind(class));
-        }
-    } else if is_free {
-        return Ok(Step::Wait("its content is not bound to it yet".to_owned()));
-    }
-    let group = match &facts.group_of_content {
-        GroupOfContent::None => None,
-        GroupOfContent::Named(name) => Some(name.as_str()),
-        GroupOfContent::Unknown => {
-            let message = "the group its content is of has not been seen".to_owned();
-            return Ok(Step::Wait(message));
-        }
+    class: &VolumeSnapshotClass,
+    volume: &PersistentVolume,
+) -> Result<VolumeSnapshotContent, String> {
+    let handle = decide::handle_of::<Snapshots>(class, volume)?;
+    let nodes = facts.nodes.as_ref();
+    let node = nodes.and_then(|nodes| node_of(volume, nodes));
+    let (metadata, reference) = decide::new_content(facts, class, node)?;
+    let volume_spec = volume.spec.as_ref();
+    let spec = VolumeSnapshotContentSpec {
+        volume_snapshot_ref: reference,
+        deletion_policy: class.deletion_policy,
+        driver: class.driver.clone(),
+        volume_snapshot_class_name: class.metadata.name.clone(),
+        source: ContentSource {
+            volume_handle: Some(handle),
+            snapshot_handle: None,
+        },
+        source_volume_mode: volume_spec.and_then(|spec| spec.volume_mode.clone()),
     };
-    Ok(status::change(snapshot, content, group).map_or(Step::Done, Step::Status))
+    Ok(VolumeSnapshotContent {
+        metadata,
+        spec,
+        status: None,
+    })
 }
 
 #[cfg(test)]

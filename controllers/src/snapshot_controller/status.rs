@@ -1,14 +1,14 @@
-//! What a snapshot's status says of its content's.
+//! Copies a content's status to its snapshot.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
+use super::kind::Kind;
+use super::snapshot::Snapshots;
 use crate::api::quantity;
-use crate::snapshots::{
-    SnapshotError, VolumeGroupSnapshot, VolumeGroupSnapshotContent, VolumeSnapshot,
-    VolumeSnapshotContent,
-};
+use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotStatus};
 
 /// A change of a status.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,102 +21,60 @@ pub(super) struct StatusChange {
     pub(super) ready: bool,
 }
 
-/// What both kinds of status have, as they are and as they are to be.
-struct Common<'a> {
-    bound_field: &'static str,
-    bound: Option<&'a str>,
-    content: String,
-    created: Option<&'a Time>,
-    content_created: Option<Time>,
-    ready: Option<bool>,
-    content_ready: Option<bool>,
-    error: Option<&'a SnapshotError>,
-    content_error: Option<&'a SnapshotError>,
-}
-
-/// What a snapshot's status lacks of its content's; `group` is the group it is a member of by its
-/// content.
-pub(super) fn change(
+/// What a snapshot's status lacks of its content's. `group` is the group of the content, which the
+/// snapshot is thus a member of.
+pub(super) fn of_snapshot(
     snapshot: &VolumeSnapshot,
     content: &VolumeSnapshotContent,
     group: Option<&str>,
 ) -> Option<StatusChange> {
-    let old = snapshot.status.clone().unwrap_or_default();
-    let new = content.status.clone().unwrap_or_default();
+    let none = VolumeSnapshotStatus::default();
+    let old = snapshot.status.as_ref().unwrap_or(&none);
     let mut fields = Map::new();
-    let size = new.restore_size.filter(|size| *size >= 0);
-    let no_size = |size: &str| size.is_empty() || size == "0";
-    match (old.restore_size.as_deref(), size) {
-        (None, Some(size)) => set(&mut fields, "restoreSize", json!(quantity::written(size))),
-        (Some(known), Some(size)) if no_size(known) && size > 0 => {
-            set(&mut fields, "restoreSize", json!(quantity::written(size)));
-        }
-        _ => {}
+    let size = content.status.as_ref().and_then(|new| new.restore_size);
+    let known = old.restore_size.as_deref();
+    let is_unknown = matches!(known, Some("" | "0"));
+    if let Some(size) = size.filter(|size| *size >= 0)
+        && (known.is_none() || (is_unknown && size > 0))
+    {
+        set(&mut fields, "restoreSize", json!(quantity::written(size)));
     }
     if old.volume_group_snapshot_name.is_none()
         && let Some(group) = group
     {
         set(&mut fields, "volumeGroupSnapshotName", json!(group));
     }
-    let common = Common {
-        bound_field: "boundVolumeSnapshotContentName",
-        bound: old.bound_volume_snapshot_content_name.as_deref(),
-        content: content.metadata.name.clone().unwrap_or_default(),
-        created: old.creation_time.as_ref(),
-        content_created: new.creation_time.and_then(time),
-        ready: old.ready_to_use,
-        content_ready: new.ready_to_use,
-        error: old.error.as_ref(),
-        content_error: new.error.as_ref(),
-    };
-    common.change(fields)
+    change::<Snapshots>(snapshot, content, fields)
 }
 
-/// What a group's status lacks of its content's.
-pub(super) fn group_change(
-    group: &VolumeGroupSnapshot,
-    content: &VolumeGroupSnapshotContent,
+/// What a snapshot's status lacks of its content's, beside these fields.
+pub(super) fn change<K: Kind>(
+    snapshot: &K::Snapshot,
+    content: &K::Content,
+    mut fields: Map<String, Value>,
 ) -> Option<StatusChange> {
-    let old = group.status.clone().unwrap_or_default();
-    let new = content.status.clone().unwrap_or_default();
-    let common = Common {
-        bound_field: "boundVolumeGroupSnapshotContentName",
-        bound: old.bound_volume_group_snapshot_content_name.as_deref(),
-        content: content.metadata.name.clone().unwrap_or_default(),
-        created: old.creation_time.as_ref(),
-        content_created: new.creation_time,
-        ready: old.ready_to_use,
-        content_ready: new.ready_to_use,
-        error: old.error.as_ref(),
-        content_error: new.error.as_ref(),
-    };
-    common.change(Map::new())
-}
-
-impl Common<'_> {
-    fn change(self, mut fields: Map<String, Value>) -> Option<StatusChange> {
-        if self.bound.is_none_or(str::is_empty) {
-            set(&mut fields, self.bound_field, json!(self.content));
-        }
-        let taken = self.created.is_none() && self.content_created.is_some();
-        if taken {
-            set(&mut fields, "creationTime", json!(self.content_created));
-        }
-        let ready = self.content_ready.unwrap_or(false);
-        if self.ready != Some(ready) {
-            set(&mut fields, "readyToUse", json!(ready));
-        }
-        // Compared as it is written: times there have no fractions.
-        let (error, content_error) = (json!(self.error), json!(self.content_error));
-        if error != content_error {
-            set(&mut fields, "error", content_error);
-        }
-        (!fields.is_empty()).then(|| StatusChange {
-            patch: Value::Object(fields),
-            taken,
-            ready: ready && self.ready != Some(true),
-        })
+    let (old, new) = (K::view(snapshot), K::content_view(content));
+    if old.bound.is_none() {
+        set(&mut fields, K::NAMES.bound_field, json!(content.name_any()));
     }
+    let taken = old.created.is_none() && new.created.is_some();
+    if taken {
+        set(&mut fields, "creationTime", json!(new.created));
+    }
+    let ready = new.ready.unwrap_or(false);
+    if old.ready != Some(ready) {
+        set(&mut fields, "readyToUse", json!(ready));
+    }
+    // Compared as it is written: times there have no fractions.
+    let (error, new_error) = (json!(old.error), json!(new.error));
+    if error != new_error {
+        set(&mut fields, "error", new_error);
+    }
+    (!fields.is_empty()).then(|| StatusChange {
+        patch: Value::Object(fields),
+        taken,
+        ready: ready && !old.is_ready(),
+    })
 }
 
 fn set(fields: &mut Map<String, Value>, name: &str, value: Value) {
@@ -124,7 +82,7 @@ fn set(fields: &mut Map<String, Value>, name: &str, value: Value) {
 }
 
 /// Nanoseconds since 1970 as a time.
-fn time(nanoseconds: i64) -> Option<Time> {
+pub(super) fn time(nanoseconds: i64) -> Option<Time> {
     let second = Timestamp::from_second(nanoseconds.div_euclid(1_000_000_000));
     second.ok().map(Time)
 }
@@ -143,7 +101,7 @@ mod tests {
             "driver": "d"}, "status": content});
         let snapshot = serde_json::from_value(snapshot).unwrap();
         let content = serde_json::from_value(content).unwrap();
-        match change(&snapshot, &content, group) {
+        match of_snapshot(&snapshot, &content, group) {
             None => (Value::Null, false, false),
             Some(change) => (change.patch, change.taken, change.ready),
         }

@@ -16,7 +16,7 @@ fn controller(world: &World) -> Controller {
     Controller {
         kube: context.kube.clone(),
         leader: context.leader.clone(),
-        seen: Seen::new(context.caches.clone(), false),
+        watches: Watches::new(context.caches.clone(), false),
         metrics: Metrics::default(),
         queue: Queue::new(context.common.backoff()),
         context,
@@ -49,8 +49,8 @@ fn snapshot_of(name: &str) -> Key {
 async fn a_claim_is_released_before_its_deleted_snapshot() {
     let world = World::new(&[]);
     let controller = controller(&world);
-    world.add(&controller.seen.claims, protected_claim());
-    world.add(&controller.seen.snapshots, deleted_snapshot("snap"));
+    world.add(&controller.watches.claims, protected_claim());
+    world.add(&controller.watches.snapshots, deleted_snapshot("snap"));
     // The answer does not show whether the object is gone: it is looked at again.
     assert_eq!(
         controller.work(snapshot_of("snap")).await,
@@ -69,11 +69,11 @@ async fn a_claim_is_released_before_its_deleted_snapshot() {
 async fn a_claim_stays_protected_for_another_snapshot() {
     let world = World::new(&[]);
     let controller = controller(&world);
-    world.add(&controller.seen.claims, protected_claim());
-    world.add(&controller.seen.snapshots, deleted_snapshot("snap"));
+    world.add(&controller.watches.claims, protected_claim());
+    world.add(&controller.watches.snapshots, deleted_snapshot("snap"));
     let mut other = deleted_snapshot("other");
     other["metadata"]["deletionTimestamp"] = Value::Null;
-    world.add(&controller.seen.snapshots, other);
+    world.add(&controller.watches.snapshots, other);
     assert_eq!(
         controller.work(snapshot_of("snap")).await,
         Outcome::Again(CONFLICT)
@@ -89,7 +89,7 @@ async fn a_claim_stays_protected_for_another_snapshot() {
 async fn a_leftover_protection_is_found() {
     let world = World::new(&[]);
     let controller = controller(&world);
-    world.add(&controller.seen.claims, protected_claim());
+    world.add(&controller.watches.claims, protected_claim());
     let options = options::<Options>();
     let resync = controller.resync(&options);
     assert!(
@@ -111,11 +111,11 @@ async fn a_leftover_protection_is_found() {
 async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
     let world = World::new(&[]);
     let controller = controller(&world);
-    world.add(&controller.seen.snapshots, deleted_snapshot("snap"));
+    world.add(&controller.watches.snapshots, deleted_snapshot("snap"));
     world.api.take("/snap");
     assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::Failed);
     // After a conflict the object is read again soon.
-    world.add(&controller.seen.snapshots, deleted_snapshot("snap"));
+    world.add(&controller.watches.snapshots, deleted_snapshot("snap"));
     world.api.refuse("/snap", 409);
     assert_eq!(
         controller.work(snapshot_of("snap")).await,
@@ -128,7 +128,7 @@ fn group_with_a_member(world: &World, controller: &Controller) {
     let (member, content) = names::member_names("g", "vol-1");
     let (api, group_api) = (names::SNAPSHOT_API, names::GROUP_API);
     world.add(
-        &controller.seen.groups,
+        &controller.watches.groups,
         json!({
             "apiVersion": format!("{group_api}/v1"), "kind": "VolumeGroupSnapshot",
             "metadata": {"name": "group", "namespace": "team", "uid": "g",
@@ -137,7 +137,7 @@ fn group_with_a_member(world: &World, controller: &Controller) {
         }),
     );
     world.add(
-        &controller.seen.group_contents,
+        &controller.watches.group_contents,
         json!({
             "apiVersion": format!("{group_api}/v1"), "kind": "VolumeGroupSnapshotContent",
             "metadata": {"name": names::group_content_name("g")},
@@ -155,7 +155,7 @@ fn group_with_a_member(world: &World, controller: &Controller) {
         }),
     );
     world.add(
-        &controller.seen.snapshots,
+        &controller.watches.snapshots,
         json!({
             "apiVersion": format!("{api}/v1"), "kind": "VolumeSnapshot",
             "metadata": {"name": member, "namespace": "team", "uid": "m"},
@@ -163,7 +163,7 @@ fn group_with_a_member(world: &World, controller: &Controller) {
         }),
     );
     world.add(
-        &controller.seen.contents,
+        &controller.watches.contents,
         json!({
             "apiVersion": format!("{api}/v1"), "kind": "VolumeSnapshotContent",
             "metadata": {"name": content},

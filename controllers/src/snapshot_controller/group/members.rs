@@ -1,5 +1,5 @@
-//! The members of a group: a snapshot and a content for each of the snapshots the driver tells
-//! of, bound to each other.
+//! The members of a group: a snapshot and a content for each snapshot that the driver lists, bound
+//! to each other.
 //!
 //! Another controller may be making them in another order, so each piece is looked at on its own.
 
@@ -11,9 +11,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::{Facts, Failure, Step};
+use super::{Facts, Failure, GroupStep};
 use crate::runtime::scope::MANAGED_BY;
-use crate::snapshot_controller::names::{self, Fit};
+use crate::snapshot_controller::names::{self, BindState};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, SnapshotInfo, SnapshotSource, VolumeGroupSnapshotContent,
     VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotContentSpec, VolumeSnapshotSpec,
@@ -36,13 +36,13 @@ pub(in crate::snapshot_controller) struct Member {
 pub(super) fn next(
     facts: &Facts,
     group_content: &VolumeGroupSnapshotContent,
-) -> Result<Option<Step>, Failure> {
+) -> Result<Option<GroupStep>, Failure> {
     let status = group_content.status.as_ref();
     let handle = status.and_then(|status| status.volume_group_snapshot_handle.as_deref());
     let Some(handle) = handle else {
         return Ok(None);
     };
-    for member in &facts.members {
+    for member in &facts.own.members {
         let whole = Whole {
             facts,
             group_content,
@@ -65,21 +65,21 @@ struct Whole<'a> {
 }
 
 impl Whole<'_> {
-    fn next(&self) -> Result<Option<Step>, Failure> {
+    fn next(&self) -> Result<Option<GroupStep>, Failure> {
         let Some(snapshot) = &self.member.snapshot else {
-            return Ok(Some(Step::CreateMember(Box::new(self.snapshot()))));
+            return Ok(Some(GroupStep::CreateMember(Box::new(self.snapshot()))));
         };
         let Some(content) = &self.member.content else {
             let content = Box::new(self.content(snapshot));
-            return Ok(Some(Step::CreateMemberContent(content)));
+            return Ok(Some(GroupStep::CreateMemberContent(content)));
         };
-        match names::fit(&content.spec.volume_snapshot_ref, &**snapshot) {
-            Fit::Bound => {}
-            Fit::Free => {
+        match names::bind_state(&content.spec.volume_snapshot_ref, &**snapshot) {
+            BindState::Bound => {}
+            BindState::Free => {
                 let uid = snapshot.uid().unwrap_or_default();
-                return Ok(Some(Step::BindMemberContent(content.clone(), uid)));
+                return Ok(Some(GroupStep::BindMemberContent(content.clone(), uid)));
             }
-            Fit::Other => {
+            BindState::Other => {
                 let name = content.name_any();
                 let message = format!(
                     "VolumeSnapshotContent {name} of a member is bound to another snapshot"
@@ -89,19 +89,22 @@ impl Whole<'_> {
         }
         // Before the member is bound to it: a member is of a group from its first status on.
         if let Some(status) = self.content_status(content) {
-            return Ok(Some(Step::MemberContentStatus(content.clone(), status)));
+            return Ok(Some(GroupStep::MemberContentStatus(
+                content.clone(),
+                status,
+            )));
         }
         let status = snapshot.status.as_ref();
         let bound = status.and_then(|it| it.bound_volume_snapshot_content_name.as_deref());
         if bound.is_none_or(str::is_empty) {
             let name = content.name_any();
-            return Ok(Some(Step::BindMember(snapshot.clone(), name)));
+            return Ok(Some(GroupStep::BindMember(snapshot.clone(), name)));
         }
         Ok(None)
     }
 
     fn names(&self) -> (String, String) {
-        let group = self.facts.group.uid().unwrap_or_default();
+        let group = self.facts.snapshot.uid().unwrap_or_default();
         let volume = self.member.info.volume_handle.as_deref();
         names::member_names(&group, volume.unwrap_or_default())
     }
@@ -111,7 +114,7 @@ impl Whole<'_> {
     }
 
     fn snapshot(&self) -> VolumeSnapshot {
-        let group = &*self.facts.group;
+        let group = &*self.facts.snapshot;
         let mut finalizers = vec![names::SNAPSHOT_IN_GROUP, names::SNAPSHOT_AS_SOURCE];
         if self.deletion_policy() == DeletionPolicy::Delete {
             finalizers.push(names::SNAPSHOT_BOUND);

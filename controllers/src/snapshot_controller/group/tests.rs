@@ -1,5 +1,7 @@
 use serde_json::{Value, json};
 
+use super::decide::decide;
+use super::decide::tests::{DELETED, of, with};
 use super::*;
 
 mod members;
@@ -7,53 +9,53 @@ mod members;
 const CONTENT: &str = "groupsnapcontent-g1";
 
 fn group(changes: Value) -> Value {
-    let mut group = json!({
-        "apiVersion": "groupsnapshot.storage.k8s.io/v1",
-        "kind": "VolumeGroupSnapshot",
-        "metadata": {"name": "all", "namespace": "team", "uid": "g1", "resourceVersion": "7",
-            "finalizers": [names::GROUP_BOUND]},
-        "spec": {"source": {"selector": {"matchLabels": {"app": "db"}}},
-            "volumeGroupSnapshotClassName": "fast"},
-    });
-    json_patch::merge(&mut group, &changes);
-    group
+    with(
+        json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1",
+            "kind": "VolumeGroupSnapshot",
+            "metadata": {"name": "all", "namespace": "team", "uid": "g1", "resourceVersion": "7",
+                "finalizers": [names::GROUP_BOUND]},
+            "spec": {"source": {"selector": {"matchLabels": {"app": "db"}}},
+                "volumeGroupSnapshotClassName": "fast"},
+        }),
+        &changes,
+    )
 }
 
 fn content(changes: Value) -> Value {
-    let mut content = json!({
-        "apiVersion": "groupsnapshot.storage.k8s.io/v1",
-        "kind": "VolumeGroupSnapshotContent",
-        "metadata": {"name": CONTENT},
-        "spec": {
-            "volumeGroupSnapshotRef": {"namespace": "team", "name": "all", "uid": "g1"},
-            "deletionPolicy": "Delete", "driver": "csi.example",
-            "source": {"volumeHandles": ["vol-1", "vol-2"]},
-        },
-    });
-    json_patch::merge(&mut content, &changes);
-    content
+    with(
+        json!({
+            "apiVersion": "groupsnapshot.storage.k8s.io/v1",
+            "kind": "VolumeGroupSnapshotContent",
+            "metadata": {"name": CONTENT},
+            "spec": {
+                "volumeGroupSnapshotRef": {"namespace": "team", "name": "all", "uid": "g1"},
+                "deletionPolicy": "Delete", "driver": "csi.example",
+                "source": {"volumeHandles": ["vol-1", "vol-2"]},
+            },
+        }),
+        &changes,
+    )
 }
 
 /// A content made beforehand, for a group that names it.
 fn given(changes: Value) -> Value {
-    let mut content = content(json!({"spec": {
+    let given = content(json!({"spec": {
         "source": {"volumeHandles": null, "groupSnapshotHandles":
             {"volumeGroupSnapshotHandle": "gs", "volumeSnapshotHandles": ["s"]}},
         "volumeGroupSnapshotRef": {"uid": null},
     }}));
-    json_patch::merge(&mut content, &changes);
-    content
+    with(given, &changes)
 }
 
 /// A claim and its volume, of which there is the number in all names.
 fn claim(number: usize, claim: Value, volume: Value) -> Claim {
     let name = format!("data-{number}");
-    let mut it = json!({
+    let it = json!({
         "metadata": {"name": name, "namespace": "team", "uid": name, "labels": {"app": "db"}},
         "spec": {"volumeName": format!("pv-{number}")}, "status": {"phase": "Bound"},
     });
-    json_patch::merge(&mut it, &claim);
-    let mut its = json!({
+    let its = json!({
         "metadata": {"name": format!("pv-{number}")},
         "spec": {
             "claimRef": {"namespace": "team", "name": name, "uid": name},
@@ -61,85 +63,51 @@ fn claim(number: usize, claim: Value, volume: Value) -> Claim {
             "volumeMode": "Block",
         },
     });
-    json_patch::merge(&mut its, &volume);
-    (of(it), Some(of(its)))
+    (of(with(it, &claim)), Some(of(with(its, &volume))))
 }
 
 type Claim = (Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>);
 
-fn of<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
-    Arc::new(serde_json::from_value(value).unwrap())
-}
-
 fn class(name: &str, changes: Value) -> Arc<VolumeGroupSnapshotClass> {
-    let mut class = json!({"metadata": {"name": name}, "driver": "csi.example",
+    let class = json!({"metadata": {"name": name}, "driver": "csi.example",
         "deletionPolicy": "Delete"});
-    json_patch::merge(&mut class, &changes);
-    of(class)
+    of(with(class, &changes))
 }
 
 /// All is there but the content.
 fn facts(it: Value) -> Facts {
     Facts {
-        group: of(it),
+        snapshot: of(it),
         content: None,
         classes: vec![class("fast", json!({})), class("slow", json!({}))],
-        claims: vec![
-            claim(1, json!({}), json!({})),
-            claim(2, json!({}), json!({})),
-            claim(
-                3,
-                json!({"metadata": {"labels": {"app": "web"}}}),
-                json!({}),
-            ),
-        ],
-        members: Vec::new(),
-        owned: Vec::new(),
-        restoring: Vec::new(),
         nodes: None,
-    }
-}
-
-/// A step, short.
-fn told(step: Step) -> String {
-    match step {
-        Step::Done => "done".to_owned(),
-        Step::Pend(why) => format!("pend: {why}"),
-        Step::SetClass(class) => format!("class {class}"),
-        Step::Finalizers(list) => format!("finalizers {}", list.len()),
-        Step::Create(content) => {
-            let handles = content.spec.source.volume_handles.unwrap_or_default();
-            format!("create {}", handles.join(" "))
-        }
-        Step::Bind(class) => format!("bind {}", class.unwrap_or_default()),
-        Step::CreateMember(_) => "member".to_owned(),
-        Step::CreateMemberContent(_) => "member's content".to_owned(),
-        Step::BindMemberContent(_, uid) => format!("bind member's content to {uid}"),
-        Step::BindMember(_, content) => format!("bind member to {content}"),
-        Step::MemberContentStatus(_, status) => format!("member's content {status}"),
-        Step::Status(change) => format!("status {}", change.patch),
-        Step::Mark => "mark".to_owned(),
-        Step::DeleteContent => "delete content".to_owned(),
-        Step::DeleteMembers(members) => format!("delete {} members", members.len()),
-        Step::Fail(failure) => {
-            let ready = if failure.unready {
-                ""
-            } else {
-                " (still ready)"
-            };
-            format!("{}{ready}: {}", failure.reason, failure.message)
-        }
+        own: GroupFacts {
+            claims: vec![
+                claim(1, json!({}), json!({})),
+                claim(2, json!({}), json!({})),
+                claim(
+                    3,
+                    json!({"metadata": {"labels": {"app": "web"}}}),
+                    json!({}),
+                ),
+            ],
+            members: Vec::new(),
+            owned: Vec::new(),
+            restoring: Vec::new(),
+        },
     }
 }
 
 #[track_caller]
 fn expect(facts: &Facts, expected: &str) {
-    let step = match names::is_deleting(&*facts.group) {
-        true => decide_deletion(facts),
-        false => decide(facts),
-    };
-    let step = told(step);
-    assert!(step.contains(expected), "{step}\nnot {expected}");
+    decide::tests::expect(facts, expected, |step| match step {
+        GroupStep::CreateMember(_) => "member".to_owned(),
+        GroupStep::CreateMemberContent(_) => "member's content".to_owned(),
+        GroupStep::BindMemberContent(_, uid) => format!("bind member's content to {uid}"),
+        GroupStep::BindMember(_, content) => format!("bind member to {content}"),
+        GroupStep::MemberContentStatus(_, status) => format!("member's content {status}"),
+        GroupStep::DeleteMembers(members) => format!("delete {} members", members.len()),
+    });
 }
 
 #[test]
@@ -150,12 +118,21 @@ fn before_there_is_a_content() {
             {"key": "app", "operator": operator, "values": ["db"]}]}))
     };
     for (changes, expected) in [
-        (json!({}), "create vol-1 vol-2"),
-        (expression("In"), "create vol-1 vol-2"),
-        (expression("NotIn"), "create vol-3"),
+        (
+            json!({}),
+            "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\"]}",
+        ),
+        (
+            expression("In"),
+            "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\"]}",
+        ),
+        (
+            expression("NotIn"),
+            "create of {\"volumeHandles\":[\"vol-3\"]}",
+        ),
         (
             selector(json!({"matchLabels": null})),
-            "create vol-1 vol-2 vol-3",
+            "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\",\"vol-3\"]}",
         ),
         (
             selector(json!({"matchLabels": {"app": "none"}})),
@@ -220,7 +197,11 @@ fn what_a_group_is_of() {
             {"matchExpressions": [{"key": "on", "operator": "In", "values": [node]}]}]}}}})
     };
     for (claim_is, volume_is, expected) in [
-        (json!({}), affine("1"), "create vol-1 vol-2"),
+        (
+            json!({}),
+            affine("1"),
+            "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\"]}",
+        ),
         (
             json!({}),
             affine("2"),
@@ -243,7 +224,7 @@ fn what_a_group_is_of() {
         ),
     ] {
         let mut facts = facts(group(json!({})));
-        facts.claims = vec![
+        facts.own.claims = vec![
             claim(1, json!({}), affine("1")),
             claim(2, claim_is, volume_is),
         ];
@@ -262,7 +243,7 @@ fn the_content_made() {
     facts.nodes = Some(vec![of(json!({"metadata": {"name": "node-1"}}))]);
     let affinity = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}]}}}});
-    facts.claims = vec![claim(1, json!({}), affinity)];
+    facts.own.claims = vec![claim(1, json!({}), affinity)];
     let secret = |what: &str| format!("csi.storage.k8s.io/group-snapshotter-secret-{what}");
     facts.classes = vec![class(
         "fast",
@@ -387,7 +368,7 @@ fn with_a_content_made_beforehand() {
 #[test]
 fn deletion() {
     let marked = json!({names::GROUP_BEING_DELETED: "yes"});
-    let going = json!({"annotations": marked, "deletionTimestamp": "2026-01-01T00:00:00Z"});
+    let going = json!({"annotations": marked, "deletionTimestamp": DELETED});
     let retained = json!({"metadata": {"annotations": marked},
         "spec": {"deletionPolicy": "Retain"}});
     let member = |deleting: Option<&str>| {
@@ -395,7 +376,7 @@ fn deletion() {
             "kind": "VolumeSnapshot", "metadata": {"name": "s", "deletionTimestamp": deleting},
             "spec": {"source": {}}}))
     };
-    let kept = || vec![member(None), member(Some("2026-01-01T00:00:00Z"))];
+    let kept = || vec![member(None), member(Some(DELETED))];
     for (content_is, owned, restoring, expected) in [
         (None, vec![], vec![], "finalizers 0"),
         (None, kept(), vec![], "delete 1 members"),
@@ -403,7 +384,7 @@ fn deletion() {
             None,
             vec![],
             vec!["s".to_owned()],
-            "pend: claims are being restored",
+            "block deletion: claims are being restored",
         ),
         (Some(json!({})), vec![], vec![], "mark"),
         (
@@ -428,14 +409,14 @@ fn deletion() {
             "finalizers 0",
         ),
     ] {
-        let changes = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let changes = json!({"metadata": {"deletionTimestamp": DELETED}});
         let mut facts = facts(group(changes));
         facts.content = content_is.map(|changes| of(content(changes)));
-        facts.owned = owned;
-        facts.restoring = restoring;
+        facts.own.owned = owned;
+        facts.own.restoring = restoring;
         expect(&facts, expected);
     }
-    let unheld = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z",
+    let unheld = json!({"metadata": {"deletionTimestamp": DELETED,
         "finalizers": ["x/other"]}});
     expect(&facts(group(unheld)), "done");
 }

@@ -1,5 +1,7 @@
 use serde_json::{Value, json};
 
+use super::decide::decide;
+use super::decide::tests::{DELETED, of, with};
 use super::*;
 
 mod deletion;
@@ -7,76 +9,75 @@ mod deletion;
 const UID: &str = "11-22";
 
 fn snapshot(changes: Value) -> Value {
-    let mut snapshot = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1",
-        "kind": "VolumeSnapshot",
-        "metadata": {"name": "snap", "namespace": "team", "uid": UID, "resourceVersion": "7",
-            "finalizers": [names::SNAPSHOT_AS_SOURCE, names::SNAPSHOT_BOUND]},
-        "spec": {"source": {"persistentVolumeClaimName": "data"},
-            "volumeSnapshotClassName": "fast"},
-    });
-    json_patch::merge(&mut snapshot, &changes);
-    snapshot
+    with(
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshot",
+            "metadata": {"name": "snap", "namespace": "team", "uid": UID, "resourceVersion": "7",
+                "finalizers": [names::SNAPSHOT_AS_SOURCE, names::SNAPSHOT_BOUND]},
+            "spec": {"source": {"persistentVolumeClaimName": "data"},
+                "volumeSnapshotClassName": "fast"},
+        }),
+        &changes,
+    )
 }
 
 fn content(changes: Value) -> Value {
-    let mut content = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1",
-        "kind": "VolumeSnapshotContent",
-        "metadata": {"name": format!("snapcontent-{UID}")},
-        "spec": {
-            "volumeSnapshotRef": {"namespace": "team", "name": "snap", "uid": UID},
-            "deletionPolicy": "Delete", "driver": "csi.example",
-            "source": {"volumeHandle": "vol-1"},
-        },
-    });
-    json_patch::merge(&mut content, &changes);
-    content
+    with(
+        json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshotContent",
+            "metadata": {"name": format!("snapcontent-{UID}")},
+            "spec": {
+                "volumeSnapshotRef": {"namespace": "team", "name": "snap", "uid": UID},
+                "deletionPolicy": "Delete", "driver": "csi.example",
+                "source": {"volumeHandle": "vol-1"},
+            },
+        }),
+        &changes,
+    )
 }
 
 /// A content made beforehand, for a snapshot that names it.
 fn given(changes: Value) -> Value {
-    let source = json!({"spec": {
+    let given = json!({"spec": {
         "source": {"volumeHandle": null, "snapshotHandle": "s-1"},
         "volumeSnapshotRef": {"uid": null},
     }});
-    let mut content = content(source);
-    json_patch::merge(&mut content, &changes);
-    content
+    with(content(given), &changes)
 }
 
 fn class(name: &str, changes: Value) -> Value {
-    let mut class = json!({"metadata": {"name": name}, "driver": "csi.example",
-        "deletionPolicy": "Delete"});
-    json_patch::merge(&mut class, &changes);
-    class
+    with(
+        json!({"metadata": {"name": name}, "driver": "csi.example",
+        "deletionPolicy": "Delete"}),
+        &changes,
+    )
 }
 
 fn claim(changes: Value) -> Value {
-    let mut claim = json!({
-        "metadata": {"name": "data", "namespace": "team", "uid": "c",
-            "finalizers": [names::CLAIM_AS_SOURCE]},
-        "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
-    });
-    json_patch::merge(&mut claim, &changes);
-    claim
+    with(
+        json!({
+            "metadata": {"name": "data", "namespace": "team", "uid": "c",
+                "finalizers": [names::CLAIM_AS_SOURCE]},
+            "spec": {"volumeName": "pv"}, "status": {"phase": "Bound"},
+        }),
+        &changes,
+    )
 }
 
 fn volume(changes: Value) -> Value {
-    let mut volume = json!({
-        "metadata": {"name": "pv"},
-        "spec": {
-            "claimRef": {"namespace": "team", "name": "data", "uid": "c"},
-            "csi": {"driver": "csi.example", "volumeHandle": "vol-1"},
-            "volumeMode": "Filesystem",
-        },
-    });
-    json_patch::merge(&mut volume, &changes);
-    volume
-}
-
-fn of<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
-    Arc::new(serde_json::from_value(value).unwrap())
+    with(
+        json!({
+            "metadata": {"name": "pv"},
+            "spec": {
+                "claimRef": {"namespace": "team", "name": "data", "uid": "c"},
+                "csi": {"driver": "csi.example", "volumeHandle": "vol-1"},
+                "volumeMode": "Filesystem",
+            },
+        }),
+        &changes,
+    )
 }
 
 /// All is there but the content.
@@ -85,54 +86,24 @@ fn facts(it: Value) -> Facts {
         snapshot: of(it),
         content: None,
         classes: vec![of(class("fast", json!({}))), of(class("slow", json!({})))],
-        claim: Some(of(claim(json!({})))),
-        released_claim: None,
-        volume: Some(of(volume(json!({})))),
-        restoring: 0,
-        group: None,
-        group_of_content: GroupOfContent::None,
         nodes: None,
-    }
-}
-
-/// A step, short.
-fn told(step: Step) -> String {
-    match step {
-        Step::Done => "done".to_owned(),
-        Step::Wait(_) => "wait".to_owned(),
-        Step::Pend(why) => format!("pend: {why}"),
-        Step::SetClass(class) => format!("class {class}"),
-        Step::Finalizers(list) => {
-            let short = |name: String| name.split('/').nth(1).unwrap_or_default().to_owned();
-            let list: Vec<String> = list.into_iter().map(short).collect();
-            format!("finalizers {}", list.join(" "))
-        }
-        Step::Adopt(owner) => format!("adopt {} {}", owner.name, owner.uid),
-        Step::ClaimFinalizers(list) => format!("claim finalizers {}", list.len()),
-        Step::Create(_) => "create".to_owned(),
-        Step::Bind(class) => format!("bind {}", class.unwrap_or_default()),
-        Step::Status(change) => format!("status {}", change.patch),
-        Step::Mark => "mark".to_owned(),
-        Step::DeleteContent => "delete content".to_owned(),
-        Step::Fail(failure) => {
-            let ready = if failure.unready {
-                ""
-            } else {
-                " (still ready)"
-            };
-            format!("{}{ready}: {}", failure.reason, failure.message)
-        }
+        own: SnapshotFacts {
+            claim: Some(of(claim(json!({})))),
+            released_claim: None,
+            volume: Some(of(volume(json!({})))),
+            restoring: 0,
+            group: None,
+            group_of_content: GroupOfContent::None,
+        },
     }
 }
 
 #[track_caller]
 fn expect(facts: &Facts, expected: &str) {
-    let step = match names::is_deleting(&*facts.snapshot) {
-        true => decide_deletion(facts),
-        false => decide(facts),
-    };
-    let step = told(step);
-    assert!(step.contains(expected), "{step}\nnot {expected}");
+    decide::tests::expect(facts, expected, |step| match step {
+        SnapshotStep::Adopt(owner) => format!("adopt {} {}", owner.name, owner.uid),
+        SnapshotStep::ClaimFinalizers(list) => format!("claim finalizers {}", list.len()),
+    });
 }
 
 #[test]
@@ -143,11 +114,11 @@ fn before_there_is_a_content() {
         (json!({}), "create"),
         (
             protection,
-            "finalizers volumesnapshot-as-source-protection volumesnapshot-bound-protection",
+            "finalizers 2: volumesnapshot-as-source-protection volumesnapshot-bound-protection",
         ),
         (
             json!({"metadata": {"finalizers": ["x/y"]}}),
-            "finalizers y volumesnapshot-as-source-protection volumesnapshot-bound-protection",
+            "finalizers 3: y volumesnapshot-as-source-protection volumesnapshot-bound-protection",
         ),
         (
             json!({"spec": {"volumeSnapshotClassName": "none"}}),
@@ -215,7 +186,7 @@ fn default_classes() {
 
 #[test]
 fn what_a_snapshot_is_of() {
-    let deleting = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    let deleting = json!({"metadata": {"deletionTimestamp": DELETED}});
     let mut unheld = deleting.clone();
     unheld["metadata"]["finalizers"] = json!(["x"]);
     for (claim_is, volume_is, expected) in [
@@ -248,14 +219,14 @@ fn what_a_snapshot_is_of() {
         ),
     ] {
         let mut facts = facts(snapshot(json!({})));
-        facts.claim = Some(of(claim(claim_is)));
-        facts.volume = Some(of(volume(volume_is)));
+        facts.own.claim = Some(of(claim(claim_is)));
+        facts.own.volume = Some(of(volume(volume_is)));
         expect(&facts, expected);
     }
     let mut facts = facts(snapshot(json!({})));
-    facts.volume = None;
+    facts.own.volume = None;
     expect(&facts, "the volume of claim data does not exist");
-    facts.claim = None;
+    facts.own.claim = None;
     expect(
         &facts,
         "SnapshotContentCreationFailed: there is no claim \"data\"",
@@ -268,7 +239,7 @@ fn the_content_made() {
     facts.nodes = Some(vec![of(
         json!({"metadata": {"name": "node-1", "labels": {"on": "1"}}}),
     )]);
-    facts.volume = Some(of(volume(json!({"spec": {"nodeAffinity": {"required": {
+    facts.own.volume = Some(of(volume(json!({"spec": {"nodeAffinity": {"required": {
         "nodeSelectorTerms": [{"matchExpressions": [
             {"key": "on", "operator": "In", "values": ["1"]}]}]}}}}))));
     facts.classes = vec![of(class(
@@ -338,7 +309,7 @@ fn with_a_content() {
         (
             json!({"metadata": {"finalizers": [names::SNAPSHOT_AS_SOURCE]}}),
             json!({}),
-            "finalizers volumesnapshot-as-source-protection volumesnapshot-bound-protection",
+            "finalizers 2: volumesnapshot-as-source-protection volumesnapshot-bound-protection",
         ),
         (
             json!({"metadata": {"finalizers": [names::SNAPSHOT_AS_SOURCE]},
@@ -456,8 +427,8 @@ fn members_of_groups() {
     ] {
         let mut facts = facts(snapshot(changes.clone()));
         facts.content = Some(of(content(content_is)));
-        facts.group = Some(group());
-        facts.group_of_content = of_content;
+        facts.own.group = Some(group());
+        facts.own.group_of_content = of_content;
         expect(&facts, expected);
     }
     let mut facts = facts(snapshot(ready));

@@ -14,7 +14,7 @@ fn with_member(snapshot: Option<Value>, member_content: Option<Value>) -> Facts 
         },
         "status": {"volumeGroupSnapshotHandle": "gs", "readyToUse": true},
     }))));
-    facts.members = vec![Member {
+    facts.own.members = vec![Member {
         info: SnapshotInfo {
             volume_handle: Some("vol-1".to_owned()),
             snapshot_handle: Some("s-1".to_owned()),
@@ -83,7 +83,7 @@ fn members_of_a_group() {
 #[test]
 fn the_members_made() {
     let mut facts = with_member(None, None);
-    let Step::CreateMember(snapshot) = decide(&facts) else {
+    let Step::Own(GroupStep::CreateMember(snapshot)) = decide(&facts) else {
         panic!("{:?}", decide(&facts));
     };
     let digest = names::member_names("g1", "vol-1").0;
@@ -109,8 +109,8 @@ fn the_members_made() {
     );
     let mut made = *snapshot;
     made.metadata.uid = Some("s-uid".to_owned());
-    facts.members[0].snapshot = Some(Arc::new(made));
-    let Step::CreateMemberContent(content) = decide(&facts) else {
+    facts.own.members[0].snapshot = Some(Arc::new(made));
+    let Step::Own(GroupStep::CreateMemberContent(content)) = decide(&facts) else {
         panic!("{:?}", decide(&facts));
     };
     assert_eq!(

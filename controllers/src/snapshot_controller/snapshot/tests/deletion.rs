@@ -28,26 +28,26 @@ fn contents_expected() {
         ),
     ] {
         let snapshot: Arc<VolumeSnapshot> = of(snapshot(changes));
-        assert_eq!(expected_content(&snapshot).as_deref(), expected);
+        assert_eq!(Snapshots::expected_content(&snapshot).as_deref(), expected);
     }
 }
 
 #[test]
 fn deletion() {
     let marked = json!({names::BEING_DELETED: "yes"});
-    let going = json!({"annotations": marked, "deletionTimestamp": "2026-01-01T00:00:00Z"});
+    let going = json!({"annotations": marked, "deletionTimestamp": DELETED});
     let in_group = json!([names::SNAPSHOT_IN_GROUP]);
     for (finalizers, content_is, restoring, expected) in [
         (json!([]), None, 0, "done"),
         (json!(["x/other"]), None, 0, "done"),
-        (json!(null), None, 0, "finalizers "),
-        (in_group, None, 0, "finalizers "),
-        (json!(null), None, 1, "finalizers "),
+        (json!(null), None, 0, "finalizers 0"),
+        (in_group, None, 0, "finalizers 0"),
+        (json!(null), None, 1, "finalizers 0"),
         (
             json!(null),
             Some(json!({})),
             1,
-            "pend: 1 claims are being restored",
+            "block deletion: 1 claims are being restored",
         ),
         (json!(null), Some(json!({})), 0, "mark"),
         (
@@ -61,7 +61,7 @@ fn deletion() {
             json!(null),
             Some(json!({"metadata": going})),
             0,
-            "finalizers volumesnapshot-bound-protection",
+            "finalizers 1: volumesnapshot-bound-protection",
         ),
         (
             json!([names::SNAPSHOT_BOUND]),
@@ -80,32 +80,32 @@ fn deletion() {
             Some(json!({"metadata": {"annotations": marked},
                 "spec": {"deletionPolicy": "Retain"}})),
             0,
-            "finalizers ",
+            "finalizers 0",
         ),
         // Another's content is left alone.
         (
             json!(null),
             Some(json!({"spec": {"volumeSnapshotRef": {"uid": "other"}}})),
             0,
-            "finalizers ",
+            "finalizers 0",
         ),
     ] {
-        let mut changes = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let mut changes = json!({"metadata": {"deletionTimestamp": DELETED}});
         if !finalizers.is_null() {
             changes["metadata"]["finalizers"] = finalizers;
         }
         let mut facts = facts(snapshot(changes));
         facts.content = content_is.map(|changes| of(content(changes)));
-        facts.restoring = restoring;
+        facts.own.restoring = restoring;
         expect(&facts, expected);
     }
 }
 
 #[test]
 fn the_claim_is_released_first() {
-    let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    let deleted = json!({"metadata": {"deletionTimestamp": DELETED}});
     let mut facts = facts(snapshot(deleted));
-    facts.released_claim = Some(Vec::new());
+    facts.own.released_claim = Some(Vec::new());
     expect(&facts, "claim finalizers 0");
     // While the snapshot may still be taken, the claim stays protected.
     facts.content = Some(of(content(json!({}))));
@@ -117,13 +117,13 @@ fn deletion_of_members() {
     for (deleting, expected) in [
         (
             None,
-            "pend: this snapshot is a member of group snapshot team/g: delete that",
+            "block deletion: this snapshot is a member of group snapshot team/g: delete that",
         ),
-        (Some("2026-01-01T00:00:00Z"), "wait"),
+        (Some(DELETED), "wait"),
     ] {
-        let changes = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let changes = json!({"metadata": {"deletionTimestamp": DELETED}});
         let mut facts = facts(snapshot(changes));
-        facts.group = Some(of(json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+        facts.own.group = Some(of(json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1",
             "kind": "VolumeGroupSnapshot", "metadata": {"name": "g", "namespace": "team",
             "uid": "g", "deletionTimestamp": deleting}, "spec": {"source": {}}})));
         expect(&facts, expected);
@@ -132,7 +132,7 @@ fn deletion_of_members() {
 
 #[test]
 fn claims_held() {
-    let deleting = "2026-01-01T00:00:00Z";
+    let deleting = DELETED;
     for (changes, expected) in [
         (json!({}), true),
         (json!({"status": {"readyToUse": false}}), true),

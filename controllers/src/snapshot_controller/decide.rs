@@ -1,0 +1,293 @@
+//! Decides the next step for a snapshot of either kind.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    CSIPersistentVolumeSource, Node, ObjectReference, PersistentVolume, PersistentVolumeClaim,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+
+use super::kind::{self, Kind};
+use super::names::{self, BindState};
+use super::status::StatusChange;
+use crate::api::secret_template::{self, SnapshotVariables};
+use crate::runtime::scope::{MANAGED_BY, node_label};
+
+/// A snapshot and all that the decision about it depends on.
+pub(super) struct Facts<K: Kind> {
+    pub(super) snapshot: Arc<K::Snapshot>,
+    /// The content it names, or would have, if there is one of that name.
+    pub(super) content: Option<Arc<K::Content>>,
+    /// All classes.
+    pub(super) classes: Vec<Arc<K::Class>>,
+    /// All nodes, if contents are to be labelled with theirs.
+    pub(super) nodes: Option<Vec<Arc<Node>>>,
+    /// What only this kind depends on.
+    pub(super) own: K::OwnFacts,
+}
+
+/// The next step for a snapshot. Its facts are gathered again after each.
+#[derive(Debug)]
+pub(super) enum Step<K: Kind> {
+    /// Nothing is left to do.
+    Done,
+    /// Something that will come is missing: look again later.
+    Wait(String),
+    /// Write the name of the class.
+    SetClass(String),
+    /// Write these finalizers.
+    Finalizers(Vec<String>),
+    /// Create the content.
+    Create(Box<K::Content>),
+    /// Bind the content to the snapshot, and write this class to it.
+    Bind(Option<String>),
+    /// Write the status.
+    Status(StatusChange),
+    /// Annotate the content, so that the driver's loop learns of the deletion.
+    Mark,
+    /// Delete the content.
+    DeleteContent,
+    /// The deletion must wait: report why, and try again.
+    BlockDeletion(String),
+    /// Report the failure, and try again.
+    Fail(Failure),
+    /// A step that only this kind has.
+    Own(K::OwnStep),
+}
+
+/// Why a snapshot failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// The event's reason.
+    pub(super) reason: &'static str,
+    /// What is wrong.
+    pub(super) message: String,
+    /// True if it can't be restored from, either.
+    pub(super) unready: bool,
+}
+
+impl Failure {
+    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Failure {
+            reason,
+            message: message.into(),
+            unready: true,
+        }
+    }
+
+    fn still_ready(reason: &'static str, message: impl Into<String>) -> Self {
+        Failure {
+            unready: false,
+            ..Failure::new(reason, message)
+        }
+    }
+}
+
+pub(super) fn decide<K: Kind>(facts: &Facts<K>) -> Step<K> {
+    if names::is_deleting(&*facts.snapshot) {
+        return K::decide_deletion(facts);
+    }
+    next(facts).unwrap_or_else(Step::Fail)
+}
+
+fn next<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
+    let snapshot = &*facts.snapshot;
+    let (view, reasons) = (K::view(snapshot), K::NAMES.reasons);
+    let content_kind = <K::Content as Resource>::kind(&());
+    let noun = K::NAMES.noun;
+    if view.selects_volumes == view.given.is_some() {
+        let message = format!("exactly one of {} must be given", K::NAMES.sources);
+        return Err(Failure::new(reasons.validation, message));
+    }
+    let ready = view.is_ready() && view.bound.is_some();
+    let Some(content) = facts.content.as_deref() else {
+        return match view.given {
+            _ if ready => {
+                let message = format!("its {content_kind} is missing");
+                Err(Failure::new(reasons.missing, message))
+            }
+            Some(name) => {
+                let message = format!("there is no {content_kind} {name}");
+                Err(Failure::new(reasons.missing, message))
+            }
+            None if K::is_member(snapshot) => Ok(Step::Wait(
+                "this member of a group has no content yet".to_owned(),
+            )),
+            None => make(facts),
+        };
+    };
+    let its = K::content_view(content);
+    let bind_state = names::bind_state(its.reference, snapshot);
+    if !ready {
+        check::<K>(facts, content, bind_state)?;
+    } else if bind_state != BindState::Bound {
+        let message = format!("its {content_kind} is bound to another {noun}");
+        return Err(Failure::new(reasons.misbound, message));
+    }
+    if let Some(finalizers) = names::with(snapshot, &K::finalizers(its.policy)) {
+        return Ok(Step::Finalizers(finalizers));
+    }
+    if ready {
+        return Ok(K::when_ready(facts));
+    }
+    if view.given.is_none() {
+        if let Some(step) = K::before_status(facts, content, bind_state)? {
+            return Ok(step);
+        }
+    } else if bind_state == BindState::Free || (its.class.is_none() && view.class.is_some()) {
+        if let Some(name) = view.class {
+            class(facts, name)?;
+        }
+        return Ok(Step::Bind(view.class.map(str::to_owned)));
+    }
+    Ok(K::copy_status(facts, content))
+}
+
+/// Whether the content can be this snapshot's.
+fn check<K: Kind>(
+    facts: &Facts<K>,
+    content: &K::Content,
+    bind_state: BindState,
+) -> Result<(), Failure> {
+    let its = K::content_view(content);
+    let given = K::view(&facts.snapshot).given.is_some();
+    let kind = <K::Content as Resource>::kind(&());
+    let (name, noun) = (content.name_any(), K::NAMES.noun);
+    let fits = if given {
+        its.beforehand
+    } else {
+        its.of_volumes
+    };
+    if !fits {
+        let not = if given { "not " } else { "" };
+        let message = format!("{kind} {name} is {not}of a {noun} made beforehand");
+        return Err(Failure::new(K::NAMES.reasons.content_mismatch, message));
+    }
+    match bind_state {
+        BindState::Bound => Ok(()),
+        // The group's controller binds the contents of members.
+        BindState::Free if given || K::is_member(&facts.snapshot) => Ok(()),
+        _ => {
+            let message = format!("{kind} {name} is bound to another {noun}");
+            Err(Failure::new(K::NAMES.reasons.content_misbound, message))
+        }
+    }
+}
+
+/// The next step for a snapshot without a content.
+fn make<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
+    if let Some(name) = K::view(&facts.snapshot).class {
+        return K::make(facts, class(facts, name)?);
+    }
+    let default = K::driver(facts)
+        .and_then(|driver| kind::only_default_class::<K>(&facts.classes, driver))
+        .map_err(|message| Failure::still_ready(K::NAMES.reasons.default_class, message))?;
+    Ok(Step::SetClass(default))
+}
+
+fn class<'a, K: Kind>(facts: &'a Facts<K>, name: &str) -> Result<&'a K::Class, Failure> {
+    kind::class_by_name::<K>(&facts.classes, name).ok_or_else(|| {
+        let kind = <K::Class as Resource>::kind(&());
+        let message = format!("there is no {kind} {name}");
+        Failure::still_ready(K::NAMES.reasons.get_class, message)
+    })
+}
+
+/// The volume of a claim, if both are bound to each other.
+pub(super) fn volume_of<'a>(
+    claim: &PersistentVolumeClaim,
+    volume: Option<&'a PersistentVolume>,
+) -> Result<&'a PersistentVolume, String> {
+    let name = claim.name_any();
+    let status = claim.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    if phase != Some("Bound") {
+        return Err(format!("claim {name} is not bound to a volume yet"));
+    }
+    let volume = volume.ok_or_else(|| format!("the volume of claim {name} does not exist"))?;
+    let spec = volume.spec.as_ref();
+    let reference = spec.and_then(|spec| spec.claim_ref.as_ref());
+    if reference.is_some_and(|it| names::bind_state(it, claim) != BindState::Other) {
+        return Ok(volume);
+    }
+    let volume = volume.name_any();
+    Err(format!("volume {volume} is not bound to claim {name}"))
+}
+
+/// A volume's CSI source.
+pub(super) fn csi_of(volume: &PersistentVolume) -> Result<&CSIPersistentVolumeSource, String> {
+    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    csi.ok_or_else(|| format!("volume {} is not of a CSI driver", volume.name_any()))
+}
+
+/// The handle of a volume, which must be of the class's driver.
+pub(super) fn handle_of<K: Kind>(
+    class: &K::Class,
+    volume: &PersistentVolume,
+) -> Result<String, String> {
+    let (csi, driver) = (csi_of(volume)?, K::class_view(class).driver);
+    if csi.driver == driver {
+        return Ok(csi.volume_handle.clone());
+    }
+    Err(format!(
+        "{} {} is of driver {driver}, but volume {} is of {}",
+        <K::Class as Resource>::kind(&()),
+        class.name_any(),
+        volume.name_any(),
+        csi.driver
+    ))
+}
+
+/// The metadata of a snapshot's new content, and its reference to the snapshot.
+pub(super) fn new_content<K: Kind>(
+    facts: &Facts<K>,
+    class: &K::Class,
+    node: Option<String>,
+) -> Result<(ObjectMeta, ObjectReference), String> {
+    let snapshot = &*facts.snapshot;
+    let name = (K::NAMES.content_name)(&snapshot.uid().unwrap_or_default());
+    let variables = SnapshotVariables {
+        kind: K::NAMES.secret_variables,
+        content: &name,
+        name: &snapshot.name_any(),
+        namespace: &snapshot.namespace().unwrap_or_default(),
+    };
+    let parameters = K::class_view(class).parameters;
+    let secret = secret_template::of_snapshot_class(parameters, K::NAMES.secret_key, variables);
+    let secret = secret.map_err(|error| error.to_string())?;
+    let (secret_name, secret_namespace) = K::NAMES.deletion_secret;
+    let annotations = secret.map(|secret| {
+        BTreeMap::from([
+            (secret_name.to_owned(), secret.name.unwrap_or_default()),
+            (
+                secret_namespace.to_owned(),
+                secret.namespace.unwrap_or_default(),
+            ),
+        ])
+    });
+    let metadata = ObjectMeta {
+        name: Some(name),
+        annotations,
+        labels: node.map(|node| BTreeMap::from([(MANAGED_BY.to_owned(), node_label(&node))])),
+        finalizers: Some(vec![K::NAMES.content_finalizer.to_owned()]),
+        ..ObjectMeta::default()
+    };
+    let reference = ObjectReference {
+        resource_version: snapshot.resource_version(),
+        ..snapshot.object_ref(&())
+    };
+    Ok((metadata, reference))
+}
+
+/// The content, if it is bound to the snapshot.
+pub(super) fn bound_content<K: Kind>(facts: &Facts<K>) -> Option<&K::Content> {
+    let content = facts.content.as_deref()?;
+    let reference = K::content_view(content).reference;
+    let bound = names::bind_state(reference, &*facts.snapshot) == BindState::Bound;
+    bound.then_some(content)
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,231 @@
+//! What VolumeSnapshots and VolumeGroupSnapshots have in common, for code that serves both.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use super::decide::{Facts, Failure, Step};
+use super::gather::Watches;
+use super::metrics::Of;
+use super::names::BindState;
+use super::{Controller, Key, Next, ReconcileError};
+use crate::runtime::{Resource, Watch};
+use crate::snapshots::{DeletionPolicy, SnapshotError};
+
+/// A kind of snapshot with its contents and classes.
+pub(super) trait Kind: Sized + Send + Sync + 'static {
+    type Snapshot: Resource;
+    type Content: Resource;
+    type Class: Resource;
+    /// Facts that only this kind's decisions need.
+    type OwnFacts: Clone + Debug + Send + Sync;
+    /// Steps that only this kind has.
+    type OwnStep: Debug + Send;
+
+    const NAMES: Names;
+
+    fn key(namespace: String, name: String) -> Key;
+    fn content_key(name: String) -> Key;
+    fn watches(
+        all: &Watches,
+    ) -> (
+        &Watch<Self::Snapshot>,
+        &Watch<Self::Content>,
+        &Watch<Self::Class>,
+    );
+
+    fn view(snapshot: &Self::Snapshot) -> View<'_>;
+    fn content_view(content: &Self::Content) -> ContentView<'_>;
+    fn class_view(class: &Self::Class) -> ClassView<'_>;
+
+    /// The name of the content that a snapshot names or would have.
+    fn expected_content(snapshot: &Self::Snapshot) -> Option<String>;
+    fn own_facts(
+        all: &Watches,
+        snapshot: &Self::Snapshot,
+        content: Option<&Self::Content>,
+    ) -> Self::OwnFacts;
+
+    /// True if the controller of a group makes the snapshot's content.
+    fn is_member(_: &Self::Snapshot) -> bool {
+        false
+    }
+    /// The finalizers that a snapshot with a content of this policy needs.
+    fn finalizers(policy: DeletionPolicy) -> Vec<&'static str>;
+    /// The driver of the snapshot's volumes.
+    fn driver(facts: &Facts<Self>) -> Result<&str, String>;
+    /// The next step for a snapshot with a class and without a content.
+    fn make(facts: &Facts<Self>, class: &Self::Class) -> Result<Step<Self>, Failure>;
+    /// The next step for a ready snapshot with its content and finalizers.
+    fn when_ready(_: &Facts<Self>) -> Step<Self> {
+        Step::Done
+    }
+    /// A step that must precede the status of a snapshot whose content was made for it.
+    fn before_status(
+        facts: &Facts<Self>,
+        content: &Self::Content,
+        bind_state: BindState,
+    ) -> Result<Option<Step<Self>>, Failure>;
+    /// The last step: copy the content's status.
+    fn copy_status(facts: &Facts<Self>, content: &Self::Content) -> Step<Self>;
+    /// The next step for a snapshot that is being deleted.
+    fn decide_deletion(facts: &Facts<Self>) -> Step<Self>;
+
+    fn apply_own(
+        controller: &Controller,
+        facts: &Facts<Self>,
+        step: Self::OwnStep,
+    ) -> impl Future<Output = Result<Next, ReconcileError>> + Send;
+    /// Queues what waits until a snapshot does not exist.
+    fn deleted(_: &Controller, _namespace: &str, _name: &str) {}
+}
+
+/// The fields that both kinds of snapshot have.
+pub(super) struct View<'a> {
+    pub(super) class: Option<&'a str>,
+    /// The name of a content made beforehand.
+    pub(super) given: Option<&'a str>,
+    /// True if its spec selects volumes.
+    pub(super) selects_volumes: bool,
+    /// The content in its status; never empty.
+    pub(super) bound: Option<&'a str>,
+    pub(super) created: Option<&'a Time>,
+    pub(super) ready: Option<bool>,
+    pub(super) error: Option<&'a SnapshotError>,
+}
+
+impl View<'_> {
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready == Some(true)
+    }
+}
+
+/// The fields that both kinds of content have.
+pub(super) struct ContentView<'a> {
+    pub(super) reference: &'a ObjectReference,
+    pub(super) policy: DeletionPolicy,
+    pub(super) driver: &'a str,
+    pub(super) class: Option<&'a str>,
+    /// True if it names volumes to snapshot.
+    pub(super) of_volumes: bool,
+    /// True if it names a snapshot made beforehand.
+    pub(super) beforehand: bool,
+    pub(super) created: Option<Time>,
+    pub(super) ready: Option<bool>,
+    pub(super) error: Option<&'a SnapshotError>,
+}
+
+/// The fields that both kinds of class have.
+pub(super) struct ClassView<'a> {
+    pub(super) driver: &'a str,
+    pub(super) parameters: Option<&'a BTreeMap<String, String>>,
+}
+
+/// A class by its name.
+pub(super) fn class_by_name<'a, K: Kind>(
+    classes: &'a [Arc<K::Class>],
+    name: &str,
+) -> Option<&'a K::Class> {
+    let mut classes = classes.iter().map(|class| &**class);
+    classes.find(|class| class.name_any() == name)
+}
+
+/// The name of a driver's only class with the default annotation. The errors begin like those of
+/// the upstream snapshot-controller, because people and Kubernetes' own tests search for that text.
+pub(super) fn only_default_class<K: Kind>(
+    classes: &[Arc<K::Class>],
+    driver: &str,
+) -> Result<String, String> {
+    let is_default = |class: &&Arc<K::Class>| {
+        let marked = class.annotations().get(K::NAMES.default_class);
+        K::class_view(class).driver == driver && marked.is_some_and(|marked| marked == "true")
+    };
+    let defaults: Vec<_> = classes.iter().filter(is_default).collect();
+    let kind = <K::Class as kube::Resource>::kind(&());
+    match defaults[..] {
+        [class] => Ok(class.name_any()),
+        [] => Err(format!(
+            "cannot find default {} class of driver {driver}: name a {kind}",
+            K::NAMES.noun
+        )),
+        _ => Err(format!(
+            "{} default snapshot classes were found of driver {driver}: name a {kind}",
+            defaults.len()
+        )),
+    }
+}
+
+/// The words by which users and other controllers know a kind.
+pub(super) struct Names {
+    pub(super) of: Of,
+    /// In the middle of a message.
+    pub(super) noun: &'static str,
+    /// At the beginning of a message.
+    pub(super) title: &'static str,
+    /// The two fields of a spec, one of which selects volumes.
+    pub(super) sources: &'static str,
+    /// The two fields of a content's spec, one of which names volumes.
+    pub(super) handles: &'static str,
+    pub(super) class_field: &'static str,
+    pub(super) reference_field: &'static str,
+    pub(super) bound_field: &'static str,
+    pub(super) content_name: fn(&str) -> String,
+    pub(super) default_class: &'static str,
+    pub(super) being_deleted: &'static str,
+    pub(super) content_finalizer: &'static str,
+    /// Annotations of a content: the name and the namespace of the secret for its deletion.
+    pub(super) deletion_secret: (&'static str, &'static str),
+    /// The class parameters for that secret, without `csi.storage.k8s.io/` and `-name`.
+    pub(super) secret_key: &'static str,
+    /// The first part of the variables in those parameters.
+    pub(super) secret_variables: &'static str,
+    pub(super) reasons: Reasons,
+}
+
+/// The reasons of events.
+pub(super) struct Reasons {
+    pub(super) validation: &'static str,
+    pub(super) content_validation: &'static str,
+    pub(super) missing: &'static str,
+    pub(super) misbound: &'static str,
+    pub(super) content_mismatch: &'static str,
+    pub(super) content_misbound: &'static str,
+    pub(super) get_class: &'static str,
+    pub(super) default_class: &'static str,
+    pub(super) make_content: &'static str,
+    pub(super) making: &'static str,
+    pub(super) bind: &'static str,
+    pub(super) status_update: &'static str,
+    pub(super) created: &'static str,
+    pub(super) ready: &'static str,
+    pub(super) delete_content: &'static str,
+}
+
+/// The [`Reasons`] of a kind, with `""` or `"Group"` in their middle.
+macro_rules! reasons {
+    ($group:literal) => {
+        $crate::snapshot_controller::kind::Reasons {
+            validation: concat!($group, "SnapshotValidationError"),
+            content_validation: concat!($group, "ContentValidationError"),
+            missing: concat!($group, "SnapshotContentMissing"),
+            misbound: concat!($group, "SnapshotMisbound"),
+            content_mismatch: concat!($group, "SnapshotContentMismatch"),
+            content_misbound: concat!($group, "SnapshotContentMisbound"),
+            get_class: concat!("Get", $group, "SnapshotClassFailed"),
+            default_class: concat!("SetDefault", $group, "SnapshotClassFailed"),
+            make_content: concat!($group, "SnapshotContentCreationFailed"),
+            making: concat!("Creating", $group, "Snapshot"),
+            bind: concat!($group, "SnapshotBindFailed"),
+            status_update: concat!($group, "SnapshotStatusUpdateFailed"),
+            created: concat!($group, "SnapshotCreated"),
+            ready: concat!($group, "SnapshotReady"),
+            delete_content: concat!($group, "SnapshotContentObjectDeleteError"),
+        }
+    };
+}
+
+pub(super) use reasons;
