@@ -16,7 +16,6 @@ pub mod node_cleanup;
 pub mod orphans;
 pub mod placement;
 pub mod provisioner;
-pub use api::quantity;
 pub mod registrar;
 pub mod resizer;
 pub mod roles;
@@ -29,3 +28,5 @@ pub mod snapshotter;
 mod testing;
 pub mod volume;
 mod watch_scope;
+
+pub use api::quantity;

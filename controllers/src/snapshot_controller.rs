@@ -56,8 +56,8 @@ pub struct Options {
     )]
     pub snapshot_controller_resync_period: Duration,
 
-    /// Label snapshots' contents with the node their volume is on, for drivers whose loops run on
-    /// each node
+    /// Label snapshots' contents with the node their volume is on, for drivers with loops on each
+    /// node
     #[arg(
         long,
         env = "HOSTLOOP_ENABLE_DISTRIBUTED_SNAPSHOTTING",
@@ -84,7 +84,7 @@ pub struct Options {
     pub ensure_snapshot_crds: bool,
 }
 
-/// What is worked on.
+/// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     /// A snapshot, by namespace and name.
@@ -105,10 +105,10 @@ enum Key {
     Classes,
 }
 
-/// Why work ended early.
+/// Why a reconciliation ended early.
 #[derive(Debug, thiserror::Error)]
 enum ReconcileError {
-    /// Another does it now.
+    /// Another process leads.
     #[error("another leads")]
     NotLeading,
     /// A call failed.
@@ -130,15 +130,15 @@ enum ReconcileError {
     },
 }
 
-/// What came of a step.
+/// What follows a step.
 enum Next {
-    /// Look again at once.
+    /// Gather the facts again at once.
     Look,
-    /// That was it.
+    /// The key is done for now.
     End(Outcome),
 }
 
-/// What all workers share.
+/// What all reconciliations share.
 #[derive(Clone)]
 struct Controller {
     context: Context,
@@ -149,7 +149,7 @@ struct Controller {
     queue: Queue<Key>,
 }
 
-/// Where what the watches tell goes, until this run of the controller ends: they outlive it.
+/// The queue for handlers of watches, which outlive this run of the controller.
 #[derive(Clone)]
 struct Inbox {
     queue: Queue<Key>,
@@ -164,7 +164,7 @@ impl Inbox {
     }
 }
 
-/// Runs it until it is told to stop; it works only while it leads.
+/// Runs it until the process stops; it reconciles only while it leads.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Infallible> {
     let watches = Watches::new(
         context.caches.clone(),
@@ -250,8 +250,7 @@ impl Controller {
         classes.on_change(move |_| inbox.add(Key::Classes));
     }
 
-    /// Takes care that everything is looked at when this process begins to lead, and every now
-    /// and then.
+    /// Queues everything when this process begins to lead, and periodically after that.
     async fn lead(&self, options: &Options) {
         let mut leader = self.leader.clone();
         loop {
@@ -413,7 +412,7 @@ impl Controller {
         note(watch, object, written)
     }
 
-    /// Likewise of its status.
+    /// A merge patch of the status of an object that must be as it was read.
     async fn merge_status<K: Resource>(
         &self,
         watch: &Watch<K>,
@@ -474,7 +473,7 @@ fn note<K: Resource>(watch: &Watch<K>, old: &K, written: K) -> Result<(), Reconc
 
 /// The wait after a write that came too late.
 const CONFLICT: Duration = Duration::from_millis(200);
-/// The wait for what the watches tell anyway.
+/// The wait for what the watches report anyway.
 const UNTOLD: Duration = Duration::from_secs(10);
 /// Steps for one object before others have their turn.
 const STEPS: usize = 100;

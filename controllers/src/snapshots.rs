@@ -24,19 +24,19 @@ pub enum DeletionPolicy {
     Retain,
 }
 
-/// What went wrong last.
+/// The last error.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotError {
-    /// When.
+    /// The time of the error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
-    /// What. It may be logged and must not contain secrets.
+    /// The error's message. It may be logged and must not contain secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// What a snapshot is made of.
+/// The source of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotSource {
@@ -61,14 +61,14 @@ pub struct SnapshotSource {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotSpec {
-    /// What it is made of.
+    /// Its source.
     pub source: SnapshotSource,
     /// Its class; the default one of the driver if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_snapshot_class_name: Option<String>,
 }
 
-/// How far a snapshot is.
+/// The observed state of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotStatus {
@@ -78,7 +78,7 @@ pub struct VolumeSnapshotStatus {
     /// When it was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
-    /// Whether it can be restored from.
+    /// True if volumes can be restored from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
     /// The least size of a volume restored from it, as a quantity.
@@ -88,7 +88,7 @@ pub struct VolumeSnapshotStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub restore_size: Option<String>,
-    /// What went wrong last.
+    /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
     /// The group snapshot it is a member of.
@@ -96,7 +96,7 @@ pub struct VolumeSnapshotStatus {
     pub volume_group_snapshot_name: Option<String>,
 }
 
-/// What a content is made of.
+/// The source of a content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContentSource {
@@ -130,14 +130,14 @@ pub struct VolumeSnapshotContentSpec {
     /// The class it was made from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_snapshot_class_name: Option<String>,
-    /// What it is made of.
+    /// Its source.
     pub source: ContentSource,
     /// The volume mode of the source, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_volume_mode: Option<String>,
 }
 
-/// How far a content is.
+/// The observed state of a content.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotContentStatus {
@@ -150,10 +150,10 @@ pub struct VolumeSnapshotContentStatus {
     /// The least size of a volume restored from it, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restore_size: Option<i64>,
-    /// Whether it can be restored from.
+    /// True if volumes can be restored from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
-    /// What went wrong last.
+    /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
     /// The CSI group snapshot it is a member of.
@@ -170,14 +170,15 @@ pub struct VolumeSnapshotClass {
     pub metadata: ObjectMeta,
     /// The driver's name.
     pub driver: String,
-    /// What it is told.
+    /// Parameters for the driver. Those with the prefix `csi.storage.k8s.io/` are for the
+    /// controllers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parameters: Option<BTreeMap<String, String>>,
     /// What happens to its snapshots when their objects are deleted.
     pub deletion_policy: DeletionPolicy,
 }
 
-/// What a group snapshot is made of.
+/// The source of a group snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupSource {
@@ -202,14 +203,14 @@ pub struct GroupSource {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupSnapshotSpec {
-    /// What it is made of.
+    /// Its source.
     pub source: GroupSource,
     /// Its class; the default one of the driver if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_class_name: Option<String>,
 }
 
-/// How far a group snapshot is.
+/// The observed state of a group snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupSnapshotStatus {
@@ -219,15 +220,15 @@ pub struct VolumeGroupSnapshotStatus {
     /// When it was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
-    /// Whether all of its members can be restored from.
+    /// True if volumes can be restored from all of its members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
-    /// What went wrong last.
+    /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
 }
 
-/// What a group content is made of.
+/// The source of a group content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupContentSource {
@@ -271,11 +272,11 @@ pub struct VolumeGroupSnapshotContentSpec {
     /// The class it was made from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_class_name: Option<String>,
-    /// What it is made of.
+    /// Its source.
     pub source: GroupContentSource,
 }
 
-/// How far a group content is.
+/// The observed state of a group content.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupSnapshotContentStatus {
@@ -285,10 +286,10 @@ pub struct VolumeGroupSnapshotContentStatus {
     /// When it was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
-    /// Whether all of its members can be restored from.
+    /// True if volumes can be restored from all of its members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
-    /// What went wrong last.
+    /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
     /// Its members.
@@ -309,7 +310,7 @@ pub struct SnapshotInfo {
     /// When it was taken, in nanoseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<i64>,
-    /// Whether it can be restored from.
+    /// True if volumes can be restored from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
     /// The least size of a volume restored from it, in bytes.
@@ -326,15 +327,16 @@ pub struct VolumeGroupSnapshotClass {
     pub metadata: ObjectMeta,
     /// The driver's name.
     pub driver: String,
-    /// What it is told.
+    /// Parameters for the driver. Those with the prefix `csi.storage.k8s.io/` are for the
+    /// controllers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parameters: Option<BTreeMap<String, String>>,
     /// What happens to its group snapshots when their objects are deleted.
     pub deletion_policy: DeletionPolicy,
 }
 
-/// A quantity, which may be a number where others wrote it: one of them must not keep a watch from
-/// telling of all the others.
+/// A quantity, which others may have written as a number. One such object must not make a whole list
+/// unreadable.
 fn quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<Quantity>::deserialize(deserializer)?.map(|quantity| quantity.0))
 }

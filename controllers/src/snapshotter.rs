@@ -13,22 +13,24 @@
 //! | annotated as a group's member, without status | left alone: the snapshot-controller is about to say which snapshot it is |
 //! | ready | nothing is done, but for a mark that was left behind |
 //! | deleted, while marked *being created* | as above: a snapshot that may yet come to be must be known before it can be deleted |
-//! | deleted, and *being deleted* (or bound to nobody) | with policy Delete, a known handle and no group: DeleteSnapshot, then the status is cleared; in any case the finalizer is taken off |
+//! | deleted, and *being deleted* (or not bound) | with policy Delete, a known handle and no group: DeleteSnapshot, then the status is cleared; in any case the finalizer is taken off |
 //! | failed | `status.error` says why and `readyToUse` is false; an event tells it when it is new; tried again, ever more rarely |
 //!
 //! Groups go the same way by CreateVolumeGroupSnapshot, GetVolumeGroupSnapshot (for those made
 //! beforehand) and DeleteVolumeGroupSnapshot, with all their members' IDs. Their members' contents
 //! are made by the snapshot-controller, and are deleted with the group.
 //!
-//! # Whose a content is
+//! # The owner of a content
 //!
-//! Where every node has these loops, a content is the node's in whose pools the handles in it are,
-//! if the driver tells of pools; else, the one's that its label
-//! `snapshot.storage.kubernetes.io/managed-by` names; else, the one's to which the affinity of its
-//! source's PersistentVolume leads; else, the one's whose driver knows the snapshot. The label is
-//! set at the first touch, so that it can be told when the PersistentVolume is gone. A content
-//! nobody knows is left alone, its finalizer too, unless no snapshot is to be deleted for it: then
-//! the leader lets it go.
+//! Where every node has these loops, the first of these that applies decides which node owns a
+//! content:
+//! 1. the pools of the handles in it, if the driver lists its pools;
+//! 2. the label `snapshot.storage.kubernetes.io/managed-by`, which the owner sets at the first step;
+//! 3. the affinity of the source's PersistentVolume;
+//! 4. the driver that knows the snapshot.
+//!
+//! A content without an owner stays, with its finalizer. If no snapshot has to be deleted for it,
+//! the leader removes the finalizer.
 //!
 //! A cluster without the group kinds has no groups, until it has: single snapshots do not wait.
 
@@ -53,13 +55,13 @@ pub(crate) use owner::{handle_in, handles_in_group, owner};
 pub(crate) use status::of_failure as status_of_failure;
 
 use content_client::{Part, Shared};
-use content_reconciler::{Kind, Worker};
+use content_reconciler::{Kind, Reconciler};
 use group::Groups;
 use single::Singles;
 
-/// Workers on each kind, unless told otherwise.
+/// The default number of keys of a kind that are reconciled at once.
 const WORKERS: usize = 10;
-/// Between two looks at everything, unless told otherwise.
+/// The default time between two resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 
 /// What only this loop takes from the command line.
@@ -138,7 +140,7 @@ impl Options {
     }
 }
 
-/// Runs the loop until it is told to stop, for what the driver can do.
+/// Runs the loop until the process stops, for the kinds that the driver serves.
 pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     options.check()?;
     run_on(context, options, Part::Own).await;
@@ -146,9 +148,9 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
 }
 
 /// The part of the one that leads, where every node has these loops, with caches of the whole
-/// cluster: contents nobody has labelled are not seen by any node.
+/// cluster: no node sees contents without a label.
 pub(crate) async fn run_for_all(context: Context, options: Options) {
-    run_on(context, options, Part::Strays).await;
+    run_on(context, options, Part::Unowned).await;
 }
 
 async fn run_on(context: Context, options: Options, part: Part) {
@@ -178,15 +180,15 @@ async fn run_on(context: Context, options: Options, part: Part) {
 
 async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
     let (contents, classes) = K::watches(&context.caches);
-    let (own, strays) = K::QUEUES;
+    let (own, unowned) = K::QUEUES;
     let queue_name = match shared.part {
         Part::Own => own,
-        Part::Strays => strays,
+        Part::Unowned => unowned,
     };
     let queue = context.queue();
     let period = context.common.resync_period.unwrap_or(RESYNC);
     let (seen, all, with_volumes) = (contents.clone(), contents.clone(), context.clone());
-    Controller::new(context, Arc::new(Worker::<K>::new(shared)))
+    Controller::new(context, Arc::new(Reconciler::<K>::new(shared)))
         .after(|_| async move {
             tokio::join!(
                 seen.synced(),
@@ -205,7 +207,7 @@ async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
             queue_name,
             &queue,
             workers(context),
-            |worker, name: String| async move { worker.sync(&name).await },
+            |this, name: String| async move { this.reconcile(&name).await },
         )
         .resync(period, &queue, move |_| {
             all.all().into_iter().map(|content| name(content.as_ref()))
@@ -222,7 +224,7 @@ fn workers(context: &Context) -> usize {
     context.common.worker_threads.unwrap_or(WORKERS)
 }
 
-/// They say whose a content is, where that is a question.
+/// PersistentVolumes decide who owns a content, if there is more than one process.
 async fn volumes_synced(context: &Context) {
     if context.scope != Scope::Cluster {
         context.caches.volumes().synced().await;

@@ -60,7 +60,7 @@ pub fn access_mode(modes: &[String], multi_writer: bool) -> Result<Mode, AccessM
     }
 }
 
-/// What a volume is used as. `default_fstype` is for filesystems whose volume names none.
+/// A volume's capability. `default_fstype` is for filesystems of volumes that name none.
 pub fn capability(
     spec: &PersistentVolumeSpec,
     multi_writer: bool,

@@ -15,7 +15,7 @@ use crate::provisioner::naming::Naming;
 use crate::provisioner::{claim, finalizers};
 use crate::runtime::Resource;
 use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapshotContent};
-use crate::snapshotter::names::{GROUP, Marks, SINGLE};
+use crate::snapshotter::names::{AnnotationKeys, GROUP, SINGLE};
 
 /// The taint by which an administrator says that a node is down and will not come back as it was.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -278,7 +278,7 @@ fn group(content: &Arc<VolumeGroupSnapshotContent>) -> Option<Action> {
 
 /// Whether a content is to go as its user wants, and nothing but the node holds it. That the node
 /// was about to make the snapshot does not matter any more.
-fn waits_for_us<K: Resource>(content: &K, marks: &Marks, unbound: bool) -> bool {
+fn waits_for_us<K: Resource>(content: &K, marks: &AnnotationKeys, unbound: bool) -> bool {
     let asked = unbound || content.annotations().contains_key(marks.being_deleted);
     is_going(content) && asked && finalizers::has(content, marks.finalizer)
 }

@@ -1,5 +1,5 @@
-//! Which secrets go with which calls, as a class names them: in templates, under keys of their
-//! own, under one key for all, or under the keys of old.
+//! The secrets that a class names for CSI calls: under a call's own keys, under one pair of keys for
+//! all calls, or under deprecated keys.
 
 use std::collections::BTreeMap;
 
@@ -70,7 +70,7 @@ impl Use {
     }
 }
 
-/// Where a secret's name and namespace are told.
+/// The two parameters that name a secret.
 struct Keys {
     name: String,
     namespace: String,
@@ -96,7 +96,7 @@ impl Keys {
     }
 }
 
-/// Whether a class parameter tells of a secret in one of today's forms.
+/// True if a class parameter names a secret under a current key.
 pub(crate) fn is_key(key: &str) -> bool {
     let all = Keys::for_all();
     let of_use = |one: Use| {
@@ -106,7 +106,7 @@ pub(crate) fn is_key(key: &str) -> bool {
     key == all.name || key == all.namespace || Use::ALL.into_iter().any(of_use)
 }
 
-/// What templates are about.
+/// What templates are expanded for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
     /// The volume's name.

@@ -291,7 +291,7 @@ fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
     wanted
 }
 
-/// The snapshots whose deletion may wait for this claim.
+/// The snapshots that this claim may keep from deletion.
 pub(super) fn sources(claim: &PersistentVolumeClaim) -> Vec<(String, String)> {
     let spec = claim.spec.clone().unwrap_or_default();
     let own = claim.namespace().unwrap_or_default();
@@ -325,8 +325,8 @@ pub(super) fn groups_of(snapshot: &VolumeSnapshot) -> Vec<String> {
     let namespace = snapshot.namespace().unwrap_or_default();
     let owner = names::owning_group(snapshot).map(|owner| owner.name.clone());
     let status = snapshot.status.as_ref();
-    let told = status.and_then(|status| status.volume_group_snapshot_name.clone());
-    let mut groups: Vec<String> = owner.into_iter().chain(told).collect();
+    let named = status.and_then(|status| status.volume_group_snapshot_name.clone());
+    let mut groups: Vec<String> = owner.into_iter().chain(named).collect();
     groups.dedup();
     groups.iter().map(|group| at(&namespace, group)).collect()
 }

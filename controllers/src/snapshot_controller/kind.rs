@@ -64,7 +64,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     fn when_ready(_: &Facts<Self>) -> Step<Self> {
         Step::Done
     }
-    /// A step that must precede the status of a snapshot whose content was made for it.
+    /// A step that must precede the status, if the content was made for the snapshot.
     fn before_status(
         facts: &Facts<Self>,
         content: &Self::Content,
@@ -159,7 +159,7 @@ pub(super) fn only_default_class<K: Kind>(
     }
 }
 
-/// The words by which users and other controllers know a kind.
+/// The words that users and other controllers use for a kind.
 pub(super) struct Names {
     pub(super) of: Of,
     /// In the middle of a message.

@@ -181,7 +181,7 @@ fn group_key() -> Key {
 }
 
 #[tokio::test]
-async fn a_definition_without_a_field_is_told() {
+async fn a_definition_without_a_field_is_reported() {
     let mut world = World::new(&[]);
     let controller = controller(&world);
     group_with_a_member(&world, &controller);

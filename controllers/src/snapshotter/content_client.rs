@@ -1,4 +1,4 @@
-//! What work on contents of both kinds has in common: its inputs, its writes, and its failures.
+//! Writes contents of both kinds, and reports what failed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,15 +20,15 @@ use crate::runtime::scope::MANAGED_BY;
 use crate::runtime::{ApiError, Context, Kube, Resource, Scope, Watch};
 use crate::secrets::{SecretError, TemplateError};
 
-/// The timeout of a CSI call, unless told otherwise.
+/// The default deadline of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How often a status is written anew because its content has changed in the meantime.
+/// How often a status is written before a conflict is an error.
 const TRIES: usize = 4;
 
 /// Why work on a content failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WorkError {
-    /// The API server; not the user's to mend, unless it refuses.
+    /// A call to the API server failed. Users can only mend what it rejects.
     #[error(transparent)]
     Api(#[from] ApiError),
     /// The class, or what it says.
@@ -40,16 +40,17 @@ pub(super) enum WorkError {
     /// A secret that the class or the content names.
     #[error(transparent)]
     Secret(SecretError),
-    /// The driver said no. The whole status has parts that differ from call to call.
+    /// The driver returned an error. Only the code and message are shown, since the rest differs from
+    /// call to call.
     #[error("{}: {:?}: {}", .0.call, .0.code(), .0.status.message())]
     Call(Failure),
-    /// The driver answered with nothing.
+    /// The driver's answer has no snapshot.
     #[error("{call}: the answer is empty")]
     Empty {
         /// Which call.
         call: &'static str,
     },
-    /// The class is not there.
+    /// The class does not exist.
     #[error("there is no {kind} {name}")]
     NoClass {
         /// `VolumeSnapshotClass` or `VolumeGroupSnapshotClass`.
@@ -63,7 +64,7 @@ pub(super) enum WorkError {
         /// Which content.
         content: String,
     },
-    /// Nobody asked for this snapshot.
+    /// The content has no UID of a VolumeSnapshot.
     #[error("{content} is not bound to anything a snapshot could be taken for")]
     Unbound {
         /// Which content.
@@ -99,29 +100,29 @@ impl From<Failure> for WorkError {
 }
 
 impl WorkError {
-    /// Whether a user should see it: not what the API server's troubles are.
+    /// True if users should see it, unlike an outage of the API server.
     pub(super) fn is_for_users(&self) -> bool {
         !matches!(self, WorkError::Api(error) if !matches!(error, ApiError::Refused { .. }))
     }
 }
 
-/// Which contents are worked on.
+/// Which contents are reconciled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Those of these loops.
+    /// Those of this process.
     Own,
-    /// Those of nobody, as far as anything tells: to let them go.
-    Strays,
+    /// Those without an owner: only their finalizer is removed.
+    Unowned,
 }
 
-/// What the work on both kinds shares.
+/// What reconcilers of both kinds share.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) part: Part,
     pub(super) context: Context,
     pub(super) kube: Kube,
     pub(super) options: Arc<Options>,
-    /// Of one CSI call.
+    /// The deadline of one CSI call.
     pub(super) timeout: Duration,
 }
 
@@ -136,19 +137,19 @@ impl Shared {
         }
     }
 
-    /// Of the leader's part: whether a content of nobody is to be let go. That leaves the driver's
-    /// snapshots alone and so can be done anywhere.
-    pub(super) fn is_stray<K: Resource>(
+    /// Whether the leader takes this step for a content without an owner. Such a step makes no call
+    /// to the driver, so any process can take it.
+    pub(super) fn is_unowned<K: Resource>(
         &self,
         content: &K,
         step: &Step,
         volume: Option<&str>,
     ) -> bool {
-        let nobodys = self.owner(content, None, volume) == owner::Owner::Unknown;
-        nobodys && step.is_harmless() && self.context.leader.leads()
+        let unowned = self.owner(content, None, volume) == owner::Owner::Unknown;
+        unowned && step.is_harmless() && self.context.leader.leads()
     }
 
-    /// Whose a content is, as far as the caches say.
+    /// The owner of a content, by the caches alone.
     pub(super) fn owner<K: Resource>(
         &self,
         content: &K,
@@ -176,23 +177,23 @@ impl Shared {
     }
 }
 
-/// The contents of one kind, and how they are written.
-pub(super) struct Contents<K> {
+/// Reads and writes the contents of one kind.
+pub(super) struct ContentClient<K> {
     pub(super) kube: Kube,
     pub(super) watch: Watch<K>,
 }
 
-impl<K: Content> Contents<K> {
-    /// Marks that the driver is about to be asked for a snapshot, and whose the content is. What
-    /// is deleted or changed since it was read is left alone.
+impl<K: Content> ContentClient<K> {
+    /// Annotates a content before the driver takes its snapshot, and labels it with its node. A
+    /// content that changed since it was read is left alone.
     pub(super) async fn begin(&self, content: &K, node: Option<String>) -> Result<K, ApiError> {
-        let marked = content.annotations().contains_key(K::MARKS.being_created);
+        let marked = content.annotations().contains_key(K::KEYS.being_created);
         if marked && node.is_none() {
             return Ok(content.clone());
         }
         let mut metadata = json!({
             "resourceVersion": content.resource_version(),
-            "annotations": {K::MARKS.being_created: "yes"},
+            "annotations": {K::KEYS.being_created: "yes"},
         });
         if let Some(node) = node {
             metadata["labels"] = json!({MANAGED_BY: node});
@@ -200,7 +201,7 @@ impl<K: Content> Contents<K> {
         self.merge(content, json!({"metadata": metadata})).await
     }
 
-    /// Marks whose the content is.
+    /// Labels a content with its node.
     pub(super) async fn adopt(&self, content: &K, node: Option<String>) -> Result<K, ApiError> {
         let Some(node) = node else {
             return Ok(content.clone());
@@ -210,20 +211,20 @@ impl<K: Content> Contents<K> {
         self.merge(content, json!({"metadata": metadata})).await
     }
 
-    /// Takes back that the driver may be making a snapshot.
+    /// Removes the annotation of [`ContentClient::begin`].
     pub(super) async fn settle(&self, content: &K) -> Result<K, ApiError> {
-        if !content.annotations().contains_key(K::MARKS.being_created) {
+        if !content.annotations().contains_key(K::KEYS.being_created) {
             return Ok(content.clone());
         }
         let metadata = json!({
             "uid": content.uid(),
-            "annotations": {K::MARKS.being_created: null},
+            "annotations": {K::KEYS.being_created: null},
         });
         self.merge(content, json!({"metadata": metadata})).await
     }
 
-    /// Writes what `news` finds to be new, against the newest content there is: what the driver
-    /// has done is not to be asked for again because somebody else wrote at the same time.
+    /// Writes the status that `news` makes of the content. After a conflict it reads the content
+    /// again, so that the driver's answer is not lost.
     pub(super) async fn record(
         &self,
         content: K,
@@ -243,7 +244,7 @@ impl<K: Content> Contents<K> {
                 Err(error) if error.is_conflict() && tries < TRIES => {
                     tries += 1;
                     let newest: Option<K> = self.kube.get("", &current.name_any()).await?;
-                    // Another of the same name is told nothing.
+                    // A new content of the same name is another.
                     let same = newest.filter(|newest| newest.uid() == current.uid());
                     let Some(newest) = same else {
                         return Err(error);
@@ -255,15 +256,15 @@ impl<K: Content> Contents<K> {
         }
     }
 
-    /// Takes our finalizer off.
+    /// Removes the finalizer.
     pub(super) async fn release(&self, content: &K) -> Result<(), ApiError> {
         let finalizers = content.finalizers();
-        let Some(place) = finalizers.iter().position(|one| one == K::MARKS.finalizer) else {
+        let Some(place) = finalizers.iter().position(|one| one == K::KEYS.finalizer) else {
             return Ok(());
         };
         let path = format!("/metadata/finalizers/{place}");
         let operations = json!([
-            {"op": "test", "path": path, "value": K::MARKS.finalizer},
+            {"op": "test", "path": path, "value": K::KEYS.finalizer},
             {"op": "remove", "path": path},
         ]);
         match self.kube.json(content, operations).await {
@@ -285,14 +286,14 @@ impl<K: Content> Contents<K> {
     }
 }
 
-/// What failed, as users are told: the event's reason, and the beginning of its message.
+/// The reason of an event, and the beginning of its message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Complaint {
+pub(super) struct EventTemplate {
     pub(super) reason: &'static str,
     pub(super) message: &'static str,
 }
 
-/// What came of a write after which nothing is left to do.
+/// The outcome of a last write.
 pub(super) fn quiet<K: Content>(content: &K, result: Result<(), ApiError>) -> Outcome {
     match result {
         Ok(()) => Outcome::Done,
@@ -305,51 +306,51 @@ pub(super) fn quiet<K: Content>(content: &K, result: Result<(), ApiError>) -> Ou
 }
 
 impl Shared {
-    /// What comes after having asked for, or about, a snapshot.
+    /// The outcome of asking the driver for, or about, a snapshot.
     pub(super) async fn end<K: Content>(
         &self,
-        contents: &Contents<K>,
+        contents: &ContentClient<K>,
         name: &str,
-        complaint: Complaint,
+        template: EventTemplate,
         result: Result<K, WorkError>,
     ) -> Outcome {
         match result {
             Ok(now) if now.is_ready() => match now.step() {
                 Step::Rest => Outcome::Done,
-                // It was deleted while it was made.
+                // It was deleted while its snapshot was taken.
                 _ => Outcome::Again(Duration::ZERO),
             },
-            // Asked again, ever more rarely, until it is ready.
+            // The driver is asked again with backoff until it is ready.
             Ok(_) => Outcome::Failed,
             Err(WorkError::Api(ApiError::NotFound { .. })) => Outcome::Done,
-            Err(error) => self.complain(contents, name, complaint, &error).await,
+            Err(error) => self.report(contents, name, template, &error).await,
         }
     }
 
-    /// Tells users why a content is not ready: in its status, and by an event if that is new.
-    async fn complain<K: Content>(
+    /// Writes an error to a content's status, and emits an event if the error is new.
+    async fn report<K: Content>(
         &self,
-        contents: &Contents<K>,
+        contents: &ContentClient<K>,
         name: &str,
-        complaint: Complaint,
+        template: EventTemplate,
         error: &WorkError,
     ) -> Outcome {
-        tracing::warn!(content = name, %error, "{}", complaint.message);
+        tracing::warn!(content = name, %error, "{}", template.message);
         let Some(content) = contents.watch.get(name) else {
             return Outcome::Done;
         };
         if !error.is_for_users() {
             return Outcome::Failed;
         }
-        let message = format!("{}: {error}", complaint.message);
+        let message = format!("{}: {error}", template.message);
         let now = Timestamp::now();
         let Some(status) = status::of_failure(content.error(), &message, now) else {
             return Outcome::Failed;
         };
         self.context
             .events
-            .warning(content.as_ref(), complaint.reason, message.clone());
-        // Written against what was read only: a twin may have made it ready.
+            .warning(content.as_ref(), template.reason, message.clone());
+        // Only if the content is unchanged: another process may have made it ready.
         let metadata = json!({"resourceVersion": content.resource_version()});
         let patch = json!({"metadata": metadata, "status": status});
         match contents.kube.merge_status(content.as_ref(), patch).await {
@@ -359,8 +360,8 @@ impl Shared {
         Outcome::Failed
     }
 
-    /// Tells users, by an event, why a snapshot was not deleted.
-    pub(super) fn complain_of_deletion<K: Resource>(
+    /// Emits an event that says why a snapshot was not deleted.
+    pub(super) fn report_deletion<K: Resource>(
         &self,
         content: &K,
         reason: &'static str,
@@ -375,7 +376,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Whether the driver is sure to have a volume of this ID.
+    /// True if the driver confirms that it has a volume of this ID.
     pub(super) async fn has_volume(&self, volume: &str) -> bool {
         let driver = &self.context.driver;
         if !driver.can(ControllerCapability::GetVolume) {

@@ -1,4 +1,4 @@
-//! Work on contents, the same for those of snapshots and those of groups: [`Kind`] says what is not.
+//! Reconciles contents of snapshots and of groups. [`Kind`] is what differs between them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::Options;
-use super::content_client::{Complaint, Contents, Part, Shared, WorkError, quiet};
+use super::content_client::{ContentClient, EventTemplate, Part, Shared, WorkError, quiet};
 use super::decide::{Content, Step};
 use super::names::DELETION_POLICY;
 use super::owner::{self, Owner};
@@ -19,127 +19,125 @@ use crate::runtime::queue::Outcome;
 use crate::runtime::{Caches, Resource, Watch};
 use crate::secrets::{self, Credentials};
 
-/// A kind of contents, and how the driver is asked for what they stand for.
+/// A kind of contents, and the CSI calls for it.
 pub(super) trait Kind: Sized + Send + Sync + 'static {
     type Content: Content;
     type Class: Resource;
-    /// What the driver is asked to take.
+    /// The request that takes a snapshot.
     type Making: Send;
-    /// What it tells of that.
-    type Told: Send + Sync;
-    /// What it is asked to delete.
+    /// The driver's answer.
+    type Snapshot: Send + Sync;
+    /// The request that deletes a snapshot.
     type Deletion: Send;
 
-    /// The queues of contents: of these loops' own, and of those of nobody.
+    /// The names of the queues: of this process's contents, and of those without an owner.
     const QUEUES: (&'static str, &'static str);
-    /// Whether a change is worth a look.
+    /// True if a change needs to be reconciled.
     const MATTERS: fn(&Self::Content, &Self::Content) -> bool;
-    /// The word by which parameters name it.
+    /// The kind's name in class parameters.
     const WORD: &'static str;
-    /// The call by which one is taken.
+    /// The CSI call that takes a snapshot.
     const CALL: &'static str;
-    /// What classes say the secret for asking by.
+    /// The class parameter for the secret of read calls.
     const ASKING: &'static str;
-    /// What users are told fails: taking one, asking about one, deleting one.
-    const CREATE: Complaint;
-    const CHECK: Complaint;
-    const DELETE: Complaint;
+    /// The events for failures to take, check and delete a snapshot.
+    const CREATE: EventTemplate;
+    const CHECK: EventTemplate;
+    const DELETE: EventTemplate;
 
-    /// What there is of it.
     fn watches(caches: &Caches) -> (Watch<Self::Content>, Watch<Self::Class>);
-    /// What a content says.
-    fn said(content: &Self::Content) -> Said<'_>;
-    /// What a class says: whose it is, and its parameters.
+    fn content_spec(content: &Self::Content) -> ContentSpec<'_>;
+    /// The driver and the parameters of a class.
     fn class(class: &Self::Class) -> (&str, Option<&BTreeMap<String, String>>);
-    /// Whose a content is, as far as the caches say.
+    /// The owner of a content, by the caches alone.
     fn owner(shared: &Shared, content: &Self::Content) -> Owner;
 
-    /// What is asked for to make a content's snapshot; `None` if it is of nothing.
+    /// The request for a content's snapshot; `None` if the content names no volume.
     fn making(
         options: &Options,
         content: &Self::Content,
         wanted: Wanted<'_>,
     ) -> Option<Self::Making>;
-    /// Asks for it.
+    /// Sends that request.
     fn make(
         shared: &Shared,
         making: Self::Making,
-    ) -> impl Future<Output = Result<Option<Self::Told>, Failure>> + Send;
+    ) -> impl Future<Output = Result<Option<Self::Snapshot>, Failure>> + Send;
     /// Asks about the snapshot of this ID.
     fn ask(
-        worker: &Worker<Self>,
+        reconciler: &Reconciler<Self>,
         content: &Self::Content,
         handle: &str,
-    ) -> impl Future<Output = Result<Answer<Self::Told>, WorkError>> + Send;
-    /// What is to be deleted.
+    ) -> impl Future<Output = Result<Answer<Self::Snapshot>, WorkError>> + Send;
+    /// The request that deletes a content's snapshot.
     fn deletion(
         content: &Self::Content,
         handle: String,
         secrets: Credentials,
     ) -> Result<Self::Deletion, WorkError>;
-    /// Has it deleted.
+    /// Sends that request.
     fn delete(
         shared: &Shared,
         deletion: Self::Deletion,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// What is new for a content's status in what was told; `made` if that was made for it.
-    fn news(content: &Self::Content, told: &Self::Told, made: bool) -> Option<Value>;
-    /// The status of a content whose snapshot is deleted.
+    /// The change of a content's status by the driver's answer; `made` if the snapshot was taken for
+    /// this content.
+    fn news(content: &Self::Content, reported: &Self::Snapshot, made: bool) -> Option<Value>;
+    /// The status of a content after its snapshot is deleted.
     fn cleared() -> Value;
 }
 
-/// What a content says.
-pub(super) struct Said<'a> {
+/// The fields of a content's spec.
+pub(super) struct ContentSpec<'a> {
     pub(super) driver: &'a str,
     pub(super) class: Option<&'a str>,
-    /// The user's object.
+    /// The VolumeSnapshot or VolumeGroupSnapshot.
     pub(super) user: &'a ObjectReference,
-    /// The handles of the volumes it is to be taken of.
+    /// The handles of the volumes to snapshot.
     pub(super) volumes: &'a [String],
-    /// It is of a snapshot that is there.
+    /// True if the snapshot was made beforehand.
     pub(super) taken: bool,
 }
 
-/// What goes into the request for a snapshot.
+/// Inputs of the request for a snapshot.
 pub(super) struct Wanted<'a> {
-    /// Of the user's object.
+    /// The UID of the VolumeSnapshot or VolumeGroupSnapshot.
     pub(super) uid: &'a str,
     pub(super) secrets: Credentials,
     pub(super) parameters: BTreeMap<String, String>,
 }
 
-/// What the driver says of a snapshot it is asked about.
+/// The driver's answer about one snapshot.
 pub(super) enum Answer<T> {
-    /// This.
-    Told(T),
-    /// There is none of that ID.
+    /// The driver has it.
+    Found(T),
+    /// The driver has none of that ID.
     Nothing,
-    /// It can't be asked; this is what the maker of its content says.
+    /// The driver has no such call; the content is believed.
     Assumed(T),
 }
 
-/// The worker on contents of a kind.
-pub(super) struct Worker<K: Kind> {
+/// Reconciles the contents of one kind.
+pub(super) struct Reconciler<K: Kind> {
     pub(super) shared: Shared,
-    contents: Contents<K::Content>,
+    contents: ContentClient<K::Content>,
     classes: Watch<K::Class>,
 }
 
-impl<K: Kind> Worker<K> {
-    /// On what the context has watched.
+impl<K: Kind> Reconciler<K> {
     pub(super) fn new(shared: Shared) -> Self {
         let (watch, classes) = K::watches(&shared.context.caches);
         let kube = shared.kube.clone();
-        Worker {
-            contents: Contents { kube, watch },
+        Reconciler {
+            contents: ContentClient { kube, watch },
             classes,
             shared,
         }
     }
 
-    /// Brings one content a step on.
-    pub(super) async fn sync(&self, name: &str) -> Outcome {
+    /// Takes the next step for one content.
+    pub(super) async fn reconcile(&self, name: &str) -> Outcome {
         let Some(content) = self.contents.watch.get(name) else {
             return Outcome::Done;
         };
@@ -156,16 +154,16 @@ impl<K: Kind> Worker<K> {
             // Its volumes, or the snapshot, may be seen later.
             Ok(Owner::Unknown) => return Outcome::Failed,
             Err(error) => {
-                tracing::warn!(content = name, %error, "can't tell whose it is");
+                tracing::warn!(content = name, %error, "the owner is unknown");
                 return Outcome::Failed;
             }
         }
-        self.take(&content, step).await
+        self.apply(&content, step).await
     }
 
-    async fn take(&self, content: &K::Content, step: Step) -> Outcome {
+    async fn apply(&self, content: &K::Content, step: Step) -> Outcome {
         let name = content.name_any();
-        let (complaint, result) = match step {
+        let (template, result) = match step {
             Step::Rest => return Outcome::Done,
             Step::Settle => {
                 return quiet(content, self.contents.settle(content).await.map(|_| ()));
@@ -174,30 +172,30 @@ impl<K: Kind> Worker<K> {
             Step::Delete { handle } => return self.delete(content, handle).await,
             Step::Create => {
                 let first = !content.has_status();
-                let complaint = if first { K::CREATE } else { K::CHECK };
-                (complaint, self.create(content).await)
+                let template = if first { K::CREATE } else { K::CHECK };
+                (template, self.create(content).await)
             }
             Step::Check { handle } => (K::CHECK, self.check(content, &handle).await),
         };
         let contents = &self.contents;
-        self.shared.end(contents, &name, complaint, result).await
+        self.shared.end(contents, &name, template, result).await
     }
 
-    /// Whether it is this driver's, by its class too, and made of something.
+    /// True if the content and its class are this driver's, and the content has a source.
     fn serves(&self, content: &K::Content) -> bool {
         let driver = &self.shared.context.driver.name;
-        let said = K::said(content);
-        let class = said.class.and_then(|name| self.classes.get(name));
-        said.driver == driver
-            && (said.taken || !said.volumes.is_empty())
+        let spec = K::content_spec(content);
+        let class = spec.class.and_then(|name| self.classes.get(name));
+        spec.driver == driver
+            && (spec.taken || !spec.volumes.is_empty())
             && class.is_none_or(|class| K::class(&class).0 == driver)
     }
 
     async fn owner(&self, content: &K::Content, step: &Step) -> Result<Owner, WorkError> {
-        let volumes = K::said(content).volumes;
-        if self.shared.part == Part::Strays {
+        let volumes = K::content_spec(content).volumes;
+        if self.shared.part == Part::Unowned {
             let volume = volumes.first().map(String::as_str);
-            return Ok(match self.shared.is_stray(content, step, volume) {
+            return Ok(match self.shared.is_unowned(content, step, volume) {
                 true => Owner::Here,
                 false => Owner::Elsewhere,
             });
@@ -211,7 +209,7 @@ impl<K: Kind> Worker<K> {
         }
         let known = match step {
             Step::Check { handle } | Step::Delete { handle } => {
-                matches!(K::ask(self, content, handle).await?, Answer::Told(_))
+                matches!(K::ask(self, content, handle).await?, Answer::Found(_))
             }
             Step::Create => self.has_all(volumes).await,
             Step::Rest | Step::Settle | Step::Release => false,
@@ -219,7 +217,7 @@ impl<K: Kind> Worker<K> {
         Ok(if known { Owner::Here } else { Owner::Unknown })
     }
 
-    /// Whether the driver is sure to have all of these volumes.
+    /// True if the driver confirms that it has all of these volumes.
     async fn has_all(&self, volumes: &[String]) -> bool {
         for volume in volumes {
             if !self.shared.has_volume(volume).await {
@@ -232,8 +230,8 @@ impl<K: Kind> Worker<K> {
     async fn create(&self, content: &K::Content) -> Result<K::Content, WorkError> {
         let making = self.making(content).await?;
         let marked = self.contents.begin(content, self.label(content)).await?;
-        let told = match K::make(&self.shared, making).await {
-            Ok(told) => told,
+        let reported = match K::make(&self.shared, making).await {
+            Ok(reported) => reported,
             Err(failure) => {
                 if class(Call::Snapshot, failure.code()) == Class::Final {
                     self.contents.settle(&marked).await?;
@@ -242,62 +240,62 @@ impl<K: Kind> Worker<K> {
             }
         };
         self.shared.context.room.change();
-        let told = told.ok_or(WorkError::Empty { call: K::CALL })?;
-        let news = |content: &K::Content| K::news(content, &told, true);
+        let reported = reported.ok_or(WorkError::Empty { call: K::CALL })?;
+        let news = |content: &K::Content| K::news(content, &reported, true);
         let recorded = self.contents.record(marked, news).await?;
         Ok(self.contents.settle(&recorded).await?)
     }
 
     async fn check(&self, content: &K::Content, handle: &str) -> Result<K::Content, WorkError> {
-        let told = match K::ask(self, content, handle).await? {
-            Answer::Told(told) | Answer::Assumed(told) => told,
+        let reported = match K::ask(self, content, handle).await? {
+            Answer::Found(reported) | Answer::Assumed(reported) => reported,
             Answer::Nothing => {
                 let handle = handle.to_owned();
                 return Err(WorkError::NoSnapshot { handle });
             }
         };
         let adopted = self.contents.adopt(content, self.label(content)).await?;
-        let news = |content: &K::Content| K::news(content, &told, false);
+        let news = |content: &K::Content| K::news(content, &reported, false);
         Ok(self.contents.record(adopted, news).await?)
     }
 
     async fn delete(&self, content: &K::Content, handle: String) -> Outcome {
-        let complain = |message: &str, error| {
+        let report = |message: &str, error| {
             self.shared
-                .complain_of_deletion(content, K::DELETE.reason, message, &error)
+                .report_deletion(content, K::DELETE.reason, message, &error)
         };
         let secrets = match self.secrets(content).await {
             Ok(secrets) => secrets,
-            Err(error) => return complain("Failed to get snapshot credentials", error),
+            Err(error) => return report("Failed to get snapshot credentials", error),
         };
         let deletion = match K::deletion(content, handle, secrets) {
             Ok(deletion) => deletion,
-            Err(error) => return complain(K::DELETE.message, error),
+            Err(error) => return report(K::DELETE.message, error),
         };
         let adopted = match self.contents.adopt(content, self.label(content)).await {
             Ok(adopted) => adopted,
             Err(error) => return quiet(content, Err(error)),
         };
         if let Err(failure) = K::delete(&self.shared, deletion).await {
-            return complain(K::DELETE.message, failure.into());
+            return report(K::DELETE.message, failure.into());
         }
         self.shared.context.room.change();
-        // From here on nobody deletes it again, however the rest ends.
+        // Once the status is cleared, the snapshot is not deleted again.
         match self.contents.record(adopted, |_| Some(K::cleared())).await {
             Ok(cleared) => quiet(content, self.contents.release(&cleared).await),
             Err(error) if error.is_not_found() => Outcome::Done,
-            Err(error) => complain("Failed to clear content status", error.into()),
+            Err(error) => report("Failed to clear content status", error.into()),
         }
     }
 
-    /// Whose a content is to say that it is, if it does not yet.
+    /// The node to label a content with, if it has no such label.
     fn label(&self, content: &K::Content) -> Option<String> {
         owner::label(&self.shared.context.scope, content.labels())
     }
 
     async fn making(&self, content: &K::Content) -> Result<K::Making, WorkError> {
         let named = || content.name_any();
-        let user = K::said(content).user;
+        let user = K::content_spec(content).user;
         let class = self.class(content)?;
         let class = class.ok_or_else(|| WorkError::Classless { content: named() })?;
         let unbound = || WorkError::Unbound { content: named() };
@@ -335,7 +333,7 @@ impl<K: Kind> Worker<K> {
 
     /// A content's class, if it names one.
     fn class(&self, content: &K::Content) -> Result<Option<Arc<K::Class>>, WorkError> {
-        let Some(name) = K::said(content).class else {
+        let Some(name) = K::content_spec(content).class else {
             return Ok(None);
         };
         let missing = || WorkError::NoClass {
@@ -345,17 +343,17 @@ impl<K: Kind> Worker<K> {
         self.classes.get(name).map(Some).ok_or_else(missing)
     }
 
-    /// For creating and deleting.
+    /// The secret for creating and deleting.
     pub(super) async fn secrets(&self, content: &K::Content) -> Result<Credentials, WorkError> {
-        let marks = K::Content::MARKS;
-        let secret = parameters::secret_by_annotations(content.annotations(), marks)?;
+        let keys = K::Content::KEYS;
+        let secret = parameters::secret_by_annotations(content.annotations(), keys)?;
         Ok(secrets::read(&self.shared.kube, secret.as_ref()).await?)
     }
 
-    /// For asking.
+    /// The secret for read calls.
     pub(super) async fn asking(&self, content: &K::Content) -> Result<Credentials, WorkError> {
         let class = self.class(content)?;
-        let user = K::said(content).user;
+        let user = K::content_spec(content).user;
         let variables = SnapshotVariables {
             kind: K::WORD,
             content: &content.name_any(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 
-use super::names::{GROUP, GROUP_MEMBER, Marks, SINGLE};
+use super::names::{AnnotationKeys, GROUP, GROUP_MEMBER, SINGLE};
 use crate::runtime::Resource;
 use crate::snapshots::{
     DeletionPolicy, SnapshotError, VolumeGroupSnapshotContent, VolumeSnapshotContent,
@@ -13,7 +13,7 @@ use crate::snapshots::{
 /// A content, of either kind.
 pub(super) trait Content: Resource {
     /// What is written on it.
-    const MARKS: &'static Marks;
+    const KEYS: &'static AnnotationKeys;
 
     /// What it needs next.
     fn step(&self) -> Step;
@@ -29,7 +29,7 @@ pub(super) trait Content: Resource {
 }
 
 impl Content for VolumeSnapshotContent {
-    const MARKS: &'static Marks = &SINGLE;
+    const KEYS: &'static AnnotationKeys = &SINGLE;
 
     fn step(&self) -> Step {
         single(self)
@@ -50,7 +50,7 @@ impl Content for VolumeSnapshotContent {
 }
 
 impl Content for VolumeGroupSnapshotContent {
-    const MARKS: &'static Marks = &GROUP;
+    const KEYS: &'static AnnotationKeys = &GROUP;
 
     fn step(&self) -> Step {
         group(self)
@@ -73,28 +73,28 @@ impl Content for VolumeGroupSnapshotContent {
 /// What a content needs next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing, for now.
+    /// Nothing is to be done.
     Rest,
-    /// The snapshot is to be taken, or asked for again by its name until it is ready.
+    /// Ask the driver for the snapshot, by its name, until it is ready.
     Create,
-    /// The driver is to be asked about a snapshot that was not taken for this content.
+    /// Ask the driver about a snapshot that was not taken for this content.
     Check {
         /// Its ID.
         handle: String,
     },
-    /// It is ready, and the mark of its making is to go.
+    /// It is ready: remove the annotation for its creation.
     Settle,
-    /// The snapshot is to be deleted, and then the content let go.
+    /// Delete the snapshot, then remove the content's finalizer.
     Delete {
         /// Its ID.
         handle: String,
     },
-    /// The content is to be let go.
+    /// Remove the content's finalizer.
     Release,
 }
 
 impl Step {
-    /// Whether it leaves the driver's snapshots alone.
+    /// True if it makes no call to the driver.
     pub(super) fn is_harmless(&self) -> bool {
         matches!(self, Step::Rest | Step::Settle | Step::Release)
     }
@@ -162,16 +162,16 @@ pub(super) fn group(content: &VolumeGroupSnapshotContent) -> Step {
     }
 }
 
-/// The members of a group snapshot: as the driver told, or as who made the content beforehand did.
+/// The members of a group snapshot, by the driver or by the content made beforehand.
 pub(super) fn members(content: &VolumeGroupSnapshotContent) -> Vec<String> {
-    let told: Vec<String> = content
+    let reported: Vec<String> = content
         .status
         .iter()
         .flat_map(|status| status.volume_snapshot_info_list.iter().flatten())
         .filter_map(|member| member.snapshot_handle.clone())
         .collect();
-    if !told.is_empty() {
-        return told;
+    if !reported.is_empty() {
+        return reported;
     }
     let given = content.spec.source.group_snapshot_handles.as_ref();
     given.map_or_else(Vec::new, |given| given.volume_snapshot_handles.clone())
@@ -181,17 +181,17 @@ fn is_set(uid: Option<&str>) -> bool {
     uid.is_some_and(|uid| !uid.is_empty())
 }
 
-/// Whether the content is to go. One nobody is bound to goes when it is deleted; the others when
+/// Whether the content is to go. An unbound one goes when it is deleted; the others when
 /// the snapshot-controller says so, and not while the driver may yet make the snapshot.
 fn is_to_go<K: Content>(content: &K, unbound: bool) -> bool {
     let has = |key: &str| content.annotations().contains_key(key);
     content.meta().deletion_timestamp.is_some()
-        && (unbound || has(K::MARKS.being_deleted) && !has(K::MARKS.being_created))
+        && (unbound || has(K::KEYS.being_deleted) && !has(K::KEYS.being_created))
 }
 
 fn release<K: Content>(content: &K) -> Step {
     let finalizers = content.finalizers();
-    if finalizers.iter().any(|one| one == K::MARKS.finalizer) {
+    if finalizers.iter().any(|one| one == K::KEYS.finalizer) {
         Step::Release
     } else {
         Step::Rest
@@ -199,7 +199,7 @@ fn release<K: Content>(content: &K) -> Step {
 }
 
 fn settle<K: Content>(content: &K) -> Step {
-    if content.annotations().contains_key(K::MARKS.being_created) {
+    if content.annotations().contains_key(K::KEYS.being_created) {
         Step::Settle
     } else {
         Step::Rest
@@ -227,7 +227,7 @@ pub(super) fn group_matters(
 fn matters<K: Content>(old: &K, new: &K) -> bool {
     let others = |content: &K| -> BTreeMap<String, String> {
         let mut annotations = content.annotations().clone();
-        annotations.remove(K::MARKS.being_created);
+        annotations.remove(K::KEYS.being_created);
         annotations
     };
     new.is_ready() && !old.is_ready()

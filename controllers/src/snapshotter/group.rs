@@ -6,8 +6,8 @@ use hostloop_proto::csi;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::content_client::{Complaint, Shared, WorkError};
-use super::content_reconciler::{Answer, Kind, Said, Wanted, Worker};
+use super::content_client::{EventTemplate, Shared, WorkError};
+use super::content_reconciler::{Answer, ContentSpec, Kind, Reconciler, Wanted};
 use super::names::snapshot_name;
 use super::owner::{self, Owner};
 use super::parameters::GROUP_GET_SECRET;
@@ -24,7 +24,7 @@ impl Kind for Groups {
     type Content = VolumeGroupSnapshotContent;
     type Class = VolumeGroupSnapshotClass;
     type Making = csi::CreateVolumeGroupSnapshotRequest;
-    type Told = csi::VolumeGroupSnapshot;
+    type Snapshot = csi::VolumeGroupSnapshot;
     type Deletion = csi::DeleteVolumeGroupSnapshotRequest;
 
     const QUEUES: (&'static str, &'static str) =
@@ -33,15 +33,15 @@ impl Kind for Groups {
     const WORD: &'static str = "volumegroupsnapshot";
     const CALL: &'static str = "CreateVolumeGroupSnapshot";
     const ASKING: &'static str = GROUP_GET_SECRET;
-    const CREATE: Complaint = Complaint {
+    const CREATE: EventTemplate = EventTemplate {
         reason: "GroupSnapshotCreationFailed",
         message: "Failed to create group snapshot",
     };
-    const CHECK: Complaint = Complaint {
+    const CHECK: EventTemplate = EventTemplate {
         reason: "GroupSnapshotContentCheckandUpdateFailed",
         message: "Failed to check and update group snapshot content",
     };
-    const DELETE: Complaint = Complaint {
+    const DELETE: EventTemplate = EventTemplate {
         reason: "GroupSnapshotDeleteError",
         message: "Failed to delete group snapshot",
     };
@@ -50,9 +50,9 @@ impl Kind for Groups {
         (caches.group_contents(), caches.group_classes())
     }
 
-    fn said(content: &Self::Content) -> Said<'_> {
+    fn content_spec(content: &Self::Content) -> ContentSpec<'_> {
         let spec = &content.spec;
-        Said {
+        ContentSpec {
             driver: &spec.driver,
             class: spec.volume_group_snapshot_class_name.as_deref(),
             user: &spec.volume_group_snapshot_ref,
@@ -66,12 +66,12 @@ impl Kind for Groups {
     }
 
     /// By its handle, its label, and else by the PersistentVolumes of all it is made from: a group is
-    /// where all of its volumes are. If they are on several nodes it is nobody's: the leader, who sees
-    /// them all, says that it can't be.
+    /// where all of its volumes are. If they are on several nodes it has no owner, and the leader
+    /// reports that.
     fn owner(shared: &Shared, content: &Self::Content) -> Owner {
         let made = owner::handle_of_group(content);
         let of = |volume| shared.owner(content, made.or(volume), volume);
-        let volumes = Self::said(content).volumes;
+        let volumes = Self::content_spec(content).volumes;
         if volumes.is_empty() {
             return of(None);
         }
@@ -90,32 +90,35 @@ impl Kind for Groups {
         );
         Some(csi::CreateVolumeGroupSnapshotRequest {
             name: snapshot_name(prefix, wanted.uid, length),
-            source_volume_ids: Self::said(content).volumes.to_vec(),
+            source_volume_ids: Self::content_spec(content).volumes.to_vec(),
             secrets: wanted.secrets,
             parameters: wanted.parameters,
         })
     }
 
-    async fn make(shared: &Shared, making: Self::Making) -> Result<Option<Self::Told>, Failure> {
+    async fn make(
+        shared: &Shared,
+        making: Self::Making,
+    ) -> Result<Option<Self::Snapshot>, Failure> {
         let csi = &shared.context.driver.csi;
         let answer = csi.create_volume_group_snapshot(making, shared.timeout);
         Ok(answer.await?.group_snapshot)
     }
 
     async fn ask(
-        worker: &Worker<Self>,
+        reconciler: &Reconciler<Self>,
         content: &Self::Content,
         handle: &str,
-    ) -> Result<Answer<Self::Told>, WorkError> {
+    ) -> Result<Answer<Self::Snapshot>, WorkError> {
         let request = csi::GetVolumeGroupSnapshotRequest {
             group_snapshot_id: handle.to_owned(),
             snapshot_ids: members_of(content)?,
-            secrets: worker.asking(content).await?,
+            secrets: reconciler.asking(content).await?,
         };
-        let csi = &worker.shared.context.driver.csi;
-        let timeout = worker.shared.timeout;
+        let csi = &reconciler.shared.context.driver.csi;
+        let timeout = reconciler.shared.timeout;
         match csi.get_volume_group_snapshot(request, timeout).await {
-            Ok(answer) => Ok(answer.group_snapshot.map_or(Answer::Nothing, Answer::Told)),
+            Ok(answer) => Ok(answer.group_snapshot.map_or(Answer::Nothing, Answer::Found)),
             Err(failure) if failure.code() == tonic::Code::NotFound => Ok(Answer::Nothing),
             Err(failure) => Err(failure.into()),
         }
@@ -141,9 +144,9 @@ impl Kind for Groups {
     }
 
     /// Who made a content that is found made its members' contents, too.
-    fn news(content: &Self::Content, told: &Self::Told, made: bool) -> Option<Value> {
-        let members = if made { &told.snapshots[..] } else { &[] };
-        status::of_group(content.status.as_ref(), told, members)
+    fn news(content: &Self::Content, reported: &Self::Snapshot, made: bool) -> Option<Value> {
+        let members = if made { &reported.snapshots[..] } else { &[] };
+        status::of_group(content.status.as_ref(), reported, members)
     }
 
     fn cleared() -> Value {

@@ -8,7 +8,7 @@ pub(super) const DELETION_POLICY: &str = "deletionPolicy";
 
 /// What is written on, and read from, contents of one kind.
 #[derive(Debug)]
-pub(crate) struct Marks {
+pub(crate) struct AnnotationKeys {
     /// Annotation: the driver was asked to take the snapshot and has not said what came of it.
     pub(super) being_created: &'static str,
     /// Annotation of the snapshot-controller: the user's object is being deleted.
@@ -22,7 +22,7 @@ pub(crate) struct Marks {
 }
 
 /// Those of VolumeSnapshotContents.
-pub(crate) const SINGLE: Marks = Marks {
+pub(crate) const SINGLE: AnnotationKeys = AnnotationKeys {
     being_created: "snapshot.storage.kubernetes.io/volumesnapshot-being-created",
     being_deleted: "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted",
     finalizer: "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
@@ -31,7 +31,7 @@ pub(crate) const SINGLE: Marks = Marks {
 };
 
 /// Those of VolumeGroupSnapshotContents.
-pub(crate) const GROUP: Marks = Marks {
+pub(crate) const GROUP: AnnotationKeys = AnnotationKeys {
     being_created: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created",
     being_deleted: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted",
     finalizer: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection",

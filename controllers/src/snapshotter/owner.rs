@@ -1,4 +1,4 @@
-//! Whose a content is, where every node has loops of its own.
+//! Which node owns a content, where every node has loops of its own.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(crate) fn owner<'a>(
     handle: Option<&str>,
     sources: impl IntoIterator<Item = &'a PersistentVolume>,
 ) -> Owner {
-    let whose = |within: bool| {
+    let side = |within: bool| {
         if within {
             Owner::Here
         } else {
@@ -34,7 +34,7 @@ pub(crate) fn owner<'a>(
     let is_labelled = labels.contains_key(MANAGED_BY);
     let by_label = is_labelled.then(|| scope.has_content(labels, None));
     if by_handle.is_some() || by_label.is_some() {
-        return whose(by_handle != Some(false) && by_label != Some(false));
+        return side(by_handle != Some(false) && by_label != Some(false));
     }
     let mut telling = sources.into_iter().filter(|volume| {
         let spec = volume.spec.as_ref();
@@ -43,11 +43,11 @@ pub(crate) fn owner<'a>(
     });
     match telling.next() {
         None => Owner::Unknown,
-        Some(volume) => whose(scope.has_content(labels, Some(volume))),
+        Some(volume) => side(scope.has_content(labels, Some(volume))),
     }
 }
 
-/// Whose something is that is made from several: it is where all of them are.
+/// The owner of something that has several parts: the owner of all of them.
 pub(super) fn of_all(owners: &[Owner]) -> Owner {
     if owners.contains(&Owner::Elsewhere) {
         return Owner::Elsewhere;
@@ -88,7 +88,7 @@ pub(crate) fn handles_in_group(content: &VolumeGroupSnapshotContent) -> Vec<&str
     }
 }
 
-/// The label that says from now on whose a content is, if it lacks one: its volume may be gone
+/// The label for the owner of a content, if it lacks one: its volume may be gone
 /// when it is deleted.
 pub(super) fn label(scope: &Scope, labels: &BTreeMap<String, String>) -> Option<String> {
     let node = scope.node()?;
@@ -120,27 +120,27 @@ mod tests {
         };
         let label = |node: &str| BTreeMap::from([(MANAGED_BY.to_owned(), node.to_owned())]);
         let none = BTreeMap::new();
-        let told = || Pools::told(|| vec!["a1".to_owned()]);
+        let reported = || Pools::told(|| vec!["a1".to_owned()]);
         let (ours, theirs) = (Some("snap-a1-0"), Some("snap-b2-0"));
         for (pools, labels, handle, sources, expected) in [
-            (told(), none.clone(), ours, vec![], Owner::Here),
-            (told(), label("n1"), ours, vec![], Owner::Here),
-            (told(), label("n2"), ours, vec![], Owner::Elsewhere),
+            (reported(), none.clone(), ours, vec![], Owner::Here),
+            (reported(), label("n1"), ours, vec![], Owner::Here),
+            (reported(), label("n2"), ours, vec![], Owner::Elsewhere),
             (
-                told(),
+                reported(),
                 label("n2"),
                 ours,
                 vec![volume(&["n1"])],
                 Owner::Elsewhere,
             ),
             (
-                told(),
+                reported(),
                 label("n1"),
                 theirs,
                 vec![volume(&["n1"])],
                 Owner::Elsewhere,
             ),
-            (told(), label("n1"), None, vec![], Owner::Here),
+            (reported(), label("n1"), None, vec![], Owner::Here),
             (Pools::default(), label("n1"), theirs, vec![], Owner::Here),
             (Pools::default(), none.clone(), ours, vec![], Owner::Unknown),
         ] {
@@ -168,7 +168,7 @@ mod tests {
             // owner.
             let others = match expected {
                 Owner::Here => Owner::Elsewhere,
-                whose => whose,
+                side => side,
             };
             assert_eq!(of(&Scope::Leader), others, "{labels:?}");
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
-use super::names::Marks;
+use super::names::AnnotationKeys;
 use crate::api::secret_template::RESERVED;
 
 /// The keys of the secrets that loops read, without [`RESERVED`] and without `-name` and
@@ -32,7 +32,7 @@ pub(super) enum ParameterError {
     /// Half of a reference to a secret.
     #[error("{what}: both a name and a namespace must be given")]
     Half {
-        /// Whose.
+        /// The annotation.
         what: String,
     },
 }
@@ -61,15 +61,15 @@ pub(super) fn for_driver(
 /// the content.
 pub(super) fn secret_by_annotations(
     annotations: &BTreeMap<String, String>,
-    marks: &Marks,
+    keys: &AnnotationKeys,
 ) -> Result<Option<SecretReference>, ParameterError> {
-    let name = annotations.get(marks.secret_name);
-    let namespace = annotations.get(marks.secret_namespace);
+    let name = annotations.get(keys.secret_name);
+    let namespace = annotations.get(keys.secret_namespace);
     let (Some(name), Some(namespace)) = (name, namespace) else {
         return Ok(None);
     };
     if name.is_empty() || namespace.is_empty() {
-        let what = format!("annotation {}", marks.secret_name);
+        let what = format!("annotation {}", keys.secret_name);
         return Err(ParameterError::Half { what });
     }
     Ok(Some(SecretReference {

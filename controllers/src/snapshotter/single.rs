@@ -7,8 +7,8 @@ use hostloop_proto::csi;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::content_client::{Complaint, Shared, WorkError};
-use super::content_reconciler::{Answer, Kind, Said, Wanted, Worker};
+use super::content_client::{EventTemplate, Shared, WorkError};
+use super::content_reconciler::{Answer, ContentSpec, Kind, Reconciler, Wanted};
 use super::names::{GROUP_MEMBER, snapshot_name};
 use super::owner::{self, Owner};
 use super::parameters::LIST_SECRET;
@@ -26,7 +26,7 @@ impl Kind for Singles {
     type Content = VolumeSnapshotContent;
     type Class = VolumeSnapshotClass;
     type Making = csi::CreateSnapshotRequest;
-    type Told = csi::Snapshot;
+    type Snapshot = csi::Snapshot;
     type Deletion = csi::DeleteSnapshotRequest;
 
     const QUEUES: (&'static str, &'static str) =
@@ -35,15 +35,15 @@ impl Kind for Singles {
     const WORD: &'static str = "volumesnapshot";
     const CALL: &'static str = "CreateSnapshot";
     const ASKING: &'static str = LIST_SECRET;
-    const CREATE: Complaint = Complaint {
+    const CREATE: EventTemplate = EventTemplate {
         reason: "SnapshotCreationFailed",
         message: "Failed to create snapshot",
     };
-    const CHECK: Complaint = Complaint {
+    const CHECK: EventTemplate = EventTemplate {
         reason: "SnapshotContentCheckandUpdateFailed",
         message: "Failed to check and update snapshot content",
     };
-    const DELETE: Complaint = Complaint {
+    const DELETE: EventTemplate = EventTemplate {
         reason: "SnapshotDeleteError",
         message: "Failed to delete snapshot",
     };
@@ -52,9 +52,9 @@ impl Kind for Singles {
         (caches.contents(), caches.snapshot_classes())
     }
 
-    fn said(content: &Self::Content) -> Said<'_> {
+    fn content_spec(content: &Self::Content) -> ContentSpec<'_> {
         let spec = &content.spec;
-        Said {
+        ContentSpec {
             driver: &spec.driver,
             class: spec.volume_snapshot_class_name.as_deref(),
             user: &spec.volume_snapshot_ref,
@@ -90,28 +90,32 @@ impl Kind for Singles {
         })
     }
 
-    async fn make(shared: &Shared, making: Self::Making) -> Result<Option<Self::Told>, Failure> {
+    async fn make(
+        shared: &Shared,
+        making: Self::Making,
+    ) -> Result<Option<Self::Snapshot>, Failure> {
         let csi = &shared.context.driver.csi;
         let answer = csi.create_snapshot(making, shared.timeout).await?;
         // A snapshot taken for a content of its own is in no group.
-        Ok(answer.snapshot.map(|told| csi::Snapshot {
+        Ok(answer.snapshot.map(|reported| csi::Snapshot {
             group_snapshot_id: String::new(),
-            ..told
+            ..reported
         }))
     }
 
     async fn ask(
-        worker: &Worker<Self>,
+        reconciler: &Reconciler<Self>,
         content: &Self::Content,
         handle: &str,
-    ) -> Result<Answer<Self::Told>, WorkError> {
-        let driver = &worker.shared.context.driver;
-        let timeout = worker.shared.timeout;
-        let told = |told: Option<csi::Snapshot>| told.map_or(Answer::Nothing, Answer::Told);
+    ) -> Result<Answer<Self::Snapshot>, WorkError> {
+        let driver = &reconciler.shared.context.driver;
+        let timeout = reconciler.shared.timeout;
+        let reported =
+            |reported: Option<csi::Snapshot>| reported.map_or(Answer::Nothing, Answer::Found);
         if driver.can(ControllerCapability::ListSnapshots) {
             let request = csi::ListSnapshotsRequest {
                 snapshot_id: handle.to_owned(),
-                secrets: secrets(worker, content).await?,
+                secrets: secrets(reconciler, content).await?,
                 ..csi::ListSnapshotsRequest::default()
             };
             let answer = driver.csi.list_snapshots(request, timeout).await?;
@@ -120,7 +124,7 @@ impl Kind for Singles {
                 .into_iter()
                 .filter_map(|entry| entry.snapshot);
             let mut found = snapshots.filter(|one| one.snapshot_id == handle);
-            return Ok(told(found.next()));
+            return Ok(reported(found.next()));
         }
         if !driver.can(ControllerCapability::GetSnapshot) {
             return Ok(Answer::Assumed(csi::Snapshot {
@@ -133,10 +137,10 @@ impl Kind for Singles {
         }
         let request = csi::GetSnapshotRequest {
             snapshot_id: handle.to_owned(),
-            secrets: secrets(worker, content).await?,
+            secrets: secrets(reconciler, content).await?,
         };
         match driver.csi.get_snapshot(request, timeout).await {
-            Ok(answer) => Ok(told(answer.snapshot)),
+            Ok(answer) => Ok(reported(answer.snapshot)),
             Err(failure) if failure.code() == tonic::Code::NotFound => Ok(Answer::Nothing),
             Err(failure) => Err(failure.into()),
         }
@@ -159,8 +163,8 @@ impl Kind for Singles {
         Ok(())
     }
 
-    fn news(content: &Self::Content, told: &Self::Told, _: bool) -> Option<Value> {
-        status::of_snapshot(content.status.as_ref(), told)
+    fn news(content: &Self::Content, reported: &Self::Snapshot, _: bool) -> Option<Value> {
+        status::of_snapshot(content.status.as_ref(), reported)
     }
 
     fn cleared() -> Value {
@@ -170,14 +174,14 @@ impl Kind for Singles {
 
 /// For asking. Members of groups have no class; what made them is used for them.
 async fn secrets(
-    worker: &Worker<Singles>,
+    reconciler: &Reconciler<Singles>,
     content: &VolumeSnapshotContent,
 ) -> Result<Credentials, WorkError> {
     let status = content.status.as_ref();
     let member = content.annotations().contains_key(GROUP_MEMBER)
         || status.is_some_and(|status| status.volume_group_snapshot_handle.is_some());
     match member {
-        true => worker.secrets(content).await,
-        false => worker.asking(content).await,
+        true => reconciler.secrets(content).await,
+        false => reconciler.asking(content).await,
     }
 }

@@ -13,50 +13,60 @@ use crate::snapshots::{
 /// stays, but for readiness.
 pub(super) fn of_snapshot(
     old: Option<&VolumeSnapshotContentStatus>,
-    told: &csi::Snapshot,
+    reported: &csi::Snapshot,
 ) -> Option<Value> {
     let none = VolumeSnapshotContentStatus::default();
     let old = old.unwrap_or(&none);
     let mut new = Map::new();
     if old.snapshot_handle.is_none() {
-        new.insert("snapshotHandle".to_owned(), json!(told.snapshot_id));
+        new.insert("snapshotHandle".to_owned(), json!(reported.snapshot_id));
     }
     if old.creation_time.is_none() {
-        let taken = nanoseconds(told.creation_time.as_ref().map(|at| (at.seconds, at.nanos)));
+        let taken = nanoseconds(
+            reported
+                .creation_time
+                .as_ref()
+                .map(|at| (at.seconds, at.nanos)),
+        );
         new.insert("creationTime".to_owned(), json!(taken));
     }
-    if old.restore_size.is_none() && told.size_bytes > 0 {
-        new.insert("restoreSize".to_owned(), json!(told.size_bytes));
+    if old.restore_size.is_none() && reported.size_bytes > 0 {
+        new.insert("restoreSize".to_owned(), json!(reported.size_bytes));
     }
-    let group = &told.group_snapshot_id;
+    let group = &reported.group_snapshot_id;
     if old.volume_group_snapshot_handle.is_none() && !group.is_empty() {
         new.insert("volumeGroupSnapshotHandle".to_owned(), json!(group));
     }
     readiness(
         old.ready_to_use,
         old.error.as_ref(),
-        told.ready_to_use,
+        reported.ready_to_use,
         &mut new,
     );
     (!new.is_empty()).then_some(Value::Object(new))
 }
 
-/// Likewise of a group snapshot. Its members are told once; `members` are empty where they are
-/// somebody else's to tell.
+/// The same for a group snapshot. Its members are written once; `members` is empty if another
+/// writes them.
 pub(super) fn of_group(
     old: Option<&VolumeGroupSnapshotContentStatus>,
-    told: &csi::VolumeGroupSnapshot,
+    reported: &csi::VolumeGroupSnapshot,
     members: &[csi::Snapshot],
 ) -> Option<Value> {
     let none = VolumeGroupSnapshotContentStatus::default();
     let old = old.unwrap_or(&none);
     let mut new = Map::new();
     if old.volume_group_snapshot_handle.is_none() {
-        let handle = json!(told.group_snapshot_id);
+        let handle = json!(reported.group_snapshot_id);
         new.insert("volumeGroupSnapshotHandle".to_owned(), handle);
     }
     if old.creation_time.is_none() {
-        let taken = nanoseconds(told.creation_time.as_ref().map(|at| (at.seconds, at.nanos)));
+        let taken = nanoseconds(
+            reported
+                .creation_time
+                .as_ref()
+                .map(|at| (at.seconds, at.nanos)),
+        );
         let taken = Timestamp::from_nanosecond(i128::from(taken)).unwrap_or_default();
         new.insert("creationTime".to_owned(), json!(Time(taken)));
     }
@@ -68,7 +78,7 @@ pub(super) fn of_group(
     readiness(
         old.ready_to_use,
         old.error.as_ref(),
-        told.ready_to_use,
+        reported.ready_to_use,
         &mut new,
     );
     (!new.is_empty()).then_some(Value::Object(new))
@@ -94,7 +104,7 @@ pub(super) fn cleared_single() -> Value {
     json!({"snapshotHandle": null, "readyToUse": null, "creationTime": null, "restoreSize": null})
 }
 
-/// Likewise, of a group snapshot.
+/// The same for a group snapshot.
 pub(super) fn cleared_group() -> Value {
     json!({
         "volumeGroupSnapshotHandle": null, "readyToUse": null, "creationTime": null, "error": null,
@@ -115,17 +125,17 @@ fn readiness(
     }
 }
 
-fn member(told: &csi::Snapshot) -> Value {
+fn member(reported: &csi::Snapshot) -> Value {
     let mut info = Map::new();
-    info.insert("volumeHandle".to_owned(), json!(told.source_volume_id));
-    info.insert("snapshotHandle".to_owned(), json!(told.snapshot_id));
-    if let Some(at) = &told.creation_time {
+    info.insert("volumeHandle".to_owned(), json!(reported.source_volume_id));
+    info.insert("snapshotHandle".to_owned(), json!(reported.snapshot_id));
+    if let Some(at) = &reported.creation_time {
         let taken = nanoseconds(Some((at.seconds, at.nanos)));
         info.insert("creationTime".to_owned(), json!(taken));
     }
-    info.insert("readyToUse".to_owned(), json!(told.ready_to_use));
-    if told.size_bytes > 0 {
-        info.insert("restoreSize".to_owned(), json!(told.size_bytes));
+    info.insert("readyToUse".to_owned(), json!(reported.ready_to_use));
+    if reported.size_bytes > 0 {
+        info.insert("restoreSize".to_owned(), json!(reported.size_bytes));
     }
     Value::Object(info)
 }

@@ -88,7 +88,7 @@ struct Single {
     world: World,
     context: Context,
     events: Receiver<Event>,
-    singles: Worker<Singles>,
+    singles: Reconciler<Singles>,
 }
 
 impl Single {
@@ -111,7 +111,8 @@ impl Single {
         context.caches.contents().wrote(read(content));
         let class: VolumeSnapshotClass = read(class);
         context.caches.snapshot_classes().wrote(class);
-        let singles = Worker::<Singles>::new(Shared::new(context.clone(), options(), Part::Own));
+        let singles =
+            Reconciler::<Singles>::new(Shared::new(context.clone(), options(), Part::Own));
         Single {
             world,
             context,
@@ -126,7 +127,7 @@ impl Single {
     }
 
     async fn sync(&self) -> Outcome {
-        self.singles.sync("c").await
+        self.singles.reconcile("c").await
     }
 
     fn content(&self) -> Value {
@@ -134,11 +135,11 @@ impl Single {
     }
 
     fn events(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Ok(event) = self.events.try_recv() {
-            told.push(format!("{}: {}", event.reason, event.message));
+            reported.push(format!("{}: {}", event.reason, event.message));
         }
-        told
+        reported
     }
 }
 

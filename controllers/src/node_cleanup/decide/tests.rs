@@ -256,7 +256,7 @@ fn claims() {
 
 #[test]
 fn contents() {
-    let changes = |marks: &Marks, source: Value, reference: &str| {
+    let changes = |marks: &AnnotationKeys, source: Value, reference: &str| {
         let annotation = marks.being_deleted;
         vec![
             ("being deleted", json!({}), "release"),

@@ -22,7 +22,7 @@ use crate::snapshots::{
 /// What there is of a member.
 #[derive(Clone, Debug)]
 pub(in crate::snapshot_controller) struct Member {
-    /// What the driver tells of it.
+    /// What the driver reports of it.
     pub(in crate::snapshot_controller) info: SnapshotInfo,
     /// The snapshot, if it has been made.
     pub(in crate::snapshot_controller) snapshot: Option<Arc<VolumeSnapshot>>,

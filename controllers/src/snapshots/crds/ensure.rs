@@ -1,4 +1,4 @@
-//! Definitions for a cluster that has none.
+//! Creates the definitions in a cluster that has none.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::runtime::{ApiError, Kube};
 
 /// How long the API server may take to serve a new kind.
 const SERVED_WITHIN: Duration = Duration::from_secs(10);
-/// Between two looks at that.
+/// The wait between two checks of that.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Makes the definitions of kinds the server does not serve, and waits until it does. Those there
-/// are, are left as they are, whoever brought them and however old or new they are.
+/// Creates the definitions of kinds that the API server does not serve, and waits until it does.
+/// Existing definitions stay as they are, however old or new.
 ///
-/// What is served everybody may ask; only where something is missing the right is needed to
-/// create definitions.
+/// Every account can list what is served. The right to create definitions is only needed if one is
+/// missing.
 pub async fn ensure_crds(kube: &Kube) -> Result<(), ApiError> {
     let mut made = Vec::new();
     for crd in crds() {
@@ -31,7 +31,7 @@ pub async fn ensure_crds(kube: &Kube) -> Result<(), ApiError> {
                 tracing::info!(name = crd.name_any(), "made the missing definition");
                 made.push(crd);
             }
-            // It does not serve our version, and is not ours to change.
+            // The cluster's definition does not serve our version. It is not changed.
             Err(ApiError::AlreadyExists { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -43,12 +43,12 @@ pub async fn ensure_crds(kube: &Kube) -> Result<(), ApiError> {
             }
         }
     };
-    // Those who watch the kinds go on asking for them; this only saves them the wait.
+    // Watches of the kinds retry anyway; this only saves them the wait.
     let _ = tokio::time::timeout(SERVED_WITHIN, served).await;
     Ok(())
 }
 
-/// Whether the server serves the kind a definition is of, in its version.
+/// True if the server serves a definition's kind in its version.
 async fn is_served(kube: &Kube, crd: &CustomResourceDefinition) -> Result<bool, ApiError> {
     let version = crd.spec.versions.first().map(|version| &version.name);
     let version = version.map(String::as_str).unwrap_or_default();

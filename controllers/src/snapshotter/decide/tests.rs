@@ -15,8 +15,8 @@ fn delete(handle: &str) -> Step {
 }
 
 /// Metadata with annotations by their last parts; `!` stands for a deletion timestamp.
-fn metadata(marks: &Marks, words: &str) -> Value {
-    let mut metadata = json!({"name": "c", "annotations": {}, "finalizers": [marks.finalizer]});
+fn metadata(keys: &AnnotationKeys, words: &str) -> Value {
+    let mut metadata = json!({"name": "c", "annotations": {}, "finalizers": [keys.finalizer]});
     for word in words.split_whitespace() {
         let annotation = match word {
             "!" => {
@@ -27,8 +27,8 @@ fn metadata(marks: &Marks, words: &str) -> Value {
                 metadata["finalizers"] = json!(["other"]);
                 continue;
             }
-            "creating" => marks.being_created,
-            "deleting" => marks.being_deleted,
+            "creating" => keys.being_created,
+            "deleting" => keys.being_deleted,
             "member" => GROUP_MEMBER,
             other => panic!("{other}"),
         };
@@ -164,7 +164,7 @@ fn what_contents_need() {
             grouped(true),
             Step::Release,
         ),
-        // Bound to nobody.
+        // Not bound.
         ("!", "", "Delete", made(), ready(), delete("h")),
         ("!", "", "Retain", made(), ready(), Step::Release),
         ("!", "", "Delete", made(), none(), Step::Release),
@@ -255,14 +255,14 @@ fn members_of_groups() {
     let volumes = json!({"volumeHandles": ["v", "w"]});
     let made = json!({"groupSnapshotHandles":
         {"volumeGroupSnapshotHandle": "m", "volumeSnapshotHandles": ["a", "b"]}});
-    let told = json!({"volumeSnapshotInfoList":
+    let reported = json!({"volumeSnapshotInfoList":
         [{"volumeHandle": "v", "snapshotHandle": "x"}, {"snapshotHandle": "y"}]});
     for (source, status, expected) in [
         (&volumes, Value::Null, vec![]),
-        (&volumes, told.clone(), vec!["x", "y"]),
+        (&volumes, reported.clone(), vec!["x", "y"]),
         (&made, Value::Null, vec!["a", "b"]),
         (&made, json!({"volumeSnapshotInfoList": []}), vec!["a", "b"]),
-        (&made, told.clone(), vec!["x", "y"]),
+        (&made, reported.clone(), vec!["x", "y"]),
     ] {
         let content = group_content("", "u", "Delete", source.clone(), status);
         let content: VolumeGroupSnapshotContent = serde_json::from_value(content).unwrap();

@@ -54,15 +54,12 @@ fn secrets_by_annotations() {
         (Some(""), Some("n"), Err(())),
         (Some("s"), Some(""), Err(())),
     ] {
-        for marks in [&SINGLE, &GROUP] {
+        for keys in [&SINGLE, &GROUP] {
             let mut annotations = BTreeMap::new();
-            for (key, value) in [
-                (marks.secret_name, name),
-                (marks.secret_namespace, namespace),
-            ] {
+            for (key, value) in [(keys.secret_name, name), (keys.secret_namespace, namespace)] {
                 annotations.extend(value.map(|value| (key.to_owned(), value.to_owned())));
             }
-            let found = secret_by_annotations(&annotations, marks);
+            let found = secret_by_annotations(&annotations, keys);
             assert_eq!(found.map_err(|_| ()), expected, "{name:?} {namespace:?}");
         }
     }

@@ -1,6 +1,6 @@
 use super::*;
 
-fn told(ready: bool) -> csi::Snapshot {
+fn reported(ready: bool) -> csi::Snapshot {
     csi::Snapshot {
         snapshot_id: "h".to_owned(),
         source_volume_id: "v".to_owned(),
@@ -16,24 +16,24 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
 
 #[test]
 fn news_of_snapshots() {
-    let mut timed = told(true);
+    let mut timed = reported(true);
     let moment = timed.creation_time.get_or_insert_default();
     (moment.seconds, moment.nanos) = (1_700_000_000, 7);
     let sizeless = csi::Snapshot {
         size_bytes: 0,
-        ..told(true)
+        ..reported(true)
     };
     let grouped = csi::Snapshot {
         group_snapshot_id: "g".to_owned(),
-        ..told(true)
+        ..reported(true)
     };
     let known = json!({"snapshotHandle": "h", "creationTime": 5, "restoreSize": 10,
         "readyToUse": false, "error": {"message": "no"}});
     let failed = json!({"readyToUse": false, "error": {"message": "no"}});
-    for (old, told, expected) in [
+    for (old, reported, expected) in [
         (
             Value::Null,
-            told(false),
+            reported(false),
             json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10,
                 "readyToUse": false}),
         ),
@@ -50,20 +50,20 @@ fn news_of_snapshots() {
         ),
         (
             failed.clone(),
-            told(true),
+            reported(true),
             json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10,
                 "readyToUse": true, "error": null}),
         ),
         // What is not ready has not got over its error.
         (
             failed,
-            told(false),
+            reported(false),
             json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10}),
         ),
-        (known.clone(), told(false), Value::Null),
+        (known.clone(), reported(false), Value::Null),
         (
             known.clone(),
-            told(true),
+            reported(true),
             json!({"readyToUse": true, "error": null}),
         ),
         (
@@ -73,7 +73,7 @@ fn news_of_snapshots() {
         ),
     ] {
         let status: Option<VolumeSnapshotContentStatus> = read(old.clone());
-        let new = of_snapshot(status.as_ref(), &told).unwrap_or_default();
+        let new = of_snapshot(status.as_ref(), &reported).unwrap_or_default();
         assert_eq!(new, expected, "{old}");
     }
 }
@@ -83,7 +83,7 @@ fn news_of_group_snapshots() {
     let group = |ready| {
         let mut group = csi::VolumeGroupSnapshot {
             group_snapshot_id: "g".to_owned(),
-            snapshots: vec![told(ready), csi::Snapshot::default()],
+            snapshots: vec![reported(ready), csi::Snapshot::default()],
             ready_to_use: ready,
             ..csi::VolumeGroupSnapshot::default()
         };
@@ -104,7 +104,7 @@ fn news_of_group_snapshots() {
     let known = json!({"volumeGroupSnapshotHandle": "g", "creationTime": taken,
         "readyToUse": false, "volumeSnapshotInfoList": infos(false)});
     let failed = json!({"readyToUse": false, "error": {"message": "no"}});
-    for (old, told, members, expected) in [
+    for (old, reported, members, expected) in [
         (
             Value::Null,
             group(false),
@@ -134,11 +134,11 @@ fn news_of_group_snapshots() {
     ] {
         let status: Option<VolumeGroupSnapshotContentStatus> = read(old.clone());
         let members = if members {
-            told.snapshots.clone()
+            reported.snapshots.clone()
         } else {
             Vec::new()
         };
-        let new = of_group(status.as_ref(), &told, &members).unwrap_or_default();
+        let new = of_group(status.as_ref(), &reported, &members).unwrap_or_default();
         assert_eq!(new, expected, "{old}");
     }
 }

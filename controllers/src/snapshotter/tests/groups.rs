@@ -39,7 +39,7 @@ fn made() -> Value {
 struct Group {
     world: World,
     events: Receiver<Event>,
-    groups: Worker<Groups>,
+    groups: Reconciler<Groups>,
 }
 
 impl Group {
@@ -58,7 +58,7 @@ impl Group {
             "csi.storage.k8s.io/group-snapshotter-get-secret-name": "key",
             "csi.storage.k8s.io/group-snapshotter-get-secret-namespace": "safe"})));
         context.caches.group_classes().wrote(class);
-        let groups = Worker::<Groups>::new(Shared::new(context, options(), Part::Own));
+        let groups = Reconciler::<Groups>::new(Shared::new(context, options(), Part::Own));
         Group {
             world,
             events,
@@ -71,7 +71,7 @@ impl Group {
     }
 
     async fn sync(&self) -> Outcome {
-        self.groups.sync("c").await
+        self.groups.reconcile("c").await
     }
 
     fn content(&self) -> Value {
@@ -167,11 +167,11 @@ async fn one_made_beforehand_is_asked_about() {
 
 #[tokio::test]
 async fn one_is_deleted_with_its_members() {
-    let told = json!({"status": {"volumeGroupSnapshotHandle": "g", "readyToUse": true,
+    let reported = json!({"status": {"volumeGroupSnapshotHandle": "g", "readyToUse": true,
         "volumeSnapshotInfoList": [{"snapshotHandle": "a"}, {"snapshotHandle": "b"}]}});
     let bare = json!({"status": {"volumeGroupSnapshotHandle": "g"}});
     for (content, members) in [
-        (content(and(deleted(), told)), "a,b"),
+        (content(and(deleted(), reported)), "a,b"),
         (content(and(and(deleted(), made()), bare.clone())), "x,y"),
     ] {
         let one = Group::new(content);
@@ -198,9 +198,9 @@ async fn ones_of_other_nodes() {
         name: "n1".to_owned(),
         segments: std::collections::BTreeMap::new(),
     };
-    let told = json!({"status": {"volumeGroupSnapshotHandle": "g",
+    let reported = json!({"status": {"volumeGroupSnapshotHandle": "g",
         "volumeSnapshotInfoList": [{"snapshotHandle": "a"}]}});
-    let mut one = Group::within(here(), content(and(deleted(), told)));
+    let mut one = Group::within(here(), content(and(deleted(), reported)));
     assert_eq!(one.sync().await, Outcome::Failed);
     assert_eq!(
         one.world.happened(),

@@ -1,4 +1,4 @@
-//! Whose contents are worked on, where every node has these loops.
+//! Which contents a node reconciles, where every node has these loops.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ async fn a_foreign_snapshot_is_not_taken_for_a_deleted_one() {
     let content = single.content();
     assert_eq!(content["metadata"]["finalizers"], json!([]));
     assert_eq!(content["metadata"]["labels"], json!({MANAGED_BY: "n1"}));
-    // Had it stopped after DeleteSnapshot, the label would have told whose it is.
+    // After DeleteSnapshot, only the label names the owner.
     let status = json!({"status": {"snapshotHandle": "h"}});
     let labelled = super::content(and(and(deleted(), status), labelled("n1")));
     let single = at(None, false, labelled);
@@ -150,9 +150,9 @@ async fn the_leader_lets_go_what_no_node_sees() {
         ),
     ] {
         let single = at(node, leads, content.clone());
-        let shared = Shared::new(single.context.clone(), options(), Part::Strays);
+        let shared = Shared::new(single.context.clone(), options(), Part::Unowned);
         assert_eq!(
-            Worker::<Singles>::new(shared).sync("c").await,
+            Reconciler::<Singles>::new(shared).reconcile("c").await,
             Outcome::Done
         );
         let left = single.content()["metadata"]["finalizers"] == json!([]);
@@ -178,7 +178,7 @@ async fn handles_say_whose_snapshots_are() {
         single.world.deletions.lock().unwrap().push_back(Ok(()));
         let shared = Shared::new(single.context.clone(), options(), Part::Own);
         assert_eq!(
-            Worker::<Singles>::new(shared).sync("c").await,
+            Reconciler::<Singles>::new(shared).reconcile("c").await,
             Outcome::Done
         );
         let happened = single.world.happened();

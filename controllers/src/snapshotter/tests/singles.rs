@@ -122,11 +122,11 @@ async fn failures_by_what_they_mean() {
         let said = |message: &str| {
             status(json!({"readyToUse": false, "error": {"time": "now", "message": message}}))
         };
-        for (message, told) in [(&first, true), (&later, true), (&later, false)] {
+        for (message, expected) in [(&first, true), (&later, true), (&later, false)] {
             assert_eq!(single.sync().await, Outcome::Failed);
             let happened = single.world.happened();
             assert_eq!(happened.contains(&unmark()), is_final, "{happened:?}");
-            assert_eq!(happened.contains(&said(message)), told, "{happened:?}");
+            assert_eq!(happened.contains(&said(message)), expected, "{happened:?}");
             let marked = single.content()["metadata"]["annotations"]
                 .get(CREATING)
                 .is_some();

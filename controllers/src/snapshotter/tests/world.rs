@@ -55,7 +55,7 @@ impl World {
         self.objects.lock().unwrap().get(path).cloned()
     }
 
-    /// As if somebody else had written it.
+    /// As if another client had written it.
     pub(super) fn bump(&self, path: &str) {
         let mut objects = self.objects.lock().unwrap();
         let object = objects.get_mut(path).unwrap();
@@ -78,7 +78,7 @@ impl World {
         controller: &[ControllerCapability],
     ) -> (Context, tokio::sync::mpsc::Receiver<Event>) {
         let metrics = Arc::new(Metrics::default());
-        let (events, told) = Events::collected(metrics.clone());
+        let (events, collected) = Events::collected(metrics.clone());
         let driver = Driver::with(
             self.csi(),
             "d",
@@ -103,7 +103,7 @@ impl World {
             stop: CancellationToken::new(),
             common: Common::default(),
         };
-        (context, told)
+        (context, collected)
     }
 
     /// All objects of a kind. Groups of snapshots are a kind this server has not got.

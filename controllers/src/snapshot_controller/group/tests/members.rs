@@ -3,7 +3,7 @@
 use super::*;
 use crate::snapshots::SnapshotInfo;
 
-/// A group whose content has been taken, with one member of which there is this.
+/// A group with a content that has been taken, and with these parts of one member.
 fn with_member(snapshot: Option<Value>, member_content: Option<Value>) -> Facts {
     let mut facts = facts(group(json!({})));
     facts.content = Some(of(content(json!({
