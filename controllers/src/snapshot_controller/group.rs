@@ -351,4 +351,4 @@ fn new_content(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

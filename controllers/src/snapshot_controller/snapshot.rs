@@ -371,4 +371,4 @@ fn new_content(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,9 +1,11 @@
-//! What tests of both kinds share.
+//! What tests of both kinds share, and the rows that hold for both.
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::super::group::{self, Groups};
+use super::super::snapshot::{self, Snapshots};
 use super::*;
 
 pub(crate) const DELETED: &str = "2026-01-01T00:00:00Z";
@@ -54,4 +56,270 @@ pub(crate) fn expect<K: Kind>(
         Step::Own(step) => own(step),
     };
     assert!(step.contains(expected), "{step}\nnot {expected}");
+}
+
+/// A kind with samples for tests. They are called `snap` in the namespace `team`, and their rows
+/// are written with the names of VolumeSnapshots.
+trait Sample: Kind {
+    /// Facts about a snapshot without a content.
+    fn facts(snapshot: Value) -> Facts<Self>;
+    fn snapshot() -> Value;
+    /// A content that is bound to the snapshot.
+    fn content() -> Value;
+    /// The source of a content that was made beforehand.
+    fn handles() -> Value;
+    /// The field of a spec that selects volumes.
+    const SELECTOR: &'static str;
+    /// A text about VolumeSnapshots as one about this kind.
+    fn translate(text: &str) -> String;
+    fn expect(facts: &Facts<Self>, expected: &str);
+
+    fn value(value: &Value) -> Value {
+        serde_json::from_str(&Self::translate(&value.to_string())).unwrap()
+    }
+}
+
+impl Sample for Snapshots {
+    const SELECTOR: &'static str = "persistentVolumeClaimName";
+
+    fn facts(snapshot: Value) -> Facts<Self> {
+        snapshot::tests::facts(snapshot)
+    }
+
+    fn snapshot() -> Value {
+        snapshot::tests::snapshot(json!({}))
+    }
+
+    fn content() -> Value {
+        snapshot::tests::content(json!({}))
+    }
+
+    fn handles() -> Value {
+        json!({"volumeHandle": null, "snapshotHandle": "s-1"})
+    }
+
+    fn translate(text: &str) -> String {
+        text.to_owned()
+    }
+
+    fn expect(facts: &Facts<Self>, expected: &str) {
+        snapshot::tests::expect(facts, expected);
+    }
+}
+
+impl Sample for Groups {
+    const SELECTOR: &'static str = "selector";
+
+    fn facts(group: Value) -> Facts<Self> {
+        group::tests::facts(group)
+    }
+
+    fn snapshot() -> Value {
+        group::tests::group(json!({}))
+    }
+
+    fn content() -> Value {
+        group::tests::content(json!({}))
+    }
+
+    fn handles() -> Value {
+        json!({"volumeHandles": null, "groupSnapshotHandles":
+            {"volumeGroupSnapshotHandle": "gs", "volumeSnapshotHandles": ["s"]}})
+    }
+
+    fn translate(text: &str) -> String {
+        text.replace("SnapshotClassFailed", "GroupSnapshotClassFailed")
+            .replace("SnapshotContentM", "GroupSnapshotContentM")
+            .replace("SnapshotM", "GroupSnapshotM")
+            .replace("SnapshotV", "GroupSnapshotV")
+            .replace("olumeSnapshot", "olumeGroupSnapshot")
+            .replace("olumeGroupSnapshotHandles", "olumeSnapshotHandles")
+            .replace(
+                "default snapshot class of",
+                "default group snapshot class of",
+            )
+            .replace(
+                "snapshot.storage.kubernetes.io/is-default",
+                "groupsnapshot.storage.kubernetes.io/is-default",
+            )
+    }
+
+    fn expect(facts: &Facts<Self>, expected: &str) {
+        group::tests::expect(facts, expected);
+    }
+}
+
+/// Runs rows for one kind: changes of the snapshot, those of its content if there is one, and the
+/// next step.
+fn run<K: Sample>(rows: &[(Value, Option<Value>, &str)]) {
+    for (snapshot, content, expected) in rows {
+        let mut facts = K::facts(with(K::snapshot(), &K::value(snapshot)));
+        facts.content = content
+            .as_ref()
+            .map(|content| of(with(K::content(), &K::value(content))));
+        K::expect(&facts, &K::translate(expected));
+    }
+}
+
+fn without_a_content<K: Sample>() {
+    let given = "volumeSnapshotContentName";
+    run::<K>(&[
+        (
+            json!({"spec": {"volumeSnapshotClassName": "none"}}),
+            None,
+            "GetSnapshotClassFailed (still ready): there is no VolumeSnapshotClass none",
+        ),
+        (
+            json!({"spec": {"volumeSnapshotClassName": null}}),
+            None,
+            "SetDefaultSnapshotClassFailed (still ready): cannot find default snapshot class of",
+        ),
+        (
+            json!({"spec": {"source": {K::SELECTOR: null}}}),
+            None,
+            "SnapshotValidationError: exactly one",
+        ),
+        (
+            json!({"spec": {"source": {given: "c"}}}),
+            None,
+            "SnapshotValidationError: exactly one",
+        ),
+        (
+            json!({"spec": {"source": {K::SELECTOR: null, given: "c"}}}),
+            None,
+            "SnapshotContentMissing: there is no VolumeSnapshotContent c",
+        ),
+        (
+            json!({"status": {"readyToUse": true, "boundVolumeSnapshotContentName": "c"}}),
+            None,
+            "SnapshotContentMissing: its VolumeSnapshotContent is missing",
+        ),
+    ]);
+}
+
+fn with_a_content<K: Sample>() {
+    let reference = |changes: Value| Some(json!({"spec": {"volumeSnapshotRef": changes}}));
+    let status = |ready: bool| {
+        let content = K::content();
+        let name = &content["metadata"]["name"];
+        json!({"boundVolumeSnapshotContentName": name, "readyToUse": ready})
+    };
+    let bound = json!({"status": status(false)});
+    let ready = json!({"status": status(true)});
+    let first = format!("status {}", status(false));
+    run::<K>(&[
+        (json!({}), Some(json!({})), first.as_str()),
+        (bound.clone(), Some(json!({})), "done"),
+        // A class that is gone hinders no snapshot that has its content.
+        (
+            json!({"spec": {"volumeSnapshotClassName": "gone"}, "status": bound["status"]}),
+            Some(json!({})),
+            "done",
+        ),
+        (
+            json!({}),
+            Some(json!({"spec": {"source": K::handles()}})),
+            "SnapshotContentMismatch",
+        ),
+        (
+            json!({}),
+            reference(json!({"uid": "other"})),
+            "SnapshotContentMisbound",
+        ),
+        (
+            json!({}),
+            reference(json!({"uid": null})),
+            "SnapshotContentMisbound",
+        ),
+        (
+            json!({}),
+            reference(json!({"namespace": "n"})),
+            "SnapshotContentMisbound",
+        ),
+        (ready.clone(), Some(json!({})), "done"),
+        (
+            ready,
+            reference(json!({"uid": "other"})),
+            "SnapshotMisbound",
+        ),
+    ]);
+}
+
+fn with_a_content_made_beforehand<K: Sample>() {
+    let given = json!({"source": K::handles(), "volumeSnapshotRef": {"uid": null}});
+    let uid = K::snapshot()["metadata"]["uid"].clone();
+    let bound = json!({"volumeSnapshotRef": {"uid": uid}});
+    let classed = json!({"volumeSnapshotRef": {"uid": uid}, "volumeSnapshotClassName": "x"});
+    let of_volumes = K::content()["spec"]["source"].clone();
+    let mut mismatch = json!({"source": K::handles()});
+    for (_, handle) in mismatch["source"].as_object_mut().unwrap() {
+        *handle = Value::Null;
+    }
+    let mismatch = with(mismatch, &json!({"source": of_volumes}));
+    for (class, changes, expected) in [
+        (json!("fast"), json!({}), "bind fast"),
+        (Value::Null, json!({}), "bind "),
+        (json!("gone"), json!({}), "GetSnapshotClassFailed"),
+        (json!("fast"), bound.clone(), "bind fast"),
+        (Value::Null, bound, "status"),
+        (json!("fast"), classed, "status"),
+        (json!("fast"), mismatch, "SnapshotContentMismatch"),
+        (
+            json!("fast"),
+            json!({"volumeSnapshotRef": {"name": "other"}}),
+            "SnapshotContentMisbound",
+        ),
+        (
+            json!("fast"),
+            json!({"volumeSnapshotRef": {"uid": "other"}}),
+            "SnapshotContentMisbound",
+        ),
+    ] {
+        let source = json!({K::SELECTOR: null, "volumeSnapshotContentName": "c"});
+        let snapshot = json!({"spec": {"source": source, "volumeSnapshotClassName": class}});
+        let content = with(given.clone(), &changes);
+        run::<K>(&[(snapshot, Some(json!({"spec": content})), expected)]);
+    }
+}
+
+fn default_classes<K: Sample>() {
+    let key = "snapshot.storage.kubernetes.io/is-default-class";
+    let class = |name: &str, driver: &str, default: &str| {
+        of(K::value(
+            &json!({"metadata": {"name": name, "annotations": {key: default}},
+            "driver": driver, "deletionPolicy": "Delete"}),
+        ))
+    };
+    let (own, other) = ("csi.example", "other.example");
+    for (fast, slow, expected) in [
+        ((own, "true"), (own, ""), "class fast"),
+        ((other, "true"), (own, "true"), "class slow"),
+        (
+            (own, "true"),
+            (own, "true"),
+            "2 default snapshot classes were found of driver csi.example",
+        ),
+        (
+            (own, "false"),
+            (other, "true"),
+            "cannot find default snapshot class of driver csi.example",
+        ),
+    ] {
+        let unclassed = K::value(&json!({"spec": {"volumeSnapshotClassName": null}}));
+        let mut facts = K::facts(with(K::snapshot(), &unclassed));
+        facts.classes = vec![class("fast", fast.0, fast.1), class("slow", slow.0, slow.1)];
+        K::expect(&facts, &K::translate(expected));
+    }
+}
+
+#[test]
+fn both_kinds() {
+    without_a_content::<Snapshots>();
+    without_a_content::<Groups>();
+    with_a_content::<Snapshots>();
+    with_a_content::<Groups>();
+    with_a_content_made_beforehand::<Snapshots>();
+    with_a_content_made_beforehand::<Groups>();
+    default_classes::<Snapshots>();
+    default_classes::<Groups>();
 }

@@ -8,7 +8,7 @@ mod deletion;
 
 const UID: &str = "11-22";
 
-fn snapshot(changes: Value) -> Value {
+pub(crate) fn snapshot(changes: Value) -> Value {
     with(
         json!({
             "apiVersion": "snapshot.storage.k8s.io/v1",
@@ -22,7 +22,7 @@ fn snapshot(changes: Value) -> Value {
     )
 }
 
-fn content(changes: Value) -> Value {
+pub(crate) fn content(changes: Value) -> Value {
     with(
         json!({
             "apiVersion": "snapshot.storage.k8s.io/v1",
@@ -36,15 +36,6 @@ fn content(changes: Value) -> Value {
         }),
         &changes,
     )
-}
-
-/// A content made beforehand, for a snapshot that names it.
-fn given(changes: Value) -> Value {
-    let given = json!({"spec": {
-        "source": {"volumeHandle": null, "snapshotHandle": "s-1"},
-        "volumeSnapshotRef": {"uid": null},
-    }});
-    with(content(given), &changes)
 }
 
 fn class(name: &str, changes: Value) -> Value {
@@ -81,7 +72,7 @@ fn volume(changes: Value) -> Value {
 }
 
 /// All is there but the content.
-fn facts(it: Value) -> Facts {
+pub(crate) fn facts(it: Value) -> Facts {
     Facts {
         snapshot: of(it),
         content: None,
@@ -99,7 +90,7 @@ fn facts(it: Value) -> Facts {
 }
 
 #[track_caller]
-fn expect(facts: &Facts, expected: &str) {
+pub(crate) fn expect(facts: &Facts, expected: &str) {
     decide::tests::expect(facts, expected, |step| match step {
         SnapshotStep::Adopt(owner) => format!("adopt {} {}", owner.name, owner.uid),
         SnapshotStep::ClaimFinalizers(list) => format!("claim finalizers {}", list.len()),
@@ -108,79 +99,23 @@ fn expect(facts: &Facts, expected: &str) {
 
 #[test]
 fn before_there_is_a_content() {
-    let protection = json!({"metadata": {"finalizers": null}});
-    let no_class = json!({"spec": {"volumeSnapshotClassName": null}});
-    for (changes, expected) in [
-        (json!({}), "create"),
+    for (metadata, expected) in [
+        (json!({}), "create of {\"volumeHandle\":\"vol-1\"}"),
         (
-            protection,
+            json!({"finalizers": null}),
             "finalizers 2: volumesnapshot-as-source-protection volumesnapshot-bound-protection",
         ),
         (
-            json!({"metadata": {"finalizers": ["x/y"]}}),
+            json!({"finalizers": ["x/y"]}),
             "finalizers 3: y volumesnapshot-as-source-protection volumesnapshot-bound-protection",
         ),
         (
-            json!({"spec": {"volumeSnapshotClassName": "none"}}),
-            "GetSnapshotClassFailed (still ready): there is no VolumeSnapshotClass none",
-        ),
-        (
-            no_class,
-            "SetDefaultSnapshotClassFailed (still ready): cannot find default snapshot class",
-        ),
-        (
-            json!({"spec": {"source": {"persistentVolumeClaimName": null}}}),
-            "SnapshotValidationError: exactly one",
-        ),
-        (
-            json!({"spec": {"source": {"volumeSnapshotContentName": "c"}}}),
-            "SnapshotValidationError: exactly one",
-        ),
-        (
-            json!({"spec": {"source": {
-                "persistentVolumeClaimName": null, "volumeSnapshotContentName": "c"}}}),
-            "SnapshotContentMissing: there is no VolumeSnapshotContent c",
-        ),
-        (
-            json!({"metadata": {"ownerReferences": [{"apiVersion": "groupsnapshot.storage.k8s.io/v1",
-                "kind": "VolumeGroupSnapshot", "name": "g", "uid": "g"}]}}),
+            json!({"ownerReferences": [{"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+                "kind": "VolumeGroupSnapshot", "name": "g", "uid": "g"}]}),
             "wait",
         ),
-        (
-            json!({"status": {"readyToUse": true, "boundVolumeSnapshotContentName": "c"}}),
-            "SnapshotContentMissing: its VolumeSnapshotContent is missing",
-        ),
     ] {
-        expect(&facts(snapshot(changes)), expected);
-    }
-}
-
-#[test]
-fn default_classes() {
-    let mark = json!({"metadata": {"annotations": {names::DEFAULT_CLASS: "true"}}});
-    let no_mark = json!({"metadata": {"annotations": {names::DEFAULT_CLASS: "false"}}});
-    let mut other = mark.clone();
-    other["driver"] = json!("other.example");
-    for (fast, slow, expected) in [
-        (&mark, &json!({}), "class fast"),
-        (&other, &mark, "class slow"),
-        (
-            &mark,
-            &mark,
-            "2 default snapshot classes were found of driver csi.example",
-        ),
-        (
-            &no_mark,
-            &other,
-            "cannot find default snapshot class of driver csi.example",
-        ),
-    ] {
-        let mut facts = facts(snapshot(json!({"spec": {"volumeSnapshotClassName": null}})));
-        facts.classes = vec![
-            of(class("fast", fast.clone())),
-            of(class("slow", slow.clone())),
-        ];
-        expect(&facts, expected);
+        expect(&facts(snapshot(json!({"metadata": metadata}))), expected);
     }
 }
 
@@ -282,113 +217,29 @@ fn the_content_made() {
 
 #[test]
 fn with_a_content() {
-    let reference = |changes: Value| json!({"spec": {"volumeSnapshotRef": changes}});
-    let bound = json!({"status": {"boundVolumeSnapshotContentName": "snapcontent-11-22",
-        "readyToUse": false}});
-    let ready = json!({"status": {"boundVolumeSnapshotContentName": "snapcontent-11-22",
-        "readyToUse": true}});
+    let bound = json!({"boundVolumeSnapshotContentName": "snapcontent-11-22",
+        "readyToUse": false});
+    let unprotected = json!({"finalizers": [names::SNAPSHOT_AS_SOURCE]});
     for (changes, content_is, expected) in [
         (
-            json!({}),
-            json!({}),
-            "status {\"boundVolumeSnapshotContentName\":\"snapcontent-11-22\",\"readyToUse\":false}",
-        ),
-        (
-            bound.clone(),
+            json!({"status": bound}),
             json!({"status": {"readyToUse": true, "restoreSize": 1024, "creationTime": 0}}),
             "status {\"creationTime\":\"1970-01-01T00:00:00Z\",\"readyToUse\":true,\
              \"restoreSize\":\"1Ki\"}",
         ),
-        (bound.clone(), json!({}), "done"),
-        // A class that is gone hinders no snapshot that has its content.
         (
-            json!({"spec": {"volumeSnapshotClassName": "gone"}, "status": bound["status"]}),
-            json!({}),
-            "done",
-        ),
-        (
-            json!({"metadata": {"finalizers": [names::SNAPSHOT_AS_SOURCE]}}),
+            json!({"metadata": unprotected}),
             json!({}),
             "finalizers 2: volumesnapshot-as-source-protection volumesnapshot-bound-protection",
         ),
         (
-            json!({"metadata": {"finalizers": [names::SNAPSHOT_AS_SOURCE]},
-                "status": bound["status"]}),
+            json!({"metadata": unprotected, "status": bound}),
             json!({"spec": {"deletionPolicy": "Retain"}}),
             "done",
-        ),
-        (
-            json!({}),
-            json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "s"}}}),
-            "SnapshotContentMismatch",
-        ),
-        (
-            json!({}),
-            reference(json!({"uid": "other"})),
-            "SnapshotContentMisbound",
-        ),
-        (
-            json!({}),
-            reference(json!({"uid": null})),
-            "SnapshotContentMisbound",
-        ),
-        (
-            json!({}),
-            reference(json!({"namespace": "n"})),
-            "SnapshotContentMisbound",
-        ),
-        (ready.clone(), json!({}), "done"),
-        (
-            ready.clone(),
-            reference(json!({"uid": "other"})),
-            "SnapshotMisbound",
         ),
     ] {
         let mut facts = facts(snapshot(changes));
         facts.content = Some(of(content(content_is)));
-        expect(&facts, expected);
-    }
-}
-
-#[test]
-fn with_a_content_made_beforehand() {
-    let source = json!({"persistentVolumeClaimName": null, "volumeSnapshotContentName": "c"});
-    let bound = json!({"uid": UID});
-    for (class, content_is, expected) in [
-        ("fast", json!({}), "bind fast"),
-        ("", json!({}), "bind "),
-        ("gone", json!({}), "GetSnapshotClassFailed"),
-        (
-            "fast",
-            json!({"spec": {"volumeSnapshotRef": bound}}),
-            "bind fast",
-        ),
-        ("", json!({"spec": {"volumeSnapshotRef": bound}}), "status"),
-        (
-            "fast",
-            json!({"spec": {"volumeSnapshotRef": bound, "volumeSnapshotClassName": "x"}}),
-            "status",
-        ),
-        (
-            "fast",
-            json!({"spec": {"source": {"volumeHandle": "v", "snapshotHandle": null}}}),
-            "SnapshotContentMismatch",
-        ),
-        (
-            "fast",
-            json!({"spec": {"volumeSnapshotRef": {"name": "other"}}}),
-            "SnapshotContentMisbound",
-        ),
-        (
-            "fast",
-            json!({"spec": {"volumeSnapshotRef": {"uid": "other"}}}),
-            "SnapshotContentMisbound",
-        ),
-    ] {
-        let class = Some(class).filter(|class| !class.is_empty());
-        let changes = json!({"spec": {"source": source, "volumeSnapshotClassName": class}});
-        let mut facts = facts(snapshot(changes));
-        facts.content = Some(of(given(content_is)));
         expect(&facts, expected);
     }
 }
