@@ -10,11 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::decide::{self, Failure, Step};
 use super::gather::Watches;
-use super::kind::{ClassView, ContentView, Kind, Names, View, reasons};
+use super::kind::{ClassView, ContentView, Kind, Names, View, WatchesOf, reasons};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{CONFLICT, Controller, Key, Next, ReconcileError, status};
-use crate::runtime::Watch;
 use crate::runtime::queue::Outcome;
 use crate::snapshots::{
     DeletionPolicy, GroupContentSource, VolumeGroupSnapshot, VolumeGroupSnapshotClass,
@@ -100,13 +99,7 @@ impl Kind for Groups {
         Key::GroupContent(name)
     }
 
-    fn watches(
-        all: &Watches,
-    ) -> (
-        &Watch<Self::Snapshot>,
-        &Watch<Self::Content>,
-        &Watch<Self::Class>,
-    ) {
+    fn watches(all: &Watches) -> WatchesOf<'_, Self> {
         (&all.groups, &all.group_contents, &all.group_classes)
     }
 

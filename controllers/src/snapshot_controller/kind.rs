@@ -30,13 +30,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
 
     fn key(namespace: String, name: String) -> Key;
     fn content_key(name: String) -> Key;
-    fn watches(
-        all: &Watches,
-    ) -> (
-        &Watch<Self::Snapshot>,
-        &Watch<Self::Content>,
-        &Watch<Self::Class>,
-    );
+    fn watches(all: &Watches) -> WatchesOf<'_, Self>;
 
     fn view(snapshot: &Self::Snapshot) -> View<'_>;
     fn content_view(content: &Self::Content) -> ContentView<'_>;
@@ -83,6 +77,13 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     /// Queues what waits until a snapshot does not exist.
     fn deleted(_: &Controller, _namespace: &str, _name: &str) {}
 }
+
+/// The watches of a kind's snapshots, contents and classes.
+pub(super) type WatchesOf<'a, K> = (
+    &'a Watch<<K as Kind>::Snapshot>,
+    &'a Watch<<K as Kind>::Content>,
+    &'a Watch<<K as Kind>::Class>,
+);
 
 /// The fields that both kinds of snapshot have.
 pub(super) struct View<'a> {

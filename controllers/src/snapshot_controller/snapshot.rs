@@ -9,11 +9,10 @@ use serde_json::json;
 
 use super::decide::{self, Failure, Step};
 use super::gather::Watches;
-use super::kind::{ClassView, ContentView, Kind, Names, View, reasons};
+use super::kind::{ClassView, ContentView, Kind, Names, View, WatchesOf, reasons};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{Controller, Key, Next, ReconcileError, status};
-use crate::runtime::Watch;
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
     VolumeSnapshotContent, VolumeSnapshotContentSpec,
@@ -101,13 +100,7 @@ impl Kind for Snapshots {
         Key::Content(name)
     }
 
-    fn watches(
-        all: &Watches,
-    ) -> (
-        &Watch<Self::Snapshot>,
-        &Watch<Self::Content>,
-        &Watch<Self::Class>,
-    ) {
+    fn watches(all: &Watches) -> WatchesOf<'_, Self> {
         (&all.snapshots, &all.contents, &all.classes)
     }
 
