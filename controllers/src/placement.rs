@@ -6,7 +6,7 @@
 //! - **Assignment.** A claim with immediate binding gets the node with the most room, by what nodes
 //!   tell of it ([`room`]) less what was assigned since ([`ledger`]). A claim with a source gets the
 //!   node of the source, with late binding too and before the scheduler chooses: capacity objects
-//!   can't say where a snapshot is. Nobody races, and so nobody is refused by the server.
+//!   can't say where a snapshot is.
 //! - **Labels.** Claims and volumes get the label `hostloop.csi.dev/node`, contents of snapshots
 //!   `managed-by`, so that nodes can watch what is theirs. They are filters; what decides is the
 //!   selected node and the affinity. They are looked at again for ever, those of older and of
@@ -17,7 +17,7 @@
 //! | A claim of this driver, without a volume | then |
 //! |---|---|
 //! | immediate binding, not yet handed to the driver | nothing |
-//! | no source, late binding or nodes race | nothing; the label, once a node is selected |
+//! | no source, late binding | nothing; the label, once a node is selected |
 //! | no source, immediate binding | the node with the most room; none: an event, and once more when one has more |
 //! | a source on one node | that node, even if another was selected |
 //! | a source in reach of several | immediate binding: one of these; late binding: the scheduler's |
@@ -89,8 +89,6 @@ pub struct Flags {
 /// What it is told by the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Nodes race for claims with immediate binding: only those with a source are assigned.
-    pub race: bool,
     /// Nodes tell of their room.
     pub capacity: bool,
     /// What volumes are called.
@@ -117,7 +115,6 @@ impl Options {
             })
         });
         Options {
-            race: args.provisioner.race.node_deployment_immediate_binding,
             capacity: tells && args.controllers.has(Role::Capacity),
             naming: Naming::new(&args.provisioner),
             table,
@@ -288,7 +285,6 @@ impl Placement {
         let driver = &self.context.driver;
         Terms {
             driver: &driver.name,
-            race: self.options.race,
             restores: self.restores(),
             clones: driver.can(ControllerCapability::CloneVolume),
         }

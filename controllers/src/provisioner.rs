@@ -34,7 +34,6 @@ mod plan;
 mod problem;
 pub(crate) mod protection;
 mod provision;
-mod race;
 mod retry;
 mod save;
 mod secrets;
@@ -44,13 +43,11 @@ mod volume;
 
 pub(crate) use claim::is_assigned;
 pub use metrics::Metrics;
-pub use race::Options as RaceOptions;
 
 use kept::Kept;
 use naming::Naming;
 use plan::Settings;
 use protection::Protection;
-use race::Races;
 
 /// How long a CSI call may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -157,10 +154,6 @@ pub struct Options {
         default_missing_value = "true",
     )]
     pub prevent_volume_mode_conversion: bool,
-
-    /// The race for claims with immediate binding.
-    #[command(flatten)]
-    pub race: race::Options,
 }
 
 /// Why the provisioner can't run.
@@ -187,7 +180,6 @@ struct Provisioner {
     retry: Duration,
     identity: String,
     kept: Kept,
-    races: Races,
     /// Lets sources go; where every node has loops of its own, that is the leader's.
     protection: Option<Arc<Protection>>,
     /// Claims by UID.
@@ -256,7 +248,6 @@ impl Provisioner {
             identity: volume::identity(&driver.name, context.scope.node(), millis, random),
             kube: context.kube.managed_by("hostloop-provisioner"),
             kept: Kept::default(),
-            races: Races::default(),
             protection: protection.map(Arc::new),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(|claim| {

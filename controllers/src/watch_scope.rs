@@ -16,11 +16,10 @@ use crate::runtime::{Context, Leadership};
 mod fallback;
 mod label_repair;
 
-/// Whether labels narrow what a node sees: where one leads, that one labels what is whose. Without
-/// an election several may, or none; and who races for claims has to see those that are nobody's.
+/// True if a node watches only objects with its label. The leader writes the labels, so without an
+/// election there may be none.
 pub(crate) fn is_narrow(args: &Args, leader: &Leadership) -> bool {
-    let labels = args.controllers.has(Role::Placement);
-    leader.is_elected() && labels && !args.provisioner.race.node_deployment_immediate_binding
+    leader.is_elected() && args.controllers.has(Role::Placement)
 }
 
 /// Sets the watch scope until `context.stop`. If another process runs the cluster-wide tasks, only

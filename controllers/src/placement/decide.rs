@@ -26,8 +26,6 @@ pub(super) struct Facts<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
     pub(super) driver: &'a str,
-    /// Nodes race for claims with immediate binding.
-    pub(super) race: bool,
     /// The driver makes volumes of snapshots.
     pub(super) restores: bool,
     /// The driver makes volumes of volumes.
@@ -86,7 +84,7 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     }
     match asked(claim, terms) {
         Asked::Nothing | Asked::Other(_) if delayed && !handed => Todo::Nothing,
-        Asked::Nothing if delayed || selected.is_some() || terms.race => labelled(),
+        Asked::Nothing if delayed || selected.is_some() => labelled(),
         Asked::Nothing => Todo::Choose,
         Asked::Other(_) if delayed || selected.is_some() => labelled(),
         Asked::Other(kind) => Todo::Foreign(kind),

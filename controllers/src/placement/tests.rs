@@ -25,10 +25,6 @@ struct Rig {
 
 impl Rig {
     fn new(nodes: &[&str]) -> Self {
-        Rig::with(nodes, false)
-    }
-
-    fn with(nodes: &[&str], race: bool) -> Self {
         use ControllerCapability::*;
         let capabilities = [CreateDeleteVolume, CreateDeleteSnapshot, CloneVolume];
         let mut world = World::new(&capabilities);
@@ -38,7 +34,6 @@ impl Rig {
         let driver = Driver::with(csi, DRIVER, &services, &capabilities, &groups);
         world.context.driver = Arc::new(driver);
         let options = Options {
-            race,
             capacity: true,
             naming: Naming::new(&crate::testing::options()),
             table: None,
@@ -172,22 +167,6 @@ async fn a_claim_not_handed_to_the_driver_yet_is_left_alone() {
     );
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert!(rig.world.api.writes().is_empty());
-}
-
-#[tokio::test]
-async fn where_nodes_race_only_labels_are_written() {
-    let rig = Rig::with(&["n1"], true);
-    rig.room("n1", "now", 100);
-    rig.claim("a", "now", json!({}));
-    rig.claim(
-        "b",
-        "now",
-        json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}}}),
-    );
-    assert_eq!(rig.work("a").await, Outcome::Done);
-    assert_eq!(rig.work("b").await, Outcome::Done);
-    let label = json!({"metadata": {"labels": {NODE_LABEL: "n1"}}});
-    assert_eq!(rig.world.api.writes(), [format!("b {label}")]);
 }
 
 #[tokio::test]

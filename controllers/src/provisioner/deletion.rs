@@ -9,6 +9,7 @@ use tonic::Code;
 use crate::runtime::queue::Outcome;
 use crate::runtime::{ApiError, Owner};
 use crate::secrets::{Credentials, TemplateError};
+use crate::volume;
 
 use super::Provisioner;
 use super::claim::NO_ANNOTATIONS;
@@ -70,8 +71,6 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
 enum Obstacle {
     #[error("persistentvolume {volume} is still attached to node {node}")]
     Attached { volume: String, node: String },
-    #[error("it is not a CSI volume")]
-    NotCsi,
     #[error(
         "neither its node affinity nor the CSI driver can tell on which node it is: delete it \
          there, and then this object"
@@ -150,12 +149,12 @@ impl Provisioner {
         if decide(&volume, &driver.name) != Work::Delete || !self.is_ours(&volume) {
             return Ok(false);
         }
-        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-        let csi = csi.ok_or(Obstacle::NotCsi)?;
+        let Some(volume_id) = volume::handle(&volume, &driver.name).map(str::to_owned) else {
+            return Ok(false);
+        };
         if let Some(node) = self.attached_to(&name) {
             return Err(Obstacle::Attached { volume: name, node });
         }
-        let volume_id = csi.volume_handle.clone();
         let secrets = self.deletion_secrets(&volume).await;
         if !self.is_here(&volume, &volume_id).await? || !self.context.acts() {
             return Ok(false);

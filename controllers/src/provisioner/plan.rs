@@ -104,9 +104,6 @@ pub(crate) fn draft(
     let tells_writers = driver.can(ControllerCapability::SingleNodeMultiWriter);
     let capabilities = access::capabilities(modes.unwrap_or_default(), &shape, tells_writers)?;
     let size = claim::requested(claim).map_err(Problem::Size)?;
-    if settings.naming.prefix.is_empty() {
-        return Err(Problem::NoPrefix);
-    }
     Ok(Draft {
         claim: claim.clone(),
         class: class.clone(),

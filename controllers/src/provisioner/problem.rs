@@ -126,20 +126,9 @@ pub(crate) enum Problem {
         /// This driver.
         driver: String,
     },
-    /// No prefix for volumes' names.
-    #[error("the provisioner was started with an empty --volume-name-prefix")]
-    NoPrefix,
     /// The API server did not answer as hoped.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// GetCapacity failed.
-    #[error("GetCapacity: rpc error: code = {code:?} desc = {message}")]
-    Capacity {
-        /// The gRPC code.
-        code: tonic::Code,
-        /// The driver's message.
-        message: String,
-    },
     /// The driver did not make it.
     #[error("rpc error: code = {code:?} desc = {message}")]
     Create {
@@ -174,8 +163,7 @@ impl Problem {
             | Problem::Size(_)
             | Problem::Source(SourceProblem::OtherNamespace { .. } | SourceProblem::NoName)
             | Problem::Parameters { .. }
-            | Problem::AttributesDriver { .. }
-            | Problem::NoPrefix => State::Finished,
+            | Problem::AttributesDriver { .. } => State::Finished,
             Problem::Topology(
                 TopologyProblem::NoNode { .. } | TopologyProblem::NoCsiNode { .. },
             ) => State::Reschedule,
@@ -186,7 +174,6 @@ impl Problem {
             | Problem::NoSecret { .. }
             | Problem::SecretUnreadable(_)
             | Problem::NoAttributesClass { .. }
-            | Problem::Capacity { .. }
             | Problem::Api(_) => State::NoChange,
             Problem::Create { state, .. } => *state,
             Problem::Unusable { .. } => State::Background,

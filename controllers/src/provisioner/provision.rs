@@ -68,8 +68,6 @@ pub(super) enum Todo {
     Nothing,
     /// Nothing before this time has passed.
     Wait(Duration),
-    /// Another look after this time.
-    Later(Duration),
     /// Its volume.
     Make(Box<Plan>),
 }
@@ -90,13 +88,11 @@ impl Provisioner {
         }
         let Some(claim) = self.claims.get(uid).pop() else {
             self.kept.forget(uid);
-            self.races.forget(uid);
             return Outcome::Done;
         };
         match self.todo(&claim).await {
             Ok(Todo::Nothing) => Outcome::Done,
             Ok(Todo::Wait(left)) => Outcome::FailedFor(left),
-            Ok(Todo::Later(left)) => Outcome::Again(left),
             Ok(Todo::Make(plan)) => self.make(Arc::new(*plan), false).await,
             Err(problem) => {
                 let asked = super::source::asked(&claim).unwrap_or(Asked::Nothing);
@@ -118,12 +114,11 @@ impl Provisioner {
         let driver = &*self.context.driver;
         if !claim::is_for(claim, &driver.name) {
             self.kept.forget(uid);
-            self.races.forget(uid);
             return Ok(Todo::Nothing);
         }
         let standing = self.standing();
         if !claim::is_here(claim, standing) {
-            return self.race(claim).await;
+            return Ok(Todo::Nothing);
         }
         let class = self.class_of(claim).await?;
         if !claim::is_due(claim, &class, standing) {

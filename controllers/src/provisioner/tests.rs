@@ -307,30 +307,6 @@ async fn an_unwanted_volume_goes_without_its_secret() {
     assert!(rig.world.log().contains(&deleted));
 }
 
-/// A failed GetCapacity is reported to the user.
-#[tokio::test]
-async fn a_race_without_an_answer_is_told() {
-    let scope = Scope::Node {
-        name: "n1".to_owned(),
-        segments: [("zone".to_owned(), "n1".to_owned())].into(),
-    };
-    let mut rig = rig(scope, true);
-    let race = &mut rig.at_work.options.race;
-    race.node_deployment_immediate_binding = true;
-    race.node_deployment_base_delay = Duration::ZERO;
-    let services = [Service::ControllerService];
-    let can = [
-        ControllerCapability::CreateDeleteVolume,
-        ControllerCapability::GetCapacity,
-    ];
-    let driver = Driver::with(rig.world.csi(), "d", &services, &can, &[]);
-    rig.at_work.context.driver = Arc::new(driver);
-    rig.plain_claim();
-    assert_eq!(rig.work().await, Outcome::Failed);
-    let told = rig.last_message();
-    assert!(told.contains("GetCapacity: rpc error"), "{told}");
-}
-
 #[tokio::test]
 async fn an_object_there_is_already() {
     for (handle, deleted) in [("handle", false), ("another", true)] {

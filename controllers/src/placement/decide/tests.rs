@@ -20,10 +20,9 @@ fn volume(driver: &str) -> PersistentVolume {
     .expect("a volume")
 }
 
-fn terms(race: bool) -> Terms<'static> {
+fn terms() -> Terms<'static> {
     Terms {
         driver: "d",
-        race,
         restores: true,
         clones: true,
     }
@@ -71,101 +70,66 @@ fn claims_without_a_volume() {
     let foreign = || Todo::Foreign("Stuff.example.com".to_owned());
     let (of_s, of_c) = (source("VolumeSnapshot"), source("PersistentVolumeClaim"));
     let on = selected("n1");
-    for (what, more, mode, race, todo) in [
-        ("now", json!({}), NOW, false, Todo::Choose),
-        ("now, raced for", json!({}), NOW, true, Todo::Nothing),
-        (
-            "now, not yet ours",
-            unasked.clone(),
-            NOW,
-            false,
-            Todo::Nothing,
-        ),
-        ("now, another's", of_another, NOW, false, Todo::Nothing),
-        ("now, going", going.clone(), NOW, false, Todo::Nothing),
-        ("now, selected", on.clone(), NOW, false, label()),
-        ("now, raced for and won", on.clone(), NOW, true, label()),
+    for (what, more, mode, todo) in [
+        ("now", json!({}), NOW, Todo::Choose),
+        ("now, not yet ours", unasked.clone(), NOW, Todo::Nothing),
+        ("now, another's", of_another, NOW, Todo::Nothing),
+        ("now, going", going.clone(), NOW, Todo::Nothing),
+        ("now, selected", on.clone(), NOW, label()),
         (
             "now, all done",
             and(on.clone(), &labelled("n1")),
             NOW,
-            false,
             Todo::Nothing,
         ),
-        ("now, of a snapshot", of_s.clone(), NOW, false, snapshot()),
-        (
-            "now, of a snapshot, raced for",
-            of_s.clone(),
-            NOW,
-            true,
-            snapshot(),
-        ),
+        ("now, of a snapshot", of_s.clone(), NOW, snapshot()),
         (
             "now, of a snapshot, not yet ours",
             and(of_s.clone(), &unasked),
             NOW,
-            false,
             Todo::Nothing,
         ),
-        ("now, of a claim", of_c.clone(), NOW, false, clone()),
-        (
-            "now, of other stuff",
-            source("Stuff"),
-            NOW,
-            false,
-            foreign(),
-        ),
-        ("late", json!({}), LATE, false, Todo::Nothing),
-        ("late, selected", on.clone(), LATE, false, label()),
+        ("now, of a claim", of_c.clone(), NOW, clone()),
+        ("now, of other stuff", source("Stuff"), NOW, foreign()),
+        ("late", json!({}), LATE, Todo::Nothing),
+        ("late, selected", on.clone(), LATE, label()),
         (
             "late, selected, not yet ours",
             and(on.clone(), &unasked),
             LATE,
-            false,
             Todo::Nothing,
         ),
         (
             "late, wrong label",
             and(on.clone(), &labelled("n2")),
             LATE,
-            false,
             label(),
         ),
-        ("late, of a snapshot", of_s.clone(), LATE, false, snapshot()),
+        ("late, of a snapshot", of_s.clone(), LATE, snapshot()),
         (
             "late, of a snapshot, not yet ours",
             and(of_s.clone(), &unasked),
             LATE,
-            false,
             snapshot(),
         ),
         (
             "late, of a snapshot, selected",
             and(of_s.clone(), &on),
             LATE,
-            false,
             snapshot(),
         ),
-        ("late, of a claim", of_c.clone(), LATE, true, clone()),
+        ("late, of a claim", of_c.clone(), LATE, clone()),
         (
             "late, of a claim, going",
             and(of_c, &going),
             LATE,
-            true,
             Todo::Nothing,
         ),
-        (
-            "late, of other stuff",
-            source("Stuff"),
-            LATE,
-            false,
-            Todo::Nothing,
-        ),
+        ("late, of other stuff", source("Stuff"), LATE, Todo::Nothing),
         (
             "late, of other stuff, selected",
             and(source("Stuff"), &on),
             LATE,
-            false,
             label(),
         ),
     ] {
@@ -176,7 +140,7 @@ fn claims_without_a_volume() {
             volume: None,
             volume_node: None,
         };
-        assert_eq!(decide(facts, terms(race)), todo, "{what}");
+        assert_eq!(decide(facts, terms()), todo, "{what}");
     }
 }
 
@@ -215,7 +179,7 @@ fn what_is_not_ours() {
             volume,
             volume_node: None,
         };
-        assert_eq!(decide(facts, terms(false)), todo, "{what}");
+        assert_eq!(decide(facts, terms()), todo, "{what}");
     }
 }
 
@@ -263,7 +227,7 @@ fn claims_with_a_volume_are_where_that_is() {
             volume: Some(&ours),
             volume_node: node,
         };
-        assert_eq!(decide(facts, terms(false)), todo, "{what}");
+        assert_eq!(decide(facts, terms()), todo, "{what}");
     }
 }
 
@@ -284,7 +248,7 @@ fn a_driver_that_makes_none_of_sources_says_so_itself() {
         let terms = Terms {
             restores,
             clones,
-            ..terms(false)
+            ..terms()
         };
         assert_eq!(decide(facts, terms), Todo::Choose, "{kind}");
     }
