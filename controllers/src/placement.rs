@@ -4,7 +4,7 @@
 //! It is the leader's, who sees the whole cluster:
 //!
 //! - **Assignment.** A claim with immediate binding gets the node with the most room, by what nodes
-//!   tell of it ([`room`]) less what was assigned since ([`ledger`]). A claim with a source gets the
+//!   tell of it ([`room`]) less what was assigned since ([`reservations`]). A claim with a source gets the
 //!   node of the source, with late binding too and before the scheduler chooses: capacity objects
 //!   can't say where a snapshot is.
 //! - **Labels.** Claims and volumes get the label `hostloop.csi.dev/node`, contents of snapshots
@@ -39,34 +39,34 @@ use tokio::time::Instant;
 use crate::args::Args;
 use crate::capacity;
 use crate::provisioner::naming::Naming;
-use crate::provisioner::{claim, protection};
+use crate::provisioner::{claim, source_protection};
 use crate::roles::Role;
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
 use crate::runtime::{Change, Context, Driver, Index, Kube, Watch};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-mod assign;
-mod choose;
+mod cluster_view;
 mod decide;
-mod find;
+mod event_handlers;
 mod foreign;
 mod group;
-mod home;
 mod keep;
 mod labels;
-mod lack;
-mod ledger;
-mod listen;
 mod metrics;
+mod node_fitness;
+mod reconcile_pvc;
+mod reservations;
 mod room;
+mod select_node;
+mod source_location;
 mod table;
 
 pub use keep::Place;
 pub use metrics::Metrics;
 
-use choose::Candidate;
 use decide::Terms;
-use ledger::Ledger;
+use reservations::Ledger;
+use select_node::Candidate;
 
 /// How often everything is looked at again.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
@@ -165,7 +165,7 @@ struct Placement {
     groups: Option<Index<VolumeGroupSnapshotContent>>,
     ledger: Mutex<Ledger>,
     /// What claims were told last, by UID: once is enough.
-    said: Mutex<HashMap<String, assign::Said>>,
+    said: Mutex<HashMap<String, reconcile_pvc::Said>>,
     /// Claims that are waiting for a node.
     parked: Mutex<BTreeSet<String>>,
     /// Classes nobody has told the room of, and since when.
@@ -232,8 +232,8 @@ impl Placement {
                 let class = claim::class_name(claim).filter(|_| pending);
                 class.map(str::to_owned).into_iter().collect()
             }),
-            awaited: claims.index(protection::awaited),
-            volumes: volumes.index(|volume| find::claim_of(volume).into_iter().collect()),
+            awaited: claims.index(source_protection::awaited),
+            volumes: volumes.index(|volume| cluster_view::claim_of(volume).into_iter().collect()),
             contents: takes_snapshots(&context.driver).then(|| {
                 let of =
                     |content: &VolumeSnapshotContent| content.spec.source.volume_handle.clone();
@@ -308,7 +308,7 @@ fn changes(context: &Context, rooms: Option<&Watch<CSIStorageCapacity>>) -> Arc<
     let (changed, caches) = (count(), &context.caches);
     caches.nodes().on_change(move |change| {
         let beat = matches!(change, Change::Applied { old: Some(old), new }
-            if lack::is_same(old, new));
+            if node_fitness::is_same(old, new));
         if !beat {
             changed();
         }

@@ -22,32 +22,32 @@ use crate::runtime::driver::ControllerCapability;
 use crate::runtime::{Change, Index, Kube, Scope, boolean, duration};
 
 mod access;
+mod apply;
 pub(crate) mod claim;
+mod create_pv;
+mod decide;
 mod deletion;
+mod error;
 pub(crate) mod finalizers;
-mod kept;
-mod lookup;
+mod gather;
+mod in_flight;
 mod metrics;
 pub(crate) mod names;
 pub(crate) mod naming;
-mod plan;
-mod problem;
-pub(crate) mod protection;
-mod provision;
 mod retry;
-mod save;
 mod secrets;
 pub(crate) mod source;
+pub(crate) mod source_protection;
 pub(crate) mod topology;
 mod volume;
 
 pub(crate) use claim::is_assigned;
 pub use metrics::Metrics;
 
-use kept::Kept;
+use decide::Settings;
+use in_flight::Kept;
 use naming::Naming;
-use plan::Settings;
-use protection::Protection;
+use source_protection::Protection;
 
 /// How long a CSI call may take unless told otherwise.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -206,7 +206,7 @@ struct Queues {
 /// Does what has to see all claims, where every node has loops of its own: for the one that leads,
 /// with caches of the whole cluster.
 pub(crate) async fn run_for_all(context: Context, options: Options) {
-    protection::run(context, options).await;
+    source_protection::run(context, options).await;
 }
 
 /// Runs it until `context.stop`.

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::Placement;
-use super::home::Home;
+use super::source_location::Home;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::snapshots::VolumeGroupSnapshotContent;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Placement;
 use super::decide::is_labelled;
-use super::home::Home;
+use super::source_location::Home;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::runtime::{ApiError, Resource, Watch};

@@ -20,8 +20,8 @@ use std::fmt;
 
 use tokio::time::Instant;
 
-use super::choose::Candidate;
-use super::ledger::Ledger;
+use super::reservations::Ledger;
+use super::select_node::Candidate;
 use crate::runtime::scope::node_label;
 
 /// The turns there are: as many as two hexadecimal digits can tell.

@@ -12,13 +12,13 @@ use crate::secrets::{Credentials, TemplateError};
 use crate::volume;
 
 use super::Provisioner;
+use super::apply::without;
 use super::claim::NO_ANNOTATIONS;
 use super::finalizers;
 use super::names::{
     CLASS_BETA, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO, PROVISIONED_BY,
     VOLUME_FINALIZER,
 };
-use super::provision::without;
 use super::secrets::{self, About, Use};
 
 const FAILED: &str = "VolumeFailedDelete";

@@ -8,8 +8,8 @@ use crate::runtime::queue::Outcome;
 
 use super::Provisioner;
 use super::claim;
-use super::plan::Plan;
-use super::problem::{Problem, State};
+use super::decide::Plan;
+use super::error::{Problem, State};
 
 impl Provisioner {
     /// Repeats CreateVolume for a volume that an earlier call may have made. Only the topology

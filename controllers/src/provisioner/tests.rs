@@ -350,7 +350,7 @@ async fn what_cannot_be_made_is_tried_rarely() {
         let refused = Err(Status::invalid_argument("no"));
         rig.world.state().creations.push_back(refused);
     }
-    let slow = Outcome::FailedFor(kept::SLOW);
+    let slow = Outcome::FailedFor(in_flight::SLOW);
     assert_eq!(rig.work().await, slow);
     assert!(matches!(rig.work().await, Outcome::FailedFor(_)));
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1"]);
@@ -358,7 +358,7 @@ async fn what_cannot_be_made_is_tried_rarely() {
     rig.class("c-2", json!({}));
     assert_eq!(rig.work().await, slow);
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1"]);
-    tokio::time::advance(kept::SLOW).await;
+    tokio::time::advance(in_flight::SLOW).await;
     assert_eq!(rig.work().await, slow);
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1"]);
 }

@@ -13,11 +13,11 @@ use kube::ResourceExt;
 
 use super::access::Shape;
 use super::claim;
+use super::decide::{Plan, Settings};
 use super::names::{
     DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, IDENTITY, MODIFY_SECRET_NAME,
     MODIFY_SECRET_NAMESPACE, PROVISIONED_BY, VOLUME_FINALIZER,
 };
-use super::plan::{Plan, Settings};
 use super::topology;
 use crate::quantity;
 

@@ -1,4 +1,4 @@
-use super::super::lack::Lack;
+use super::super::node_fitness::Lack;
 use super::super::room::Room;
 use super::*;
 

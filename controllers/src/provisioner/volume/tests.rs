@@ -1,8 +1,8 @@
 use hostloop_proto::csi::{Topology, VolumeContentSource};
 use serde_json::{Value, json};
 
-use super::super::plan::Found;
-use super::super::plan::tests::{planned, settings};
+use super::super::decide::Found;
+use super::super::decide::tests::{planned, settings};
 use super::*;
 
 fn plan(claim: &[(&str, Value)], class: &[(&str, Value)]) -> Plan {

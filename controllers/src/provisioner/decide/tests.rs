@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::runtime::csi::Csi;
 
-use super::super::problem::State;
+use super::super::error::State;
 use super::*;
 
 pub(crate) fn settings() -> Settings {

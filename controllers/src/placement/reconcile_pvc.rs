@@ -10,12 +10,12 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::choose::{Ask, choose};
+use super::cluster_view::Told;
 use super::decide::{Facts, Todo, decide, is_labelled};
-use super::find::Told;
-use super::home::Home;
-use super::lack::Lack;
 use super::metrics::Outcome as Count;
+use super::node_fitness::Lack;
+use super::select_node::{Ask, choose};
+use super::source_location::Home;
 use super::{Placement, lock, room};
 use crate::provisioner::claim;
 use crate::provisioner::source::Asked;

@@ -6,8 +6,8 @@ use std::fmt;
 
 use tokio::time::Instant;
 
-use super::lack::Lack;
-use super::ledger::{Ledger, Sum};
+use super::node_fitness::Lack;
+use super::reservations::{Ledger, Sum};
 use super::room::Room;
 use crate::quantity;
 

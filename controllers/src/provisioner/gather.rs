@@ -12,10 +12,10 @@ use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 use super::Provisioner;
 use super::claim;
+use super::decide::Draft;
+use super::error::Problem;
 use super::finalizers;
 use super::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
-use super::plan::Draft;
-use super::problem::Problem;
 use super::source::{self, Asked, SourceProblem, Target};
 use super::topology::{self, Ask, Place};
 

@@ -10,10 +10,10 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::choose::Candidate;
-use super::home::{self, Home};
-use super::lack::{self, Lack};
+use super::node_fitness::{self, Lack};
 use super::room::{self, Room};
+use super::select_node::Candidate;
+use super::source_location::{self, Home};
 use super::{Candidates, Placement, lock};
 use crate::provisioner::source::Asked;
 use crate::provisioner::{claim, topology};
@@ -57,7 +57,7 @@ impl Placement {
     fn volume_home(&self, volume: &PersistentVolume) -> Home {
         let handle = volume::handle(volume, &self.context.driver.name);
         let by_handle = handle.and_then(|handle| self.pool_node(handle));
-        home::of_volume_in(volume, by_handle, &self.context.caches.nodes().all())
+        source_location::of_volume_in(volume, by_handle, &self.context.caches.nodes().all())
     }
 
     /// The one node a volume is on.
@@ -76,7 +76,7 @@ impl Placement {
                 let bound = source.as_deref().and_then(claim::volume_name);
                 let volume = bound.and_then(|bound| caches.volumes().get(bound));
                 let (source, volume) = (source.as_deref(), volume.as_deref());
-                match home::volume_of(name, source, volume, &self.context.driver.name) {
+                match source_location::volume_of(name, source, volume, &self.context.driver.name) {
                     Ok(volume) => self.volume_home(volume),
                     Err(home) => home,
                 }
@@ -88,7 +88,7 @@ impl Placement {
             }
             Asked::Snapshot(name) => {
                 let snapshot = caches.snapshots().get_in(&namespace, name);
-                let bound = match home::content_of(name, snapshot.as_deref()) {
+                let bound = match source_location::content_of(name, snapshot.as_deref()) {
                     Ok(bound) => bound,
                     Err(home) => return home,
                 };
@@ -108,7 +108,7 @@ impl Placement {
 
     /// Where a content's snapshot is.
     pub(super) fn content_home(&self, content: &VolumeSnapshotContent) -> Home {
-        let by_handle = home::handle(content).and_then(|handle| self.pool_node(handle));
+        let by_handle = source_location::handle(content).and_then(|handle| self.pool_node(handle));
         let nodes = self.context.caches.nodes().all();
         let volume = || match &content.spec.source.volume_handle {
             Some(handle) => {
@@ -120,7 +120,7 @@ impl Placement {
                 content.name_any()
             )),
         };
-        home::of_content(content, volume, by_handle, &nodes)
+        source_location::of_content(content, volume, by_handle, &nodes)
     }
 
     /// Locates the volume with this handle that is bound in this namespace. A volume bound in
@@ -135,7 +135,7 @@ impl Placement {
             namespace.is_some() && bound.and_then(|bound| bound.namespace.as_deref()) == namespace
         };
         let bound = volumes.iter().filter(is_bound);
-        home::of_all(handle, bound.map(|volume| self.volume_home(volume)))
+        source_location::of_all(handle, bound.map(|volume| self.volume_home(volume)))
     }
 
     /// Locates the snapshot with this handle.
@@ -190,7 +190,7 @@ impl Placement {
         let caches = &self.context.caches;
         let node = caches.nodes().get(node)?;
         let registered = caches.csi_nodes().get(&node.name_any());
-        let lack = lack::of_node(&node, registered.as_deref(), &self.context.driver.name);
+        let lack = node_fitness::of_node(&node, registered.as_deref(), &self.context.driver.name);
         let allowed = class.allowed_topologies.as_deref().unwrap_or_default();
         let barred = || (!topology::allows(allowed, node.labels())).then_some(Lack::NotAllowed);
         lack.or_else(barred)

@@ -11,8 +11,8 @@ use crate::runtime::ApiError;
 use crate::runtime::queue::Outcome;
 
 use super::Provisioner;
-use super::kept::Unsaved;
-use super::provision::without;
+use super::apply::without;
+use super::in_flight::Unsaved;
 use super::{claim, volume};
 
 /// What became of a volume.

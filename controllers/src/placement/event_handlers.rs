@@ -8,12 +8,12 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::{LABELLERS, Placement, RESYNC, WORKERS, find, lack, lock, room};
+use super::{LABELLERS, Placement, RESYNC, WORKERS, cluster_view, lock, node_fitness, room};
 use crate::controller::Controller;
 use crate::controller::queue::{Outcome, Queue};
 use crate::provisioner::claim;
-use crate::provisioner::protection;
 use crate::provisioner::source::Asked;
+use crate::provisioner::source_protection;
 use crate::runtime::{Change, Resource};
 use crate::volume;
 
@@ -119,7 +119,7 @@ impl Placement {
                 old: Some(old),
                 new,
             } => {
-                if !lack::is_same(old, new) {
+                if !node_fitness::is_same(old, new) {
                     self.hope.notify_one();
                 }
                 if old.labels() != new.labels() {
@@ -322,7 +322,7 @@ impl Queues {
             return;
         }
         let volume = change.object();
-        let uid = find::claim_of(volume);
+        let uid = cluster_view::claim_of(volume);
         if let Some(uid) = uid {
             self.claims.add(uid);
         }
@@ -369,7 +369,7 @@ fn says_nothing_new<K: Resource, S: PartialEq>(change: &Change<K>, spec: fn(&K) 
 
 fn add_source(sources: &Queue<String>, namespace: Option<String>, asked: &Asked) {
     let namespace = namespace.unwrap_or_default();
-    if let Some(key) = protection::key(&namespace, asked) {
+    if let Some(key) = source_protection::key(&namespace, asked) {
         sources.add(key);
     }
 }

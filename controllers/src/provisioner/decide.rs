@@ -15,9 +15,9 @@ use crate::runtime::driver::{ControllerCapability, Service};
 
 use super::access::{self, Shape};
 use super::claim;
+use super::error::Problem;
 use super::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
 use super::naming::Naming;
-use super::problem::Problem;
 use super::secrets::{self, About, Use};
 use super::source::{self, Asked};
 

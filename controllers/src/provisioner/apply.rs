@@ -20,10 +20,10 @@ use crate::secrets::{self, Credentials, SecretError};
 
 use super::Provisioner;
 use super::claim::{self, Standing};
-use super::kept::{Left, SLOW, Unsaved};
-use super::lookup::Guarded;
-use super::plan::{self, Found, Plan};
-use super::problem::{Problem, State};
+use super::decide::{self, Found, Plan};
+use super::error::{Problem, State};
+use super::gather::Guarded;
+use super::in_flight::{Left, SLOW, Unsaved};
 use super::source::Asked;
 use super::volume;
 
@@ -159,7 +159,7 @@ impl Provisioner {
         last: Option<&Plan>,
     ) -> Result<(Plan, Guarded), Problem> {
         let driver = &*self.context.driver;
-        let draft = plan::draft(claim, class, driver, &self.settings)?;
+        let draft = decide::draft(claim, class, driver, &self.settings)?;
         let (source, guarded) = match (self.source(&draft).await, last) {
             // The running call reads the source, which stays protected even while it is being
             // deleted.
@@ -174,7 +174,7 @@ impl Provisioner {
             topology: self.topology(&draft).await?,
             attributes: self.attributes(claim).await?,
         };
-        let plan = plan::finish(draft, found, driver, &self.settings)?;
+        let plan = decide::finish(draft, found, driver, &self.settings)?;
         Ok((plan, guarded))
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use tokio::time::Instant;
 
-use super::plan::Plan;
+use super::decide::Plan;
 use super::topology::Seen;
 
 /// How long a call that can't succeed is not made again.
