@@ -1,4 +1,9 @@
-//! What Kubernetes' objects and values mean. These modules make no calls.
+//! What Kubernetes objects and CSI terms mean, for all controllers. These modules make no calls.
 
+pub(crate) mod names;
+pub(crate) mod node;
+pub(crate) mod pv;
+pub(crate) mod pvc;
 pub mod quantity;
 pub(crate) mod secret_template;
+pub(crate) mod topology;

@@ -26,7 +26,6 @@ pub mod snapshots;
 pub mod snapshotter;
 #[cfg(test)]
 mod testing;
-pub mod volume;
 mod watch_scope;
 
 pub use api::quantity;

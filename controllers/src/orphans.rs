@@ -26,6 +26,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
+use crate::api::pv;
 use crate::attacher::{self, ListError, Published};
 use crate::health::node_reference;
 use crate::node_cleanup::grace_period::Since;
@@ -34,7 +35,6 @@ use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability as Can;
 use crate::runtime::watch::fraction;
 use crate::runtime::{ApiError, Context, EventKind, Kube, duration};
-use crate::volume;
 
 mod decide;
 mod inventory;
@@ -274,7 +274,7 @@ impl Keeper {
         let (volumes, handles) = (&mut cluster.volumes, &mut cluster.handles);
         self.kube
             .each::<PersistentVolume>(|volume| {
-                handles.extend(volume::handle(&volume, driver).map(str::to_owned));
+                handles.extend(pv::handle(&volume, driver).map(str::to_owned));
                 volumes.insert(volume.name_any());
             })
             .await?;

@@ -36,10 +36,11 @@ use kube::ResourceExt;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::api::pvc;
 use crate::args::Args;
 use crate::capacity;
 use crate::provisioner::naming::Naming;
-use crate::provisioner::{claim, source_protection};
+use crate::provisioner::source_protection;
 use crate::roles::Role;
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
 use crate::runtime::{Change, Context, Driver, Index, Kube, Watch};
@@ -228,8 +229,8 @@ impl Placement {
                 .index(move |node| vec![room::keeper(&driver, &node.name_any())]),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(|claim| {
-                let pending = claim::volume_name(claim).is_none();
-                let class = claim::class_name(claim).filter(|_| pending);
+                let pending = pvc::volume_name(claim).is_none();
+                let class = pvc::class_name(claim).filter(|_| pending);
                 class.map(str::to_owned).into_iter().collect()
             }),
             awaited: claims.index(source_protection::awaited),

@@ -18,12 +18,12 @@ use kube::ResourceExt;
 
 use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
+use crate::api::pvc;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::{Change, Index, Kube, Scope, boolean, duration};
 
 mod access;
 mod apply;
-pub(crate) mod claim;
 mod create_pv;
 mod decide;
 mod deletion;
@@ -32,16 +32,13 @@ pub(crate) mod finalizers;
 mod gather;
 mod in_flight;
 mod metrics;
-pub(crate) mod names;
 pub(crate) mod naming;
 mod retry;
 mod secrets;
 pub(crate) mod source;
 pub(crate) mod source_protection;
-pub(crate) mod topology;
 mod volume;
 
-pub(crate) use claim::is_assigned;
 pub use metrics::Metrics;
 
 use decide::Settings;
@@ -251,8 +248,8 @@ impl Provisioner {
             protection: protection.map(Arc::new),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(|claim| {
-                let pending = claim::volume_name(claim).is_none();
-                let name = claim::class_name(claim).filter(|_| pending);
+                let pending = pvc::volume_name(claim).is_none();
+                let name = pvc::class_name(claim).filter(|_| pending);
                 name.map(str::to_owned).into_iter().collect()
             }),
             attachments: attaches.then(|| context.caches.attachments().index(by_volume)),
@@ -306,10 +303,7 @@ impl Provisioner {
         caches.claims().on_change(move |change| {
             let claim = change.object();
             let gone = matches!(change, Change::Deleted(_));
-            if let Some(uid) = claim
-                .uid()
-                .filter(|_| gone || claim::is_for(claim, &driver))
-            {
+            if let Some(uid) = claim.uid().filter(|_| gone || pvc::is_for(claim, &driver)) {
                 claims.add(uid);
             }
         });
@@ -343,7 +337,7 @@ impl Provisioner {
     fn doubt(&self) {
         let all = self.context.caches.claims().each();
         let driver = &self.context.driver.name;
-        let ours = all.filter(|claim| claim::is_for(claim, driver));
+        let ours = all.filter(|claim| pvc::is_for(claim, driver));
         self.kept.doubt(ours.filter_map(|claim| claim.uid()));
     }
 
@@ -428,7 +422,7 @@ impl Provisioner {
         let caches = &self.context.caches;
         let driver = &self.context.driver.name;
         for claim in caches.claims().each() {
-            if let Some(uid) = claim.uid().filter(|_| claim::is_for(&claim, driver)) {
+            if let Some(uid) = claim.uid().filter(|_| pvc::is_for(&claim, driver)) {
                 queues.claims.add(uid);
             }
         }

@@ -19,11 +19,11 @@ use tokio::time::Instant;
 
 use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
+use crate::api::pv::{self, AccessModesError};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::{ControllerCapability, NodeCapability};
 use crate::runtime::{ApiError, Change, Index, Kube, Watch, boolean, duration};
 use crate::secrets::SecretError;
-use crate::volume::{self, AccessModesError};
 
 pub mod claim;
 mod expand;
@@ -99,7 +99,7 @@ enum ResizeError {
     #[error(transparent)]
     AccessModes(#[from] AccessModesError),
     /// The driver did not do it.
-    #[error("{}", volume::rpc_error(.0))]
+    #[error("{}", pv::rpc_error(.0))]
     Call(#[from] Failure),
     /// This is now somebody else's work.
     #[error("another process has taken over")]

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::volume::{self, AccessModesError};
+use crate::api::pv::{self, AccessModesError};
 
 /// The annotation that keeps the driver's ID of the node, for when its CSINode is gone.
 pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
@@ -173,11 +173,11 @@ impl Rules {
         {
             return Err(Trouble::Deleting(volume.name_any()));
         }
-        let capability = volume::capability(source.spec, self.multi_writer, &self.default_fstype)
+        let capability = pv::capability(source.spec, self.multi_writer, &self.default_fstype)
             .map_err(|error| Trouble::AccessModes {
-            volume: source.name.clone(),
-            source: error,
-        })?;
+                volume: source.name.clone(),
+                source: error,
+            })?;
         let node = &attachment.spec.node_name;
         let node_id = self.node_id(node, seen.csi_node)?;
         let request = ControllerPublishVolumeRequest {

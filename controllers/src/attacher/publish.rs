@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use super::Attacher;
 use super::decide::{Action, Attach, Detach, Seen, Trouble, expected_name, is_attached};
+use crate::api::pv;
 use crate::runtime::ApiError;
 use crate::runtime::csi::Failure;
 use crate::secrets::{self, SecretError};
-use crate::volume;
 
 /// Why an attachment is not as it should be.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum PublishError {
     #[error(transparent)]
     Api(#[from] ApiError),
     /// The driver did not do it.
-    #[error("{}", volume::rpc_error(.0))]
+    #[error("{}", pv::rpc_error(.0))]
     Call(#[from] Failure),
     /// This is now somebody else's work.
     #[error("another process has taken over")]

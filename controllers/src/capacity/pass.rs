@@ -13,7 +13,7 @@ use super::plan::{Action, Item, Look, Marks, Room, Wanted, Writer, plan};
 use super::segments::segments;
 use super::{Metrics, Options};
 use crate::controller::Context;
-use crate::provisioner::claim;
+use crate::api::pvc;
 use crate::runtime::csi::Failure;
 use crate::runtime::kube::{ApiError, Limit};
 use crate::runtime::{Kube, Watch};
@@ -208,7 +208,7 @@ impl Pass {
     fn classes(&self) -> Vec<Arc<StorageClass>> {
         let mut classes = self.context.caches.classes().all();
         classes.retain(|class| {
-            let told = self.immediate || claim::is_delayed(class);
+            let told = self.immediate || pvc::is_delayed(class);
             class.provisioner == self.context.driver.name && told
         });
         classes

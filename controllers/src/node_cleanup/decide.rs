@@ -10,9 +10,10 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::node_resolver::Places;
-use crate::provisioner::names::VOLUME_FINALIZER;
+use crate::api::names::VOLUME_FINALIZER;
+use crate::api::pvc;
+use crate::provisioner::finalizers;
 use crate::provisioner::naming::Naming;
-use crate::provisioner::{claim, finalizers};
 use crate::runtime::Resource;
 use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use crate::snapshotter::names::{AnnotationKeys, GROUP, SINGLE};
@@ -91,7 +92,7 @@ impl Rules {
         }
         let with_volume = self.with_volume(&seen.volumes);
         for claim in seen.claims.iter().filter(|claim| self.waits(claim)) {
-            let node = claim::selected_node(claim).and_then(|node| places.absent(node));
+            let node = pvc::selected_node(claim).and_then(|node| places.absent(node));
             note(node, self.claim(claim, &with_volume));
         }
         for content in &seen.contents {
@@ -142,7 +143,7 @@ impl Rules {
 
     /// The node of a claim that waits for a volume of the driver's.
     pub(super) fn awaited(&self, claim: &PersistentVolumeClaim) -> Option<String> {
-        let node = claim::selected_node(claim).filter(|_| self.waits(claim))?;
+        let node = pvc::selected_node(claim).filter(|_| self.waits(claim))?;
         Some(node.to_owned())
     }
 
@@ -200,7 +201,7 @@ impl Rules {
 
     /// Whether a claim waits for a volume of the driver's.
     fn waits(&self, claim: &PersistentVolumeClaim) -> bool {
-        claim::is_for(claim, &self.driver) && claim::is_pending(claim) && !is_going(claim)
+        pvc::is_for(claim, &self.driver) && pvc::is_pending(claim) && !is_going(claim)
     }
 
     fn claim(

@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, PersistentVolume};
 use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
 use kube::ResourceExt;
 
+use crate::api::node::node_of;
 use crate::capacity::plan;
 use crate::runtime::scope::{MAX_LABEL, node_label};
-use crate::volume::nodes::node_of;
 
 type Segments = BTreeMap<String, String>;
 

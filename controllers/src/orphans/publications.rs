@@ -10,10 +10,10 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::{Keeper, Kept, LookError, decide};
+use crate::api::pv;
 use crate::attacher::Published;
 use crate::attacher::decide::expected_name;
 use crate::runtime::{ApiError, EventKind};
-use crate::volume;
 
 impl Keeper {
     /// Takes back publications nobody needs.
@@ -89,12 +89,12 @@ impl Keeper {
         let mut handles = BTreeMap::new();
         for name in here.filter_map(|one| one.spec.source.persistent_volume_name.as_ref()) {
             let seen = self.context.caches.volumes().get(name);
-            let seen = seen.and_then(|seen| volume::handle(&seen, driver).map(str::to_owned));
+            let seen = seen.and_then(|seen| pv::handle(&seen, driver).map(str::to_owned));
             let found = match seen {
                 Some(found) => Some(found),
                 None => {
                     let found = self.kube.get::<PersistentVolume>("", name).await?;
-                    found.and_then(|found| volume::handle(&found, driver).map(str::to_owned))
+                    found.and_then(|found| pv::handle(&found, driver).map(str::to_owned))
                 }
             };
             handles.extend(found.map(|found| (name.clone(), found)));

@@ -15,10 +15,10 @@ use super::room::{self, Room};
 use super::select_node::Candidate;
 use super::source_location::{self, Home};
 use super::{Candidates, Placement, lock};
+use crate::api::pv;
+use crate::api::{pvc, topology};
 use crate::provisioner::source::Asked;
-use crate::provisioner::{claim, topology};
 use crate::snapshots::VolumeSnapshotContent;
-use crate::volume;
 
 /// How long nodes have to tell what room they have for a class.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ pub(super) fn claim_of(volume: &PersistentVolume) -> Option<String> {
 impl Placement {
     /// A claim's volume: the one it is bound to, or the one that was made for it.
     pub(super) fn volume(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
-        match claim::volume_name(claim) {
+        match pvc::volume_name(claim) {
             Some(name) => self.context.caches.volumes().get(name),
             None => self.volumes.get(&claim.uid()?).pop(),
         }
@@ -50,12 +50,12 @@ impl Placement {
 
     /// A claim's class.
     pub(super) fn class(&self, claim: &PersistentVolumeClaim) -> Option<Arc<StorageClass>> {
-        self.context.caches.classes().get(claim::class_name(claim)?)
+        self.context.caches.classes().get(pvc::class_name(claim)?)
     }
 
     /// Where a volume is.
     fn volume_home(&self, volume: &PersistentVolume) -> Home {
-        let handle = volume::handle(volume, &self.context.driver.name);
+        let handle = pv::handle(volume, &self.context.driver.name);
         let by_handle = handle.and_then(|handle| self.pool_node(handle));
         source_location::of_volume_in(volume, by_handle, &self.context.caches.nodes().all())
     }
@@ -73,7 +73,7 @@ impl Placement {
             Asked::Nothing | Asked::Other(_) => Home::Anywhere,
             Asked::Claim(name) => {
                 let source = caches.claims().get_in(&namespace, name);
-                let bound = source.as_deref().and_then(claim::volume_name);
+                let bound = source.as_deref().and_then(pvc::volume_name);
                 let volume = bound.and_then(|bound| caches.volumes().get(bound));
                 let (source, volume) = (source.as_deref(), volume.as_deref());
                 match source_location::volume_of(name, source, volume, &self.context.driver.name) {

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
-use crate::provisioner::claim;
+use crate::api::pvc;
 use crate::provisioner::source::{self, Asked};
 use crate::runtime::scope::{NODE_LABEL, node_label};
 
@@ -52,12 +52,12 @@ pub(super) enum Todo {
 /// What to do for a claim, by what is known of it.
 pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     let claim = facts.claim;
-    let selected = claim::selected_node(claim);
+    let selected = pvc::selected_node(claim);
     let ours = |volume: &PersistentVolume| {
         let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
         csi.is_some_and(|csi| csi.driver == terms.driver)
     };
-    if claim::volume_name(claim).is_some() {
+    if pvc::volume_name(claim).is_some() {
         let node = facts.volume_node.or(selected);
         return match facts.volume.is_some_and(ours) {
             true => node.map_or(Todo::Nothing, |node| label(claim, node)),
@@ -67,18 +67,18 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     let Some(class) = facts.class else {
         return Todo::NotOurs;
     };
-    if !claim::is_of(class, claim, terms.driver) {
+    if !pvc::is_of(class, claim, terms.driver) {
         return Todo::NotOurs;
     }
     let labelled = || selected.map_or(Todo::Nothing, |node| label(claim, node));
     if facts.volume.is_some() || claim.metadata.deletion_timestamp.is_some() {
         return labelled();
     }
-    let delayed = claim::is_delayed(class);
+    let delayed = pvc::is_delayed(class);
     // Until then the cluster's own controller may give it to a volume that is there. Nor is a claim
     // to be labelled before: that controller is about to write to it, and if it is refused for our
     // sake it comes back only after its resync.
-    let handed = claim::is_for(claim, terms.driver);
+    let handed = pvc::is_for(claim, terms.driver);
     if !delayed && !handed {
         return Todo::Nothing;
     }

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use super::{LABELLERS, Placement, RESYNC, WORKERS, cluster_view, lock, node_fitness, room};
 use crate::controller::Controller;
 use crate::controller::queue::{Outcome, Queue};
-use crate::provisioner::claim;
+use crate::api::pv;
+use crate::api::pvc;
 use crate::provisioner::source::Asked;
 use crate::provisioner::source_protection;
 use crate::runtime::{Change, Resource};
-use crate::volume;
 
 /// The least time between two looks at all that wait, or at everything: what changes, changes
 /// often.
@@ -269,7 +269,7 @@ impl Placement {
             queues.claims.add(uid);
         }
         let driver = &self.context.driver.name;
-        let ours = |volume: &Arc<_>| volume::handle(volume, driver).is_some();
+        let ours = |volume: &Arc<_>| pv::handle(volume, driver).is_some();
         add_names(&queues.volumes, caches.volumes().each().filter(ours));
         if self.contents.is_some() {
             add_names(&queues.contents, caches.contents().each());
@@ -306,9 +306,9 @@ impl Queues {
             self.claims.add(uid);
         }
         // One that is waited for is so until it is bound.
-        let bound = claim::volume_name(claim).is_some();
+        let bound = pvc::volume_name(claim).is_some();
         let was = match change {
-            Change::Applied { old, .. } => old.as_deref().and_then(claim::volume_name).is_some(),
+            Change::Applied { old, .. } => old.as_deref().and_then(pvc::volume_name).is_some(),
             Change::Deleted(_) => false,
         };
         if bound != was {
@@ -326,7 +326,7 @@ impl Queues {
         if let Some(uid) = uid {
             self.claims.add(uid);
         }
-        let Some(handle) = volume::handle(volume, driver) else {
+        let Some(handle) = pv::handle(volume, driver) else {
             return;
         };
         if let Change::Applied { old, .. } = change {

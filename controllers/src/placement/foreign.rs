@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVo
 use kube::ResourceExt;
 
 use super::Placement;
-use crate::provisioner::claim;
-use crate::provisioner::names::PROVISIONED_BY;
+use crate::api::names::PROVISIONED_BY;
+use crate::api::pvc;
 use crate::provisioner::naming::Naming;
 use crate::runtime::ApiError;
 
@@ -38,8 +38,8 @@ fn made_for<'a>(
 /// Whether the claim of this UID waits for the volume of another provisioner.
 fn is_foreign(claim: &PersistentVolumeClaim, uid: Option<&str>, driver: &str) -> bool {
     claim.metadata.uid.as_deref() == uid
-        && claim::volume_name(claim).is_none()
-        && !claim::is_for(claim, driver)
+        && pvc::volume_name(claim).is_none()
+        && !pvc::is_for(claim, driver)
 }
 
 impl Placement {

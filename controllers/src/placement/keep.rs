@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Placement;
 use super::table::{Table, left};
-use crate::provisioner::claim;
+use crate::api::pvc;
 use crate::runtime::ApiError;
 
 /// How often it is looked at whether tables hold.
@@ -89,8 +89,7 @@ impl Placement {
         let mut texts = Texts::new();
         let mut kept = BTreeMap::new();
         for class in self.context.caches.classes().each() {
-            let placed =
-                class.provisioner == self.context.driver.name && !claim::is_delayed(&class);
+            let placed = class.provisioner == self.context.driver.name && !pvc::is_delayed(&class);
             if !placed {
                 continue;
             }

@@ -9,16 +9,16 @@ use serde_json::json;
 use super::Placement;
 use super::decide::is_labelled;
 use super::source_location::Home;
+use crate::api::pv;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::runtime::{ApiError, Resource, Watch};
 use crate::snapshots::VolumeSnapshotContent;
-use crate::volume;
 
 /// The node whose label a volume is to get, if it lacks it: the one node it is on.
 fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Option<String> {
     let node = node?;
-    volume::handle(volume, driver)?;
+    pv::handle(volume, driver)?;
     (!is_labelled(volume.labels(), node)).then(|| node.to_owned())
 }
 

@@ -17,7 +17,7 @@ use super::node_fitness::Lack;
 use super::select_node::{Ask, choose};
 use super::source_location::Home;
 use super::{Placement, lock, room};
-use crate::provisioner::claim;
+use crate::api::pvc;
 use crate::provisioner::source::Asked;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
@@ -127,17 +127,17 @@ impl Placement {
     fn account(&self, uid: &str, facts: Facts<'_>) {
         let now = Instant::now();
         let claim = facts.claim;
-        let class = claim::class_name(claim).unwrap_or_default();
+        let class = pvc::class_name(claim).unwrap_or_default();
         let known = self.ledger().node(uid).map(str::to_owned);
         let version = known.and_then(|node| self.room(&node, class));
         let version = version.map_or(0, |room| room.version);
         let mut ledger = self.ledger();
-        match (facts.volume, claim::selected_node(claim)) {
+        match (facts.volume, pvc::selected_node(claim)) {
             (Some(volume), _) => ledger.made(uid, room::version(volume), now),
             // It is bound to a volume that has not been seen yet.
-            (None, _) if claim::volume_name(claim).is_some() => {}
+            (None, _) if pvc::volume_name(claim).is_some() => {}
             (None, Some(node)) => {
-                let bytes = claim::requested(claim).unwrap_or_default();
+                let bytes = pvc::requested(claim).unwrap_or_default();
                 ledger.assign(uid, node, bytes, now);
             }
             (None, None) => ledger.refused(uid, version, now),
@@ -151,8 +151,8 @@ impl Placement {
         class: &Arc<StorageClass>,
         asked: &Asked,
     ) -> Outcome {
-        let selected = claim::selected_node(claim);
-        let delayed = claim::is_delayed(class);
+        let selected = pvc::selected_node(claim);
+        let delayed = pvc::is_delayed(class);
         match (self.source(claim, asked), selected) {
             (Home::Unknown(why), _) => {
                 let message = format!("waiting for the source of the claim: {why}");
@@ -184,7 +184,7 @@ impl Placement {
         node: &str,
     ) -> Outcome {
         let uid = claim.uid().unwrap_or_default();
-        let selected = claim::selected_node(claim);
+        let selected = pvc::selected_node(claim);
         if selected == Some(node) {
             return self.label_claim(claim, node).await;
         }
@@ -213,7 +213,7 @@ impl Placement {
             self.blocked(claim, message);
             return Outcome::FailedFor(left);
         }
-        let bytes = claim::requested(claim).unwrap_or_default();
+        let bytes = pvc::requested(claim).unwrap_or_default();
         self.ledger().assign(&uid, node, bytes, Instant::now());
         self.assign(claim, node).await
     }
@@ -236,7 +236,7 @@ impl Placement {
             }
         };
         // What is wrong with the size, the node that is to make the volume says.
-        let bytes = claim::requested(claim).unwrap_or_default();
+        let bytes = pvc::requested(claim).unwrap_or_default();
         let candidates = self.candidates(class);
         let ask = Ask {
             uid: &uid,
@@ -275,7 +275,7 @@ impl Placement {
             return Outcome::Done;
         }
         let (name, namespace) = (claim.name_any(), claim.namespace());
-        let before = claim::selected_node(claim);
+        let before = pvc::selected_node(claim);
         let patch = json!({"metadata": {
             "uid": uid,
             "resourceVersion": claim.resource_version(),

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use crate::provisioner::claim;
+use crate::api::node::nodes_of;
+use crate::api::pvc;
 use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
-use crate::volume::nodes::nodes_of;
 
 /// Where a volume or a snapshot is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ pub(super) fn volume_of<'a>(
     let Some(source) = source else {
         return Err(Home::Unknown(format!("{what} does not exist")));
     };
-    if claim::volume_name(source).is_none() {
+    if pvc::volume_name(source).is_none() {
         let why = format!("{what} is not bound to a volume yet");
         return Err(Home::Unknown(why));
     }

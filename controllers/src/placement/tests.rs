@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::provisioner::names::{PROVISIONED_BY, PROVISIONER};
+use crate::api::names::{PROVISIONED_BY, PROVISIONER};
 use crate::runtime::Leadership;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};

@@ -19,13 +19,13 @@ use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::secrets::{self, Credentials, SecretError};
 
 use super::Provisioner;
-use super::claim::{self, Standing};
 use super::decide::{self, Found, Plan};
 use super::error::{Problem, State};
 use super::gather::Guarded;
 use super::in_flight::{Left, SLOW, Unsaved};
 use super::source::Asked;
 use super::volume;
+use crate::api::pvc::{self, Standing};
 
 /// Of a CreateVolume call that takes longer it is told that it was made.
 const SHORT: Duration = Duration::from_secs(1);
@@ -112,16 +112,16 @@ impl Provisioner {
     async fn todo(&self, claim: &Arc<PersistentVolumeClaim>) -> Result<Todo, Problem> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let driver = &*self.context.driver;
-        if !claim::is_for(claim, &driver.name) {
+        if !pvc::is_for(claim, &driver.name) {
             self.kept.forget(uid);
             return Ok(Todo::Nothing);
         }
         let standing = self.standing();
-        if !claim::is_here(claim, standing) {
+        if !pvc::is_here(claim, standing) {
             return Ok(Todo::Nothing);
         }
         let class = self.class_of(claim).await?;
-        if !claim::is_due(claim, &class, standing) {
+        if !pvc::is_due(claim, &class, standing) {
             return Ok(Todo::Nothing);
         }
         // Of a claim that came since, only another node could have made the volume, from which it
@@ -201,7 +201,7 @@ impl Provisioner {
         &self,
         claim: &PersistentVolumeClaim,
     ) -> Result<Arc<StorageClass>, Problem> {
-        let name = claim::class_name(claim).unwrap_or_default();
+        let name = pvc::class_name(claim).unwrap_or_default();
         if let Some(class) = self.context.caches.classes().get(name) {
             return Ok(class);
         }
@@ -318,7 +318,7 @@ impl Provisioner {
     ) -> Problem {
         let (draft, scope) = (&plan.draft, &self.context.scope);
         let has_topology = self.context.driver.has_topology();
-        let movable = claim::is_movable(&draft.claim, scope, has_topology, &draft.asked);
+        let movable = pvc::is_movable(&draft.claim, scope, has_topology, &draft.asked);
         let state = match class(Call::CreateVolume { movable }, failure.code()) {
             Class::Retry | Class::InBackground => State::Background,
             Class::Final | Class::InUse => State::Finished,
@@ -395,7 +395,7 @@ impl Provisioner {
         source: &str,
         problem: &Problem,
     ) {
-        let class_name = claim::class_name(claim).unwrap_or_default();
+        let class_name = pvc::class_name(claim).unwrap_or_default();
         let next = match problem.state() {
             State::Reschedule => "; another node is to be selected",
             _ => "",
@@ -453,7 +453,7 @@ impl Provisioner {
         self.context
             .events
             .normal(&*draft.claim, SUCCEEDED, message);
-        let class_name = claim::class_name(&draft.claim).unwrap_or_default();
+        let class_name = pvc::class_name(&draft.claim).unwrap_or_default();
         let took = unsaved.since.elapsed();
         self.metrics
             .provisioned(class_name, plan.source(), Some(took));

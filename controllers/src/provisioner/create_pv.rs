@@ -13,7 +13,8 @@ use crate::runtime::queue::Outcome;
 use super::Provisioner;
 use super::apply::without;
 use super::in_flight::Unsaved;
-use super::{claim, volume};
+use super::volume;
+use crate::api::pvc;
 
 /// What became of a volume.
 enum Fate {
@@ -84,7 +85,7 @@ impl Provisioner {
                 .get::<PersistentVolumeClaim>(&namespace, &name)
                 .await?;
             let wanted =
-                claim::still_wants(now.as_ref(), &draft.claim, &draft.name, &self.context.scope);
+                pvc::still_wants(now.as_ref(), &draft.claim, &draft.name, &self.context.scope);
             if let Err(why) = wanted {
                 return self.existing(unsaved, why).await.map(|(fate, _)| fate);
             }

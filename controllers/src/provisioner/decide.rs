@@ -14,12 +14,12 @@ use crate::runtime::Driver;
 use crate::runtime::driver::{ControllerCapability, Service};
 
 use super::access::{self, Shape};
-use super::claim;
 use super::error::Problem;
-use super::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
 use super::naming::Naming;
 use super::secrets::{self, About, Use};
 use super::source::{self, Asked};
+use crate::api::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
+use crate::api::pvc;
 
 /// What the command line says of volumes.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ pub(crate) fn draft(
         .and_then(|spec| spec.access_modes.as_deref());
     let tells_writers = driver.can(ControllerCapability::SingleNodeMultiWriter);
     let capabilities = access::capabilities(modes.unwrap_or_default(), &shape, tells_writers)?;
-    let size = claim::requested(claim).map_err(Problem::Size)?;
+    let size = pvc::requested(claim).map_err(Problem::Size)?;
     Ok(Draft {
         claim: claim.clone(),
         class: class.clone(),
@@ -140,7 +140,7 @@ fn able(claim: &PersistentVolumeClaim, asked: &Asked, driver: &Driver) -> Result
     if matches!(asked, Asked::Claim(_)) && !driver.can(ControllerCapability::CloneVolume) {
         return unable("CLONE_VOLUME", no_source);
     }
-    let attributes = claim::attributes_class(claim).is_some();
+    let attributes = pvc::attributes_class(claim).is_some();
     if attributes && !driver.can(ControllerCapability::ModifyVolume) {
         let advice = "Remove spec.volumeAttributesClassName from the claim";
         return unable("MODIFY_VOLUME", advice);
@@ -165,9 +165,9 @@ fn shape(
         return Err(Problem::FsTypeTwice { old });
     }
     let told = told.first().map(|(_, value)| value.as_str());
-    match claim::volume_mode(claim) {
-        claim::BLOCK => Ok(Shape::Block),
-        claim::FILESYSTEM => Ok(Shape::Filesystem {
+    match pvc::volume_mode(claim) {
+        pvc::BLOCK => Ok(Shape::Block),
+        pvc::FILESYSTEM => Ok(Shape::Filesystem {
             fs_type: told
                 .filter(|told| !told.is_empty())
                 .unwrap_or(default)
@@ -269,7 +269,7 @@ fn mutable(
     attributes: Option<&VolumeAttributesClass>,
     driver: &str,
 ) -> Result<BTreeMap<String, String>, Problem> {
-    let Some(name) = claim::attributes_class(&draft.claim) else {
+    let Some(name) = pvc::attributes_class(&draft.claim) else {
         return Ok(BTreeMap::new());
     };
     let name = name.to_owned();

@@ -6,20 +6,20 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 use tonic::Code;
 
+use crate::api::pv;
 use crate::runtime::queue::Outcome;
 use crate::runtime::{ApiError, Owner};
 use crate::secrets::{Credentials, TemplateError};
-use crate::volume;
 
 use super::Provisioner;
 use super::apply::without;
-use super::claim::NO_ANNOTATIONS;
 use super::finalizers;
-use super::names::{
+use super::secrets::{self, About, Use};
+use crate::api::names::{
     CLASS_BETA, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, MIGRATED_TO, PROVISIONED_BY,
     VOLUME_FINALIZER,
 };
-use super::secrets::{self, About, Use};
+use crate::api::pvc::NO_ANNOTATIONS;
 
 const FAILED: &str = "VolumeFailedDelete";
 
@@ -149,7 +149,7 @@ impl Provisioner {
         if decide(&volume, &driver.name) != Work::Delete || !self.is_ours(&volume) {
             return Ok(false);
         }
-        let Some(volume_id) = volume::handle(&volume, &driver.name).map(str::to_owned) else {
+        let Some(volume_id) = pv::handle(&volume, &driver.name).map(str::to_owned) else {
             return Ok(false);
         };
         if let Some(node) = self.attached_to(&name) {

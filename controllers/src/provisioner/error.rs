@@ -5,7 +5,7 @@ use crate::secrets::{SecretError, TemplateError};
 
 use super::access::AccessProblem;
 use super::source::SourceProblem;
-use super::topology::TopologyProblem;
+use crate::api::topology::TopologyProblem;
 
 /// What a failed attempt leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

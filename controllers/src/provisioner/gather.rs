@@ -11,13 +11,13 @@ use crate::runtime::{ApiError, Kube, Resource, Scope, Watch};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 use super::Provisioner;
-use super::claim;
 use super::decide::Draft;
 use super::error::Problem;
 use super::finalizers;
-use super::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use super::source::{self, Asked, SourceProblem, Target};
-use super::topology::{self, Ask, Place};
+use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
+use crate::api::pvc;
+use crate::api::topology::{self, Ask, Place};
 
 /// A source that must not go while it is read.
 pub(super) enum Guarded {
@@ -62,7 +62,7 @@ impl Provisioner {
             Asked::Claim(name) => {
                 let caches = &self.context.caches;
                 let of = look_up(&self.kube, &caches.claims(), &namespace, name).await?;
-                let bound = of.as_deref().and_then(claim::volume_name);
+                let bound = of.as_deref().and_then(pvc::volume_name);
                 let volume = match bound {
                     None => None,
                     Some(bound) => look_up(&self.kube, &caches.volumes(), "", bound).await?,
@@ -148,7 +148,7 @@ impl Provisioner {
             return Ok(None);
         }
         let uid = draft.claim.metadata.uid.as_deref().unwrap_or_default();
-        let selected = claim::selected_node(&draft.claim);
+        let selected = pvc::selected_node(&draft.claim);
         // A node's own process makes volumes there and nowhere else.
         let selected = self.context.scope.node().or(selected);
         let before = self.kept.places(uid);
@@ -221,7 +221,7 @@ impl Provisioner {
         &self,
         claim: &PersistentVolumeClaim,
     ) -> Result<Option<Arc<VolumeAttributesClass>>, ApiError> {
-        match claim::attributes_class(claim) {
+        match pvc::attributes_class(claim) {
             None => Ok(None),
             Some(name) => {
                 let watch = self.context.caches.attributes_classes();

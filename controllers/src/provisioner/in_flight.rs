@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use tokio::time::Instant;
 
 use super::decide::Plan;
-use super::topology::Seen;
+use crate::api::topology::Seen;
 
 /// How long a call that can't succeed is not made again.
 pub(crate) const SLOW: Duration = Duration::from_secs(300);

@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use crate::runtime::queue::Outcome;
 
 use super::Provisioner;
-use super::claim;
 use super::decide::Plan;
 use super::error::{Problem, State};
+use crate::api::pvc;
 
 impl Provisioner {
     /// Repeats CreateVolume for a volume that an earlier call may have made. Only the topology
@@ -20,7 +20,7 @@ impl Provisioner {
         let (driver, standing) = (&self.context.driver.name, self.standing());
         let now = self.claims.get(uid).pop();
         let wanted =
-            now.filter(|claim| claim::is_for(claim, driver) && claim::is_here(claim, standing));
+            now.filter(|claim| pvc::is_for(claim, driver) && pvc::is_here(claim, standing));
         let claim = wanted.as_ref().unwrap_or(&last.draft.claim);
         let plan = self.replan(claim, &last, wanted.is_some()).await;
         match (plan, &wanted) {
@@ -45,7 +45,7 @@ impl Provisioner {
         wanted: bool,
     ) -> Result<Option<Plan>, Problem> {
         let class = self.class_of(claim).await?;
-        if !claim::is_due(claim, &class, self.standing()) {
+        if !pvc::is_due(claim, &class, self.standing()) {
             return Ok(None);
         }
         let (plan, guarded) = self.plan(claim, &class, Some(last)).await?;

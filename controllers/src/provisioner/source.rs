@@ -11,8 +11,8 @@ use crate::runtime::{Owner, Pools, Scope};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use crate::snapshotter;
 
-use super::claim;
-use super::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
+use crate::api::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
+use crate::api::pvc;
 use crate::quantity;
 use crate::runtime::boolean;
 
@@ -130,7 +130,7 @@ pub(crate) fn asked(claim: &PersistentVolumeClaim) -> Result<Asked, SourceProble
 
 /// Whether a claim's volume is being made from this: `Asked::Snapshot` or `Asked::Claim`.
 pub(crate) fn waits_for(claim: &PersistentVolumeClaim) -> Option<Asked> {
-    if !claim::is_pending(claim) {
+    if !pvc::is_pending(claim) {
         return None;
     }
     match asked(claim) {
@@ -247,7 +247,7 @@ pub(crate) fn from_snapshot(
         let needed = quantity::bytes(size).ok_or_else(|| unfit("status.restoreSize is no size"))?;
         target.must_hold(&what, needed)?;
     }
-    let requested = claim::volume_mode(target.claim);
+    let requested = pvc::volume_mode(target.claim);
     let has = content
         .spec
         .source_volume_mode
@@ -291,13 +291,13 @@ pub(crate) fn from_claim(
     if phase != Some("Bound") {
         return Err(unfit("it is not bound to a volume yet"));
     }
-    if claim::told_class(source).is_none() || claim::told_class(target.claim).is_none() {
+    if pvc::told_class(source).is_none() || pvc::told_class(target.claim).is_none() {
         return Err(unfit("both claims must name a StorageClass"));
     }
-    let needed = claim::requested(source)
+    let needed = pvc::requested(source)
         .map_err(|text| unfit(&format!("its spec.resources.requests.storage is {text:?}")))?;
     target.must_hold(&what, needed)?;
-    let bound = claim::volume_name(source).unwrap_or_default();
+    let bound = pvc::volume_name(source).unwrap_or_default();
     let missing = || SourceProblem::missing(format!("PersistentVolume {bound} of {what}"));
     let volume = volume.ok_or_else(missing)?;
     let spec = volume.spec.as_ref().ok_or_else(missing)?;
@@ -324,8 +324,8 @@ pub(crate) fn from_claim(
     if phase.and_then(|status| status.phase.as_deref()) != Some("Bound") {
         return Err(unfit(&format!("PersistentVolume {bound} is not Bound yet")));
     }
-    let requested = claim::volume_mode(target.claim);
-    let has = spec.volume_mode.as_deref().unwrap_or(claim::FILESYSTEM);
+    let requested = pvc::volume_mode(target.claim);
+    let has = spec.volume_mode.as_deref().unwrap_or(pvc::FILESYSTEM);
     if has != requested {
         return Err(SourceProblem::Mode {
             what,

@@ -17,12 +17,12 @@ use crate::runtime::driver::ControllerCapability;
 use crate::runtime::{ApiError, Change, Index, Kube};
 use crate::snapshots::VolumeSnapshot;
 
-use super::claim;
 use super::finalizers;
-use super::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use super::naming::Naming;
 use super::source::{self, Asked};
 use super::{Named, Options};
+use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
+use crate::api::pvc;
 
 /// The wait before a snapshot is let go. Who makes volumes may see claims sooner than this process:
 /// one that comes to wait for the snapshot meanwhile is seen by then.
@@ -65,7 +65,7 @@ fn touched(claim: &PersistentVolumeClaim) -> Vec<Named> {
 /// for it no longer.
 fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
     let claim = change.object();
-    let waits = matches!(change, Change::Applied { .. }) && claim::is_pending(claim);
+    let waits = matches!(change, Change::Applied { .. }) && pvc::is_pending(claim);
     match source::asked(claim) {
         Ok(Asked::Snapshot(name)) if !waits => Some((claim.namespace().unwrap_or_default(), name)),
         _ => None,

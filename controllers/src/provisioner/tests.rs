@@ -15,8 +15,8 @@ use crate::runtime::driver::Service;
 use crate::runtime::events::Event;
 use crate::runtime::{self, Caches, Driver, Events, Leadership};
 
-use super::names::{CLONE_FINALIZER, PROVISIONER, SNAPSHOT_FINALIZER};
 use super::*;
+use crate::api::names::{CLONE_FINALIZER, PROVISIONER, SNAPSHOT_FINALIZER};
 
 mod deleting;
 mod narrow;

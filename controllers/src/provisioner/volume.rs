@@ -12,13 +12,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::access::Shape;
-use super::claim;
 use super::decide::{Plan, Settings};
-use super::names::{
+use crate::api::names::{
     DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, IDENTITY, MODIFY_SECRET_NAME,
     MODIFY_SECRET_NAMESPACE, PROVISIONED_BY, VOLUME_FINALIZER,
 };
-use super::topology;
+use crate::api::pvc;
+use crate::api::topology;
 use crate::quantity;
 
 /// An answer that can't be used.
@@ -82,15 +82,15 @@ pub(crate) fn object(
         mount_options: class.mount_options.clone(),
         capacity: Some(BTreeMap::from([("storage".to_owned(), size)])),
         claim_ref: Some(claim_ref(plan)),
-        storage_class_name: claim::class_name(&draft.claim).map(str::to_owned),
+        storage_class_name: pvc::class_name(&draft.claim).map(str::to_owned),
         persistent_volume_reclaim_policy: Some(policy.to_owned()),
-        volume_mode: Some(claim::volume_mode(&draft.claim).to_owned()),
+        volume_mode: Some(pvc::volume_mode(&draft.claim).to_owned()),
         node_affinity: settings
             .has_topology
             .then(|| topology::affinity(&volume.accessible_topology))
             .flatten(),
         csi: Some(csi(plan, volume, driver, identity, settings)),
-        volume_attributes_class_name: claim::attributes_class(&draft.claim).map(str::to_owned),
+        volume_attributes_class_name: pvc::attributes_class(&draft.claim).map(str::to_owned),
         ..PersistentVolumeSpec::default()
     };
     let metadata = ObjectMeta {

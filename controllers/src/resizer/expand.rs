@@ -20,7 +20,7 @@ use super::{Key, ResizeError, Resizer, Users, now, outcome_of, too_early};
 use crate::controller::queue::Outcome;
 use crate::quantity;
 use crate::runtime::csi::{Call, Class, Failure, class};
-use crate::volume;
+use crate::api::pv;
 
 /// On a volume: the size users saw before it was expanded, until kubelet is done.
 const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
@@ -150,7 +150,7 @@ impl Resizer {
         // The volume is one of the driver's: it has both.
         let spec = volume.spec.clone().unwrap_or_default();
         let csi = spec.csi.clone().unwrap_or_default();
-        let capability = volume::capability(&spec, self.multi_writer, "")?;
+        let capability = pv::capability(&spec, self.multi_writer, "")?;
         let secrets =
             crate::secrets::read(&self.kube, csi.controller_expand_secret_ref.as_ref()).await?;
         self.ours()?;

@@ -20,7 +20,7 @@ use crate::snapshots::{
     VolumeGroupSnapshotContent, VolumeGroupSnapshotContentSpec, VolumeSnapshot,
     VolumeSnapshotContent,
 };
-use crate::volume::nodes::node_of;
+use crate::api::node::node_of;
 
 mod members;
 

@@ -17,7 +17,7 @@ use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
     VolumeSnapshotContent, VolumeSnapshotContentSpec,
 };
-use crate::volume::nodes::node_of;
+use crate::api::node::node_of;
 
 /// The kind VolumeSnapshot.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 use serde_json::json;
 
+use crate::api::pvc::is_assigned;
 use crate::placement::{takes_groups, takes_snapshots};
-use crate::provisioner::is_assigned;
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::runtime::watch::fraction;
 use crate::runtime::{ApiError, Context, Kube, Owner, Resource, Watch, Width};

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::provisioner::names::PROVISIONER;
+use crate::api::names::PROVISIONER;
 use crate::runtime::scope::SELECTED_NODE;
 
 const NOW: &str = "Immediate";

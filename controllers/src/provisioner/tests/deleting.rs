@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 
-use super::super::names::VOLUME_FINALIZER;
 use super::*;
+use crate::api::names::VOLUME_FINALIZER;
 
 fn released(affinity: Value) -> Value {
     json!({

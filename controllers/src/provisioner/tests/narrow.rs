@@ -84,7 +84,7 @@ async fn handles_of_other_pools_are_never_deleted() {
         let volume = json!({
             "apiVersion": "v1", "kind": "PersistentVolume",
             "metadata": {"name": "pvc-u-1", "uid": "p", "resourceVersion": "1",
-                         "finalizers": [names::VOLUME_FINALIZER]},
+                         "finalizers": [crate::api::names::VOLUME_FINALIZER]},
             "spec": {"persistentVolumeReclaimPolicy": "Delete", "nodeAffinity": affinity,
                      "csi": {"driver": "d", "volumeHandle": handle}},
             "status": {"phase": "Released"},

@@ -22,7 +22,7 @@ use crate::controller::Controller;
 use crate::controller::queue::Outcome;
 use crate::runtime::Change;
 use crate::runtime::csi::{Class, Failure};
-use crate::volume;
+use crate::api::pv;
 
 /// A VolumeAttributesClass that a claim names.
 enum Target {
@@ -283,7 +283,7 @@ impl Resizer {
             memory.uncertain = uncertain;
             memory.modify_after = None;
         });
-        let error = volume::rpc_error(failure);
+        let error = pv::rpc_error(failure);
         let end = match uncertain {
             true => "; it may be going on",
             false => "",

@@ -11,8 +11,6 @@ use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
 use crate::runtime::csi::Failure;
 
-pub(crate) mod nodes;
-
 /// Access modes that have no equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessModesError {
@@ -28,14 +26,14 @@ pub enum AccessModesError {
 }
 
 /// A volume's handle, if it is this driver's.
-pub fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&'v str> {
+pub(crate) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&'v str> {
     let csi = volume.spec.as_ref()?.csi.as_ref()?;
     (csi.driver == driver).then_some(&*csi.volume_handle)
 }
 
 /// All of a volume's access modes in one. `multi_writer` is the driver's capability
 /// SINGLE_NODE_MULTI_WRITER.
-pub fn access_mode(modes: &[String], multi_writer: bool) -> Result<Mode, AccessModesError> {
+pub(crate) fn access_mode(modes: &[String], multi_writer: bool) -> Result<Mode, AccessModesError> {
     let set: BTreeSet<&str> = modes.iter().map(String::as_str).collect();
     if set.contains("ReadWriteOncePod") {
         return match (set.len(), multi_writer) {
@@ -61,7 +59,7 @@ pub fn access_mode(modes: &[String], multi_writer: bool) -> Result<Mode, AccessM
 }
 
 /// A volume's capability. `default_fstype` is for filesystems of volumes that name none.
-pub fn capability(
+pub(crate) fn capability(
     spec: &PersistentVolumeSpec,
     multi_writer: bool,
     default_fstype: &str,
@@ -88,7 +86,7 @@ pub fn capability(
 }
 
 /// A failed call as users of Go programs know it from events and statuses.
-pub fn rpc_error(failure: &Failure) -> String {
+pub(crate) fn rpc_error(failure: &Failure) -> String {
     let code = code_name(failure.code());
     let message = failure.status.message();
     format!("rpc error: code = {code} desc = {message}")

@@ -10,7 +10,7 @@ use crate::runtime::Scope;
 use crate::runtime::scope::SELECTED_NODE;
 
 use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA};
-use super::source::Asked;
+use crate::provisioner::source::Asked;
 use crate::quantity;
 
 /// The volume mode where none is told.

@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
-use super::super::super::claim::{self, Standing};
 use super::*;
+use crate::api::pvc::{self, Standing};
 use crate::runtime::Scope;
 use crate::runtime::scope::SELECTED_NODE;
 
@@ -184,7 +184,7 @@ impl Case<'_> {
             scope: &Scope::Cluster,
             leads: true,
         };
-        claim::is_due(&claim, &class, standing)
+        pvc::is_due(&claim, &class, standing)
     }
 
     fn made(&self, claim: &str) -> Result<Option<TopologyRequirement>, TopologyProblem> {
