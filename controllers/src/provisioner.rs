@@ -33,7 +33,6 @@ mod gather;
 mod in_flight;
 mod metrics;
 pub(crate) mod naming;
-mod retry;
 mod secrets;
 pub(crate) mod source;
 pub(crate) mod source_protection;
@@ -42,7 +41,7 @@ mod volume;
 pub use metrics::Metrics;
 
 use decide::Settings;
-use in_flight::Kept;
+use in_flight::InFlight;
 use naming::Naming;
 use source_protection::Protection;
 
@@ -167,7 +166,6 @@ type Named = (String, String);
 /// The provisioner at work.
 struct Provisioner {
     context: Context,
-    options: Options,
     metrics: Metrics,
     settings: Settings,
     /// The API server, with writes done in its own name.
@@ -176,7 +174,7 @@ struct Provisioner {
     /// The wait before a volume's object is tried to be written again.
     retry: Duration,
     identity: String,
-    kept: Kept,
+    in_flight: InFlight,
     /// Lets sources go; where every node has loops of its own, that is the leader's.
     protection: Option<Arc<Protection>>,
     /// Claims by UID.
@@ -185,8 +183,8 @@ struct Provisioner {
     by_class: Index<PersistentVolumeClaim>,
     /// Attachments by volume; none if the driver does not attach.
     attachments: Option<Index<VolumeAttachment>>,
-    /// Volumes that have no object yet.
-    unsaved: Queue<String>,
+    /// Volumes without a PersistentVolume, by name.
+    pending_pvs: Queue<String>,
 }
 
 /// What there is to do, by keys.
@@ -226,6 +224,9 @@ impl Provisioner {
             extra_metadata: common.extra_create_metadata,
             has_topology: context.driver.has_topology(),
             publish_read_only: options.controller_publish_readonly,
+            prevent_mode_change: options.prevent_volume_mode_conversion,
+            strict_topology: options.strict_topology,
+            immediate_topology: options.immediate_topology,
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let millis = now.unwrap_or_default().as_millis();
@@ -244,7 +245,7 @@ impl Provisioner {
             retry: common.backoff().start,
             identity: volume::identity(&driver.name, context.scope.node(), millis, random),
             kube: context.kube.managed_by("hostloop-provisioner"),
-            kept: Kept::default(),
+            in_flight: InFlight::default(),
             protection: protection.map(Arc::new),
             claims: claims.index(|claim| claim.uid().into_iter().collect()),
             by_class: claims.index(|claim| {
@@ -253,9 +254,8 @@ impl Provisioner {
                 name.map(str::to_owned).into_iter().collect()
             }),
             attachments: attaches.then(|| context.caches.attachments().index(by_volume)),
-            unsaved: Queue::new(common.backoff()),
+            pending_pvs: Queue::new(common.backoff()),
             settings,
-            options,
             metrics,
             context,
         }
@@ -297,7 +297,7 @@ impl Provisioner {
     /// Has changes fill the queues.
     fn listen(&self, queues: &Queues) {
         let caches = &self.context.caches;
-        self.doubt();
+        self.require_live_checks();
         let claims = queues.claims.clone();
         let driver = self.context.driver.name.clone();
         caches.claims().on_change(move |change| {
@@ -334,11 +334,12 @@ impl Provisioner {
     }
 
     /// Claims that are there when this process begins may have volumes an earlier one made.
-    fn doubt(&self) {
+    fn require_live_checks(&self) {
         let all = self.context.caches.claims().each();
         let driver = &self.context.driver.name;
         let ours = all.filter(|claim| pvc::is_for(claim, driver));
-        self.kept.doubt(ours.filter_map(|claim| claim.uid()));
+        self.in_flight
+            .require_live_check(ours.filter_map(|claim| claim.uid()));
     }
 
     /// Works on the queues until the stop.
@@ -364,9 +365,9 @@ impl Provisioner {
             )
             .work(
                 "unsaved",
-                &self.unsaved,
+                &self.pending_pvs,
                 workers,
-                |this, name: String| async move { this.unsaved(&name).await },
+                |this, name: String| async move { this.pending_pv(&name).await },
             )
             .work("classes", &queues.classes, 1, move |this, name: String| {
                 let claims = claims.clone();
@@ -412,7 +413,7 @@ impl Provisioner {
             }
             if !led && leader.leads() {
                 // Who led before may have made volumes for them.
-                self.doubt();
+                self.require_live_checks();
             }
             self.add_all(queues);
         }

@@ -9,8 +9,7 @@ use kube::ResourceExt;
 use crate::runtime::Scope;
 use crate::runtime::scope::SELECTED_NODE;
 
-use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA};
-use crate::provisioner::source::Asked;
+use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, SNAPSHOT_GROUP};
 use crate::quantity;
 
 /// The volume mode where none is told.
@@ -107,7 +106,7 @@ pub(crate) fn is_assigned(claim: &PersistentVolumeClaim, driver: &str, node: &st
 
 /// Who decides.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing<'a> {
+pub(crate) struct ClaimContext<'a> {
     /// The driver's name.
     pub(crate) driver: &'a str,
     /// Whose claims are served.
@@ -118,7 +117,7 @@ pub(crate) struct Standing<'a> {
 
 /// Whether a claim is this process's, if it is to get a volume. Where one process serves each
 /// node, a claim no node was selected for is nobody's: the leader selects one, or the scheduler.
-pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: Standing<'_>) -> bool {
+pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: ClaimContext<'_>) -> bool {
     match (standing.scope, selected_node(claim)) {
         (Scope::Cluster, _) => standing.leads,
         (Scope::Node { name, .. }, Some(node)) => node == name,
@@ -130,7 +129,7 @@ pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: Standing<'_>) -> 
 pub(crate) fn is_due(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
-    standing: Standing<'_>,
+    standing: ClaimContext<'_>,
 ) -> bool {
     let driver = standing.driver;
     if !is_for(claim, driver) || !is_of(class, claim, driver) {
@@ -150,42 +149,74 @@ pub(crate) fn is_delayed(class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
 }
 
-/// Whether a claim could get its volume on another node than the selected one, if there is no room
-/// here. One with a source could not, where volumes are a node's: it is where its source is.
-pub(crate) fn is_movable(
-    claim: &PersistentVolumeClaim,
-    scope: &Scope,
-    has_topology: bool,
-    asked: &Asked,
-) -> bool {
-    let sourced = matches!(asked, Asked::Snapshot(_) | Asked::Claim(_));
-    let elsewhere = match scope {
-        Scope::Cluster => has_topology,
-        Scope::Node { .. } | Scope::Leader => !sourced,
-    };
-    elsewhere && selected_node(claim).is_some()
+/// What a claim's volume is filled from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DataSource {
+    /// Nothing: the volume is empty.
+    Nothing,
+    /// A VolumeSnapshot in the claim's namespace.
+    Snapshot(String),
+    /// The volume of a claim in the same namespace.
+    Claim(String),
+    /// An object of this kind, which an external populator handles.
+    Other(String),
 }
 
-/// Whether a volume that was made for a claim is still wanted, by how the claim is now. `Err`
-/// says why not.
-pub(crate) fn still_wants(
-    now: Option<&PersistentVolumeClaim>,
-    then: &PersistentVolumeClaim,
-    volume: &str,
-    scope: &Scope,
-) -> Result<(), &'static str> {
-    let Some(now) = now.filter(|now| now.uid() == then.uid()) else {
-        return Err("its claim is gone");
+impl DataSource {
+    /// The kind of the source, as it is counted; empty if there is no source.
+    pub(crate) fn kind(&self) -> &str {
+        match self {
+            DataSource::Nothing => "",
+            DataSource::Snapshot(_) => "VolumeSnapshot",
+            DataSource::Claim(_) => "PersistentVolumeClaim",
+            DataSource::Other(kind) => kind,
+        }
+    }
+}
+
+/// A data source that is not supported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DataSourceError {
+    /// It is in another namespace.
+    #[error(
+        "spec.dataSourceRef.namespace is {namespace:?}: sources in other namespaces are not \
+         supported (feature CrossNamespaceVolumeDataSource is off)"
+    )]
+    OtherNamespace {
+        /// Which.
+        namespace: String,
+    },
+    /// It has no name.
+    #[error("spec.dataSource has no name")]
+    NoName,
+}
+
+/// The data source of a claim. `dataSourceRef` wins over `dataSource`.
+pub(crate) fn data_source(claim: &PersistentVolumeClaim) -> Result<DataSource, DataSourceError> {
+    let Some(spec) = &claim.spec else {
+        return Ok(DataSource::Nothing);
     };
-    if volume_name(now).is_some_and(|name| name != volume) {
-        return Err("its claim has got another volume");
+    let (group, kind, name, namespace) = match (&spec.data_source_ref, &spec.data_source) {
+        (Some(one), _) => (&one.api_group, &one.kind, &one.name, one.namespace.as_ref()),
+        (None, Some(one)) => (&one.api_group, &one.kind, &one.name, None),
+        (None, None) => return Ok(DataSource::Nothing),
+    };
+    let source = match (group.as_deref().unwrap_or_default(), kind.as_str()) {
+        ("", "PersistentVolumeClaim") => DataSource::Claim(name.clone()),
+        (SNAPSHOT_GROUP, "VolumeSnapshot") => DataSource::Snapshot(name.clone()),
+        ("", kind) => return Ok(DataSource::Other(kind.to_owned())),
+        (group, kind) => return Ok(DataSource::Other(format!("{kind}.{group}"))),
+    };
+    let other =
+        namespace.filter(|other| !other.is_empty() && claim.namespace().as_ref() != Some(other));
+    if let Some(namespace) = other {
+        let namespace = namespace.clone();
+        return Err(DataSourceError::OtherNamespace { namespace });
     }
-    // A volume of one node is of no use to a pod that was moved to another.
-    let moved = selected_node(now) != selected_node(then);
-    if scope.node().is_some() && moved {
-        return Err("its claim was moved to another node");
+    if name.is_empty() {
+        return Err(DataSourceError::NoName);
     }
-    Ok(())
+    Ok(source)
 }
 
 /// No annotations, where some are needed by reference.

@@ -5,16 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hostloop_proto::csi::{Topology, TopologyRequirement};
 use k8s_openapi::api::core::v1::{
-    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, TopologySelectorTerm,
+    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, TopologySelectorTerm,
     VolumeNodeAffinity,
 };
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::ResourceExt;
 
 /// A part of the cluster, by labels that nodes in it have.
 pub(crate) type Segment = BTreeMap<String, String>;
 
 /// A node, as the driver sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct NodeTopology {
     /// Its name.
     pub(crate) node: String,
     /// Its labels.
@@ -25,7 +27,21 @@ pub(crate) struct Place {
     pub(crate) keys: BTreeSet<String>,
 }
 
-impl Place {
+impl NodeTopology {
+    /// A node and what the driver registered in its CSINode.
+    pub(crate) fn new(node: &Node, csi_node: Option<&CSINode>, driver: &str) -> Self {
+        let drivers = csi_node.map(|node| node.spec.drivers.as_slice());
+        let mut drivers = drivers.unwrap_or_default().iter();
+        let registered = drivers.find(|one| one.name == driver);
+        let keys = registered.and_then(|driver| driver.topology_keys.clone());
+        NodeTopology {
+            node: node.name_any(),
+            labels: node.labels().clone(),
+            is_registered: csi_node.is_some(),
+            keys: keys.unwrap_or_default().into_iter().collect(),
+        }
+    }
+
     /// Its values of these labels, if it has them all.
     fn segment<'a>(&self, keys: impl IntoIterator<Item = &'a String>) -> Option<Segment> {
         keys.into_iter()
@@ -36,7 +52,7 @@ impl Place {
 
 /// What is known when a volume is to be made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct TopologyRequest<'a> {
     /// The claim's name, by which volumes of a set of replicas are spread.
     pub(crate) claim: &'a str,
     /// The class's `allowedTopologies`.
@@ -48,20 +64,20 @@ pub(crate) struct Ask<'a> {
     /// Say where nodes are even if nobody asked for a place.
     pub(crate) immediate: bool,
     /// The nodes.
-    pub(crate) places: &'a [Place],
+    pub(crate) nodes: &'a [NodeTopology],
 }
 
 /// What of the cluster a requirement was made from. While a volume may be being made, the driver
 /// must be asked for the same again, whatever became of the nodes: so it is remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct RequirementInputs {
     /// The selected node, and where it is.
     selected: Option<(String, Segment)>,
     /// Where else volumes can be, as far as that was asked.
     terms: Vec<Segment>,
 }
 
-impl Seen {
+impl RequirementInputs {
     /// Whether it was seen for the same choice of a node: for another, it says nothing.
     pub(crate) fn is_of(&self, selected: Option<&str>) -> bool {
         self.selected.as_ref().map(|(node, _)| node.as_str()) == selected
@@ -70,7 +86,7 @@ impl Seen {
 
 /// No place for a volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TopologyProblem {
+pub(crate) enum TopologyError {
     /// The node is gone.
     #[error("the selected node {node} does not exist (any more)")]
     NoNode {
@@ -130,15 +146,15 @@ pub(crate) enum TopologyProblem {
 /// The requirement (none if there is nothing to say), and what it was made from. What was seen
 /// before for the same node goes before what nodes are like now.
 pub(crate) fn requirement(
-    ask: Ask<'_>,
-    before: Option<&Seen>,
-) -> Result<(Option<TopologyRequirement>, Seen), TopologyProblem> {
+    ask: TopologyRequest<'_>,
+    before: Option<&RequirementInputs>,
+) -> Result<(Option<TopologyRequirement>, RequirementInputs), TopologyError> {
     let mut seen = match before.filter(|seen| seen.is_of(ask.selected)) {
         Some(seen) => seen.clone(),
-        None => Seen {
+        None => RequirementInputs {
             selected: ask
                 .selected
-                .map(|node| selected(node, ask.places))
+                .map(|node| selected(node, ask.nodes))
                 .transpose()?,
             terms: Vec::new(),
         },
@@ -164,8 +180,11 @@ pub(crate) fn requirement(
     Ok((Some(requirement), seen))
 }
 
-/// The places any of which will do, in no order. Those that nodes are in are noted in `seen`.
-fn requisite(ask: Ask<'_>, seen: &mut Seen) -> Result<Vec<Segment>, TopologyProblem> {
+/// The nodes any of which will do, in no order. Those that nodes are in are noted in `seen`.
+fn requisite(
+    ask: TopologyRequest<'_>,
+    seen: &mut RequirementInputs,
+) -> Result<Vec<Segment>, TopologyError> {
     let allowed = flatten(ask.allowed);
     match &seen.selected {
         Some((node, segment)) if ask.strict => {
@@ -181,12 +200,12 @@ fn requisite(ask: Ask<'_>, seen: &mut Seen) -> Result<Vec<Segment>, TopologyProb
     }
     if seen.terms.is_empty() {
         seen.terms = match &seen.selected {
-            None => everywhere(ask.places)?,
+            None => everywhere(ask.nodes)?,
             Some((_, segment)) => {
                 let keys = segment.keys().cloned().collect();
                 // The selected node is one of them, even if it has gone since it was seen.
                 let own = std::iter::once(segment.clone());
-                own.chain(with_keys(ask.places, &keys)).collect()
+                own.chain(with_keys(ask.nodes, &keys)).collect()
             }
         };
     }
@@ -195,28 +214,28 @@ fn requisite(ask: Ask<'_>, seen: &mut Seen) -> Result<Vec<Segment>, TopologyProb
 
 /// Where nodes are by these keys, as far as the driver registered them all there. A label alone is
 /// not the driver's word.
-fn with_keys(places: &[Place], keys: &BTreeSet<String>) -> impl Iterator<Item = Segment> {
-    places
+fn with_keys(nodes: &[NodeTopology], keys: &BTreeSet<String>) -> impl Iterator<Item = Segment> {
+    nodes
         .iter()
         .filter(move |place| place.keys.is_superset(keys))
         .filter_map(move |place| place.segment(keys))
 }
 
 /// Where nodes are, by every set of keys that was registered on one: parts of a cluster may tell
-/// more of their places than others.
-fn everywhere(places: &[Place]) -> Result<Vec<Segment>, TopologyProblem> {
-    let sets: BTreeSet<_> = places.iter().map(|place| &place.keys).collect();
+/// more of their nodes than others.
+fn everywhere(nodes: &[NodeTopology]) -> Result<Vec<Segment>, TopologyError> {
+    let sets: BTreeSet<_> = nodes.iter().map(|place| &place.keys).collect();
     let sets: Vec<_> = sets.into_iter().filter(|keys| !keys.is_empty()).collect();
     if sets.is_empty() {
-        return Err(TopologyProblem::Nowhere);
+        return Err(TopologyError::Nowhere);
     }
     let terms: Vec<_> = sets
         .iter()
-        .flat_map(|keys| with_keys(places, keys))
+        .flat_map(|keys| with_keys(nodes, keys))
         .collect();
     if terms.is_empty() {
         let keys: Vec<_> = sets.into_iter().map(listed).collect();
-        return Err(TopologyProblem::Unlabelled {
+        return Err(TopologyError::Unlabelled {
             keys: keys.join("; "),
         });
     }
@@ -233,29 +252,29 @@ fn topology(segments: Segment) -> Topology {
 }
 
 /// The node of this name, and where it is.
-fn selected(node: &str, places: &[Place]) -> Result<(String, Segment), TopologyProblem> {
+fn selected(node: &str, nodes: &[NodeTopology]) -> Result<(String, Segment), TopologyError> {
     let node = node.to_owned();
-    let Some(place) = places.iter().find(|place| place.node == node) else {
-        return Err(TopologyProblem::NoNode { node });
+    let Some(place) = nodes.iter().find(|place| place.node == node) else {
+        return Err(TopologyError::NoNode { node });
     };
     if !place.is_registered {
-        return Err(TopologyProblem::NoCsiNode { node });
+        return Err(TopologyError::NoCsiNode { node });
     }
     if place.keys.is_empty() {
-        return Err(TopologyProblem::NoKeys { node });
+        return Err(TopologyError::NoKeys { node });
     }
     match place.segment(&place.keys) {
         Some(segment) => Ok((node, segment)),
-        None => Err(TopologyProblem::NoLabels {
+        None => Err(TopologyError::NoLabels {
             node,
             keys: listed(&place.keys),
         }),
     }
 }
 
-fn not_allowed(node: &str, segment: &Segment, allowed: &[Segment]) -> TopologyProblem {
+fn not_allowed(node: &str, segment: &Segment, allowed: &[Segment]) -> TopologyError {
     let allowed: Vec<_> = allowed.iter().map(shown).collect();
-    TopologyProblem::NotAllowed {
+    TopologyError::NotAllowed {
         node: node.to_owned(),
         place: shown(segment),
         allowed: allowed.join("; "),
@@ -338,7 +357,7 @@ fn fnv(text: &str) -> u32 {
     })
 }
 
-/// The affinity of a volume that can be reached from these places; none if from everywhere.
+/// The affinity of a volume that can be reached from these nodes; none if from everywhere.
 pub(crate) fn affinity(accessible: &[Topology]) -> Option<VolumeNodeAffinity> {
     let terms: Vec<_> = accessible
         .iter()

@@ -16,8 +16,8 @@ use super::select_node::Candidate;
 use super::source_location::{self, Home};
 use super::{Candidates, Placement, lock};
 use crate::api::pv;
-use crate::api::{pvc, topology};
-use crate::provisioner::source::Asked;
+use crate::api::pvc::{self, DataSource};
+use crate::api::topology;
 use crate::snapshots::VolumeSnapshotContent;
 
 /// How long nodes have to tell what room they have for a class.
@@ -66,12 +66,12 @@ impl Placement {
     }
 
     /// Where a claim's source is.
-    pub(super) fn source(&self, claim: &PersistentVolumeClaim, asked: &Asked) -> Home {
+    pub(super) fn source(&self, claim: &PersistentVolumeClaim, asked: &DataSource) -> Home {
         let namespace = claim.namespace().unwrap_or_default();
         let caches = &self.context.caches;
         match asked {
-            Asked::Nothing | Asked::Other(_) => Home::Anywhere,
-            Asked::Claim(name) => {
+            DataSource::Nothing | DataSource::Other(_) => Home::Anywhere,
+            DataSource::Claim(name) => {
                 let source = caches.claims().get_in(&namespace, name);
                 let bound = source.as_deref().and_then(pvc::volume_name);
                 let volume = bound.and_then(|bound| caches.volumes().get(bound));
@@ -81,12 +81,12 @@ impl Placement {
                     Err(home) => home,
                 }
             }
-            Asked::Snapshot(_)
+            DataSource::Snapshot(_)
                 if !(caches.snapshots().is_synced() && caches.contents().is_synced()) =>
             {
                 Home::Unknown("snapshots have not been listed yet".to_owned())
             }
-            Asked::Snapshot(name) => {
+            DataSource::Snapshot(name) => {
                 let snapshot = caches.snapshots().get_in(&namespace, name);
                 let bound = match source_location::content_of(name, snapshot.as_deref()) {
                     Ok(bound) => bound,

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
-use crate::api::pvc;
-use crate::provisioner::source::{self, Asked};
+use crate::api::pvc::{self, DataSource};
+
 use crate::runtime::scope::{NODE_LABEL, node_label};
 
 /// What is known of a claim.
@@ -42,7 +42,7 @@ pub(super) enum Todo {
     /// It is to have the label of this node.
     Label(String),
     /// It goes where its source is.
-    Follow(Asked),
+    Follow(DataSource),
     /// A node is to be chosen for it.
     Choose,
     /// Somebody else fills it from a source of this kind.
@@ -83,23 +83,23 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
         return Todo::Nothing;
     }
     match asked(claim, terms) {
-        Asked::Nothing | Asked::Other(_) if delayed && !handed => Todo::Nothing,
-        Asked::Nothing if delayed || selected.is_some() => labelled(),
-        Asked::Nothing => Todo::Choose,
-        Asked::Other(_) if delayed || selected.is_some() => labelled(),
-        Asked::Other(kind) => Todo::Foreign(kind),
+        DataSource::Nothing | DataSource::Other(_) if delayed && !handed => Todo::Nothing,
+        DataSource::Nothing if delayed || selected.is_some() => labelled(),
+        DataSource::Nothing => Todo::Choose,
+        DataSource::Other(_) if delayed || selected.is_some() => labelled(),
+        DataSource::Other(kind) => Todo::Foreign(kind),
         source => Todo::Follow(source),
     }
 }
 
 /// What a claim's volume is made from. Whatever nobody can make one from is for the node that is
 /// to make it to tell.
-fn asked(claim: &PersistentVolumeClaim, terms: Terms<'_>) -> Asked {
-    match source::asked(claim) {
-        Ok(Asked::Snapshot(_)) if !terms.restores => Asked::Nothing,
-        Ok(Asked::Claim(_)) if !terms.clones => Asked::Nothing,
+fn asked(claim: &PersistentVolumeClaim, terms: Terms<'_>) -> DataSource {
+    match pvc::data_source(claim) {
+        Ok(DataSource::Snapshot(_)) if !terms.restores => DataSource::Nothing,
+        Ok(DataSource::Claim(_)) if !terms.clones => DataSource::Nothing,
         Ok(asked) => asked,
-        Err(_) => Asked::Nothing,
+        Err(_) => DataSource::Nothing,
     }
 }
 

@@ -12,8 +12,7 @@ use super::{LABELLERS, Placement, RESYNC, WORKERS, cluster_view, lock, node_fitn
 use crate::controller::Controller;
 use crate::controller::queue::{Outcome, Queue};
 use crate::api::pv;
-use crate::api::pvc;
-use crate::provisioner::source::Asked;
+use crate::api::pvc::{self, DataSource};
 use crate::provisioner::source_protection;
 use crate::runtime::{Change, Resource};
 
@@ -74,7 +73,7 @@ impl Placement {
             let sources = queues.sources.clone();
             caches.snapshots().on_change(move |change| {
                 let snapshot = change.object();
-                let asked = Asked::Snapshot(snapshot.name_any());
+                let asked = DataSource::Snapshot(snapshot.name_any());
                 add_source(&sources, snapshot.namespace(), &asked);
             });
         }
@@ -85,7 +84,7 @@ impl Placement {
                 contents.add(content.name_any());
                 let of = &content.spec.volume_snapshot_ref;
                 if let Some(name) = of.name.clone() {
-                    add_source(&sources, of.namespace.clone(), &Asked::Snapshot(name));
+                    add_source(&sources, of.namespace.clone(), &DataSource::Snapshot(name));
                 }
             });
         }
@@ -312,7 +311,7 @@ impl Queues {
             Change::Deleted(_) => false,
         };
         if bound != was {
-            let asked = Asked::Claim(claim.name_any());
+            let asked = DataSource::Claim(claim.name_any());
             add_source(&self.sources, claim.namespace(), &asked);
         }
     }
@@ -339,7 +338,7 @@ impl Queues {
         if let Some(claim) =
             claim.filter(|_| !matches!(change, Change::Applied { old: Some(_), .. }))
         {
-            let asked = Asked::Claim(claim.name.unwrap_or_default());
+            let asked = DataSource::Claim(claim.name.unwrap_or_default());
             add_source(&self.sources, claim.namespace, &asked);
         }
     }
@@ -367,7 +366,7 @@ fn says_nothing_new<K: Resource, S: PartialEq>(change: &Change<K>, spec: fn(&K) 
         && old.meta().deletion_timestamp == new.meta().deletion_timestamp
 }
 
-fn add_source(sources: &Queue<String>, namespace: Option<String>, asked: &Asked) {
+fn add_source(sources: &Queue<String>, namespace: Option<String>, asked: &DataSource) {
     let namespace = namespace.unwrap_or_default();
     if let Some(key) = source_protection::key(&namespace, asked) {
         sources.add(key);

@@ -17,8 +17,7 @@ use super::node_fitness::Lack;
 use super::select_node::{Ask, choose};
 use super::source_location::Home;
 use super::{Placement, lock, room};
-use crate::api::pvc;
-use crate::provisioner::source::Asked;
+use crate::api::pvc::{self, DataSource};
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::runtime::{ApiError, EventKind};
@@ -149,7 +148,7 @@ impl Placement {
         &self,
         claim: &Arc<PersistentVolumeClaim>,
         class: &Arc<StorageClass>,
-        asked: &Asked,
+        asked: &DataSource,
     ) -> Outcome {
         let selected = pvc::selected_node(claim);
         let delayed = pvc::is_delayed(class);

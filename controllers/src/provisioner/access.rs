@@ -7,7 +7,7 @@ use hostloop_proto::csi::volume_capability::{
 
 /// An access mode there is no CSI mode for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum AccessProblem {
+pub(crate) enum AccessError {
     /// There is none at all.
     #[error("spec.accessModes is empty: name at least one, such as ReadWriteOnce")]
     None,
@@ -21,7 +21,7 @@ pub(crate) enum AccessProblem {
 
 /// How the volume is seen in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum VolumeMode {
     /// As a device.
     Block,
     /// As a directory.
@@ -34,29 +34,29 @@ pub(crate) enum Shape {
 }
 
 /// The CSI mode of an access mode. Drivers that tell pods from nodes have finer ones.
-fn mode(name: &str, tells_writers: bool) -> Result<Mode, AccessProblem> {
-    Ok(match (name, tells_writers) {
+fn mode(name: &str, has_writer_modes: bool) -> Result<Mode, AccessError> {
+    Ok(match (name, has_writer_modes) {
         ("ReadWriteOnce", true) => Mode::SingleNodeMultiWriter,
         ("ReadWriteOncePod", true) => Mode::SingleNodeSingleWriter,
         ("ReadWriteOnce" | "ReadWriteOncePod", false) => Mode::SingleNodeWriter,
         ("ReadOnlyMany", _) => Mode::MultiNodeReaderOnly,
         ("ReadWriteMany", _) => Mode::MultiNodeMultiWriter,
-        (other, _) => return Err(AccessProblem::Unknown(other.to_owned())),
+        (other, _) => return Err(AccessError::Unknown(other.to_owned())),
     })
 }
 
 /// One capability for each access mode.
 pub(crate) fn capabilities(
     modes: &[String],
-    shape: &Shape,
-    tells_writers: bool,
-) -> Result<Vec<VolumeCapability>, AccessProblem> {
+    shape: &VolumeMode,
+    has_writer_modes: bool,
+) -> Result<Vec<VolumeCapability>, AccessError> {
     if modes.is_empty() {
-        return Err(AccessProblem::None);
+        return Err(AccessError::None);
     }
     let access_type = match shape {
-        Shape::Block => AccessType::Block(BlockVolume {}),
-        Shape::Filesystem { fs_type, flags } => AccessType::Mount(MountVolume {
+        VolumeMode::Block => AccessType::Block(BlockVolume {}),
+        VolumeMode::Filesystem { fs_type, flags } => AccessType::Mount(MountVolume {
             fs_type: fs_type.clone(),
             mount_flags: flags.clone(),
             ..MountVolume::default()
@@ -65,7 +65,7 @@ pub(crate) fn capabilities(
     modes
         .iter()
         .map(|name| {
-            let mode = mode(name, tells_writers)?;
+            let mode = mode(name, has_writer_modes)?;
             Ok(VolumeCapability {
                 access_mode: Some(AccessMode { mode: mode.into() }),
                 access_type: Some(access_type.clone()),
@@ -93,14 +93,14 @@ mod tests {
         let unknown = mode("ReadWriteTwice", true);
         assert_eq!(
             unknown,
-            Err(AccessProblem::Unknown("ReadWriteTwice".to_owned()))
+            Err(AccessError::Unknown("ReadWriteTwice".to_owned()))
         );
     }
 
     #[test]
     fn one_capability_each() {
         let modes = ["ReadWriteOnce".to_owned(), "ReadOnlyMany".to_owned()];
-        let shape = Shape::Filesystem {
+        let shape = VolumeMode::Filesystem {
             fs_type: "xfs".to_owned(),
             flags: vec!["noatime".to_owned()],
         };
@@ -111,10 +111,10 @@ mod tests {
         };
         assert_eq!(mount.fs_type, "xfs");
         assert_eq!(mount.mount_flags, ["noatime"]);
-        let block = capabilities(&modes[..1], &Shape::Block, false).expect("known modes");
+        let block = capabilities(&modes[..1], &VolumeMode::Block, false).expect("known modes");
         let access = block[0].access_type.clone();
         assert_eq!(access, Some(AccessType::Block(BlockVolume {})));
-        let none = capabilities(&[], &Shape::Block, false);
-        assert_eq!(none, Err(AccessProblem::None));
+        let none = capabilities(&[], &VolumeMode::Block, false);
+        assert_eq!(none, Err(AccessError::None));
     }
 }

@@ -1,4 +1,4 @@
-//! Making volumes for claims.
+//! Carries out what was decided for a claim: the CSI calls, writes and events.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -7,34 +7,35 @@ use std::time::Duration;
 
 use hostloop_proto::csi::{DeleteVolumeRequest, Volume};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, SecretReference};
-use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
+use crate::api::pvc::{self, DataSource};
 use crate::runtime::ApiError;
 use crate::runtime::csi::{Call, Class, Failure, class};
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::secrets::{self, Credentials, SecretError};
+use crate::snapshots::VolumeSnapshot;
 
 use super::Provisioner;
-use super::decide::{self, Found, Plan};
-use super::error::{Problem, State};
-use super::gather::Guarded;
-use super::in_flight::{Left, SLOW, Unsaved};
-use super::source::Asked;
+use super::decide::{self, Creation, Decision, Draft, Plan, decide};
+use super::error::{Error, State, without};
+use super::finalizers;
+use super::in_flight::{PendingAttempt, PendingPv, SLOW};
+use super::source::SourceObjects;
 use super::volume;
-use crate::api::pvc::{self, Standing};
 
-/// Of a CreateVolume call that takes longer it is told that it was made.
+/// Emit `Provisioning` only if CreateVolume takes longer than this.
 const SHORT: Duration = Duration::from_secs(1);
-/// A CreateVolume call that took longer is followed by a look at the claim as it is now.
+/// Read the claim again after a CreateVolume call that took longer than this.
 const LONG: Duration = Duration::from_secs(5);
-/// How long a claim that found no room waits, before another node is chosen, for the scheduler to
-/// be told of the room there is: it would choose the same node again.
+/// How long to wait for the capacity objects before another node is selected: with the old ones,
+/// the scheduler would select the same node again.
 const TELLING: Duration = Duration::from_secs(5);
-/// How often a volume that can't be used is tried to be deleted at once.
+/// How often to try at once to delete a volume that cannot be used.
 const DELETE_TRIES: u32 = 5;
 
 const PROVISIONING: &str = "Provisioning";
@@ -46,192 +47,172 @@ impl Plan {
     pub(crate) fn uid(&self) -> &str {
         self.draft.claim.metadata.uid.as_deref().unwrap_or_default()
     }
-
-    /// Its source, as it is counted.
-    pub(super) fn source(&self) -> &str {
-        source_of(&self.draft.asked)
-    }
-}
-
-fn source_of(asked: &Asked) -> &str {
-    match asked {
-        Asked::Nothing => "",
-        Asked::Snapshot(_) => "VolumeSnapshot",
-        Asked::Claim(_) => "PersistentVolumeClaim",
-        Asked::Other(kind) => kind,
-    }
-}
-
-/// What is to be done for a claim.
-pub(super) enum Todo {
-    /// Nothing, or nothing here.
-    Nothing,
-    /// Nothing before this time has passed.
-    Wait(Duration),
-    /// Its volume.
-    Make(Box<Plan>),
 }
 
 impl Provisioner {
     /// Works on a claim, by its UID.
     pub(super) async fn claim(&self, uid: &str) -> Outcome {
-        if self.kept.has_unsaved(uid) {
+        if self.in_flight.has_pending_pv(uid) {
             return Outcome::Done;
         }
-        if let Some(Left::Background(plan)) = self.kept.left(uid) {
+        if let Some(PendingAttempt::Background(plan)) = self.in_flight.attempt(uid) {
             if !self.context.acts() {
-                // Whoever leads now finds the same volume by its name.
-                self.kept.forget(uid);
+                // The process that leads now finds the same volume by its name.
+                self.in_flight.forget(uid);
                 return Outcome::Done;
             }
             return self.retry(uid, plan).await;
         }
         let Some(claim) = self.claims.get(uid).pop() else {
-            self.kept.forget(uid);
+            self.in_flight.forget(uid);
             return Outcome::Done;
         };
-        match self.todo(&claim).await {
-            Ok(Todo::Nothing) => Outcome::Done,
-            Ok(Todo::Wait(left)) => Outcome::FailedFor(left),
-            Ok(Todo::Make(plan)) => self.make(Arc::new(*plan), false).await,
-            Err(problem) => {
-                let asked = super::source::asked(&claim).unwrap_or(Asked::Nothing);
-                self.failed(&claim, source_of(&asked), None, problem).await
+        let (decision, source) = match self.decision(&claim, None).await {
+            Ok(decided) => decided,
+            Err(error) => return self.failed_early(&claim, error).await,
+        };
+        match decision {
+            Decision::NotOurs => {
+                self.in_flight.forget(uid);
+                Outcome::Done
+            }
+            Decision::Nothing => Outcome::Done,
+            Decision::Wait(left) => Outcome::FailedFor(left),
+            Decision::External(kind) => {
+                let message = format!(
+                    "the claim's source is of the kind {kind}, which the provisioner does not \
+                     fill volumes from: assuming an external populator will"
+                );
+                self.context.events.normal(&*claim, PROVISIONING, message);
+                Outcome::Done
+            }
+            Decision::Create(creation) => {
+                // Only a claim that gets this far leaves a finalizer on its source.
+                match self.begin(&creation, &source, true).await {
+                    Ok(()) => self.make(Arc::new(creation.plan), false).await,
+                    Err(error) => self.failed_early(&claim, error.into()).await,
+                }
             }
         }
     }
 
-    pub(super) fn standing(&self) -> Standing<'_> {
-        Standing {
-            driver: &self.context.driver.name,
-            scope: &self.context.scope,
-            leads: self.context.leader.leads(),
-        }
-    }
-
-    async fn todo(&self, claim: &Arc<PersistentVolumeClaim>) -> Result<Todo, Problem> {
-        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-        let driver = &*self.context.driver;
-        if !pvc::is_for(claim, &driver.name) {
-            self.kept.forget(uid);
-            return Ok(Todo::Nothing);
-        }
-        let standing = self.standing();
-        if !pvc::is_here(claim, standing) {
-            return Ok(Todo::Nothing);
-        }
-        let class = self.class_of(claim).await?;
-        if !pvc::is_due(claim, &class, standing) {
-            return Ok(Todo::Nothing);
-        }
-        // Of a claim that came since, only another node could have made the volume, from which it
-        // was taken: that is rare, and found out by the object's name.
-        let has_volume = match self.kept.is_doubted(uid) {
-            true => self.has_volume(claim).await?,
-            false => self.sees_volume(claim),
-        };
-        if has_volume {
-            return Ok(Todo::Nothing);
-        }
-        if let Some(left) = self.kept.waits(uid, class.metadata.uid.as_ref()) {
-            return Ok(Todo::Wait(left));
-        }
-        if let Asked::Other(kind) = super::source::asked(claim)? {
-            let message = format!(
-                "the claim's source is of the kind {kind}, which the provisioner does not fill \
-                 volumes from: assuming an external populator will"
-            );
-            self.context.events.normal(&**claim, PROVISIONING, message);
-            return Ok(Todo::Nothing);
-        }
-        let (plan, guarded) = self.plan(claim, &class, None).await?;
-        // Protect the source last, so that a claim that fails earlier leaves no finalizer on it.
-        self.guard(guarded).await?;
-        Ok(Todo::Make(Box::new(plan)))
-    }
-
-    /// Returns the volume to make for a claim, and the source to protect meanwhile. `last` is the
-    /// plan of a call that may still be running.
-    pub(super) async fn plan(
+    async fn decision(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
-        class: &Arc<StorageClass>,
-        last: Option<&Plan>,
-    ) -> Result<(Plan, Guarded), Problem> {
-        let driver = &*self.context.driver;
-        let draft = decide::draft(claim, class, driver, &self.settings)?;
-        let (source, guarded) = match (self.source(&draft).await, last) {
-            // The running call reads the source, which stays protected even while it is being
-            // deleted.
-            (Err(Problem::Source(_)), Some(last)) if last.draft.asked == draft.asked => {
-                let source = last.request.volume_content_source.clone();
-                (source, Guarded::Nothing)
+        last: Option<Arc<Plan>>,
+    ) -> Result<(Decision, SourceObjects), Error> {
+        let (facts, inputs) = self.gather(claim, last).await?;
+        let decision = decide(&facts, &inputs, self.rules())?;
+        Ok((decision, inputs.source))
+    }
+
+    /// Repeats CreateVolume for a volume that an earlier call may have made. Only the topology
+    /// stays the same: the claim, its class and its secrets may have been corrected since. If the
+    /// claim is gone or now belongs to another process, the call is still needed: its answer names
+    /// the volume to delete.
+    async fn retry(&self, uid: &str, last: Arc<Plan>) -> Outcome {
+        let context = self.claim_context();
+        let wanted = self
+            .claims
+            .get(uid)
+            .pop()
+            .filter(|claim| pvc::is_for(claim, context.driver) && pvc::is_here(claim, context));
+        let claim = wanted.as_ref().unwrap_or(&last.draft.claim);
+        let planned = async {
+            match self.decision(claim, Some(last.clone())).await? {
+                (Decision::Create(creation), source) => {
+                    self.begin(&creation, &source, wanted.is_some()).await?;
+                    Ok(Some(creation.plan))
+                }
+                _ => Ok(None),
             }
-            (found, _) => found?,
         };
-        let found = Found {
-            source,
-            topology: self.topology(&draft).await?,
-            attributes: self.attributes(claim).await?,
-        };
-        let plan = decide::finish(draft, found, driver, &self.settings)?;
-        Ok((plan, guarded))
+        match (planned.await, &wanted) {
+            (Ok(Some(plan)), _) => self.make(Arc::new(plan), true).await,
+            (Ok(None), _) | (Err(_), None) => self.make(last, true).await,
+            (Err(error), Some(claim)) => {
+                self.tell_failure(claim, last.draft.source.kind(), &error);
+                match error.state() {
+                    State::Reschedule => self.reschedule(claim).await,
+                    _ => Outcome::Failed,
+                }
+            }
+        }
     }
 
-    /// Whether the volume of a claim has its object. A node's watch may not show it: another node
-    /// may have made it, or an earlier process that wrote no labels.
-    pub(super) async fn has_volume(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
-        let volumes = self.context.caches.volumes();
-        let found = self.kube.find(&volumes, "", &self.volume_of(claim)).await?;
-        Ok(found.is_some())
-    }
-
-    /// Whether the object of a claim's volume is in sight.
-    fn sees_volume(&self, claim: &PersistentVolumeClaim) -> bool {
-        let volumes = self.context.caches.volumes();
-        volumes.get(&self.volume_of(claim)).is_some()
-    }
-
-    /// The name of a claim's volume.
-    fn volume_of(&self, claim: &PersistentVolumeClaim) -> String {
-        self.settings.naming.volume_of(claim)
-    }
-
-    pub(super) async fn class_of(
+    /// Prepares a CreateVolume call: remembers its topology and protects the source.
+    async fn begin(
         &self,
-        claim: &PersistentVolumeClaim,
-    ) -> Result<Arc<StorageClass>, Problem> {
-        let name = pvc::class_name(claim).unwrap_or_default();
-        if let Some(class) = self.context.caches.classes().get(name) {
-            return Ok(class);
+        creation: &Creation,
+        source: &SourceObjects,
+        wanted: bool,
+    ) -> Result<(), ApiError> {
+        if let Some(topology) = &creation.topology {
+            let uid = creation.plan.uid();
+            self.in_flight.set_topology(uid, topology.clone());
         }
-        let missing = || Problem::NoClass {
-            name: name.to_owned(),
+        match creation.protects_source && wanted {
+            true => self.add_source_finalizer(source).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Keeps a source until the volume is made.
+    async fn add_source_finalizer(&self, source: &SourceObjects) -> Result<(), ApiError> {
+        if let Some(snapshot) = &source.snapshot {
+            finalizers::add(&self.kube, None, &**snapshot, SNAPSHOT_FINALIZER).await?;
+        }
+        if let Some(claim) = &source.claim {
+            let watch = self.context.caches.claims();
+            finalizers::add(&self.kube, Some(&watch), &**claim, CLONE_FINALIZER).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the finalizer of a snapshot that no claim waits for any more. The sweep repeats what
+    /// fails here.
+    ///
+    /// A node does not do this: it sees only its own claims, and a claim of another node may wait
+    /// for the same snapshot. The leader sees all claims.
+    pub(super) async fn remove_source_finalizer(&self, draft: &Draft) {
+        let (Some(protection), DataSource::Snapshot(name)) = (&self.protection, &draft.source)
+        else {
+            return;
         };
-        if name.is_empty() {
-            return Err(missing());
+        let namespace = draft.claim.namespace().unwrap_or_default();
+        if protection.is_awaited(&namespace, &draft.source, draft.claim.uid().as_deref()) {
+            return;
         }
-        let class = self.kube.get::<StorageClass>("", name).await?;
-        class.map(Arc::new).ok_or_else(missing)
+        let removed = async {
+            match self.kube.get::<VolumeSnapshot>(&namespace, name).await? {
+                None => Ok(()),
+                Some(snapshot) => {
+                    finalizers::remove(&self.kube, None, &snapshot, SNAPSHOT_FINALIZER).await
+                }
+            }
+        };
+        if let Err(error) = removed.await {
+            tracing::info!(snapshot = %name, namespace, %error, "finalizer not removed yet");
+        }
     }
 
     /// Makes a volume by its plan, for the first time or again.
-    pub(super) async fn make(&self, plan: Arc<Plan>, again: bool) -> Outcome {
+    async fn make(&self, plan: Arc<Plan>, again: bool) -> Outcome {
         let claim = plan.draft.claim.clone();
         let since = Instant::now();
         let made = self.call(&plan, again).await;
         let volume = match made {
             Ok(Some(volume)) => volume,
             Ok(None) => {
-                // Whoever leads now makes the same volume, by its name.
-                self.kept.forget(plan.uid());
+                // The process that leads now makes the same volume, by its name.
+                self.in_flight.forget(plan.uid());
                 return Outcome::Done;
             }
-            Err(problem) => {
+            Err(error) => {
                 // A failure may leave less room, too, or be for want of some.
                 self.room_changed();
-                let source = plan.source().to_owned();
-                return self.failed(&claim, &source, Some(plan), problem).await;
+                let source = plan.draft.source.clone();
+                return self.failed(&claim, source.kind(), Some(plan), error).await;
             }
         };
         let driver = &self.context.driver.name;
@@ -240,30 +221,32 @@ impl Provisioner {
             let label = node_label(node);
             object.labels_mut().insert(NODE_LABEL.to_owned(), label);
         }
-        let doubtful = again || since.elapsed() > LONG || self.kept.is_doubted(plan.uid());
-        let unsaved = Arc::new(Unsaved {
+        let doubtful =
+            again || since.elapsed() > LONG || self.in_flight.needs_live_check(plan.uid());
+        let pending = Arc::new(PendingPv {
             plan: plan.clone(),
             object,
             since,
         });
-        // From here on the volume is remembered by this, whatever becomes of the claim.
-        self.kept.keep_unsaved(unsaved.clone());
-        self.kept.forget(plan.uid());
-        if self.save(&unsaved, doubtful).await == Outcome::Failed {
-            self.unsaved.add_after(plan.draft.name.clone(), self.retry);
+        // From here on this remembers the volume, whatever becomes of the claim.
+        self.in_flight.add_pending_pv(pending.clone());
+        self.in_flight.forget(plan.uid());
+        if self.create_pv(&pending, doubtful).await == Outcome::Failed {
+            self.pending_pvs
+                .add_after(plan.draft.name.clone(), self.retry);
         }
         self.room_changed();
         Outcome::Done
     }
 
-    /// Has the driver make a volume; `None` if that is another process's to do by now.
-    async fn call(&self, plan: &Plan, again: bool) -> Result<Option<Volume>, Problem> {
+    /// Calls CreateVolume. Returns `None` if another process serves the claim by now.
+    async fn call(&self, plan: &Plan, again: bool) -> Result<Option<Volume>, Error> {
         let class_name = plan.draft.class.name_any();
         let secrets = plan.secrets.provisioner.as_ref();
         let secrets = match self.secret(secrets, &class_name).await {
             // The secret may be gone with the claim's namespace. The volume of the earlier call must
             // still be found, to be deleted.
-            Err(Problem::NoSecret { .. }) if again && self.claims.get(plan.uid()).is_empty() => {
+            Err(Error::NoSecret { .. }) if again && self.claims.get(plan.uid()).is_empty() => {
                 Credentials::new()
             }
             read => read?,
@@ -290,7 +273,7 @@ impl Provisioner {
                     None => "not deleted, for want of an ID".to_owned(),
                     Some(id) => self.undo(id, secrets).await,
                 };
-                Err(Problem::Unusable {
+                Err(Error::Unusable {
                     driver: self.context.driver.name.clone(),
                     what: unusable.what,
                     fate,
@@ -299,8 +282,7 @@ impl Provisioner {
         }
     }
 
-    /// Tells that a volume is being made, if that was not told before: what is over at once needs
-    /// no news of its beginning.
+    /// Emits `Provisioning` for the first call.
     fn begun(&self, claim: &PersistentVolumeClaim, again: bool) {
         if again {
             return;
@@ -310,22 +292,17 @@ impl Provisioner {
         self.context.events.normal(claim, PROVISIONING, message);
     }
 
-    fn refused(
-        &self,
-        plan: &Plan,
-        failure: &Failure,
-        secrets: &BTreeMap<String, String>,
-    ) -> Problem {
+    fn refused(&self, plan: &Plan, failure: &Failure, secrets: &BTreeMap<String, String>) -> Error {
         let (draft, scope) = (&plan.draft, &self.context.scope);
         let has_topology = self.context.driver.has_topology();
-        let movable = pvc::is_movable(&draft.claim, scope, has_topology, &draft.asked);
+        let movable = decide::is_movable(&draft.claim, scope, has_topology, &draft.source);
         let state = match class(Call::CreateVolume { movable }, failure.code()) {
             Class::Retry | Class::InBackground => State::Background,
             Class::Final | Class::InUse => State::Finished,
             Class::Reschedule => State::Reschedule,
             Class::Infeasible => State::Infeasible,
         };
-        Problem::Create {
+        Error::Create {
             code: failure.code(),
             message: without(failure.status.message(), secrets),
             state,
@@ -355,60 +332,63 @@ impl Provisioner {
         format!("not deleted: {last}")
     }
 
-    /// Notes a failure, tells of it, and does what it calls for.
+    /// Handles a failure before any call was made for the claim.
+    async fn failed_early(&self, claim: &Arc<PersistentVolumeClaim>, error: Error) -> Outcome {
+        let source = pvc::data_source(claim).unwrap_or(DataSource::Nothing);
+        self.failed(claim, source.kind(), None, error).await
+    }
+
+    /// Reports a failure and does what it calls for.
     async fn failed(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
         source: &str,
         plan: Option<Arc<Plan>>,
-        problem: Problem,
+        error: Error,
     ) -> Outcome {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
-        self.tell_failure(claim, source, &problem);
-        match (problem.state(), plan) {
+        self.tell_failure(claim, source, &error);
+        match (error.state(), plan) {
             (State::Background, Some(plan)) => {
-                self.kept.leave(uid, Left::Background(plan));
+                self.in_flight
+                    .set_attempt(uid, PendingAttempt::Background(plan));
                 Outcome::Failed
             }
             (State::NoChange | State::Background, _) => Outcome::Failed,
             (State::Finished, _) => {
-                self.kept.forget(uid);
+                self.in_flight.forget(uid);
                 Outcome::Failed
             }
             (State::Infeasible, plan) => {
                 let class = plan.and_then(|plan| plan.draft.class.metadata.uid.clone());
                 let until = Instant::now() + SLOW;
-                self.kept.leave(uid, Left::Slow { class, until });
+                self.in_flight
+                    .set_attempt(uid, PendingAttempt::Slow { class, until });
                 Outcome::FailedFor(SLOW)
             }
             (State::Reschedule, _) => {
-                self.kept.forget(uid);
+                self.in_flight.forget(uid);
                 self.context.room.change_and_wait(TELLING).await;
                 self.reschedule(claim).await
             }
         }
     }
 
-    pub(super) fn tell_failure(
-        &self,
-        claim: &PersistentVolumeClaim,
-        source: &str,
-        problem: &Problem,
-    ) {
+    fn tell_failure(&self, claim: &PersistentVolumeClaim, source: &str, error: &Error) {
         let class_name = pvc::class_name(claim).unwrap_or_default();
-        let next = match problem.state() {
+        let next = match error.state() {
             State::Reschedule => "; another node is to be selected",
             _ => "",
         };
         let message =
-            format!("failed to provision volume with StorageClass {class_name:?}: {problem}{next}");
+            format!("failed to provision volume with StorageClass {class_name:?}: {error}{next}");
         tracing::warn!(claim = %claim.name_any(), namespace = claim.namespace(), "{message}");
         self.context.events.warning(claim, FAILED, message);
         self.metrics.provisioned(class_name, source, None);
     }
 
-    /// Has the scheduler choose another node.
-    pub(super) async fn reschedule(&self, claim: &PersistentVolumeClaim) -> Outcome {
+    /// Clears the selected node, so that the scheduler or the leader selects another one.
+    async fn reschedule(&self, claim: &PersistentVolumeClaim) -> Outcome {
         let patch = json!({"metadata": {
             "uid": claim.uid(),
             "resourceVersion": claim.resource_version(),
@@ -420,7 +400,7 @@ impl Provisioner {
                 Outcome::Done
             }
             Err(ApiError::NotFound { .. }) => Outcome::Done,
-            // It has changed: what it says now is decided anew.
+            // The claim has changed, so the decision is made again.
             Err(error) => {
                 tracing::info!(claim = %claim.name_any(), %error, "not rescheduled yet");
                 Outcome::Failed
@@ -428,16 +408,16 @@ impl Provisioner {
         }
     }
 
-    /// What is in a secret a class names.
-    pub(super) async fn secret(
+    /// Reads a secret that a class names.
+    async fn secret(
         &self,
         reference: Option<&SecretReference>,
         class_name: &str,
-    ) -> Result<Credentials, Problem> {
+    ) -> Result<Credentials, Error> {
         secrets::read(&self.kube, reference)
             .await
             .map_err(|error| match error {
-                SecretError::Missing { namespace, name } => Problem::NoSecret {
+                SecretError::Missing { namespace, name } => Error::NoSecret {
                     namespace,
                     name,
                     class: class_name.to_owned(),
@@ -446,33 +426,24 @@ impl Provisioner {
             })
     }
 
-    /// Tells of a volume that has got its object.
-    pub(super) fn succeeded(&self, unsaved: &Unsaved) {
-        let (plan, draft) = (&unsaved.plan, &unsaved.plan.draft);
+    /// Reports a volume whose PersistentVolume exists.
+    pub(super) fn succeeded(&self, pending: &PendingPv) {
+        let (plan, draft) = (&pending.plan, &pending.plan.draft);
         let message = format!("Successfully provisioned volume {}", draft.name);
         self.context
             .events
             .normal(&*draft.claim, SUCCEEDED, message);
         let class_name = pvc::class_name(&draft.claim).unwrap_or_default();
-        let took = unsaved.since.elapsed();
+        let took = pending.since.elapsed();
         self.metrics
-            .provisioned(class_name, plan.source(), Some(took));
+            .provisioned(class_name, plan.draft.source.kind(), Some(took));
     }
 
-    /// Tells that a volume has no object yet.
-    pub(super) fn not_saved(&self, unsaved: &Unsaved, why: &str) {
-        let draft = &unsaved.plan.draft;
+    /// Reports a PersistentVolume that cannot be written yet.
+    pub(super) fn pv_failed(&self, pending: &PendingPv, why: &str) {
+        let draft = &pending.plan.draft;
         let message = format!("PersistentVolume {} cannot be saved yet: {why}", draft.name);
         tracing::warn!(claim = %draft.claim.name_any(), "{message}");
         self.context.events.warning(&*draft.claim, FAILED, message);
     }
-}
-
-/// A driver's words, which may repeat what it was told in confidence.
-pub(super) fn without(message: &str, secrets: &BTreeMap<String, String>) -> String {
-    let mut message = message.to_owned();
-    for value in secrets.values().filter(|value| value.len() >= 4) {
-        message = message.replace(value.as_str(), "***");
-    }
-    message
 }

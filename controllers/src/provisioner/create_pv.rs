@@ -1,5 +1,5 @@
-//! Giving a volume that was made its object. That the object can't be written is no reason to
-//! delete the volume: it is tried for ever. That nobody wants the volume any more is.
+//! Creates the PersistentVolume of a volume that was made. A write that fails is repeated, and the
+//! volume stays. The volume is deleted only if no claim wants it any more.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::runtime::ApiError;
 use crate::runtime::queue::Outcome;
 
 use super::Provisioner;
-use super::apply::without;
-use super::in_flight::Unsaved;
+use super::decide;
+use super::error::without;
+use super::in_flight::PendingPv;
 use super::volume;
-use crate::api::pvc;
 
 /// What became of a volume.
 enum Fate {
@@ -28,38 +28,38 @@ enum Fate {
 
 impl Provisioner {
     /// Works on a volume that has no object yet, by its name.
-    pub(super) async fn unsaved(&self, name: &str) -> Outcome {
-        match self.kept.unsaved(name) {
+    pub(super) async fn pending_pv(&self, name: &str) -> Outcome {
+        match self.in_flight.pending_pv(name) {
             None => Outcome::Done,
-            Some(unsaved) => self.save(&unsaved, true).await,
+            Some(pending) => self.create_pv(&pending, true).await,
         }
     }
 
     /// Gives a volume its object, or deletes the volume if it is not wanted any more. If it is
     /// doubtful, the claim is read first.
-    pub(super) async fn save(&self, unsaved: &Arc<Unsaved>, doubtful: bool) -> Outcome {
-        let name = &unsaved.plan.draft.name;
-        match self.fate(unsaved, doubtful).await {
+    pub(super) async fn create_pv(&self, pending: &Arc<PendingPv>, doubtful: bool) -> Outcome {
+        let name = &pending.plan.draft.name;
+        match self.fate(pending, doubtful).await {
             Err(error) => {
-                self.not_saved(unsaved, &error.to_string());
+                self.pv_failed(pending, &error.to_string());
                 Outcome::Failed
             }
             Ok(Fate::NotOurs) => {
-                self.kept.saved(name);
+                self.in_flight.remove_pending_pv(name);
                 Outcome::Done
             }
             Ok(Fate::Saved) => {
-                self.kept.saved(name);
-                self.succeeded(unsaved);
-                self.release(&unsaved.plan.draft).await;
+                self.in_flight.remove_pending_pv(name);
+                self.succeeded(pending);
+                self.remove_source_finalizer(&pending.plan.draft).await;
                 Outcome::Done
             }
             Ok(Fate::Unwanted(why)) => {
                 tracing::info!(volume = %name, why, "deleting a volume that is not wanted any more");
-                match self.discard(unsaved).await {
+                match self.discard(pending).await {
                     Ok(()) => {
-                        self.kept.saved(name);
-                        self.release(&unsaved.plan.draft).await;
+                        self.in_flight.remove_pending_pv(name);
+                        self.remove_source_finalizer(&pending.plan.draft).await;
                         self.room_changed();
                         Outcome::Done
                     }
@@ -72,11 +72,11 @@ impl Provisioner {
         }
     }
 
-    async fn fate(&self, unsaved: &Unsaved, doubtful: bool) -> Result<Fate, ApiError> {
+    async fn fate(&self, pending: &PendingPv, doubtful: bool) -> Result<Fate, ApiError> {
         if !self.context.acts() {
             return Ok(Fate::NotOurs);
         }
-        let draft = &unsaved.plan.draft;
+        let draft = &pending.plan.draft;
         if doubtful {
             let namespace = draft.claim.namespace().unwrap_or_default();
             let name = draft.claim.name_any();
@@ -85,19 +85,19 @@ impl Provisioner {
                 .get::<PersistentVolumeClaim>(&namespace, &name)
                 .await?;
             let wanted =
-                pvc::still_wants(now.as_ref(), &draft.claim, &draft.name, &self.context.scope);
+                decide::still_wants(now.as_ref(), &draft.claim, &draft.name, &self.context.scope);
             if let Err(why) = wanted {
-                return self.existing(unsaved, why).await.map(|(fate, _)| fate);
+                return self.existing(pending, why).await.map(|(fate, _)| fate);
             }
         }
-        match self.kube.create(&unsaved.object).await {
+        match self.kube.create(&pending.object).await {
             Ok(written) => {
                 self.context.caches.volumes().wrote(written);
                 Ok(Fate::Saved)
             }
             Err(error @ ApiError::AlreadyExists { .. }) => {
                 let why = "its claim has got another volume of the same name";
-                match self.existing(unsaved, why).await? {
+                match self.existing(pending, why).await? {
                     (fate, true) => Ok(fate),
                     // It was there a moment ago.
                     (_, false) => Err(error),
@@ -110,28 +110,28 @@ impl Provisioner {
     /// What becomes of the volume by the object there is of its name, and whether there is one.
     async fn existing(
         &self,
-        unsaved: &Unsaved,
+        pending: &PendingPv,
         why: &'static str,
     ) -> Result<(Fate, bool), ApiError> {
-        let name = &unsaved.plan.draft.name;
+        let name = &pending.plan.draft.name;
         let object = self.kube.get::<PersistentVolume>("", name).await?;
         let Some(object) = object else {
             return Ok((Fate::Unwanted(why), false));
         };
-        if volume::is_of(&object, &self.context.driver.name, unsaved.volume_id()) {
+        if volume::is_of(&object, &self.context.driver.name, pending.volume_id()) {
             self.context.caches.volumes().wrote(object);
             return Ok((Fate::Saved, true));
         }
         Ok((Fate::Unwanted(why), true))
     }
 
-    async fn discard(&self, unsaved: &Unsaved) -> Result<(), String> {
-        let (plan, name) = (&unsaved.plan, &unsaved.plan.draft.name);
+    async fn discard(&self, pending: &PendingPv) -> Result<(), String> {
+        let (plan, name) = (&pending.plan, &pending.plan.draft.name);
         let secrets = self
             .secrets_to_delete(name, plan.secrets.provisioner.as_ref())
             .await;
         let request = DeleteVolumeRequest {
-            volume_id: unsaved.volume_id().to_owned(),
+            volume_id: pending.volume_id().to_owned(),
             secrets: secrets.clone(),
         };
         let answer = self
@@ -146,7 +146,7 @@ impl Provisioner {
     }
 }
 
-impl Unsaved {
+impl PendingPv {
     /// The volume's ID.
     fn volume_id(&self) -> &str {
         let spec = self.object.spec.as_ref();

@@ -1,7 +1,10 @@
-//! The volume to be made for a claim: what its CreateVolume call says, and what its object needs.
+//! Decides what to do for a claim, and what its CreateVolume call says. Makes no call, writes
+//! nothing and emits nothing.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hostloop_proto::csi::{
     CapacityRange, CreateVolumeRequest, TopologyRequirement, VolumeCapability, VolumeContentSource,
@@ -10,16 +13,17 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, SecretReference};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttributesClass};
 use kube::ResourceExt;
 
-use crate::runtime::Driver;
+use crate::api::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
+use crate::api::pvc::{self, ClaimContext, DataSource};
+use crate::api::topology::{self, NodeTopology, RequirementInputs, TopologyRequest};
 use crate::runtime::driver::{ControllerCapability, Service};
+use crate::runtime::{Driver, Pools, Scope};
 
-use super::access::{self, Shape};
-use super::error::Problem;
+use super::access::{self, VolumeMode};
+use super::error::Error;
 use super::naming::Naming;
 use super::secrets::{self, About, Use};
-use super::source::{self, Asked};
-use crate::api::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
-use crate::api::pvc;
+use super::source::{self, SourceObjects, Target};
 
 /// What the command line says of volumes.
 #[derive(Clone, Debug)]
@@ -35,6 +39,230 @@ pub(crate) struct Settings {
     pub(crate) has_topology: bool,
     /// `--controller-publish-readonly`.
     pub(crate) publish_read_only: bool,
+    /// `--prevent-volume-mode-conversion`.
+    pub(crate) prevent_mode_change: bool,
+    /// `--strict-topology`.
+    pub(crate) strict_topology: bool,
+    /// `--immediate-topology`.
+    pub(crate) immediate_topology: bool,
+}
+
+/// What is the same for all claims.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules<'a> {
+    pub(super) driver: &'a Driver,
+    /// The volumes that these loops serve.
+    pub(super) scope: &'a Scope,
+    /// The pools of this node's driver.
+    pub(super) pools: &'a Pools,
+    pub(super) settings: &'a Settings,
+}
+
+impl<'a> Rules<'a> {
+    pub(super) fn claim_context(self, leads: bool) -> ClaimContext<'a> {
+        ClaimContext {
+            driver: &self.driver.name,
+            scope: self.scope,
+            leads,
+        }
+    }
+}
+
+/// A claim and what decides whether it gets a volume.
+#[derive(Clone, Debug)]
+pub(super) struct ClaimFacts {
+    pub(super) claim: Arc<PersistentVolumeClaim>,
+    /// This process leads.
+    pub(super) leads: bool,
+    /// The claim's class, if it exists. Not looked up for a claim of another process.
+    pub(super) class: Option<Arc<StorageClass>>,
+    /// The claim's PersistentVolume exists.
+    pub(super) has_volume: bool,
+    /// The time until a call that failed for good may be repeated.
+    pub(super) wait: Option<Duration>,
+    /// The plan of a CreateVolume call that may still be running.
+    pub(super) last: Option<Arc<Plan>>,
+}
+
+/// The objects that a volume depends on besides its claim and class.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inputs {
+    pub(super) source: SourceObjects,
+    pub(super) nodes: Vec<NodeTopology>,
+    /// What the requirement of an earlier call for the same node was made from.
+    pub(super) known_topology: Option<RequirementInputs>,
+    pub(super) attributes: Option<Arc<VolumeAttributesClass>>,
+}
+
+/// What to do for a claim.
+#[derive(Debug)]
+pub(super) enum Decision {
+    /// Forget the claim: this driver does not provision it, or not any more.
+    NotOurs,
+    /// Nothing, or nothing in this process.
+    Nothing,
+    /// Nothing before this time has passed.
+    Wait(Duration),
+    /// Leave the claim to an external populator for sources of this kind.
+    External(String),
+    /// Make its volume.
+    Create(Box<Creation>),
+}
+
+/// A volume to make, and what to do before the call.
+#[derive(Debug)]
+pub(super) struct Creation {
+    pub(super) plan: Plan,
+    /// The source needs the finalizer that keeps it while it is read.
+    pub(super) protects_source: bool,
+    /// What the requirement was made from: a repeated call must send the same.
+    pub(super) topology: Option<RequirementInputs>,
+}
+
+/// Decides what to do for a claim.
+pub(super) fn decide(
+    facts: &ClaimFacts,
+    inputs: &Inputs,
+    rules: Rules<'_>,
+) -> Result<Decision, Error> {
+    match screen(facts, rules)? {
+        ControlFlow::Break(decision) => Ok(decision),
+        ControlFlow::Continue(draft) => {
+            let creation = create(draft, facts.last.as_deref(), inputs, rules)?;
+            Ok(Decision::Create(Box::new(creation)))
+        }
+    }
+}
+
+/// The first part of the decision, which needs only the claim, its class and its volume. Continues
+/// with a draft if the claim gets a volume.
+pub(super) fn screen(
+    facts: &ClaimFacts,
+    rules: Rules<'_>,
+) -> Result<ControlFlow<Decision, Draft>, Error> {
+    let (claim, context) = (&facts.claim, rules.claim_context(facts.leads));
+    let settled = |decision| Ok(ControlFlow::Break(decision));
+    if !pvc::is_for(claim, context.driver) {
+        return settled(Decision::NotOurs);
+    }
+    if !pvc::is_here(claim, context) {
+        return settled(Decision::Nothing);
+    }
+    let Some(class) = &facts.class else {
+        let name = pvc::class_name(claim).unwrap_or_default().to_owned();
+        return Err(Error::NoClass { name });
+    };
+    if !pvc::is_due(claim, class, context) {
+        return settled(Decision::Nothing);
+    }
+    // A call that may still be running is repeated, whatever exists by now.
+    if facts.last.is_none() {
+        if facts.has_volume {
+            return settled(Decision::Nothing);
+        }
+        if let Some(left) = facts.wait {
+            return settled(Decision::Wait(left));
+        }
+        if let DataSource::Other(kind) = pvc::data_source(claim)? {
+            return settled(Decision::External(kind));
+        }
+    }
+    draft(claim, class, rules.driver, rules.settings).map(ControlFlow::Continue)
+}
+
+fn create(
+    draft: Draft,
+    last: Option<&Plan>,
+    inputs: &Inputs,
+    rules: Rules<'_>,
+) -> Result<Creation, Error> {
+    let settings = rules.settings;
+    let target = Target {
+        claim: &draft.claim,
+        size: draft.size,
+        driver: &rules.driver.name,
+        scope: rules.scope,
+        pools: rules.pools,
+        prevent_mode_change: settings.prevent_mode_change,
+    };
+    let found = source::content_source(target, &draft.source, &inputs.source);
+    let (source, protects_source) = match (found, last) {
+        // The running call reads the source, which stays protected even while it is being deleted.
+        (Err(_), Some(last)) if last.draft.source == draft.source => {
+            (last.request.volume_content_source.clone(), false)
+        }
+        (found, _) => (found?, true),
+    };
+    let (topology, made_from) = match rules.driver.has_topology() {
+        true => {
+            let is_node = rules.scope.node().is_some();
+            let allowed = draft.class.allowed_topologies.as_deref();
+            let request = TopologyRequest {
+                claim: &draft.claim.name_any(),
+                allowed: allowed.unwrap_or_default(),
+                selected: selected_node(&draft, rules.scope),
+                strict: settings.strict_topology || is_node,
+                immediate: settings.immediate_topology,
+                nodes: &inputs.nodes,
+            };
+            let (topology, made_from) =
+                topology::requirement(request, inputs.known_topology.as_ref())?;
+            (topology, Some(made_from))
+        }
+        false => (None, None),
+    };
+    let found = Found {
+        source,
+        topology,
+        attributes: inputs.attributes.clone(),
+    };
+    Ok(Creation {
+        plan: finish(draft, found, rules.driver, settings)?,
+        protects_source,
+        topology: made_from,
+    })
+}
+
+/// The node that the volume is made for. A node's own process makes volumes only there.
+pub(super) fn selected_node<'a>(draft: &'a Draft, scope: &'a Scope) -> Option<&'a str> {
+    scope.node().or(pvc::selected_node(&draft.claim))
+}
+
+/// True if another node could be selected for a claim when there is no room here. If volumes are on
+/// one node, a volume with a source must be on the node of its source.
+pub(super) fn is_movable(
+    claim: &PersistentVolumeClaim,
+    scope: &Scope,
+    has_topology: bool,
+    source: &DataSource,
+) -> bool {
+    let sourced = matches!(source, DataSource::Snapshot(_) | DataSource::Claim(_));
+    let elsewhere = match scope {
+        Scope::Cluster => has_topology,
+        Scope::Node { .. } | Scope::Leader => !sourced,
+    };
+    elsewhere && pvc::selected_node(claim).is_some()
+}
+
+/// Checks that a volume is still wanted by the claim it was made for. `Err` says why not.
+pub(super) fn still_wants(
+    now: Option<&PersistentVolumeClaim>,
+    then: &PersistentVolumeClaim,
+    volume: &str,
+    scope: &Scope,
+) -> Result<(), &'static str> {
+    let Some(now) = now.filter(|now| now.uid() == then.uid()) else {
+        return Err("its claim is gone");
+    };
+    if pvc::volume_name(now).is_some_and(|name| name != volume) {
+        return Err("its claim has got another volume");
+    }
+    // A volume of one node is of no use to a pod that was moved to another.
+    let moved = pvc::selected_node(now) != pvc::selected_node(then);
+    if scope.node().is_some() && moved {
+        return Err("its claim was moved to another node");
+    }
+    Ok(())
 }
 
 /// The secrets of a volume.
@@ -49,7 +277,7 @@ pub(crate) struct Secrets {
     pub(crate) controller_modify: Option<SecretReference>,
 }
 
-/// A volume, as far as its claim and class alone tell.
+/// A volume to make, as far as its claim and class describe it.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     pub(crate) claim: Arc<PersistentVolumeClaim>,
@@ -58,9 +286,9 @@ pub(crate) struct Draft {
     pub(crate) name: String,
     /// Bytes.
     pub(crate) size: i64,
-    pub(crate) shape: Shape,
+    pub(crate) volume_mode: VolumeMode,
     pub(crate) capabilities: Vec<VolumeCapability>,
-    pub(crate) asked: Asked,
+    pub(crate) source: DataSource,
 }
 
 /// A volume to be made.
@@ -80,45 +308,46 @@ pub(crate) struct Found {
     pub(crate) attributes: Option<Arc<VolumeAttributesClass>>,
 }
 
-/// What the claim and its class make of a volume, if the driver can make it.
+/// The volume that a claim and its class describe, if the driver can make it.
 pub(crate) fn draft(
     claim: &Arc<PersistentVolumeClaim>,
     class: &Arc<StorageClass>,
     driver: &Driver,
     settings: &Settings,
-) -> Result<Draft, Problem> {
-    let asked = source::asked(claim)?;
-    able(claim, &asked, driver)?;
+) -> Result<Draft, Error> {
+    let source = pvc::data_source(claim)?;
+    able(claim, &source, driver)?;
     if claim
         .spec
         .as_ref()
         .is_some_and(|spec| spec.selector.is_some())
     {
-        return Err(Problem::Selector);
+        return Err(Error::Selector);
     }
-    let shape = shape(claim, class, &settings.fs_type)?;
+    let volume_mode = volume_mode(claim, class, &settings.fs_type)?;
     let modes = claim
         .spec
         .as_ref()
         .and_then(|spec| spec.access_modes.as_deref());
-    let tells_writers = driver.can(ControllerCapability::SingleNodeMultiWriter);
-    let capabilities = access::capabilities(modes.unwrap_or_default(), &shape, tells_writers)?;
-    let size = pvc::requested(claim).map_err(Problem::Size)?;
+    let has_writer_modes = driver.can(ControllerCapability::SingleNodeMultiWriter);
+    let capabilities =
+        access::capabilities(modes.unwrap_or_default(), &volume_mode, has_writer_modes)?;
+    let size = pvc::requested(claim).map_err(Error::Size)?;
     Ok(Draft {
         claim: claim.clone(),
         class: class.clone(),
         name: settings.naming.volume_of(claim),
         size,
-        shape,
+        volume_mode,
         capabilities,
-        asked,
+        source,
     })
 }
 
-/// Whether the driver can do all that is asked for.
-fn able(claim: &PersistentVolumeClaim, asked: &Asked, driver: &Driver) -> Result<(), Problem> {
+/// Checks that the driver has the capabilities that the claim needs.
+fn able(claim: &PersistentVolumeClaim, source: &DataSource, driver: &Driver) -> Result<(), Error> {
     let unable = |lacks, advice| {
-        Err(Problem::Unable {
+        Err(Error::Unable {
             driver: driver.name.clone(),
             lacks,
             advice,
@@ -132,12 +361,12 @@ fn able(claim: &PersistentVolumeClaim, asked: &Asked, driver: &Driver) -> Result
         return unable("CREATE_DELETE_VOLUME", another);
     }
     let no_source = "Remove spec.dataSource from the claim";
-    if matches!(asked, Asked::Snapshot(_))
+    if matches!(source, DataSource::Snapshot(_))
         && !driver.can(ControllerCapability::CreateDeleteSnapshot)
     {
         return unable("CREATE_DELETE_SNAPSHOT", no_source);
     }
-    if matches!(asked, Asked::Claim(_)) && !driver.can(ControllerCapability::CloneVolume) {
+    if matches!(source, DataSource::Claim(_)) && !driver.can(ControllerCapability::CloneVolume) {
         return unable("CLONE_VOLUME", no_source);
     }
     let attributes = pvc::attributes_class(claim).is_some();
@@ -148,12 +377,12 @@ fn able(claim: &PersistentVolumeClaim, asked: &Asked, driver: &Driver) -> Result
     Ok(())
 }
 
-/// How the volume is seen in a pod.
-fn shape(
+/// The volume mode, with the filesystem type of the class or else the default one.
+fn volume_mode(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     default: &str,
-) -> Result<Shape, Problem> {
+) -> Result<VolumeMode, Error> {
     let parameters = class.parameters.iter().flatten();
     let is_old = |key: &str| key.eq_ignore_ascii_case(FS_TYPE_OLD);
     let told: Vec<_> = parameters
@@ -162,29 +391,29 @@ fn shape(
     if told.len() > 1 {
         let old = told.iter().map(|(key, _)| key).find(|key| is_old(key));
         let old = old.map_or(FS_TYPE_OLD, |key| key.as_str()).to_owned();
-        return Err(Problem::FsTypeTwice { old });
+        return Err(Error::FsTypeTwice { old });
     }
     let told = told.first().map(|(_, value)| value.as_str());
     match pvc::volume_mode(claim) {
-        pvc::BLOCK => Ok(Shape::Block),
-        pvc::FILESYSTEM => Ok(Shape::Filesystem {
+        pvc::BLOCK => Ok(VolumeMode::Block),
+        pvc::FILESYSTEM => Ok(VolumeMode::Filesystem {
             fs_type: told
                 .filter(|told| !told.is_empty())
                 .unwrap_or(default)
                 .to_owned(),
             flags: class.mount_options.clone().unwrap_or_default(),
         }),
-        other => Err(Problem::Mode(other.to_owned())),
+        other => Err(Error::Mode(other.to_owned())),
     }
 }
 
-/// What a draft becomes with what was looked up for it.
+/// Completes a draft with what was found for it.
 pub(crate) fn finish(
     draft: Draft,
     found: Found,
     driver: &Driver,
     settings: &Settings,
-) -> Result<Plan, Problem> {
+) -> Result<Plan, Error> {
     let none = BTreeMap::new();
     let given = draft.class.parameters.as_ref().unwrap_or(&none);
     let secrets = all_secrets(&draft, given)?;
@@ -218,7 +447,7 @@ pub(crate) fn finish(
     })
 }
 
-fn all_secrets(draft: &Draft, parameters: &BTreeMap<String, String>) -> Result<Secrets, Problem> {
+fn all_secrets(draft: &Draft, parameters: &BTreeMap<String, String>) -> Result<Secrets, Error> {
     let (name, namespace) = (
         draft.claim.name_any(),
         draft.claim.namespace().unwrap_or_default(),
@@ -241,19 +470,18 @@ fn all_secrets(draft: &Draft, parameters: &BTreeMap<String, String>) -> Result<S
     })
 }
 
-/// The parameters the driver is told: without those that are for the provisioner, which must all
-/// be known.
+/// The parameters for the driver. Rejects reserved parameters that the provisioner does not know.
 fn stripped(
     class: &str,
     given: &BTreeMap<String, String>,
-) -> Result<BTreeMap<String, String>, Problem> {
+) -> Result<BTreeMap<String, String>, Error> {
     let unknown: Vec<_> = given
         .keys()
         .filter(|key| key.starts_with(RESERVED) && *key != FS_TYPE && !secrets::is_key(key))
         .map(String::as_str)
         .collect();
     if !unknown.is_empty() {
-        return Err(Problem::Parameters {
+        return Err(Error::Parameters {
             class: class.to_owned(),
             keys: unknown.join(", "),
         });
@@ -268,16 +496,16 @@ fn mutable(
     draft: &Draft,
     attributes: Option<&VolumeAttributesClass>,
     driver: &str,
-) -> Result<BTreeMap<String, String>, Problem> {
+) -> Result<BTreeMap<String, String>, Error> {
     let Some(name) = pvc::attributes_class(&draft.claim) else {
         return Ok(BTreeMap::new());
     };
     let name = name.to_owned();
     let Some(attributes) = attributes else {
-        return Err(Problem::NoAttributesClass { name });
+        return Err(Error::NoAttributesClass { name });
     };
     if attributes.driver_name != driver {
-        return Err(Problem::AttributesDriver {
+        return Err(Error::AttributesDriver {
             name,
             has: attributes.driver_name.clone(),
             driver: driver.to_owned(),

@@ -12,7 +12,7 @@ use crate::runtime::{ApiError, Owner};
 use crate::secrets::{Credentials, TemplateError};
 
 use super::Provisioner;
-use super::apply::without;
+use super::error::without;
 use super::finalizers;
 use super::secrets::{self, About, Use};
 use crate::api::names::{
@@ -129,9 +129,18 @@ impl Provisioner {
             Err(obstacle) => {
                 let name = volume.name_any();
                 tracing::warn!(volume = %name, %obstacle, "a volume is not deleted yet");
-                self.context
-                    .events
-                    .warning(volume, FAILED, obstacle.to_string());
+                let (events, message) = (&self.context.events, obstacle.to_string());
+                match obstacle {
+                    // Every node finds the same, so one event is enough, and only the leader tries
+                    // again.
+                    Obstacle::Nowhere => {
+                        events.shared_warning(volume, FAILED, message);
+                        if !self.context.leader.leads() {
+                            return Outcome::Done;
+                        }
+                    }
+                    _ => events.warning(volume, FAILED, message),
+                }
                 self.metrics.deleted(class, None);
                 Outcome::Failed
             }
@@ -177,8 +186,8 @@ impl Provisioner {
         Ok(true)
     }
 
-    /// Whether one node's process may delete a volume. "There is no such volume" is success of
-    /// a deletion only where the volume would be: where nothing tells that it has to be asked for.
+    /// True if this process may delete a volume. DeleteVolume succeeds for a missing volume, so it
+    /// proves nothing on a node that would not have the volume.
     async fn is_here(&self, volume: &PersistentVolume, id: &str) -> Result<bool, Obstacle> {
         let driver = &self.context.driver;
         match self.context.owner(volume) {
@@ -189,9 +198,7 @@ impl Provisioner {
         }
         match self.context.driver_has(id, self.timeout).await {
             Ok(Some(has)) => Ok(has),
-            // One of them tells the user.
-            Ok(None) if self.context.leader.leads() => Err(Obstacle::Nowhere),
-            Ok(None) => Ok(false),
+            Ok(None) => Err(Obstacle::Nowhere),
             Err(failure) => Err(Obstacle::Refused {
                 code: failure.code(),
                 message: failure.status.message().to_owned(),

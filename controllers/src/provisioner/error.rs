@@ -1,11 +1,14 @@
 //! Why a claim has no volume yet: in words its user can act on, and with what is to come next.
 
+use std::collections::BTreeMap;
+
+use crate::api::pvc::DataSourceError;
 use crate::runtime::ApiError;
 use crate::secrets::{SecretError, TemplateError};
 
-use super::access::AccessProblem;
-use super::source::SourceProblem;
-use crate::api::topology::TopologyProblem;
+use super::access::AccessError;
+use super::source::SourceError;
+use crate::api::topology::TopologyError;
 
 /// What a failed attempt leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +27,7 @@ pub(crate) enum State {
 
 /// Why there is no volume.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Problem {
+pub(crate) enum Error {
     /// The class is not there.
     #[error("StorageClass {name:?} does not exist: create it, or name another in the claim")]
     NoClass {
@@ -57,7 +60,7 @@ pub(crate) enum Problem {
     },
     /// The access modes are no good.
     #[error(transparent)]
-    Access(#[from] AccessProblem),
+    Access(#[from] AccessError),
     /// The volume mode is not known.
     #[error("spec.volumeMode is {0:?}: it must be Filesystem or Block")]
     Mode(String),
@@ -67,12 +70,15 @@ pub(crate) enum Problem {
          as 1Gi"
     )]
     Size(String),
-    /// The source is no good.
+    /// The kind or place of the source is not supported.
     #[error(transparent)]
-    Source(#[from] SourceProblem),
+    DataSource(#[from] DataSourceError),
+    /// The source cannot be used, or not yet.
+    #[error(transparent)]
+    Source(#[from] SourceError),
     /// There is no place for it.
     #[error(transparent)]
-    Topology(#[from] TopologyProblem),
+    Topology(#[from] TopologyError),
     /// The secrets can't be made out.
     #[error(transparent)]
     Secret(#[from] TemplateError),
@@ -151,32 +157,41 @@ pub(crate) enum Problem {
     },
 }
 
-impl Problem {
+impl Error {
     /// What it leaves behind.
     pub(crate) fn state(&self) -> State {
         match self {
-            Problem::Unable { .. }
-            | Problem::Selector
-            | Problem::FsTypeTwice { .. }
-            | Problem::Access(_)
-            | Problem::Mode(_)
-            | Problem::Size(_)
-            | Problem::Source(SourceProblem::OtherNamespace { .. } | SourceProblem::NoName)
-            | Problem::Parameters { .. }
-            | Problem::AttributesDriver { .. } => State::Finished,
-            Problem::Topology(
-                TopologyProblem::NoNode { .. } | TopologyProblem::NoCsiNode { .. },
-            ) => State::Reschedule,
-            Problem::NoClass { .. }
-            | Problem::Source(_)
-            | Problem::Topology(_)
-            | Problem::Secret(_)
-            | Problem::NoSecret { .. }
-            | Problem::SecretUnreadable(_)
-            | Problem::NoAttributesClass { .. }
-            | Problem::Api(_) => State::NoChange,
-            Problem::Create { state, .. } => *state,
-            Problem::Unusable { .. } => State::Background,
+            Error::Unable { .. }
+            | Error::Selector
+            | Error::FsTypeTwice { .. }
+            | Error::Access(_)
+            | Error::Mode(_)
+            | Error::Size(_)
+            | Error::DataSource(_)
+            | Error::Parameters { .. }
+            | Error::AttributesDriver { .. } => State::Finished,
+            Error::Topology(TopologyError::NoNode { .. } | TopologyError::NoCsiNode { .. }) => {
+                State::Reschedule
+            }
+            Error::NoClass { .. }
+            | Error::Source(_)
+            | Error::Topology(_)
+            | Error::Secret(_)
+            | Error::NoSecret { .. }
+            | Error::SecretUnreadable(_)
+            | Error::NoAttributesClass { .. }
+            | Error::Api(_) => State::NoChange,
+            Error::Create { state, .. } => *state,
+            Error::Unusable { .. } => State::Background,
         }
     }
+}
+
+/// A driver's message with the values of its secrets masked.
+pub(super) fn without(message: &str, secrets: &BTreeMap<String, String>) -> String {
+    let mut message = message.to_owned();
+    for value in secrets.values().filter(|value| value.len() >= 4) {
+        message = message.replace(value.as_str(), "***");
+    }
+    message
 }

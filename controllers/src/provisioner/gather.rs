@@ -1,232 +1,205 @@
-//! What a claim's volume depends on besides its class: a source, a place, attributes.
+//! Collects what the decision about one claim needs, from the caches. Where a cache miss proves
+//! nothing, it asks the API server.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hostloop_proto::csi::{TopologyRequirement, VolumeContentSource};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::{CSINode, VolumeAttributesClass};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt;
 
+use crate::api::pvc::{self, ClaimContext, DataSource};
+use crate::api::topology::NodeTopology;
 use crate::runtime::{ApiError, Kube, Resource, Scope, Watch};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 use super::Provisioner;
-use super::decide::Draft;
-use super::error::Problem;
-use super::finalizers;
-use super::source::{self, Asked, SourceProblem, Target};
-use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
-use crate::api::pvc;
-use crate::api::topology::{self, Ask, Place};
+use super::decide::{self, ClaimFacts, Draft, Inputs, Plan, Rules};
+use super::source::SourceObjects;
 
-/// A source that must not go while it is read.
-pub(super) enum Guarded {
-    Nothing,
-    Snapshot(Box<VolumeSnapshot>),
-    Claim(Arc<PersistentVolumeClaim>),
-}
-
-/// An object as it was seen, or else as the server has it.
-async fn look_up<K: Resource>(
+/// Reads an object from the cache, or else from the API server.
+async fn cached_or_live<K: Resource>(
     kube: &Kube,
     watch: &Watch<K>,
     namespace: &str,
     name: &str,
 ) -> Result<Option<Arc<K>>, ApiError> {
     match watch.get_in(namespace, name) {
-        Some(seen) => Ok(Some(seen)),
-        None => Ok(kube.get::<K>(namespace, name).await?.map(Arc::new)),
+        Some(cached) => Ok(Some(cached)),
+        None => live(kube, namespace, name).await,
     }
 }
 
+async fn live<K: Resource>(
+    kube: &Kube,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Arc<K>>, ApiError> {
+    Ok(kube.get::<K>(namespace, name).await?.map(Arc::new))
+}
+
 impl Provisioner {
-    /// The source of a claim's volume.
-    pub(super) async fn source(
-        &self,
-        draft: &Draft,
-    ) -> Result<(Option<VolumeContentSource>, Guarded), Problem> {
-        let target = Target {
-            claim: &draft.claim,
-            size: draft.size,
-            driver: &self.context.driver.name,
+    pub(super) fn rules(&self) -> Rules<'_> {
+        Rules {
+            driver: &self.context.driver,
             scope: &self.context.scope,
             pools: &self.context.pools,
-        };
-        let namespace = draft.claim.namespace().unwrap_or_default();
-        match &draft.asked {
-            Asked::Nothing | Asked::Other(_) => Ok((None, Guarded::Nothing)),
-            Asked::Snapshot(name) => {
-                let (snapshot, source) = self.snapshot(target, &namespace, name).await?;
-                Ok((Some(source), Guarded::Snapshot(Box::new(snapshot))))
-            }
-            Asked::Claim(name) => {
-                let caches = &self.context.caches;
-                let of = look_up(&self.kube, &caches.claims(), &namespace, name).await?;
-                let bound = of.as_deref().and_then(pvc::volume_name);
-                let volume = match bound {
-                    None => None,
-                    Some(bound) => look_up(&self.kube, &caches.volumes(), "", bound).await?,
-                };
-                let source = source::from_claim(target, name, of.as_deref(), volume.as_deref())?;
-                let guarded = of.map_or(Guarded::Nothing, Guarded::Claim);
-                Ok((Some(source), guarded))
-            }
+            settings: &self.settings,
         }
     }
 
-    /// Snapshots are read as they are now: that one is ready may have been seen by nobody else.
-    async fn snapshot(
+    /// Collects everything about a claim. `last` is the plan of a CreateVolume call that may still
+    /// be running. Reads nothing more for a claim that the first part of the decision settles.
+    pub(super) async fn gather(
         &self,
-        target: Target<'_>,
-        namespace: &str,
-        name: &str,
-    ) -> Result<(VolumeSnapshot, VolumeContentSource), Problem> {
-        let snapshot = self.kube.get::<VolumeSnapshot>(namespace, name).await?;
-        let status = snapshot.as_ref().and_then(|one| one.status.as_ref());
-        let bound = status.and_then(|status| status.bound_volume_snapshot_content_name.clone());
-        let content = match bound.filter(|bound| !bound.is_empty()) {
-            None => None,
-            Some(bound) => self.kube.get::<VolumeSnapshotContent>("", &bound).await?,
+        claim: &Arc<PersistentVolumeClaim>,
+        last: Option<Arc<Plan>>,
+    ) -> Result<(ClaimFacts, Inputs), ApiError> {
+        let facts = self.claim_facts(claim, last).await?;
+        let inputs = match decide::screen(&facts, self.rules()) {
+            Ok(ControlFlow::Continue(draft)) => self.inputs(&draft).await?,
+            Ok(ControlFlow::Break(_)) | Err(_) => Inputs::default(),
         };
-        let prevent = self.options.prevent_volume_mode_conversion;
-        let source =
-            source::from_snapshot(target, name, snapshot.as_ref(), content.as_ref(), prevent)?;
-        let missing = || SourceProblem::Missing {
-            what: format!("VolumeSnapshot {namespace}/{name}"),
-        };
-        Ok((snapshot.ok_or_else(missing)?, source))
+        Ok((facts, inputs))
     }
 
-    /// Keeps a source until the volume is made.
-    pub(super) async fn guard(&self, guarded: Guarded) -> Result<(), ApiError> {
-        match guarded {
-            Guarded::Nothing => Ok(()),
-            Guarded::Snapshot(snapshot) => {
-                finalizers::add(&self.kube, None, &*snapshot, SNAPSHOT_FINALIZER).await
-            }
-            Guarded::Claim(claim) => {
-                let watch = self.context.caches.claims();
-                finalizers::add(&self.kube, Some(&watch), &*claim, CLONE_FINALIZER).await
+    async fn claim_facts(
+        &self,
+        claim: &Arc<PersistentVolumeClaim>,
+        last: Option<Arc<Plan>>,
+    ) -> Result<ClaimFacts, ApiError> {
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        let mut facts = ClaimFacts {
+            claim: claim.clone(),
+            leads: self.context.leader.leads(),
+            class: None,
+            has_volume: false,
+            wait: None,
+            last,
+        };
+        let context = self.rules().claim_context(facts.leads);
+        if !pvc::is_for(claim, context.driver) || !pvc::is_here(claim, context) {
+            return Ok(facts);
+        }
+        facts.class = self.class_of(claim).await?;
+        let Some(class) = &facts.class else {
+            return Ok(facts);
+        };
+        facts.wait = self.in_flight.wait(uid, class.metadata.uid.as_ref());
+        if facts.last.is_none() && pvc::is_due(claim, class, context) {
+            facts.has_volume = self.has_volume(claim).await?;
+        }
+        Ok(facts)
+    }
+
+    pub(super) fn claim_context(&self) -> ClaimContext<'_> {
+        self.rules().claim_context(self.context.leader.leads())
+    }
+
+    async fn class_of(
+        &self,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<Option<Arc<StorageClass>>, ApiError> {
+        match pvc::class_name(claim) {
+            None => Ok(None),
+            Some(name) => {
+                cached_or_live(&self.kube, &self.context.caches.classes(), "", name).await
             }
         }
     }
 
-    /// Lets a snapshot go that nothing more is made from. What fails here, the sweep does later.
-    ///
-    /// A node does not: it sees its own claims only, and another's may wait for the same snapshot.
-    /// The leader sees them all, and is told by this one's claim that it does not wait any more.
-    pub(super) async fn release(&self, draft: &Draft) {
-        let Some(protection) = &self.protection else {
-            return;
+    /// True if the PersistentVolume of a claim exists. The API server is only asked about claims
+    /// for which an earlier process may have made a volume: a node's watch may not show that one.
+    /// For a newer claim, only another node could have made it. That is rare, and the name of the
+    /// PersistentVolume shows it.
+    async fn has_volume(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
+        let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+        let volumes = self.context.caches.volumes();
+        let name = self.settings.naming.volume_of(claim);
+        if self.in_flight.needs_live_check(uid) {
+            let found = self.kube.find(&volumes, "", &name).await?;
+            return Ok(found.is_some());
+        }
+        Ok(volumes.get(&name).is_some())
+    }
+
+    async fn inputs(&self, draft: &Draft) -> Result<Inputs, ApiError> {
+        let source = self.source(draft).await?;
+        let mut inputs = Inputs {
+            source,
+            ..Inputs::default()
         };
-        let Asked::Snapshot(name) = &draft.asked else {
-            return;
-        };
+        if self.context.driver.has_topology() {
+            let uid = draft.claim.metadata.uid.as_deref().unwrap_or_default();
+            let selected = decide::selected_node(draft, &self.context.scope);
+            let known = self.in_flight.topology(uid);
+            inputs.known_topology = known.filter(|known| known.is_of(selected));
+            let needed = selected.filter(|_| inputs.known_topology.is_none());
+            inputs.nodes = self.nodes(needed).await?;
+        }
+        if let Some(name) = pvc::attributes_class(&draft.claim) {
+            let watch = self.context.caches.attributes_classes();
+            inputs.attributes = cached_or_live(&self.kube, &watch, "", name).await?;
+        }
+        Ok(inputs)
+    }
+
+    /// Snapshots and their contents are read live, because they may have become ready since.
+    async fn source(&self, draft: &Draft) -> Result<SourceObjects, ApiError> {
+        let (kube, caches) = (&self.kube, &self.context.caches);
         let namespace = draft.claim.namespace().unwrap_or_default();
-        if protection.is_awaited(&namespace, &draft.asked, draft.claim.uid().as_deref()) {
-            return;
-        }
-        let released = async {
-            match self.kube.get::<VolumeSnapshot>(&namespace, name).await? {
-                None => Ok(()),
-                Some(snapshot) => {
-                    finalizers::remove(&self.kube, None, &snapshot, SNAPSHOT_FINALIZER).await
+        let mut found = SourceObjects::default();
+        match &draft.source {
+            DataSource::Nothing | DataSource::Other(_) => {}
+            DataSource::Snapshot(name) => {
+                found.snapshot = live::<VolumeSnapshot>(kube, &namespace, name).await?;
+                let status = found.snapshot.as_ref().and_then(|one| one.status.as_ref());
+                let bound =
+                    status.and_then(|status| status.bound_volume_snapshot_content_name.as_deref());
+                if let Some(bound) = bound.filter(|bound| !bound.is_empty()) {
+                    found.content = live::<VolumeSnapshotContent>(kube, "", bound).await?;
                 }
             }
-        };
-        if let Err(error) = released.await {
-            tracing::info!(snapshot = %name, namespace, %error, "not released yet");
+            DataSource::Claim(name) => {
+                found.claim = cached_or_live(kube, &caches.claims(), &namespace, name).await?;
+                if let Some(bound) = found.claim.as_deref().and_then(pvc::volume_name) {
+                    found.volume = cached_or_live(kube, &caches.volumes(), "", bound).await?;
+                }
+            }
         }
+        Ok(found)
     }
 
-    /// Where a claim's volume may be.
-    pub(super) async fn topology(
-        &self,
-        draft: &Draft,
-    ) -> Result<Option<TopologyRequirement>, Problem> {
-        if !self.context.driver.has_topology() {
-            return Ok(None);
-        }
-        let uid = draft.claim.metadata.uid.as_deref().unwrap_or_default();
-        let selected = pvc::selected_node(&draft.claim);
-        // A node's own process makes volumes there and nowhere else.
-        let selected = self.context.scope.node().or(selected);
-        let before = self.kept.places(uid);
-        let before = before.filter(|seen| seen.is_of(selected));
-        let places = self.places(selected.filter(|_| before.is_none())).await?;
-        let ask = Ask {
-            claim: &draft.claim.name_any(),
-            allowed: draft
-                .class
-                .allowed_topologies
-                .as_deref()
-                .unwrap_or_default(),
-            selected,
-            strict: self.options.strict_topology || self.context.scope.node().is_some(),
-            immediate: self.options.immediate_topology,
-            places: &places,
-        };
-        let (requirement, seen) = topology::requirement(ask, before.as_ref())?;
-        self.kept.keep_places(uid, seen);
-        Ok(requirement)
-    }
-
-    /// The nodes, as far as they are this process's business; `selected` for sure, if it exists.
-    async fn places(&self, selected: Option<&str>) -> Result<Vec<Place>, ApiError> {
+    /// The nodes that volumes may be made for. The caches may not show a new node yet, so the node
+    /// `selected` is read live if they do not.
+    async fn nodes(&self, selected: Option<&str>) -> Result<Vec<NodeTopology>, ApiError> {
         if let Scope::Node { name, segments } = &self.context.scope {
-            return Ok(vec![Place {
+            return Ok(vec![NodeTopology {
                 node: name.clone(),
                 labels: segments.clone(),
                 is_registered: true,
                 keys: segments.keys().cloned().collect(),
             }]);
         }
-        let (nodes, drivers) = (self.context.caches.nodes(), self.context.caches.csi_nodes());
-        let mut places: Vec<_> = nodes
+        let (nodes, csi_nodes) = (self.context.caches.nodes(), self.context.caches.csi_nodes());
+        let driver = &self.context.driver.name;
+        let of =
+            |node: &Node, csi_node: Option<&CSINode>| NodeTopology::new(node, csi_node, driver);
+        let mut all: Vec<_> = nodes
             .all()
             .iter()
-            .map(|node| self.place(node, drivers.get(&node.name_any()).as_deref()))
+            .map(|node| of(node, csi_nodes.get(&node.name_any()).as_deref()))
             .collect();
-        // A node may be newer than what was seen.
         let Some(name) = selected else {
-            return Ok(places);
+            return Ok(all);
         };
-        let known = |place: &Place| place.node == name && !place.keys.is_empty();
-        if !places.iter().any(known) {
+        let is_known = |one: &NodeTopology| one.node == name && !one.keys.is_empty();
+        if !all.iter().any(is_known) {
             let node = self.kube.get::<Node>("", name).await?;
-            let registered = self.kube.get::<CSINode>("", name).await?;
-            places.retain(|place| place.node != name);
-            places.extend(node.map(|node| self.place(&node, registered.as_ref())));
+            let csi_node = self.kube.get::<CSINode>("", name).await?;
+            all.retain(|one| one.node != name);
+            all.extend(node.map(|node| of(&node, csi_node.as_ref())));
         }
-        Ok(places)
-    }
-
-    fn place(&self, node: &Node, registered: Option<&CSINode>) -> Place {
-        let drivers = registered.map(|node| node.spec.drivers.as_slice());
-        let driver = drivers
-            .unwrap_or_default()
-            .iter()
-            .find(|driver| driver.name == self.context.driver.name);
-        let keys = driver.and_then(|driver| driver.topology_keys.clone());
-        Place {
-            node: node.name_any(),
-            labels: node.labels().clone(),
-            is_registered: registered.is_some(),
-            keys: keys.unwrap_or_default().into_iter().collect(),
-        }
-    }
-
-    /// The attributes class a claim names.
-    pub(super) async fn attributes(
-        &self,
-        claim: &PersistentVolumeClaim,
-    ) -> Result<Option<Arc<VolumeAttributesClass>>, ApiError> {
-        match pvc::attributes_class(claim) {
-            None => Ok(None),
-            Some(name) => {
-                let watch = self.context.caches.attributes_classes();
-                look_up(&self.kube, &watch, "", name).await
-            }
-        }
+        Ok(all)
     }
 }

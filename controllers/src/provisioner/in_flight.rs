@@ -9,18 +9,18 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use tokio::time::Instant;
 
 use super::decide::Plan;
-use crate::api::topology::Seen;
+use crate::api::topology::RequirementInputs;
 
-/// How long a call that can't succeed is not made again.
+/// The time until a call that cannot succeed is repeated.
 pub(crate) const SLOW: Duration = Duration::from_secs(300);
 
 /// How the last attempt for a claim ended.
 #[derive(Clone, Debug)]
-pub(crate) enum Left {
+pub(crate) enum PendingAttempt {
     /// The driver may still be making a volume. CreateVolume is repeated until the driver gives a
     /// final answer, even if the claim is gone. Holds the plan of the last call.
     Background(Arc<Plan>),
-    /// It can't be made with this class (by UID), not before this instant.
+    /// The call failed for good with this class. It is repeated after this instant.
     Slow {
         /// The class's UID.
         class: Option<String>,
@@ -29,67 +29,67 @@ pub(crate) enum Left {
     },
 }
 
-/// A volume that was made and has no object yet.
+/// A volume that was made and has no PersistentVolume yet.
 #[derive(Debug)]
-pub(crate) struct Unsaved {
+pub(crate) struct PendingPv {
     /// What it was made for.
     pub(crate) plan: Arc<Plan>,
-    /// The object to be.
+    /// The PersistentVolume to create.
     pub(crate) object: PersistentVolume,
-    /// When making it began.
+    /// The start of the CreateVolume call.
     pub(crate) since: Instant,
 }
 
 #[derive(Default)]
 struct Inner {
-    left: HashMap<String, Left>,
-    unsaved: HashMap<String, Arc<Unsaved>>,
-    doubted: HashSet<String>,
-    places: HashMap<String, Seen>,
+    attempts: HashMap<String, PendingAttempt>,
+    pending_pvs: HashMap<String, Arc<PendingPv>>,
+    live_checks: HashSet<String>,
+    topologies: HashMap<String, RequirementInputs>,
 }
 
-/// What is remembered.
+/// What is remembered, by UIDs of claims and names of volumes.
 #[derive(Default)]
-pub(crate) struct Kept(Mutex<Inner>);
+pub(crate) struct InFlight(Mutex<Inner>);
 
-impl Kept {
+impl InFlight {
     /// How the last attempt for this claim (by UID) ended.
-    pub(crate) fn left(&self, uid: &str) -> Option<Left> {
-        self.lock().left.get(uid).cloned()
+    pub(crate) fn attempt(&self, uid: &str) -> Option<PendingAttempt> {
+        self.lock().attempts.get(uid).cloned()
     }
 
-    /// Notes how an attempt ended.
-    pub(crate) fn leave(&self, uid: &str, left: Left) {
+    /// Records how an attempt ended.
+    pub(crate) fn set_attempt(&self, uid: &str, attempt: PendingAttempt) {
         let mut inner = self.lock();
-        // Nothing is being made, and by then the nodes may be others.
-        if matches!(left, Left::Slow { .. }) {
-            inner.places.remove(uid);
+        // The driver makes nothing, and the nodes may have changed before the next attempt.
+        if matches!(attempt, PendingAttempt::Slow { .. }) {
+            inner.topologies.remove(uid);
         }
-        inner.left.insert(uid.to_owned(), left);
+        inner.attempts.insert(uid.to_owned(), attempt);
     }
 
     /// Forgets the attempts for a claim.
     pub(crate) fn forget(&self, uid: &str) {
         let mut inner = self.lock();
-        inner.left.remove(uid);
-        inner.doubted.remove(uid);
-        inner.places.remove(uid);
+        inner.attempts.remove(uid);
+        inner.live_checks.remove(uid);
+        inner.topologies.remove(uid);
     }
 
-    /// What of the cluster the requirement of a claim (by UID) was made from, if there was one.
-    pub(crate) fn places(&self, uid: &str) -> Option<Seen> {
-        self.lock().places.get(uid).cloned()
+    /// What the requirement of the last call for a claim (by UID) was made from.
+    pub(crate) fn topology(&self, uid: &str) -> Option<RequirementInputs> {
+        self.lock().topologies.get(uid).cloned()
     }
 
-    /// Notes it, until it is known what came of the claim.
-    pub(crate) fn keep_places(&self, uid: &str, seen: Seen) {
-        self.lock().places.insert(uid.to_owned(), seen);
+    /// Keeps it until the call for the claim has a final answer.
+    pub(crate) fn set_topology(&self, uid: &str, topology: RequirementInputs) {
+        self.lock().topologies.insert(uid.to_owned(), topology);
     }
 
-    /// How long a claim is to wait yet, with a class of this UID.
-    pub(crate) fn waits(&self, uid: &str, class_uid: Option<&String>) -> Option<Duration> {
-        match self.lock().left.get(uid)? {
-            Left::Slow { class, until } if class.as_ref() == class_uid => {
+    /// How long a claim must still wait, with a class of this UID.
+    pub(crate) fn wait(&self, uid: &str, class_uid: Option<&String>) -> Option<Duration> {
+        match self.lock().attempts.get(uid)? {
+            PendingAttempt::Slow { class, until } if class.as_ref() == class_uid => {
                 let left = until.saturating_duration_since(Instant::now());
                 (!left.is_zero()).then_some(left)
             }
@@ -97,37 +97,37 @@ impl Kept {
         }
     }
 
-    /// Notes claims an earlier process may have made volumes for: they are read again before
-    /// their volumes get objects.
-    pub(crate) fn doubt(&self, uids: impl IntoIterator<Item = String>) {
-        self.lock().doubted.extend(uids);
+    /// Notes claims that an earlier process may have made volumes for. They are read live before
+    /// their PersistentVolumes are created.
+    pub(crate) fn require_live_check(&self, uids: impl IntoIterator<Item = String>) {
+        self.lock().live_checks.extend(uids);
     }
 
-    /// Whether an earlier process may have made a volume for this claim.
-    pub(crate) fn is_doubted(&self, uid: &str) -> bool {
-        self.lock().doubted.contains(uid)
+    /// True if an earlier process may have made a volume for this claim.
+    pub(crate) fn needs_live_check(&self, uid: &str) -> bool {
+        self.lock().live_checks.contains(uid)
     }
 
-    /// The volume of this name, if it has no object yet.
-    pub(crate) fn unsaved(&self, name: &str) -> Option<Arc<Unsaved>> {
-        self.lock().unsaved.get(name).cloned()
+    /// The volume of this name, if its PersistentVolume is still to be created.
+    pub(crate) fn pending_pv(&self, name: &str) -> Option<Arc<PendingPv>> {
+        self.lock().pending_pvs.get(name).cloned()
     }
 
-    /// Whether the volume made for a claim has no object yet.
-    pub(crate) fn has_unsaved(&self, uid: &str) -> bool {
-        let is_for = |one: &Arc<Unsaved>| one.plan.uid() == uid;
-        self.lock().unsaved.values().any(is_for)
+    /// True if the PersistentVolume of a claim's volume is still to be created.
+    pub(crate) fn has_pending_pv(&self, uid: &str) -> bool {
+        let is_for = |one: &Arc<PendingPv>| one.plan.uid() == uid;
+        self.lock().pending_pvs.values().any(is_for)
     }
 
-    /// Notes a volume without an object.
-    pub(crate) fn keep_unsaved(&self, unsaved: Arc<Unsaved>) {
-        let name = unsaved.plan.draft.name.clone();
-        self.lock().unsaved.insert(name, unsaved);
+    /// Adds a volume whose PersistentVolume is still to be created.
+    pub(crate) fn add_pending_pv(&self, pending: Arc<PendingPv>) {
+        let name = pending.plan.draft.name.clone();
+        self.lock().pending_pvs.insert(name, pending);
     }
 
-    /// It has one now, or is gone.
-    pub(crate) fn saved(&self, name: &str) {
-        self.lock().unsaved.remove(name);
+    /// Removes a volume that has its PersistentVolume, or is gone.
+    pub(crate) fn remove_pending_pv(&self, name: &str) {
+        self.lock().pending_pvs.remove(name);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

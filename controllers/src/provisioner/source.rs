@@ -1,4 +1,6 @@
-//! What a volume is filled from: another claim's volume, or a snapshot.
+//! Checks what a volume is filled from: another claim's volume, or a snapshot.
+
+use std::sync::Arc;
 
 use hostloop_proto::csi::VolumeContentSource;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
@@ -11,39 +13,14 @@ use crate::runtime::{Owner, Pools, Scope};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use crate::snapshotter;
 
-use crate::api::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER, SNAPSHOT_GROUP};
-use crate::api::pvc;
+use crate::api::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER};
+use crate::api::pvc::{self, DataSource};
 use crate::quantity;
 use crate::runtime::boolean;
 
-/// What a claim asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// An empty volume.
-    Nothing,
-    /// What is in a snapshot of the claim's namespace.
-    Snapshot(String),
-    /// What is in the volume of a claim of the same namespace.
-    Claim(String),
-    /// Something another program fills volumes from.
-    Other(String),
-}
-
 /// A source that can't be used, or not yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum SourceProblem {
-    /// It is in another namespace.
-    #[error(
-        "spec.dataSourceRef.namespace is {namespace:?}: sources in other namespaces are not \
-         supported (feature CrossNamespaceVolumeDataSource is off)"
-    )]
-    OtherNamespace {
-        /// Which.
-        namespace: String,
-    },
-    /// It has no name.
-    #[error("spec.dataSource has no name")]
-    NoName,
+pub(crate) enum SourceError {
     /// It is not there.
     #[error(
         "the source of the claim, {what}, does not exist: create it, or correct spec.dataSource"
@@ -87,56 +64,27 @@ pub(crate) enum SourceProblem {
     },
 }
 
-impl SourceProblem {
+impl SourceError {
     fn missing(what: String) -> Self {
-        SourceProblem::Missing { what }
+        SourceError::Missing { what }
     }
 
     fn unfit(what: &str, why: impl Into<String>) -> Self {
-        SourceProblem::Unfit {
+        SourceError::Unfit {
             what: what.to_owned(),
             why: why.into(),
         }
     }
 }
 
-/// What a claim asks for, of the two fields that tell it.
-pub(crate) fn asked(claim: &PersistentVolumeClaim) -> Result<Asked, SourceProblem> {
-    let Some(spec) = &claim.spec else {
-        return Ok(Asked::Nothing);
-    };
-    let (group, kind, name, namespace) = match (&spec.data_source_ref, &spec.data_source) {
-        (Some(one), _) => (&one.api_group, &one.kind, &one.name, one.namespace.as_ref()),
-        (None, Some(one)) => (&one.api_group, &one.kind, &one.name, None),
-        (None, None) => return Ok(Asked::Nothing),
-    };
-    let asked = match (group.as_deref().unwrap_or_default(), kind.as_str()) {
-        ("", "PersistentVolumeClaim") => Asked::Claim(name.clone()),
-        (SNAPSHOT_GROUP, "VolumeSnapshot") => Asked::Snapshot(name.clone()),
-        ("", kind) => return Ok(Asked::Other(kind.to_owned())),
-        (group, kind) => return Ok(Asked::Other(format!("{kind}.{group}"))),
-    };
-    let other =
-        namespace.filter(|other| !other.is_empty() && claim.namespace().as_ref() != Some(other));
-    if let Some(namespace) = other {
-        let namespace = namespace.clone();
-        return Err(SourceProblem::OtherNamespace { namespace });
-    }
-    if name.is_empty() {
-        return Err(SourceProblem::NoName);
-    }
-    Ok(asked)
-}
-
-/// Whether a claim's volume is being made from this: `Asked::Snapshot` or `Asked::Claim`.
-pub(crate) fn waits_for(claim: &PersistentVolumeClaim) -> Option<Asked> {
-    if !pvc::is_pending(claim) {
-        return None;
-    }
-    match asked(claim) {
-        Ok(asked @ (Asked::Snapshot(_) | Asked::Claim(_))) => Some(asked),
-        _ => None,
-    }
+/// The objects of a data source, as far as they exist: a snapshot and its content, or a claim and
+/// its volume.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SourceObjects {
+    pub(crate) snapshot: Option<Arc<VolumeSnapshot>>,
+    pub(crate) content: Option<Arc<VolumeSnapshotContent>>,
+    pub(crate) claim: Option<Arc<PersistentVolumeClaim>>,
+    pub(crate) volume: Option<Arc<PersistentVolume>>,
 }
 
 /// A claim that is to be filled.
@@ -152,14 +100,16 @@ pub(crate) struct Target<'a> {
     pub(crate) scope: &'a Scope,
     /// The pools of this driver.
     pub(crate) pools: &'a Pools,
+    /// `--prevent-volume-mode-conversion`.
+    pub(crate) prevent_mode_change: bool,
 }
 
 impl Target<'_> {
-    fn must_hold(&self, what: &str, needed: i64) -> Result<(), SourceProblem> {
+    fn must_hold(&self, what: &str, needed: i64) -> Result<(), SourceError> {
         if self.size >= needed {
             return Ok(());
         }
-        Err(SourceProblem::Small {
+        Err(SourceError::Small {
             what: what.to_owned(),
             requested: quantity::written(self.size),
             needed: quantity::written(needed),
@@ -167,18 +117,36 @@ impl Target<'_> {
     }
 }
 
+/// The source for a CreateVolume call, if the objects can be one.
+pub(crate) fn content_source(
+    target: Target<'_>,
+    source: &DataSource,
+    found: &SourceObjects,
+) -> Result<Option<VolumeContentSource>, SourceError> {
+    match source {
+        DataSource::Nothing | DataSource::Other(_) => Ok(None),
+        DataSource::Snapshot(name) => {
+            let (snapshot, content) = (found.snapshot.as_deref(), found.content.as_deref());
+            from_snapshot(target, name, snapshot, content).map(Some)
+        }
+        DataSource::Claim(name) => {
+            let (claim, volume) = (found.claim.as_deref(), found.volume.as_deref());
+            from_claim(target, name, claim, volume).map(Some)
+        }
+    }
+}
+
 /// A snapshot as a source, if it can be one.
-pub(crate) fn from_snapshot(
+fn from_snapshot(
     target: Target<'_>,
     name: &str,
     snapshot: Option<&VolumeSnapshot>,
     content: Option<&VolumeSnapshotContent>,
-    prevent_mode_change: bool,
-) -> Result<VolumeContentSource, SourceProblem> {
+) -> Result<VolumeContentSource, SourceError> {
     let namespace = target.claim.namespace().unwrap_or_default();
     let what = format!("VolumeSnapshot {namespace}/{name}");
-    let unfit = |why: &str| SourceProblem::unfit(&what, why);
-    let snapshot = snapshot.ok_or_else(|| SourceProblem::missing(what.clone()))?;
+    let unfit = |why: &str| SourceError::unfit(&what, why);
+    let snapshot = snapshot.ok_or_else(|| SourceError::missing(what.clone()))?;
     let in_use = snapshot
         .finalizers()
         .iter()
@@ -191,9 +159,8 @@ pub(crate) fn from_snapshot(
         .bound_volume_snapshot_content_name
         .filter(|name| !name.is_empty());
     let bound = bound.ok_or_else(|| unfit("it is not bound to a VolumeSnapshotContent yet"))?;
-    let content = content.ok_or_else(|| {
-        SourceProblem::missing(format!("VolumeSnapshotContent {bound} of {what}"))
-    })?;
+    let content = content
+        .ok_or_else(|| SourceError::missing(format!("VolumeSnapshotContent {bound} of {what}")))?;
     let back = &content.spec.volume_snapshot_ref;
     let is_bound_back = back.uid == snapshot.uid()
         && back.name.as_deref() == Some(name)
@@ -255,8 +222,8 @@ pub(crate) fn from_snapshot(
         .filter(|has| *has != requested);
     let allowed = content.annotations().get(ALLOW_MODE_CHANGE);
     let allowed = allowed.is_some_and(|text| boolean::parse(text) == Ok(true));
-    if let Some(has) = has.filter(|_| prevent_mode_change && !allowed) {
-        return Err(SourceProblem::Mode {
+    if let Some(has) = has.filter(|_| target.prevent_mode_change && !allowed) {
+        return Err(SourceError::Mode {
             what,
             requested: requested.to_owned(),
             has: has.to_owned(),
@@ -271,16 +238,16 @@ pub(crate) fn from_snapshot(
 }
 
 /// Another claim's volume as a source, if it can be one.
-pub(crate) fn from_claim(
+fn from_claim(
     target: Target<'_>,
     name: &str,
     source: Option<&PersistentVolumeClaim>,
     volume: Option<&PersistentVolume>,
-) -> Result<VolumeContentSource, SourceProblem> {
+) -> Result<VolumeContentSource, SourceError> {
     let namespace = target.claim.namespace().unwrap_or_default();
     let what = format!("PersistentVolumeClaim {namespace}/{name}");
-    let unfit = |why: &str| SourceProblem::unfit(&what, why);
-    let source = source.ok_or_else(|| SourceProblem::missing(what.clone()))?;
+    let unfit = |why: &str| SourceError::unfit(&what, why);
+    let source = source.ok_or_else(|| SourceError::missing(what.clone()))?;
     if source.metadata.deletion_timestamp.is_some() {
         return Err(unfit("it is being deleted"));
     }
@@ -298,7 +265,7 @@ pub(crate) fn from_claim(
         .map_err(|text| unfit(&format!("its spec.resources.requests.storage is {text:?}")))?;
     target.must_hold(&what, needed)?;
     let bound = pvc::volume_name(source).unwrap_or_default();
-    let missing = || SourceProblem::missing(format!("PersistentVolume {bound} of {what}"));
+    let missing = || SourceError::missing(format!("PersistentVolume {bound} of {what}"));
     let volume = volume.ok_or_else(missing)?;
     let spec = volume.spec.as_ref().ok_or_else(missing)?;
     let csi = spec.csi.as_ref().filter(|csi| csi.driver == target.driver);
@@ -327,7 +294,7 @@ pub(crate) fn from_claim(
     let requested = pvc::volume_mode(target.claim);
     let has = spec.volume_mode.as_deref().unwrap_or(pvc::FILESYSTEM);
     if has != requested {
-        return Err(SourceProblem::Mode {
+        return Err(SourceError::Mode {
             what,
             requested: requested.to_owned(),
             has: has.to_owned(),

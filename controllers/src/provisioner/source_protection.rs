@@ -19,30 +19,39 @@ use crate::snapshots::VolumeSnapshot;
 
 use super::finalizers;
 use super::naming::Naming;
-use super::source::{self, Asked};
 use super::{Named, Options};
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
-use crate::api::pvc;
+use crate::api::pvc::{self, DataSource};
 
 /// The wait before a snapshot is let go. Who makes volumes may see claims sooner than this process:
 /// one that comes to wait for the snapshot meanwhile is seen by then.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// A key of what claims wait for, of those in this namespace.
-pub(crate) fn key(namespace: &str, asked: &Asked) -> Option<String> {
+pub(crate) fn key(namespace: &str, asked: &DataSource) -> Option<String> {
     match asked {
-        Asked::Snapshot(name) => Some(format!("snapshot/{namespace}/{name}")),
-        Asked::Claim(name) => Some(format!("claim/{namespace}/{name}")),
-        Asked::Nothing | Asked::Other(_) => None,
+        DataSource::Snapshot(name) => Some(format!("snapshot/{namespace}/{name}")),
+        DataSource::Claim(name) => Some(format!("claim/{namespace}/{name}")),
+        DataSource::Nothing | DataSource::Other(_) => None,
+    }
+}
+
+/// The snapshot or claim that a claim's volume is to be made from, while it has no volume.
+fn awaited_source(claim: &PersistentVolumeClaim) -> Option<DataSource> {
+    if !pvc::is_pending(claim) {
+        return None;
+    }
+    match pvc::data_source(claim) {
+        Ok(source @ (DataSource::Snapshot(_) | DataSource::Claim(_))) => Some(source),
+        _ => None,
     }
 }
 
 /// The key of what a claim waits for, if it does.
 pub(crate) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
     let namespace = claim.namespace().unwrap_or_default();
-    let asked = source::waits_for(claim);
-    asked
-        .and_then(|asked| key(&namespace, &asked))
+    awaited_source(claim)
+        .and_then(|source| key(&namespace, &source))
         .into_iter()
         .collect()
 }
@@ -55,7 +64,7 @@ fn touched(claim: &PersistentVolumeClaim) -> Vec<Named> {
     if claim.metadata.deletion_timestamp.is_some() && finalizers::has(claim, CLONE_FINALIZER) {
         touched.push((namespace.clone(), claim.name_any()));
     }
-    if let Ok(Asked::Claim(source)) = source::asked(claim) {
+    if let Ok(DataSource::Claim(source)) = pvc::data_source(claim) {
         touched.push((namespace, source));
     }
     touched
@@ -66,8 +75,10 @@ fn touched(claim: &PersistentVolumeClaim) -> Vec<Named> {
 fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
     let claim = change.object();
     let waits = matches!(change, Change::Applied { .. }) && pvc::is_pending(claim);
-    match source::asked(claim) {
-        Ok(Asked::Snapshot(name)) if !waits => Some((claim.namespace().unwrap_or_default(), name)),
+    match pvc::data_source(claim) {
+        Ok(DataSource::Snapshot(name)) if !waits => {
+            Some((claim.namespace().unwrap_or_default(), name))
+        }
         _ => None,
     }
 }
@@ -157,7 +168,12 @@ impl Protection {
     }
 
     /// Whether a claim, other than the one of this UID, waits for a volume from this source.
-    pub(super) fn is_awaited(&self, namespace: &str, asked: &Asked, but: Option<&str>) -> bool {
+    pub(super) fn is_awaited(
+        &self,
+        namespace: &str,
+        asked: &DataSource,
+        but: Option<&str>,
+    ) -> bool {
         let Some(key) = key(namespace, asked) else {
             return false;
         };
@@ -178,7 +194,7 @@ impl Protection {
         let Some(claim) = watch.get_in(namespace, name) else {
             return Outcome::Done;
         };
-        let awaited = self.is_awaited(namespace, &Asked::Claim(name.to_owned()), None);
+        let awaited = self.is_awaited(namespace, &DataSource::Claim(name.to_owned()), None);
         if !is_idle(&claim, awaited) || !self.context.leader.leads() {
             return Outcome::Done;
         }
@@ -218,7 +234,7 @@ impl Protection {
     fn is_left_over(&self, snapshot: &VolumeSnapshot) -> bool {
         let namespace = snapshot.namespace().unwrap_or_default();
         finalizers::has(snapshot, SNAPSHOT_FINALIZER)
-            && !self.is_awaited(&namespace, &Asked::Snapshot(snapshot.name_any()), None)
+            && !self.is_awaited(&namespace, &DataSource::Snapshot(snapshot.name_any()), None)
     }
 
     /// Checks all sources for leftover finalizers, at once and then periodically, while this

@@ -130,6 +130,16 @@ impl Rig {
         self.at_work.context.caches.claims().wrote(read(value));
     }
 
+    /// Deletes everything from the server. The cache has another claim of the same name.
+    fn replace_claim(&self) {
+        self.world.state().objects.clear();
+        let mut another = claim_value(None, &Value::Null);
+        another["metadata"]["uid"] = json!("u-2");
+        another["metadata"]["resourceVersion"] = json!("99");
+        self.at_work.context.caches.claims().wrote(read(&another));
+        assert!(self.at_work.claims.get("u-1").is_empty());
+    }
+
     fn plain_claim(&self) {
         self.put_claim(&claim_value(None, &Value::Null));
     }
@@ -186,9 +196,8 @@ async fn an_answer_that_is_late() {
             .contains("code = DeadlineExceeded desc = later")
     );
     rig.world.log();
-    // The claim is deleted, and the volume must be found all the same, to be deleted.
-    rig.world.state().objects.clear();
-    rig.at_work.context.caches.claims();
+    // The claim is deleted, and another of its name exists. The volume must be found, to be deleted.
+    rig.replace_claim();
     assert_eq!(rig.work().await, Outcome::Done);
     let (claim, volume) = (format!("GET {CLAIM}"), format!("GET {PV}"));
     let expected = [
@@ -200,7 +209,7 @@ async fn an_answer_that_is_late() {
     assert_eq!(rig.world.log(), expected);
     let created = rig.world.state().created.clone();
     assert_eq!(created[0], created[1]);
-    assert!(rig.at_work.kept.left("u-1").is_none());
+    assert!(rig.at_work.in_flight.attempt("u-1").is_none());
 }
 
 /// The namespace is deleted with its claim and secret while CreateVolume has no answer.
@@ -213,15 +222,11 @@ async fn a_late_volume_is_found_without_its_secret() {
     let late = Err(Status::deadline_exceeded("later"));
     rig.world.state().creations.push_back(late);
     assert_eq!(rig.work().await, Outcome::Failed);
-    rig.world.state().objects.clear();
-    let mut another = claim_value(None, &Value::Null);
-    another["metadata"]["uid"] = json!("u-2");
-    another["metadata"]["resourceVersion"] = json!("99");
-    rig.at_work.context.caches.claims().wrote(read(&another));
+    rig.replace_claim();
     rig.world.log();
     assert_eq!(rig.work().await, Outcome::Done);
     assert!(rig.world.log().contains(&"DeleteVolume handle".to_owned()));
-    assert!(rig.at_work.kept.left("u-1").is_none());
+    assert!(rig.at_work.in_flight.attempt("u-1").is_none());
 }
 
 #[tokio::test]
@@ -231,9 +236,9 @@ async fn a_final_answer_is_forgotten() {
     let statuses = [Status::aborted("busy"), Status::internal("broken")];
     rig.world.state().creations.extend(statuses.map(Err));
     assert_eq!(rig.work().await, Outcome::Failed);
-    assert!(rig.at_work.kept.left("u-1").is_some());
+    assert!(rig.at_work.in_flight.attempt("u-1").is_some());
     assert_eq!(rig.work().await, Outcome::Failed);
-    assert!(rig.at_work.kept.left("u-1").is_none());
+    assert!(rig.at_work.in_flight.attempt("u-1").is_none());
 }
 
 /// A repeated CreateVolume uses the class as it is now, not as it was at the first call.
@@ -257,7 +262,7 @@ async fn a_class_corrected_meanwhile_counts() {
     assert_eq!(rig.work().await, Outcome::Failed);
     assert!(rig.last_message().contains("csi.storage.k8s.io/typo"));
     assert!(rig.world.log().is_empty());
-    assert!(rig.at_work.kept.left("u-1").is_some());
+    assert!(rig.at_work.in_flight.attempt("u-1").is_some());
     rig.class("c-5", json!({"size": "small"}));
     assert_eq!(rig.work().await, Outcome::Done);
     let state = rig.world.state();
@@ -282,12 +287,12 @@ async fn an_object_that_cannot_be_written() {
     // The claim waits for it, without another call.
     assert_eq!(rig.work().await, Outcome::Done);
     assert!(rig.world.log().is_empty());
-    assert_eq!(rig.at_work.unsaved("pvc-u-1").await, Outcome::Failed);
-    assert_eq!(rig.at_work.unsaved("pvc-u-1").await, Outcome::Done);
+    assert_eq!(rig.at_work.pending_pv("pvc-u-1").await, Outcome::Failed);
+    assert_eq!(rig.at_work.pending_pv("pvc-u-1").await, Outcome::Done);
     let (get, post) = (format!("GET {CLAIM}"), format!("POST {PV}"));
     assert_eq!(rig.world.log(), [&*get, &post, &get, &post]);
     assert!(rig.reasons().contains(&"ProvisioningSucceeded".to_owned()));
-    assert!(rig.at_work.kept.unsaved("pvc-u-1").is_none());
+    assert!(rig.at_work.in_flight.pending_pv("pvc-u-1").is_none());
 }
 
 /// A missing secret does not keep an unneeded volume.
@@ -302,7 +307,7 @@ async fn an_unwanted_volume_goes_without_its_secret() {
     for path in [CLAIM, SECRET] {
         rig.world.state().objects.remove(path);
     }
-    assert_eq!(rig.at_work.unsaved("pvc-u-1").await, Outcome::Done);
+    assert_eq!(rig.at_work.pending_pv("pvc-u-1").await, Outcome::Done);
     let deleted = "DeleteVolume handle".to_owned();
     assert!(rig.world.log().contains(&deleted));
 }
@@ -328,7 +333,7 @@ async fn a_claim_that_went_to_another_node() {
     };
     let rig = rig(scope, true);
     rig.put_claim(&claim_value(Some("n1"), &Value::Null));
-    rig.at_work.kept.doubt(["u-1".to_owned()]);
+    rig.at_work.in_flight.require_live_check(["u-1".to_owned()]);
     let moved = claim_value(Some("n2"), &Value::Null);
     rig.world.state().objects.insert(CLAIM.to_owned(), moved);
     assert_eq!(rig.work().await, Outcome::Done);
@@ -417,7 +422,7 @@ async fn a_lead_that_is_lost_on_the_way() {
         let (get, post) = (format!("GET {SECRET}"), format!("POST {PV}"));
         let all = [&*get, "CreateVolume pvc-u-1", &post];
         assert_eq!(rig.world.log(), all[..calls]);
-        assert!(rig.at_work.kept.left("u-1").is_none());
+        assert!(rig.at_work.in_flight.attempt("u-1").is_none());
     }
 }
 
@@ -443,7 +448,7 @@ async fn a_volume_that_is_too_small_is_deleted() {
     ];
     assert_eq!(rig.world.log(), expected);
     assert!(rig.last_message().contains("the volume was deleted"));
-    assert!(rig.at_work.kept.left("u-1").is_some());
+    assert!(rig.at_work.in_flight.attempt("u-1").is_some());
 }
 
 #[tokio::test]

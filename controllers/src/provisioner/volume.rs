@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::access::Shape;
+use super::access::VolumeMode;
 use super::decide::{Plan, Settings};
 use crate::api::names::{
     DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, IDENTITY, MODIFY_SECRET_NAME,
@@ -146,9 +146,9 @@ fn csi(
     let claim_spec = plan.draft.claim.spec.as_ref();
     let modes = claim_spec.and_then(|spec| spec.access_modes.as_deref());
     let only_reads = modes.is_some_and(|modes| matches!(modes, [one] if one == "ReadOnlyMany"));
-    let fs_type = match &plan.draft.shape {
-        Shape::Filesystem { fs_type, .. } => Some(fs_type.clone()),
-        Shape::Block => None,
+    let fs_type = match &plan.draft.volume_mode {
+        VolumeMode::Filesystem { fs_type, .. } => Some(fs_type.clone()),
+        VolumeMode::Block => None,
     };
     let secrets = plan.secrets.clone();
     CSIPersistentVolumeSource {

@@ -106,44 +106,12 @@ fn due_claims() {
     for (what, annotations, mode, scope, leads, due) in cases {
         let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
         let claim = claim(json!({"metadata": {"name": "c", "annotations": annotations}}));
-        let standing = Standing {
+        let standing = ClaimContext {
             driver: "d",
             scope,
             leads: *leads,
         };
         assert_eq!(is_due(&claim, &class(mode), standing), *due, "{what}");
-    }
-}
-
-#[test]
-fn claims_that_could_go_elsewhere() {
-    let (all, n1) = (Scope::Cluster, node("n1"));
-    let (plain, snapshot) = (Asked::Nothing, Asked::Snapshot("s".to_owned()));
-    for (what, selected, scope, topology, asked, movable) in [
-        ("no node", None, &all, true, &plain, false),
-        ("by the scheduler", Some("n1"), &all, true, &plain, true),
-        ("without topology", Some("n1"), &all, false, &plain, false),
-        ("with a source", Some("n1"), &all, true, &snapshot, true),
-        ("of a node", Some("n1"), &n1, false, &plain, true),
-        (
-            "of a node, with a source",
-            Some("n1"),
-            &n1,
-            true,
-            &snapshot,
-            false,
-        ),
-    ] {
-        let annotations: BTreeMap<_, _> = selected
-            .map(|node| (SELECTED_NODE, node))
-            .into_iter()
-            .collect();
-        let claim = claim(json!({"metadata": {"name": "c", "annotations": annotations}}));
-        assert_eq!(
-            is_movable(&claim, scope, topology, asked),
-            movable,
-            "{what}"
-        );
     }
 }
 
@@ -190,7 +158,7 @@ fn a_class_of_another_driver_is_not_ours() {
     let claim = claim(json!({"metadata": {"name": "c", "annotations": {PROVISIONER: "d"}}}));
     let mut class = class(NOW);
     class.provisioner = "e".to_owned();
-    let standing = Standing {
+    let standing = ClaimContext {
         driver: "d",
         scope: &Scope::Cluster,
         leads: true,
@@ -221,50 +189,57 @@ fn what_claims_say() {
 }
 
 #[test]
-fn wanted_volumes() {
-    let then = claim(json!({
-        "metadata": {"name": "c", "uid": "1", "annotations": {SELECTED_NODE: "n1"}},
-    }));
-    let with = |uid: &str, node: Option<&str>, volume: Option<&str>| {
-        let annotations: BTreeMap<_, _> =
-            node.map(|node| (SELECTED_NODE, node)).into_iter().collect();
-        claim(json!({
-            "metadata": {"name": "c", "uid": uid, "annotations": annotations},
-            "spec": {"volumeName": volume},
-        }))
-    };
-    let n1 = node("n1");
-    for (what, now, scope, wanted) in [
-        ("as it was", Some(with("1", Some("n1"), None)), &n1, true),
+fn what_is_asked() {
+    let snapshot = |name: &str| Ok(DataSource::Snapshot(name.to_owned()));
+    let other = |kind: &str| Ok(DataSource::Other(kind.to_owned()));
+    let group = SNAPSHOT_GROUP;
+    for (spec, expected) in [
+        (json!({}), Ok(DataSource::Nothing)),
         (
-            "bound to it",
-            Some(with("1", Some("n1"), Some("pvc-1"))),
-            &n1,
-            true,
-        ),
-        ("gone", None, &n1, false),
-        (
-            "another of its name",
-            Some(with("2", Some("n1"), None)),
-            &n1,
-            false,
+            json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "a"}}),
+            Ok(DataSource::Claim("a".to_owned())),
         ),
         (
-            "bound elsewhere",
-            Some(with("1", Some("n1"), Some("pv"))),
-            &n1,
-            false,
+            json!({"dataSource": {"apiGroup": "", "kind": "PersistentVolumeClaim", "name": "a"}}),
+            Ok(DataSource::Claim("a".to_owned())),
         ),
-        ("moved", Some(with("1", Some("n2"), None)), &n1, false),
-        ("about to be moved", Some(with("1", None, None)), &n1, false),
         (
-            "moved in a cluster",
-            Some(with("1", Some("n2"), None)),
-            &Scope::Cluster,
-            true,
+            json!({"dataSource": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a"}}),
+            snapshot("a"),
+        ),
+        (
+            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a"},
+                   "dataSource": {"kind": "PersistentVolumeClaim", "name": "b"}}),
+            snapshot("a"),
+        ),
+        (
+            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a",
+                                     "namespace": "ns"}}),
+            snapshot("a"),
+        ),
+        (
+            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a",
+                                     "namespace": "far"}}),
+            Err(DataSourceError::OtherNamespace {
+                namespace: "far".to_owned(),
+            }),
+        ),
+        (
+            json!({"dataSource": {"apiGroup": group, "kind": "VolumeSnapshot", "name": ""}}),
+            Err(DataSourceError::NoName),
+        ),
+        (
+            json!({"dataSourceRef": {"apiGroup": "a.b", "kind": "Image", "name": "a"}}),
+            other("Image.a.b"),
+        ),
+        (
+            json!({"dataSource": {"kind": "VolumeSnapshot", "name": "a"}}),
+            other("VolumeSnapshot"),
         ),
     ] {
-        let found = still_wants(now.as_ref(), &then, "pvc-1", scope);
-        assert_eq!(found.is_ok(), wanted, "{what}: {found:?}");
+        let claim: PersistentVolumeClaim = claim(json!({
+            "metadata": {"name": "c", "namespace": "ns"}, "spec": spec,
+        }));
+        assert_eq!(data_source(&claim), expected, "{spec}");
     }
 }

@@ -4,10 +4,10 @@ use super::*;
 
 mod cross;
 
-fn place(node: &str, labels: &str) -> Place {
+fn place(node: &str, labels: &str) -> NodeTopology {
     let labels = segment(labels);
     let keys = labels.keys().cloned().collect();
-    Place {
+    NodeTopology {
         node: node.to_owned(),
         labels,
         is_registered: true,
@@ -16,8 +16,8 @@ fn place(node: &str, labels: &str) -> Place {
 }
 
 /// A node with labels of which the driver registered just these.
-fn place_with(node: &str, labels: &str, keys: &[&str]) -> Place {
-    Place {
+fn place_with(node: &str, labels: &str, keys: &[&str]) -> NodeTopology {
+    NodeTopology {
         keys: keys.iter().map(|key| (*key).to_owned()).collect(),
         ..place(node, labels)
     }
@@ -60,7 +60,7 @@ fn requirements() {
         immediate: bool,
         expected: Expected<'a>,
     }
-    let places = [
+    let nodes = [
         place("n1", "zone=a rack=1"),
         place("n2", "zone=a rack=2"),
         place("n3", "zone=b rack=1"),
@@ -68,7 +68,7 @@ fn requirements() {
         place("other", "site=x"),
         place("bare", ""),
         place_with("unlabelled", "", &["zone"]),
-        Place {
+        NodeTopology {
             is_registered: false,
             ..place("fresh", "")
         },
@@ -99,7 +99,7 @@ fn requirements() {
             expected: Err("(rack=1, zone=b) is not in allowedTopologies"),
         },
         Case {
-            what: "delayed: all places that have the node's keys, the node's first",
+            what: "delayed: all nodes that have the node's keys, the node's first",
             allowed: &[],
             selected: Some("n3"),
             strict: false,
@@ -179,7 +179,7 @@ fn requirements() {
             ))),
         },
         Case {
-            what: "immediate, but places are not to be told",
+            what: "immediate, but nodes are not to be told",
             allowed: &[],
             selected: None,
             strict: false,
@@ -197,13 +197,13 @@ fn requirements() {
     ];
     for case in cases {
         let allowed: Vec<_> = case.allowed.iter().map(|text| term(text)).collect();
-        let ask = Ask {
+        let ask = TopologyRequest {
             claim: "claim",
             allowed: &allowed,
             selected: case.selected,
             strict: case.strict,
             immediate: case.immediate,
-            places: &places,
+            nodes: &nodes,
         };
         let made = requirement(ask, None).map(|(made, _)| made);
         let what = case.what;
@@ -228,14 +228,14 @@ fn requirements() {
 }
 
 /// Anywhere, of these nodes.
-fn anywhere(places: &[Place]) -> Ask<'_> {
-    Ask {
+fn anywhere(nodes: &[NodeTopology]) -> TopologyRequest<'_> {
+    TopologyRequest {
         claim: "claim",
         allowed: &[],
         selected: None,
         strict: false,
         immediate: true,
-        places,
+        nodes,
     }
 }
 
@@ -243,7 +243,7 @@ fn anywhere(places: &[Place]) -> Ask<'_> {
 fn without_a_registered_place_there_is_nothing_to_make() {
     let unlabelled = place_with("n1", "zone=a", &["zone", "rack"]);
     let no_term = TopologySelectorTerm::default();
-    for (what, places, allowed, expected) in [
+    for (what, nodes, allowed, expected) in [
         ("no nodes", vec![], vec![], Err("on no node yet")),
         (
             "no driver",
@@ -260,9 +260,9 @@ fn without_a_registered_place_there_is_nothing_to_make() {
         // Such a class limits nothing, and says so.
         ("an empty term", vec![], vec![no_term], Ok(None)),
     ] {
-        let ask = Ask {
+        let ask = TopologyRequest {
             allowed: &allowed,
-            ..anywhere(&places)
+            ..anywhere(&nodes)
         };
         let made = requirement(ask, None).map(|(made, _)| made);
         match expected {
@@ -277,7 +277,7 @@ fn without_a_registered_place_there_is_nothing_to_make() {
 
 #[test]
 fn a_place_is_told_only_by_keys_registered_there() {
-    let places = [
+    let nodes = [
         place_with("fine", "zone=a rack=1", &["zone", "rack"]),
         place_with("coarse", "zone=b rack=2", &["zone"]),
         place_with("others", "zone=c rack=3", &[]),
@@ -289,11 +289,11 @@ fn a_place_is_told_only_by_keys_registered_there() {
         (Some("fine"), "rack=1 zone=a"),
         (Some("coarse"), "zone=a; zone=b; zone=d"),
     ] {
-        let ask = Ask {
+        let ask = TopologyRequest {
             selected,
-            ..anywhere(&places)
+            ..anywhere(&nodes)
         };
-        let (made, _) = requirement(ask, None).expect("places");
+        let (made, _) = requirement(ask, None).expect("nodes");
         let requisite = list(&made.expect("a requirement").requisite);
         assert_eq!(requisite.join("; "), expected, "{selected:?}");
     }
@@ -311,12 +311,12 @@ fn what_was_asked_for_is_asked_for_again() {
     let stale = [place_with("n1", "", &["zone"])];
     for selected in [None, Some("n1")] {
         for strict in [false, true] {
-            let ask = |places| Ask {
+            let ask = |nodes| TopologyRequest {
                 selected,
                 strict,
-                ..anywhere(places)
+                ..anywhere(nodes)
             };
-            let (made, seen) = requirement(ask(&then), None).expect("places");
+            let (made, seen) = requirement(ask(&then), None).expect("nodes");
             for now in [&moved[..], &other_keys, &stale, &[]] {
                 let again = requirement(ask(now), Some(&seen));
                 assert_eq!(
@@ -326,7 +326,7 @@ fn what_was_asked_for_is_asked_for_again() {
                 );
             }
             // Of another node it says nothing.
-            let other = Ask {
+            let other = TopologyRequest {
                 selected: Some("n2"),
                 ..ask(&moved)
             };
@@ -338,23 +338,23 @@ fn what_was_asked_for_is_asked_for_again() {
 
 #[test]
 fn a_class_is_read_anew() {
-    let places = [place("n1", "zone=a"), place("n2", "zone=b")];
-    let ask = Ask {
+    let nodes = [place("n1", "zone=a"), place("n2", "zone=b")];
+    let ask = TopologyRequest {
         selected: Some("n1"),
-        ..anywhere(&places)
+        ..anywhere(&nodes)
     };
     let (a, b) = ([term("zone=a")], [term("zone=b")]);
-    let (made, seen) = requirement(Ask { allowed: &a, ..ask }, None).expect("allowed");
+    let (made, seen) = requirement(TopologyRequest { allowed: &a, ..ask }, None).expect("allowed");
     assert_eq!(list(&made.expect("a requirement").requisite), ["zone=a"]);
-    let refused = requirement(Ask { allowed: &b, ..ask }, Some(&seen));
-    assert!(matches!(refused, Err(TopologyProblem::NotAllowed { .. })));
+    let refused = requirement(TopologyRequest { allowed: &b, ..ask }, Some(&seen));
+    assert!(matches!(refused, Err(TopologyError::NotAllowed { .. })));
     // Now it limits nothing, and nodes are looked at; the selected one has gone since.
     let gone = [place("n2", "zone=b")];
-    let again = Ask {
-        places: &gone,
+    let again = TopologyRequest {
+        nodes: &gone,
         ..ask
     };
-    let (made, _) = requirement(again, Some(&seen)).expect("places");
+    let (made, _) = requirement(again, Some(&seen)).expect("nodes");
     let made = made.expect("a requirement");
     assert_eq!(list(&made.requisite), ["zone=a", "zone=b"]);
     assert_eq!(list(&made.preferred), ["zone=a", "zone=b"]);
@@ -388,15 +388,15 @@ fn replicas_are_spread() {
     ] {
         assert_eq!(spread(claim), number, "{claim}");
     }
-    let places = ["a", "b", "c"].map(|zone| place(zone, &format!("zone={zone}")));
+    let nodes = ["a", "b", "c"].map(|zone| place(zone, &format!("zone={zone}")));
     let firsts: BTreeSet<_> = (0..3)
         .map(|ordinal| {
             let claim = format!("data-web-{ordinal}");
-            let ask = Ask {
+            let ask = TopologyRequest {
                 claim: &claim,
-                ..anywhere(&places)
+                ..anywhere(&nodes)
             };
-            let (made, _) = requirement(ask, None).expect("places");
+            let (made, _) = requirement(ask, None).expect("nodes");
             list(&made.expect("a requirement").preferred)[0].clone()
         })
         .collect();

@@ -65,8 +65,8 @@ fn claims_without_a_volume() {
     let of_another = json!({"metadata": {"annotations": {PROVISIONER: "e"}}});
     let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     let label = || Todo::Label("n1".to_owned());
-    let snapshot = || Todo::Follow(Asked::Snapshot("s".to_owned()));
-    let clone = || Todo::Follow(Asked::Claim("s".to_owned()));
+    let snapshot = || Todo::Follow(DataSource::Snapshot("s".to_owned()));
+    let clone = || Todo::Follow(DataSource::Claim("s".to_owned()));
     let foreign = || Todo::Foreign("Stuff.example.com".to_owned());
     let (of_s, of_c) = (source("VolumeSnapshot"), source("PersistentVolumeClaim"));
     let on = selected("n1");

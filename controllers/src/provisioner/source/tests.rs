@@ -26,62 +26,6 @@ fn target() -> PersistentVolumeClaim {
     }))
 }
 
-#[test]
-fn what_is_asked() {
-    let snapshot = |name: &str| Ok(Asked::Snapshot(name.to_owned()));
-    let other = |kind: &str| Ok(Asked::Other(kind.to_owned()));
-    let group = SNAPSHOT_GROUP;
-    for (spec, expected) in [
-        (json!({}), Ok(Asked::Nothing)),
-        (
-            json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "a"}}),
-            Ok(Asked::Claim("a".to_owned())),
-        ),
-        (
-            json!({"dataSource": {"apiGroup": "", "kind": "PersistentVolumeClaim", "name": "a"}}),
-            Ok(Asked::Claim("a".to_owned())),
-        ),
-        (
-            json!({"dataSource": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a"}}),
-            snapshot("a"),
-        ),
-        (
-            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a"},
-                   "dataSource": {"kind": "PersistentVolumeClaim", "name": "b"}}),
-            snapshot("a"),
-        ),
-        (
-            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a",
-                                     "namespace": "ns"}}),
-            snapshot("a"),
-        ),
-        (
-            json!({"dataSourceRef": {"apiGroup": group, "kind": "VolumeSnapshot", "name": "a",
-                                     "namespace": "far"}}),
-            Err(SourceProblem::OtherNamespace {
-                namespace: "far".to_owned(),
-            }),
-        ),
-        (
-            json!({"dataSource": {"apiGroup": group, "kind": "VolumeSnapshot", "name": ""}}),
-            Err(SourceProblem::NoName),
-        ),
-        (
-            json!({"dataSourceRef": {"apiGroup": "a.b", "kind": "Image", "name": "a"}}),
-            other("Image.a.b"),
-        ),
-        (
-            json!({"dataSource": {"kind": "VolumeSnapshot", "name": "a"}}),
-            other("VolumeSnapshot"),
-        ),
-    ] {
-        let claim: PersistentVolumeClaim = read(json!({
-            "metadata": {"name": "c", "namespace": "ns"}, "spec": spec,
-        }));
-        assert_eq!(asked(&claim), expected, "{spec}");
-    }
-}
-
 fn snapshot() -> Value {
     json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
@@ -170,6 +114,7 @@ fn snapshots() {
     let claim = target();
     let target = Target {
         claim: &claim,
+        prevent_mode_change: true,
         size: 2 << 30,
         driver: "d",
         scope: &Scope::Cluster,
@@ -178,7 +123,7 @@ fn snapshots() {
     for (of_snapshot, of_content, expected) in cases {
         let one: VolumeSnapshot = read(changed(snapshot(), &of_snapshot));
         let two: VolumeSnapshotContent = read(changed(content(), &of_content));
-        let made = from_snapshot(target, "snap", Some(&one), Some(&two), true);
+        let made = from_snapshot(target, "snap", Some(&one), Some(&two));
         let what = format!("{of_snapshot:?} {of_content:?}: {made:?}");
         match (made, expected) {
             (Ok(source), None) => {
@@ -187,19 +132,23 @@ fn snapshots() {
                 };
                 assert_eq!(source.r#type, Some(Type::Snapshot(id)));
             }
-            (Err(problem), Some(part)) => assert!(problem.to_string().contains(part), "{what}"),
+            (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{what}"),
             _ => panic!("{what}"),
         }
     }
     let (one, two) = (read(snapshot()), read(changed(content(), &[block()])));
-    assert!(from_snapshot(target, "snap", Some(&one), Some(&two), false).is_ok());
-    let missing = from_snapshot(target, "snap", None, None, true).expect_err("missing");
+    let lenient = Target {
+        prevent_mode_change: false,
+        ..target
+    };
+    assert!(from_snapshot(lenient, "snap", Some(&one), Some(&two)).is_ok());
+    let missing = from_snapshot(target, "snap", None, None).expect_err("missing");
     assert!(
         missing
             .to_string()
             .contains("VolumeSnapshot ns/snap, does not exist")
     );
-    let missing = from_snapshot(target, "snap", Some(&one), None, true).expect_err("missing");
+    let missing = from_snapshot(target, "snap", Some(&one), None).expect_err("missing");
     assert!(
         missing
             .to_string()
@@ -292,6 +241,7 @@ fn claims() {
     let claim = target();
     let target = Target {
         claim: &claim,
+        prevent_mode_change: true,
         size: 2 << 30,
         driver: "d",
         scope: &Scope::Cluster,
@@ -309,7 +259,7 @@ fn claims() {
                 };
                 assert_eq!(source.r#type, Some(Type::Volume(id)));
             }
-            (Err(problem), Some(part)) => assert!(problem.to_string().contains(part), "{what}"),
+            (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{what}"),
             _ => panic!("{what}"),
         }
     }
@@ -356,6 +306,7 @@ fn a_source_is_one_only_if_all_say_that_it_is_here() {
     ] {
         let target = Target {
             claim: &claim,
+            prevent_mode_change: true,
             size: 2 << 30,
             driver: "d",
             scope: &scope,
@@ -387,13 +338,13 @@ fn a_source_is_one_only_if_all_say_that_it_is_here() {
             &[("/spec/source", json!({"volumeHandle": "v"}))],
         );
         let one = read(snapshot());
-        let made = from_snapshot(target, "snap", Some(&one), Some(&read(content)), true);
+        let made = from_snapshot(target, "snap", Some(&one), Some(&read(content)));
         assert_eq!(
             made.is_ok(),
             is_source,
             "{pools:?} {node:?} {handle}: {made:?}"
         );
-        let made = from_snapshot(target, "snap", Some(&one), Some(&read(of_volume)), true);
+        let made = from_snapshot(target, "snap", Some(&one), Some(&read(of_volume)));
         assert_eq!(
             made.is_ok(),
             is_source && node.is_some(),

@@ -73,6 +73,41 @@ async fn an_attached_volume_is_not_deleted() {
     assert_eq!(rig.world.log(), [format!("GET {PV}")]);
 }
 
+/// Neither the affinity nor the driver says where the volume is. Nodes report it even if another
+/// process leads.
+#[tokio::test]
+async fn a_volume_of_no_known_node_is_reported_once() {
+    for (leads, outcome) in [(true, Outcome::Failed), (false, Outcome::Done)] {
+        let scope = Scope::Node {
+            name: "n1".to_owned(),
+            segments: [("zone".to_owned(), "n1".to_owned())].into(),
+        };
+        let mut rig = rig(scope, true);
+        let services = [
+            Service::ControllerService,
+            Service::VolumeAccessibilityConstraints,
+        ];
+        let can = [ControllerCapability::CreateDeleteVolume];
+        let driver = Driver::with(rig.world.csi(), "d", &services, &can, &[]);
+        rig.at_work.context.driver = Arc::new(driver);
+        let (_lease, follows) = Leadership::told();
+        if !leads {
+            rig.at_work.context.leader = follows;
+        }
+        rig.release(&released(Value::Null));
+        assert_eq!(rig.delete().await, outcome, "{leads}");
+        let event = rig.events.try_recv().expect("an event");
+        assert_eq!((&*event.reason, event.shared), ("VolumeFailedDelete", true));
+        assert!(
+            event.message.contains("on which node it is"),
+            "{}",
+            event.message
+        );
+        assert!(rig.events.try_recv().is_err());
+        assert!(!rig.world.log().contains(&"DeleteVolume handle".to_owned()));
+    }
+}
+
 #[tokio::test]
 async fn nodes_delete_only_their_own() {
     let at = |zone: &str| {

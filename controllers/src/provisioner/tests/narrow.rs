@@ -34,7 +34,7 @@ async fn a_volume_out_of_sight_is_not_made_again() {
     rig.put_claim(&assigned(&Value::Null));
     rig.put_volume("elsewhere");
     // It was there when this process began.
-    rig.at_work.kept.doubt(["u-1".to_owned()]);
+    rig.at_work.in_flight.require_live_check(["u-1".to_owned()]);
     assert_eq!(rig.work().await, Outcome::Done);
     assert_eq!(rig.world.log(), [format!("GET {PV}")]);
 }
@@ -139,7 +139,7 @@ async fn a_node_does_not_let_snapshots_go() {
 
 #[tokio::test(start_paused = true)]
 async fn the_leader_lets_them_go_when_the_last_claim_is_bound() {
-    let mut rig = rig(here(), true);
+    let rig = rig(here(), true);
     let (caches, stop) = (
         rig.at_work.context.caches.clone(),
         rig.at_work.context.stop.clone(),
@@ -164,8 +164,9 @@ async fn the_leader_lets_them_go_when_the_last_claim_is_bound() {
     caches.claims().note_synced();
     caches.volumes().note_synced();
     caches.snapshots().note_synced();
-    rig.at_work.options.snapshot_orphan_sweep_interval = Duration::from_secs(3600);
-    let leader = run_for_all(rig.at_work.context.clone(), rig.at_work.options.clone());
+    let mut options = Flags::parse_from(["provisioner"]).options;
+    options.snapshot_orphan_sweep_interval = Duration::from_secs(3600);
+    let leader = run_for_all(rig.at_work.context.clone(), options);
     let leader = tokio::spawn(leader);
     let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
     wait(10).await;

@@ -114,7 +114,7 @@ async fn no_room_gives_the_node_back() {
         let another = said.contains("another node is to be selected");
         assert_eq!(another, cleared, "{what}: {said}");
         assert!(
-            rig.at_work.kept.places("u-1").is_none() || !cleared,
+            rig.at_work.in_flight.topology("u-1").is_none() || !cleared,
             "{what}"
         );
     }
@@ -236,12 +236,12 @@ async fn the_same_is_asked_for_until_it_is_known_what_came_of_it() {
     assert_eq!(rig.work().await, Outcome::Failed);
     assert_eq!(rig.work().await, Outcome::Failed);
     assert_eq!(rig.required(), [places(&["a", "b"]), places(&["a", "b"])]);
-    assert!(rig.at_work.kept.places("u-1").is_none());
+    assert!(rig.at_work.in_flight.topology("u-1").is_none());
     let full = Err(Status::invalid_argument("wrong"));
     rig.world.state().creations.push_back(full);
     rig.work().await;
     assert_eq!(rig.required()[2], places(&["b", "c", "x"]));
-    assert!(rig.at_work.kept.places("u-1").is_none());
+    assert!(rig.at_work.in_flight.topology("u-1").is_none());
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
 use super::*;
-use crate::api::pvc::{self, Standing};
+use crate::api::pvc::{self, ClaimContext};
 use crate::runtime::Scope;
 use crate::runtime::scope::SELECTED_NODE;
 
@@ -30,17 +30,17 @@ const ALLOWED: [(&str, &[&str]); 7] = [
     ("where no node is", &["site=x"]),
 ];
 
-/// The node that is selected is on its own, and left out by those classes that name places.
+/// The node that is selected is on its own, and left out by those classes that name nodes.
 const SELECTED: [Option<&str>; 5] = [None, Some("n3"), Some("far"), Some("gone"), Some("fresh")];
 
-fn clusters() -> [(&'static str, Vec<Place>); 3] {
+fn clusters() -> [(&'static str, Vec<NodeTopology>); 3] {
     let uniform = vec![
         place("n1", "zone=a rack=1"),
         place("n2", "zone=a rack=2"),
         place("n3", "zone=b rack=1"),
         place("n4", "zone=b rack=1"),
         place("far", "zone=c rack=2"),
-        Place {
+        NodeTopology {
             is_registered: false,
             ..place_with("fresh", "zone=a rack=1", &[])
         },
@@ -94,7 +94,7 @@ fn keys(segment: &Segment) -> BTreeSet<String> {
 
 /// Whether the driver says of a node that it is in a place: by keys it registered there, all of
 /// which are labels of the node.
-fn says(node: &Place, place: &Segment) -> bool {
+fn says(node: &NodeTopology, place: &Segment) -> bool {
     node.keys.is_superset(&keys(place)) && place.iter().all(|(k, v)| node.labels.get(k) == Some(v))
 }
 
@@ -105,7 +105,7 @@ struct Case<'a> {
     immediate: bool,
     delayed: bool,
     allowed: &'a [&'a str],
-    places: &'a [Place],
+    nodes: &'a [NodeTopology],
     selected: Option<&'a str>,
 }
 
@@ -123,9 +123,9 @@ enum Expected {
 }
 
 impl Case<'_> {
-    fn node(&self) -> Option<(&Place, Segment)> {
+    fn node(&self) -> Option<(&NodeTopology, Segment)> {
         let name = self.selected?;
-        let node = self.places.iter().find(|place| place.node == name)?;
+        let node = self.nodes.iter().find(|place| place.node == name)?;
         Some((node, node.segment(&node.keys)?))
     }
 
@@ -156,10 +156,10 @@ impl Case<'_> {
             let mut terms = self.allowed.iter().filter(|term| exactly(term));
             return terms.any(|term| admits(term, place));
         }
-        let somewhere = self.places.iter().any(|node| says(node, place));
+        let somewhere = self.nodes.iter().any(|node| says(node, place));
         let told_so = match self.node() {
             Some((_, here)) => keys(&here) == keys(place),
-            None => self.places.iter().any(|node| node.keys == keys(place)),
+            None => self.nodes.iter().any(|node| node.keys == keys(place)),
         };
         somewhere && told_so
     }
@@ -179,7 +179,7 @@ impl Case<'_> {
         }
         let claim = json!({"metadata": {"name": "data-web-1", "annotations": annotations}});
         let claim: PersistentVolumeClaim = serde_json::from_value(claim).expect("a claim");
-        let standing = Standing {
+        let standing = ClaimContext {
             driver: "d",
             scope: &Scope::Cluster,
             leads: true,
@@ -187,15 +187,15 @@ impl Case<'_> {
         pvc::is_due(&claim, &class, standing)
     }
 
-    fn made(&self, claim: &str) -> Result<Option<TopologyRequirement>, TopologyProblem> {
+    fn made(&self, claim: &str) -> Result<Option<TopologyRequirement>, TopologyError> {
         let allowed: Vec<_> = self.allowed.iter().map(|text| term(text)).collect();
-        let ask = Ask {
+        let ask = TopologyRequest {
             claim,
             allowed: &allowed,
             selected: self.selected,
             strict: self.strict,
             immediate: self.immediate,
-            places: self.places,
+            nodes: self.nodes,
         };
         requirement(ask, None).map(|(made, _)| made)
     }
@@ -212,7 +212,7 @@ fn check(case: &Case<'_>, made: &TopologyRequirement, claim: &str, what: &str) {
         let named = requisite.contains(&place);
         assert_eq!(named, case.names(&place), "{what}: {}", shown(&place));
     }
-    // All keys and values of these tests are of one length: texts sort as places do.
+    // All keys and values of these tests are of one length: texts sort as nodes do.
     let rank = |place: &Segment| (place.len(), shown(place));
     let rising = requisite
         .windows(2)
@@ -238,7 +238,7 @@ fn check(case: &Case<'_>, made: &TopologyRequirement, claim: &str, what: &str) {
 #[test]
 fn every_combination() {
     let (mut done, mut required) = (0, 0);
-    for (cluster, places) in &clusters() {
+    for (cluster, nodes) in &clusters() {
         for (limits, allowed) in ALLOWED {
             for selected in SELECTED {
                 for flags in 0..8 {
@@ -247,7 +247,7 @@ fn every_combination() {
                         immediate: flags & 2 > 0,
                         delayed: flags & 4 > 0,
                         allowed,
-                        places,
+                        nodes,
                         selected,
                     };
                     let what = format!(
@@ -262,9 +262,9 @@ fn every_combination() {
                         continue;
                     }
                     let got = match case.made("data-web-1") {
-                        Err(TopologyProblem::NoNode { .. }) => Expected::NoNode,
-                        Err(TopologyProblem::NoCsiNode { .. }) => Expected::NoCsiNode,
-                        Err(TopologyProblem::NotAllowed { .. }) => Expected::NotAllowed,
+                        Err(TopologyError::NoNode { .. }) => Expected::NoNode,
+                        Err(TopologyError::NoCsiNode { .. }) => Expected::NoCsiNode,
+                        Err(TopologyError::NotAllowed { .. }) => Expected::NotAllowed,
                         Err(other) => panic!("{what}: {other}"),
                         Ok(None) => Expected::Anywhere,
                         Ok(Some(made)) => {
@@ -284,18 +284,18 @@ fn every_combination() {
 
 #[test]
 fn replicas_go_round_wherever_nothing_is_selected() {
-    for (cluster, places) in &clusters() {
+    for (cluster, nodes) in &clusters() {
         for (limits, allowed) in ALLOWED {
             let case = Case {
                 strict: false,
                 immediate: true,
                 delayed: false,
                 allowed,
-                places,
+                nodes,
                 selected: None,
             };
             let first = |ordinal: usize| {
-                let made = case.made(&format!("data-web-{ordinal}")).expect("places");
+                let made = case.made(&format!("data-web-{ordinal}")).expect("nodes");
                 let made = made.expect("a requirement");
                 let at = made
                     .requisite
