@@ -1,16 +1,14 @@
-//! Places claims, where every node has loops of its own: which node makes a claim's volume, and
-//! which objects are a node's.
+//! Selects nodes for claims and labels objects by node, where every node has its own loops.
 //!
-//! It is the leader's, who sees the whole cluster:
+//! The leader does this, because it sees the whole cluster:
 //!
 //! - **Assignment.** A claim with immediate binding gets the node with the most room, by what nodes
 //!   tell of it ([`room`]) less what was assigned since ([`reservations`]). A claim with a source gets the
 //!   node of the source, with late binding too and before the scheduler chooses: capacity objects
 //!   can't say where a snapshot is.
 //! - **Labels.** Claims and volumes get the label `hostloop.csi.dev/node`, contents of snapshots
-//!   `managed-by`, so that nodes can watch what is theirs. They are filters; what decides is the
-//!   selected node and the affinity. They are looked at again for ever, those of older and of
-//!   static objects, too.
+//!   `managed-by`, so that nodes can watch their own objects. Labels are filters: the selected node
+//!   and the affinity decide. The resync also labels older and static objects.
 //! - **The table** by which the API server may place claims with immediate binding by the way, if a
 //!   policy has it do so ([`table`]).
 //!
@@ -66,7 +64,7 @@ pub use keep::Place;
 pub use metrics::Metrics;
 
 use decide::Terms;
-use reservations::Ledger;
+use reservations::Reservations;
 use select_node::Candidate;
 
 /// How often everything is looked at again.
@@ -87,14 +85,14 @@ pub struct Flags {
     pub placement_table: Option<String>,
 }
 
-/// What it is told by the command line.
+/// What the command line says.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Nodes tell of their room.
+    /// Nodes publish capacity objects.
     pub capacity: bool,
     /// What volumes are called.
     pub(crate) naming: Naming,
-    /// What the API server is to place claims by.
+    /// The ConfigMap with the table for the API server.
     pub table: Option<Place>,
     /// The counts.
     pub metrics: Metrics,
@@ -124,30 +122,30 @@ impl Options {
     }
 }
 
-/// Nodes as they were found.
+/// The nodes that claims of a class may go to.
 struct Candidates {
-    /// After so many changes.
+    /// The number of changes when they were collected.
     at: u64,
     nodes: Arc<[Candidate]>,
 }
 
-/// The work of one term.
+/// Placement during one term as leader.
 struct Placement {
     context: Context,
     options: Options,
     /// The API server, with writes done in its own name.
     kube: Kube,
-    /// Capacity objects of this driver; none where nodes tell nothing.
+    /// Capacity objects of this driver, if nodes publish them.
     capacities: Option<Watch<CSIStorageCapacity>>,
-    /// The same, by their keepers and classes.
+    /// Capacity objects by owner and class.
     rooms: Option<Index<CSIStorageCapacity>>,
-    /// Likewise, by their classes.
+    /// Capacity objects by class.
     of_class: Option<Index<CSIStorageCapacity>>,
-    /// Likewise, by the pools they name.
+    /// Capacity objects by the pools they name.
     pools: Option<Index<CSIStorageCapacity>>,
-    /// Nodes by class, as far as claims of it may go there.
+    /// Candidate nodes by class.
     candidates: Mutex<HashMap<String, Candidates>>,
-    /// How often something has changed that these go by.
+    /// Counts changes that candidates depend on.
     changes: Arc<AtomicU64>,
     /// Nodes by how capacity objects name them.
     keepers: Index<Node>,
@@ -164,17 +162,17 @@ struct Placement {
     contents: Option<Index<VolumeSnapshotContent>>,
     /// Group contents, likewise.
     groups: Option<Index<VolumeGroupSnapshotContent>>,
-    ledger: Mutex<Ledger>,
-    /// What claims were told last, by UID: once is enough.
-    said: Mutex<HashMap<String, reconcile_pvc::Said>>,
-    /// Claims that are waiting for a node.
-    parked: Mutex<BTreeSet<String>>,
-    /// Classes nobody has told the room of, and since when.
+    reservations: Mutex<Reservations>,
+    /// The last event of each claim, by UID. It is not repeated.
+    last_events: Mutex<HashMap<String, reconcile_pvc::LastEvent>>,
+    /// Claims that no node fits at present, by UID.
+    unschedulable: Mutex<BTreeSet<String>>,
+    /// Classes without capacity objects, and since when.
     untold: Mutex<HashMap<String, Instant>>,
-    /// There may be more room, or a node, for those that are waiting.
-    hope: Notify,
-    /// Everything is to be looked at.
-    survey: Notify,
+    /// Notified when waiting claims may fit: more capacity, or another node.
+    wake: Notify,
+    /// Notified when all objects must be reconciled.
+    resync: Notify,
 }
 
 /// Runs until `context.stop`. `capacities` are the objects of all nodes, if there are any.
@@ -184,7 +182,7 @@ pub(crate) async fn run(
     capacities: Option<Watch<CSIStorageCapacity>>,
 ) {
     let stop = context.stop.clone();
-    // Where nodes tell nothing, nothing is waited for.
+    // Without capacity objects there is nothing to wait for.
     let tell = options.capacity && context.driver.can(ControllerCapability::GetCapacity);
     let capacities = capacities.filter(|_| tell);
     let placement = Arc::new(Placement::new(context, options, capacities));
@@ -192,7 +190,7 @@ pub(crate) async fn run(
     if stop.run_until_cancelled(synced).await.is_none() {
         return;
     }
-    placement.open_books().await;
+    placement.rebuild().await;
     let queues = placement.queues();
     placement.listen(&queues);
     placement.work(queues).await;
@@ -250,12 +248,12 @@ impl Placement {
                     .group_contents()
                     .index(move |content| of(content).unwrap_or_default())
             }),
-            ledger: Mutex::default(),
-            said: Mutex::default(),
-            parked: Mutex::default(),
+            reservations: Mutex::default(),
+            last_events: Mutex::default(),
+            unschedulable: Mutex::default(),
             untold: Mutex::default(),
-            hope: Notify::new(),
-            survey: Notify::new(),
+            wake: Notify::new(),
+            resync: Notify::new(),
             options,
             context,
         }
@@ -291,8 +289,8 @@ impl Placement {
         }
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        lock(&self.ledger)
+    fn reservations(&self) -> MutexGuard<'_, Reservations> {
+        lock(&self.reservations)
     }
 }
 

@@ -10,10 +10,10 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::node_fitness::{self, Lack};
+use super::node_fitness::{self, Unfit};
 use super::room::{self, Room};
 use super::select_node::Candidate;
-use super::source_location::{self, Home};
+use super::source_location::{self, SourceLocation};
 use super::{Candidates, Placement, lock};
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
@@ -54,7 +54,7 @@ impl Placement {
     }
 
     /// Where a volume is.
-    fn volume_home(&self, volume: &PersistentVolume) -> Home {
+    fn volume_location(&self, volume: &PersistentVolume) -> SourceLocation {
         let handle = pv::handle(volume, &self.context.driver.name);
         let by_handle = handle.and_then(|handle| self.pool_node(handle));
         source_location::of_volume_in(volume, by_handle, &self.context.caches.nodes().all())
@@ -62,60 +62,64 @@ impl Placement {
 
     /// The one node a volume is on.
     pub(super) fn volume_node(&self, volume: &PersistentVolume) -> Option<String> {
-        self.volume_home(volume).node().map(str::to_owned)
+        self.volume_location(volume).node().map(str::to_owned)
     }
 
     /// Where a claim's source is.
-    pub(super) fn source(&self, claim: &PersistentVolumeClaim, asked: &DataSource) -> Home {
+    pub(super) fn source(
+        &self,
+        claim: &PersistentVolumeClaim,
+        asked: &DataSource,
+    ) -> SourceLocation {
         let namespace = claim.namespace().unwrap_or_default();
         let caches = &self.context.caches;
         match asked {
-            DataSource::Nothing | DataSource::Other(_) => Home::Anywhere,
+            DataSource::Nothing | DataSource::Other(_) => SourceLocation::Anywhere,
             DataSource::Claim(name) => {
                 let source = caches.claims().get_in(&namespace, name);
                 let bound = source.as_deref().and_then(pvc::volume_name);
                 let volume = bound.and_then(|bound| caches.volumes().get(bound));
                 let (source, volume) = (source.as_deref(), volume.as_deref());
                 match source_location::volume_of(name, source, volume, &self.context.driver.name) {
-                    Ok(volume) => self.volume_home(volume),
-                    Err(home) => home,
+                    Ok(volume) => self.volume_location(volume),
+                    Err(location) => location,
                 }
             }
             DataSource::Snapshot(_)
                 if !(caches.snapshots().is_synced() && caches.contents().is_synced()) =>
             {
-                Home::Unknown("snapshots have not been listed yet".to_owned())
+                SourceLocation::Unknown("snapshots have not been listed yet".to_owned())
             }
             DataSource::Snapshot(name) => {
                 let snapshot = caches.snapshots().get_in(&namespace, name);
                 let bound = match source_location::content_of(name, snapshot.as_deref()) {
                     Ok(bound) => bound,
-                    Err(home) => return home,
+                    Err(location) => return location,
                 };
                 match caches.contents().get(&bound) {
-                    None => Home::Unknown(format!(
+                    None => SourceLocation::Unknown(format!(
                         "VolumeSnapshotContent {bound} of VolumeSnapshot {name} does not exist"
                     )),
                     // Who is to make the volume says that it can't.
                     Some(content) if content.spec.driver != self.context.driver.name => {
-                        Home::Anywhere
+                        SourceLocation::Anywhere
                     }
-                    Some(content) => self.content_home(&content),
+                    Some(content) => self.content_location(&content),
                 }
             }
         }
     }
 
     /// Where a content's snapshot is.
-    pub(super) fn content_home(&self, content: &VolumeSnapshotContent) -> Home {
+    pub(super) fn content_location(&self, content: &VolumeSnapshotContent) -> SourceLocation {
         let by_handle = source_location::handle(content).and_then(|handle| self.pool_node(handle));
         let nodes = self.context.caches.nodes().all();
         let volume = || match &content.spec.source.volume_handle {
             Some(handle) => {
                 let namespace = content.spec.volume_snapshot_ref.namespace.as_deref();
-                self.bound_home(handle, namespace)
+                self.bound_location(handle, namespace)
             }
-            None => Home::Unknown(format!(
+            None => SourceLocation::Unknown(format!(
                 "the node of VolumeSnapshotContent {} is not known",
                 content.name_any()
             )),
@@ -126,7 +130,7 @@ impl Placement {
     /// Locates the volume with this handle that is bound in this namespace. A volume bound in
     /// another namespace may have the same handle, but users of this namespace must not snapshot
     /// it.
-    pub(super) fn bound_home(&self, handle: &str, namespace: Option<&str>) -> Home {
+    pub(super) fn bound_location(&self, handle: &str, namespace: Option<&str>) -> SourceLocation {
         let context = &self.context;
         let volumes = context.caches.volumes_of(&context.driver.name, handle);
         let is_bound = |volume: &&Arc<PersistentVolume>| {
@@ -135,14 +139,14 @@ impl Placement {
             namespace.is_some() && bound.and_then(|bound| bound.namespace.as_deref()) == namespace
         };
         let bound = volumes.iter().filter(is_bound);
-        source_location::of_all(handle, bound.map(|volume| self.volume_home(volume)))
+        source_location::of_all(handle, bound.map(|volume| self.volume_location(volume)))
     }
 
     /// Locates the snapshot with this handle.
-    pub(super) fn snapshot_home(&self, handle: &str) -> Home {
+    pub(super) fn snapshot_location(&self, handle: &str) -> SourceLocation {
         match self.pool_node(handle) {
-            Some(node) => Home::Node(node),
-            None => Home::Unknown(format!("the node of {handle} is not known")),
+            Some(node) => SourceLocation::Node(node),
+            None => SourceLocation::Unknown(format!("the node of {handle} is not known")),
         }
     }
 
@@ -186,14 +190,14 @@ impl Placement {
     }
 
     /// What keeps claims of a class off a node.
-    pub(super) fn lack(&self, node: &str, class: &StorageClass) -> Option<Lack> {
+    pub(super) fn unfit(&self, node: &str, class: &StorageClass) -> Option<Unfit> {
         let caches = &self.context.caches;
         let node = caches.nodes().get(node)?;
         let registered = caches.csi_nodes().get(&node.name_any());
-        let lack = node_fitness::of_node(&node, registered.as_deref(), &self.context.driver.name);
+        let unfit = node_fitness::of_node(&node, registered.as_deref(), &self.context.driver.name);
         let allowed = class.allowed_topologies.as_deref().unwrap_or_default();
-        let barred = || (!topology::allows(allowed, node.labels())).then_some(Lack::NotAllowed);
-        lack.or_else(barred)
+        let barred = || (!topology::allows(allowed, node.labels())).then_some(Unfit::NotAllowed);
+        unfit.or_else(barred)
     }
 
     /// The nodes, as far as claims of a class may go there; found out anew when one has changed.
@@ -207,7 +211,7 @@ impl Placement {
             return known.nodes.clone();
         }
         let candidate = |node: &Arc<Node>| Candidate {
-            lack: self.lack(&node.name_any(), class),
+            unfit: self.unfit(&node.name_any(), class),
             room: self.room(&node.name_any(), &name),
             node: node.name_any(),
         };

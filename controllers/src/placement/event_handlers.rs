@@ -105,7 +105,7 @@ impl Placement {
         let this = self.clone();
         caches
             .csi_nodes()
-            .on_change(move |_| this.hope.notify_one());
+            .on_change(move |_| this.wake.notify_one());
         if let Some(capacities) = &self.capacities {
             let this = self.clone();
             capacities.on_change(move |change| this.capacity(change));
@@ -119,15 +119,15 @@ impl Placement {
                 new,
             } => {
                 if !node_fitness::is_same(old, new) {
-                    self.hope.notify_one();
+                    self.wake.notify_one();
                 }
                 if old.labels() != new.labels() {
-                    self.survey.notify_one();
+                    self.resync.notify_one();
                 }
             }
             Change::Applied { old: None, .. } | Change::Deleted(_) => {
-                self.hope.notify_one();
-                self.survey.notify_one();
+                self.wake.notify_one();
+                self.resync.notify_one();
             }
         }
     }
@@ -140,20 +140,20 @@ impl Placement {
         let before = old.as_deref().map(room::pools).unwrap_or_default();
         if pools != before {
             // Whose contents are may be known now.
-            self.survey.notify_one();
+            self.resync.notify_one();
         }
         let keeper = room::keeper_of(new);
         let more = room::is_more(old.as_deref(), new);
-        let booked = keeper.is_some_and(|keeper| self.is_booked(keeper));
-        if more || booked {
-            self.hope.notify_one();
+        let reserved = keeper.is_some_and(|keeper| self.has_reservations(keeper));
+        if more || reserved {
+            self.wake.notify_one();
         }
     }
 
     /// Whether a node has claims on its account: some may be settled by what it tells now.
-    fn is_booked(&self, keeper: &str) -> bool {
+    fn has_reservations(&self, keeper: &str) -> bool {
         let node = self.keepers.get(keeper).pop();
-        node.is_some_and(|node| self.ledger().is_booked(&node.name_any()))
+        node.is_some_and(|node| self.reservations().has_reservations(&node.name_any()))
     }
 
     /// Works on the queues until the stop.
@@ -253,7 +253,7 @@ impl Placement {
                 }
             };
             tokio::select! {
-                () = self.survey.notified() => {}
+                () = self.resync.notified() => {}
                 () = again => {}
             }
             self.add_all(queues);
@@ -262,7 +262,7 @@ impl Placement {
     }
 
     fn add_all(&self, queues: &Queues) {
-        self.ledger().settle(Instant::now());
+        self.reservations().settle(Instant::now());
         let caches = &self.context.caches;
         for uid in self.claims.keys() {
             queues.claims.add(uid);
@@ -279,15 +279,15 @@ impl Placement {
     }
 
     /// Has those that wait looked at when there may be more room.
-    async fn revive(&self, queues: &Queues) {
+    async fn wake_waiting(&self, queues: &Queues) {
         loop {
-            self.hope.notified().await;
-            self.ledger().settle(Instant::now());
-            let parked = lock(&self.parked).clone();
+            self.wake.notified().await;
+            self.reservations().settle(Instant::now());
+            let unschedulable = lock(&self.unschedulable).clone();
             // Many that wait for little are not to keep the process busy with looking.
-            let pause =
-                PACE.max(EACH.saturating_mul(u32::try_from(parked.len()).unwrap_or(u32::MAX)));
-            for uid in parked {
+            let pause = PACE
+                .max(EACH.saturating_mul(u32::try_from(unschedulable.len()).unwrap_or(u32::MAX)));
+            for uid in unschedulable {
                 queues.claims.add(uid);
             }
             tokio::time::sleep(pause).await;

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::Placement;
-use super::source_location::Home;
+use super::source_location::SourceLocation;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::snapshots::VolumeGroupSnapshotContent;
@@ -28,13 +28,13 @@ enum Todo {
 }
 
 /// What to do for a group by where its parts are.
-fn decide(homes: &[Home]) -> Todo {
-    let nodes: BTreeSet<&str> = homes.iter().filter_map(Home::node).collect();
+fn decide(locations: &[SourceLocation]) -> Todo {
+    let nodes: BTreeSet<&str> = locations.iter().filter_map(SourceLocation::node).collect();
     if nodes.len() > 1 {
         return Todo::Spans(nodes.into_iter().map(str::to_owned).collect());
     }
     // One that is not known yet may be elsewhere.
-    let all_known = homes.iter().all(|home| home.node().is_some());
+    let all_known = locations.iter().all(|location| location.node().is_some());
     match nodes.first() {
         Some(node) if all_known => Todo::Label((*node).to_owned()),
         _ => Todo::Nothing,
@@ -73,7 +73,7 @@ impl Placement {
         if !ours || content.labels().contains_key(MANAGED_BY) {
             return Outcome::Done;
         }
-        match decide(&self.homes(&content)) {
+        match decide(&self.locations(&content)) {
             Todo::Nothing => Outcome::Done,
             Todo::Label(node) => {
                 let label = node_label(&node);
@@ -85,16 +85,16 @@ impl Placement {
     }
 
     /// Locates each part of a group: its volumes, or the snapshots of a pre-provisioned group.
-    fn homes(&self, content: &VolumeGroupSnapshotContent) -> Vec<Home> {
+    fn locations(&self, content: &VolumeGroupSnapshotContent) -> Vec<SourceLocation> {
         let namespace = content.spec.volume_group_snapshot_ref.namespace.as_deref();
         match &content.spec.source.volume_handles {
             Some(volumes) => {
-                let home = |handle: &String| self.bound_home(handle, namespace);
-                volumes.iter().map(home).collect()
+                let location = |handle: &String| self.bound_location(handle, namespace);
+                volumes.iter().map(location).collect()
             }
             None => {
-                let home = |handle: &String| self.snapshot_home(handle);
-                snapshots(content).iter().map(home).collect()
+                let location = |handle: &String| self.snapshot_location(handle);
+                snapshots(content).iter().map(location).collect()
             }
         }
     }
@@ -138,18 +138,18 @@ mod tests {
 
     #[test]
     fn groups_by_where_their_parts_are() {
-        let on = |node: &str| Home::Node(node.to_owned());
-        let unknown = || Home::Unknown("why".to_owned());
+        let on = |node: &str| SourceLocation::Node(node.to_owned());
+        let unknown = || SourceLocation::Unknown("why".to_owned());
         let both = ["n1", "n2"].map(str::to_owned).into();
-        for (homes, todo) in [
+        for (locations, todo) in [
             (vec![], Todo::Nothing),
             (vec![on("n1")], Todo::Label("n1".to_owned())),
             (vec![on("n1"), on("n1")], Todo::Label("n1".to_owned())),
             (vec![on("n1"), unknown()], Todo::Nothing),
-            (vec![Home::Anywhere], Todo::Nothing),
+            (vec![SourceLocation::Anywhere], Todo::Nothing),
             (vec![on("n2"), unknown(), on("n1")], Todo::Spans(both)),
         ] {
-            assert_eq!(decide(&homes), todo, "{homes:?}");
+            assert_eq!(decide(&locations), todo, "{locations:?}");
         }
     }
 

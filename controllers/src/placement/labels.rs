@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::Placement;
 use super::decide::is_labelled;
-use super::source_location::Home;
+use super::source_location::SourceLocation;
 use crate::api::pv;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
@@ -23,8 +23,11 @@ fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Opt
 }
 
 /// The label of the node that is to manage a content, if none does yet.
-pub(super) fn of_content(labels: &BTreeMap<String, String>, home: &Home) -> Option<String> {
-    let node = home.node()?;
+pub(super) fn of_content(
+    labels: &BTreeMap<String, String>,
+    location: &SourceLocation,
+) -> Option<String> {
+    let node = location.node()?;
     (!labels.contains_key(MANAGED_BY)).then(|| node_label(node))
 }
 
@@ -64,7 +67,7 @@ impl Placement {
         if !self.is_unmanaged(&content) {
             return Outcome::Done;
         }
-        match of_content(content.labels(), &self.content_home(&content)) {
+        match of_content(content.labels(), &self.content_location(&content)) {
             None => Outcome::Done,
             Some(label) => {
                 self.label(&watch, &*content, MANAGED_BY, &label, true)
@@ -151,19 +154,23 @@ mod tests {
     #[test]
     fn contents_nobody_manages() {
         let labels = |node: &str| BTreeMap::from([(MANAGED_BY.to_owned(), node.to_owned())]);
-        let on = |node: &str| Home::Node(node.to_owned());
+        let on = |node: &str| SourceLocation::Node(node.to_owned());
         let none = BTreeMap::new();
         let long = "n".repeat(80);
         let hashed = node_label(&long);
-        for (labels, home, expected) in [
+        for (labels, location, expected) in [
             (none.clone(), on("n1"), Some("n1")),
             (labels("n1"), on("n1"), None),
             (labels("n2"), on("n1"), None),
-            (none.clone(), Home::Anywhere, None),
-            (none.clone(), Home::Unknown(String::new()), None),
+            (none.clone(), SourceLocation::Anywhere, None),
+            (none.clone(), SourceLocation::Unknown(String::new()), None),
             (none.clone(), on(&long), Some(hashed.as_str())),
         ] {
-            assert_eq!(of_content(&labels, &home).as_deref(), expected, "{home:?}");
+            assert_eq!(
+                of_content(&labels, &location).as_deref(),
+                expected,
+                "{location:?}"
+            );
         }
     }
 }

@@ -12,7 +12,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// What keeps a claim off a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Lack {
+pub(super) enum Unfit {
     /// It is to get no pods.
     Cordoned,
     /// Kubelet says it is not ready, or says nothing any more.
@@ -45,25 +45,25 @@ pub(super) enum Lack {
     },
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            Lack::Cordoned => "is cordoned",
-            Lack::NotReady => "is not ready",
-            Lack::DiskPressure => "is under disk pressure",
-            Lack::Deleting => "is being deleted",
-            Lack::OutOfService => "is out of service",
-            Lack::NoDriver => "does not run the CSI driver",
-            Lack::NotAllowed => "is not in the class's allowedTopologies",
-            Lack::NoSource => "does not have the claim's source",
-            Lack::Refused => "had no room for it a moment ago",
-            Lack::Untold => "has not told what room it has",
-            Lack::Little { left: 0 } => "has none for volumes of this class",
-            Lack::Little { left } => {
+            Unfit::Cordoned => "is cordoned",
+            Unfit::NotReady => "is not ready",
+            Unfit::DiskPressure => "is under disk pressure",
+            Unfit::Deleting => "is being deleted",
+            Unfit::OutOfService => "is out of service",
+            Unfit::NoDriver => "does not run the CSI driver",
+            Unfit::NotAllowed => "is not in the class's allowedTopologies",
+            Unfit::NoSource => "does not have the claim's source",
+            Unfit::Refused => "had no room for it a moment ago",
+            Unfit::Untold => "has not told what room it has",
+            Unfit::Little { left: 0 } => "has none for volumes of this class",
+            Unfit::Little { left } => {
                 let left = quantity::written((*left).max(0));
                 return write!(f, "has {left} left");
             }
-            Lack::TooLarge { largest } => {
+            Unfit::TooLarge { largest } => {
                 let largest = quantity::written(*largest);
                 return write!(f, "makes volumes up to {largest}");
             }
@@ -73,26 +73,29 @@ impl fmt::Display for Lack {
 }
 
 /// What keeps all claims off a node, if something does.
-pub(super) fn of_node(node: &Node, registered: Option<&CSINode>, driver: &str) -> Option<Lack> {
+pub(super) fn of_node(node: &Node, registered: Option<&CSINode>, driver: &str) -> Option<Unfit> {
     let drivers = registered.map(|node| node.spec.drivers.as_slice());
     let runs = drivers
         .unwrap_or_default()
         .iter()
         .any(|known| known.name == driver);
     let [deleting, out, unready, cordoned, pressed] = of_itself(node);
-    let lacks = [
+    let unfit_nodes = [
         deleting,
         out,
         unready,
-        (!runs, Lack::NoDriver),
+        (!runs, Unfit::NoDriver),
         cordoned,
         pressed,
     ];
-    lacks.into_iter().find(|(is, _)| *is).map(|(_, lack)| lack)
+    unfit_nodes
+        .into_iter()
+        .find(|(is, _)| *is)
+        .map(|(_, unfit)| unfit)
 }
 
 /// What a node may lack by what it says itself, and whether it does.
-fn of_itself(node: &Node) -> [(bool, Lack); 5] {
+fn of_itself(node: &Node) -> [(bool, Unfit); 5] {
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.as_deref());
     let out = taints
@@ -103,11 +106,11 @@ fn of_itself(node: &Node) -> [(bool, Lack); 5] {
     let unready = condition(node, "Ready").is_some_and(|is| is != "True");
     let pressed = condition(node, "DiskPressure") == Some("True");
     [
-        (node.metadata.deletion_timestamp.is_some(), Lack::Deleting),
-        (out, Lack::OutOfService),
-        (unready, Lack::NotReady),
-        (cordoned, Lack::Cordoned),
-        (pressed, Lack::DiskPressure),
+        (node.metadata.deletion_timestamp.is_some(), Unfit::Deleting),
+        (out, Unfit::OutOfService),
+        (unready, Unfit::NotReady),
+        (cordoned, Unfit::Cordoned),
+        (pressed, Unfit::DiskPressure),
     ]
 }
 
@@ -175,7 +178,7 @@ mod tests {
         let out = json!({"taints": [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]});
         let other = json!({"taints": [{"key": "gpu", "effect": "NoSchedule"}]});
         let ours = registered("d");
-        for (what, spec, conditions, csi_node, lack) in [
+        for (what, spec, conditions, csi_node, unfit) in [
             ("well", &none, &ready, Some(&ours), None),
             ("silent", &none, &json!([]), Some(&ours), None),
             ("tainted", &other, &ready, Some(&ours), None),
@@ -184,28 +187,28 @@ mod tests {
                 &json!({"unschedulable": true}),
                 &ready,
                 Some(&ours),
-                Some(Lack::Cordoned),
+                Some(Unfit::Cordoned),
             ),
             (
                 "not ready",
                 &none,
                 &is("Ready", "False"),
                 Some(&ours),
-                Some(Lack::NotReady),
+                Some(Unfit::NotReady),
             ),
             (
                 "lost",
                 &none,
                 &is("Ready", "Unknown"),
                 Some(&ours),
-                Some(Lack::NotReady),
+                Some(Unfit::NotReady),
             ),
             (
                 "full",
                 &none,
                 &is("DiskPressure", "True"),
                 Some(&ours),
-                Some(Lack::DiskPressure),
+                Some(Unfit::DiskPressure),
             ),
             (
                 "not full",
@@ -214,25 +217,31 @@ mod tests {
                 Some(&ours),
                 None,
             ),
-            ("out", &out, &ready, Some(&ours), Some(Lack::OutOfService)),
-            ("without drivers", &none, &ready, None, Some(Lack::NoDriver)),
+            ("out", &out, &ready, Some(&ours), Some(Unfit::OutOfService)),
+            (
+                "without drivers",
+                &none,
+                &ready,
+                None,
+                Some(Unfit::NoDriver),
+            ),
             (
                 "with another",
                 &none,
                 &ready,
                 Some(&registered("e")),
-                Some(Lack::NoDriver),
+                Some(Unfit::NoDriver),
             ),
         ] {
             assert_eq!(
                 of_node(&node(spec, conditions), csi_node, "d"),
-                lack,
+                unfit,
                 "{what}"
             );
         }
         let mut deleting = node(&none, &ready);
         deleting.metadata.deletion_timestamp =
             serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
-        assert_eq!(of_node(&deleting, Some(&ours), "d"), Some(Lack::Deleting));
+        assert_eq!(of_node(&deleting, Some(&ours), "d"), Some(Unfit::Deleting));
     }
 }

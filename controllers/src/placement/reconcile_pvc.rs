@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use super::cluster_view::Told;
 use super::decide::{Facts, Todo, decide, is_labelled};
 use super::metrics::Outcome as Count;
-use super::node_fitness::Lack;
-use super::select_node::{Ask, choose};
-use super::source_location::Home;
+use super::node_fitness::Unfit;
+use super::select_node::{Request, choose};
+use super::source_location::SourceLocation;
 use super::{Placement, lock, room};
 use crate::api::pvc::{self, DataSource};
 use crate::runtime::queue::Outcome;
@@ -31,7 +31,7 @@ const QUIET: Duration = Duration::from_secs(60);
 
 /// What a claim's user was told last.
 #[derive(Clone, Debug)]
-pub(super) struct Said {
+pub(super) struct LastEvent {
     count: Count,
     message: String,
     at: Instant,
@@ -47,7 +47,7 @@ enum Due {
     Known,
 }
 
-fn due(last: Option<&Said>, count: Count, message: &str, now: Instant) -> Due {
+fn due(last: Option<&LastEvent>, count: Count, message: &str, now: Instant) -> Due {
     let Some(last) = last.filter(|last| last.count == count) else {
         return Due::Now;
     };
@@ -96,7 +96,7 @@ impl Placement {
                 Outcome::Done
             }
             _ => {
-                self.unpark(uid);
+                self.mark_schedulable(uid);
                 Outcome::Done
             }
         }
@@ -104,7 +104,7 @@ impl Placement {
 
     /// Opens the books with what an earlier leader assigned, and the scheduler: it counts before
     /// anything else is assigned.
-    pub(super) async fn open_books(&self) {
+    pub(super) async fn rebuild(&self) {
         for claim in self.context.caches.claims().each() {
             // There may be many.
             tokio::task::yield_now().await;
@@ -127,19 +127,19 @@ impl Placement {
         let now = Instant::now();
         let claim = facts.claim;
         let class = pvc::class_name(claim).unwrap_or_default();
-        let known = self.ledger().node(uid).map(str::to_owned);
+        let known = self.reservations().node(uid).map(str::to_owned);
         let version = known.and_then(|node| self.room(&node, class));
         let version = version.map_or(0, |room| room.version);
-        let mut ledger = self.ledger();
+        let mut reservations = self.reservations();
         match (facts.volume, pvc::selected_node(claim)) {
-            (Some(volume), _) => ledger.made(uid, room::version(volume), now),
+            (Some(volume), _) => reservations.made(uid, room::version(volume), now),
             // It is bound to a volume that has not been seen yet.
             (None, _) if pvc::volume_name(claim).is_some() => {}
             (None, Some(node)) => {
                 let bytes = pvc::requested(claim).unwrap_or_default();
-                ledger.assign(uid, node, bytes, now);
+                reservations.assign(uid, node, bytes, now);
             }
-            (None, None) => ledger.refused(uid, version, now),
+            (None, None) => reservations.refused(uid, version, now),
         }
     }
 
@@ -153,25 +153,27 @@ impl Placement {
         let selected = pvc::selected_node(claim);
         let delayed = pvc::is_delayed(class);
         match (self.source(claim, asked), selected) {
-            (Home::Unknown(why), _) => {
+            (SourceLocation::Unknown(why), _) => {
                 let message = format!("waiting for the source of the claim: {why}");
                 self.wait(claim, Count::Waiting, EventKind::Normal, message)
             }
-            (Home::Gone(why), _) => {
+            (SourceLocation::Gone(why), _) => {
                 let message = format!(
                     "the source of the claim can't be reached: {why}; bring its node back, or \
                      name another source"
                 );
                 self.blocked(claim, message)
             }
-            (Home::Node(node), _) => self.settle_at(claim, class, &node).await,
-            (Home::Anywhere | Home::Several(_), Some(node)) => self.label_claim(claim, node).await,
-            (Home::Anywhere | Home::Several(_), None) if delayed => {
-                self.unpark(claim.metadata.uid.as_deref().unwrap_or_default());
+            (SourceLocation::Node(node), _) => self.settle_at(claim, class, &node).await,
+            (SourceLocation::Anywhere | SourceLocation::Several(_), Some(node)) => {
+                self.label_claim(claim, node).await
+            }
+            (SourceLocation::Anywhere | SourceLocation::Several(_), None) if delayed => {
+                self.mark_schedulable(claim.metadata.uid.as_deref().unwrap_or_default());
                 Outcome::Done
             }
-            (Home::Anywhere, None) => self.choose(claim, class, None).await,
-            (Home::Several(nodes), None) => self.choose(claim, class, Some(&nodes)).await,
+            (SourceLocation::Anywhere, None) => self.choose(claim, class, None).await,
+            (SourceLocation::Several(nodes), None) => self.choose(claim, class, Some(&nodes)).await,
         }
     }
 
@@ -187,33 +189,34 @@ impl Placement {
         if selected == Some(node) {
             return self.label_claim(claim, node).await;
         }
-        if let Some(lack) = self.lack(node, class) {
-            let advice = match lack {
-                Lack::NotAllowed => "extend them in another class, or name another source",
-                Lack::Cordoned => "uncordon it, or name another source",
+        if let Some(unfit) = self.unfit(node, class) {
+            let advice = match unfit {
+                Unfit::NotAllowed => "extend them in another class, or name another source",
+                Unfit::Cordoned => "uncordon it, or name another source",
                 _ => "bring it back, or name another source",
             };
             let message = format!(
-                "the source of the claim is on node {node} alone, and that node {lack}: {advice}"
+                "the source of the claim is on node {node} alone, and that node {unfit}: {advice}"
             );
             return self.blocked(claim, message);
         }
         let version = self.room(node, &class.name_any());
         let version = version.map_or(0, |room| room.version);
         let passed_over = self
-            .ledger()
+            .reservations()
             .passes_over(&uid, node, version, Instant::now());
         if let Some(left) = passed_over {
             let message = format!(
                 "the source of the claim is on node {node} alone, and that node {}: make room \
                  there, or name another source",
-                Lack::Refused
+                Unfit::Refused
             );
             self.blocked(claim, message);
             return Outcome::FailedFor(left);
         }
         let bytes = pvc::requested(claim).unwrap_or_default();
-        self.ledger().assign(&uid, node, bytes, Instant::now());
+        self.reservations()
+            .assign(&uid, node, bytes, Instant::now());
         self.assign(claim, node).await
     }
 
@@ -230,14 +233,14 @@ impl Placement {
             Told::Yes => true,
             Told::No => false,
             Told::Soon(left) => {
-                self.park(&uid);
+                self.mark_unschedulable(&uid);
                 return Outcome::Again(left);
             }
         };
         // What is wrong with the size, the node that is to make the volume says.
         let bytes = pvc::requested(claim).unwrap_or_default();
         let candidates = self.candidates(class);
-        let ask = Ask {
+        let ask = Request {
             uid: &uid,
             bytes,
             among,
@@ -245,11 +248,11 @@ impl Placement {
         };
         let chosen = {
             // Chosen and put down in one go: the next one counts with it.
-            let mut ledger = self.ledger();
-            let chosen = choose(ask, &candidates, &ledger, now);
+            let mut reservations = self.reservations();
+            let chosen = choose(ask, &candidates, &reservations, now);
             if let Ok(node) = &chosen {
-                ledger.assign(&uid, node, bytes, now);
-                ledger.set_last(node);
+                reservations.assign(&uid, node, bytes, now);
+                reservations.set_last(node);
             }
             chosen
         };
@@ -270,7 +273,7 @@ impl Placement {
     async fn assign(&self, claim: &Arc<PersistentVolumeClaim>, node: &str) -> Outcome {
         let uid = claim.uid().unwrap_or_default();
         if !self.context.leader.leads() {
-            self.ledger().release(&uid);
+            self.reservations().release(&uid);
             return Outcome::Done;
         }
         let (name, namespace) = (claim.name_any(), claim.namespace());
@@ -284,7 +287,7 @@ impl Placement {
         match self.kube.merge(&**claim, patch).await {
             Ok(written) => {
                 self.context.caches.claims().wrote(written);
-                self.unpark(&uid);
+                self.mark_schedulable(&uid);
                 let count = before.map_or(Count::Assigned, |_| Count::Moved);
                 self.options.metrics.assigned(count);
                 tracing::info!(claim = %name, namespace, node, before, "assigned");
@@ -297,7 +300,7 @@ impl Placement {
                 Outcome::Done
             }
             Err(error) => {
-                self.ledger().release(&uid);
+                self.reservations().release(&uid);
                 let count = match &error {
                     ApiError::NotFound { .. } => return Outcome::Done,
                     ApiError::Conflict { .. } => Count::Conflict,
@@ -313,7 +316,7 @@ impl Placement {
     /// Gives a claim the label of its node. Nothing depends on it but who sees the claim, and a
     /// change of its node brings it back: so it is written whatever else has changed.
     async fn label_claim(&self, claim: &PersistentVolumeClaim, node: &str) -> Outcome {
-        self.unpark(claim.metadata.uid.as_deref().unwrap_or_default());
+        self.mark_schedulable(claim.metadata.uid.as_deref().unwrap_or_default());
         if is_labelled(claim.labels(), node) {
             return Outcome::Done;
         }
@@ -336,11 +339,11 @@ impl Placement {
         message: String,
     ) -> Outcome {
         let uid = claim.uid().unwrap_or_default();
-        self.park(&uid);
+        self.mark_unschedulable(&uid);
         self.options.metrics.assigned(count);
         let now = Instant::now();
-        let mut said = lock(&self.said);
-        match due(said.get(&uid), count, &message, now) {
+        let mut last_events = lock(&self.last_events);
+        match due(last_events.get(&uid), count, &message, now) {
             Due::Known => return Outcome::Failed,
             // Nothing may bring it back before long, and its user would go by what is no longer so.
             Due::Later(left) => return Outcome::FailedFor(left),
@@ -354,22 +357,22 @@ impl Placement {
             EventKind::Warning => events.warning(claim, FAILED, text),
         }
         let at = now;
-        said.insert(uid, Said { count, message, at });
+        last_events.insert(uid, LastEvent { count, message, at });
         Outcome::Failed
     }
 
-    pub(super) fn park(&self, uid: &str) {
-        lock(&self.parked).insert(uid.to_owned());
+    pub(super) fn mark_unschedulable(&self, uid: &str) {
+        lock(&self.unschedulable).insert(uid.to_owned());
     }
 
-    fn unpark(&self, uid: &str) {
-        lock(&self.parked).remove(uid);
-        lock(&self.said).remove(uid);
+    fn mark_schedulable(&self, uid: &str) {
+        lock(&self.unschedulable).remove(uid);
+        lock(&self.last_events).remove(uid);
     }
 
     fn forget(&self, uid: &str) {
-        self.ledger().forget(uid);
-        self.unpark(uid);
+        self.reservations().forget(uid);
+        self.mark_schedulable(uid);
     }
 }
 
@@ -380,7 +383,7 @@ mod tests {
     #[test]
     fn what_is_said_and_when() {
         let began = Instant::now();
-        let last = Said {
+        let last = LastEvent {
             count: Count::Nowhere,
             message: "a has 1Gi left".to_owned(),
             at: began,

@@ -1,15 +1,13 @@
-//! What has been assigned to nodes and is not yet in what they tell of their room.
+//! Space that claims will take on nodes and that the capacity objects do not show yet.
 //!
-//! A claim counts against its node from the moment a node is selected for it, by the leader or by
-//! the scheduler. It counts until its volume's object is there *and* the node has told of its room
-//! anew since; or for long enough after the volume that the node has surely looked again. So the
-//! books are never too low while nodes keep to that, and right themselves where they do not. Of a
-//! claim that still has no volume after long, they make nothing any more: something is wrong with
-//! it, and it must not keep others away.
+//! A claim counts against its node as soon as the leader or the scheduler selects the node. It
+//! counts until its PersistentVolume exists *and* the node has updated its capacity object since, or
+//! for a time in which every node updates it. A claim without a volume for long does not count any
+//! more: something is wrong with it, and it must not keep other claims away.
 //!
-//! Whether a node has told anew is judged by versions: those of volumes and of capacity objects are
-//! of one count, as API servers keep it in one store. Where they are not, the time judges alone, or
-//! a node gets a claim it has no room for, says so, and another is chosen.
+//! An update is newer if its resource version is higher, because API servers usually keep all kinds
+//! in one store. If they do not, only the time counts. A node may then get a claim that does not
+//! fit; it rejects the claim, and the leader selects another node.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -65,7 +63,7 @@ pub(super) struct Sum {
 
 /// The books. Claims are known by their UIDs.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct Reservations {
     nodes: HashMap<Arc<str>, HashMap<Arc<str>, Entry>>,
     places: HashMap<Arc<str>, Arc<str>>,
     refusals: HashMap<String, HashMap<String, Refusal>>,
@@ -73,7 +71,7 @@ pub(super) struct Ledger {
     last: String,
 }
 
-impl Ledger {
+impl Reservations {
     /// The node whose account a claim is on.
     pub(super) fn node(&self, uid: &str) -> Option<&str> {
         self.places.get(uid).map(AsRef::as_ref)
@@ -183,7 +181,7 @@ impl Ledger {
     }
 
     /// Whether anything is on a node's account.
-    pub(super) fn is_booked(&self, node: &str) -> bool {
+    pub(super) fn has_reservations(&self, node: &str) -> bool {
         self.nodes.contains_key(node)
     }
 

@@ -6,8 +6,8 @@ use std::fmt;
 
 use tokio::time::Instant;
 
-use super::node_fitness::Lack;
-use super::reservations::{Ledger, Sum};
+use super::node_fitness::Unfit;
+use super::reservations::{Reservations, Sum};
 use super::room::Room;
 use crate::quantity;
 
@@ -19,14 +19,14 @@ const NAMED: usize = 6;
 pub(super) struct Candidate {
     pub(super) node: String,
     /// What keeps claims of the class off it, whatever their size.
-    pub(super) lack: Option<Lack>,
+    pub(super) unfit: Option<Unfit>,
     /// What room it has told of.
     pub(super) room: Option<Room>,
 }
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct Request<'a> {
     /// The claim's UID.
     pub(super) uid: &'a str,
     /// Its size.
@@ -39,22 +39,22 @@ pub(super) struct Ask<'a> {
 
 /// No node will do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no node has room for {}: {}", quantity::written(*bytes), Lacking(lacks))]
+#[error("no node has room for {}: {}", quantity::written(*bytes), Reasons(unfit_nodes))]
 pub(super) struct Nowhere {
     pub(super) bytes: i64,
-    pub(super) lacks: Vec<(String, Lack)>,
+    pub(super) unfit_nodes: Vec<(String, Unfit)>,
 }
 
-struct Lacking<'a>(&'a [(String, Lack)]);
+struct Reasons<'a>(&'a [(String, Unfit)]);
 
-impl fmt::Display for Lacking<'_> {
+impl fmt::Display for Reasons<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
             return f.write_str("there are no nodes");
         }
-        for (number, (node, lack)) in self.0.iter().take(NAMED).enumerate() {
+        for (number, (node, unfit)) in self.0.iter().take(NAMED).enumerate() {
             let comma = if number == 0 { "" } else { ", " };
-            write!(f, "{comma}{node} {lack}")?;
+            write!(f, "{comma}{node} {unfit}")?;
         }
         match self.0.len().saturating_sub(NAMED) {
             0 => Ok(()),
@@ -66,34 +66,34 @@ impl fmt::Display for Lacking<'_> {
 /// The node a claim goes to: the one with most room left; of several, the one fewest claims are on
 /// their way to; of several, the first by name. Where room is not told, each in turn.
 pub(super) fn choose(
-    ask: Ask<'_>,
+    ask: Request<'_>,
     candidates: &[Candidate],
-    ledger: &Ledger,
+    reservations: &Reservations,
     now: Instant,
 ) -> Result<String, Nowhere> {
     let mut fitting = Vec::new();
-    let mut lacks = Vec::new();
+    let mut unfit_nodes = Vec::new();
     for candidate in candidates {
-        let sum = ledger.sum(&candidate.node, candidate.room.as_ref(), now);
-        match fit(ask, candidate, sum, ledger, now) {
+        let sum = reservations.sum(&candidate.node, candidate.room.as_ref(), now);
+        match fit(ask, candidate, sum, reservations, now) {
             Ok(left) => fitting.push((left, sum.claims, candidate.node.as_str())),
-            Err(lack) => lacks.push((candidate.node.clone(), lack)),
+            Err(unfit) => unfit_nodes.push((candidate.node.clone(), unfit)),
         }
     }
     let chosen = match ask.told {
         true => fitting
             .iter()
             .min_by_key(|(left, claims, node)| (Reverse(*left), *claims, *node)),
-        false => next(&fitting, ledger.last()),
+        false => next(&fitting, reservations.last()),
     };
     match chosen {
         Some((_, _, node)) => Ok((*node).to_owned()),
         None => {
             // Those with some room first: they are nearest to what is asked for.
-            lacks.sort_by_key(|(node, lack)| (rank(lack), node.clone()));
+            unfit_nodes.sort_by_key(|(node, unfit)| (rank(unfit), node.clone()));
             Err(Nowhere {
                 bytes: ask.bytes,
-                lacks,
+                unfit_nodes,
             })
         }
     }
@@ -101,47 +101,47 @@ pub(super) fn choose(
 
 /// The room that is left on a node if it will do.
 fn fit(
-    ask: Ask<'_>,
+    ask: Request<'_>,
     candidate: &Candidate,
     sum: Sum,
-    ledger: &Ledger,
+    reservations: &Reservations,
     now: Instant,
-) -> Result<i64, Lack> {
-    if let Some(lack) = &candidate.lack {
-        return Err(lack.clone());
+) -> Result<i64, Unfit> {
+    if let Some(unfit) = &candidate.unfit {
+        return Err(unfit.clone());
     }
     if ask
         .among
         .is_some_and(|among| !among.contains(&candidate.node))
     {
-        return Err(Lack::NoSource);
+        return Err(Unfit::NoSource);
     }
     let version = candidate.room.map_or(0, |room| room.version);
-    let passed_over = ledger.passes_over(ask.uid, &candidate.node, version, now);
+    let passed_over = reservations.passes_over(ask.uid, &candidate.node, version, now);
     if !ask.told {
-        return passed_over.map_or(Ok(0), |_| Err(Lack::Refused));
+        return passed_over.map_or(Ok(0), |_| Err(Unfit::Refused));
     }
-    let room = candidate.room.ok_or(Lack::Untold)?;
+    let room = candidate.room.ok_or(Unfit::Untold)?;
     // Of nothing, nothing was taken.
     let left = match room.available {
         0 => 0,
         available => available.saturating_sub(sum.bytes),
     };
     if left < ask.bytes {
-        return Err(Lack::Little { left });
+        return Err(Unfit::Little { left });
     }
     if let Some(largest) = room.largest.filter(|largest| *largest < ask.bytes) {
-        return Err(Lack::TooLarge { largest });
+        return Err(Unfit::TooLarge { largest });
     }
-    passed_over.map_or(Ok(left), |_| Err(Lack::Refused))
+    passed_over.map_or(Ok(left), |_| Err(Unfit::Refused))
 }
 
-fn rank(lack: &Lack) -> (u8, Reverse<i64>) {
-    match lack {
-        Lack::Refused => (0, Reverse(0)),
-        Lack::TooLarge { largest } => (1, Reverse(*largest)),
-        Lack::Little { left } => (2, Reverse(*left)),
-        Lack::Untold => (3, Reverse(0)),
+fn rank(unfit: &Unfit) -> (u8, Reverse<i64>) {
+    match unfit {
+        Unfit::Refused => (0, Reverse(0)),
+        Unfit::TooLarge { largest } => (1, Reverse(*largest)),
+        Unfit::Little { left } => (2, Reverse(*left)),
+        Unfit::Untold => (3, Reverse(0)),
         _ => (4, Reverse(0)),
     }
 }

@@ -13,7 +13,7 @@ use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 /// Where a volume or a snapshot is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Home {
+pub(super) enum SourceLocation {
     /// On one node.
     Node(String),
     /// In reach of these nodes.
@@ -26,30 +26,30 @@ pub(super) enum Home {
     Unknown(String),
 }
 
-impl Home {
+impl SourceLocation {
     /// The node, if it is one.
     pub(super) fn node(&self) -> Option<&str> {
         match self {
-            Home::Node(node) => Some(node),
+            SourceLocation::Node(node) => Some(node),
             _ => None,
         }
     }
 }
 
 /// Where a volume is, by its affinity.
-fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Home {
+fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> SourceLocation {
     let Some(mut found) = nodes_of(volume, nodes) else {
-        return Home::Anywhere;
+        return SourceLocation::Anywhere;
     };
     match (found.len(), found.pop()) {
-        (1, Some(node)) => Home::Node(node),
-        (_, None) => Home::Gone(format!(
+        (1, Some(node)) => SourceLocation::Node(node),
+        (_, None) => SourceLocation::Gone(format!(
             "no node fits the affinity of PersistentVolume {}",
             volume.name_any()
         )),
         (_, Some(last)) => {
             found.push(last);
-            Home::Several(found.into_iter().collect())
+            SourceLocation::Several(found.into_iter().collect())
         }
     }
 }
@@ -60,17 +60,23 @@ pub(super) fn of_volume_in(
     volume: &PersistentVolume,
     by_handle: Option<String>,
     nodes: &[Arc<Node>],
-) -> Home {
+) -> SourceLocation {
     match (of_volume(volume, nodes), by_handle) {
-        (Home::Anywhere, Some(node)) => Home::Node(node),
-        (Home::Several(nodes), Some(node)) if nodes.contains(&node) => Home::Node(node),
-        (Home::Node(by_affinity), Some(node)) if by_affinity == node => Home::Node(node),
-        (Home::Node(_) | Home::Several(_), Some(node)) => Home::Unknown(format!(
-            "PersistentVolume {} has a handle of node {node}, and a node affinity for another \
+        (SourceLocation::Anywhere, Some(node)) => SourceLocation::Node(node),
+        (SourceLocation::Several(nodes), Some(node)) if nodes.contains(&node) => {
+            SourceLocation::Node(node)
+        }
+        (SourceLocation::Node(by_affinity), Some(node)) if by_affinity == node => {
+            SourceLocation::Node(node)
+        }
+        (SourceLocation::Node(_) | SourceLocation::Several(_), Some(node)) => {
+            SourceLocation::Unknown(format!(
+                "PersistentVolume {} has a handle of node {node}, and a node affinity for another \
              node: correct its node affinity",
-            volume.name_any()
-        )),
-        (home, _) => home,
+                volume.name_any()
+            ))
+        }
+        (location, _) => location,
     }
 }
 
@@ -80,23 +86,23 @@ pub(super) fn volume_of<'a>(
     source: Option<&PersistentVolumeClaim>,
     volume: Option<&'a PersistentVolume>,
     driver: &str,
-) -> Result<&'a PersistentVolume, Home> {
+) -> Result<&'a PersistentVolume, SourceLocation> {
     let what = format!("PersistentVolumeClaim {name}");
     let Some(source) = source else {
-        return Err(Home::Unknown(format!("{what} does not exist")));
+        return Err(SourceLocation::Unknown(format!("{what} does not exist")));
     };
     if pvc::volume_name(source).is_none() {
         let why = format!("{what} is not bound to a volume yet");
-        return Err(Home::Unknown(why));
+        return Err(SourceLocation::Unknown(why));
     }
     let Some(volume) = volume else {
         let why = format!("the PersistentVolume of {what} does not exist");
-        return Err(Home::Unknown(why));
+        return Err(SourceLocation::Unknown(why));
     };
     let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
     match csi.is_some_and(|csi| csi.driver == driver) {
         true => Ok(volume),
-        false => Err(Home::Anywhere),
+        false => Err(SourceLocation::Anywhere),
     }
 }
 
@@ -108,64 +114,72 @@ pub(super) fn volume_of<'a>(
 /// node of its handle's pool.
 pub(super) fn of_content(
     content: &VolumeSnapshotContent,
-    volume: impl FnOnce() -> Home,
+    volume: impl FnOnce() -> SourceLocation,
     by_handle: Option<String>,
     nodes: &[Arc<Node>],
-) -> Home {
+) -> SourceLocation {
     let Some(label) = content.labels().get(MANAGED_BY) else {
         if content.spec.source.volume_handle.is_none() {
-            return by_handle.map_or_else(volume, Home::Node);
+            return by_handle.map_or_else(volume, SourceLocation::Node);
         }
         return match (volume(), by_handle) {
-            (Home::Node(volume), Some(node)) if volume != node => Home::Unknown(format!(
-                "VolumeSnapshotContent {} is of a volume on node {volume}, and has a handle of \
+            (SourceLocation::Node(volume), Some(node)) if volume != node => {
+                SourceLocation::Unknown(format!(
+                    "VolumeSnapshotContent {} is of a volume on node {volume}, and has a handle of \
                  node {node}",
-                content.name_any()
-            )),
-            (home, _) => home,
+                    content.name_any()
+                ))
+            }
+            (location, _) => location,
         };
     };
     // The label holds a hash if the node name is too long for a label.
     let mut names = nodes.iter().map(|node| node.name_any());
     let managed_by = names.find(|name| node_label(name) == *label);
     match (managed_by, by_handle) {
-        (None, _) => Home::Gone(format!("node {label} does not exist")),
-        (Some(name), Some(node)) if name != node => Home::Unknown(format!(
+        (None, _) => SourceLocation::Gone(format!("node {label} does not exist")),
+        (Some(name), Some(node)) if name != node => SourceLocation::Unknown(format!(
             "VolumeSnapshotContent {} is managed by node {name}, and has a handle of node {node}",
             content.name_any()
         )),
-        (Some(name), _) => Home::Node(name),
+        (Some(name), _) => SourceLocation::Node(name),
     }
 }
 
 /// Locates volumes that share one handle. A namespace has only one of them, unless another was made
 /// for the same data.
-pub(super) fn of_all(handle: &str, homes: impl IntoIterator<Item = Home>) -> Home {
-    let mut homes = homes.into_iter();
-    let first = homes.next().unwrap_or_else(|| {
-        Home::Unknown(format!(
+pub(super) fn of_all(
+    handle: &str,
+    locations: impl IntoIterator<Item = SourceLocation>,
+) -> SourceLocation {
+    let mut locations = locations.into_iter();
+    let first = locations.next().unwrap_or_else(|| {
+        SourceLocation::Unknown(format!(
             "no PersistentVolume of handle {handle} is bound in the namespace of the snapshot"
         ))
     });
-    match homes.all(|home| home == first) {
+    match locations.all(|location| location == first) {
         true => first,
-        false => Home::Unknown(format!(
+        false => SourceLocation::Unknown(format!(
             "the PersistentVolumes of handle {handle} are on different nodes"
         )),
     }
 }
 
 /// The name of the content a snapshot is bound to; or why there is none.
-pub(super) fn content_of(name: &str, snapshot: Option<&VolumeSnapshot>) -> Result<String, Home> {
+pub(super) fn content_of(
+    name: &str,
+    snapshot: Option<&VolumeSnapshot>,
+) -> Result<String, SourceLocation> {
     let what = format!("VolumeSnapshot {name}");
     let Some(snapshot) = snapshot else {
-        return Err(Home::Unknown(format!("{what} does not exist")));
+        return Err(SourceLocation::Unknown(format!("{what} does not exist")));
     };
     let status = snapshot.status.as_ref();
     let bound = status.and_then(|status| status.bound_volume_snapshot_content_name.clone());
     let bound = bound.filter(|bound| !bound.is_empty());
     let unbound = || {
-        Home::Unknown(format!(
+        SourceLocation::Unknown(format!(
             "{what} is not bound to a VolumeSnapshotContent yet"
         ))
     };

@@ -20,7 +20,7 @@ use std::fmt;
 
 use tokio::time::Instant;
 
-use super::reservations::Ledger;
+use super::reservations::Reservations;
 use super::select_node::Candidate;
 use crate::runtime::scope::node_label;
 
@@ -41,12 +41,12 @@ pub(super) struct Left<'a> {
 /// that is none of its.
 pub(super) fn left<'a>(
     candidates: &'a [Candidate],
-    ledger: &Ledger,
+    reservations: &Reservations,
     now: Instant,
 ) -> Vec<Left<'a>> {
     let of = |candidate: &'a Candidate| {
-        let room = candidate.room.filter(|_| candidate.lack.is_none())?;
-        let bytes = room.available - ledger.sum(&candidate.node, Some(&room), now).bytes;
+        let room = candidate.room.filter(|_| candidate.unfit.is_none())?;
+        let bytes = room.available - reservations.sum(&candidate.node, Some(&room), now).bytes;
         let largest = room.largest.unwrap_or(i64::MAX).min(bytes);
         let named = node_label(&candidate.node) == candidate.node;
         (named && largest > 0).then_some(Left {

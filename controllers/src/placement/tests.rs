@@ -131,8 +131,11 @@ impl Rig {
         );
     }
 
-    fn booked(&self, node: &str) -> i64 {
-        self.at_work.ledger().sum(node, None, Instant::now()).bytes
+    fn reserved(&self, node: &str) -> i64 {
+        self.at_work
+            .reservations()
+            .sum(node, None, Instant::now())
+            .bytes
     }
 }
 
@@ -150,7 +153,7 @@ async fn an_immediate_claim_gets_its_node_in_one_write() {
     let written = json!({"metadata": {"annotations": {SELECTED_NODE: "n2"},
         "labels": {NODE_LABEL: "n2"}}});
     assert_eq!(rig.world.api.writes(), [format!("a {written}")]);
-    assert_eq!(rig.booked("n2"), 10);
+    assert_eq!(rig.reserved("n2"), 10);
     // It is as it should be.
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert!(rig.world.api.writes().is_empty());
@@ -194,10 +197,10 @@ async fn a_write_that_fails_is_not_on_the_books() {
     for code in [409, 500] {
         rig.world.api.refuse("/a", code);
         assert_eq!(rig.work("a").await, Outcome::Failed);
-        assert_eq!(rig.booked("n1"), 0);
+        assert_eq!(rig.reserved("n1"), 0);
     }
     assert_eq!(rig.work("a").await, Outcome::Done);
-    assert_eq!(rig.booked("n1"), 10);
+    assert_eq!(rig.reserved("n1"), 10);
 }
 
 #[tokio::test]
@@ -217,7 +220,7 @@ async fn who_does_not_lead_writes_nothing() {
     }
     assert!(rig.world.api.writes().is_empty());
     // What the scheduler chose counts all the same.
-    assert_eq!(rig.booked("n1"), 10);
+    assert_eq!(rig.reserved("n1"), 10);
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,11 +241,11 @@ async fn a_claim_that_fits_nowhere_is_told_once_and_placed_when_it_fits() {
           more room"
         ]
     );
-    assert!(lock(&rig.at_work.parked).contains("a"));
+    assert!(lock(&rig.at_work.unschedulable).contains("a"));
     rig.room("n1", "now", 10);
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.node_of("a").as_deref(), Some("n1"));
-    assert!(lock(&rig.at_work.parked).is_empty());
+    assert!(lock(&rig.at_work.unschedulable).is_empty());
     assert!(rig.world.events().is_empty());
 }
 
@@ -257,7 +260,7 @@ async fn a_node_that_had_no_room_after_all_is_not_chosen_again_at_once() {
     rig.refuse("a");
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.node_of("a").as_deref(), Some("n2"));
-    assert_eq!((rig.booked("n1"), rig.booked("n2")), (0, 10));
+    assert_eq!((rig.reserved("n1"), rig.reserved("n2")), (0, 10));
     rig.refuse("a");
     assert_eq!(rig.work("a").await, Outcome::Failed);
     tokio::time::advance(Duration::from_secs(61)).await;
@@ -288,10 +291,10 @@ async fn a_claim_that_is_gone_is_off_the_books() {
     rig.room("n1", "now", 100);
     rig.claim("a", "now", json!({}));
     rig.work("a").await;
-    assert_eq!(rig.booked("n1"), 10);
+    assert_eq!(rig.reserved("n1"), 10);
     rig.claim("a", "now", json!({"metadata": {"uid": "another"}}));
     assert_eq!(rig.work("a").await, Outcome::Done);
-    assert_eq!(rig.booked("n1"), 0);
+    assert_eq!(rig.reserved("n1"), 0);
 }
 
 #[tokio::test]
@@ -312,8 +315,8 @@ async fn what_an_earlier_leader_assigned_counts_from_the_start() {
         "elsewhere",
         json!({"metadata": {"annotations": {SELECTED_NODE: "n2"}}}),
     );
-    rig.at_work.open_books().await;
-    assert_eq!((rig.booked("n1"), rig.booked("n2")), (20, 0));
+    rig.at_work.rebuild().await;
+    assert_eq!((rig.reserved("n1"), rig.reserved("n2")), (20, 0));
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.node_of("a").as_deref(), Some("n2"));
 }

@@ -14,73 +14,73 @@ fn sum(bytes: i64, claims: usize) -> Sum {
 
 #[tokio::test(start_paused = true)]
 async fn a_claim_counts_until_its_node_has_told_of_it() {
-    let mut ledger = Ledger::default();
+    let mut reservations = Reservations::default();
     let now = Instant::now();
-    ledger.assign("u", "n1", 10, now);
+    reservations.assign("u", "n1", 10, now);
     let old = room(7);
-    assert_eq!(ledger.sum("n1", Some(&old), now), sum(10, 1));
+    assert_eq!(reservations.sum("n1", Some(&old), now), sum(10, 1));
     // The node has told something, but there is no volume yet.
-    assert_eq!(ledger.sum("n1", Some(&room(8)), now), sum(10, 1));
-    ledger.made("u", 9, now);
-    assert_eq!(ledger.sum("n1", Some(&room(8)), now), sum(10, 1));
-    assert_eq!(ledger.sum("n1", Some(&room(10)), now), sum(0, 0));
+    assert_eq!(reservations.sum("n1", Some(&room(8)), now), sum(10, 1));
+    reservations.made("u", 9, now);
+    assert_eq!(reservations.sum("n1", Some(&room(8)), now), sum(10, 1));
+    assert_eq!(reservations.sum("n1", Some(&room(10)), now), sum(0, 0));
     // That it is seen again changes nothing.
-    ledger.made("u", 12, now);
-    assert_eq!(ledger.sum("n1", Some(&room(10)), now), sum(0, 0));
+    reservations.made("u", 12, now);
+    assert_eq!(reservations.sum("n1", Some(&room(10)), now), sum(0, 0));
     // A class that was not told of since does not know of it.
-    assert_eq!(ledger.sum("n1", Some(&old), now), sum(10, 1));
-    assert!(ledger.is_booked("n1"));
+    assert_eq!(reservations.sum("n1", Some(&old), now), sum(10, 1));
+    assert!(reservations.has_reservations("n1"));
     let later = now + SETTLED;
-    assert_eq!(ledger.sum("n1", Some(&old), later), sum(0, 0));
-    ledger.settle(later);
-    assert!(!ledger.is_booked("n1"));
-    assert_eq!(ledger.node("u"), None);
+    assert_eq!(reservations.sum("n1", Some(&old), later), sum(0, 0));
+    reservations.settle(later);
+    assert!(!reservations.has_reservations("n1"));
+    assert_eq!(reservations.node("u"), None);
 }
 
 #[test]
 fn a_claim_that_gets_no_volume_keeps_nobody_away() {
-    let mut ledger = Ledger::default();
+    let mut reservations = Reservations::default();
     let now = Instant::now();
-    ledger.assign("u", "n1", 10, now);
+    reservations.assign("u", "n1", 10, now);
     // It is looked at again and again.
-    ledger.assign("u", "n1", 10, now + HOPEFUL / 2);
+    reservations.assign("u", "n1", 10, now + HOPEFUL / 2);
     let long = now + HOPEFUL;
-    assert_eq!(ledger.sum("n1", None, long - SETTLED), sum(10, 1));
-    assert_eq!(ledger.sum("n1", None, long), sum(0, 0));
+    assert_eq!(reservations.sum("n1", None, long - SETTLED), sum(10, 1));
+    assert_eq!(reservations.sum("n1", None, long), sum(0, 0));
     // In the end it got one.
-    ledger.made("u", 9, long);
-    assert_eq!(ledger.sum("n1", Some(&room(8)), long), sum(10, 1));
-    assert_eq!(ledger.sum("n1", Some(&room(10)), long), sum(0, 0));
+    reservations.made("u", 9, long);
+    assert_eq!(reservations.sum("n1", Some(&room(8)), long), sum(10, 1));
+    assert_eq!(reservations.sum("n1", Some(&room(10)), long), sum(0, 0));
 }
 
 #[test]
 fn a_claim_is_on_one_account() {
-    let mut ledger = Ledger::default();
+    let mut reservations = Reservations::default();
     let now = Instant::now();
-    ledger.assign("u", "n1", 10, now);
-    ledger.assign("v", "n1", 1, now);
-    ledger.assign("u", "n1", 12, now);
-    assert_eq!(ledger.sum("n1", None, now), sum(13, 2));
-    ledger.assign("u", "n2", 12, now);
-    assert_eq!(ledger.sum("n1", None, now), sum(1, 1));
-    assert_eq!(ledger.sum("n2", None, now), sum(12, 1));
-    ledger.forget("u");
-    ledger.release("u");
-    assert_eq!(ledger.sum("n2", None, now), sum(0, 0));
-    assert_eq!(ledger.node("v"), Some("n1"));
+    reservations.assign("u", "n1", 10, now);
+    reservations.assign("v", "n1", 1, now);
+    reservations.assign("u", "n1", 12, now);
+    assert_eq!(reservations.sum("n1", None, now), sum(13, 2));
+    reservations.assign("u", "n2", 12, now);
+    assert_eq!(reservations.sum("n1", None, now), sum(1, 1));
+    assert_eq!(reservations.sum("n2", None, now), sum(12, 1));
+    reservations.forget("u");
+    reservations.release("u");
+    assert_eq!(reservations.sum("n2", None, now), sum(0, 0));
+    assert_eq!(reservations.node("v"), Some("n1"));
 }
 
 #[test]
 fn nodes_that_had_no_room() {
-    let mut ledger = Ledger::default();
+    let mut reservations = Reservations::default();
     let now = Instant::now();
     let after = |seconds| now + Duration::from_secs(seconds);
     // Nobody refused what was nobody's.
-    ledger.refused("u", 5, now);
-    assert_eq!(ledger.passes_over("u", "n1", 5, now), None);
-    ledger.assign("u", "n1", 10, now);
-    ledger.refused("u", 5, now);
-    assert_eq!(ledger.node("u"), None);
+    reservations.refused("u", 5, now);
+    assert_eq!(reservations.passes_over("u", "n1", 5, now), None);
+    reservations.assign("u", "n1", 10, now);
+    reservations.refused("u", 5, now);
+    assert_eq!(reservations.node("u"), None);
     for (version, seconds, left) in [
         (5, 0, Some(60)),
         (5, 59, Some(1)),
@@ -89,19 +89,19 @@ fn nodes_that_had_no_room() {
         (6, 0, Some(1)),
         (6, 1, None),
     ] {
-        let found = ledger.passes_over("u", "n1", version, after(seconds));
+        let found = reservations.passes_over("u", "n1", version, after(seconds));
         assert_eq!(found, left.map(Duration::from_secs), "{version} {seconds}");
     }
-    assert_eq!(ledger.passes_over("u", "n2", 5, now), None);
-    assert_eq!(ledger.passes_over("v", "n1", 5, now), None);
+    assert_eq!(reservations.passes_over("u", "n2", 5, now), None);
+    assert_eq!(reservations.passes_over("v", "n1", 5, now), None);
     // Ever longer, though it says that it has room.
     for _ in 0..4 {
-        ledger.assign("u", "n1", 10, now);
-        ledger.refused("u", 6, now);
+        reservations.assign("u", "n1", 10, now);
+        reservations.refused("u", 6, now);
     }
-    let left = ledger.passes_over("u", "n1", 7, now);
+    let left = reservations.passes_over("u", "n1", 7, now);
     assert_eq!(left, Some(Duration::from_secs(16)));
-    ledger.assign("u", "n1", 10, now);
-    ledger.made("u", 8, now);
-    assert_eq!(ledger.passes_over("u", "n1", 7, now), None);
+    reservations.assign("u", "n1", 10, now);
+    reservations.made("u", 8, now);
+    assert_eq!(reservations.passes_over("u", "n1", 7, now), None);
 }

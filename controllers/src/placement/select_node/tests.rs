@@ -13,13 +13,13 @@ fn room(available: i64, largest: Option<i64>) -> Option<Room> {
 fn node(name: &str, available: i64) -> Candidate {
     Candidate {
         node: name.to_owned(),
-        lack: None,
+        unfit: None,
         room: room(available, None),
     }
 }
 
-fn ask(bytes: i64) -> Ask<'static> {
-    Ask {
+fn ask(bytes: i64) -> Request<'static> {
+    Request {
         uid: "u",
         bytes: bytes * GI,
         among: None,
@@ -27,19 +27,19 @@ fn ask(bytes: i64) -> Ask<'static> {
     }
 }
 
-fn books(assigned: &[(&str, &str, i64)]) -> Ledger {
-    let mut ledger = Ledger::default();
+fn books(assigned: &[(&str, &str, i64)]) -> Reservations {
+    let mut reservations = Reservations::default();
     for (uid, node, bytes) in assigned {
-        ledger.assign(uid, node, bytes * GI, Instant::now());
+        reservations.assign(uid, node, bytes * GI, Instant::now());
     }
-    ledger
+    reservations
 }
 
 #[test]
 fn the_node_with_the_most_room() {
     let (a, b, c) = (node("a", 10), node("b", 20), node("c", 20));
     let cordoned = Candidate {
-        lack: Some(Lack::Cordoned),
+        unfit: Some(Unfit::Cordoned),
         ..node("d", 90)
     };
     let untold = Candidate {
@@ -68,11 +68,11 @@ fn the_node_with_the_most_room() {
         assert_eq!(found.as_deref(), Ok(chosen), "{what}");
     }
     let among = BTreeSet::from(["c".to_owned()]);
-    let ask = Ask {
+    let ask = Request {
         among: Some(&among),
         ..ask(5)
     };
-    let found = choose(ask, &all, &Ledger::default(), Instant::now());
+    let found = choose(ask, &all, &Reservations::default(), Instant::now());
     assert_eq!(found.as_deref(), Ok("c"));
 }
 
@@ -99,13 +99,13 @@ fn nowhere() {
         error.to_string(),
         "no node has room for 1Gi: a has none for volumes of this class, b has 0 left"
     );
-    let none = choose(ask(30), &[], &Ledger::default(), now).expect_err("no nodes");
+    let none = choose(ask(30), &[], &Reservations::default(), now).expect_err("no nodes");
     assert_eq!(
         none.to_string(),
         "no node has room for 30Gi: there are no nodes"
     );
     let many: Vec<_> = (0..100).map(|n| node(&format!("n{n:03}"), 1)).collect();
-    let error = choose(ask(30), &many, &Ledger::default(), now).expect_err("no room");
+    let error = choose(ask(30), &many, &Reservations::default(), now).expect_err("no room");
     let text = error.to_string();
     assert!(text.ends_with("n005 has 1Gi left, and 94 more"), "{text}");
 }
@@ -113,14 +113,14 @@ fn nowhere() {
 #[test]
 fn a_node_that_refused_is_passed_over() {
     let now = Instant::now();
-    let mut ledger = books(&[("u", "b", 5)]);
-    ledger.refused("u", 5, now);
+    let mut reservations = books(&[("u", "b", 5)]);
+    reservations.refused("u", 5, now);
     let all = [node("a", 10), node("b", 20)];
-    assert_eq!(choose(ask(5), &all, &ledger, now).as_deref(), Ok("a"));
+    assert_eq!(choose(ask(5), &all, &reservations, now).as_deref(), Ok("a"));
     // Others go there as before.
-    let other = Ask { uid: "v", ..ask(5) };
-    assert_eq!(choose(other, &all, &ledger, now).as_deref(), Ok("b"));
-    let error = choose(ask(15), &all, &ledger, now).expect_err("no room");
+    let other = Request { uid: "v", ..ask(5) };
+    assert_eq!(choose(other, &all, &reservations, now).as_deref(), Ok("b"));
+    let error = choose(ask(15), &all, &reservations, now).expect_err("no room");
     assert!(
         error
             .to_string()
@@ -136,19 +136,19 @@ fn each_in_turn_where_room_is_not_told() {
         ..node(name, 0)
     };
     let cordoned = Candidate {
-        lack: Some(Lack::Cordoned),
+        unfit: Some(Unfit::Cordoned),
         ..untold("b")
     };
     let all = [untold("c"), cordoned, untold("a"), untold("d")];
-    let mut ledger = Ledger::default();
-    let ask = Ask {
+    let mut reservations = Reservations::default();
+    let ask = Request {
         told: false,
         ..ask(5)
     };
     let mut chosen = Vec::new();
     for _ in 0..4 {
-        let node = choose(ask, &all, &ledger, now).expect("a node");
-        ledger.set_last(&node);
+        let node = choose(ask, &all, &reservations, now).expect("a node");
+        reservations.set_last(&node);
         chosen.push(node);
     }
     assert_eq!(chosen, ["a", "c", "d", "a"]);

@@ -30,48 +30,49 @@ fn volume(affinity: &[(&str, &str)]) -> PersistentVolume {
     .expect("a volume")
 }
 
-fn on(node: &str) -> Home {
-    Home::Node(node.to_owned())
+fn on(node: &str) -> SourceLocation {
+    SourceLocation::Node(node.to_owned())
 }
 
 /// Whether two homes are of a kind; words aside.
-fn alike(one: &Home, other: &Home) -> bool {
+fn alike(one: &SourceLocation, other: &SourceLocation) -> bool {
     match (one, other) {
-        (Home::Unknown(_), Home::Unknown(_)) | (Home::Gone(_), Home::Gone(_)) => true,
+        (SourceLocation::Unknown(_), SourceLocation::Unknown(_))
+        | (SourceLocation::Gone(_), SourceLocation::Gone(_)) => true,
         _ => one == other,
     }
 }
 
-fn gone() -> Home {
-    Home::Gone(String::new())
+fn gone() -> SourceLocation {
+    SourceLocation::Gone(String::new())
 }
 
-fn unknown() -> Home {
-    Home::Unknown(String::new())
+fn unknown() -> SourceLocation {
+    SourceLocation::Unknown(String::new())
 }
 
-fn several() -> Home {
-    Home::Several(["n1", "n2"].map(str::to_owned).into())
+fn several() -> SourceLocation {
+    SourceLocation::Several(["n1", "n2"].map(str::to_owned).into())
 }
 
 #[test]
 fn volumes_by_their_affinity() {
-    for (affinity, home) in [
+    for (affinity, location) in [
         (&[("t/node", "n2")][..], on("n2")),
         (&[("t/node", "n9")], gone()),
         (&[("zone", "a")], several()),
         (&[("zone", "b")], on("n3")),
         (&[("t/node", "n9"), ("t/node", "n1")], on("n1")),
-        (&[], Home::Anywhere),
+        (&[], SourceLocation::Anywhere),
     ] {
         let found = of_volume_in(&volume(affinity), None, &nodes());
-        assert!(alike(&found, &home), "{affinity:?}: {found:?}");
+        assert!(alike(&found, &location), "{affinity:?}: {found:?}");
     }
 }
 
 #[test]
 fn volumes_by_their_handles_where_the_affinity_leaves_a_choice() {
-    for (affinity, by_handle, home) in [
+    for (affinity, by_handle, location) in [
         (&[][..], "n3", on("n3")),
         (&[("zone", "a")], "n2", on("n2")),
         (&[("t/node", "n1")], "n1", on("n1")),
@@ -81,7 +82,10 @@ fn volumes_by_their_handles_where_the_affinity_leaves_a_choice() {
         (&[("t/node", "n9")], "n2", gone()),
     ] {
         let found = of_volume_in(&volume(affinity), Some(by_handle.to_owned()), &nodes());
-        assert!(alike(&found, &home), "{affinity:?} {by_handle}: {found:?}");
+        assert!(
+            alike(&found, &location),
+            "{affinity:?} {by_handle}: {found:?}"
+        );
     }
 }
 
@@ -93,23 +97,23 @@ fn claims_by_their_volumes() {
     };
     let (bound, pending) = (claim(Some("v")), claim(None));
     let here = volume(&[("t/node", "n1")]);
-    for (what, source, volume, driver, home) in [
+    for (what, source, volume, driver, location) in [
         ("there", Some(&bound), Some(&here), "d", None),
         (
             "another driver's",
             Some(&bound),
             Some(&here),
             "e",
-            Some(Home::Anywhere),
+            Some(SourceLocation::Anywhere),
         ),
         ("no volume", Some(&bound), None, "d", Some(unknown())),
         ("not bound", Some(&pending), None, "d", Some(unknown())),
         ("no claim", None, None, "d", Some(unknown())),
     ] {
         let found = volume_of("c", source, volume, driver).err();
-        let same = match (&found, &home) {
-            (Some(found), Some(home)) => alike(found, home),
-            (found, home) => found.is_none() && home.is_none(),
+        let same = match (&found, &location) {
+            (Some(found), Some(location)) => alike(found, location),
+            (found, location) => found.is_none() && location.is_none(),
         };
         assert!(same, "{what}: {found:?}");
     }
@@ -127,7 +131,7 @@ fn contents_by_label_and_handle_and_before_by_their_volume() {
         .expect("a content")
     };
     let pool = |node: &str| Some(node.to_owned());
-    for (what, label, volume, by_handle, home) in [
+    for (what, label, volume, by_handle, location) in [
         ("both", Some("n2"), on("n1"), pool("n2"), on("n2")),
         ("label", Some("n2"), on("n1"), None, on("n2")),
         ("label of none", Some("n9"), on("n1"), pool("n3"), gone()),
@@ -142,13 +146,13 @@ fn contents_by_label_and_handle_and_before_by_their_volume() {
         ("nothing", None, unknown(), None, unknown()),
     ] {
         let found = of_content(&content(label), || volume, by_handle, &nodes());
-        assert!(alike(&found, &home), "{what}: {found:?}");
+        assert!(alike(&found, &location), "{what}: {found:?}");
     }
 }
 
 #[test]
 fn volumes_of_one_handle_have_to_agree() {
-    for (homes, home) in [
+    for (locations, location) in [
         (vec![on("n1")], on("n1")),
         (vec![on("n1"), on("n1")], on("n1")),
         (vec![on("n1"), on("n2")], unknown()),
@@ -156,8 +160,8 @@ fn volumes_of_one_handle_have_to_agree() {
         (vec![several()], several()),
         (vec![], unknown()),
     ] {
-        let found = of_all("h", homes.clone());
-        assert!(alike(&found, &home), "{homes:?}: {found:?}");
+        let found = of_all("h", locations.clone());
+        assert!(alike(&found, &location), "{locations:?}: {found:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-use super::super::node_fitness::Lack;
+use super::super::node_fitness::Unfit;
 use super::super::room::Room;
 use super::*;
 
@@ -10,10 +10,10 @@ fn left(node: &str, bytes: i64, largest: i64) -> Left<'_> {
     }
 }
 
-fn node(name: &str, available: i64, largest: Option<i64>, lack: Option<Lack>) -> Candidate {
+fn node(name: &str, available: i64, largest: Option<i64>, unfit: Option<Unfit>) -> Candidate {
     Candidate {
         node: name.to_owned(),
-        lack,
+        unfit,
         room: Some(Room {
             available,
             largest,
@@ -43,22 +43,22 @@ fn what_is_left() {
         node("overbooked", 5, None, None),
         node("small", 100, Some(7), None),
         node("empty", 0, None, None),
-        node("cordoned", 100, None, Some(Lack::Cordoned)),
+        node("cordoned", 100, None, Some(Unfit::Cordoned)),
         untold,
         node(&long, 9, None, None),
         node(&longest, 9, None, None),
     ];
-    let mut ledger = Ledger::default();
+    let mut reservations = Reservations::default();
     let now = Instant::now();
     for (uid, node, bytes) in [
         ("a", "booked", 30),
         ("b", "booked", 10),
         ("c", "overbooked", 9),
     ] {
-        ledger.assign(uid, node, bytes, now);
+        reservations.assign(uid, node, bytes, now);
     }
     assert_eq!(
-        super::left(&candidates, &ledger, now),
+        super::left(&candidates, &reservations, now),
         [
             left("booked", 60, 60),
             left("small", 100, 7),

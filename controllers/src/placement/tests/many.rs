@@ -57,7 +57,7 @@ async fn what_does_not_fit_waits() {
         counts(&rig, &names),
         NODES.map(|node| (node.to_owned(), 80)).into()
     );
-    assert_eq!(lock(&rig.at_work.parked).len(), 100);
+    assert_eq!(lock(&rig.at_work.unschedulable).len(), 100);
 }
 
 /// Volumes come to be, and nodes tell of what is left, while others are placed.

@@ -71,7 +71,7 @@ async fn the_scheduler_is_overruled_where_it_cannot_know() {
     rig.claim("a", "late", more);
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.placed("a"), on("n2"));
-    assert_eq!((rig.booked("n1"), rig.booked("n2")), (0, 10));
+    assert_eq!((rig.reserved("n1"), rig.reserved("n2")), (0, 10));
     let told = rig.world.events();
     assert!(
         told[0].starts_with("Normal NodeReselected: node n2 has the source"),
