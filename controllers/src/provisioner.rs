@@ -1,11 +1,11 @@
-//! The provisioner: makes volumes for claims, and deletes those whose claims are gone.
+//! The provisioner: makes volumes for claims, and deletes the volumes of deleted claims.
 //!
-//! A claim takes one CreateVolume call and one write to the API server, the volume's object, which
-//! is complete from the start. What is between the two is remembered: a call that may still succeed
-//! is made again until it says what came of it, and a volume that was made gets its object, however
-//! long the API server is away. A claim may be worked on by several processes (after a restart, or
-//! on two nodes when it is moved); the name of the object decides which volume is the claim's, and
-//! the others are deleted.
+//! For each claim, [`gather`] collects what a decision needs, [`decide`] decides without any call,
+//! and [`apply`] carries it out. A claim takes one CreateVolume call and one write, the complete
+//! PersistentVolume. [`in_flight`] remembers what is between the two: a call without a final answer
+//! is repeated, and the write is repeated until the API server accepts it. Several processes may
+//! work on one claim, after a restart or a move. The name of the PersistentVolume decides which
+//! volume the claim gets; the others are deleted.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -45,9 +45,9 @@ use in_flight::InFlight;
 use naming::Naming;
 use source_protection::Protection;
 
-/// How long a CSI call may take unless told otherwise.
+/// Default deadline of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Workers of each queue unless told otherwise.
+/// Default number of workers of each queue.
 const WORKERS: usize = 100;
 /// Default interval between resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
@@ -76,7 +76,7 @@ pub struct Options {
     )]
     pub volume_name_uuid_length: i64,
 
-    /// Workers that let go claims nothing is cloned from any more
+    /// Workers that remove the finalizers of claims that are not cloned any more
     #[arg(
         long,
         env = "HOSTLOOP_CLONING_PROTECTION_THREADS",
@@ -85,7 +85,7 @@ pub struct Options {
     )]
     pub cloning_protection_threads: usize,
 
-    /// How often snapshots are let go that nobody restores from any more
+    /// How often to check for snapshots with leftover finalizers
     #[arg(
         long,
         env = "HOSTLOOP_SNAPSHOT_ORPHAN_SWEEP_INTERVAL",
@@ -261,7 +261,7 @@ impl Provisioner {
         }
     }
 
-    /// Has whoever tells of the driver's room ask it again: there may be more or less than before.
+    /// Has the capacity objects updated: the driver's free space may have changed.
     fn room_changed(&self) {
         self.context.room.change();
     }
@@ -342,7 +342,7 @@ impl Provisioner {
             .require_live_check(ours.filter_map(|claim| claim.uid()));
     }
 
-    /// Works on the queues until the stop.
+    /// Works on the queues until `context.stop`.
     async fn work(self: Arc<Self>, queues: Queues) {
         let workers = self.context.common.worker_threads.unwrap_or(WORKERS);
         let (filled, refilled, claims) = (queues.clone(), queues.clone(), queues.claims.clone());

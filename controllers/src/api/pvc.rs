@@ -12,7 +12,7 @@ use crate::runtime::scope::SELECTED_NODE;
 use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, SNAPSHOT_GROUP};
 use crate::quantity;
 
-/// The volume mode where none is told.
+/// The default volume mode.
 pub(crate) const FILESYSTEM: &str = "Filesystem";
 /// The other one.
 pub(crate) const BLOCK: &str = "Block";
@@ -104,19 +104,19 @@ pub(crate) fn is_assigned(claim: &PersistentVolumeClaim, driver: &str, node: &st
     is_for(claim, driver) && selected_node(claim) == Some(node)
 }
 
-/// Who decides.
+/// The process that decides about a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClaimContext<'a> {
     /// The driver's name.
     pub(crate) driver: &'a str,
-    /// Whose claims are served.
+    /// The claims that this process serves.
     pub(crate) scope: &'a Scope,
     /// Whether this process does the cluster's work.
     pub(crate) leads: bool,
 }
 
 /// Whether a claim is this process's, if it is to get a volume. Where one process serves each
-/// node, a claim no node was selected for is nobody's: the leader selects one, or the scheduler.
+/// node, a claim without a selected node waits for the leader or the scheduler to select one.
 pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: ClaimContext<'_>) -> bool {
     match (standing.scope, selected_node(claim)) {
         (Scope::Cluster, _) => standing.leads,
@@ -139,7 +139,7 @@ pub(crate) fn is_due(
     placed && is_here(claim, standing)
 }
 
-/// Whether a class has its claims served by this driver: its own, or one whose claims it took over.
+/// True if this driver serves the claims of a class: its own, or migrated ones.
 pub(crate) fn is_of(class: &StorageClass, claim: &PersistentVolumeClaim, driver: &str) -> bool {
     class.provisioner == driver || annotation(claim, MIGRATED_TO) == Some(driver)
 }

@@ -21,7 +21,7 @@ pub(crate) struct NodeTopology {
     pub(crate) node: String,
     /// Its labels.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Kubelet has told which drivers it has: there is a CSINode.
+    /// The node has a CSINode.
     pub(crate) is_registered: bool,
     /// The labels that tell where it is, as the driver registered them.
     pub(crate) keys: BTreeSet<String>,
@@ -53,7 +53,7 @@ impl NodeTopology {
 /// What is known when a volume is to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TopologyRequest<'a> {
-    /// The claim's name, by which volumes of a set of replicas are spread.
+    /// The claim's name. It spreads the volumes of a StatefulSet.
     pub(crate) claim: &'a str,
     /// The class's `allowedTopologies`.
     pub(crate) allowed: &'a [TopologySelectorTerm],
@@ -61,7 +61,7 @@ pub(crate) struct TopologyRequest<'a> {
     pub(crate) selected: Option<&'a str>,
     /// Just the selected node will do.
     pub(crate) strict: bool,
-    /// Say where nodes are even if nobody asked for a place.
+    /// `--immediate-topology`: send all places if neither class nor scheduler names one.
     pub(crate) immediate: bool,
     /// The nodes.
     pub(crate) nodes: &'a [NodeTopology],
@@ -93,7 +93,7 @@ pub(crate) enum TopologyError {
         /// Its name.
         node: String,
     },
-    /// Kubelet has told nothing of its drivers, or the node is on its way out.
+    /// The node has no CSINode: kubelet has not registered a driver, or the node is being removed.
     #[error("the selected node {node} has no CSINode (any more)")]
     NoCsiNode {
         /// Its name.
@@ -319,12 +319,12 @@ fn flatten(allowed: &[TopologySelectorTerm]) -> Vec<Segment> {
     all
 }
 
-/// Whether `allowedTopologies` allow a place, which is told by its labels.
+/// True if `allowedTopologies` allow a place with these labels.
 pub(crate) fn allows(allowed: &[TopologySelectorTerm], place: &BTreeMap<String, String>) -> bool {
     allowed.is_empty() || flatten(allowed).iter().any(|term| is_within(place, term))
 }
 
-/// The same order every time, since the place of a volume is told by its number in it.
+/// Sorts the terms: the position in this order selects the place of a volume.
 fn sort(terms: &mut Vec<Segment>) {
     terms.sort_by(|one, other| {
         let lengths = one.len().cmp(&other.len());

@@ -214,7 +214,7 @@ impl Placement {
                 |all, name: String| async move { all.0.group_label(&name).await },
             )
             .beside(|all| async move { all.0.refresh(&all.1).await })
-            .beside(|all| async move { all.0.revive(&all.1).await })
+            .beside(|all| async move { all.0.wake_waiting(&all.1).await })
             .beside(|all| async move { all.0.keep_table().await })
             .run()
             .await;

@@ -385,20 +385,20 @@ fn volume_mode(
 ) -> Result<VolumeMode, Error> {
     let parameters = class.parameters.iter().flatten();
     let is_old = |key: &str| key.eq_ignore_ascii_case(FS_TYPE_OLD);
-    let told: Vec<_> = parameters
+    let types: Vec<_> = parameters
         .filter(|(key, _)| *key == FS_TYPE || is_old(key))
         .collect();
-    if told.len() > 1 {
-        let old = told.iter().map(|(key, _)| key).find(|key| is_old(key));
+    if types.len() > 1 {
+        let old = types.iter().map(|(key, _)| key).find(|key| is_old(key));
         let old = old.map_or(FS_TYPE_OLD, |key| key.as_str()).to_owned();
         return Err(Error::FsTypeTwice { old });
     }
-    let told = told.first().map(|(_, value)| value.as_str());
+    let fs_type = types.first().map(|(_, value)| value.as_str());
     match pvc::volume_mode(claim) {
         pvc::BLOCK => Ok(VolumeMode::Block),
         pvc::FILESYSTEM => Ok(VolumeMode::Filesystem {
-            fs_type: told
-                .filter(|told| !told.is_empty())
+            fs_type: fs_type
+                .filter(|fs_type| !fs_type.is_empty())
                 .unwrap_or(default)
                 .to_owned(),
             flags: class.mount_options.clone().unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Deleting volumes whose claims are gone, and the finalizer that keeps their objects until then.
+//! Deletes volumes of deleted claims, and keeps their PersistentVolumes until then by a finalizer.
 
 use hostloop_proto::csi::DeleteVolumeRequest;
 use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
@@ -213,8 +213,8 @@ impl Provisioner {
 
     /// Reads the secrets for DeleteVolume.
     async fn deletion_secrets(&self, volume: &PersistentVolume) -> Credentials {
-        let reference = match told(volume) {
-            Some(told) => Ok(told),
+        let reference = match annotated_secret(volume) {
+            Some(secret) => Ok(secret),
             None => self.secret_by_class(volume, class_name(volume)),
         };
         let name = volume.name_any();
@@ -271,8 +271,9 @@ fn class_name(volume: &PersistentVolume) -> &str {
     annotated.or(field).map_or("", String::as_str)
 }
 
-/// The secret a volume's object tells of, or that there is none; `None` if it says nothing.
-fn told(volume: &PersistentVolume) -> Option<Option<SecretReference>> {
+/// The deletion secret in a volume's annotations, which may say that there is none. `None` without
+/// the annotations.
+fn annotated_secret(volume: &PersistentVolume) -> Option<Option<SecretReference>> {
     let annotation = |key: &str| volume.annotations().get(key).cloned();
     let name = annotation(DELETION_SECRET_NAME)?;
     let namespace = annotation(DELETION_SECRET_NAMESPACE)?;

@@ -50,7 +50,7 @@ pub(crate) enum Error {
          remove it, or name a StorageClass without a provisioner"
     )]
     Selector,
-    /// The filesystem is told twice.
+    /// The class has both parameters for the filesystem type.
     #[error(
         "the StorageClass has both parameters csi.storage.k8s.io/fstype and {old}: remove {old}"
     )]
@@ -98,7 +98,7 @@ pub(crate) enum Error {
     /// A secret can't be read.
     #[error(transparent)]
     SecretUnreadable(#[from] SecretError),
-    /// A parameter nobody knows.
+    /// A reserved parameter is unknown.
     #[error(
         "StorageClass {class:?} has unknown parameters {keys}: those that begin with \
          csi.storage.k8s.io/ are for the provisioner, which does not know these; correct or \

@@ -1,9 +1,8 @@
-//! Letting sources go when nothing is made from them any more: work that has to see all claims,
-//! and so is done by one process for the cluster.
+//! Removes the finalizers of data sources that no claim waits for. This needs all claims, so one
+//! process does it for the cluster.
 //!
-//! What is made from a source is told by the claims that wait. So a source is looked at when a claim
-//! of it does not wait any more, and all are looked at now and then: whoever was to let one go may
-//! have died.
+//! A source is checked when a claim stops waiting for it. A sweep checks all sources, because the
+//! process that should have removed a finalizer may have died.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +22,11 @@ use super::{Named, Options};
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
 
-/// The wait before a snapshot is let go. Who makes volumes may see claims sooner than this process:
-/// one that comes to wait for the snapshot meanwhile is seen by then.
+/// The wait before a snapshot's finalizer is removed. Within it, this process sees new claims for the
+/// snapshot that a node may have seen already.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// A key of what claims wait for, of those in this namespace.
+/// The index key of a data source in this namespace.
 pub(crate) fn key(namespace: &str, asked: &DataSource) -> Option<String> {
     match asked {
         DataSource::Snapshot(name) => Some(format!("snapshot/{namespace}/{name}")),
@@ -47,7 +46,7 @@ fn awaited_source(claim: &PersistentVolumeClaim) -> Option<DataSource> {
     }
 }
 
-/// The key of what a claim waits for, if it does.
+/// The index key of the source that a claim waits for.
 pub(crate) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
     let namespace = claim.namespace().unwrap_or_default();
     awaited_source(claim)
@@ -56,8 +55,8 @@ pub(crate) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
         .collect()
 }
 
-/// The claims (by namespace and name) whose protection may end with a change of this claim: itself,
-/// and what it was cloned from.
+/// The claims (by namespace and name) that may need no finalizer after a change of this claim:
+/// itself and the source of its clone.
 fn touched(claim: &PersistentVolumeClaim) -> Vec<Named> {
     let namespace = claim.namespace().unwrap_or_default();
     let mut touched = Vec::new();
@@ -70,8 +69,7 @@ fn touched(claim: &PersistentVolumeClaim) -> Vec<Named> {
     touched
 }
 
-/// The snapshot (by namespace and name) whose protection may end with a change of a claim: it waits
-/// for it no longer.
+/// The snapshot (by namespace and name) that a changed claim does not wait for any more.
 fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
     let claim = change.object();
     let waits = matches!(change, Change::Applied { .. }) && pvc::is_pending(claim);
@@ -83,7 +81,7 @@ fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
     }
 }
 
-/// Whether a claim is kept for nobody any more.
+/// True if a deleted claim exists only because of its finalizer, and no clone waits for it.
 fn is_idle(claim: &PersistentVolumeClaim, awaited: bool) -> bool {
     claim.metadata.deletion_timestamp.is_some()
         && finalizers::has(claim, CLONE_FINALIZER)
@@ -104,7 +102,7 @@ pub(super) struct Protection {
     snapshots: Queue<Named>,
 }
 
-/// Lets sources go until `context.stop`.
+/// Runs until `context.stop`.
 pub(super) async fn run(context: Context, options: Options) {
     Arc::new(Protection::new(context, &options)).run().await;
 }
@@ -223,7 +221,7 @@ impl Protection {
         }
     }
 
-    /// Lets a snapshot go, if nobody waits for it.
+    /// Removes a snapshot's finalizer if no claim waits for it.
     async fn let_go(&self, snapshot: &VolumeSnapshot) -> Result<(), ApiError> {
         if !self.is_left_over(snapshot) || !self.context.leader.leads() {
             return Ok(());
@@ -259,7 +257,7 @@ impl Protection {
         loop {
             leader.gained().await;
             if !leader.leads() {
-                // Nobody will ever say that it does.
+                // The process is stopping.
                 return;
             }
             look();

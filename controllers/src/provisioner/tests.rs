@@ -77,6 +77,14 @@ fn rig(scope: Scope, topology: bool) -> Rig {
     rig
 }
 
+/// The scope of the node n1.
+fn here() -> Scope {
+    Scope::Node {
+        name: "n1".to_owned(),
+        segments: [("zone".to_owned(), "n1".to_owned())].into(),
+    }
+}
+
 fn central() -> Rig {
     rig(Scope::Cluster, false)
 }
@@ -99,7 +107,37 @@ fn claim_value(selected: Option<&str>, source: &Value) -> Value {
     })
 }
 
+const SNAPSHOT: &str = "shop/volumesnapshots/snap";
+
+fn from_snapshot() -> Value {
+    json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap"})
+}
+
+fn snapshot(finalizers: &[&str]) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {"name": "snap", "namespace": "shop", "uid": "s", "resourceVersion": "1",
+                     "finalizers": finalizers},
+        "spec": {"source": {}},
+        "status": {"boundVolumeSnapshotContentName": "content", "readyToUse": true},
+    })
+}
+
 impl Rig {
+    /// A snapshot and its content, on the server.
+    fn put_snapshot(&self, finalizers: &[&str]) {
+        let content = json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
+            "metadata": {"name": "content"},
+            "spec": {"driver": "d", "deletionPolicy": "Delete", "source": {},
+                     "volumeSnapshotRef": {"name": "snap", "namespace": "shop", "uid": "s"}},
+            "status": {"snapshotHandle": "handle-of-snap"},
+        });
+        let objects = &mut self.world.state().objects;
+        objects.insert("volumesnapshotcontents/content".to_owned(), content);
+        objects.insert(SNAPSHOT.to_owned(), snapshot(finalizers));
+    }
+
     fn class(&self, uid: &str, parameters: Value) {
         let version = uid.trim_start_matches("c-");
         let class = json!({"metadata": {"name": "fast", "uid": uid, "resourceVersion": version},
@@ -327,11 +365,7 @@ async fn an_object_there_is_already() {
 
 #[tokio::test]
 async fn a_claim_that_went_to_another_node() {
-    let scope = Scope::Node {
-        name: "n1".to_owned(),
-        segments: [("zone".to_owned(), "n1".to_owned())].into(),
-    };
-    let rig = rig(scope, true);
+    let rig = rig(here(), true);
     rig.put_claim(&claim_value(Some("n1"), &Value::Null));
     rig.at_work.in_flight.require_live_check(["u-1".to_owned()]);
     let moved = claim_value(Some("n2"), &Value::Null);
@@ -370,11 +404,7 @@ async fn what_cannot_be_made_is_tried_rarely() {
 
 #[tokio::test]
 async fn no_room_on_the_selected_node() {
-    let scope = Scope::Node {
-        name: "n1".to_owned(),
-        segments: [("zone".to_owned(), "n1".to_owned())].into(),
-    };
-    let rig = rig(scope, true);
+    let rig = rig(here(), true);
     rig.put_claim(&claim_value(Some("n1"), &Value::Null));
     let full = Err(Status::resource_exhausted("full"));
     rig.world.state().creations.push_back(full);
@@ -454,33 +484,11 @@ async fn a_volume_that_is_too_small_is_deleted() {
 #[tokio::test]
 async fn a_snapshot_is_kept_while_it_is_read() {
     let rig = central();
-    let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
-                        "name": "snap"});
-    rig.put_claim(&claim_value(None, &source));
-    let snapshot = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-        "metadata": {"name": "snap", "namespace": "shop", "uid": "s", "resourceVersion": "1"},
-        "spec": {"source": {}},
-        "status": {"boundVolumeSnapshotContentName": "content", "readyToUse": true},
-    });
-    let content = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
-        "metadata": {"name": "content"},
-        "spec": {"driver": "d", "deletionPolicy": "Delete", "source": {},
-                 "volumeSnapshotRef": {"name": "snap", "namespace": "shop", "uid": "s"}},
-        "status": {"snapshotHandle": "handle-of-snap"},
-    });
-    let path = "shop/volumesnapshots/snap";
-    for (path, object) in [
-        (path, snapshot),
-        ("volumesnapshotcontents/content", content),
-    ] {
-        let objects = &mut rig.world.state().objects;
-        objects.insert(path.to_owned(), object);
-    }
+    rig.put_claim(&claim_value(None, &from_snapshot()));
+    rig.put_snapshot(&[]);
     assert_eq!(rig.work().await, Outcome::Done);
     let log = rig.world.log();
-    let (get, patch) = (format!("GET {path}"), format!("PATCH {path}"));
+    let (get, patch) = (format!("GET {SNAPSHOT}"), format!("PATCH {SNAPSHOT}"));
     let post = format!("POST {PV}");
     let expected = [
         &*get,
@@ -497,7 +505,7 @@ async fn a_snapshot_is_kept_while_it_is_read() {
         state.bodies[0]["metadata"]["finalizers"],
         json!([SNAPSHOT_FINALIZER])
     );
-    assert_eq!(state.objects[path]["metadata"]["finalizers"], json!([]));
+    assert_eq!(state.objects[SNAPSHOT]["metadata"]["finalizers"], json!([]));
 }
 
 #[tokio::test]

@@ -119,7 +119,7 @@ fn claim_ref(plan: &Plan) -> ObjectReference {
     }
 }
 
-/// The deletion secret is always told, even that there is none: the class may be another by then.
+/// Always names the deletion secret, even if there is none: the class may change before deletion.
 fn annotations(plan: &Plan, driver: &str) -> BTreeMap<String, String> {
     let mut annotations = BTreeMap::from([(PROVISIONED_BY.to_owned(), driver.to_owned())]);
     let deletion = plan.secrets.provisioner.clone().unwrap_or_default();

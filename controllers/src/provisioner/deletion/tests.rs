@@ -166,6 +166,9 @@ fn secrets_told_by_objects() {
         (json!({name: "s", namespace: "n"}), Some(Some(some))),
     ] {
         let change = json!({"metadata": {"annotations": annotations}});
-        assert_eq!(told(&volume("Delete", "Released", change)), expected);
+        assert_eq!(
+            annotated_secret(&volume("Delete", "Released", change)),
+            expected
+        );
     }
 }

@@ -78,11 +78,7 @@ async fn an_attached_volume_is_not_deleted() {
 #[tokio::test]
 async fn a_volume_of_no_known_node_is_reported_once() {
     for (leads, outcome) in [(true, Outcome::Failed), (false, Outcome::Done)] {
-        let scope = Scope::Node {
-            name: "n1".to_owned(),
-            segments: [("zone".to_owned(), "n1".to_owned())].into(),
-        };
-        let mut rig = rig(scope, true);
+        let mut rig = rig(here(), true);
         let services = [
             Service::ControllerService,
             Service::VolumeAccessibilityConstraints,
@@ -108,23 +104,20 @@ async fn a_volume_of_no_known_node_is_reported_once() {
     }
 }
 
+fn at(zone: &str) -> Value {
+    json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "zone", "operator": "In", "values": [zone]}]}]}})
+}
+
 #[tokio::test]
 async fn nodes_delete_only_their_own() {
-    let at = |zone: &str| {
-        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-            {"key": "zone", "operator": "In", "values": [zone]}]}]}})
-    };
     for (affinity, known, deleted) in [
         (at("n1"), false, true),
         (at("n2"), true, false),
         (Value::Null, true, true),
         (Value::Null, false, false),
     ] {
-        let scope = Scope::Node {
-            name: "n1".to_owned(),
-            segments: [("zone".to_owned(), "n1".to_owned())].into(),
-        };
-        let rig = rig(scope, true);
+        let rig = rig(here(), true);
         rig.release(&released(affinity));
         if known {
             rig.world.state().known.push("handle".to_owned());
@@ -132,5 +125,27 @@ async fn nodes_delete_only_their_own() {
         assert_eq!(rig.delete().await, Outcome::Done);
         let found = rig.world.log().contains(&"DeleteVolume handle".to_owned());
         assert_eq!(found, deleted);
+    }
+}
+
+#[tokio::test]
+async fn handles_of_other_pools_are_never_deleted() {
+    for (handle, affinity, deleted) in [
+        ("vol-a1-0", at("n1"), true),
+        ("vol-a1-0", Value::Null, true),
+        ("vol-a1-0", at("n2"), false),
+        ("vol-b2-0", at("n1"), false),
+        ("vol-b2-0", Value::Null, false),
+    ] {
+        let mut rig = rig(here(), true);
+        rig.at_work.context.pools = runtime::Pools::told(|| vec!["a1".to_owned()]);
+        let mut volume = released(affinity.clone());
+        volume["spec"]["csi"]["volumeHandle"] = json!(handle);
+        rig.release(&volume);
+        // The driver would say that all is well: it knows no such volume.
+        assert_eq!(rig.delete().await, Outcome::Done);
+        let found = rig.world.log().contains(&format!("DeleteVolume {handle}"));
+        assert_eq!(found, deleted, "{handle} {affinity}");
+        assert!(rig.reasons().is_empty());
     }
 }

@@ -5,13 +5,6 @@ use crate::runtime::watch::Selector;
 
 use super::*;
 
-fn here() -> Scope {
-    Scope::Node {
-        name: "n1".to_owned(),
-        segments: [("zone".to_owned(), "n1".to_owned())].into(),
-    }
-}
-
 /// On a node whose watches show its own.
 fn on_node() -> Rig {
     let rig = rig(here(), true);
@@ -67,70 +60,11 @@ async fn a_new_volume_tells_its_node() {
 }
 
 #[tokio::test]
-async fn handles_of_other_pools_are_never_deleted() {
-    let zone = |name: &str| {
-        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-            {"key": "zone", "operator": "In", "values": [name]}]}]}})
-    };
-    for (handle, affinity, deleted) in [
-        ("vol-a1-0", zone("n1"), true),
-        ("vol-a1-0", Value::Null, true),
-        ("vol-a1-0", zone("n2"), false),
-        ("vol-b2-0", zone("n1"), false),
-        ("vol-b2-0", Value::Null, false),
-    ] {
-        let mut rig = rig(here(), true);
-        rig.at_work.context.pools = runtime::Pools::told(|| vec!["a1".to_owned()]);
-        let volume = json!({
-            "apiVersion": "v1", "kind": "PersistentVolume",
-            "metadata": {"name": "pvc-u-1", "uid": "p", "resourceVersion": "1",
-                         "finalizers": [crate::api::names::VOLUME_FINALIZER]},
-            "spec": {"persistentVolumeReclaimPolicy": "Delete", "nodeAffinity": affinity,
-                     "csi": {"driver": "d", "volumeHandle": handle}},
-            "status": {"phase": "Released"},
-        });
-        rig.at_work.context.caches.volumes().wrote(read(&volume));
-        rig.world.state().objects.insert(PV.to_owned(), volume);
-        // The driver would say that all is well: it knows no such volume.
-        assert_eq!(rig.at_work.volume("pvc-u-1").await, Outcome::Done);
-        let found = rig.world.log().contains(&format!("DeleteVolume {handle}"));
-        assert_eq!(found, deleted, "{handle} {affinity}");
-        assert!(rig.reasons().is_empty());
-    }
-}
-
-fn snapshot() -> Value {
-    json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-        "metadata": {"name": "snap", "namespace": "shop", "uid": "s", "resourceVersion": "1",
-                     "finalizers": [SNAPSHOT_FINALIZER]},
-        "spec": {"source": {}},
-        "status": {"boundVolumeSnapshotContentName": "content", "readyToUse": true},
-    })
-}
-
-const SNAPSHOT: &str = "shop/volumesnapshots/snap";
-
-#[tokio::test]
 async fn a_node_does_not_let_snapshots_go() {
     let rig = on_node();
     assert!(rig.at_work.protection.is_none());
-    let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
-                        "name": "snap"});
-    rig.put_claim(&assigned(&source));
-    let content = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
-        "metadata": {"name": "content"},
-        "spec": {"driver": "d", "deletionPolicy": "Delete", "source": {},
-                 "volumeSnapshotRef": {"name": "snap", "namespace": "shop", "uid": "s"}},
-        "status": {"snapshotHandle": "handle-of-snap"},
-    });
-    let contents = "volumesnapshotcontents/content".to_owned();
-    rig.world.state().objects.insert(contents, content);
-    rig.world
-        .state()
-        .objects
-        .insert(SNAPSHOT.to_owned(), snapshot());
+    rig.put_claim(&assigned(&from_snapshot()));
+    rig.put_snapshot(&[SNAPSHOT_FINALIZER]);
     assert_eq!(rig.work().await, Outcome::Done);
     let log = rig.world.log();
     assert!(log.contains(&format!("POST {PV}")), "{log:?}");
@@ -144,8 +78,7 @@ async fn the_leader_lets_them_go_when_the_last_claim_is_bound() {
         rig.at_work.context.caches.clone(),
         rig.at_work.context.stop.clone(),
     );
-    let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot",
-                        "name": "snap"});
+    let source = from_snapshot();
     let claim = |uid: &str, version: u32, phase: &str| {
         let mut claim = claim_value(None, &source);
         claim["metadata"]["name"] = json!(uid);
@@ -157,8 +90,10 @@ async fn the_leader_lets_them_go_when_the_last_claim_is_bound() {
     rig.world
         .state()
         .objects
-        .insert(SNAPSHOT.to_owned(), snapshot());
-    caches.snapshots().wrote(read(&snapshot()));
+        .insert(SNAPSHOT.to_owned(), snapshot(&[SNAPSHOT_FINALIZER]));
+    caches
+        .snapshots()
+        .wrote(read(&snapshot(&[SNAPSHOT_FINALIZER])));
     caches.claims().wrote(read(&claim("a", 1, "Pending")));
     caches.claims().wrote(read(&claim("b", 2, "Pending")));
     caches.claims().note_synced();

@@ -75,7 +75,7 @@ async fn no_room_gives_the_node_back() {
             Status::resource_exhausted("full"),
             true,
         ),
-        // Assigned by the leader, which assigns it anew.
+        // The leader selected the node, and selects another.
         (
             NOW,
             true,
@@ -90,7 +90,7 @@ async fn no_room_gives_the_node_back() {
             Status::resource_exhausted("full"),
             true,
         ),
-        // There is nothing to give back, and nobody to choose.
+        // No node was selected, so none is cleared.
         (NOW, false, None, Status::resource_exhausted("full"), false),
         // It may be being made: only here.
         (LATE, true, Some("n1"), Status::unavailable("busy"), false),
@@ -230,7 +230,7 @@ async fn the_same_is_asked_for_until_it_is_known_what_came_of_it() {
     rig.node("n1", "x", 2);
     rig.node("n3", "c", 1);
     rig.put_secret();
-    // It is being made: the same again. Then it has failed, and all is seen anew.
+    // It is being made: the same again. Then it has failed, and the nodes are read again.
     let answers = [Status::aborted("busy"), Status::internal("broken")];
     rig.world.state().creations.extend(answers.map(Err));
     assert_eq!(rig.work().await, Outcome::Failed);

@@ -1,5 +1,5 @@
-//! Every combination of what a requirement depends on, against what must be so of it: told not by
-//! making it another way, but by asking of every place that could be named whether it may be.
+//! Checks the properties of a requirement for every combination of what it depends on. For every
+//! place that could be named, the tests ask whether it may be in the requirement.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -60,7 +60,7 @@ fn clusters() -> [(&'static str, Vec<NodeTopology>); 3] {
     [("uniform", uniform), ("mixed", mixed), ("stale", stale)]
 }
 
-/// Every place that can be told by some of the keys.
+/// Every place that some of the keys can name.
 fn every_segment() -> Vec<Segment> {
     let mut all = vec![Segment::new()];
     for (key, values) in UNIVERSE {
@@ -205,7 +205,7 @@ fn segments(topologies: &[Topology]) -> Vec<Segment> {
     topologies.iter().map(|one| one.segments.clone()).collect()
 }
 
-/// What must be so of every requirement, whoever asks.
+/// The properties that every requirement must have.
 fn check(case: &Case<'_>, made: &TopologyRequirement, claim: &str, what: &str) {
     let (requisite, preferred) = (segments(&made.requisite), segments(&made.preferred));
     for place in every_segment() {
