@@ -16,9 +16,9 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::ResourceExt;
 
+use crate::api::pvc;
 use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
-use crate::api::pvc;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::{Change, Index, Kube, Scope, boolean, duration};
 

@@ -17,9 +17,9 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use crate::api::pv::{self, AccessModesError};
 use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
-use crate::api::pv::{self, AccessModesError};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::{ControllerCapability, NodeCapability};
 use crate::runtime::{ApiError, Change, Index, Kube, Watch, boolean, duration};

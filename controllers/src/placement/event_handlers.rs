@@ -9,10 +9,10 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use super::{LABELLERS, Placement, RESYNC, WORKERS, cluster_view, lock, node_fitness, room};
-use crate::controller::Controller;
-use crate::controller::queue::{Outcome, Queue};
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
+use crate::controller::Controller;
+use crate::controller::queue::{Outcome, Queue};
 use crate::provisioner::source_protection;
 use crate::runtime::{Change, Resource};
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
-use crate::api::secret_template::{TemplateError, Templates, Variables};
 use crate::api::names::RESERVED;
+use crate::api::secret_template::{TemplateError, Templates, Variables};
 
 /// A call, or a pair of calls, that takes secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,10 +17,10 @@ use super::recover::{
     CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING, Sizes, is_wanted,
 };
 use super::{Key, ResizeError, Resizer, Users, now, outcome_of, too_early};
+use crate::api::pv;
 use crate::controller::queue::Outcome;
 use crate::quantity;
 use crate::runtime::csi::{Call, Class, Failure, class};
-use crate::api::pv;
 
 /// On a volume: the size users saw before it was expanded, until kubelet is done.
 const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";

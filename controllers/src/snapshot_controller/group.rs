@@ -14,13 +14,13 @@ use super::kind::{ClassView, ContentView, Kind, Names, View, WatchesOf, reasons}
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{CONFLICT, Controller, Key, Next, ReconcileError, status};
+use crate::api::node::node_of;
 use crate::runtime::queue::Outcome;
 use crate::snapshots::{
     DeletionPolicy, GroupContentSource, VolumeGroupSnapshot, VolumeGroupSnapshotClass,
     VolumeGroupSnapshotContent, VolumeGroupSnapshotContentSpec, VolumeSnapshot,
     VolumeSnapshotContent,
 };
-use crate::api::node::node_of;
 
 mod members;
 

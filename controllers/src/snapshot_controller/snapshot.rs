@@ -13,11 +13,11 @@ use super::kind::{ClassView, ContentView, Kind, Names, View, WatchesOf, reasons}
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{Controller, Key, Next, ReconcileError, status};
+use crate::api::node::node_of;
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
     VolumeSnapshotContent, VolumeSnapshotContentSpec,
 };
-use crate::api::node::node_of;
 
 /// The kind VolumeSnapshot.
 #[derive(Debug)]

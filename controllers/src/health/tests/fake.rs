@@ -47,6 +47,7 @@ impl Fake {
                 ..Default::default()
             })
         });
+        handlers.on(|_: csi::ProbeRequest| Ok(csi::ProbeResponse::default()));
         handlers.on(|_: csi::GetPluginCapabilitiesRequest| Ok(plugin_capabilities()));
         let fake = self.clone();
         handlers.on(move |_: csi::ControllerGetCapabilitiesRequest| {

@@ -18,11 +18,11 @@ use super::{
     Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
     is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
 };
+use crate::api::pv;
 use crate::controller::Controller;
 use crate::controller::queue::Outcome;
 use crate::runtime::Change;
 use crate::runtime::csi::{Class, Failure};
-use crate::api::pv;
 
 /// A VolumeAttributesClass that a claim names.
 enum Target {
