@@ -117,13 +117,27 @@ fn a_pod_leaves_a_pool_that_is_missing() {
     assert!(!rig.kernel.loops().unwrap().iter().any(ours));
 }
 
-/// A process with a copy of all mounts, like a container that starts while they exist.
+/// A process with a copy of this test's mounts, like a container that starts while they exist. It
+/// unmounts copies of other tests' mounts, because these would keep their devices busy.
 struct Copied(Child);
 
 impl Copied {
-    fn new() -> Copied {
+    fn new(root: &Path) -> Copied {
+        let script = r#"while read -r _ at _; do
+            case $at in "$1"/*) ;; /tmp/* | /var/tmp/*) umount -l "$at" ;; esac
+        done </proc/self/mounts
+        exec sleep 600"#;
         let child = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sleep", "600"])
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                script,
+                "sh",
+            ])
+            .arg(root)
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -151,7 +165,7 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
     let cap = mount(FsType::Ext4);
     let id = rig.staged(on(FsType::Ext4), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
-    let copied = Copied::new();
+    let copied = Copied::new(rig.root());
     rig.unpublish(id, "p").unwrap();
     rig.unstage(id, "a").unwrap();
     let device = rig.loops(id).remove(0);

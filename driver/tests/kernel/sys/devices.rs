@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hostloop_driver::sys::linux::Linux;
 use hostloop_driver::sys::{FsType, Kernel, MkfsSpec, Probe, loop_path};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
@@ -21,6 +21,13 @@ fn static_dev() {
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
+    // Copies of other tests' mounts would keep their devices busy.
+    let mounts = std::fs::read_to_string("/proc/thread-self/mounts").unwrap();
+    for at in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+        if at.starts_with("/tmp/") || at.starts_with("/var/tmp/") {
+            let _ = umount2(at, MntFlags::MNT_DETACH);
+        }
+    }
     mount(
         None::<&str>,
         "/dev",
