@@ -19,7 +19,7 @@ use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::lease::lease_name;
-use crate::runtime::{Change, Index, Kube, Scope, Watch, duration};
+use crate::runtime::{Change, Index, Kube, Scope, Store, duration};
 
 pub mod decide;
 mod publish;
@@ -73,9 +73,9 @@ struct Attacher {
     kube: Kube,
     rules: Rules,
     timeout: Duration,
-    attachments: Watch<VolumeAttachment>,
-    volumes: Watch<PersistentVolume>,
-    csi_nodes: Watch<CSINode>,
+    attachments: Store<VolumeAttachment>,
+    volumes: Store<PersistentVolume>,
+    csi_nodes: Store<CSINode>,
     /// Attachments by their volume.
     of_volume: Index<VolumeAttachment>,
     /// Attachments the driver says something else of than their status.
@@ -253,7 +253,7 @@ impl Attacher {
         match self.kube.json(volume.as_ref(), patch).await {
             Ok(written) => {
                 if !written.finalizers().is_empty() {
-                    self.volumes.wrote(written);
+                    self.volumes.apply_write(written);
                 }
                 Outcome::Done
             }

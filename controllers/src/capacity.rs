@@ -18,16 +18,16 @@ use tokio::time::Instant;
 
 use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
-use crate::runtime::{Change, Watch, boolean, duration, watch};
+use crate::runtime::{Change, Store, boolean, duration, watch};
 
 mod owner;
-mod pass;
 pub(crate) mod plan;
+mod reconcile;
 mod segments;
 
 use owner::Owner;
-use pass::Pass;
-use plan::{DRIVER, Look, MANAGED_BY, Writer};
+use plan::{DRIVER, MANAGED_BY, Precision, Writer};
+use reconcile::Pass;
 
 /// How soon after a change of the room that was looked at the next one is.
 const PACE: Duration = Duration::from_secs(20);
@@ -168,15 +168,15 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         objects.clone(),
     );
     let (poll, queue) = (options.capacity_poll_interval, context.queue());
-    queue.add(Look::Close);
+    queue.add(Precision::Exact);
     context.room.attend();
     let (again, of_room) = (queue.clone(), queue.clone());
     let mut controller = Controller::new(&context, Arc::new(pass))
         .after(|pass| async move { pass.synced().await })
-        .feed(&context.caches.classes(), &queue, |_| [Look::Close])
+        .feed(&context.caches.classes(), &queue, |_| [Precision::Exact])
         // The objects this process writes come back here. Those that others deleted are made again.
         .feed(&objects, &queue, |change| {
-            matches!(change, Change::Deleted(_)).then_some(Look::Close)
+            matches!(change, Change::Deleted(_)).then_some(Precision::Exact)
         })
         .work("capacity", &queue, 1, move |pass, look| {
             let again = again.clone();
@@ -187,24 +187,29 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         let (soon, driver) = (Duration::from_secs(1), context.driver.name.clone());
         controller = controller
             .feed_after(soon, &context.caches.nodes(), &queue, |change| {
-                segments::moved(change).then_some(Look::Close)
+                segments::moved(change).then_some(Precision::Exact)
             })
             .feed_after(soon, &context.caches.csi_nodes(), &queue, move |change| {
-                segments::registered(change, &driver).then_some(Look::Close)
+                segments::registered(change, &driver).then_some(Precision::Exact)
             });
     }
     controller.run().await;
     Ok(())
 }
 
-async fn reconcile(pass: &Pass, look: Look, poll: Duration, queue: &Queue<Look>) -> Outcome {
+async fn reconcile(
+    pass: &Pass,
+    look: Precision,
+    poll: Duration,
+    queue: &Queue<Precision>,
+) -> Outcome {
     match (pass.run(look).await, look) {
-        (Ok(()), Look::Close) => Outcome::Again(about(poll)),
-        (Ok(()), Look::Rough) => Outcome::Done,
+        (Ok(()), Precision::Exact) => Outcome::RequeueAfter(about(poll)),
+        (Ok(()), Precision::Approximate) => Outcome::Done,
         (Err(error), _) => {
             tracing::warn!(%error, "the capacity objects are not up to date");
             // The backoff may exceed the polling interval, and other classes must not wait for it.
-            queue.add_after(Look::Close, about(poll));
+            queue.add_after(Precision::Exact, about(poll));
             Outcome::Failed
         }
     }
@@ -227,7 +232,7 @@ fn environment(name: &str) -> Option<String> {
 }
 
 /// Our objects alone: those of other nodes would be many.
-fn of_ours(context: &Context, namespace: &str, writer: &Writer) -> Watch<CSIStorageCapacity> {
+fn of_ours(context: &Context, namespace: &str, writer: &Writer) -> Store<CSIStorageCapacity> {
     let labels = format!(
         "{DRIVER}={},{MANAGED_BY}={}",
         writer.driver, writer.managed_by
@@ -236,13 +241,13 @@ fn of_ours(context: &Context, namespace: &str, writer: &Writer) -> Watch<CSIStor
 }
 
 /// The objects of all nodes, if it is known where they are.
-pub(crate) fn of_all(context: &Context) -> Option<Watch<CSIStorageCapacity>> {
+pub(crate) fn of_all(context: &Context) -> Option<Store<CSIStorageCapacity>> {
     let labels = format!("{DRIVER}={}", context.driver.name);
     Some(watch(context, &namespace()?, &labels))
 }
 
-fn watch(context: &Context, namespace: &str, labels: &str) -> Watch<CSIStorageCapacity> {
-    let objects = Watch::new();
+fn watch(context: &Context, namespace: &str, labels: &str) -> Store<CSIStorageCapacity> {
+    let objects = Store::new();
     let (client, namespace) = (context.kube.client().clone(), namespace.to_owned());
     let api = move |client| Api::namespaced(client, &namespace);
     let config = watch::config().labels(labels);
@@ -252,19 +257,19 @@ fn watch(context: &Context, namespace: &str, labels: &str) -> Watch<CSIStorageCa
 }
 
 /// Queues a pass when the driver may have more or less room than before.
-async fn follow_room(context: &Context, queue: &Queue<Look>) {
+async fn follow_room(context: &Context, queue: &Queue<Precision>) {
     let mut last = None;
     loop {
         context.room.changed().await;
         let now = Instant::now();
         if context.room.takes_urgency() {
-            queue.add(Look::Close);
+            queue.add(Precision::Exact);
             last = Some(now);
             continue;
         }
         let at = next(last, now);
         // A pass that is due earlier stays.
-        queue.add_after(Look::Rough, at - now);
+        queue.add_after(Precision::Approximate, at - now);
         last = Some(at);
     }
 }

@@ -5,15 +5,15 @@
 //! every loop is a module of its own, with its decisions as pure functions.
 
 pub mod api;
-pub mod args;
 pub mod attacher;
 pub mod capacity;
+pub mod cli;
 pub mod controller;
 pub mod health;
 pub mod liveness;
 pub mod manager;
 pub mod node_cleanup;
-pub mod orphans;
+pub mod orphaned_volumes;
 pub mod placement;
 pub mod provisioner;
 pub mod registrar;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use hostloop_proto::csi;
 use tokio_util::sync::CancellationToken;
 
-use crate::args::LeaderTasks;
+use crate::cli::LeaderTasks;
 use crate::controller::Context;
 use crate::liveness::{self, Checks};
 use crate::registrar;
@@ -38,7 +38,7 @@ pub use error::Error;
 pub use labels::NodeLabels;
 pub use setup::{Setup, Source};
 use tasks::Tasks;
-pub use telemetry::View;
+pub use telemetry::Telemetry;
 
 /// How long `NodeGetInfo` may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -47,7 +47,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// A watch that has failed for so long, although the server answers, does not recover by itself.
 const STALE: Duration = Duration::from_secs(300);
 /// Runs what was picked until `stop` is set, or until one of them ends.
-pub async fn run(mut setup: Setup, view: View, stop: CancellationToken) -> Result<(), Error> {
+pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> Result<(), Error> {
     setup.check().map_err(Error::Args)?;
     setup.driver = setup.driver.counted(view.common());
     let mut tasks = Tasks::default();
@@ -133,7 +133,7 @@ fn everywhere() -> IpAddr {
 /// The loops that work with the API server.
 async fn begin_loops(
     setup: Setup,
-    view: View,
+    view: Telemetry,
     checks: Checks,
     stop: CancellationToken,
 ) -> Result<Tasks, Error> {

@@ -27,7 +27,7 @@ use kube::ResourceExt;
 use tokio::time::Instant;
 
 use crate::provisioner::naming::Naming;
-use crate::runtime::{Context, Index, Kube, Watch, duration};
+use crate::runtime::{Context, Index, Kube, Store, duration};
 use crate::{attacher, provisioner};
 
 mod apply;
@@ -64,7 +64,7 @@ struct Tidier {
     kube: Kube,
     rules: Rules,
     grace: Duration,
-    capacities: Option<Watch<CSIStorageCapacity>>,
+    capacities: Option<Store<CSIStorageCapacity>>,
     /// This driver's volumes by where they are: a cluster has few places, and many volumes in each.
     by_affinity: Index<PersistentVolume>,
     /// Claims that wait for a volume, by the node it is to be on.
@@ -82,7 +82,7 @@ pub(crate) async fn run(
     context: Context,
     options: Options,
     volumes: provisioner::Options,
-    capacities: Option<Watch<CSIStorageCapacity>>,
+    capacities: Option<Store<CSIStorageCapacity>>,
 ) {
     let stop = context.stop.clone();
     let mut tidier = Tidier::new(context, &options, &volumes, capacities);
@@ -103,7 +103,7 @@ impl Tidier {
         context: Context,
         options: &Options,
         volumes: &provisioner::Options,
-        capacities: Option<Watch<CSIStorageCapacity>>,
+        capacities: Option<Store<CSIStorageCapacity>>,
     ) -> Self {
         let rules = Rules {
             driver: context.driver.name.clone(),
@@ -156,7 +156,7 @@ impl Tidier {
             attachments: caches.attachments().all(),
             contents: caches.contents().all(),
             groups: caches.group_contents().all(),
-            capacities: self.capacities.as_ref().map(Watch::all).unwrap_or_default(),
+            capacities: self.capacities.as_ref().map(Store::all).unwrap_or_default(),
         }
     }
 

@@ -35,13 +35,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api::pvc;
-use crate::args::Args;
 use crate::capacity;
+use crate::cli::Args;
 use crate::provisioner::naming::Naming;
 use crate::provisioner::source_protection;
 use crate::roles::Role;
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
-use crate::runtime::{Change, Context, Driver, Index, Kube, Watch};
+use crate::runtime::{Change, Context, Driver, Index, Kube, Store};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 mod cluster_view;
@@ -136,7 +136,7 @@ struct Placement {
     /// The API server, with writes done in its own name.
     kube: Kube,
     /// Capacity objects of this driver, if nodes publish them.
-    capacities: Option<Watch<CSIStorageCapacity>>,
+    capacities: Option<Store<CSIStorageCapacity>>,
     /// Capacity objects by owner and class.
     rooms: Option<Index<CSIStorageCapacity>>,
     /// Capacity objects by class.
@@ -179,7 +179,7 @@ struct Placement {
 pub(crate) async fn run(
     context: Context,
     options: Options,
-    capacities: Option<Watch<CSIStorageCapacity>>,
+    capacities: Option<Store<CSIStorageCapacity>>,
 ) {
     let stop = context.stop.clone();
     // Without capacity objects there is nothing to wait for.
@@ -200,7 +200,7 @@ impl Placement {
     fn new(
         context: Context,
         options: Options,
-        capacities: Option<Watch<CSIStorageCapacity>>,
+        capacities: Option<Store<CSIStorageCapacity>>,
     ) -> Self {
         let (caches, driver) = (context.caches.clone(), context.driver.name.clone());
         let claims = caches.claims();
@@ -296,7 +296,7 @@ impl Placement {
 
 /// Counts the changes of what tells where claims may go: nodes but for their heartbeats, what runs
 /// there, classes, and what room there is.
-fn changes(context: &Context, rooms: Option<&Watch<CSIStorageCapacity>>) -> Arc<AtomicU64> {
+fn changes(context: &Context, rooms: Option<&Store<CSIStorageCapacity>>) -> Arc<AtomicU64> {
     let changes = Arc::new(AtomicU64::new(0));
     let count = || {
         let changes = changes.clone();

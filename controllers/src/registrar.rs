@@ -24,14 +24,14 @@ use tonic::{Code, Request, Response, Status, async_trait};
 
 use crate::runtime::csi::Csi;
 
-mod cure;
+mod authority_rewrite;
 mod health;
 mod socket;
 mod stream;
 
 pub use health::{Health, Verdict};
 use socket::Bound;
-use stream::Cured;
+use stream::AuthorityRewrite;
 
 /// The kind of plugin a CSI driver is.
 const TYPE: &str = "CSIPlugin";
@@ -266,7 +266,7 @@ async fn serve(
 async fn accept(
     health: &Health,
     mut bound: Bound,
-    connections: mpsc::Sender<Cured<tokio::net::UnixStream>>,
+    connections: mpsc::Sender<AuthorityRewrite<tokio::net::UnixStream>>,
 ) -> Error {
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -275,7 +275,7 @@ async fn accept(
             accepted = bound.accept() => match accepted {
                 // None is lost: whoever can't be served now will come again.
                 Ok(stream) => {
-                    let _ = connections.try_send(Cured::new(stream));
+                    let _ = connections.try_send(AuthorityRewrite::new(stream));
                 }
                 Err(error) => {
                     // Out of descriptors, most likely. It passes, but not at once.

@@ -22,17 +22,17 @@ use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::{ControllerCapability, NodeCapability};
-use crate::runtime::{ApiError, Change, Index, Kube, Watch, boolean, duration};
+use crate::runtime::{ApiError, Change, Index, Kube, Store, boolean, duration};
 use crate::secrets::SecretError;
 
 pub mod claim;
 mod expand;
-mod in_use;
 pub mod modify;
+mod pods_by_claim;
 pub mod recover;
 
 use claim::{Claim, volume_name};
-use in_use::Users;
+use pods_by_claim::Users;
 
 /// How long a call may take unless told otherwise.
 const TIMEOUT: &str = "10s";
@@ -144,8 +144,8 @@ struct Resizer {
     controller_expands: bool,
     multi_writer: bool,
     slow: Duration,
-    claims: Watch<PersistentVolumeClaim>,
-    volumes: Watch<PersistentVolume>,
+    claims: Store<PersistentVolumeClaim>,
+    volumes: Store<PersistentVolume>,
     memory: Arc<Mutex<BTreeMap<Key, Memory>>>,
     /// Watched from the first time a volume can't be expanded in use.
     users: OnceCell<Users>,
@@ -156,7 +156,7 @@ struct Resizer {
 
 /// The classes, and the claims that ask for them.
 struct Classes {
-    watch: Watch<VolumeAttributesClass>,
+    watch: Store<VolumeAttributesClass>,
     claims: Index<PersistentVolumeClaim>,
 }
 
@@ -275,7 +275,7 @@ impl Resizer {
         };
         self.ours()?;
         let written = self.kube.strategic_status(claim.as_ref(), patch).await?;
-        self.claims.wrote(written.clone());
+        self.claims.apply_write(written.clone());
         Ok(Arc::new(written))
     }
 
@@ -287,7 +287,7 @@ impl Resizer {
     ) -> Result<PersistentVolume, ResizeError> {
         self.ours()?;
         let written = self.kube.merge(volume, patch).await?;
-        self.volumes.wrote(written.clone());
+        self.volumes.apply_write(written.clone());
         Ok(written)
     }
 

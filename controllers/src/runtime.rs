@@ -3,6 +3,7 @@
 
 pub mod boolean;
 pub mod caches;
+pub mod capacity_signal;
 pub mod csi;
 pub mod driver;
 pub mod duration;
@@ -11,19 +12,18 @@ pub mod kube;
 pub mod lease;
 pub mod owner;
 pub mod pools;
-pub mod room;
 pub mod scope;
 pub(crate) mod tasks;
 pub mod watch;
 
 pub use crate::controller::{Context, Metrics, context, metrics, queue};
 pub use caches::Caches;
+pub use capacity_signal::Room;
 pub use driver::Driver;
 pub use events::{Events, Kind as EventKind};
 pub use kube::{ApiError, Kube, Resource};
 pub use lease::Leadership;
-pub use owner::Owner;
+pub use owner::Ownership;
 pub use pools::Pools;
-pub use room::Room;
 pub use scope::Scope;
-pub use watch::{Change, Index, Watch, Width};
+pub use watch::{Change, Index, Store, Width};

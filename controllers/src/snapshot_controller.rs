@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::queue::{Outcome, Queue};
 use crate::runtime::{
-    ApiError, Change, Context, Kube, Leadership, Resource, Watch, boolean, duration,
+    ApiError, Change, Context, Kube, Leadership, Resource, Store, boolean, duration,
 };
 use crate::snapshots::crds::ensure_crds;
 
@@ -274,7 +274,7 @@ impl Controller {
     async fn define(&self) {
         while let Err(error) = ensure_crds(&self.kube).await {
             tracing::warn!(%error, "the snapshot kinds' definitions could not be made sure of");
-            if matches!(error, ApiError::Refused { .. }) {
+            if matches!(error, ApiError::Rejected { .. }) {
                 return;
             }
             tokio::time::sleep(DEFINITIONS_RETRY).await;
@@ -313,7 +313,7 @@ impl Controller {
             return Outcome::Done;
         }
         if self.concerns_group(&key) && !self.watches.has_groups() {
-            return Outcome::Again(UNTOLD);
+            return Outcome::RequeueAfter(UNTOLD);
         }
         let worked = match &key {
             Key::Snapshot(namespace, name) => self.reconcile::<Snapshots>(namespace, name).await,
@@ -329,9 +329,11 @@ impl Controller {
             Ok(outcome) => outcome,
             Err(ReconcileError::NotLeading) => Outcome::Done,
             // Decide on the rest once the watch reports the deletion.
-            Err(ReconcileError::Deleted) => Outcome::Again(CONFLICT),
+            Err(ReconcileError::Deleted) => Outcome::RequeueAfter(CONFLICT),
             // The watch is about to report the current object.
-            Err(ReconcileError::Api(error)) if error.is_conflict() => Outcome::Again(CONFLICT),
+            Err(ReconcileError::Api(error)) if error.is_conflict() => {
+                Outcome::RequeueAfter(CONFLICT)
+            }
             Err(error) => {
                 tracing::warn!(?key, %error, "will be tried again");
                 Outcome::Failed
@@ -402,7 +404,7 @@ impl Controller {
     /// A merge patch of an object that must be as it was read.
     async fn merge<K: Resource>(
         &self,
-        watch: &Watch<K>,
+        watch: &Store<K>,
         object: &K,
         mut patch: serde_json::Value,
     ) -> Result<(), ReconcileError> {
@@ -415,7 +417,7 @@ impl Controller {
     /// A merge patch of the status of an object that must be as it was read.
     async fn merge_status<K: Resource>(
         &self,
-        watch: &Watch<K>,
+        watch: &Store<K>,
         object: &K,
         status: serde_json::Value,
     ) -> Result<(), ReconcileError> {
@@ -433,19 +435,19 @@ impl Controller {
     /// will do is decided at the next look.
     async fn create<K: Resource>(
         &self,
-        watch: &Watch<K>,
+        watch: &Store<K>,
         object: &K,
     ) -> Result<bool, ReconcileError> {
         self.may_write()?;
         match self.kube.create(object).await {
             Ok(made) => {
-                watch.wrote(made);
+                watch.apply_write(made);
                 Ok(true)
             }
             Err(ApiError::AlreadyExists { .. }) => {
                 let namespace = object.namespace().unwrap_or_default();
                 if let Some(found) = self.kube.get(&namespace, &object.name_any()).await? {
-                    watch.wrote(found);
+                    watch.apply_write(found);
                 }
                 Ok(false)
             }
@@ -456,7 +458,7 @@ impl Controller {
 
 /// Stores a written object, which must differ from the old one. Otherwise the next reconcile would
 /// repeat the same write forever.
-fn note<K: Resource>(watch: &Watch<K>, old: &K, written: K) -> Result<(), ReconcileError> {
+fn note<K: Resource>(watch: &Store<K>, old: &K, written: K) -> Result<(), ReconcileError> {
     if written.resource_version() == old.resource_version() {
         // Removing the last finalizer deletes the object and does not change its resourceVersion.
         if written.meta().deletion_timestamp.is_some() && written.finalizers().is_empty() {
@@ -467,7 +469,7 @@ fn note<K: Resource>(watch: &Watch<K>, old: &K, written: K) -> Result<(), Reconc
             name: names::path(&written),
         });
     }
-    watch.wrote(written);
+    watch.apply_write(written);
     Ok(())
 }
 

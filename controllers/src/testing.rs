@@ -10,7 +10,7 @@ use crate::runtime::context::Common;
 use crate::runtime::driver::{ControllerCapability, Service};
 use crate::runtime::events::Event;
 use crate::runtime::{
-    Caches, Context, Driver, Events, Kube, Leadership, Metrics, Resource, Scope, Watch,
+    Caches, Context, Driver, Events, Kube, Leadership, Metrics, Resource, Scope, Store,
 };
 
 mod api;
@@ -69,9 +69,9 @@ impl World {
     }
 
     /// Puts an object in the server and in a watch of it.
-    pub(crate) fn add<K: Resource>(&self, watch: &Watch<K>, object: serde_json::Value) {
+    pub(crate) fn add<K: Resource>(&self, watch: &Store<K>, object: serde_json::Value) {
         let stored = self.api.put(object);
-        watch.wrote(serde_json::from_value(stored).expect("an object of the kind"));
+        watch.apply_write(serde_json::from_value(stored).expect("an object of the kind"));
     }
 
     /// The events told since last asked, as `Normal Reason: message`.

@@ -9,7 +9,7 @@
 //!   so that not all nodes list everything at once.
 //! - Now and then a node lists what has no label, and labels what is its own.
 
-use crate::args::{Args, LeaderTasks};
+use crate::cli::{Args, LeaderTasks};
 use crate::roles::Role;
 use crate::runtime::{Context, Leadership};
 

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-mod answer;
+mod accessibility;
+pub mod capabilities;
 mod capability;
 mod capacity;
+mod capacity_range;
 pub mod error;
 mod expand;
 mod groups;
@@ -14,12 +16,10 @@ mod list;
 mod lookup;
 pub mod metadata;
 mod modify;
-pub mod offers;
 pub mod parameters;
 mod publish;
-mod size;
 mod snapshots;
-mod topology;
+mod to_proto;
 mod volumes;
 
 #[cfg(test)]
@@ -27,9 +27,9 @@ mod tests;
 
 pub use error::{Error, Result};
 
-use crate::pool::Pools;
-use crate::request::CapabilityRules;
-use crate::topology::{Segments, Topology};
+use crate::csi::topology::{Segments, Topology};
+use crate::csi::validate::CapabilityRules;
+use crate::storage::Pools;
 
 /// What the command line says about the controller services.
 #[derive(Clone, Debug)]

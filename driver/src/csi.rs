@@ -1,3 +1,6 @@
 //! What fields of CSI requests mean, for both services.
 
 pub(crate) mod capability;
+pub mod identity;
+pub mod topology;
+pub mod validate;

@@ -13,19 +13,13 @@ extern crate self as hostloop_driver;
 #[macro_use]
 mod testkit;
 
-pub mod args;
+pub mod cli;
 pub mod controller;
-pub(crate) mod csi;
+pub mod csi;
 pub mod diagnose;
-pub mod fsck;
-pub mod health;
-pub mod identity;
+pub mod grpc;
+pub mod inspect;
+pub mod kernel;
 pub mod node;
-pub mod pool;
-pub mod request;
-pub mod run;
-pub mod server;
-pub mod status;
-pub mod survey;
-pub mod sys;
-pub mod topology;
+pub mod serve;
+pub mod storage;

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use hostloop_driver::args::{Cli, Command};
-use hostloop_driver::{fsck, run, status};
+use hostloop_driver::cli::{Cli, Command};
+use hostloop_driver::{inspect::fsck, inspect::status, serve};
 
 /// A command line that can't be read (EX_USAGE). Not clap's 2, which `fsck` means something by.
 const USAGE: u8 = 64;
@@ -44,15 +44,15 @@ fn sentence(error: &anyhow::Error) -> String {
 fn perform(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(args) => {
-            run::serve(&args).context("serve")?;
+            serve::serve(&args).context("serve")?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Run(args) => {
-            run::run(&args).context("run")?;
+            serve::run(&args).context("run")?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Controllers(args) => {
-            run::controllers(&args).context("controllers")?;
+            serve::controllers(&args).context("controllers")?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Status(options) => status::run(&options).context("status"),

@@ -5,34 +5,34 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-mod attach;
 mod capability;
 mod ephemeral;
 pub mod error;
 mod expand;
 mod format;
-mod group;
+mod fs_group;
 mod health;
 mod info;
 mod inline_limits;
-mod lookup;
-mod mounting;
-mod options;
-mod paths;
+mod loop_device;
+mod mount_options;
+mod mount_stage;
 mod publish;
-mod read_only;
+mod read_only_loop;
 mod stage;
 mod stats;
+mod target_path;
 mod unpublish;
 mod unstage;
+mod volume_lookup;
 
 pub use error::{Error, Result};
 pub use inline_limits::InlineLimits;
 
 use self::inline_limits::Making;
-use crate::pool::Pools;
-use crate::request::CapabilityRules;
-use crate::topology::Topology;
+use crate::csi::topology::Topology;
+use crate::csi::validate::CapabilityRules;
+use crate::storage::Pools;
 
 /// What the command line says about the node service.
 #[derive(Clone, Debug)]

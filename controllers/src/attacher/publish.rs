@@ -137,7 +137,7 @@ impl Attacher {
             None => None,
             Some(patch) => {
                 let written = self.kube.merge(attachment, patch).await?;
-                self.attachments.wrote(written.clone());
+                self.attachments.apply_write(written.clone());
                 Some(written)
             }
         };
@@ -192,7 +192,7 @@ impl Attacher {
             }
             answer => answer?,
         };
-        self.volumes.wrote(written);
+        self.volumes.apply_write(written);
         Ok(())
     }
 
@@ -207,7 +207,7 @@ impl Attacher {
         };
         self.ours()?;
         let written = self.kube.merge_status(attachment, patch).await?;
-        self.attachments.wrote(written);
+        self.attachments.apply_write(written);
         Ok(())
     }
 
@@ -240,14 +240,14 @@ impl Attacher {
                 // Nothing kept it any more: it is gone.
                 return Ok(());
             }
-            self.attachments.wrote(current.clone());
+            self.attachments.apply_write(current.clone());
         }
         let Some(patch) = detached_patch(&current) else {
             return Ok(());
         };
         self.ours()?;
         match self.kube.merge_status(&current, patch).await {
-            Ok(written) => self.attachments.wrote(written),
+            Ok(written) => self.attachments.apply_write(written),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error.into()),
         }
@@ -263,7 +263,7 @@ impl Attacher {
         self.ours()?;
         let patch = error_patch(attachment, error, deleting, Timestamp::now());
         match self.kube.merge_status(attachment, patch).await {
-            Ok(written) => self.attachments.wrote(written),
+            Ok(written) => self.attachments.apply_write(written),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error.into()),
         }

@@ -48,23 +48,23 @@ pub(super) type Wanted = BTreeMap<Item, Option<Room>>;
 
 /// How closely what is told is to follow the room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Look {
+pub(super) enum Precision {
     /// To the byte.
-    Close,
+    Exact,
     /// Changes that are small beside the room there is may wait for a closer look: each volume of
     /// many would be told otherwise, by each node.
-    Rough,
+    Approximate,
 }
 
 /// A change of less than this part of the room is small.
 const SMALL: u64 = 32;
 
-impl Look {
+impl Precision {
     /// Whether what is told will do.
     fn takes(self, told: Room, now: Room) -> bool {
         let near = |told: i64, now: i64| told.abs_diff(now) < told.max(0).unsigned_abs() / SMALL;
         told == now
-            || self == Look::Rough
+            || self == Precision::Approximate
                 && near(told.available, now.available)
                 && match (told.largest, now.largest) {
                     (Some(told), Some(now)) => told == now || near(told, now),
@@ -96,7 +96,7 @@ pub(super) fn plan(
     wanted: &Wanted,
     there: &[Arc<CSIStorageCapacity>],
     marks: &Marks,
-    look: Look,
+    look: Precision,
 ) -> Vec<Action> {
     let mut told = BTreeSet::new();
     let (mut updates, mut deletes) = (Vec::new(), Vec::new());

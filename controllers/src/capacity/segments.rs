@@ -155,11 +155,11 @@ mod tests {
             let node = json!({"metadata": {"name": name, "labels": labels}});
             caches
                 .nodes()
-                .wrote(serde_json::from_value(node).expect("a node"));
+                .apply_write(serde_json::from_value(node).expect("a node"));
             let csi_node = json!({"metadata": {"name": name}, "spec": {"drivers": drivers}});
             caches
                 .csi_nodes()
-                .wrote(serde_json::from_value(csi_node).expect("a CSINode"));
+                .apply_write(serde_json::from_value(csi_node).expect("a CSINode"));
         }
         let zone = |value: &str| Segment::from([("zone".to_owned(), value.to_owned())]);
         let found = segments(&Scope::Cluster, true, "d", &caches);

@@ -24,7 +24,7 @@ struct Flags {
 /// A process that tells of room, on a node or for the cluster.
 struct Rig {
     context: Context,
-    objects: Watch<CSIStorageCapacity>,
+    objects: Store<CSIStorageCapacity>,
     pass: Pass,
     events: mpsc::Receiver<Event>,
     metrics: Metrics,
@@ -64,12 +64,12 @@ impl Rig {
             .iter()
             .chain(flags);
         let options = Flags::parse_from(flags).options;
-        let (objects, metrics) = (Watch::new(), Metrics::default());
+        let (objects, metrics) = (Store::new(), Metrics::default());
         let level = u32::try_from(options.capacity_ownerref_level);
         let owner = level.map_or_else(|_| Owner::nobody(), |level| Owner::above("ns", "p", level));
         // A successor sees what there is.
         for object in world.capacities() {
-            objects.wrote(serde_json::from_value(object).expect("a capacity"));
+            objects.apply_write(serde_json::from_value(object).expect("a capacity"));
         }
         let pass = Pass::new(
             context.clone(),
@@ -95,7 +95,7 @@ impl Rig {
             "parameters": {"pool": pool, "csi.storage.k8s.io/fstype": "xfs"},
         });
         let class = serde_json::from_value(class).expect("a class");
-        self.context.caches.classes().wrote(class);
+        self.context.caches.classes().apply_write(class);
     }
 
     fn counts(&self) -> (i64, i64, i64) {
@@ -141,7 +141,7 @@ async fn an_object_as_upstream_makes_it() {
     let world = world();
     let rig = Rig::new(&world, here(), &[]);
     rig.class("c", "fast", LATE);
-    rig.pass.run(Look::Close).await.expect("a pass");
+    rig.pass.run(Precision::Exact).await.expect("a pass");
     let expected = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
         "metadata": {
@@ -183,14 +183,14 @@ async fn binding_modes() {
         let caches = &rig.context.caches;
         caches
             .nodes()
-            .wrote(serde_json::from_value(node).expect("a node"));
+            .apply_write(serde_json::from_value(node).expect("a node"));
         let node = json!({"metadata": {"name": "n1"}, "spec": {"drivers": keys}});
         caches
             .csi_nodes()
-            .wrote(serde_json::from_value(node).expect("a CSINode"));
+            .apply_write(serde_json::from_value(node).expect("a CSINode"));
         rig.class("late", "fast", LATE);
         rig.class("now", "fast", NOW);
-        rig.pass.run(Look::Close).await.expect("a pass");
+        rig.pass.run(Precision::Exact).await.expect("a pass");
         assert_eq!(world.capacities().len(), told, "{scope:?} {flags:?}");
     }
 }
@@ -201,7 +201,7 @@ async fn room_that_changes_is_told_and_nothing_else_is_written() {
     let rig = Rig::new(&world, here(), &[]);
     rig.class("c", "fast", LATE);
     let pass = async || {
-        rig.pass.run(Look::Close).await.expect("a pass");
+        rig.pass.run(Precision::Exact).await.expect("a pass");
         world.log()
     };
     assert_eq!(pass().await, ["POST "]);
@@ -226,7 +226,7 @@ async fn room_that_changes_is_told_and_nothing_else_is_written() {
     drop(object);
     let rig = Rig::new(&world, here(), &[]);
     rig.class("c", "fast", LATE);
-    rig.pass.run(Look::Close).await.expect("a pass");
+    rig.pass.run(Precision::Exact).await.expect("a pass");
     assert_eq!(world.log(), ["POST "]);
 }
 
@@ -235,7 +235,7 @@ async fn a_successor_takes_over_without_a_gap() {
     let world = world();
     let before = Rig::new(&world, here(), &[]);
     before.class("c", "fast", LATE);
-    before.pass.run(Look::Close).await.expect("a pass");
+    before.pass.run(Precision::Exact).await.expect("a pass");
     world.log();
     let had = world.capacities();
     // The next pod of the same DaemonSet.
@@ -245,7 +245,7 @@ async fn a_successor_takes_over_without_a_gap() {
     world.put("pods/p", next);
     let after = Rig::new(&world, here(), &[]);
     after.class("c", "fast", LATE);
-    after.pass.run(Look::Close).await.expect("a pass");
+    after.pass.run(Precision::Exact).await.expect("a pass");
     assert!(world.log().is_empty());
     assert_eq!(world.capacities(), had);
     // Of another DaemonSet: the same object, with another owner, and one alone.
@@ -254,7 +254,7 @@ async fn a_successor_takes_over_without_a_gap() {
     world.put("pods/p", other);
     let after = Rig::new(&world, here(), &[]);
     after.class("c", "fast", LATE);
-    after.pass.run(Look::Close).await.expect("a pass");
+    after.pass.run(Precision::Exact).await.expect("a pass");
     assert_eq!(world.log(), ["PATCH csisc-1"]);
     let owners = world.capacities()[0]["metadata"]["ownerReferences"].clone();
     assert_eq!(owners.as_array().map(Vec::len), Some(1));
@@ -266,7 +266,7 @@ async fn what_is_obsolete_goes_when_the_new_is_there() {
     let world = world();
     let rig = Rig::new(&world, here(), &[]);
     rig.class("c", "fast", LATE);
-    rig.pass.run(Look::Close).await.expect("a pass");
+    rig.pass.run(Precision::Exact).await.expect("a pass");
     world.log();
     // The node has got another key.
     let scope = Scope::Node {
@@ -277,7 +277,7 @@ async fn what_is_obsolete_goes_when_the_new_is_there() {
     };
     let rig = Rig::new(&world, scope, &[]);
     rig.class("c", "fast", LATE);
-    rig.pass.run(Look::Close).await.expect("a pass");
+    rig.pass.run(Precision::Exact).await.expect("a pass");
     assert_eq!(world.log(), ["POST ", "DELETE csisc-1"]);
     let told = world.capacities().pop().expect("an object");
     assert_eq!(
@@ -299,7 +299,7 @@ async fn trouble_with_one_class_is_not_the_others() {
         "wrong",
         Err(Status::invalid_argument("no such thing")),
     );
-    rig.pass.run(Look::Close).await.expect("a pass");
+    rig.pass.run(Precision::Exact).await.expect("a pass");
     assert_eq!(rig.counts(), (2, 2, 0));
     // Said once, to whoever looks at the class.
     let said = rig.told();
@@ -308,7 +308,7 @@ async fn trouble_with_one_class_is_not_the_others() {
         said[0].starts_with("c ") && said[0].ends_with(": no such thing"),
         "{said:?}"
     );
-    rig.pass.run(Look::Close).await.expect("a pass");
+    rig.pass.run(Precision::Exact).await.expect("a pass");
     assert!(rig.told().is_empty());
     world.log();
     // One that can't be told just now keeps what was told; the others go on; it is tried again.
@@ -316,7 +316,7 @@ async fn trouble_with_one_class_is_not_the_others() {
     room(&world, "fast", Ok((1, None)));
     let failed = rig
         .pass
-        .run(Look::Close)
+        .run(Precision::Exact)
         .await
         .expect_err("not all was told");
     assert!(failed.to_string().contains("of class a"), "{failed}");
@@ -324,7 +324,7 @@ async fn trouble_with_one_class_is_not_the_others() {
     assert_eq!(rig.counts(), (2, 2, 0));
     // A class that was right and is wrong now has no room to be told.
     room(&world, "gone", Err(Status::invalid_argument("no longer")));
-    rig.pass.run(Look::Close).await.expect("a pass");
+    rig.pass.run(Precision::Exact).await.expect("a pass");
     assert_eq!(world.log(), ["DELETE csisc-1"]);
 }
 
@@ -341,16 +341,16 @@ async fn a_silent_class_does_not_starve_the_others() {
         let caches = &rig.context.caches;
         caches
             .nodes()
-            .wrote(serde_json::from_value(node).expect("a node"));
+            .apply_write(serde_json::from_value(node).expect("a node"));
         let csi_node = serde_json::from_value(csi_node).expect("a CSINode");
-        caches.csi_nodes().wrote(csi_node);
+        caches.csi_nodes().apply_write(csi_node);
     }
     rig.class("a", "slow", LATE);
     rig.class("b", "fast", LATE);
     let mut asked = Vec::new();
     for _ in 0..3 {
         let before = rig.context.room.changes();
-        rig.pass.run(Look::Close).await.expect_err("no answer");
+        rig.pass.run(Precision::Exact).await.expect_err("no answer");
         assert_eq!(rig.context.room.changes(), before);
         let all = std::mem::take(&mut world.state().asked);
         let slow = all.iter().filter(|one| one.parameters["pool"] == "slow");
@@ -371,13 +371,13 @@ async fn a_write_that_fails_does_not_stop_the_others() {
     rig.class("b", "fast", LATE);
     for (refusal, writes) in [(403, 2), (500, 1)] {
         world.state().refusals.push(refusal);
-        rig.pass.run(Look::Close).await.expect_err("a refusal");
+        rig.pass.run(Precision::Exact).await.expect_err("a refusal");
         assert_eq!(world.log().len(), writes, "{refusal}");
         if refusal == 403 {
             assert_eq!(rig.counts(), (2, 1, 0));
         }
     }
-    rig.pass.run(Look::Close).await.expect("a pass");
+    rig.pass.run(Precision::Exact).await.expect("a pass");
     assert_eq!(rig.counts(), (2, 2, 0));
 }
 
@@ -428,11 +428,11 @@ async fn owners_by_level() {
     // Nothing is written for nobody: it would outlive the driver.
     let rig = Rig::new(&world, here(), &["--capacity-ownerref-level=2"]);
     rig.class("c", "fast", LATE);
-    rig.pass.run(Look::Close).await.expect_err("no owner");
+    rig.pass.run(Precision::Exact).await.expect_err("no owner");
     assert!(world.log().is_empty());
     let rig = Rig::new(&world, here(), &["--capacity-ownerref-level=-1"]);
     rig.class("c", "fast", LATE);
-    rig.pass.run(Look::Close).await.expect("a pass");
+    rig.pass.run(Precision::Exact).await.expect("a pass");
     let told = world.capacities().pop().expect("an object");
     assert_eq!(told["metadata"]["ownerReferences"], Value::Null);
 }
@@ -447,10 +447,10 @@ async fn who_waits_for_the_room_to_be_told_goes_on_then() {
     let waiting = tokio::spawn(async move { room.change_and_wait(limit).await });
     rig.context.room.changed().await;
     // What is told but roughly is nothing to go by.
-    rig.pass.run(Look::Rough).await.expect("a pass");
+    rig.pass.run(Precision::Approximate).await.expect("a pass");
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
-    rig.pass.run(Look::Close).await.expect("a pass");
+    rig.pass.run(Precision::Exact).await.expect("a pass");
     waiting.await.expect("told");
     assert_eq!(world.capacities().len(), 1);
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::Context;
 use super::queue::{Outcome, Queue};
-use crate::runtime::{Change, Resource, Watch};
+use crate::runtime::{Change, Resource, Store};
 
 /// A controller that is being put together. Nothing happens before [`Controller::run`].
 ///
@@ -57,7 +57,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     /// start. `keys` runs inside the watch, so it must be quick.
     pub fn feed<O: Resource, K, I>(
         self,
-        watch: &Watch<O>,
+        watch: &Store<O>,
         queue: &Queue<K>,
         keys: impl Fn(&Change<O>) -> I + Send + Sync + 'static,
     ) -> Self
@@ -75,7 +75,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     pub fn feed_after<O: Resource, K, I>(
         self,
         delay: Duration,
-        watch: &Watch<O>,
+        watch: &Store<O>,
         queue: &Queue<K>,
         keys: impl Fn(&Change<O>) -> I + Send + Sync + 'static,
     ) -> Self
@@ -93,7 +93,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
 
     fn on_change<O: Resource>(
         mut self,
-        watch: &Watch<O>,
+        watch: &Store<O>,
         handler: impl Fn(&Change<O>) + Send + Sync + 'static,
     ) -> Self {
         let watch = watch.clone();

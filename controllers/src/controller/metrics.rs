@@ -190,7 +190,7 @@ impl Metrics {
             name: queue.to_owned(),
         };
         self.work.get_or_create(&labels).observe(took.as_secs_f64());
-        if matches!(outcome, Outcome::Failed | Outcome::FailedFor(_)) {
+        if matches!(outcome, Outcome::Failed | Outcome::RetryAfter(_)) {
             self.retries.get_or_create(&labels).inc();
         }
     }

@@ -42,11 +42,11 @@ pub enum Outcome {
     /// All is as it should be; earlier failures are forgotten.
     Done,
     /// Likewise, and it is to be looked at again after this time.
-    Again(Duration),
+    RequeueAfter(Duration),
     /// It failed: once more after the backoff.
     Failed,
     /// It failed, and will for long: once more after this time, and the failure counts.
-    FailedFor(Duration),
+    RetryAfter(Duration),
 }
 
 /// Where a key is.
@@ -325,12 +325,12 @@ impl<K: Clone + Eq + Hash> State<K> {
                 self.failures.remove(key);
                 None
             }
-            Outcome::Again(delay) => {
+            Outcome::RequeueAfter(delay) => {
                 self.failures.remove(key);
                 Some(delay)
             }
             Outcome::Failed => Some(backoff.delay(self.fail(key))),
-            Outcome::FailedFor(delay) => {
+            Outcome::RetryAfter(delay) => {
                 self.fail(key);
                 Some(delay)
             }

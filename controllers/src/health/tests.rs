@@ -57,7 +57,7 @@ async fn start(
     ));
     watch.synced().await;
     for volume in volumes {
-        watch.wrote(PersistentVolume {
+        watch.apply_write(PersistentVolume {
             metadata: kube::core::ObjectMeta {
                 resource_version: Some("9".to_owned()),
                 ..volume.metadata

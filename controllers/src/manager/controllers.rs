@@ -11,9 +11,9 @@ use super::error::Error;
 use super::leader_tasks;
 use super::tasks::Tasks;
 use super::telemetry::Counts;
-use crate::args::{Args, LeaderTasks};
+use crate::cli::{Args, LeaderTasks};
 use crate::controller::Context;
-use crate::orphans::{self, Inventory};
+use crate::orphaned_volumes::{self, Inventory};
 use crate::roles::{self, Role};
 use crate::runtime::driver::{ControllerCapability as Can, NodeCapability};
 use crate::runtime::{Driver, Leadership};
@@ -118,14 +118,14 @@ const CONTROLLERS: [Entry; 7] = [
                 counts,
                 inventory,
             } = inputs;
-            let part = orphans::Part {
+            let part = orphaned_volumes::Part {
                 options: args.orphans,
                 volumes: args.provisioner,
                 max_entries: args.attacher.max_entries,
                 inventory,
                 metrics: counts.orphans,
             };
-            boxed(orphans::run(context, part))
+            boxed(orphaned_volumes::run(context, part))
         },
     },
 ];

@@ -7,8 +7,8 @@ use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use super::tasks::Tasks;
-use super::telemetry::View;
-use crate::args::{Args, LeaderTasks};
+use super::telemetry::Telemetry;
+use crate::cli::{Args, LeaderTasks};
 use crate::runtime::lease::{LeaseConfig, hold, lease_name, observe};
 use crate::runtime::{Context, Leadership, Metrics, Scope};
 
@@ -17,7 +17,7 @@ pub(super) struct Elections {
     args: Args,
     client: Client,
     metrics: Arc<Metrics>,
-    view: View,
+    view: Telemetry,
     identity: String,
     /// Keyed by namespace and name. Two holders with one identity would each mistake the other's
     /// renewals for another process's.
@@ -30,7 +30,7 @@ impl Elections {
         args: &Args,
         client: Client,
         metrics: Arc<Metrics>,
-        view: View,
+        view: Telemetry,
         stop: CancellationToken,
     ) -> Self {
         let (args, identity) = (args.clone(), identity());
@@ -166,7 +166,7 @@ mod tests {
             &args,
             world.api.client(),
             world.context.metrics.clone(),
-            View::new(),
+            Telemetry::new(),
             world.context.stop.clone(),
         );
         let mut tasks = Tasks::default();

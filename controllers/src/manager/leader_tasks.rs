@@ -7,7 +7,7 @@ use std::convert::Infallible;
 
 use tokio::task::JoinSet;
 
-use crate::args::Args;
+use crate::cli::Args;
 use crate::roles::Role;
 use crate::runtime::Context;
 use crate::runtime::driver::ControllerCapability;

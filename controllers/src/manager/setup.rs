@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::labels::NodeLabels;
-use crate::args::{Args, LeaderTasks};
+use crate::cli::{Args, LeaderTasks};
 use crate::controller::Metrics;
-use crate::orphans::Inventory;
+use crate::orphaned_volumes::Inventory;
 use crate::runtime::csi::Csi;
 use crate::runtime::{Driver, Pools};
 

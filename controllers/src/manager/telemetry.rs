@@ -9,14 +9,14 @@ use prometheus_client::registry::Registry;
 
 use crate::controller::Metrics;
 use crate::runtime::Leadership;
-use crate::{capacity, health, orphans, placement, provisioner, snapshot_controller};
+use crate::{capacity, health, orphaned_volumes, placement, provisioner, snapshot_controller};
 
 /// Upstream's grace for a lease that could not be renewed.
 const LEASE_GRACE: Duration = Duration::from_secs(20);
 
 /// Metrics and leases of the controllers, for the process around them. Clones share them.
 #[derive(Clone)]
-pub struct View(Arc<Shared>);
+pub struct Telemetry(Arc<Shared>);
 
 struct Shared {
     registry: Registry,
@@ -30,7 +30,7 @@ struct Shared {
 pub(super) struct Counts {
     pub(super) capacity: capacity::Metrics,
     pub(super) health: health::Conditions,
-    pub(super) orphans: orphans::Metrics,
+    pub(super) orphans: orphaned_volumes::Metrics,
     pub(super) snapshot_controller: snapshot_controller::Metrics,
     pub(super) provisioner: provisioner::Metrics,
     pub(super) placement: placement::Metrics,
@@ -47,13 +47,13 @@ impl Counts {
     }
 }
 
-impl fmt::Debug for View {
+impl fmt::Debug for Telemetry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("View")
     }
 }
 
-impl View {
+impl Telemetry {
     /// Metrics that are all zero.
     pub fn new() -> Self {
         let metrics = Arc::new(Metrics::default());
@@ -61,7 +61,7 @@ impl View {
         metrics.register(&mut registry);
         let counts = Counts::default();
         counts.register(&mut registry);
-        View(Arc::new(Shared {
+        Telemetry(Arc::new(Shared {
             registry,
             metrics,
             counts,
@@ -102,8 +102,8 @@ impl View {
     }
 }
 
-impl Default for View {
+impl Default for Telemetry {
     fn default() -> Self {
-        View::new()
+        Telemetry::new()
     }
 }

@@ -154,7 +154,7 @@ impl Tidier {
         match self.kube.json(volume, patch).await {
             Ok(written) if written.finalizers().is_empty() => Ok(()),
             Ok(written) => {
-                self.context.caches.volumes().wrote(written);
+                self.context.caches.volumes().apply_write(written);
                 Ok(())
             }
             Err(error) if error.is_not_found() => Ok(()),
@@ -165,7 +165,7 @@ impl Tidier {
     async fn release_snapshot<K: Resource>(
         &self,
         node: &str,
-        watch: &crate::runtime::Watch<K>,
+        watch: &crate::runtime::Store<K>,
         content: &K,
         finalizer: &str,
     ) -> Result<(), ApiError> {
@@ -197,7 +197,7 @@ impl Tidier {
         }
         let patch = json!({"metadata": metadata});
         match self.kube.merge(claim, patch).await {
-            Ok(written) => self.context.caches.claims().wrote(written),
+            Ok(written) => self.context.caches.claims().apply_write(written),
             // It has changed: the next pass sees what it has become.
             Err(error) if error.is_conflict() || error.is_not_found() => return Ok(()),
             Err(error) => return Err(error),

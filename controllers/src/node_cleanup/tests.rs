@@ -24,7 +24,7 @@ fn bench_with(change: impl FnOnce(&mut World)) -> Bench {
         gone_node_grace: Duration::from_secs(GRACE),
     };
     let volumes = options::<provisioner::Options>();
-    let capacities = Some(Watch::new());
+    let capacities = Some(Store::new());
     let tidier = Tidier::new(world.context.clone(), &own, &volumes, capacities);
     let bench = Bench { world, tidier };
     bench.add(|caches| caches.nodes(), node("n1"));
@@ -33,7 +33,7 @@ fn bench_with(change: impl FnOnce(&mut World)) -> Bench {
 }
 
 impl Bench {
-    fn add<K: Resource>(&self, watch: impl Fn(&crate::runtime::Caches) -> Watch<K>, value: Value) {
+    fn add<K: Resource>(&self, watch: impl Fn(&crate::runtime::Caches) -> Store<K>, value: Value) {
         self.world.add(&watch(&self.world.context.caches), value);
     }
 

@@ -120,7 +120,7 @@ impl Placement {
         let patch = json!({"metadata": metadata, "status": status});
         match self.kube.merge_status(content, patch).await {
             Ok(written) => {
-                self.context.caches.group_contents().wrote(written);
+                self.context.caches.group_contents().apply_write(written);
                 Outcome::Done
             }
             Err(error) if error.is_not_found() => Outcome::Done,

@@ -12,7 +12,7 @@ use super::source_location::SourceLocation;
 use crate::api::pv;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
-use crate::runtime::{ApiError, Resource, Watch};
+use crate::runtime::{ApiError, Resource, Store};
 use crate::snapshots::VolumeSnapshotContent;
 
 /// The node whose label a volume is to get, if it lacks it: the one node it is on.
@@ -85,7 +85,7 @@ impl Placement {
     /// overwritten.
     pub(super) async fn label<K: Resource>(
         &self,
-        watch: &Watch<K>,
+        watch: &Store<K>,
         object: &K,
         key: &str,
         value: &str,
@@ -102,7 +102,7 @@ impl Placement {
         let written = self.kube.merge(object, json!({"metadata": metadata})).await;
         let (result, outcome) = match written {
             Ok(written) => {
-                watch.wrote(written);
+                watch.apply_write(written);
                 ("ok", Outcome::Done)
             }
             Err(ApiError::NotFound { .. }) => return Outcome::Done,

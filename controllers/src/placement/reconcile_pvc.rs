@@ -212,7 +212,7 @@ impl Placement {
                 Unfit::Refused
             );
             self.blocked(claim, message);
-            return Outcome::FailedFor(left);
+            return Outcome::RetryAfter(left);
         }
         let bytes = pvc::requested(claim).unwrap_or_default();
         self.reservations()
@@ -234,7 +234,7 @@ impl Placement {
             Told::No => false,
             Told::Soon(left) => {
                 self.mark_unschedulable(&uid);
-                return Outcome::Again(left);
+                return Outcome::RequeueAfter(left);
             }
         };
         // What is wrong with the size, the node that is to make the volume says.
@@ -286,7 +286,7 @@ impl Placement {
         }});
         match self.kube.merge(&**claim, patch).await {
             Ok(written) => {
-                self.context.caches.claims().wrote(written);
+                self.context.caches.claims().apply_write(written);
                 self.mark_schedulable(&uid);
                 let count = before.map_or(Count::Assigned, |_| Count::Moved);
                 self.options.metrics.assigned(count);
@@ -346,7 +346,7 @@ impl Placement {
         match due(last_events.get(&uid), count, &message, now) {
             Due::Known => return Outcome::Failed,
             // Nothing may bring it back before long, and its user would go by what is no longer so.
-            Due::Later(left) => return Outcome::FailedFor(left),
+            Due::Later(left) => return Outcome::RetryAfter(left),
             Due::Now => {}
         }
         let (name, namespace) = (claim.name_any(), claim.namespace());

@@ -39,7 +39,7 @@ impl Rig {
             table: None,
             metrics: Metrics::default(),
         };
-        let at_work = Placement::new(world.context.clone(), options, Some(Watch::new()));
+        let at_work = Placement::new(world.context.clone(), options, Some(Store::new()));
         let rig = Rig { world, at_work };
         let caches = &rig.world.context.caches;
         caches.snapshots().note_synced();
@@ -274,7 +274,7 @@ async fn without_capacity_objects_nodes_take_turns() {
     rig.node("n3", json!({"unschedulable": true}));
     rig.claim("a", "now", json!({}));
     // A class may be new.
-    assert!(matches!(rig.work("a").await, Outcome::Again(_)));
+    assert!(matches!(rig.work("a").await, Outcome::RequeueAfter(_)));
     tokio::time::advance(Duration::from_secs(11)).await;
     let mut nodes = Vec::new();
     for claim in ["a", "b", "c"] {

@@ -77,7 +77,7 @@ impl Provisioner {
                 Outcome::Done
             }
             Decision::Nothing => Outcome::Done,
-            Decision::Wait(left) => Outcome::FailedFor(left),
+            Decision::Wait(left) => Outcome::RetryAfter(left),
             Decision::External(kind) => {
                 let message = format!(
                     "the claim's source is of the kind {kind}, which the provisioner does not \
@@ -364,7 +364,7 @@ impl Provisioner {
                 let until = Instant::now() + SLOW;
                 self.in_flight
                     .set_attempt(uid, PendingAttempt::Slow { class, until });
-                Outcome::FailedFor(SLOW)
+                Outcome::RetryAfter(SLOW)
             }
             (State::Reschedule, _) => {
                 self.in_flight.forget(uid);
@@ -396,7 +396,7 @@ impl Provisioner {
         }});
         match self.kube.merge(claim, patch).await {
             Ok(written) => {
-                self.context.caches.claims().wrote(written);
+                self.context.caches.claims().apply_write(written);
                 Outcome::Done
             }
             Err(ApiError::NotFound { .. }) => Outcome::Done,

@@ -92,7 +92,7 @@ impl Provisioner {
         }
         match self.kube.create(&pending.object).await {
             Ok(written) => {
-                self.context.caches.volumes().wrote(written);
+                self.context.caches.volumes().apply_write(written);
                 Ok(Fate::Saved)
             }
             Err(error @ ApiError::AlreadyExists { .. }) => {
@@ -119,7 +119,7 @@ impl Provisioner {
             return Ok((Fate::Unwanted(why), false));
         };
         if volume::is_of(&object, &self.context.driver.name, pending.volume_id()) {
-            self.context.caches.volumes().wrote(object);
+            self.context.caches.volumes().apply_write(object);
             return Ok((Fate::Saved, true));
         }
         Ok((Fate::Unwanted(why), true))

@@ -8,7 +8,7 @@ use tonic::Code;
 
 use crate::api::pv;
 use crate::runtime::queue::Outcome;
-use crate::runtime::{ApiError, Owner};
+use crate::runtime::{ApiError, Ownership};
 use crate::secrets::{Credentials, TemplateError};
 
 use super::Provisioner;
@@ -191,10 +191,10 @@ impl Provisioner {
     async fn is_here(&self, volume: &PersistentVolume, id: &str) -> Result<bool, Obstacle> {
         let driver = &self.context.driver;
         match self.context.owner(volume) {
-            Owner::Here => return Ok(true),
-            Owner::Elsewhere => return Ok(false),
-            Owner::Unknown if !driver.has_topology() => return Ok(true),
-            Owner::Unknown => {}
+            Ownership::Local => return Ok(true),
+            Ownership::Remote => return Ok(false),
+            Ownership::Unknown if !driver.has_topology() => return Ok(true),
+            Ownership::Unknown => {}
         }
         match self.context.driver_has(id, self.timeout).await {
             Ok(Some(has)) => Ok(has),

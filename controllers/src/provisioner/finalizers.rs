@@ -3,7 +3,7 @@
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::runtime::{ApiError, Kube, Resource, Watch};
+use crate::runtime::{ApiError, Kube, Resource, Store};
 
 /// How often an object that changed under a write is read again.
 const TRIES: usize = 5;
@@ -17,7 +17,7 @@ pub(crate) fn has<K: Resource>(object: &K, finalizer: &str) -> bool {
 /// error.
 pub(crate) async fn add<K: Resource>(
     kube: &Kube,
-    watch: Option<&Watch<K>>,
+    watch: Option<&Store<K>>,
     object: &K,
     finalizer: &str,
 ) -> Result<(), ApiError> {
@@ -48,7 +48,7 @@ pub(crate) async fn add<K: Resource>(
 /// Takes one away; nothing is written if it is not there, or if the object is gone.
 pub(crate) async fn remove<K: Resource>(
     kube: &Kube,
-    watch: Option<&Watch<K>>,
+    watch: Option<&Store<K>>,
     object: &K,
     finalizer: &str,
 ) -> Result<(), ApiError> {
@@ -70,7 +70,7 @@ pub(crate) async fn remove<K: Resource>(
             Ok(written) => return note(watch, written),
             Err(ApiError::NotFound { .. }) => return Ok(()),
             // A patch that does not apply is refused in more than one way.
-            Err(error @ (ApiError::Conflict { .. } | ApiError::Refused { code: 422, .. }))
+            Err(error @ (ApiError::Conflict { .. } | ApiError::Rejected { code: 422, .. }))
                 if tries < TRIES =>
             {
                 match again(kube, &object).await? {
@@ -89,9 +89,9 @@ fn is_going<K: Resource>(object: &K) -> bool {
     object.meta().deletion_timestamp.is_some()
 }
 
-fn note<K: Resource>(watch: Option<&Watch<K>>, written: K) -> Result<(), ApiError> {
+fn note<K: Resource>(watch: Option<&Store<K>>, written: K) -> Result<(), ApiError> {
     if let Some(watch) = watch {
-        watch.wrote(written);
+        watch.apply_write(written);
     }
     Ok(())
 }

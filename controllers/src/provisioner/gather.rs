@@ -10,7 +10,7 @@ use kube::ResourceExt;
 
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::topology::NodeTopology;
-use crate::runtime::{ApiError, Kube, Resource, Scope, Watch};
+use crate::runtime::{ApiError, Kube, Resource, Scope, Store};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 use super::Provisioner;
@@ -20,7 +20,7 @@ use super::source::SourceObjects;
 /// Reads an object from the cache, or else from the API server.
 async fn cached_or_live<K: Resource>(
     kube: &Kube,
-    watch: &Watch<K>,
+    watch: &Store<K>,
     namespace: &str,
     name: &str,
 ) -> Result<Option<Arc<K>>, ApiError> {

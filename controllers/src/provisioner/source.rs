@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use crate::runtime::owner::owner;
 use crate::runtime::scope::MANAGED_BY;
-use crate::runtime::{Owner, Pools, Scope};
+use crate::runtime::{Ownership, Pools, Scope};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use crate::snapshotter;
 
@@ -204,7 +204,7 @@ fn from_snapshot(
         Some(&snapshot_id),
         [],
     );
-    if owner == Owner::Elsewhere {
+    if owner == Ownership::Remote {
         return Err(unfit(&format!(
             "the label managed-by and the handle of VolumeSnapshotContent {bound} are not both \
              of this node"
@@ -282,7 +282,7 @@ fn from_claim(
         )));
     }
     // Another node may have made a volume with a handle of this node.
-    if owner(target.scope, target.pools, volume) == Owner::Elsewhere {
+    if owner(target.scope, target.pools, volume) == Ownership::Remote {
         return Err(unfit(&format!(
             "the node affinity and the handle of PersistentVolume {bound} are not both of this node"
         )));

@@ -143,7 +143,11 @@ impl Rig {
         let class = json!({"metadata": {"name": "fast", "uid": uid, "resourceVersion": version},
                            "provisioner": "d",
                            "parameters": parameters});
-        self.at_work.context.caches.classes().wrote(read(&class));
+        self.at_work
+            .context
+            .caches
+            .classes()
+            .apply_write(read(&class));
     }
 
     /// A class whose volumes are made with a secret.
@@ -165,7 +169,11 @@ impl Rig {
     fn put_claim(&self, value: &Value) {
         let objects = &mut self.world.state().objects;
         objects.insert(CLAIM.to_owned(), value.clone());
-        self.at_work.context.caches.claims().wrote(read(value));
+        self.at_work
+            .context
+            .caches
+            .claims()
+            .apply_write(read(value));
     }
 
     /// Deletes everything from the server. The cache has another claim of the same name.
@@ -174,7 +182,11 @@ impl Rig {
         let mut another = claim_value(None, &Value::Null);
         another["metadata"]["uid"] = json!("u-2");
         another["metadata"]["resourceVersion"] = json!("99");
-        self.at_work.context.caches.claims().wrote(read(&another));
+        self.at_work
+            .context
+            .caches
+            .claims()
+            .apply_write(read(&another));
         assert!(self.at_work.claims.get("u-1").is_empty());
     }
 
@@ -389,9 +401,9 @@ async fn what_cannot_be_made_is_tried_rarely() {
         let refused = Err(Status::invalid_argument("no"));
         rig.world.state().creations.push_back(refused);
     }
-    let slow = Outcome::FailedFor(in_flight::SLOW);
+    let slow = Outcome::RetryAfter(in_flight::SLOW);
     assert_eq!(rig.work().await, slow);
-    assert!(matches!(rig.work().await, Outcome::FailedFor(_)));
+    assert!(matches!(rig.work().await, Outcome::RetryAfter(_)));
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1"]);
     // Another class of the same name is another matter.
     rig.class("c-2", json!({}));
@@ -526,8 +538,8 @@ async fn a_claim_is_kept_while_it_is_cloned() {
         "status": {"phase": "Bound"}});
     let path = "shop/persistentvolumeclaims/origin";
     let caches = rig.at_work.context.caches.clone();
-    caches.claims().wrote(read(&origin));
-    caches.volumes().wrote(read(&volume));
+    caches.claims().apply_write(read(&origin));
+    caches.volumes().apply_write(read(&volume));
     rig.world.state().objects.insert(path.to_owned(), origin);
     // Nothing came of it yet: the source waits.
     let busy = Err(Status::aborted("busy"));
@@ -539,7 +551,7 @@ async fn a_claim_is_kept_while_it_is_cloned() {
     assert_eq!(going["metadata"]["finalizers"], json!([CLONE_FINALIZER]));
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     going["metadata"]["resourceVersion"] = json!("4");
-    caches.claims().wrote(read(&going));
+    caches.claims().apply_write(read(&going));
     let protection = rig.at_work.protection.clone().expect("it is central");
     assert_eq!(protection.cloned("shop", "origin").await, Outcome::Done);
     assert!(rig.world.log().is_empty());

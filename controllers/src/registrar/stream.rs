@@ -7,25 +7,25 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-use super::cure::Cure;
+use super::authority_rewrite::Cure;
 
 /// A connection with the [`Cure`] applied to what is read.
 #[derive(Debug)]
-pub(super) struct Cured<S> {
+pub(super) struct AuthorityRewrite<S> {
     stream: S,
     cure: Cure,
 }
 
-impl<S> Cured<S> {
+impl<S> AuthorityRewrite<S> {
     pub(super) fn new(stream: S) -> Self {
-        Cured {
+        AuthorityRewrite {
             stream,
             cure: Cure::default(),
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Cured<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AuthorityRewrite<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -38,7 +38,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Cured<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Cured<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AuthorityRewrite<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -68,7 +68,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Cured<S> {
     }
 }
 
-impl<S> Connected for Cured<S> {
+impl<S> Connected for AuthorityRewrite<S> {
     /// Kubelet is all that can reach it: who it is says nothing more.
     type ConnectInfo = ();
 

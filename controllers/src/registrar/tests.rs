@@ -145,7 +145,7 @@ async fn a_cured_one_answers_kubelet() {
     for (bytes, streams) in [(unhex(KUBELET), &[1, 3][..]), (plain(), &[1])] {
         for size in [1, 7, 64, bytes.len()] {
             let (here, there) = tokio::io::duplex(1 << 16);
-            let incoming = tokio_stream::once(Ok::<_, io::Error>(Cured::new(there)));
+            let incoming = tokio_stream::once(Ok::<_, io::Error>(AuthorityRewrite::new(there)));
             tokio::spawn(
                 Server::builder()
                     .add_service(service())

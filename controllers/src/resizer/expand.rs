@@ -74,7 +74,7 @@ impl Resizer {
         let begun = claim.allocated();
         let same = begun.is_some() && size(begun) == size(Some(target));
         if same && let Some(left) = too_early(memory.expand_after) {
-            return Ok(Outcome::Again(left));
+            return Ok(Outcome::RequeueAfter(left));
         }
         let marked = self
             .write(claim.clone(), begin_patch(&claim, target, same))
@@ -250,7 +250,7 @@ impl Resizer {
         }
         let again = Instant::now() + self.slow;
         self.remember(key, |memory| memory.expand_after = Some(again));
-        Outcome::FailedFor(self.slow)
+        Outcome::RetryAfter(self.slow)
     }
 }
 

@@ -17,7 +17,7 @@ use super::claim::{Claim, StatusPatch};
 use super::now;
 use crate::runtime::csi::{Call, Class, Failure, class};
 
-mod carry_out;
+mod apply;
 
 /// It goes on, or is tried again.
 pub const IN_PROGRESS: &str = "InProgress";

@@ -20,7 +20,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::Metrics;
 use super::kube::Resource;
 use super::scope::{MANAGED_BY, NODE_LABEL, node_label};
-use super::watch::{Form, Index, Range, Selectors, Term, Trouble, Watch, Width};
+use super::watch::{Encoding, Index, Range, Selectors, Store, Subscription, WatchError, Width};
 use crate::snapshots::{
     VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotClass, VolumeSnapshotContent,
@@ -42,7 +42,7 @@ pub struct Caches {
     wide: Mutex<Weak<Shared>>,
     shared: Arc<Shared>,
     /// Who is told of changes here.
-    term: Term,
+    term: Subscription,
 }
 
 /// What caches of the same objects share. The watches end with it.
@@ -98,10 +98,10 @@ macro_rules! narrow {
 
 macro_rules! form {
     () => {
-        Form::Open
+        Encoding::Open
     };
     (many) => {
-        Form::packed()
+        Encoding::packed()
     };
 }
 
@@ -109,12 +109,12 @@ macro_rules! form {
 macro_rules! watches {
     ($($(#[$doc:meta])* $name:ident: $kind:ty $(, $narrow:ident $(, $many:ident)?)?;)+) => {
         #[derive(Default)]
-        struct Watches { $($name: OnceLock<Watch<$kind>>,)+ }
+        struct Watches { $($name: OnceLock<Store<$kind>>,)+ }
 
         impl Caches {
             $(
                 $(#[$doc])*
-                pub fn $name(&self) -> Watch<$kind> {
+                pub fn $name(&self) -> Store<$kind> {
                     let form = form!($($($many)?)?);
                     let begin = || self.begin(self.selectors(narrow!($($narrow)?)), form);
                     self.shared.watches.$name.get_or_init(begin).of_term(&self.term)
@@ -142,10 +142,10 @@ macro_rules! watches {
         }
 
         impl Watches {
-            fn troubles(&self) -> Vec<(&'static str, Trouble)> {
+            fn troubles(&self) -> Vec<(&'static str, WatchError)> {
                 let mut troubles = Vec::new();
                 $(
-                    if let Some(trouble) = self.$name.get().and_then(Watch::trouble) {
+                    if let Some(trouble) = self.$name.get().and_then(Store::trouble) {
                         troubles.push((stringify!($name), trouble));
                     }
                 )+
@@ -259,7 +259,7 @@ impl Caches {
         }
     }
 
-    /// Caches that watch nothing; for tests, which fill them by [`Watch::wrote`].
+    /// Caches that watch nothing; for tests, which fill them by [`Store::apply_write`].
     pub fn unwatched() -> Self {
         let stop = CancellationToken::new();
         Caches {
@@ -271,7 +271,7 @@ impl Caches {
             contents_told: true,
             width: watch::Sender::default(),
             wide: Mutex::default(),
-            term: Term::default(),
+            term: Subscription::default(),
         }
     }
 
@@ -321,7 +321,7 @@ impl Caches {
     /// The failing watches with their kinds, including cluster-wide ones. Only kinds that every API
     /// server serves count. A missing kind stops the loops that need it, and restarting this
     /// process would not help.
-    pub fn troubles(&self) -> Vec<(&'static str, Trouble)> {
+    pub fn troubles(&self) -> Vec<(&'static str, WatchError)> {
         let wide = self.wide.lock().unwrap_or_else(PoisonError::into_inner);
         let wide = wide.upgrade().map(|wide| wide.watches.troubles());
         let own = self.shared.watches.troubles();
@@ -334,8 +334,8 @@ impl Caches {
         narrowed.map_or_else(Selectors::default, |(node, narrow)| narrow(self, node))
     }
 
-    fn begin<K: Resource>(&self, selectors: Selectors, form: Form<K>) -> Watch<K> {
-        let watch = Watch::in_form(form);
+    fn begin<K: Resource>(&self, selectors: Selectors, form: Encoding<K>) -> Store<K> {
+        let watch = Store::in_form(form);
         if let Some(client) = &self.client {
             let range = Range {
                 selectors,

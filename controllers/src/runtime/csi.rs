@@ -17,9 +17,9 @@ use tonic::{Code, Request, Status};
 
 use super::metrics::Metrics;
 
-pub mod class;
+pub mod error_class;
 
-pub use class::{Call, Class, class};
+pub use error_class::{Call, Class, class};
 
 /// The largest answer that is taken, in bytes. A list of all volumes of a large node passes the
 /// usual 4 MiB.

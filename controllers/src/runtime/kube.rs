@@ -29,15 +29,15 @@ use crate::snapshots::{
     VolumeSnapshotClass, VolumeSnapshotContent,
 };
 
+mod bytes_received;
 mod client;
 mod find;
 mod limit;
 mod list;
-mod received;
 
+pub(super) use bytes_received::is_watch;
 pub use client::{ClientError, ClientOptions, connect, connect_counted};
 pub use limit::Limit;
-pub(super) use received::is_watch;
 
 /// All the server says of a JSON patch that can't be applied, because a `test` fails or a path is
 /// not there. What it says of an object that is not valid names the object and the field.
@@ -112,7 +112,7 @@ pub enum ApiError {
     },
     /// The server will not take it as it is: trying again changes nothing.
     #[error("{call}: {message}")]
-    Refused {
+    Rejected {
         /// Which call.
         call: String,
         /// The HTTP status.
@@ -122,7 +122,7 @@ pub enum ApiError {
     },
     /// No answer within the deadline; it may have been carried out.
     #[error("{call}: no answer within {deadline:?}")]
-    Late {
+    Timeout {
         /// Which call.
         call: String,
         /// How long was waited.
@@ -156,8 +156,8 @@ impl ApiError {
             ApiError::NotFound { .. } => "not found",
             ApiError::Conflict { .. } => "conflict",
             ApiError::AlreadyExists { .. } => "exists",
-            ApiError::Refused { .. } => "refused",
-            ApiError::Late { .. } => "late",
+            ApiError::Rejected { .. } => "refused",
+            ApiError::Timeout { .. } => "late",
             ApiError::Failed { .. } => "failed",
         }
     }
@@ -182,7 +182,7 @@ impl ApiError {
                 call,
                 source: Box::new(error),
             },
-            code @ 400..500 => ApiError::Refused {
+            code @ 400..500 => ApiError::Rejected {
                 call,
                 code,
                 message,
@@ -429,14 +429,17 @@ impl Kube {
         }
         let answer = tokio::time::timeout(DEADLINE, sent).await;
         let answer = match answer {
-            Err(_) => Err(ApiError::Late {
+            Err(_) => Err(ApiError::Timeout {
                 call: call.to_string(),
                 deadline: DEADLINE,
             }),
             Ok(answer) => answer.map_err(|error| ApiError::new(call.to_string(), error)),
         };
         self.metrics.api_call(call.verb, &call.kind, &answer);
-        if !matches!(answer, Err(ApiError::Late { .. } | ApiError::Failed { .. })) {
+        if !matches!(
+            answer,
+            Err(ApiError::Timeout { .. } | ApiError::Failed { .. })
+        ) {
             let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
             *answered = Some(Instant::now());
         }

@@ -12,11 +12,11 @@ use super::{Context, Pools, Scope};
 
 /// Whose something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum Ownership {
     /// These loops'.
-    Here,
+    Local,
     /// Another node's.
-    Elsewhere,
+    Remote,
     /// Who knows. The driver may.
     Unknown,
 }
@@ -24,23 +24,23 @@ pub enum Owner {
 /// Whose a volume of the driver is. Its handle says so, if the driver's pools are known, and its
 /// affinity, if it has one; only what neither denies is served. That there is no such volume is
 /// true only where it would be.
-pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Owner {
+pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Ownership {
     if *scope == Scope::Cluster {
-        return Owner::Here;
+        return Ownership::Local;
     }
     let spec = volume.spec.as_ref();
     let handle = spec.and_then(|spec| spec.csi.as_ref());
     let own = handle.and_then(|csi| pools.own(&csi.volume_handle));
     match (own, scope.holds(volume)) {
-        (Some(false), _) | (_, Some(false)) => Owner::Elsewhere,
-        (Some(true), _) | (None, Some(true)) => Owner::Here,
-        (None, None) => Owner::Unknown,
+        (Some(false), _) | (_, Some(false)) => Ownership::Remote,
+        (Some(true), _) | (None, Some(true)) => Ownership::Local,
+        (None, None) => Ownership::Unknown,
     }
 }
 
 impl Context {
     /// Whose a volume of the driver is.
-    pub fn owner(&self, volume: &PersistentVolume) -> Owner {
+    pub fn owner(&self, volume: &PersistentVolume) -> Ownership {
         owner(&self.scope, &self.pools, volume)
     }
 
@@ -65,7 +65,7 @@ impl Context {
 
     /// Whether a volume of the driver may be these loops'.
     pub fn may_have(&self, volume: &PersistentVolume) -> bool {
-        self.owner(volume) != Owner::Elsewhere
+        self.owner(volume) != Ownership::Remote
     }
 }
 
@@ -93,32 +93,37 @@ mod tests {
         };
         let told = || Pools::told(|| vec!["a1".to_owned()]);
         for (pools, handle, affinity, expected) in [
-            (told(), "vol-a1-0", at("n1"), Owner::Here),
-            (told(), "vol-a1-0", Value::Null, Owner::Here),
-            (told(), "vol-a1-0", json!({}), Owner::Here),
-            (told(), "vol-a1-0", at("n2"), Owner::Elsewhere),
-            (told(), "vol-b2-0", at("n1"), Owner::Elsewhere),
-            (told(), "vol-b2-0", Value::Null, Owner::Elsewhere),
-            (Pools::default(), "vol-a1-0", at("n1"), Owner::Here),
-            (Pools::default(), "vol-a1-0", at("n2"), Owner::Elsewhere),
-            (Pools::default(), "vol-a1-0", Value::Null, Owner::Unknown),
-            (Pools::default(), "vol-a1-0", by_zone(), Owner::Unknown),
-            (told(), "vol-a1-0", by_zone(), Owner::Here),
+            (told(), "vol-a1-0", at("n1"), Ownership::Local),
+            (told(), "vol-a1-0", Value::Null, Ownership::Local),
+            (told(), "vol-a1-0", json!({}), Ownership::Local),
+            (told(), "vol-a1-0", at("n2"), Ownership::Remote),
+            (told(), "vol-b2-0", at("n1"), Ownership::Remote),
+            (told(), "vol-b2-0", Value::Null, Ownership::Remote),
+            (Pools::default(), "vol-a1-0", at("n1"), Ownership::Local),
+            (Pools::default(), "vol-a1-0", at("n2"), Ownership::Remote),
+            (
+                Pools::default(),
+                "vol-a1-0",
+                Value::Null,
+                Ownership::Unknown,
+            ),
+            (Pools::default(), "vol-a1-0", by_zone(), Ownership::Unknown),
+            (told(), "vol-a1-0", by_zone(), Ownership::Local),
         ] {
             let volume = serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {
                 "csi": {"driver": "d", "volumeHandle": handle}, "nodeAffinity": affinity}}))
             .expect("a volume");
             let found = owner(&here, &pools, &volume);
             assert_eq!(found, expected, "{pools:?} {handle} {affinity}");
-            assert_eq!(owner(&Scope::Cluster, &pools, &volume), Owner::Here);
+            assert_eq!(owner(&Scope::Cluster, &pools, &volume), Ownership::Local);
             let placed = volume.spec.as_ref().is_some_and(|spec| {
                 let affinity = spec.node_affinity.as_ref();
                 affinity.is_some_and(|affinity| affinity.required.is_some())
             });
             // A leader without a node owns no volume. Without an affinity the owner is unknown.
             let whose = match placed {
-                true => Owner::Elsewhere,
-                false => Owner::Unknown,
+                true => Ownership::Remote,
+                false => Ownership::Unknown,
             };
             let found = owner(&Scope::Leader, &Pools::default(), &volume);
             assert_eq!(found, whose, "{handle} {affinity}");

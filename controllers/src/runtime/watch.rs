@@ -1,7 +1,7 @@
 //! What has been seen of a kind of objects: one watch of it, whose objects all loops share.
 //!
-//! A loop asks to be told of changes ([`Watch::on_change`]), adds keys to its queue then, and reads
-//! the objects here when it works on a key. Its own writes are put in at once ([`Watch::wrote`]),
+//! A loop asks to be told of changes ([`Store::on_change`]), adds keys to its queue then, and reads
+//! the objects here when it works on a key. Its own writes are put in at once ([`Store::apply_write`]),
 //! so that it never decides by what it has itself outdated.
 //!
 //! A watch may show a part of the objects only ([`Selector`]). Then that an object is not here says
@@ -21,13 +21,13 @@ use tokio::time::Instant;
 use super::kube::Resource;
 
 mod accepted;
-mod keep;
-mod recent;
+mod compress;
+mod lru;
 mod run;
 mod select;
 
-pub use keep::Form;
-use keep::Kept;
+pub use compress::Encoding;
+use compress::StoredObject;
 pub use run::Range;
 pub(crate) use run::{config, fraction};
 pub use select::{Selector, Selectors, Width};
@@ -67,9 +67,9 @@ type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 
 /// Who is told of changes. When it has left the watch, it is not any more.
 #[derive(Clone, Debug, Default)]
-pub struct Term(Arc<()>);
+pub struct Subscription(Arc<()>);
 
-impl PartialEq for Term {
+impl PartialEq for Subscription {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -85,9 +85,9 @@ struct IndexState<K> {
 }
 
 struct State<K> {
-    objects: BTreeMap<Key, Kept<K>>,
-    form: Form<K>,
-    handlers: Vec<(Term, Handler<K>)>,
+    objects: BTreeMap<Key, StoredObject<K>>,
+    form: Encoding<K>,
+    handlers: Vec<(Subscription, Handler<K>)>,
     indexes: Vec<IndexState<K>>,
     /// The highest `resourceVersion` the watch has told of.
     seen: u64,
@@ -102,12 +102,12 @@ struct State<K> {
 struct Inner<K> {
     state: Mutex<State<K>>,
     synced: watch::Sender<bool>,
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<WatchError>>,
 }
 
 /// Why a watch does not get on.
 #[derive(Clone, Debug)]
-pub struct Trouble {
+pub struct WatchError {
     /// Since when.
     pub since: Instant,
     /// What failed last.
@@ -115,21 +115,21 @@ pub struct Trouble {
 }
 
 /// The objects of a kind. Clones share them.
-pub struct Watch<K> {
+pub struct Store<K> {
     inner: Arc<Inner<K>>,
-    term: Term,
+    term: Subscription,
 }
 
-impl<K> Clone for Watch<K> {
+impl<K> Clone for Store<K> {
     fn clone(&self) -> Self {
-        Watch {
+        Store {
             inner: self.inner.clone(),
             term: self.term.clone(),
         }
     }
 }
 
-impl<K> Debug for Watch<K> {
+impl<K> Debug for Store<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Watch")
     }
@@ -137,7 +137,7 @@ impl<K> Debug for Watch<K> {
 
 /// Objects of a watch by something else than their names.
 pub struct Index<K> {
-    watch: Watch<K>,
+    watch: Store<K>,
     used: Arc<()>,
 }
 
@@ -150,21 +150,21 @@ impl<K> Clone for Index<K> {
     }
 }
 
-impl<K: Resource> Default for Watch<K> {
+impl<K: Resource> Default for Store<K> {
     fn default() -> Self {
-        Watch::new()
+        Store::new()
     }
 }
 
-impl<K: Resource> Watch<K> {
-    /// One that has seen nothing, and does not until [`Watch::run`]. Tests fill it by
-    /// [`Watch::wrote`].
+impl<K: Resource> Store<K> {
+    /// One that has seen nothing, and does not until [`Store::run`]. Tests fill it by
+    /// [`Store::apply_write`].
     pub fn new() -> Self {
-        Watch::in_form(Form::Open)
+        Store::in_form(Encoding::Open)
     }
 
     /// The same, of objects that are kept in this form.
-    pub fn in_form(form: Form<K>) -> Self {
+    pub fn in_form(form: Encoding<K>) -> Self {
         let state = State {
             objects: BTreeMap::new(),
             form,
@@ -180,23 +180,23 @@ impl<K: Resource> Watch<K> {
             synced: watch::Sender::new(false),
             trouble: Mutex::new(None),
         };
-        Watch {
+        Store {
             inner: Arc::new(inner),
-            term: Term::default(),
+            term: Subscription::default(),
         }
     }
 
     /// The same, by which this term is told of changes.
-    pub fn of_term(&self, term: &Term) -> Self {
-        Watch {
+    pub fn of_term(&self, term: &Subscription) -> Self {
+        Store {
             inner: self.inner.clone(),
             term: term.clone(),
         }
     }
 
     /// This term is told of nothing any more.
-    pub fn leave(&self, term: &Term) {
-        let is_of = |(of, _): &mut (Term, Handler<K>)| of == term;
+    pub fn leave(&self, term: &Subscription) {
+        let is_of = |(of, _): &mut (Subscription, Handler<K>)| of == term;
         let left: Vec<_> = self.lock().handlers.extract_if(.., is_of).collect();
         // What handlers know may have parts in this watch: it is let go without the lock.
         drop(left);
@@ -267,7 +267,7 @@ impl<K: Resource> Watch<K> {
         });
         let kept: Vec<_> = within.map(|(_, kept)| kept.clone()).collect();
         drop(state);
-        kept.iter().map(Kept::get).collect()
+        kept.iter().map(StoredObject::get).collect()
     }
 
     /// Whether what is not here is not there either, as far as the watch is: a part tells nothing of
@@ -310,13 +310,13 @@ impl<K: Resource> Watch<K> {
     }
 
     /// Puts in what the server answered to a write, unless something newer has been seen.
-    pub fn wrote(&self, object: K) {
+    pub fn apply_write(&self, object: K) {
         let mut state = self.lock();
         let version = version(&object);
         let key = key(&object);
         if !state.selector.shows(&object) {
             // Nobody would tell what becomes of it.
-            let known = state.objects.get(&key).map(Kept::version);
+            let known = state.objects.get(&key).map(StoredObject::version);
             if known.is_some_and(|known| version > known) {
                 state.delete(&key);
             }
@@ -333,7 +333,7 @@ impl<K: Resource> Watch<K> {
     }
 
     /// Why it does not get on, if it does not.
-    pub fn trouble(&self) -> Option<Trouble> {
+    pub fn trouble(&self) -> Option<WatchError> {
         self.inner
             .trouble
             .lock()
@@ -347,7 +347,7 @@ impl<K: Resource> Watch<K> {
             .trouble
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        *trouble = error.map(|error| Trouble {
+        *trouble = error.map(|error| WatchError {
             since: trouble
                 .as_ref()
                 .map_or_else(Instant::now, |known| known.since),
@@ -365,7 +365,7 @@ impl<K: Resource> Watch<K> {
                 if let Some(listing) = &mut state.listing {
                     listing.insert(key.clone());
                 }
-                let known = state.objects.get(&key).map(Kept::version);
+                let known = state.objects.get(&key).map(StoredObject::version);
                 // Our own write may have been put in before the watch tells of an older one, or of
                 // that very one, which is no news.
                 let told = version(&object);
@@ -422,7 +422,7 @@ impl<K: Resource> Index<K> {
         let of_key = entries.take_while(|(entry, _)| **entry == *key);
         let kept: Vec<_> = of_key.filter_map(|(_, key)| state.kept(key)).collect();
         drop(state);
-        kept.iter().map(Kept::get).collect()
+        kept.iter().map(StoredObject::get).collect()
     }
 
     /// One of them.
@@ -476,8 +476,8 @@ impl<K: Resource> IndexState<K> {
 }
 
 impl<K: Resource> State<K> {
-    fn kept(&self, key: &Key) -> Option<Kept<K>> {
-        let recent = self.form.recent(key).map(Kept::Open);
+    fn kept(&self, key: &Key) -> Option<StoredObject<K>> {
+        let recent = self.form.recent(key).map(StoredObject::Open);
         recent.or_else(|| self.objects.get(key).cloned())
     }
 

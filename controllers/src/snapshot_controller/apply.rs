@@ -12,7 +12,7 @@ use super::names;
 use super::status::StatusChange;
 use super::{CONFLICT, Controller, Next, ReconcileError, STEPS, UNTOLD};
 use crate::runtime::queue::Outcome;
-use crate::runtime::{ApiError, Resource, Watch};
+use crate::runtime::{ApiError, Resource, Store};
 use crate::snapshots::SnapshotError;
 
 impl Controller {
@@ -35,7 +35,7 @@ impl Controller {
                 return Ok(outcome);
             }
         }
-        Ok(Outcome::Again(CONFLICT))
+        Ok(Outcome::RequeueAfter(CONFLICT))
     }
 
     async fn apply<K: Kind>(
@@ -86,7 +86,7 @@ impl Controller {
             }
             Step::DeleteContent => {
                 self.delete_content(facts).await?;
-                return Ok(Next::End(Outcome::Again(UNTOLD)));
+                return Ok(Next::End(Outcome::RequeueAfter(UNTOLD)));
             }
             Step::Own(step) => return K::apply_own(self, facts, step).await,
         }
@@ -95,7 +95,7 @@ impl Controller {
 
     pub(super) async fn set_finalizers<R: Resource>(
         &self,
-        watch: &Watch<R>,
+        watch: &Store<R>,
         object: &R,
         finalizers: Vec<String>,
     ) -> Result<(), ReconcileError> {
@@ -107,13 +107,13 @@ impl Controller {
     pub(super) async fn create_for<K: Kind, R: Resource>(
         &self,
         facts: &Facts<K>,
-        watch: &Watch<R>,
+        watch: &Store<R>,
         object: &R,
     ) -> Result<Next, ReconcileError> {
         match self.create(watch, object).await {
             Ok(true) => Ok(Next::Look),
-            Ok(false) => Ok(Next::End(Outcome::Again(CONFLICT))),
-            Err(ReconcileError::Api(error @ ApiError::Refused { .. })) => {
+            Ok(false) => Ok(Next::End(Outcome::RequeueAfter(CONFLICT))),
+            Err(ReconcileError::Api(error @ ApiError::Rejected { .. })) => {
                 let reason = K::NAMES.reasons.make_content;
                 self.fail(facts, Failure::new(reason, error.to_string()))
                     .await
@@ -138,7 +138,7 @@ impl Controller {
         let (_, contents, _) = K::watches(&self.watches);
         match self.merge(contents, &**content, patch).await {
             Ok(()) => Ok(Next::Look),
-            Err(ReconcileError::Api(error @ ApiError::Refused { .. })) => {
+            Err(ReconcileError::Api(error @ ApiError::Rejected { .. })) => {
                 let reason = K::NAMES.reasons.bind;
                 self.fail(facts, Failure::new(reason, error.to_string()))
                     .await
@@ -156,7 +156,7 @@ impl Controller {
         let (events, names) = (&self.context.events, K::NAMES);
         let (snapshots, ..) = K::watches(&self.watches);
         let written = self.merge_status(snapshots, snapshot, change.patch).await;
-        if let Err(ReconcileError::Api(error @ ApiError::Refused { .. })) = &written {
+        if let Err(ReconcileError::Api(error @ ApiError::Rejected { .. })) = &written {
             events.warning(snapshot, names.reasons.status_update, error.to_string());
         }
         written?;
@@ -180,7 +180,7 @@ impl Controller {
         };
         self.may_write()?;
         let deleted = self.kube.delete(&**content).await;
-        if let Err(error @ ApiError::Refused { .. }) = &deleted {
+        if let Err(error @ ApiError::Rejected { .. }) = &deleted {
             let (events, reason) = (&self.context.events, K::NAMES.reasons.delete_content);
             events.warning(&*facts.snapshot, reason, error.to_string());
         }

@@ -10,7 +10,7 @@ use super::group::{GroupFacts, Member};
 use super::kind::Kind;
 use super::names;
 use super::snapshot::{self, GroupOfContent, SnapshotFacts};
-use crate::runtime::{ApiError, Caches, Index, Kube, Resource, Watch};
+use crate::runtime::{ApiError, Caches, Index, Kube, Resource, Store};
 use crate::snapshots::{
     VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotClass, VolumeSnapshotContent,
@@ -20,16 +20,16 @@ use crate::snapshots::{
 #[derive(Clone)]
 pub(super) struct Watches {
     caches: Arc<Caches>,
-    pub(super) snapshots: Watch<VolumeSnapshot>,
-    pub(super) contents: Watch<VolumeSnapshotContent>,
-    pub(super) classes: Watch<VolumeSnapshotClass>,
-    pub(super) groups: Watch<VolumeGroupSnapshot>,
-    pub(super) group_contents: Watch<VolumeGroupSnapshotContent>,
-    pub(super) group_classes: Watch<VolumeGroupSnapshotClass>,
-    pub(super) claims: Watch<PersistentVolumeClaim>,
-    pub(super) volumes: Watch<PersistentVolume>,
+    pub(super) snapshots: Store<VolumeSnapshot>,
+    pub(super) contents: Store<VolumeSnapshotContent>,
+    pub(super) classes: Store<VolumeSnapshotClass>,
+    pub(super) groups: Store<VolumeGroupSnapshot>,
+    pub(super) group_contents: Store<VolumeGroupSnapshotContent>,
+    pub(super) group_classes: Store<VolumeGroupSnapshotClass>,
+    pub(super) claims: Store<PersistentVolumeClaim>,
+    pub(super) volumes: Store<PersistentVolume>,
     /// If contents are to be labelled with nodes.
-    pub(super) nodes: Option<Watch<Node>>,
+    pub(super) nodes: Option<Store<Node>>,
     /// Claims that wait for data, by the snapshot they want it of.
     restoring: Index<PersistentVolumeClaim>,
     /// Claims with the snapshot source finalizer, all under one key.
@@ -97,7 +97,7 @@ impl Watches {
         let content = find(contents, kube, K::expected_content(&snapshot), must).await?;
         Ok(Facts {
             classes: classes.all(),
-            nodes: self.nodes.as_ref().map(Watch::all),
+            nodes: self.nodes.as_ref().map(Store::all),
             own: K::own_facts(self, &snapshot, content.as_deref()),
             content,
             snapshot,
@@ -238,7 +238,7 @@ impl Watches {
 /// A cluster-scoped object. If it must exist but is not in the cache, the API server is asked, since
 /// one watch may be ahead of another.
 async fn find<K: Resource>(
-    watch: &Watch<K>,
+    watch: &Store<K>,
     kube: &Kube,
     name: Option<String>,
     must: bool,

@@ -258,7 +258,7 @@ impl Kind for Groups {
                     controller.may_write()?;
                     controller.kube.delete(&*member).await?;
                 }
-                return Ok(Next::End(Outcome::Again(CONFLICT)));
+                return Ok(Next::End(Outcome::RequeueAfter(CONFLICT)));
             }
         }
         Ok(Next::Look)

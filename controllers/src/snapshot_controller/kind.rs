@@ -13,7 +13,7 @@ use super::gather::Watches;
 use super::metrics::Of;
 use super::names::BindState;
 use super::{Controller, Key, Next, ReconcileError};
-use crate::runtime::{Resource, Watch};
+use crate::runtime::{Resource, Store};
 use crate::snapshots::{DeletionPolicy, SnapshotError};
 
 /// A kind of snapshot with its contents and classes.
@@ -80,9 +80,9 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
 
 /// The watches of a kind's snapshots, contents and classes.
 pub(super) type WatchesOf<'a, K> = (
-    &'a Watch<<K as Kind>::Snapshot>,
-    &'a Watch<<K as Kind>::Content>,
-    &'a Watch<<K as Kind>::Class>,
+    &'a Store<<K as Kind>::Snapshot>,
+    &'a Store<<K as Kind>::Content>,
+    &'a Store<<K as Kind>::Class>,
 );
 
 /// The fields that both kinds of snapshot have.

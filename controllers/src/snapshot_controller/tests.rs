@@ -54,7 +54,7 @@ async fn a_claim_is_released_before_its_deleted_snapshot() {
     // The answer does not show whether the object is gone: it is looked at again.
     assert_eq!(
         controller.work(snapshot_of("snap")).await,
-        Outcome::Again(CONFLICT)
+        Outcome::RequeueAfter(CONFLICT)
     );
     assert_eq!(
         world.api.writes(),
@@ -76,7 +76,7 @@ async fn a_claim_stays_protected_for_another_snapshot() {
     world.add(&controller.watches.snapshots, other);
     assert_eq!(
         controller.work(snapshot_of("snap")).await,
-        Outcome::Again(CONFLICT)
+        Outcome::RequeueAfter(CONFLICT)
     );
     assert_eq!(
         world.api.writes(),
@@ -119,7 +119,7 @@ async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
     world.api.refuse("/snap", 409);
     assert_eq!(
         controller.work(snapshot_of("snap")).await,
-        Outcome::Again(CONFLICT)
+        Outcome::RequeueAfter(CONFLICT)
     );
 }
 

@@ -17,7 +17,7 @@ use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::queue::Outcome;
 use crate::runtime::scope::MANAGED_BY;
-use crate::runtime::{ApiError, Context, Kube, Resource, Scope, Watch};
+use crate::runtime::{ApiError, Context, Kube, Resource, Scope, Store};
 use crate::secrets::{SecretError, TemplateError};
 
 /// The default deadline of a CSI call.
@@ -102,7 +102,7 @@ impl From<Failure> for WorkError {
 impl WorkError {
     /// True if users should see it, unlike an outage of the API server.
     pub(super) fn is_for_users(&self) -> bool {
-        !matches!(self, WorkError::Api(error) if !matches!(error, ApiError::Refused { .. }))
+        !matches!(self, WorkError::Api(error) if !matches!(error, ApiError::Rejected { .. }))
     }
 }
 
@@ -145,7 +145,7 @@ impl Shared {
         step: &Step,
         volume: Option<&str>,
     ) -> bool {
-        let unowned = self.owner(content, None, volume) == owner::Owner::Unknown;
+        let unowned = self.owner(content, None, volume) == owner::Ownership::Unknown;
         unowned && step.is_harmless() && self.context.leader.leads()
     }
 
@@ -155,11 +155,11 @@ impl Shared {
         content: &K,
         handle: Option<&str>,
         volume: Option<&str>,
-    ) -> owner::Owner {
+    ) -> owner::Ownership {
         let context = &self.context;
         // Another process leads by now, and has it.
         if !context.acts() {
-            return owner::Owner::Elsewhere;
+            return owner::Ownership::Remote;
         }
         // It matters where there are others only.
         let volume = volume.filter(|_| context.scope != Scope::Cluster);
@@ -180,7 +180,7 @@ impl Shared {
 /// Reads and writes the contents of one kind.
 pub(super) struct ContentClient<K> {
     pub(super) kube: Kube,
-    pub(super) watch: Watch<K>,
+    pub(super) watch: Store<K>,
 }
 
 impl<K: Content> ContentClient<K> {
@@ -268,7 +268,7 @@ impl<K: Content> ContentClient<K> {
             {"op": "remove", "path": path},
         ]);
         match self.kube.json(content, operations).await {
-            Ok(written) => self.watch.wrote(written),
+            Ok(written) => self.watch.apply_write(written),
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
@@ -281,7 +281,7 @@ impl<K: Content> ContentClient<K> {
     }
 
     fn noted(&self, written: K) -> K {
-        self.watch.wrote(written.clone());
+        self.watch.apply_write(written.clone());
         written
     }
 }
@@ -318,7 +318,7 @@ impl Shared {
             Ok(now) if now.is_ready() => match now.step() {
                 Step::Rest => Outcome::Done,
                 // It was deleted while its snapshot was taken.
-                _ => Outcome::Again(Duration::ZERO),
+                _ => Outcome::RequeueAfter(Duration::ZERO),
             },
             // The driver is asked again with backoff until it is ready.
             Ok(_) => Outcome::Failed,
@@ -354,7 +354,7 @@ impl Shared {
         let metadata = json!({"resourceVersion": content.resource_version()});
         let patch = json!({"metadata": metadata, "status": status});
         match contents.kube.merge_status(content.as_ref(), patch).await {
-            Ok(written) => contents.watch.wrote(written),
+            Ok(written) => contents.watch.apply_write(written),
             Err(error) => tracing::warn!(content = name, %error, "its status was not written"),
         }
         Outcome::Failed

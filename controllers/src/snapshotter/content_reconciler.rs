@@ -11,12 +11,12 @@ use super::Options;
 use super::content_client::{ContentClient, EventTemplate, Part, Shared, WorkError, quiet};
 use super::decide::{Content, Step};
 use super::names::DELETION_POLICY;
-use super::owner::{self, Owner};
+use super::owner::{self, Ownership};
 use super::parameters;
 use crate::api::secret_template::{self, RESERVED, SnapshotVariables};
 use crate::runtime::csi::{Call, Class, Failure, class};
 use crate::runtime::queue::Outcome;
-use crate::runtime::{Caches, Resource, Watch};
+use crate::runtime::{Caches, Resource, Store};
 use crate::secrets::{self, Credentials};
 
 /// A kind of contents, and the CSI calls for it.
@@ -45,12 +45,12 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     const CHECK: EventTemplate;
     const DELETE: EventTemplate;
 
-    fn watches(caches: &Caches) -> (Watch<Self::Content>, Watch<Self::Class>);
+    fn watches(caches: &Caches) -> (Store<Self::Content>, Store<Self::Class>);
     fn content_spec(content: &Self::Content) -> ContentSpec<'_>;
     /// The driver and the parameters of a class.
     fn class(class: &Self::Class) -> (&str, Option<&BTreeMap<String, String>>);
     /// The owner of a content, by the caches alone.
-    fn owner(shared: &Shared, content: &Self::Content) -> Owner;
+    fn owner(shared: &Shared, content: &Self::Content) -> Ownership;
 
     /// The request for a content's snapshot; `None` if the content names no volume.
     fn making(
@@ -122,7 +122,7 @@ pub(super) enum Answer<T> {
 pub(super) struct Reconciler<K: Kind> {
     pub(super) shared: Shared,
     contents: ContentClient<K::Content>,
-    classes: Watch<K::Class>,
+    classes: Store<K::Class>,
 }
 
 impl<K: Kind> Reconciler<K> {
@@ -149,10 +149,10 @@ impl<K: Kind> Reconciler<K> {
             return Outcome::Done;
         }
         match self.owner(&content, &step).await {
-            Ok(Owner::Here) => {}
-            Ok(Owner::Elsewhere) => return Outcome::Done,
+            Ok(Ownership::Local) => {}
+            Ok(Ownership::Remote) => return Outcome::Done,
             // Its volumes, or the snapshot, may be seen later.
-            Ok(Owner::Unknown) => return Outcome::Failed,
+            Ok(Ownership::Unknown) => return Outcome::Failed,
             Err(error) => {
                 tracing::warn!(content = name, %error, "the owner is unknown");
                 return Outcome::Failed;
@@ -191,21 +191,21 @@ impl<K: Kind> Reconciler<K> {
             && class.is_none_or(|class| K::class(&class).0 == driver)
     }
 
-    async fn owner(&self, content: &K::Content, step: &Step) -> Result<Owner, WorkError> {
+    async fn owner(&self, content: &K::Content, step: &Step) -> Result<Ownership, WorkError> {
         let volumes = K::content_spec(content).volumes;
         if self.shared.part == Part::Unowned {
             let volume = volumes.first().map(String::as_str);
             return Ok(match self.shared.is_unowned(content, step, volume) {
-                true => Owner::Here,
-                false => Owner::Elsewhere,
+                true => Ownership::Local,
+                false => Ownership::Remote,
             });
         }
         let owner = K::owner(&self.shared, content);
-        if owner != Owner::Unknown {
+        if owner != Ownership::Unknown {
             return Ok(owner);
         }
         if step.is_harmless() && self.shared.context.leader.leads() {
-            return Ok(Owner::Here);
+            return Ok(Ownership::Local);
         }
         let known = match step {
             Step::Check { handle } | Step::Delete { handle } => {
@@ -214,7 +214,11 @@ impl<K: Kind> Reconciler<K> {
             Step::Create => self.has_all(volumes).await,
             Step::Rest | Step::Settle | Step::Release => false,
         };
-        Ok(if known { Owner::Here } else { Owner::Unknown })
+        Ok(if known {
+            Ownership::Local
+        } else {
+            Ownership::Unknown
+        })
     }
 
     /// True if the driver confirms that it has all of these volumes.

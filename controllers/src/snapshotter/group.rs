@@ -9,11 +9,11 @@ use serde_json::Value;
 use super::content_client::{EventTemplate, Shared, WorkError};
 use super::content_reconciler::{Answer, ContentSpec, Kind, Reconciler, Wanted};
 use super::names::snapshot_name;
-use super::owner::{self, Owner};
+use super::owner::{self, Ownership};
 use super::parameters::GROUP_GET_SECRET;
 use super::{Options, decide, status};
 use crate::runtime::csi::Failure;
-use crate::runtime::{Caches, Watch};
+use crate::runtime::{Caches, Store};
 use crate::secrets::Credentials;
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 
@@ -46,7 +46,7 @@ impl Kind for Groups {
         message: "Failed to delete group snapshot",
     };
 
-    fn watches(caches: &Caches) -> (Watch<Self::Content>, Watch<Self::Class>) {
+    fn watches(caches: &Caches) -> (Store<Self::Content>, Store<Self::Class>) {
         (caches.group_contents(), caches.group_classes())
     }
 
@@ -68,14 +68,14 @@ impl Kind for Groups {
     /// By its handle, its label, and else by the PersistentVolumes of all it is made from: a group is
     /// where all of its volumes are. If they are on several nodes it has no owner, and the leader
     /// reports that.
-    fn owner(shared: &Shared, content: &Self::Content) -> Owner {
+    fn owner(shared: &Shared, content: &Self::Content) -> Ownership {
         let made = owner::handle_of_group(content);
         let of = |volume| shared.owner(content, made.or(volume), volume);
         let volumes = Self::content_spec(content).volumes;
         if volumes.is_empty() {
             return of(None);
         }
-        let owners: Vec<Owner> = volumes.iter().map(|volume| of(Some(volume))).collect();
+        let owners: Vec<Ownership> = volumes.iter().map(|volume| of(Some(volume))).collect();
         owner::of_all(&owners)
     }
 

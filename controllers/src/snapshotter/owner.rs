@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 
-pub(super) use crate::runtime::Owner;
+pub(super) use crate::runtime::Ownership;
 use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::runtime::{Pools, Scope};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
@@ -19,16 +19,16 @@ pub(crate) fn owner<'a>(
     labels: &BTreeMap<String, String>,
     handle: Option<&str>,
     sources: impl IntoIterator<Item = &'a PersistentVolume>,
-) -> Owner {
+) -> Ownership {
     let side = |within: bool| {
         if within {
-            Owner::Here
+            Ownership::Local
         } else {
-            Owner::Elsewhere
+            Ownership::Remote
         }
     };
     if *scope == Scope::Cluster {
-        return Owner::Here;
+        return Ownership::Local;
     }
     let by_handle = handle.and_then(|handle| pools.own(handle));
     let is_labelled = labels.contains_key(MANAGED_BY);
@@ -42,19 +42,19 @@ pub(crate) fn owner<'a>(
         affinity.is_some_and(|affinity| affinity.required.is_some())
     });
     match telling.next() {
-        None => Owner::Unknown,
+        None => Ownership::Unknown,
         Some(volume) => side(scope.has_content(labels, Some(volume))),
     }
 }
 
 /// The owner of something that has several parts: the owner of all of them.
-pub(super) fn of_all(owners: &[Owner]) -> Owner {
-    if owners.contains(&Owner::Elsewhere) {
-        return Owner::Elsewhere;
+pub(super) fn of_all(owners: &[Ownership]) -> Ownership {
+    if owners.contains(&Ownership::Remote) {
+        return Ownership::Remote;
     }
-    match owners.iter().all(|owner| *owner == Owner::Here) {
-        true => Owner::Here,
-        false => Owner::Unknown,
+    match owners.iter().all(|owner| *owner == Ownership::Local) {
+        true => Ownership::Local,
+        false => Ownership::Unknown,
     }
 }
 
@@ -123,51 +123,63 @@ mod tests {
         let reported = || Pools::told(|| vec!["a1".to_owned()]);
         let (ours, theirs) = (Some("snap-a1-0"), Some("snap-b2-0"));
         for (pools, labels, handle, sources, expected) in [
-            (reported(), none.clone(), ours, vec![], Owner::Here),
-            (reported(), label("n1"), ours, vec![], Owner::Here),
-            (reported(), label("n2"), ours, vec![], Owner::Elsewhere),
+            (reported(), none.clone(), ours, vec![], Ownership::Local),
+            (reported(), label("n1"), ours, vec![], Ownership::Local),
+            (reported(), label("n2"), ours, vec![], Ownership::Remote),
             (
                 reported(),
                 label("n2"),
                 ours,
                 vec![volume(&["n1"])],
-                Owner::Elsewhere,
+                Ownership::Remote,
             ),
             (
                 reported(),
                 label("n1"),
                 theirs,
                 vec![volume(&["n1"])],
-                Owner::Elsewhere,
+                Ownership::Remote,
             ),
-            (reported(), label("n1"), None, vec![], Owner::Here),
-            (Pools::default(), label("n1"), theirs, vec![], Owner::Here),
-            (Pools::default(), none.clone(), ours, vec![], Owner::Unknown),
+            (reported(), label("n1"), None, vec![], Ownership::Local),
+            (
+                Pools::default(),
+                label("n1"),
+                theirs,
+                vec![],
+                Ownership::Local,
+            ),
+            (
+                Pools::default(),
+                none.clone(),
+                ours,
+                vec![],
+                Ownership::Unknown,
+            ),
         ] {
             let found = owner(&here, &pools, &labels, handle, &sources);
             assert_eq!(found, expected, "{pools:?} {labels:?} {handle:?}");
         }
         for (labels, sources, expected) in [
-            (label("n1"), vec![volume(&["n2"])], Owner::Here),
-            (label("n2"), vec![volume(&["n1"])], Owner::Elsewhere),
-            (none.clone(), vec![volume(&["n1"])], Owner::Here),
-            (none.clone(), vec![volume(&["n2"])], Owner::Elsewhere),
-            (none.clone(), vec![volume(&[])], Owner::Unknown),
+            (label("n1"), vec![volume(&["n2"])], Ownership::Local),
+            (label("n2"), vec![volume(&["n1"])], Ownership::Remote),
+            (none.clone(), vec![volume(&["n1"])], Ownership::Local),
+            (none.clone(), vec![volume(&["n2"])], Ownership::Remote),
+            (none.clone(), vec![volume(&[])], Ownership::Unknown),
             (
                 none.clone(),
                 vec![volume(&[]), volume(&["n2"])],
-                Owner::Elsewhere,
+                Ownership::Remote,
             ),
-            (none.clone(), vec![], Owner::Unknown),
+            (none.clone(), vec![], Ownership::Unknown),
         ] {
             let pools = Pools::default();
             let of = |scope| owner(scope, &pools, &labels, None, &sources);
             assert_eq!(of(&here), expected, "{labels:?}");
-            assert_eq!(of(&Scope::Cluster), Owner::Here);
+            assert_eq!(of(&Scope::Cluster), Ownership::Local);
             // A leader without a node owns no content, and still recognizes contents without an
             // owner.
             let others = match expected {
-                Owner::Here => Owner::Elsewhere,
+                Ownership::Local => Ownership::Remote,
                 side => side,
             };
             assert_eq!(of(&Scope::Leader), others, "{labels:?}");
@@ -217,12 +229,12 @@ mod tests {
 
     #[test]
     fn whose_a_whole_is() {
-        use Owner::*;
+        use Ownership::*;
         for (owners, whole) in [
-            (&[Here, Here][..], Here),
-            (&[Here, Elsewhere], Elsewhere),
-            (&[Here, Unknown], Unknown),
-            (&[Unknown, Elsewhere], Elsewhere),
+            (&[Local, Local][..], Local),
+            (&[Local, Remote], Remote),
+            (&[Local, Unknown], Unknown),
+            (&[Unknown, Remote], Remote),
         ] {
             assert_eq!(of_all(owners), whole, "{owners:?}");
         }

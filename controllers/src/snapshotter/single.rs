@@ -10,12 +10,12 @@ use serde_json::Value;
 use super::content_client::{EventTemplate, Shared, WorkError};
 use super::content_reconciler::{Answer, ContentSpec, Kind, Reconciler, Wanted};
 use super::names::{GROUP_MEMBER, snapshot_name};
-use super::owner::{self, Owner};
+use super::owner::{self, Ownership};
 use super::parameters::LIST_SECRET;
 use super::{Options, decide, status};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability;
-use crate::runtime::{Caches, Watch};
+use crate::runtime::{Caches, Store};
 use crate::secrets::Credentials;
 use crate::snapshots::{VolumeSnapshotClass, VolumeSnapshotContent};
 
@@ -48,7 +48,7 @@ impl Kind for Singles {
         message: "Failed to delete snapshot",
     };
 
-    fn watches(caches: &Caches) -> (Watch<Self::Content>, Watch<Self::Class>) {
+    fn watches(caches: &Caches) -> (Store<Self::Content>, Store<Self::Class>) {
         (caches.contents(), caches.snapshot_classes())
     }
 
@@ -67,7 +67,7 @@ impl Kind for Singles {
         (&class.driver, class.parameters.as_ref())
     }
 
-    fn owner(shared: &Shared, content: &Self::Content) -> Owner {
+    fn owner(shared: &Shared, content: &Self::Content) -> Ownership {
         let volume = content.spec.source.volume_handle.as_deref();
         shared.owner(content, owner::handle_in(content), volume)
     }

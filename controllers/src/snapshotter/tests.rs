@@ -108,9 +108,9 @@ impl Single {
         let (mut context, events) = world.context(scope, leads, can);
         context.common.extra_create_metadata = class["extra"] == true;
         let content = world.put(CONTENT, content);
-        context.caches.contents().wrote(read(content));
+        context.caches.contents().apply_write(read(content));
         let class: VolumeSnapshotClass = read(class);
-        context.caches.snapshot_classes().wrote(class);
+        context.caches.snapshot_classes().apply_write(class);
         let singles =
             Reconciler::<Singles>::new(Shared::new(context.clone(), options(), Part::Own));
         Single {

@@ -12,7 +12,7 @@ use crate::api::pvc::is_assigned;
 use crate::placement::{takes_groups, takes_snapshots};
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::runtime::watch::fraction;
-use crate::runtime::{ApiError, Context, Kube, Owner, Resource, Watch, Width};
+use crate::runtime::{ApiError, Context, Kube, Ownership, Resource, Store, Width};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use crate::snapshotter::{handle_in, handles_in_group};
 
@@ -115,9 +115,9 @@ impl Search<'_> {
 
     async fn owns(&self, volume: &PersistentVolume) -> bool {
         match self.context.owner(volume) {
-            Owner::Here => true,
-            Owner::Elsewhere => false,
-            Owner::Unknown => {
+            Ownership::Local => true,
+            Ownership::Remote => false,
+            Ownership::Unknown => {
                 let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
                 let id = csi.map(|csi| csi.volume_handle.as_str());
                 let timeout = self.context.common.timeout.unwrap_or(TIMEOUT);
@@ -146,7 +146,7 @@ impl Search<'_> {
     async fn labelled<K: Resource>(
         &self,
         key: &str,
-        watch: &Watch<K>,
+        watch: &Store<K>,
         is_own: impl Fn(&K) -> bool,
     ) -> Result<(), ApiError> {
         let own = self.unlabelled(key, is_own).await?;
@@ -175,7 +175,7 @@ impl Search<'_> {
     async fn label<K: Resource>(
         &self,
         key: &str,
-        watch: &Watch<K>,
+        watch: &Store<K>,
         own: Vec<K>,
     ) -> Result<(), ApiError> {
         for object in own {
@@ -191,12 +191,12 @@ impl Search<'_> {
                         kind = %K::kind(&()), namespace, name,
                         "had no label, and was found to be this node's"
                     );
-                    watch.wrote(written);
+                    watch.apply_write(written);
                 }
                 // It has changed, and so is told to whom it concerns, or is looked at next time.
                 Err(ApiError::Conflict { .. } | ApiError::NotFound { .. }) => {}
                 // An admission policy lets only the controller write this label.
-                Err(error @ ApiError::Refused { .. }) => {
+                Err(error @ ApiError::Rejected { .. }) => {
                     tracing::debug!(name = object.name_any(), %error, "not labelled");
                 }
                 Err(error) => return Err(error),
@@ -209,7 +209,8 @@ impl Search<'_> {
 /// Whether a volume is of this driver, and sure to be this node's.
 fn owns_volume(context: &Context, volume: &PersistentVolume) -> bool {
     let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-    csi.is_some_and(|csi| csi.driver == context.driver.name) && context.owner(volume) == Owner::Here
+    csi.is_some_and(|csi| csi.driver == context.driver.name)
+        && context.owner(volume) == Ownership::Local
 }
 
 /// Whether a claim is this node's: it has one of its volumes, or is to get one.

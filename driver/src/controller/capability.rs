@@ -3,9 +3,9 @@
 use hostloop_proto::csi;
 
 use crate::csi::capability::{Asked, fs_of};
-use crate::pool::{Access, Capability, VolumeRecord};
-use crate::request::{CapabilityRules, Invalid, invalid};
-use crate::sys::FsType;
+use crate::csi::validate::{CapabilityRules, Invalid, invalid};
+use crate::kernel::FsType;
+use crate::storage::{Access, Capability, VolumeRecord};
 
 /// The capabilities of one request: all of a raw block volume, or all of one filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use hostloop_proto::csi;
 
 use super::capability::Wanted;
-use super::{Controller, Result, answer, parameters, topology};
-use crate::pool::{self, Capacity};
-use crate::sys::{BLOCK_SIZE, FsType};
+use super::{Controller, Result, accessibility, parameters, to_proto};
+use crate::kernel::{BLOCK_SIZE, FsType};
+use crate::storage::{self, Capacity};
 
 /// What can be promised, and to volumes of what sizes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,9 +49,9 @@ impl Controller {
         };
         let answer = judge(capacity, smallest);
         Ok(csi::GetCapacityResponse {
-            available_capacity: answer::bytes(answer.available),
-            maximum_volume_size: Some(answer::bytes(answer.largest)),
-            minimum_volume_size: Some(answer::bytes(answer.smallest)),
+            available_capacity: to_proto::bytes(answer.available),
+            maximum_volume_size: Some(to_proto::bytes(answer.largest)),
+            minimum_volume_size: Some(to_proto::bytes(answer.smallest)),
         })
     }
 
@@ -59,7 +59,7 @@ impl Controller {
     fn offers(&self, req: &csi::GetCapacityRequest, fs: Option<FsType>) -> Result<bool> {
         let ours = self.here()?;
         let elsewhere = match &req.accessible_topology {
-            Some(topology) => !ours.is_empty() && !topology::contains_us(topology, &ours),
+            Some(topology) => !ours.is_empty() && !accessibility::contains_us(topology, &ours),
             None => false,
         };
         let no_tools = fs.is_some_and(|fs| self.missing_tools(fs).is_some());
@@ -72,7 +72,7 @@ impl Controller {
     fn room(&self, class: &parameters::Class) -> Result<Capacity> {
         let settings = class.changes.create(None)?;
         match self.pools.named(class.pool.as_deref()) {
-            Err(pool::Error::UnknownPool(_) | pool::Error::Unavailable { .. }) => {
+            Err(storage::Error::UnknownPool(_) | storage::Error::Unavailable { .. }) => {
                 Ok(Capacity::default())
             }
             pool => Ok(pool?.capacity(settings.provisioning)?),

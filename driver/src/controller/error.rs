@@ -1,9 +1,9 @@
 //! What a controller call can answer besides success, in the words of the specification's tables.
 
-use crate::pool;
-use crate::request::Invalid;
-use crate::sys;
-use crate::topology;
+use crate::csi::topology;
+use crate::csi::validate::Invalid;
+use crate::kernel;
+use crate::storage;
 
 /// Result of a controller call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -40,8 +40,8 @@ pub enum Error {
     Place(#[from] topology::Unknown),
     /// The pool's answer.
     #[error(transparent)]
-    Pool(#[from] pool::Error),
+    Pool(#[from] storage::Error),
     /// The kernel's answer.
     #[error(transparent)]
-    Kernel(#[from] sys::Error),
+    Kernel(#[from] kernel::Error),
 }

@@ -3,9 +3,9 @@
 use hostloop_proto::csi;
 
 use super::capability::of_volume;
-use super::{Controller, Error, Result, answer, size};
-use crate::pool::Access;
-use crate::request::{self, Range, invalid};
+use super::{Controller, Error, Result, capacity_range, to_proto};
+use crate::csi::validate::{self, Range, invalid};
+use crate::storage::Access;
 
 impl Controller {
     /// ControllerExpandVolume. Of a raw block volume, too, the node has a part to do: its loop
@@ -17,8 +17,8 @@ impl Controller {
         if !self.config.expands() {
             return Err(Error::Off("ControllerExpandVolume"));
         }
-        request::required("volume_id", &req.volume_id)?;
-        let range = request::range("capacity_range", req.capacity_range.as_ref())?;
+        validate::required("volume_id", &req.volume_id)?;
+        let range = validate::range("capacity_range", req.capacity_range.as_ref())?;
         if range == Range::default() {
             return Err(invalid("capacity_range", "is required").into());
         }
@@ -34,14 +34,14 @@ impl Controller {
             Access::Mount { fs, .. } => Some(fs.minimum_grown_bytes()),
             Access::Block => None,
         });
-        let bytes =
-            size::expand(range, now, grown.unwrap_or(0), largest).map_err(Error::OutOfRange)?;
+        let bytes = capacity_range::expand(range, now, grown.unwrap_or(0), largest)
+            .map_err(Error::OutOfRange)?;
         let record = match bytes > now {
             true => self.pools.expand_volume(&record.id, bytes)?,
             false => record,
         };
         Ok(csi::ControllerExpandVolumeResponse {
-            capacity_bytes: answer::bytes(record.capacity_bytes),
+            capacity_bytes: to_proto::bytes(record.capacity_bytes),
             node_expansion_required: true,
         })
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::{Controller, Error, Result, answer, lookup, parameters};
-use crate::pool::{GroupId, GroupRecord, VolumeHandle, VolumeId};
-use crate::request::{self, Invalid, invalid};
+use super::{Controller, Error, Result, lookup, parameters, to_proto};
+use crate::csi::validate::{self, Invalid, invalid};
+use crate::storage::{GroupId, GroupRecord, VolumeHandle, VolumeId};
 
 /// Whether a group of this name is the one that is asked for ("Group snapshot already exists but
 /// is incompatible"). The order of the volumes is nothing that was asked for.
@@ -50,7 +50,7 @@ impl Controller {
         &self,
         req: csi::CreateVolumeGroupSnapshotRequest,
     ) -> Result<csi::CreateVolumeGroupSnapshotResponse> {
-        let name = request::name("name", &req.name)?;
+        let name = validate::name("name", &req.name)?;
         parameters::none(&req.parameters)?;
         let existing = self.pools.group_named(name);
         let sources = self.sources(&req.source_volume_ids, existing.is_some())?;
@@ -128,8 +128,11 @@ impl Controller {
         let here = self.here()?;
         let members = record.snapshots.iter().map(|id| {
             let snapshot = self.pools.snapshot(id)?;
-            Ok(answer::snapshot(&snapshot, &here))
+            Ok(to_proto::snapshot(&snapshot, &here))
         });
-        Ok(answer::group(record, members.collect::<Result<Vec<_>>>()?))
+        Ok(to_proto::group(
+            record,
+            members.collect::<Result<Vec<_>>>()?,
+        ))
     }
 }

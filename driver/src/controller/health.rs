@@ -5,36 +5,36 @@ use std::sync::Arc;
 use hostloop_proto::csi;
 
 use super::list::Page;
-use super::{Controller, Error, Result, answer};
-use crate::health::{self, Condition, View};
-use crate::pool::{self, About, VolumeHandle, VolumeId, VolumeRecord};
+use super::{Controller, Error, Result, to_proto};
+use crate::diagnose::health::{self, Condition, View};
+use crate::storage::{self, About, VolumeHandle, VolumeId, VolumeRecord};
 
 /// A volume whose health is asked for: one with a record, or with one that can't be read.
-enum Patient {
+enum VolumeRef {
     Known(Arc<VolumeRecord>),
     Unreadable(VolumeId, String),
 }
 
-impl Patient {
+impl VolumeRef {
     fn id(&self) -> VolumeId {
         match self {
-            Patient::Known(record) => record.id,
-            Patient::Unreadable(id, _) => *id,
+            VolumeRef::Known(record) => record.id,
+            VolumeRef::Unreadable(id, _) => *id,
         }
     }
 
     fn conditions(&self, controller: &Controller, view: &View) -> Vec<Condition> {
         match self {
-            Patient::Known(record) => view.judge(&controller.pools, record),
-            Patient::Unreadable(_, why) => vec![health::unreadable_record(why)],
+            VolumeRef::Known(record) => view.judge(&controller.pools, record),
+            VolumeRef::Unreadable(_, why) => vec![health::unreadable_record(why)],
         }
     }
 
     /// The ID the volume is known by.
     fn known_as(&self) -> String {
         match self {
-            Patient::Known(record) => answer::volume_id(record),
-            Patient::Unreadable(id, _) => id.to_string(),
+            VolumeRef::Known(record) => to_proto::volume_id(record),
+            VolumeRef::Unreadable(id, _) => id.to_string(),
         }
     }
 }
@@ -47,7 +47,7 @@ impl Controller {
     ) -> Result<csi::ControllerGetVolumeHealthResponse> {
         let conditions = match self.volume("volume_id", &req.volume_id) {
             Ok(record) => View::take(&self.pools).judge(&self.pools, &record),
-            Err(Error::Pool(pool::Error::Corrupt { why, .. })) => {
+            Err(Error::Pool(storage::Error::Corrupt { why, .. })) => {
                 vec![health::unreadable_record(&why)]
             }
             Err(e) => {
@@ -72,7 +72,7 @@ impl Controller {
         let patients = self.patients()?;
         // After the records: what they say is staged must be attached by now.
         let view = View::take(&self.pools);
-        let ill = |patient: Patient| {
+        let ill = |patient: VolumeRef| {
             let conditions = patient.conditions(self, &view);
             let entries = (!conditions.is_empty()).then(|| health::entries(conditions))?;
             Some((patient.id(), health::message(patient.known_as(), entries)))
@@ -87,9 +87,9 @@ impl Controller {
 
     /// All volumes, oldest first. Those whose records can't be read are in no list of volumes; the
     /// pools have noted them.
-    fn patients(&self) -> Result<Vec<Patient>> {
+    fn patients(&self) -> Result<Vec<VolumeRef>> {
         self.pools.complete()?;
-        let known = self.pools.volumes().into_iter().map(Patient::Known);
+        let known = self.pools.volumes().into_iter().map(VolumeRef::Known);
         let mut noted: Vec<VolumeId> = Vec::new();
         for finding in self.pools.findings() {
             if let About::Volume(id) = finding.about
@@ -102,10 +102,12 @@ impl Controller {
             noted
                 .into_iter()
                 .filter_map(|id| match self.pools.volume(&VolumeHandle::Id(id)) {
-                    Err(pool::Error::Corrupt { why, .. }) => Some(Patient::Unreadable(id, why)),
+                    Err(storage::Error::Corrupt { why, .. }) => {
+                        Some(VolumeRef::Unreadable(id, why))
+                    }
                     _ => None,
                 });
-        let mut patients: Vec<Patient> = known.chain(unreadable).collect();
+        let mut patients: Vec<VolumeRef> = known.chain(unreadable).collect();
         patients.sort_by_key(|patient| patient.id().uuid());
         Ok(patients)
     }

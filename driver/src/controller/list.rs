@@ -9,10 +9,10 @@ use hostloop_proto::csi;
 use prost::Message;
 use uuid::Uuid;
 
-use super::{Controller, Error, Result, answer, lookup};
-use crate::pool::id::NotAnId;
-use crate::pool::{self, SnapshotId, VolumeHandle, VolumeId};
-use crate::request::invalid;
+use super::{Controller, Error, Result, lookup, to_proto};
+use crate::csi::validate::invalid;
+use crate::storage::id::NotAnId;
+use crate::storage::{self, SnapshotId, VolumeHandle, VolumeId};
 
 /// Maximum size of a page's entries in bytes. By default, gRPC clients refuse messages over 4 MiB,
 /// and a client that can't receive a page can't get the next page either.
@@ -88,10 +88,10 @@ impl Controller {
         let page = Page::read(req.max_entries, &req.starting_token, VolumeId::uuid)?;
         let volumes = self.pools.volumes().into_iter();
         let here = self.here()?;
-        let entry = |v: std::sync::Arc<pool::VolumeRecord>| Entry {
-            volume: Some(answer::volume(&v, &here)),
+        let entry = |v: std::sync::Arc<storage::VolumeRecord>| Entry {
+            volume: Some(to_proto::volume(&v, &here)),
             status: self.config.attach.then(|| VolumeStatus {
-                published_node_ids: answer::nodes(&v),
+                published_node_ids: to_proto::nodes(&v),
             }),
         };
         let rest = volumes.filter(|v| page.reaches(v.id.uuid()));
@@ -113,8 +113,8 @@ impl Controller {
         let page = Page::read(req.max_entries, &req.starting_token, SnapshotId::uuid)?;
         let found = self.snapshots_matching(&req.snapshot_id, &req.source_volume_id)?;
         let here = self.here()?;
-        let entry = |s: std::sync::Arc<pool::SnapshotRecord>| Entry {
-            snapshot: Some(answer::snapshot(&s, &here)),
+        let entry = |s: std::sync::Arc<storage::SnapshotRecord>| Entry {
+            snapshot: Some(to_proto::snapshot(&s, &here)),
         };
         let rest = found.into_iter().filter(|s| page.reaches(s.id.uuid()));
         let (entries, next_token) = page.fill(rest.map(|s| (s.id, entry(s))));
@@ -128,7 +128,7 @@ impl Controller {
         &self,
         id: &str,
         source: &str,
-    ) -> Result<Vec<std::sync::Arc<pool::SnapshotRecord>>> {
+    ) -> Result<Vec<std::sync::Arc<storage::SnapshotRecord>>> {
         let mut found = match id {
             "" => self.pools.snapshots(),
             id => match id.parse() {
@@ -158,9 +158,9 @@ impl Controller {
 }
 
 /// What is found here; what is gone, or on another node, is not.
-fn unless_elsewhere<T>(found: pool::Result<T>) -> Result<Option<T>> {
+fn unless_elsewhere<T>(found: storage::Result<T>) -> Result<Option<T>> {
     match found {
-        Err(pool::Error::ForeignPool(_)) => Ok(None),
+        Err(storage::Error::ForeignPool(_)) => Ok(None),
         found => lookup::unless_gone(found),
     }
 }
@@ -168,7 +168,7 @@ fn unless_elsewhere<T>(found: pool::Result<T>) -> Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::PoolId;
+    use crate::storage::PoolId;
 
     #[test]
     fn pages_are_read() {

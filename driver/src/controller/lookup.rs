@@ -8,17 +8,17 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{Controller, Error, Result};
-use crate::pool::id::NotAnId;
-use crate::pool::{self, GroupId, GroupRecord, SnapshotId, SnapshotRecord};
-use crate::pool::{VolumeHandle, VolumeRecord};
-use crate::request;
+use crate::csi::validate;
+use crate::storage::id::NotAnId;
+use crate::storage::{self, GroupId, GroupRecord, SnapshotId, SnapshotRecord};
+use crate::storage::{VolumeHandle, VolumeRecord};
 
 /// The most characters of a string that is no ID that are repeated in a message.
 const SHOWN: usize = 64;
 
 /// An ID from a request; `None` for a string that is no ID of this driver.
 pub(super) fn id<T: FromStr<Err = NotAnId>>(field: &str, value: &str) -> Result<Option<T>> {
-    Ok(request::required(field, value)?.parse().ok())
+    Ok(validate::required(field, value)?.parse().ok())
 }
 
 /// What names nothing.
@@ -35,8 +35,8 @@ pub(super) fn shown(value: &str) -> String {
 }
 
 /// What a deletion finds: nothing is what it wants, too.
-pub(super) fn unless_gone<T>(found: pool::Result<T>) -> Result<Option<T>> {
-    use pool::Error::{NoGroup, NoSnapshot, NoVolume};
+pub(super) fn unless_gone<T>(found: storage::Result<T>) -> Result<Option<T>> {
+    use storage::Error::{NoGroup, NoSnapshot, NoVolume};
     match found {
         Ok(found) => Ok(Some(found)),
         Err(NoVolume(_) | NoSnapshot(_) | NoGroup(_)) => Ok(None),

@@ -7,13 +7,13 @@
 use hostloop_proto::csi;
 
 use super::{Controller, Error, Result};
-use crate::pool::{Provisioning, SnapshotRecord};
-use crate::request::{self, invalid};
-use crate::sys::extents;
+use crate::csi::validate::{self, invalid};
+use crate::kernel::extents;
+use crate::storage::{Provisioning, SnapshotRecord};
 
-mod tuples;
+mod block_metadata;
 
-use tuples::{Style, Tuples};
+use block_metadata::{Style, Tuples};
 
 impl Controller {
     /// GetMetadataAllocated: answers go to `emit` in order; it returns false once the caller has
@@ -55,8 +55,8 @@ impl Controller {
         emit: &mut dyn FnMut(csi::GetMetadataDeltaResponse) -> bool,
     ) -> Result<()> {
         self.metadata_on()?;
-        request::required("base_snapshot_id", &req.base_snapshot_id)?;
-        request::required("target_snapshot_id", &req.target_snapshot_id)?;
+        validate::required("base_snapshot_id", &req.base_snapshot_id)?;
+        validate::required("target_snapshot_id", &req.target_snapshot_id)?;
         let max = max_results(req.max_results)?;
         let base = self.snapshot("base_snapshot_id", &req.base_snapshot_id)?;
         let target = self.snapshot("target_snapshot_id", &req.target_snapshot_id)?;

@@ -4,9 +4,9 @@ use hostloop_proto::csi;
 
 use super::parameters::{self, Changes};
 use super::{Controller, Error, Result};
-use crate::pool::{self, Access, Provisioning, Settings, VolumeRecord};
-use crate::request::invalid;
-use crate::sys::{self, FileId, FsType, LoopInfo, MountEntry};
+use crate::csi::validate::invalid;
+use crate::kernel::{self, FileId, FsType, LoopInfo, MountEntry};
+use crate::storage::{self, Access, Provisioning, Settings, VolumeRecord};
 
 /// What is to be changed of a volume that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +97,8 @@ struct InUse<'a> {
 impl<'a> InUse<'a> {
     fn of(controller: &'a Controller, record: &'a VolumeRecord) -> Result<InUse<'a>> {
         let image = match controller.pools.open_image(record, false) {
-            Err(pool::Error::ImageMissing { .. }) => None,
-            image => Some(sys::file_id(image?)?),
+            Err(storage::Error::ImageMissing { .. }) => None,
+            image => Some(kernel::file_id(image?)?),
         };
         let kernel = controller.pools.kernel();
         let name = record.id.to_string();
@@ -122,7 +122,7 @@ impl<'a> InUse<'a> {
         for info in loops {
             let device = match kernel.loop_open(info.minor, *image) {
                 // Detached meanwhile: the next attach takes the settings from the record.
-                Err(sys::Error::NotFound { .. }) => continue,
+                Err(kernel::Error::NotFound { .. }) => continue,
                 device => device?,
             };
             if let Some(on) = live.direct_io
@@ -165,7 +165,7 @@ impl<'a> InUse<'a> {
         };
         let fs = FsType::parse(&mount.fs_type).ok_or_else(can_not)?;
         match kernel.remount_discard(&mount.mount_point, fs, on) {
-            Err(sys::Error::Unsupported { .. }) => Err(can_not()),
+            Err(kernel::Error::Unsupported { .. }) => Err(can_not()),
             remounted => remounted.map(|()| true).map_err(Error::from),
         }
     }

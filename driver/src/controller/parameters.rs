@@ -6,15 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::pool::{Provisioning, Settings};
-use crate::request::{Invalid, invalid};
-use crate::sys::{FsType, check_mkfs_options};
+use crate::csi::validate::{Invalid, invalid};
+use crate::kernel::{FsType, check_mkfs_options};
+use crate::storage::{Provisioning, Settings};
 
+mod shell_split;
 #[cfg(test)]
 mod tests;
-mod words;
 
-pub use words::words;
+pub use shell_split::words;
 
 /// Prefix of the keys that Kubernetes' provisioners add to parameters ("…/pvc/name").
 pub const METADATA: &str = "csi.storage.k8s.io/";

@@ -9,8 +9,8 @@ use hostloop_proto::csi;
 use super::capability::of_volume;
 use super::{Controller, Error, Result, lookup};
 use crate::csi::capability::compatible;
-use crate::pool::{Publication, VolumeHandle, VolumeId, VolumeRecord};
-use crate::request;
+use crate::csi::validate;
+use crate::storage::{Publication, VolumeHandle, VolumeId, VolumeRecord};
 
 /// What ControllerPublishVolume has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,11 +107,11 @@ impl Controller {
         req: csi::ControllerPublishVolumeRequest,
     ) -> Result<csi::ControllerPublishVolumeResponse> {
         self.attaches("ControllerPublishVolume")?;
-        request::required("volume_id", &req.volume_id)?;
-        request::required("node_id", &req.node_id)?;
+        validate::required("volume_id", &req.volume_id)?;
+        validate::required("node_id", &req.node_id)?;
         let capability = req.volume_capability.as_ref();
         // A capability that is none is told before a volume that is none.
-        request::capability("volume_capability", capability, &self.config.capabilities)?;
+        validate::capability("volume_capability", capability, &self.config.capabilities)?;
         let record = self.volume("volume_id", &req.volume_id)?;
         let node = &self.config.node_id;
         if req.node_id != *node {

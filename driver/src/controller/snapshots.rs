@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::{Controller, Error, Result, answer, lookup, parameters, topology};
-use crate::pool::{SnapshotId, SnapshotRecord, VolumeId};
-use crate::request;
+use super::{Controller, Error, Result, accessibility, lookup, parameters, to_proto};
+use crate::csi::validate;
+use crate::storage::{SnapshotId, SnapshotRecord, VolumeId};
 
 /// Whether a snapshot of this name is the one that is asked for ("Snapshot already exists but is
 /// incompatible").
@@ -26,18 +26,18 @@ impl Controller {
         &self,
         req: csi::CreateSnapshotRequest,
     ) -> Result<csi::CreateSnapshotResponse> {
-        let name = request::name("name", &req.name)?;
-        request::required("source_volume_id", &req.source_volume_id)?;
+        let name = validate::name("name", &req.name)?;
+        validate::required("source_volume_id", &req.source_volume_id)?;
         parameters::none(&req.parameters)?;
         let ours = self.here()?;
-        if !topology::satisfied(req.accessibility_requirements.as_ref(), &ours)? {
+        if !accessibility::satisfied(req.accessibility_requirements.as_ref(), &ours)? {
             return Err(Error::ResourceExhausted(
                 "snapshots of this node are usable from none of the requisite topologies".into(),
             ));
         }
         let record = self.snapshot_of(name, &req)?;
-        let mut snapshot = answer::snapshot(&record, &ours);
-        if topology::names_us_alone(req.accessibility_requirements.as_ref(), &ours) {
+        let mut snapshot = to_proto::snapshot(&record, &ours);
+        if accessibility::names_us_alone(req.accessibility_requirements.as_ref(), &ours) {
             snapshot.accessible_topology.clear();
         }
         Ok(csi::CreateSnapshotResponse {
@@ -86,7 +86,7 @@ impl Controller {
     pub fn get_snapshot(&self, req: csi::GetSnapshotRequest) -> Result<csi::GetSnapshotResponse> {
         let snapshot = self.snapshot("snapshot_id", &req.snapshot_id)?;
         Ok(csi::GetSnapshotResponse {
-            snapshot: Some(answer::snapshot(&snapshot, &*self.here()?)),
+            snapshot: Some(to_proto::snapshot(&snapshot, &*self.here()?)),
         })
     }
 }

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::{Controller, Error, Result, answer, lookup, size};
-use crate::pool::{NewVolume, VolumeHandle, VolumeRecord};
-use crate::request::invalid;
-use crate::sys::FsType;
+use super::{Controller, Error, Result, capacity_range, lookup, to_proto};
+use crate::csi::validate::invalid;
+use crate::kernel::FsType;
+use crate::storage::{NewVolume, VolumeHandle, VolumeRecord};
 
-mod order;
-mod source;
+mod content_source;
+mod create_request;
 mod validate;
 
-use order::Order;
-use source::Origin;
+use content_source::Origin;
+use create_request::Order;
 
 impl Controller {
     /// CreateVolume: idempotent by name.
@@ -37,7 +37,7 @@ impl Controller {
             None => self.make(order)?,
         };
         Ok(csi::CreateVolumeResponse {
-            volume: Some(answer::volume(&record, &*self.here()?)),
+            volume: Some(to_proto::volume(&record, &*self.here()?)),
         })
     }
 
@@ -62,13 +62,14 @@ impl Controller {
         }
         let inherited = origin.as_ref().map(|o| o.provisioning);
         let settings = order.changes.create(inherited)?;
-        let bounds = size::Bounds {
+        let bounds = capacity_range::Bounds {
             filesystem: wanted.fs().map_or(0, FsType::minimum_bytes),
             grown: wanted.fs().map_or(0, FsType::minimum_grown_bytes),
             source: origin.as_ref().map(|o| o.bytes),
             largest: self.pools.options().max_volume_bytes,
         };
-        let capacity_bytes = size::create(order.range, bounds).map_err(Error::OutOfRange)?;
+        let capacity_bytes =
+            capacity_range::create(order.range, bounds).map_err(Error::OutOfRange)?;
         let new = NewVolume {
             name: order.name,
             capacity_bytes,
@@ -131,9 +132,9 @@ impl Controller {
         use csi::controller_get_volume_response::VolumeStatus;
         let record = self.volume("volume_id", &req.volume_id)?;
         Ok(csi::ControllerGetVolumeResponse {
-            volume: Some(answer::volume(&record, &*self.here()?)),
+            volume: Some(to_proto::volume(&record, &*self.here()?)),
             status: Some(VolumeStatus {
-                published_node_ids: answer::nodes(&record),
+                published_node_ids: to_proto::nodes(&record),
             }),
         })
     }

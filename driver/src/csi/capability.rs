@@ -4,9 +4,9 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::AccessType;
 
-use crate::pool::{Access, AccessMode, Capability, Format, VolumeRecord};
-use crate::request::{self, CapabilityRules, Invalid};
-use crate::sys::FsType;
+use crate::csi::validate::{self, CapabilityRules, Invalid};
+use crate::kernel::FsType;
+use crate::storage::{Access, AccessMode, Capability, Format, VolumeRecord};
 
 /// A capability as a request has it.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ impl Asked {
         value: Option<&csi::VolumeCapability>,
         rules: &CapabilityRules,
     ) -> Result<Asked, Invalid> {
-        let capability = request::capability(field, value, rules)?;
+        let capability = validate::capability(field, value, rules)?;
         let names_fs = match value.and_then(|v| v.access_type.as_ref()) {
             Some(AccessType::Mount(mount)) => !mount.fs_type.is_empty(),
             _ => false,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::sys::{self, FileId, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
+use crate::kernel::{self, FileId, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
 
 /// Loop devices and mounts, read at one time.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +16,7 @@ pub struct KernelState {
 impl KernelState {
     /// Reads both. Mounts come first: a device that is attached and mounted meanwhile then shows as
     /// attached, not as a mount of an unknown device.
-    pub fn read(kernel: &dyn Kernel) -> sys::Result<KernelState> {
+    pub fn read(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
         let mounts = kernel.mounts()?;
         let loops = kernel.loops()?;
         Ok(KernelState { loops, mounts })

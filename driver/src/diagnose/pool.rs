@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::pool::{PoolId, pool_named_in};
-use crate::sys::{FileId, FsUsage, LoopInfo};
+use crate::kernel::{FileId, FsUsage, LoopInfo};
+use crate::storage::{PoolId, pool_named_in};
 
 #[cfg(test)]
 mod tests;

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::kernel_state::{KernelState, loop_below};
-use crate::pool::{Access, Stage, VolumeId, VolumeRecord};
-use crate::sys::{self, FileId, Kernel, LoopInfo, MountEntry};
+use crate::kernel::{self, FileId, Kernel, LoopInfo, MountEntry};
+use crate::storage::{Access, Stage, VolumeId, VolumeRecord};
 
 mod judge;
 #[cfg(test)]
@@ -51,7 +51,7 @@ impl VolumeIdentity {
     /// A volume with this image and nothing else.
     #[cfg(test)]
     pub(crate) fn over(image: FileId) -> VolumeIdentity {
-        let id = VolumeId::generate(crate::pool::PoolId::generate());
+        let id = VolumeId::generate(crate::storage::PoolId::generate());
         VolumeIdentity {
             image: Some(image),
             ..VolumeIdentity::unrecorded(id)
@@ -126,7 +126,7 @@ impl VolumeState<'static> {
     pub(crate) fn read(
         kernel: &dyn Kernel,
         identity: &VolumeIdentity,
-    ) -> sys::Result<VolumeState<'static>> {
+    ) -> kernel::Result<VolumeState<'static>> {
         let state = Cow::Owned(KernelState::read(kernel)?);
         Ok(VolumeState::new(state, identity.clone()))
     }

@@ -2,7 +2,7 @@
 
 use super::{Error, Result};
 use crate::csi::capability::{Asked, compatible, many_targets};
-use crate::pool::{Capability, VolumeRecord};
+use crate::storage::{Capability, VolumeRecord};
 
 /// What a capability means for a volume: it must have been made for it.
 pub(crate) fn of_volume(asked: Asked, record: &VolumeRecord) -> Result<Capability> {

@@ -10,15 +10,15 @@ use hostloop_proto::csi;
 
 use super::capability::of_volume;
 use super::stage::Wanted;
-use super::{Error, InlineLimits, Node, Result, options, paths};
+use super::{Error, InlineLimits, Node, Result, mount_options, target_path};
 use crate::controller::parameters::{Changes, METADATA};
 use crate::csi::capability::Asked;
+use crate::csi::validate::{Invalid, Range, invalid};
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::pool::{
+use crate::kernel::FsType;
+use crate::storage::{
     self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
 };
-use crate::request::{Invalid, Range, invalid};
-use crate::sys::FsType;
 
 /// Size of an inline volume that requests no size, in bytes.
 const DEFAULT_BYTES: u64 = 1 << 30;
@@ -43,7 +43,7 @@ fn attributes(context: &BTreeMap<String, String>) -> std::result::Result<Attribu
     for (key, value) in context.iter().filter(|(k, _)| !k.starts_with(METADATA)) {
         match key.as_str() {
             SIZE => {
-                let size = pool::config::size(value);
+                let size = storage::config::size(value);
                 read.size = Some(size.map_err(|why| invalid(field(SIZE), why.to_string()))?);
             }
             POOL => read.pool = Some(value.clone()),
@@ -127,7 +127,7 @@ impl Node {
             capability,
         };
         self.same_readonly(&record, &wanted)?;
-        let made = paths::make_directory(&wanted.path);
+        let made = target_path::make_directory(&wanted.path);
         let staged = match &made {
             Ok(_) => self.stage_at(&record, &wanted),
             Err(_) => Ok(()),
@@ -135,7 +135,7 @@ impl Node {
         let made_it = matches!(made, Ok(true));
         made.and(staged).inspect_err(|_| {
             self.drop_unused(&record);
-            if made_it && let Err(error) = paths::remove(&wanted.path) {
+            if made_it && let Err(error) = target_path::remove(&wanted.path) {
                 let path = wanted.path.display();
                 tracing::warn!(target_path = %path, %error, "a failed publication left it");
             }
@@ -150,9 +150,9 @@ impl Node {
     ) -> Result<Arc<VolumeRecord>> {
         let handle = VolumeHandle::Inline(req.volume_id.clone());
         match self.pools.volume(&handle) {
-            Err(pool::Error::NoVolume(_)) => {}
+            Err(storage::Error::NoVolume(_)) => {}
             // A pool is missing; the code below reports it if the volume needs that pool.
-            Err(pool::Error::Unavailable { .. }) => {}
+            Err(storage::Error::Unavailable { .. }) => {}
             found => return Ok(found?),
         }
         let attributes = attributes(&req.volume_context)?;
@@ -182,7 +182,8 @@ impl Node {
         let Access::Mount { fs, flags, .. } = &wanted.capability.access else {
             return Ok(());
         };
-        let asked = options::options(*fs, flags, &record.settings, wanted.read_only).read_only;
+        let asked =
+            mount_options::options(*fs, flags, &record.settings, wanted.read_only).read_only;
         let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(record))?;
         match view.mount_at(&wanted.path) {
             Some(entry) if entry.read_only() != asked => Err(Error::AlreadyExists(
@@ -219,27 +220,27 @@ impl Node {
                 match self.pools.delete_unstaged_volume(&record.id) {
                     // A pool that takes no writes must not keep the pod. Recovery deletes what is
                     // staged at a target that is gone.
-                    Err(pool::Error::Kernel(error)) => {
+                    Err(storage::Error::Kernel(error)) => {
                         tracing::warn!(volume = %record.id, %error, "an inline volume can't be deleted now");
                     }
                     deleted => deleted?,
                 }
             }
             // Deleted already, by a call that was cut short after it.
-            Err(pool::Error::NoVolume(_)) => self.nothing_at(target)?,
-            Err(missing @ pool::Error::Unavailable { .. }) => {
+            Err(storage::Error::NoVolume(_)) => self.nothing_at(target)?,
+            Err(missing @ storage::Error::Unavailable { .. }) => {
                 self.leave_missing(target, missing)?;
             }
             Err(other) => return Err(other.into()),
         }
-        paths::remove(target)
+        target_path::remove(target)
     }
 
     /// Unmounts what is at the target of an inline volume that no open pool has. An inline handle
     /// names no pool, so while any pool is missing, its record may be there. The loop device's path
     /// says which volume is mounted, and if that is one of a missing pool, recovery deletes it once
     /// the pool is back.
-    fn leave_missing(&self, target: &Path, missing: pool::Error) -> Result<()> {
+    fn leave_missing(&self, target: &Path, missing: storage::Error) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
         let mounts = kernel.mounts()?;
         let Some(entry) = mounts.at(target) else {
@@ -261,7 +262,7 @@ impl Node {
 
     fn is_missing(&self, id: VolumeId) -> bool {
         let pool = self.pools.with_id(id.pool());
-        matches!(pool, Err(pool::Error::Unavailable { .. }))
+        matches!(pool, Err(storage::Error::Unavailable { .. }))
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::pool;
-use crate::request::Invalid;
-use crate::sys;
-use crate::topology;
+use crate::csi::topology;
+use crate::csi::validate::Invalid;
+use crate::kernel;
+use crate::storage;
 
 /// Result of a node call.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -50,8 +50,8 @@ pub enum Error {
     Place(#[from] topology::Unknown),
     /// The pool's answer.
     #[error(transparent)]
-    Pool(#[from] pool::Error),
+    Pool(#[from] storage::Error),
     /// The kernel's answer.
     #[error(transparent)]
-    Kernel(#[from] sys::Error),
+    Kernel(#[from] kernel::Error),
 }

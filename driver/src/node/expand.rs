@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use hostloop_proto::csi;
 
-use super::attach;
 use super::capability::of_volume;
+use super::loop_device;
 use super::{Error, Node, Result};
 use crate::csi::capability::word;
+use crate::csi::validate::{self, Invalid, Range, invalid};
 use crate::diagnose::{Found, VolumeState};
-use crate::pool::{Access, Provisioning, VolumeRecord};
-use crate::request::{self, Invalid, Range, invalid};
-use crate::sys::{FsType, Kernel, LoopDevice, file, file_id};
+use crate::kernel::{FsType, Kernel, LoopDevice, file, file_id};
+use crate::storage::{Access, Provisioning, VolumeRecord};
 
 /// What is at a volume's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +77,9 @@ impl Node {
         if !self.config.expansion {
             return Err(Error::Off("NodeExpandVolume"));
         }
-        let id = request::required("volume_id", &req.volume_id)?;
-        request::required("volume_path", &req.volume_path)?;
-        let range = request::range("capacity_range", req.capacity_range.as_ref())?;
+        let id = validate::required("volume_id", &req.volume_id)?;
+        validate::required("volume_path", &req.volume_path)?;
+        let range = validate::range("capacity_range", req.capacity_range.as_ref())?;
         let record = self.volume(id)?;
         let (path, at) = self.expandable(&record, req)?;
         if let Some(value) = &req.volume_capability {
@@ -133,7 +133,7 @@ impl Node {
         let mut devices = Vec::new();
         for own in view.own() {
             let device = kernel.loop_open(own.minor, file_id(&image)?)?;
-            attach::follow_size(kernel, &device, &image)?;
+            loop_device::follow_size(kernel, &device, &image)?;
             devices.push(device);
         }
         for over in view.read_only() {

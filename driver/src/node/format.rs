@@ -2,12 +2,12 @@
 //! look at the device agree that nothing of anybody's is there.
 
 use super::{Error, Node, Result};
-use crate::pool::{Format, Provisioning, VolumeRecord};
-use crate::sys::{FsType, LoopDevice, MkfsSpec, Probe, check_mkfs_options};
+use crate::kernel::{FsType, LoopDevice, MkfsSpec, Probe, check_mkfs_options};
+use crate::storage::{Format, Provisioning, VolumeRecord};
 
 /// What is to be done with a device before it can be mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum FormatStep {
     /// The filesystem asked for is there.
     Keep,
     /// Make it.
@@ -22,19 +22,19 @@ pub(crate) enum Step {
 /// A volume copied from another inherits how far that one's formatting got, so a copy of what was
 /// formatted is never formatted again, whatever it looks like; a copy of a volume that nobody has
 /// used yet is as blank as that one, and is formatted like it.
-pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<Step> {
+pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<FormatStep> {
     match (format, found) {
         // Nobody was given this device yet, so all that is on it is ours.
-        (Format::Formatting(_), _) => Ok(Step::Make { force: true }),
-        (Format::None, Probe::Blank) => Ok(Step::Make { force: false }),
+        (Format::Formatting(_), _) => Ok(FormatStep::Make { force: true }),
+        (Format::None, Probe::Blank) => Ok(FormatStep::Make { force: false }),
         (Format::Done(fs), Probe::Blank) => Err(Error::DataLoss(format!(
             "the volume had a {fs} filesystem, and its device is blank now: data was lost; it is \
              left as it is"
         ))),
         (Format::Done(fs), Probe::Filesystem { fs: found, .. }) if fs == *found && fs == asked => {
-            Ok(Step::Keep)
+            Ok(FormatStep::Keep)
         }
-        (Format::Raw, Probe::Filesystem { fs, .. }) if *fs == asked => Ok(Step::Keep),
+        (Format::Raw, Probe::Filesystem { fs, .. }) if *fs == asked => Ok(FormatStep::Keep),
         (Format::Done(fs), Probe::Unknown { .. } | Probe::Unfinished { .. }) => {
             Err(Error::DataLoss(format!(
                 "the volume had a {fs} filesystem, and its device carries none now: data was lost; \

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
 use hostloop_proto::csi::{self, VolumeHealthErrorType};
 
-use super::{Node, Result, paths};
+use super::{Node, Result, target_path};
+use crate::csi::validate;
+use crate::diagnose::health::{self, Condition};
 use crate::diagnose::{Found, VolumeState};
-use crate::health::{self, Condition};
-use crate::pool::{Access, VolumeRecord};
-use crate::request;
+use crate::storage::{Access, VolumeRecord};
 
 /// A path of a health request; where it is not given, nothing is looked at.
 fn optional(field: &str, value: &str) -> Result<Option<PathBuf>> {
     match value {
         "" => Ok(None),
-        given => paths::place(&request::path(field, given)?).map(Some),
+        given => target_path::place(&validate::path(field, given)?).map(Some),
     }
 }
 
@@ -71,7 +71,7 @@ impl Node {
         &self,
         req: &csi::NodeGetVolumeHealthRequest,
     ) -> Result<csi::VolumeHealth> {
-        let id = request::required("volume_id", &req.volume_id)?;
+        let id = validate::required("volume_id", &req.volume_id)?;
         let target = optional("volume_publish_path", &req.volume_publish_path)?;
         let staging = optional("staging_target_path", &req.staging_target_path)?;
         let record = match self.volume(id) {

@@ -46,8 +46,8 @@ pub(super) fn capabilities(config: &Config) -> Vec<csi::NodeServiceCapability> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::csi::topology::Topology;
     use crate::node::Error;
-    use crate::topology::Topology;
 
     fn config() -> Config {
         Config {

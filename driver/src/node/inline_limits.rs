@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Error, Result};
-use crate::pool::VolumeRecord;
+use crate::storage::VolumeRecord;
 
 /// Limits on the inline volumes of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,11 +8,11 @@ use hostloop_proto::csi;
 use super::capability::{self, Publish, Published};
 use super::stage::already;
 use super::unstage::foreign;
-use super::{Error, Node, Result, group, options, paths};
+use super::{Error, Node, Result, fs_group, mount_options, target_path};
+use crate::csi::validate;
 use crate::diagnose::{Found, VolumeState};
-use crate::pool::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
-use crate::request;
-use crate::sys::{BindFlags, loop_path};
+use crate::kernel::{BindFlags, loop_path};
+use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
 
 /// Kubelet's word for an inline volume, in `volume_context` (with podInfoOnMount).
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
@@ -33,7 +33,7 @@ fn is_inline(volume_id: &str, context: &BTreeMap<String, String>) -> Result<bool
     let inline = matches!(volume_id.parse(), Ok(VolumeHandle::Inline(_)));
     if context.get(EPHEMERAL).is_some_and(|v| v == "true") && !inline {
         let why = "is no handle of an inline volume (\"csi-\" and 64 hex digits)";
-        return Err(request::invalid("volume_id", why).into());
+        return Err(validate::invalid("volume_id", why).into());
     }
     Ok(inline)
 }
@@ -67,7 +67,7 @@ fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
 fn mounted_read_only(capability: &Capability, record: &VolumeRecord) -> bool {
     match &capability.access {
         Access::Mount { fs, flags, .. } => {
-            options::options(*fs, flags, &record.settings, false).read_only
+            mount_options::options(*fs, flags, &record.settings, false).read_only
         }
         Access::Block => false,
     }
@@ -75,10 +75,10 @@ fn mounted_read_only(capability: &Capability, record: &VolumeRecord) -> bool {
 
 impl Node {
     pub(super) fn publish(&self, req: &csi::NodePublishVolumeRequest) -> Result<()> {
-        let id = request::required("volume_id", &req.volume_id)?;
-        let target = request::path("target_path", &req.target_path)?;
+        let id = validate::required("volume_id", &req.volume_id)?;
+        let target = validate::path("target_path", &req.target_path)?;
         let asked = self.asked(req.volume_capability.as_ref())?;
-        let target = paths::place(&target)?;
+        let target = target_path::place(&target)?;
         if is_inline(id, &req.volume_context)? {
             return self.publish_inline(req, target, asked);
         }
@@ -87,16 +87,16 @@ impl Node {
                 "staging_target_path is required: NodeStageVolume comes first".to_owned(),
             ));
         }
-        let staged_at = request::path("staging_target_path", &req.staging_target_path)?;
+        let staged_at = validate::path("staging_target_path", &req.staging_target_path)?;
         let record = self.volume(id)?;
         let capability = match capability::of_volume(asked, &record) {
             Err(error) if self.is_at(&record, &target)? => return Err(already(error)),
             capability => capability?,
         };
         self.check_lifecycle(&record)?;
-        let stage = staging(&record, &paths::place(&staged_at)?)?;
+        let stage = staging(&record, &target_path::place(&staged_at)?)?;
         if target == stage.path {
-            return Err(paths::wrong(&target, "is where the volume is staged"));
+            return Err(target_path::wrong(&target, "is where the volume is staged"));
         }
         let publication = record.publications.get(&self.config.node_id);
         let wanted = Wanted {
@@ -135,7 +135,7 @@ impl Node {
             }
             Found::Stale => {
                 let why = "a loop device that is gone is bound here; unpublish it first";
-                return Err(paths::wrong(&wanted.target, why));
+                return Err(target_path::wrong(&wanted.target, why));
             }
             Found::Foreign(what) => return Err(foreign(&wanted.target, &what)),
         };
@@ -171,13 +171,13 @@ impl Node {
             )));
         }
         if decided == Publish::Bind {
-            let made = paths::make_directory(&wanted.target)?;
+            let made = target_path::make_directory(&wanted.target)?;
             kernel
                 .bind(&stage.path, &wanted.target, flags)
                 .inspect_err(|_| self.give_up(record, &wanted.target, made))?;
         }
         match gid {
-            Some(gid) if !wanted.read_only => group::give(&wanted.target, gid),
+            Some(gid) if !wanted.read_only => fs_group::chown_root(&wanted.target, gid),
             _ => Ok(()),
         }
     }
@@ -202,7 +202,7 @@ impl Node {
                 own.minor, record.id
             )));
         }
-        let made = paths::make_file(&wanted.target)?;
+        let made = target_path::make_file(&wanted.target)?;
         let bound = match wanted.read_only {
             false => Ok(own.minor),
             // A read-only bind of a device node would still take writes.
@@ -224,7 +224,11 @@ impl Node {
     fn give_up(&self, record: &VolumeRecord, target: &Path, made: bool) {
         let taken_back = self.clear(&self.owner(record), target).and_then(|_| {
             self.give_up_read_only(record, target)?;
-            if made { paths::remove(target) } else { Ok(()) }
+            if made {
+                target_path::remove(target)
+            } else {
+                Ok(())
+            }
         });
         if let Err(error) = taken_back {
             tracing::warn!(target_path = %target.display(), %error, "a failed publication left it");

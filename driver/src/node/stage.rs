@@ -10,16 +10,16 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::attach::{self, Purpose};
 use super::capability::of_volume;
-use super::mounting::Mounting;
+use super::loop_device::{self, Purpose};
+use super::mount_stage::Mounting;
 use super::unstage::foreign;
-use super::{Error, Node, Result, paths};
+use super::{Error, Node, Result, target_path};
 use crate::csi::capability::Asked;
+use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
-use crate::pool::{Access, Capability, Format, Stage, VolumeRecord};
-use crate::request;
-use crate::sys::{self, file};
+use crate::kernel::{self, file};
+use crate::storage::{Access, Capability, Format, Stage, VolumeRecord};
 
 /// A staging that is asked for.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Wanted {
 
 /// What to do about a request to stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Go {
+enum StageAction {
     /// Everything.
     Begin,
     /// It is in place; what can follow a mount may be missing.
@@ -52,7 +52,7 @@ struct Seen {
 
 /// Judges a request by what was staged before, as far as the kernel still shows it. A repeated
 /// request is known by volume, path and capability, not by `volume_context`.
-fn judge(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<Go> {
+fn decide(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<StageAction> {
     let mounted = |path: &Path| seen.mounted_at.iter().any(|p| p == path);
     let in_place = |stage: &&Stage| match stage.capability.access {
         Access::Block => seen.attached,
@@ -70,13 +70,13 @@ fn judge(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<Go> {
             true if stage.capability != wanted.capability => Err(Error::AlreadyExists(
                 "staged at this path already, for another use".to_owned(),
             )),
-            true => Ok(Go::Finish),
+            true => Ok(StageAction::Finish),
         };
     }
     match (&wanted.capability.access, seen.mounted_at.first()) {
-        (Access::Mount { .. }, Some(_)) if mounted(&wanted.path) => Ok(Go::Finish),
+        (Access::Mount { .. }, Some(_)) if mounted(&wanted.path) => Ok(StageAction::Finish),
         (_, Some(path)) => elsewhere(path),
-        (_, None) => Ok(Go::Begin),
+        (_, None) => Ok(StageAction::Begin),
     }
 }
 
@@ -93,11 +93,11 @@ pub(super) fn already(error: Error) -> Error {
 
 impl Node {
     pub(super) fn stage(&self, req: &csi::NodeStageVolumeRequest) -> Result<()> {
-        let id = request::required("volume_id", &req.volume_id)?;
-        let path = request::path("staging_target_path", &req.staging_target_path)?;
+        let id = validate::required("volume_id", &req.volume_id)?;
+        let path = validate::path("staging_target_path", &req.staging_target_path)?;
         let asked = self.asked(req.volume_capability.as_ref())?;
         let record = self.volume(id)?;
-        let path = paths::place(&path)?;
+        let path = target_path::place(&path)?;
         let here = |stage: &Stage| stage.path == path;
         let capability = match record.stage.as_ref().is_some_and(here) {
             false => of_volume(asked, &record)?,
@@ -130,15 +130,15 @@ impl Node {
             attached: view.own().next().is_some(),
             mounted_at: view.mounts().map(|e| e.mount_point.clone()).collect(),
         };
-        let go = judge(record.stage.as_ref(), &seen, wanted)?;
-        if go == Go::Begin && wanted.capability.access != Access::Block {
+        let go = decide(record.stage.as_ref(), &seen, wanted)?;
+        if go == StageAction::Begin && wanted.capability.access != Access::Block {
             // Before anything is written down: a path that won't do changes nothing.
             if let Found::Foreign(what) = view.at(&wanted.path) {
                 return Err(foreign(&wanted.path, &what));
             }
-            paths::directory(&wanted.path)?;
+            target_path::directory(&wanted.path)?;
         }
-        if go == Go::Begin {
+        if go == StageAction::Begin {
             self.pools.refill_thick(record, &image)?;
         }
         // What an attached device may still have in its cache, the file does not tell.
@@ -158,13 +158,13 @@ impl Node {
                     blank,
                 };
                 match go {
-                    Go::Begin => mounting.begin(),
-                    Go::Finish => mounting.finish(),
+                    StageAction::Begin => mounting.begin(),
+                    StageAction::Finish => mounting.finish(),
                 }
             }
         };
         done.map_err(|error| {
-            if go == Go::Begin {
+            if go == StageAction::Begin {
                 self.undo(record, &owner, wanted);
             }
             self.explain_full(record, error)
@@ -178,7 +178,7 @@ impl Node {
         &self,
         record: &VolumeRecord,
         wanted: &Wanted,
-        go: Go,
+        go: StageAction,
         blank: bool,
     ) -> Result<Arc<VolumeRecord>> {
         let raw = wanted.capability.access == Access::Block;
@@ -191,7 +191,7 @@ impl Node {
             minor: None,
             read_only_loops: Default::default(),
         });
-        if go == Go::Begin && !raw {
+        if go == StageAction::Begin && !raw {
             stage.minor = None;
         }
         Ok(self.pools.update_volume(&record.id, |r| {
@@ -199,7 +199,7 @@ impl Node {
             r.fresh = false;
             match (&wanted.capability.access, r.format) {
                 (Access::Block, _) => r.format = Format::Raw,
-                (Access::Mount { fs, .. }, Format::None) if go == Go::Begin && blank => {
+                (Access::Mount { fs, .. }, Format::None) if go == StageAction::Begin && blank => {
                     r.format = Format::Formatting(*fs);
                 }
                 _ => {}
@@ -221,18 +221,19 @@ impl Node {
             Some(minor) if view.kernel().is_bound(minor) => Some(minor),
             _ => None,
         };
-        let device = attach::attach(kernel, record, image, Purpose::Block, bound).map_err(
-            |error| match (&error, bound) {
-                (Error::Kernel(sys::Error::Busy { .. }), Some(minor)) => {
-                    Error::FailedPrecondition(format!(
-                        "targets of volume {} are bound to /dev/loop{minor}, which has become \
+        let device =
+            loop_device::attach(kernel, record, image, Purpose::Block, bound).map_err(|error| {
+                match (&error, bound) {
+                    (Error::Kernel(kernel::Error::Busy { .. }), Some(minor)) => {
+                        Error::FailedPrecondition(format!(
+                            "targets of volume {} are bound to /dev/loop{minor}, which has become \
                          somebody else's: unpublish them",
-                        record.id
-                    ))
+                            record.id
+                        ))
+                    }
+                    _ => error,
                 }
-                _ => error,
-            },
-        )?;
+            })?;
         self.staged(record, device.minor)
     }
 
@@ -264,7 +265,7 @@ impl Node {
         match undone {
             Ok(left) if left.is_empty() => {}
             Ok(left) => {
-                let held = attach::names(&left);
+                let held = loop_device::names(&left);
                 tracing::warn!(volume = %record.id, held, "a failed staging left a device behind");
             }
             Err(error) => {

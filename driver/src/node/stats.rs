@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_usage::Unit;
 
-use super::{Error, Node, Result, paths};
+use super::{Error, Node, Result, target_path};
+use crate::csi::validate;
 use crate::diagnose::{Found, VolumeState};
-use crate::pool::Access;
-use crate::request;
-use crate::sys::FsUsage;
+use crate::kernel::FsUsage;
+use crate::storage::Access;
 
 /// A path of a request as the mount table shows it. What can't be a path has nothing at it, so a
 /// relative one is answered like a missing one (CSI: the volume does not exist on it).
 pub(super) fn place(path: &str) -> Option<PathBuf> {
-    let path = request::path("volume_path", path).ok()?;
-    paths::place(&path).ok()
+    let path = validate::path("volume_path", path).ok()?;
+    target_path::place(&path).ok()
 }
 
 impl Node {
@@ -23,8 +23,8 @@ impl Node {
         &self,
         req: &csi::NodeGetVolumeStatsRequest,
     ) -> Result<Vec<csi::VolumeUsage>> {
-        let id = request::required("volume_id", &req.volume_id)?;
-        request::required("volume_path", &req.volume_path)?;
+        let id = validate::required("volume_id", &req.volume_id)?;
+        validate::required("volume_path", &req.volume_path)?;
         let record = self.volume(id)?;
         let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
         let path = place(&req.volume_path).ok_or_else(not_there)?;

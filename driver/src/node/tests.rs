@@ -9,6 +9,6 @@ mod staging;
 mod thick;
 
 /// A node over the fake kernel.
-type Rig = crate::testkit::Rig<crate::sys::model::Model>;
+type Rig = crate::testkit::Rig<crate::kernel::fake::Model>;
 
-crate::testkit::scenarios::all_scenarios!(crate::sys::model::Model);
+crate::testkit::scenarios::all_scenarios!(crate::kernel::fake::Model);

@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::lookup::Known;
 use super::unstage::foreign;
-use super::{Node, Result, attach, paths, read_only};
+use super::volume_lookup::Known;
+use super::{Node, Result, loop_device, read_only_loop, target_path};
+use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
-use crate::pool::{VolumeHandle, VolumeRecord};
-use crate::request;
+use crate::storage::{VolumeHandle, VolumeRecord};
 
 impl Node {
     pub(super) fn unpublish(&self, req: &csi::NodeUnpublishVolumeRequest) -> Result<()> {
-        let id = request::required("volume_id", &req.volume_id)?;
-        let target = request::path("target_path", &req.target_path)?;
-        let target = paths::place(&target)?;
+        let id = validate::required("volume_id", &req.volume_id)?;
+        let target = validate::path("target_path", &req.target_path)?;
+        let target = target_path::place(&target)?;
         if matches!(id.parse(), Ok(VolumeHandle::Inline(_))) {
             return self.unpublish_inline(id, &target);
         }
@@ -36,7 +36,7 @@ impl Node {
     fn unpublish_recorded(&self, record: &VolumeRecord, target: &Path) -> Result<()> {
         if record.stage.as_ref().is_some_and(|s| s.path == target) {
             let why = "is where the volume is staged, not where it is published";
-            return Err(paths::wrong(target, why));
+            return Err(target_path::wrong(target, why));
         }
         let owner = self.owner(record);
         let cleared = self.clear(&owner, target)?;
@@ -56,7 +56,7 @@ impl Node {
         // While a pool is missing, its staging paths are not known.
         let known = self.pools.complete().is_ok();
         match cleared || (known && !staged_here(self.pools.volumes())) {
-            true => paths::remove(target),
+            true => target_path::remove(target),
             false => Ok(()),
         }
     }
@@ -73,7 +73,7 @@ impl Node {
                 Found::Nothing => return Ok(cleared),
                 Found::Foreign(what) => return Err(foreign(target, &what)),
                 Found::Filesystem { .. } | Found::Device { .. } | Found::Stale => {
-                    attach::unmount(kernel, target)?;
+                    loop_device::unmount(kernel, target)?;
                     cleared = true;
                 }
             }
@@ -84,11 +84,11 @@ impl Node {
             else {
                 continue;
             };
-            let unrecorded = |l: &&crate::sys::LoopInfo| {
+            let unrecorded = |l: &&crate::kernel::LoopInfo| {
                 l.minor == minor && !view.read_only().any(|known| known.minor == minor)
             };
             if let Some(info) = view.over().find(unrecorded) {
-                read_only::detach(kernel, info)?;
+                read_only_loop::detach(kernel, info)?;
             }
         }
     }

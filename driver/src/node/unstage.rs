@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 
 use hostloop_proto::csi;
 
-use super::lookup::Known;
-use super::{Error, Node, Result, attach, paths};
+use super::volume_lookup::Known;
+use super::{Error, Node, Result, loop_device, target_path};
+use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
-use crate::pool::{self, Access, VolumeId, VolumeRecord};
-use crate::request;
-use crate::sys::{self, LoopInfo};
+use crate::kernel::{self, LoopInfo};
+use crate::storage::{self, Access, VolumeId, VolumeRecord};
 
 impl Node {
     pub(super) fn unstage(&self, req: &csi::NodeUnstageVolumeRequest) -> Result<()> {
-        let id = request::required("volume_id", &req.volume_id)?;
-        let path = request::path("staging_target_path", &req.staging_target_path)?;
-        let path = paths::place(&path)?;
+        let id = validate::required("volume_id", &req.volume_id)?;
+        let path = validate::path("staging_target_path", &req.staging_target_path)?;
+        let path = target_path::place(&path)?;
         match self.known(id)? {
             Known::Recorded(record) => self.unstage_recorded(&record, &path),
             // A pod can leave while the pool of its volume is missing. The record still says
@@ -82,7 +82,7 @@ impl Node {
         if stage.capability.access != Access::Block {
             match self.thaw(record, &owner, path) {
                 // A pod must be able to go. The record still says that there is something to thaw.
-                Err(Error::Pool(pool::Error::Kernel(error @ sys::Error::Silent { .. }))) => {
+                Err(Error::Pool(storage::Error::Kernel(error @ kernel::Error::Silent { .. }))) => {
                     tracing::warn!(volume = %record.id, %error, "it may stay frozen");
                 }
                 thawed => thawed?,
@@ -106,12 +106,12 @@ impl Node {
         let stacked = view.mounts().filter(|e| e.mount_point == path).count();
         if view.mount_at(path).is_some() {
             for _ in 0..stacked {
-                attach::unmount(kernel, path)?;
+                loop_device::unmount(kernel, path)?;
             }
         }
         let mut left = Vec::new();
         for info in view.attached_read_only().chain(view.own()) {
-            if !attach::detach(kernel, info)? {
+            if !loop_device::detach(kernel, info)? {
                 left.push(info.clone());
             }
         }
@@ -140,7 +140,7 @@ fn nobody_elses(view: &VolumeState<'_>, path: &Path) -> Result<()> {
 
 /// Something of somebody else's at a path.
 pub(super) fn foreign(path: &Path, what: &str) -> Error {
-    paths::wrong(
+    target_path::wrong(
         path,
         format!("{what} is mounted here, which is not this volume; left as it is"),
     )
@@ -156,7 +156,7 @@ fn published(volume: VolumeId, at: &[PathBuf]) -> Error {
 
 fn held_elsewhere(volume: VolumeId, left: &[LoopInfo]) {
     if !left.is_empty() {
-        let held = attach::names(left);
+        let held = loop_device::names(left);
         tracing::warn!(%volume, held, "unmounted, but still held elsewhere");
     }
 }
@@ -168,6 +168,6 @@ fn still_held(left: &[LoopInfo]) -> Result<()> {
     }
     Err(Error::FailedPrecondition(format!(
         "{} is still held open",
-        attach::names(left)
+        loop_device::names(left)
     )))
 }

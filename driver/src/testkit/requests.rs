@@ -5,10 +5,10 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use hostloop_driver::pool::{
+use hostloop_driver::kernel::FsType;
+use hostloop_driver::storage::{
     Access, AccessMode, Capability, NewVolume, Provisioning, Settings, Source,
 };
-use hostloop_driver::sys::FsType;
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_capability::{

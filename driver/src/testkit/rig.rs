@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_driver::controller::{self, Controller, MetadataBlocks};
+use hostloop_driver::csi::validate::CapabilityRules;
+use hostloop_driver::kernel::fake::Model;
+use hostloop_driver::kernel::{FileId, FsType, Kernel, LoopInfo, MountEntry, file_id};
 use hostloop_driver::node::{self, Node, Result};
-use hostloop_driver::pool::{Access, NewVolume, Pools, VolumeHandle, VolumeId, VolumeRecord};
-use hostloop_driver::request::CapabilityRules;
-use hostloop_driver::sys::model::Model;
-use hostloop_driver::sys::{FileId, FsType, Kernel, LoopInfo, MountEntry, file_id};
+use hostloop_driver::storage::{Access, NewVolume, Pools, VolumeHandle, VolumeId, VolumeRecord};
 use hostloop_proto::csi;
 
 use super::{Site, TestKernel, block, ext4, map, mount, new_filesystem, new_volume, text};

@@ -4,9 +4,9 @@
 
 use std::os::unix::fs::symlink;
 
+use hostloop_driver::kernel::{FsType, Kernel, LoopSpec, loop_path};
 use hostloop_driver::node::Error;
-use hostloop_driver::pool::{Access, Format, FreezeIntent, VolumeId};
-use hostloop_driver::sys::{FsType, Kernel, LoopSpec, loop_path};
+use hostloop_driver::storage::{Access, Format, FreezeIntent, VolumeId};
 
 use super::*;
 
@@ -54,7 +54,10 @@ fn assert_kept<K: TestKernel>(rig: &Rig<K>, at: &str, seed: u8) {
 }
 
 /// Loop devices over a volume's own device.
-fn devices_over<K: TestKernel>(rig: &Rig<K>, id: VolumeId) -> Vec<hostloop_driver::sys::LoopInfo> {
+fn devices_over<K: TestKernel>(
+    rig: &Rig<K>,
+    id: VolumeId,
+) -> Vec<hostloop_driver::kernel::LoopInfo> {
     let own = rig.device(id);
     let mut loops = rig.kernel.loops().unwrap();
     loops.retain(|l| l.backing_rdev == rdev(own.minor));

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop_driver::pool::{
-    Error, Pool, PoolOptions, PoolSpec, Pools, Reserve, Result, VolumeRecord,
-};
-use hostloop_driver::sys::linux::Linux;
-use hostloop_driver::sys::model::Model;
-use hostloop_driver::sys::{
+use hostloop_driver::kernel::fake::Model;
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::{
     FileId, FsType, Kernel, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec, file_id,
+};
+use hostloop_driver::storage::{
+    Error, Pool, PoolOptions, PoolSpec, Pools, Reserve, Result, VolumeRecord,
 };
 use tempfile::TempDir;
 

@@ -11,6 +11,6 @@ mod odd;
 mod safety;
 
 /// A node over the machine's kernel.
-type Rig = crate::testkit::Rig<hostloop_driver::sys::linux::Linux>;
+type Rig = crate::testkit::Rig<hostloop_driver::kernel::linux::Linux>;
 
-crate::testkit::scenarios::all_scenarios!(hostloop_driver::sys::linux::Linux);
+crate::testkit::scenarios::all_scenarios!(hostloop_driver::kernel::linux::Linux);

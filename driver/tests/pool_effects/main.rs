@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use hostloop_driver::pool::{
+use hostloop_driver::kernel::fake::Model;
+use hostloop_driver::kernel::{FsType, Kernel};
+use hostloop_driver::storage::{
     Error, GroupRecord, NewVolume, PoolOptions, PoolSpec, Pools, Provisioning, Reserve, Result,
     Settings, SnapshotRecord, Source, Stage, VolumeHandle, VolumeId, VolumeRecord,
 };
-use hostloop_driver::sys::model::Model;
-use hostloop_driver::sys::{FsType, Kernel};
 use tempfile::TempDir;
 
 #[path = "../../src/testkit/mod.rs"]

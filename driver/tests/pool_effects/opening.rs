@@ -1,7 +1,7 @@
 //! Opening pools: an error at every effect, and a death before every effect.
 
 use super::*;
-use hostloop_driver::pool::Pools;
+use hostloop_driver::storage::Pools;
 
 /// Opening a pool for the first time, in a directory or in an image.
 #[test]
@@ -133,7 +133,7 @@ impl Prepared {
         let before = self.kernel.effects().len();
         self.kernel.hook("mount", move |path| {
             let trouble = std::io::Error::from_raw_os_error(trouble);
-            Err(hostloop_driver::sys::Error::io("mount", path, trouble))
+            Err(hostloop_driver::kernel::Error::io("mount", path, trouble))
         });
         let troubled = self.open().map(drop);
         let effects = self.kernel.effects();

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use anstream::println;
 use anstyle::{AnsiColor, Style};
 use clap::Parser;
-use hostloop_driver::status::units::{bytes, count};
+use hostloop_driver::inspect::status::humanize::{bytes, count};
 use hostloop_test::client::Csi;
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::leaks::{Leaks, files_in, mounted};

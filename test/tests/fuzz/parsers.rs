@@ -2,9 +2,9 @@
 
 use std::path::{Component, Path};
 
-use hostloop_driver::pool::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId};
-use hostloop_driver::request;
-use hostloop_driver::sys::MountTable;
+use hostloop_driver::csi::validate;
+use hostloop_driver::kernel::MountTable;
+use hostloop_driver::storage::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId};
 use hostloop_proto::csi;
 use tonic::{Code, Status};
 
@@ -102,12 +102,12 @@ target!(
     |bytes: &[u8]| {
         let like = ["/var/lib/kubelet/pods/x/volumes/y/mount", "pvc-1"].map(String::from);
         let text = text_like(bytes, &like);
-        if let Ok(path) = request::path("target_path", &text) {
+        if let Ok(path) = validate::path("target_path", &text) {
             assert!(path.is_absolute() && path.file_name().is_some());
             assert!(!path.components().any(|c| c == Component::ParentDir));
             assert_ne!(path.as_path(), Path::new("/"));
         }
-        if let Ok(name) = request::name("name", &text) {
+        if let Ok(name) = validate::name("name", &text) {
             assert_eq!(name, text);
             assert!(!name.is_empty() && name.len() <= 128 && !name.contains('\0'));
         }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostloop_driver::controller::{self, Controller};
+use hostloop_driver::csi::validate::CapabilityRules;
+use hostloop_driver::kernel::Kernel;
+use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::node::{self, Node};
-use hostloop_driver::pool::{self, PoolOptions, PoolSpec, Pools, Reserve};
-use hostloop_driver::request::CapabilityRules;
-use hostloop_driver::sys::Kernel;
-use hostloop_driver::sys::model::Model;
+use hostloop_driver::storage::{self, PoolOptions, PoolSpec, Pools, Reserve};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, MountVolume};
@@ -212,7 +212,7 @@ impl World {
 }
 
 /// Opens the pools in `dir` and creates the services over them.
-pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> pool::Result<(Controller, Node)> {
+pub(crate) fn start(dir: &Path, kernel: Arc<Model>) -> storage::Result<(Controller, Node)> {
     let specs = ["default", "other"].map(|name| PoolSpec {
         name: name.to_owned(),
         path: dir.join(name),

@@ -289,14 +289,14 @@ async fn attachments_are_watched_where_there_can_be_any() {
         let mut world = World::new(can);
         world.context.scope = scope;
         let drivers = world.context.caches.csi_drivers();
-        drivers.wrote(driver(1, required));
+        drivers.apply_write(driver(1, required));
         drivers.note_synced();
         let wait = std::time::Duration::from_secs(60);
         let needed = crate::attacher::needed(&world.context);
         let found = tokio::time::timeout(wait, needed).await.is_ok();
         assert_eq!(found, expected, "{required:?}");
         // It may become so.
-        drivers.wrote(driver(2, Some(true)));
+        drivers.apply_write(driver(2, Some(true)));
         crate::attacher::needed(&world.context).await;
     }
 }

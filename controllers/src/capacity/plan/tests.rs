@@ -82,7 +82,7 @@ fn what_differs_is_written_and_nothing_else() {
         ),
     ] {
         assert_eq!(
-            plan(&wanted, &there, &Marks::default(), Look::Close),
+            plan(&wanted, &there, &Marks::default(), Precision::Exact),
             actions,
             "{what}"
         );
@@ -97,7 +97,7 @@ fn what_cannot_be_told_stays_as_it_is() {
     let twice = vec![told.clone(), told.clone()];
     let expected = [Action::Delete(told)];
     assert_eq!(
-        plan(&wanted, &twice, &Marks::default(), Look::Close),
+        plan(&wanted, &twice, &Marks::default(), Precision::Exact),
         expected
     );
 }
@@ -121,7 +121,7 @@ fn a_successor_takes_over() {
         ("an older one without marks", &unmarked, &ours, true),
     ] {
         let there = object_with(&a, room(100), had);
-        let actions = plan(&wanted, std::slice::from_ref(&there), now, Look::Close);
+        let actions = plan(&wanted, std::slice::from_ref(&there), now, Precision::Exact);
         let expected = match updated {
             true => vec![Action::Update(there, room(100))],
             false => vec![],
@@ -130,7 +130,11 @@ fn a_successor_takes_over() {
         // What is not known of its room is no reason to leave it without its marks.
         let unknown = BTreeMap::from([(a.clone(), None)]);
         let there = [object_with(&a, room(100), had)];
-        assert_eq!(plan(&unknown, &there, now, Look::Close), actions, "{what}");
+        assert_eq!(
+            plan(&unknown, &there, now, Precision::Exact),
+            actions,
+            "{what}"
+        );
     }
 }
 
@@ -154,9 +158,13 @@ fn a_small_change_may_wait_for_a_closer_look() {
         (of(i64::MAX, None), of(i64::MIN, None), false),
         (of(i64::MIN, None), of(i64::MAX, None), false),
     ] {
-        assert_eq!(Look::Rough.takes(told, now), rough, "{told:?} {now:?}");
         assert_eq!(
-            Look::Close.takes(told, now),
+            Precision::Approximate.takes(told, now),
+            rough,
+            "{told:?} {now:?}"
+        );
+        assert_eq!(
+            Precision::Exact.takes(told, now),
             told == now,
             "{told:?} {now:?}"
         );
@@ -173,7 +181,7 @@ fn a_small_change_may_wait_for_a_closer_look() {
             &wanted,
             std::slice::from_ref(&there),
             &marks(now, "p1"),
-            Look::Rough,
+            Precision::Approximate,
         );
         assert_eq!(planned, actions, "{now}");
     }

@@ -135,10 +135,10 @@ async fn outcomes_say_when_to_come_back() {
     now(&queue)
         .await
         .unwrap()
-        .end(Outcome::Again(Duration::from_secs(60)));
+        .end(Outcome::RequeueAfter(Duration::from_secs(60)));
     assert_eq!(queue.failures(&"a"), 0);
     advance(Duration::from_secs(60)).await;
-    now(&queue).await.unwrap().end(Outcome::FailedFor(MAX));
+    now(&queue).await.unwrap().end(Outcome::RetryAfter(MAX));
     assert_eq!(queue.failures(&"a"), 1);
     advance(MAX - START).await;
     assert!(now(&queue).await.is_none());

@@ -152,7 +152,7 @@ async fn a_source_out_of_reach_is_told_once_and_waited_for() {
     assert_eq!(rig.placed("a"), on("n2"));
     // Whoever took it off again is not fought.
     rig.claim("a", "now", of("PersistentVolumeClaim", "data"));
-    assert!(matches!(rig.work("a").await, Outcome::FailedFor(_)));
+    assert!(matches!(rig.work("a").await, Outcome::RetryAfter(_)));
     let told = rig.world.events();
     assert!(
         told[0].contains("that node had no room for it a moment ago"),

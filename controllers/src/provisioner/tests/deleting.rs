@@ -19,7 +19,7 @@ fn released(affinity: Value) -> Value {
 impl Rig {
     fn release(&self, value: &Value) {
         let volume: PersistentVolume = read(value);
-        self.at_work.context.caches.volumes().wrote(volume);
+        self.at_work.context.caches.volumes().apply_write(volume);
         let objects = &mut self.world.state().objects;
         objects.insert(PV.to_owned(), value.clone());
     }
@@ -67,7 +67,7 @@ async fn an_attached_volume_is_not_deleted() {
     let attachment = json!({"metadata": {"name": "a"}, "spec": {
         "attacher": "d", "nodeName": "n3", "source": {"persistentVolumeName": "pvc-u-1"}}});
     let caches = rig.at_work.context.caches.clone();
-    caches.attachments().wrote(read(&attachment));
+    caches.attachments().apply_write(read(&attachment));
     assert_eq!(rig.delete().await, Outcome::Failed);
     assert!(rig.last_message().contains("still attached to node n3"));
     assert_eq!(rig.world.log(), [format!("GET {PV}")]);

@@ -93,9 +93,9 @@ async fn the_leader_lets_them_go_when_the_last_claim_is_bound() {
         .insert(SNAPSHOT.to_owned(), snapshot(&[SNAPSHOT_FINALIZER]));
     caches
         .snapshots()
-        .wrote(read(&snapshot(&[SNAPSHOT_FINALIZER])));
-    caches.claims().wrote(read(&claim("a", 1, "Pending")));
-    caches.claims().wrote(read(&claim("b", 2, "Pending")));
+        .apply_write(read(&snapshot(&[SNAPSHOT_FINALIZER])));
+    caches.claims().apply_write(read(&claim("a", 1, "Pending")));
+    caches.claims().apply_write(read(&claim("b", 2, "Pending")));
     caches.claims().note_synced();
     caches.volumes().note_synced();
     caches.snapshots().note_synced();
@@ -105,10 +105,10 @@ async fn the_leader_lets_them_go_when_the_last_claim_is_bound() {
     let leader = tokio::spawn(leader);
     let wait = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
     wait(10).await;
-    caches.claims().wrote(read(&claim("a", 3, "Bound")));
+    caches.claims().apply_write(read(&claim("a", 3, "Bound")));
     wait(10).await;
     assert!(rig.world.log().is_empty());
-    caches.claims().wrote(read(&claim("b", 4, "Bound")));
+    caches.claims().apply_write(read(&claim("b", 4, "Bound")));
     wait(10).await;
     assert_eq!(rig.world.log(), [format!("PATCH {SNAPSHOT}")]);
     let finalizers = rig.world.state().objects[SNAPSHOT]["metadata"]["finalizers"].clone();

@@ -29,7 +29,11 @@ impl Rig {
         let class = json!({"metadata": {"name": "fast", "uid": "c", "resourceVersion": "9"},
                            "provisioner": "d", "volumeBindingMode": mode,
                            "allowedTopologies": allowed, "parameters": parameters});
-        self.at_work.context.caches.classes().wrote(read(&class));
+        self.at_work
+            .context
+            .caches
+            .classes()
+            .apply_write(read(&class));
         self.put_claim(&claim_value(selected, &Value::Null));
     }
 
@@ -38,11 +42,11 @@ impl Rig {
                               "resourceVersion": version.to_string()});
         let caches = &self.at_work.context.caches;
         let node: Node = read(&json!({"metadata": metadata}));
-        caches.nodes().wrote(node);
+        caches.nodes().apply_write(node);
         let drivers = json!([{"name": "d", "nodeID": name, "topologyKeys": ["zone"]}]);
         let node: CSINode =
             read(&json!({"metadata": {"name": name}, "spec": {"drivers": drivers}}));
-        caches.csi_nodes().wrote(node);
+        caches.csi_nodes().apply_write(node);
     }
 
     /// The requisite places of the CreateVolume calls.

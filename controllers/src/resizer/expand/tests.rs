@@ -195,7 +195,7 @@ async fn what_is_infeasible_is_tried_rarely_or_when_less_is_asked_for() {
     setup.expands(3, false);
     setup.world.script.fail(Status::out_of_range("too much"));
     let slow = Duration::from_secs(300);
-    assert_eq!(setup.work().await, Outcome::FailedFor(slow));
+    assert_eq!(setup.work().await, Outcome::RetryAfter(slow));
     assert_eq!(setup.resize_status(), CONTROLLER_INFEASIBLE);
     assert_eq!(setup.condition_types(), [RESIZING, CONTROLLER_RESIZE_ERROR]);
     let told = setup.world.events();
@@ -205,7 +205,7 @@ async fn what_is_infeasible_is_tried_rarely_or_when_less_is_asked_for() {
          rpc error: code = OutOfRange desc = too much"
     );
     assert_eq!(setup.asked(), [4]);
-    assert!(matches!(setup.work().await, Outcome::Again(left) if left <= slow));
+    assert!(matches!(setup.work().await, Outcome::RequeueAfter(left) if left <= slow));
     assert_eq!(setup.asked(), [0; 0]);
     let mut claim = setup.claim();
     claim["spec"]["resources"]["requests"]["storage"] = json!("3Gi");

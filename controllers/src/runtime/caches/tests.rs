@@ -29,17 +29,17 @@ fn volumes_by_their_handles() {
         let names: Vec<_> = found.iter().map(|volume| volume.name_any()).collect();
         names.join(" ")
     };
-    volumes.wrote(volume("a", "d", "h"));
+    volumes.apply_write(volume("a", "d", "h"));
     // Two objects of one volume, and those that come after somebody has asked.
     assert_eq!(found("d", "h"), "a");
-    volumes.wrote(volume("b", "d", "h"));
-    volumes.wrote(volume("c", "e", "h"));
+    volumes.apply_write(volume("b", "d", "h"));
+    volumes.apply_write(volume("c", "e", "h"));
     assert_eq!(found("d", "h"), "a b");
     assert_eq!(found("e", "h"), "c");
     assert_eq!(found("d", "i"), "");
 }
 
-fn names(watch: &Watch<PersistentVolumeClaim>) -> Vec<String> {
+fn names(watch: &Store<PersistentVolumeClaim>) -> Vec<String> {
     watch.all().iter().map(|claim| claim.name_any()).collect()
 }
 
@@ -156,13 +156,13 @@ async fn what_is_not_in_sight_is_asked_for() {
         assert!(nothing.expect("an answer").is_none());
         // What is read is not what is watched: nobody would tell how it goes on.
         let read = theirs.map(|claim| (*claim).clone());
-        read.into_iter().for_each(|claim| claims.wrote(claim));
+        read.into_iter().for_each(|claim| claims.apply_write(claim));
         assert!(claims.all().is_empty());
     }
 }
 
 /// What has been told, by name.
-fn told(watch: &Watch<PersistentVolumeClaim>) -> Arc<Mutex<Vec<String>>> {
+fn told(watch: &Store<PersistentVolumeClaim>) -> Arc<Mutex<Vec<String>>> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let list = told.clone();
     watch.on_change(move |change| list.lock().unwrap().push(change.object().name_any()));
@@ -195,7 +195,7 @@ async fn parts_that_see_everything_share_what_they_see() {
     drop(one);
     let mut second = claim("second", None);
     second["metadata"]["resourceVersion"] = json!("999999");
-    claims.wrote(serde_json::from_value(second).expect("a claim"));
+    claims.apply_write(serde_json::from_value(second).expect("a claim"));
     assert_eq!(
         (taken(&of_one), taken(&of_other)),
         (vec![], vec!["second".to_owned()])

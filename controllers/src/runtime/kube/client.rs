@@ -15,7 +15,7 @@ use tonic::codegen::http::{Request, Response};
 use tower::util::option_layer;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
-use super::received::Received;
+use super::bytes_received::Received;
 use crate::runtime::Metrics;
 
 type Answer = Response<hyper::body::Incoming>;

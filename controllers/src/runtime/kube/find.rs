@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::{ApiError, Kube, Resource};
-use crate::runtime::Watch;
+use crate::runtime::Store;
 
 impl Kube {
     /// An object by what was seen of its kind; if only a part of the kind is watched and it is not
     /// in there, as the server has it.
     pub async fn find<K: Resource>(
         &self,
-        watch: &Watch<K>,
+        watch: &Store<K>,
         namespace: &str,
         name: &str,
     ) -> Result<Option<Arc<K>>, ApiError> {

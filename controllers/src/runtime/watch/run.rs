@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::accepted::noticing;
-use super::{Selectors, Watch, Width};
+use super::{Selectors, Store, Width};
 use crate::runtime::queue::Backoff;
 use crate::runtime::{Metrics, Resource};
 
@@ -61,7 +61,7 @@ impl Range {
     }
 }
 
-impl<K: Resource> Watch<K> {
+impl<K: Resource> Store<K> {
     /// Watches what `api` selects until `stop`. A kind that the API server does not serve has no
     /// objects.
     pub async fn run(

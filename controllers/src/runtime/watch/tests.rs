@@ -17,34 +17,34 @@ fn class(name: &str, version: u64, provisioner: &str) -> StorageClass {
     .expect("a class")
 }
 
-fn provisioner(watch: &Watch<StorageClass>, name: &str) -> Option<String> {
+fn provisioner(watch: &Store<StorageClass>, name: &str) -> Option<String> {
     watch.get(name).map(|class| class.provisioner.clone())
 }
 
 #[test]
 fn the_newest_is_kept_whoever_tells_it() {
-    let watch = Watch::new();
+    let watch = Store::new();
     watch.take(Event::Init);
     watch.take(Event::InitApply(class("a", 5, "old")));
     assert!(!watch.is_synced());
     watch.take(Event::InitDone);
     assert!(watch.is_synced());
-    watch.wrote(class("a", 9, "written"));
+    watch.apply_write(class("a", 9, "written"));
     watch.take(Event::Apply(class("a", 7, "between")));
     assert_eq!(provisioner(&watch, "a").as_deref(), Some("written"));
     watch.take(Event::Apply(class("a", 9, "written")));
     watch.take(Event::Apply(class("a", 10, "later")));
-    watch.wrote(class("a", 9, "written"));
+    watch.apply_write(class("a", 9, "written"));
     assert_eq!(provisioner(&watch, "a").as_deref(), Some("later"));
     // An answer that comes late does not bring back what is gone.
     watch.take(Event::Delete(class("a", 12, "later")));
-    watch.wrote(class("a", 11, "late"));
+    watch.apply_write(class("a", 11, "late"));
     assert_eq!(provisioner(&watch, "a"), None);
 }
 
 #[test]
 fn what_a_new_list_does_not_tell_is_gone() {
-    let watch = Watch::new();
+    let watch = Store::new();
     let deleted = Arc::new(AtomicUsize::new(0));
     let count = deleted.clone();
     watch.on_change(move |change| {
@@ -57,7 +57,7 @@ fn what_a_new_list_does_not_tell_is_gone() {
     watch.take(Event::Init);
     watch.take(Event::InitApply(class("b", 3, "p")));
     // Written while the list was on its way: newer than it.
-    watch.wrote(class("c", 9, "p"));
+    watch.apply_write(class("c", 9, "p"));
     watch.take(Event::InitDone);
     let names: Vec<_> = watch.all().iter().map(|class| class.name_any()).collect();
     assert_eq!(names, ["b", "c"]);
@@ -66,7 +66,7 @@ fn what_a_new_list_does_not_tell_is_gone() {
 
 #[test]
 fn an_index_follows() {
-    let watch = Watch::new();
+    let watch = Store::new();
     watch.take(Event::Apply(class("a", 1, "p")));
     let index = watch.index(|class: &StorageClass| vec![class.provisioner.clone()]);
     watch.take(Event::Apply(class("b", 2, "q")));
@@ -87,7 +87,7 @@ fn an_index_follows() {
 
 #[test]
 fn a_namespace_is_told_apart() {
-    let watch = Watch::new();
+    let watch = Store::new();
     for (namespace, name) in [
         ("a", "x"),
         ("a-b", "y"),
@@ -96,7 +96,7 @@ fn a_namespace_is_told_apart() {
         ("ab", "z"),
     ] {
         let claim = json!({"metadata": {"namespace": namespace, "name": name}});
-        watch.wrote(serde_json::from_value::<PersistentVolumeClaim>(claim).expect("a claim"));
+        watch.apply_write(serde_json::from_value::<PersistentVolumeClaim>(claim).expect("a claim"));
     }
     let within = |namespace: &str| {
         let claims = watch.all_in(namespace);
@@ -111,7 +111,7 @@ fn a_namespace_is_told_apart() {
 /// Whoever reads it can't tell how it is kept.
 #[test]
 fn a_text_is_there_once() {
-    let watch = Watch::new();
+    let watch = Store::new();
     let keys_of = |class: &StorageClass| vec![class.provisioner.clone()];
     let indexes = [watch.index(keys_of), watch.index(keys_of)];
     for (name, version, provisioner) in [("a", 1, "p"), ("b", 2, "q"), ("b", 3, "p")] {
@@ -141,8 +141,8 @@ fn what_is_packed_is_as_it_was() {
     fn phase(volume: &PersistentVolume) -> Option<String> {
         volume.status.as_ref()?.phase.clone()
     }
-    let phases = |form: Form<PersistentVolume>| {
-        let watch = Watch::in_form(form);
+    let phases = |form: Encoding<PersistentVolume>| {
+        let watch = Store::in_form(form);
         let told = Arc::new(Mutex::new(Vec::new()));
         let list = told.clone();
         watch.on_change(move |change| {
@@ -157,7 +157,7 @@ fn what_is_packed_is_as_it_was() {
         watch.take(Event::Apply(volume(4, "Pending")));
         watch.take(Event::Apply(volume(7, "Bound")));
         // Older than what is known.
-        watch.wrote(volume(5, "Available"));
+        watch.apply_write(volume(5, "Available"));
         let kept = watch.get("v").expect("it is there");
         assert_eq!(index.keys(), ["Bound"]);
         assert_eq!(index.first("Bound"), Some(kept.clone()));
@@ -168,7 +168,7 @@ fn what_is_packed_is_as_it_was() {
         let told = told.lock().expect("the list").clone();
         (kept, told)
     };
-    let open = phases(Form::Open);
+    let open = phases(Encoding::Open);
     let said = |text: &str| Some(text.to_owned());
     let told = [
         (None, said("Pending")),
@@ -177,12 +177,12 @@ fn what_is_packed_is_as_it_was() {
     ];
     assert_eq!(open.1, told);
     assert_eq!(open.0.metadata.managed_fields, None);
-    assert_eq!(open, phases(Form::packed()));
+    assert_eq!(open, phases(Encoding::packed()));
 }
 
 #[test]
 fn who_comes_late_is_told_what_is_there() {
-    let watch = Watch::new();
+    let watch = Store::new();
     watch.take(Event::Apply(class("a", 1, "p")));
     let told = Arc::new(Mutex::new(Vec::new()));
     let list = told.clone();
@@ -202,7 +202,7 @@ fn a_part_is_not_taken_for_the_whole() {
         class.metadata.labels = Some([("node".to_owned(), node.to_owned())].into());
         class
     };
-    let watch = Watch::new();
+    let watch = Store::new();
     assert!(watch.is_whole());
     watch.select(Selector::label("node", "n1".to_owned()));
     watch.take(Event::Init);
@@ -215,11 +215,11 @@ fn a_part_is_not_taken_for_the_whole() {
         names.join(" ")
     };
     // What is written is put in only if the watch will tell of it.
-    watch.wrote(labelled("b", 2, "n2"));
-    watch.wrote(labelled("c", 3, "n1"));
+    watch.apply_write(labelled("b", 2, "n2"));
+    watch.apply_write(labelled("c", 3, "n1"));
     assert_eq!(names(), "a c");
-    watch.wrote(labelled("a", 4, "n2"));
-    watch.wrote(labelled("c", 2, "n2"));
+    watch.apply_write(labelled("a", 4, "n2"));
+    watch.apply_write(labelled("c", 2, "n2"));
     assert_eq!(names(), "c");
     // More is not known before it was listed.
     watch.select(Selector::all());
@@ -227,7 +227,7 @@ fn a_part_is_not_taken_for_the_whole() {
     watch.take(Event::Init);
     watch.take(Event::InitApply(labelled("b", 2, "n2")));
     watch.take(Event::InitApply(labelled("c", 3, "n1")));
-    watch.wrote(labelled("d", 9, "n2"));
+    watch.apply_write(labelled("d", 9, "n2"));
     watch.take(Event::InitDone);
     assert!(watch.is_whole());
     assert_eq!(names(), "b c d");
@@ -247,7 +247,7 @@ async fn a_list_comes_in_pages() {
         let metadata = json!({"name": format!("pv-{number}")});
         api.put(json!({"kind": "PersistentVolume", "apiVersion": "v1", "metadata": metadata}));
     }
-    let watch = Watch::<PersistentVolume>::new();
+    let watch = Store::<PersistentVolume>::new();
     let stop = CancellationToken::new();
     let running = watch.clone();
     let running = running.run_within(api.client(), Range::default(), None, stop.clone());
@@ -265,7 +265,7 @@ async fn lists_that_fail_are_tried_ever_more_seldom() {
     for code in [404, 500] {
         let api = crate::testing::Api::default();
         api.hide("/persistentvolumes", code);
-        let watch = Watch::<PersistentVolume>::new();
+        let watch = Store::<PersistentVolume>::new();
         let stop = CancellationToken::new();
         let config = watcher::Config::default();
         let running = watch
@@ -286,7 +286,7 @@ async fn lists_that_fail_are_tried_ever_more_seldom() {
 async fn a_watch_is_well_once_the_server_accepts_it() {
     let api = crate::testing::Api::default();
     api.refuse("/persistentvolumes?watch", 429);
-    let watch = Watch::<PersistentVolume>::new();
+    let watch = Store::<PersistentVolume>::new();
     let stop = CancellationToken::new();
     let running = watch.clone();
     let running = running.run_within(api.client(), Range::default(), None, stop.clone());
@@ -309,7 +309,7 @@ fn incarnations_are_told_apart() {
         class.metadata.uid = Some(uid.to_owned());
         class
     };
-    let watch = Watch::<StorageClass>::new();
+    let watch = Store::<StorageClass>::new();
     let told = Arc::new(Mutex::new(Vec::new()));
     let list = told.clone();
     watch.on_change(move |change| {
@@ -323,7 +323,7 @@ fn incarnations_are_told_apart() {
     });
     watch.take(Event::Apply(of("first", 5)));
     // The create call returns before the watch reports the deletion of the first object.
-    watch.wrote(of("second", 9));
+    watch.apply_write(of("second", 9));
     watch.take(Event::Delete(of("first", 8)));
     assert_eq!(provisioner(&watch, "a").as_deref(), Some("second"));
     watch.take(Event::Apply(of("second", 10)));

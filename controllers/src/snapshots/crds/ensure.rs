@@ -67,7 +67,7 @@ async fn resources(kube: &Kube, version: &str) -> Result<BTreeSet<String>, ApiEr
             call,
             source: Box::new(error),
         }),
-        Err(_) => Err(ApiError::Late {
+        Err(_) => Err(ApiError::Timeout {
             call,
             deadline: DEADLINE,
         }),

@@ -53,11 +53,11 @@ impl Group {
         let (mut context, events) = world.context(scope, true, &all());
         context.common.extra_create_metadata = true;
         let content = world.put(GROUP, content);
-        context.caches.group_contents().wrote(read(content));
+        context.caches.group_contents().apply_write(read(content));
         let class: VolumeGroupSnapshotClass = read(class(json!({"pool": "p",
             "csi.storage.k8s.io/group-snapshotter-get-secret-name": "key",
             "csi.storage.k8s.io/group-snapshotter-get-secret-namespace": "safe"})));
-        context.caches.group_classes().wrote(class);
+        context.caches.group_classes().apply_write(class);
         let groups = Reconciler::<Groups>::new(Shared::new(context, options(), Part::Own));
         Group {
             world,

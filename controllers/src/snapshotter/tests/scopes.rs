@@ -28,7 +28,7 @@ fn labelled(node: &str) -> Value {
 fn at(node: Option<&str>, leads: bool, content: Value) -> Single {
     let single = Single::within(here(), leads, &all(), content, class(json!({})));
     if let Some(node) = node {
-        single.context.caches.volumes().wrote(volume(node));
+        single.context.caches.volumes().apply_write(volume(node));
     }
     single
 }

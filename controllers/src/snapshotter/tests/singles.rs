@@ -401,7 +401,7 @@ async fn one_deleted_while_it_is_made_is_made_first() {
     let single = Single::new(content(and(deleted(), marked)));
     single.answer(Ok(snapshot(true)));
     single.world.deletions.lock().unwrap().push_back(Ok(()));
-    assert_eq!(single.sync().await, Outcome::Again(Duration::ZERO));
+    assert_eq!(single.sync().await, Outcome::RequeueAfter(Duration::ZERO));
     let expected = [
         GET_SECRET.to_owned(),
         CREATE.to_owned(),

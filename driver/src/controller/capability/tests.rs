@@ -6,8 +6,8 @@ use hostloop_proto::csi::volume_capability::{
 use super::super::tests::config;
 use super::*;
 use crate::csi::capability::compatible;
-use crate::request;
-use crate::sys::FsType;
+use crate::csi::validate;
+use crate::kernel::FsType;
 
 fn mount(fs: &str, flags: &[&str], mode: Mode) -> csi::VolumeCapability {
     csi::VolumeCapability {
@@ -114,7 +114,7 @@ fn sets_are_compared_in_any_order() {
 #[test]
 fn what_is_published_serves_what_is_like_it() {
     let capability = |value: csi::VolumeCapability| {
-        request::capability("c", Some(&value), &config().capabilities).unwrap()
+        validate::capability("c", Some(&value), &config().capabilities).unwrap()
     };
     let many = Mode::SingleNodeMultiWriter;
     let table = [

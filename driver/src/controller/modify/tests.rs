@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::pool::{AccessMode, Capability, Format, PoolId, Stage, VolumeId};
+use crate::storage::{AccessMode, Capability, Format, PoolId, Stage, VolumeId};
 
 const THIN: Provisioning = Provisioning::Thin;
 const THICK: Provisioning = Provisioning::Thick;

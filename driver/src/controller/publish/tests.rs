@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::pool::{Access, AccessMode, Capability, Format, PoolId, Provisioning, Settings};
-use crate::sys::FsType;
+use crate::kernel::FsType;
+use crate::storage::{Access, AccessMode, Capability, Format, PoolId, Provisioning, Settings};
 
 fn publication(mode: AccessMode, readonly: bool) -> Publication {
     Publication {

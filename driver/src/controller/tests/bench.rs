@@ -8,9 +8,9 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
 use super::super::{Config, Error, Result};
+use crate::kernel::fake::Model;
 use crate::node::Node;
-use crate::pool::PoolOptions;
-use crate::sys::model::Model;
+use crate::storage::PoolOptions;
 pub(super) use crate::testkit::map;
 use crate::testkit::{Configs, Rig, block_as, mount_as};
 

@@ -6,8 +6,8 @@ use tonic::Code;
 
 use super::bench::*;
 use crate::controller::Result;
-use crate::health;
-use crate::sys::{Kernel, file_id};
+use crate::diagnose::health;
+use crate::kernel::{Kernel, file_id};
 
 fn of(bench: &Bench, id: &str) -> Result<Vec<(i32, String)>> {
     let request = csi::ControllerGetVolumeHealthRequest {

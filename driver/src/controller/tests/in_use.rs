@@ -5,8 +5,8 @@ use tonic::Code;
 
 use super::bench::*;
 use crate::controller::Result;
-use crate::pool::{Provisioning, Settings};
-use crate::sys::{Kernel, LoopInfo, file_id};
+use crate::kernel::{Kernel, LoopInfo, file_id};
+use crate::storage::{Provisioning, Settings};
 
 fn expand(bench: &Bench, id: &str, range: Option<csi::CapacityRange>) -> Result<i64> {
     let request = csi::ControllerExpandVolumeRequest {

@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 use tonic::Code;
 
 use super::bench::*;
-use crate::health;
+use crate::diagnose::health;
 
 /// An inline volume needs only the pool that it names; other pools may be missing.
 #[test]

@@ -6,7 +6,7 @@ use hostloop_proto::csi;
 use tonic::Code;
 
 use super::bench::*;
-use crate::topology::Topology;
+use crate::csi::topology::Topology;
 
 /// The node's own key and a rack; with its zone, once that has been read. The directory holds what was
 /// read.

@@ -6,7 +6,7 @@ use tonic::Code;
 
 use super::bench::*;
 use crate::controller::Result;
-use crate::sys::FsType;
+use crate::kernel::FsType;
 
 #[test]
 fn volumes_are_listed_in_pages() {

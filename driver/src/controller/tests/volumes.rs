@@ -3,8 +3,8 @@
 use tonic::Code;
 
 use super::bench::*;
-use crate::pool::{Format, PoolId, Provisioning, VolumeId};
-use crate::sys::FsType;
+use crate::kernel::FsType;
+use crate::storage::{Format, PoolId, Provisioning, VolumeId};
 use hostloop_proto::csi;
 
 #[test]
@@ -230,11 +230,11 @@ fn what_was_published_before_attaching_was_switched_off_is_deleted() {
     let bench = Bench::with(|plan| plan.config.attach = false);
     let id = bench.create("pvc-1");
     let record = bench.record(&id);
-    let publication = crate::pool::Publication {
+    let publication = crate::storage::Publication {
         capability: record.capabilities[0].clone(),
         readonly: false,
     };
-    let publish = |r: &mut crate::pool::VolumeRecord| {
+    let publish = |r: &mut crate::storage::VolumeRecord| {
         r.publications.insert("n1".to_owned(), publication);
     };
     bench

@@ -10,8 +10,8 @@ use super::super::capability::Wanted;
 use super::super::parameters::{self, METADATA};
 use super::super::{Config, Controller, Result};
 use crate::csi::capability::{own_fs, unsupported};
-use crate::pool::VolumeRecord;
-use crate::request::{Invalid, invalid};
+use crate::csi::validate::{Invalid, invalid};
+use crate::storage::VolumeRecord;
 
 /// Prefix of what Kubernetes' provisioner adds to every volume's context.
 const PROVISIONER: &str = "storage.kubernetes.io/";

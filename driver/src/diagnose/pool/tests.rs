@@ -1,5 +1,5 @@
 use super::*;
-use crate::pool::{SnapshotId, VolumeId};
+use crate::storage::{SnapshotId, VolumeId};
 
 #[test]
 fn a_device_is_the_pools_by_its_file_and_not_by_its_path() {

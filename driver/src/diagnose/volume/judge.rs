@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use super::VolumeState;
 use crate::diagnose::kernel_state::destroy_data;
-use crate::pool::{Access, Capability, Format, Provisioning, Stage, VolumeRecord};
-use crate::sys::{BLOCK_SIZE, FsType, LoopInfo};
+use crate::kernel::{BLOCK_SIZE, FsType, LoopInfo};
+use crate::storage::{Access, Capability, Format, Provisioning, Stage, VolumeRecord};
 
 /// A volume's image file.
 #[derive(Clone, Debug, PartialEq, Eq)]

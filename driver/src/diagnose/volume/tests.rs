@@ -5,12 +5,12 @@ use std::time::Duration;
 use hostloop_proto::csi::VolumeHealthErrorType::{self, DataLoss, Degraded, Inaccessible};
 
 use super::*;
-use crate::fsck::scene::{capability, mount_access, volume};
-use crate::fsck::{Kind, problem_of_volume};
-use crate::health::{VolumeFacts, of_volume};
-use crate::pool::{FreezeIntent, PoolId, PoolKind, Provisioning};
-use crate::survey::PoolSurvey;
-use crate::sys::{BLOCK_SIZE, FsType, LOOP_MAJOR, MountTable};
+use crate::diagnose::health::{VolumeFacts, of_volume};
+use crate::inspect::fsck::scene::{capability, mount_access, volume};
+use crate::inspect::fsck::{Kind, problem_of_volume};
+use crate::inspect::inventory::PoolSurvey;
+use crate::kernel::{BLOCK_SIZE, FsType, LOOP_MAJOR, MountTable};
+use crate::storage::{FreezeIntent, PoolId, PoolKind, Provisioning};
 
 const IMAGE: FileId = FileId { dev: 1, ino: 2 };
 
@@ -73,7 +73,7 @@ impl Scene {
     fn raw(&mut self) {
         self.stage().capability.access = Access::Block;
         self.stage().read_only_loops.insert("/ro".into(), 4);
-        self.record.format = crate::pool::Format::Raw;
+        self.record.format = crate::storage::Format::Raw;
         self.loops.push(read_only_over(4, 3));
         self.mounts.clear();
     }
@@ -277,7 +277,7 @@ const CASES: &[Case] = &[
         "a filesystem is being made",
         |s| {
             s.mounts.clear();
-            s.record.format = crate::pool::Format::Formatting(FsType::Ext4);
+            s.record.format = crate::storage::Format::Formatting(FsType::Ext4);
         },
         &[],
         &[Kind::StageWithoutMount, Kind::FormatLeft],
@@ -298,7 +298,7 @@ const CASES: &[Case] = &[
         "mounted, but elsewhere",
         |s| {
             s.mounts[0].1 = "/other".to_owned();
-            s.record.format = crate::pool::Format::None;
+            s.record.format = crate::storage::Format::None;
         },
         &[(Inaccessible, "NotMounted")],
         &[Kind::StageWithoutMount],

@@ -1,6 +1,6 @@
 use super::*;
-use crate::pool::{Access, AccessMode};
-use crate::sys::FsType;
+use crate::kernel::FsType;
+use crate::storage::{Access, AccessMode};
 
 fn mount(fs: FsType, flags: &[&str], mode: AccessMode) -> Capability {
     let flags = flags.iter().map(|f| (*f).to_owned()).collect();

@@ -104,10 +104,10 @@ fn inline_volumes_are_thin() {
             flags: Vec::new(),
             group: None,
         },
-        mode: pool::AccessMode::SingleNodeWriter,
+        mode: storage::AccessMode::SingleNodeWriter,
     };
     let new = new_volume("csi-x", &capability, MI).unwrap();
-    assert_eq!(new.settings.provisioning, pool::Provisioning::Thin);
+    assert_eq!(new.settings.provisioning, storage::Provisioning::Thin);
     assert_eq!(new.inline.as_deref(), Some("csi-x"));
     assert_eq!((new.mkfs_options.len(), new.parameters.len()), (0, 0));
 }

@@ -29,9 +29,9 @@ enum Says {
 
 fn says(format: Format, found: &Probe, asked: FsType) -> Says {
     match decide(format, found, asked) {
-        Ok(Step::Keep) => Says::Keep,
-        Ok(Step::Make { force: false }) => Says::Make,
-        Ok(Step::Make { force: true }) => Says::Force,
+        Ok(FormatStep::Keep) => Says::Keep,
+        Ok(FormatStep::Make { force: false }) => Says::Make,
+        Ok(FormatStep::Make { force: true }) => Says::Force,
         Err(Error::FailedPrecondition(_)) => Says::Refuses,
         Err(Error::DataLoss(_)) => Says::DataLoss,
         Err(other) => panic!("{other}"),

@@ -1,6 +1,6 @@
 use super::*;
-use crate::pool::AccessMode;
-use crate::sys::FsType;
+use crate::kernel::FsType;
+use crate::storage::AccessMode;
 
 fn mount(fs: FsType) -> Capability {
     Capability {
@@ -43,9 +43,9 @@ fn says(stage: Option<&Stage>, seen: &Seen, path: &str, capability: &Capability)
         capability: capability.clone(),
         read_only: false,
     };
-    match judge(stage, seen, &wanted) {
-        Ok(Go::Begin) => Says::Begin,
-        Ok(Go::Finish) => Says::Finish,
+    match decide(stage, seen, &wanted) {
+        Ok(StageAction::Begin) => Says::Begin,
+        Ok(StageAction::Finish) => Says::Finish,
         Err(Error::AlreadyExists(_)) => Says::AlreadyExists,
         Err(Error::FailedPrecondition(_)) => Says::FailedPrecondition,
         Err(other) => panic!("{other}"),

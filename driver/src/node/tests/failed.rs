@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::*;
 
 use super::Rig;
+use crate::kernel::{Error as KernelError, Kernel, LoopSpec};
 use crate::node::Error;
-use crate::pool::{Access, FreezeIntent, VolumeId};
-use crate::sys::{Error as KernelError, Kernel, LoopSpec};
+use crate::storage::{Access, FreezeIntent, VolumeId};
 use crate::testkit::*;
 
 fn entry(rig: &Rig, id: VolumeId) -> PathBuf {

@@ -8,7 +8,7 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeMultiWr
 
 use super::Rig;
 use crate::node::Result;
-use crate::pool::{Access, VolumeId};
+use crate::storage::{Access, VolumeId};
 use crate::testkit::*;
 
 /// A volume's way through one node, as an orchestrator drives it.

@@ -8,9 +8,9 @@ use hostloop_proto::csi::volume_capability::AccessType;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeWriter;
 
 use super::Rig;
+use crate::kernel::Kernel;
 use crate::node::{Error, InlineLimits, Node, Result};
-use crate::pool::{self, PoolSpec, Pools};
-use crate::sys::Kernel;
+use crate::storage::{self, PoolSpec, Pools};
 use crate::testkit::*;
 
 fn handle(number: usize) -> String {
@@ -229,7 +229,7 @@ fn a_pod_leaves_while_a_pool_is_missing() {
     // That is none of the missing pool's.
     refused!(
         unpublish(&node, 5, &stays),
-        Error::Pool(pool::Error::Unavailable { .. })
+        Error::Pool(storage::Error::Unavailable { .. })
     );
     assert_eq!(rig.mounted(), slice::from_ref(&stays));
     unpublish(&node, 4, &stays).unwrap();

@@ -6,12 +6,12 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::{self, *};
 
 use super::Rig;
+use crate::kernel::{FsType, Kernel, MountSpec};
 use crate::node::Error;
-use crate::pool::Access;
-use crate::sys::{FsType, Kernel, MountSpec};
+use crate::storage::Access;
 use crate::testkit::*;
 
-fn staged(access: Access, cap: &csi::VolumeCapability) -> (Rig, crate::pool::VolumeId) {
+fn staged(access: Access, cap: &csi::VolumeCapability) -> (Rig, crate::storage::VolumeId) {
     let rig = Rig::new();
     let id = rig.volume(access, 16 * MI);
     rig.stage(id, "a", cap).unwrap();
@@ -198,11 +198,11 @@ fn unpublish_needs_no_record() {
 fn a_read_only_attachment_is_published_read_only() {
     let cap = mount_as("ext4", SingleNodeMultiWriter);
     let (rig, id) = staged(ext4(), &cap);
-    let publication = crate::pool::Publication {
+    let publication = crate::storage::Publication {
         capability: rig.record(id).capabilities[0].clone(),
         readonly: true,
     };
-    let published = |r: &mut crate::pool::VolumeRecord| {
+    let published = |r: &mut crate::storage::VolumeRecord| {
         r.publications.insert("n1".to_owned(), publication);
     };
     rig.node.pools.update_volume(&id, published).unwrap();

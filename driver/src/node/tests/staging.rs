@@ -4,9 +4,9 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode::*;
 use hostloop_proto::csi::{self, volume_capability::AccessType};
 
 use super::Rig;
+use crate::kernel::{FsType, Kernel, LoopSpec};
 use crate::node::Error;
-use crate::pool::Format;
-use crate::sys::{FsType, Kernel, LoopSpec};
+use crate::storage::Format;
 use crate::testkit::*;
 
 #[test]
@@ -231,7 +231,7 @@ fn a_foreign_freeze_stays() {
     rig.kernel.freeze(&root).unwrap();
     rig.stage(id, "a", &cap).unwrap();
     assert!(rig.is_frozen(id));
-    let freeze = Some(crate::pool::FreezeIntent { since_ns: 1 });
+    let freeze = Some(crate::storage::FreezeIntent { since_ns: 1 });
     rig.node
         .pools
         .update_volume(&id, |r| r.freeze = freeze)
@@ -292,11 +292,11 @@ fn with_the_lifecycle_checked_the_controller_comes_first() {
     let id = rig.volume(ext4(), 16 * MI);
     let cap = mount_as("ext4", SingleNodeWriter);
     refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
-    let publication = crate::pool::Publication {
+    let publication = crate::storage::Publication {
         capability: rig.record(id).capabilities[0].clone(),
         readonly: false,
     };
-    let published = |r: &mut crate::pool::VolumeRecord| {
+    let published = |r: &mut crate::storage::VolumeRecord| {
         r.publications.insert("n1".to_owned(), publication);
     };
     rig.node.pools.update_volume(&id, published).unwrap();

@@ -7,8 +7,8 @@ use rustix::fs::{FallocateFlags, fallocate};
 use tonic::{Code, Status};
 
 use super::Rig;
-use crate::pool::{Access, Provisioning, Reserve, VolumeId};
-use crate::sys::file::allocated_bytes;
+use crate::kernel::file::allocated_bytes;
+use crate::storage::{Access, Provisioning, Reserve, VolumeId};
 use crate::testkit::*;
 
 /// A thick volume that was used once and lost half of its space to a trim.

@@ -1,6 +1,6 @@
 //! Volumes that are staged while the controller is asked about them.
 
-use hostloop_driver::sys::Kernel;
+use hostloop_driver::kernel::Kernel;
 use hostloop_proto::csi;
 
 use super::rig::*;

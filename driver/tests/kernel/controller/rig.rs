@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use hostloop_driver::controller::Result;
-use hostloop_driver::sys::linux::Linux;
+use hostloop_driver::kernel::linux::Linux;
 use hostloop_proto::csi;
 
 use crate::testkit::{self, map};

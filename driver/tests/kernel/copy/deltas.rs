@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use hostloop_driver::pool::Provisioning;
-use hostloop_driver::pool::populate::{self, Want};
-use hostloop_driver::sys::extents::{self, Range};
-use hostloop_driver::sys::file::Copied;
+use hostloop_driver::kernel::extents::{self, Range};
+use hostloop_driver::kernel::file::Copied;
+use hostloop_driver::storage::Provisioning;
+use hostloop_driver::storage::copy_image::{self, CopyRequest};
 use nix::fcntl::{FallocateFlags, fallocate};
 use rstest::rstest;
 
@@ -64,7 +64,7 @@ fn history(pool: &Pool, thick: bool, random: &mut Random) -> Vec<Snapshot> {
     let mut len = 32 << 20;
     let image = sparse(&path, len);
     if thick {
-        hostloop_driver::sys::file::allocate(&image, len).unwrap();
+        hostloop_driver::kernel::file::allocate(&image, len).unwrap();
     }
     let device = Loop::attach(&path);
     let mut snapshots: Vec<Snapshot> = Vec::new();
@@ -79,15 +79,15 @@ fn history(pool: &Pool, thick: bool, random: &mut Random) -> Vec<Snapshot> {
             touched = churn(&device.open(), len / BLOCK, random);
         }
         let file = sparse(&pool.path(&format!("snapshot-{i}")), 0);
-        let want = Want {
+        let want = CopyRequest {
             len,
             provisioning: Provisioning::Thin,
             reflinks: pool.reflinks,
             thick_source: thick,
         };
-        let copied = populate::populate(&image, &file, &want, &|| false).unwrap();
+        let copied = copy_image::populate(&image, &file, &want, &|| false).unwrap();
         if thick {
-            populate::keep_thick(&image, len, copied).unwrap();
+            copy_image::keep_thick(&image, len, copied).unwrap();
         } else {
             assert_eq!(copied == Copied::Shared, pool.reflinks);
         }
@@ -206,13 +206,13 @@ fn a_delta_of_many_extents(#[case] fs: &str) {
         base.write_all_at(&[1; BLOCK as usize], i * BLOCK).unwrap();
     }
     base.sync_all().unwrap();
-    let want = Want {
+    let want = CopyRequest {
         len,
         provisioning: Provisioning::Thin,
         reflinks: pool.reflinks,
         thick_source: false,
     };
-    populate::populate(&base, &target, &want, &|| false).unwrap();
+    copy_image::populate(&base, &target, &want, &|| false).unwrap();
     let mut expected = BTreeSet::new();
     for i in (0..6000).step_by(7) {
         target

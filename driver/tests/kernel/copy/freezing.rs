@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use hostloop_driver::pool::populate::Want;
-use hostloop_driver::pool::quiesce::{self, Intents, Leftover, Limits, Still, Target};
-use hostloop_driver::pool::{Error, PoolId, Provisioning, Result, VolumeId};
-use hostloop_driver::sys::file::Copied;
-use hostloop_driver::sys::linux::Linux;
-use hostloop_driver::sys::{self, FileId, Freeze, FsType, Kernel, LoopDevice, LoopSpec};
-use hostloop_driver::sys::{BindFlags, Detached, MountSpec};
+use hostloop_driver::kernel::file::Copied;
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::{self, FileId, Freeze, FsType, Kernel, LoopDevice, LoopSpec};
+use hostloop_driver::kernel::{BindFlags, Detached, MountSpec};
+use hostloop_driver::storage::copy_image::CopyRequest;
+use hostloop_driver::storage::freeze::{self, Intents, Leftover, Limits, Still, Target};
+use hostloop_driver::storage::{Error, PoolId, Provisioning, Result, VolumeId};
 use rstest::rstest;
 
 use super::support::{Mount, Pool, run, sparse};
@@ -46,7 +46,7 @@ impl Volume {
             id: VolumeId::generate(PoolId::generate()),
             fs,
             len,
-            image: sys::file_id(&file).unwrap(),
+            image: kernel::file_id(&file).unwrap(),
             file,
             device,
             at: pool.path(&format!("{name}-mount")),
@@ -75,8 +75,8 @@ impl Volume {
         }
     }
 
-    fn want(&self, pool: &Pool) -> Want {
-        Want {
+    fn want(&self, pool: &Pool) -> CopyRequest {
+        CopyRequest {
             len: self.len,
             provisioning: Provisioning::Thin,
             reflinks: pool.reflinks,
@@ -210,7 +210,7 @@ fn limited<T>(
         max_freeze,
         room: &|| Ok(()),
     };
-    let done = quiesce::quiesced(&kernel(), targets, &limits, &notes, copy);
+    let done = freeze::quiesced(&kernel(), targets, &limits, &notes, copy);
     assert!(notes.0.lock().unwrap().is_empty(), "no intent is left");
     done
 }
@@ -244,7 +244,7 @@ fn a_copy_has_what_was_written_before(
     unmount(&*volume.kernel, &at);
     volume
         .kernel
-        .loop_detach(device.minor, sys::file_id(&copy).unwrap())
+        .loop_detach(device.minor, kernel::file_id(&copy).unwrap())
         .unwrap();
     assert!(found == content && !after);
 }
@@ -280,7 +280,7 @@ fn a_group_is_frozen_together() {
     let mut targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
     targets.push(Target {
         volume: VolumeId::generate(PoolId::generate()),
-        image: sys::file_id(&rest).unwrap(),
+        image: kernel::file_id(&rest).unwrap(),
         raw_staged: true,
         freeze_intent: false,
     });
@@ -366,7 +366,7 @@ fn what_was_left_frozen_is_thawed(
     let volume = Volume::mounted(&pool, "image", inner);
     volume.write("kept", b"kept");
     let (kernel, id) = (&*volume.kernel, volume.id);
-    let thaw = || quiesce::thaw_leftover(kernel, id, volume.image, &scratch).unwrap();
+    let thaw = || freeze::thaw_leftover(kernel, id, volume.image, &scratch).unwrap();
 
     volume.freeze();
     assert_eq!(thaw(), Leftover::Mounted);
@@ -401,7 +401,7 @@ fn a_read_only_leftover_is_thawed_too() {
     volume.kernel.mount(&spec).unwrap();
     volume.freeze();
     unmount(&*volume.kernel, &volume.at);
-    let thawed = quiesce::thaw_leftover(&*volume.kernel, volume.id, volume.image, &scratch);
+    let thawed = freeze::thaw_leftover(&*volume.kernel, volume.id, volume.image, &scratch);
     assert_eq!(thawed.unwrap(), Leftover::Unmounted);
     volume.mount();
     assert!(volume.takes_writes());
@@ -452,7 +452,7 @@ fn a_full_pool_hangs_nobody_for_ever() {
         room: &|| Ok(()),
     };
     let targets = [volume.target()];
-    let attempt = || quiesce::quiesced(&kernel(), &targets, &limits, &notes, |_| Ok(()));
+    let attempt = || freeze::quiesced(&kernel(), &targets, &limits, &notes, |_| Ok(()));
     for _ in 0..3 {
         let began = Instant::now();
         match attempt() {

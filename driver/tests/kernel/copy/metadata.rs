@@ -5,8 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use hostloop_driver::controller::{Config, Controller, Error, MetadataBlocks};
-use hostloop_driver::pool::{self, NewVolume, Provisioning, Reserve, SnapshotRecord, VolumeRecord};
-use hostloop_driver::sys::linux::Linux;
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::storage::{
+    self, NewVolume, Provisioning, Reserve, SnapshotRecord, VolumeRecord,
+};
 use hostloop_proto::csi;
 use rstest::rstest;
 
@@ -73,7 +75,7 @@ impl Rig {
         let volume = self
             .controller
             .pools
-            .volume(&pool::VolumeHandle::Id(volume.id));
+            .volume(&storage::VolumeHandle::Id(volume.id));
         let volume = volume.unwrap();
         let image = self.controller.pools.open_image(&volume, true).unwrap();
         for _ in 0..30 {
@@ -269,7 +271,7 @@ fn bad_requests() {
     rig.controller.pools.delete_snapshot(&gone.id).unwrap();
     let (mine, foreign) = (mine.id.to_string(), foreign.id.to_string());
     let gone = gone.id.to_string();
-    let elsewhere = pool::SnapshotId::generate(pool::PoolId::generate()).to_string();
+    let elsewhere = storage::SnapshotId::generate(storage::PoolId::generate()).to_string();
 
     let ids = [
         ("", "invalid"),
@@ -294,8 +296,8 @@ fn bad_requests() {
         Ok(_) => "ok",
         Err(Error::Invalid(_)) => "invalid",
         Err(Error::OutOfRange(_)) => "out of range",
-        Err(Error::NotFound(_) | Error::Pool(pool::Error::NoSnapshot(_))) => "missing",
-        Err(Error::Pool(pool::Error::ForeignPool(_))) => "elsewhere",
+        Err(Error::NotFound(_) | Error::Pool(storage::Error::NoSnapshot(_))) => "missing",
+        Err(Error::Pool(storage::Error::ForeignPool(_))) => "elsewhere",
         Err(Error::Off(_)) => "off",
         Err(e) => panic!("{e}"),
     };

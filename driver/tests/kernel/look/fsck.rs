@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use hostloop_driver::fsck::{CLEAN, Error, Kind, Outcome, PROBLEMS, REPAIRED, examine};
-use hostloop_driver::sys::Kernel;
+use hostloop_driver::inspect::fsck::{CLEAN, Error, Kind, Outcome, PROBLEMS, REPAIRED, examine};
+use hostloop_driver::kernel::Kernel;
 
 use super::rig::{MI, Rig, attach, rig, volume};
 
@@ -11,7 +11,7 @@ fn look(rig: &Rig, repair: bool) -> Outcome {
     examine(&rig.specs, &rig.options, rig.kernel.clone(), repair).unwrap()
 }
 
-fn kinds(problems: &[hostloop_driver::fsck::Problem]) -> Vec<Kind> {
+fn kinds(problems: &[hostloop_driver::inspect::fsck::Problem]) -> Vec<Kind> {
     let mut kinds: Vec<Kind> = problems.iter().map(|p| p.kind).collect();
     kinds.sort();
     kinds

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use hostloop_driver::pool::{NewVolume, Pools, Reserve, VolumeRecord};
-use hostloop_driver::sys::LoopDevice;
-use hostloop_driver::sys::linux::Linux;
+use hostloop_driver::kernel::LoopDevice;
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::storage::{NewVolume, Pools, Reserve, VolumeRecord};
 
 pub(crate) use crate::testkit::MI;
 use crate::testkit::{self, Site};

@@ -5,9 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use hostloop_driver::status::Report;
-use hostloop_driver::survey::Survey;
-use hostloop_driver::sys::Kernel;
+use hostloop_driver::inspect::inventory::Survey;
+use hostloop_driver::inspect::status::Report;
+use hostloop_driver::kernel::Kernel;
 
 use super::rig::{MI, attach, rig, volume};
 
@@ -91,7 +91,7 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
 
     drop(device);
     let file = std::fs::File::open(&image).unwrap();
-    let id = hostloop_driver::sys::file_id(&file).unwrap();
+    let id = hostloop_driver::kernel::file_id(&file).unwrap();
     for l in rig.kernel.loops_of(id).unwrap() {
         rig.kernel.loop_detach(l.minor, id).unwrap();
     }
@@ -119,16 +119,18 @@ fn reflinks_are_told_without_trying() {
         assert!(made.success());
         let at = rig.root().join("at");
         std::fs::create_dir(&at).unwrap();
-        let spec = hostloop_driver::sys::MountSpec {
+        let spec = hostloop_driver::kernel::MountSpec {
             device: &device.path(),
             target: &at,
-            fs: hostloop_driver::sys::FsType::Xfs,
+            fs: hostloop_driver::kernel::FsType::Xfs,
             read_only: false,
             options: &[],
         };
         rig.kernel.mount(&spec).unwrap();
         let dir = std::fs::File::open(&at).unwrap();
-        let told = hostloop_driver::sys::geometry::shares_extents(std::os::fd::AsFd::as_fd(&dir));
+        let told = hostloop_driver::kernel::reflink_support::shares_extents(
+            std::os::fd::AsFd::as_fd(&dir),
+        );
         assert_eq!(told.unwrap(), reflinks);
     }
 }

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
+use hostloop_driver::kernel::Kernel;
 use hostloop_driver::node::Error;
-use hostloop_driver::pool::Access;
-use hostloop_driver::sys::Kernel;
+use hostloop_driver::storage::Access;
 
 use super::Rig;
 use crate::testkit::*;

@@ -1,7 +1,7 @@
 //! Volumes next to their copies, and volumes that were copied.
 
-use hostloop_driver::pool::Source;
-use hostloop_driver::sys::{FsType, Kernel};
+use hostloop_driver::kernel::{FsType, Kernel};
+use hostloop_driver::storage::Source;
 
 use super::Rig;
 use crate::testkit::*;

@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use hostloop_driver::kernel::{FsType, Kernel, loop_path};
 use hostloop_driver::node::Error;
-use hostloop_driver::pool::{Access, VolumeId};
-use hostloop_driver::sys::{FsType, Kernel, loop_path};
+use hostloop_driver::storage::{Access, VolumeId};
 
 use super::Rig;
 use crate::testkit::*;

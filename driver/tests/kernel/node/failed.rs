@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use hostloop_driver::kernel::{FsType, Kernel};
 use hostloop_driver::node::Error;
-use hostloop_driver::pool::{self, Access};
-use hostloop_driver::sys::{FsType, Kernel};
+use hostloop_driver::storage::{self, Access};
 
 use super::Rig;
 use crate::testkit::*;
@@ -111,33 +111,19 @@ fn a_pod_leaves_a_pool_that_is_missing() {
     rig.unstage(id, "a").unwrap();
     rig.unstage(raw, "b").unwrap();
     assert_eq!(rig.mounted(), Vec::<std::path::PathBuf>::new());
-    let ours = |l: &hostloop_driver::sys::LoopInfo| {
+    let ours = |l: &hostloop_driver::kernel::LoopInfo| {
         l.may_hold(&id.to_string()) || l.may_hold(&raw.to_string())
     };
     assert!(!rig.kernel.loops().unwrap().iter().any(ours));
 }
 
-/// A process with a copy of this test's mounts, like a container that starts while they exist. It
-/// unmounts copies of other tests' mounts, because these would keep their devices busy.
+/// A process with a copy of all mounts, like a container that starts while they exist.
 struct Copied(Child);
 
 impl Copied {
-    fn new(root: &Path) -> Copied {
-        let script = r#"while read -r _ at _; do
-            case $at in "$1"/*) ;; /tmp/* | /var/tmp/*) umount -l "$at" ;; esac
-        done </proc/self/mounts
-        exec sleep 600"#;
+    fn new() -> Copied {
         let child = Command::new("unshare")
-            .args([
-                "--mount",
-                "--propagation",
-                "private",
-                "sh",
-                "-c",
-                script,
-                "sh",
-            ])
-            .arg(root)
+            .args(["--mount", "--propagation", "private", "sleep", "600"])
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
@@ -165,14 +151,14 @@ fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
     let cap = mount(FsType::Ext4);
     let id = rig.staged(on(FsType::Ext4), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
-    let copied = Copied::new(rig.root());
+    let copied = Copied::new();
     rig.unpublish(id, "p").unwrap();
     rig.unstage(id, "a").unwrap();
     let device = rig.loops(id).remove(0);
     let pools = &rig.node.pools;
     // Without reflinks, the snapshot is refused; with them, a clone is taken.
     match pools.create_snapshot(&id, "s", &Default::default()) {
-        Err(pool::Error::CannotFreeze(why)) => {
+        Err(storage::Error::CannotFreeze(why)) => {
             assert!(why.contains("another mount namespace"), "{why}");
             assert!(!why.contains("raw block"), "{why}");
         }

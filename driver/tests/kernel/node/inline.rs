@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use hostloop_driver::kernel::{FsType, Kernel};
 use hostloop_driver::node::{Error, Result};
-use hostloop_driver::pool::VolumeHandle;
-use hostloop_driver::sys::{FsType, Kernel};
+use hostloop_driver::storage::VolumeHandle;
 use hostloop_proto::csi;
 
 use super::Rig;
@@ -42,7 +42,7 @@ fn assert_gone(rig: &Rig) {
     assert_eq!(rig.mounted(), Vec::<PathBuf>::new());
     assert_eq!(rig.node.pools.volumes(), []);
     assert!(!rig.target("p").exists());
-    let image = |l: &hostloop_driver::sys::LoopInfo| {
+    let image = |l: &hostloop_driver::kernel::LoopInfo| {
         std::path::Path::new(&l.backing_path).starts_with(rig.root())
     };
     assert!(!rig.kernel.loops().unwrap().iter().any(image));

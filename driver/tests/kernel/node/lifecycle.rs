@@ -2,9 +2,9 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use hostloop_driver::kernel::{FsType, Kernel};
 use hostloop_driver::node::Error;
-use hostloop_driver::pool::Format;
-use hostloop_driver::sys::{FsType, Kernel};
+use hostloop_driver::storage::Format;
 use hostloop_proto::csi::volume_usage::Unit;
 
 use super::Rig;

@@ -3,9 +3,9 @@
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
+use hostloop_driver::kernel::{FsType, Kernel, file};
 use hostloop_driver::node::Error;
-use hostloop_driver::pool::{self, Format};
-use hostloop_driver::sys::{FsType, Kernel, file};
+use hostloop_driver::storage::{self, Format};
 use hostloop_proto::csi;
 
 use super::Rig;
@@ -108,7 +108,7 @@ fn a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows() {
         rig.unpublish(id, "p").unwrap();
         rig.unstage(id, "a").unwrap();
         assert_eq!(rig.mounted(), Vec::<std::path::PathBuf>::new());
-        let held = |l: &hostloop_driver::sys::LoopInfo| {
+        let held = |l: &hostloop_driver::kernel::LoopInfo| {
             std::path::Path::new(&l.backing_path).starts_with(rig.root())
         };
         assert!(!rig.kernel.loops().unwrap().iter().any(held));
@@ -170,7 +170,7 @@ fn a_full_pool_is_said_to_be_full() {
     let full = rig.stage(id, "a", &mount(FsType::Ext4));
     match &full {
         Err(Error::ResourceExhausted(_)) => {}
-        Err(Error::Kernel(e) | Error::Pool(pool::Error::Kernel(e))) if e.is_no_space() => {}
+        Err(Error::Kernel(e) | Error::Pool(storage::Error::Kernel(e))) if e.is_no_space() => {}
         other => panic!("{other:?}"),
     }
     rig.assert_clean(id);

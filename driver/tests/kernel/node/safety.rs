@@ -4,9 +4,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use hostloop_driver::kernel::{FsType, Kernel, MkfsSpec, MountEntry};
 use hostloop_driver::node::Error;
-use hostloop_driver::pool::Source;
-use hostloop_driver::sys::{FsType, Kernel, MkfsSpec, MountEntry};
+use hostloop_driver::storage::Source;
 use rstest::rstest;
 
 use super::Rig;
@@ -76,7 +76,7 @@ fn no_devices_and_no_set_user_ids(#[case] fs: FsType) {
 #[test]
 fn a_raw_block_target_is_a_device_all_the_same() {
     let rig = Rig::new();
-    let id = rig.volume(hostloop_driver::pool::Access::Block, 8 * MI);
+    let id = rig.volume(hostloop_driver::storage::Access::Block, 8 * MI);
     rig.stage(id, "a", &block()).unwrap();
     rig.publish(id, "a", "pod", &block(), false).unwrap();
     std::fs::File::open(rig.target("pod")).unwrap();

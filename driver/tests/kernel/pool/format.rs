@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use hostloop_driver::pool::{Error, Provisioning, VolumeId};
+use hostloop_driver::storage::{Error, Provisioning, VolumeId};
 
 use super::kinds::uuid;
 use super::support::*;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use hostloop_driver::pool::{Error, Pools, Provisioning, VolumeHandle, VolumeId};
+use hostloop_driver::storage::{Error, Pools, Provisioning, VolumeHandle, VolumeId};
 
 use super::support::*;
 

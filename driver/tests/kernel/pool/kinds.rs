@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use hostloop_driver::pool::{About, Error, PoolKind, Pools, Provisioning};
+use hostloop_driver::storage::{About, Error, PoolKind, Pools, Provisioning};
 
 use super::support::*;
 

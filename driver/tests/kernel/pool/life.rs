@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hostloop_driver::pool::{
+use hostloop_driver::kernel::{FsType, MountSpec};
+use hostloop_driver::storage::{
     Access, Error, NewVolume, Provisioning, Source, Stage, VolumeHandle, VolumeRecord,
 };
-use hostloop_driver::sys::{FsType, MountSpec};
 use tempfile::TempDir;
 
 use super::support::*;
@@ -68,7 +68,7 @@ impl Drop for Staged<'_> {
     fn drop(&mut self) {
         let _ = self.world.kernel.unmount(self.dir.path());
         if let Ok(image) = self.world.pools().open_image(&self.record, false) {
-            let image = hostloop_driver::sys::file_id(&image).unwrap();
+            let image = hostloop_driver::kernel::file_id(&image).unwrap();
             let _ = self.world.kernel.loop_detach(self.minor, image);
         }
         let _ = self

@@ -6,11 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hostloop_driver::pool::{
+use hostloop_driver::kernel::FsType;
+use hostloop_driver::storage::{
     About, Access, Capability, Format, FreezeIntent, Provisioning, Stage, VolumeHandle,
     VolumeRecord,
 };
-use hostloop_driver::sys::FsType;
 
 use super::support::*;
 

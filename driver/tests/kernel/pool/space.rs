@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
-use hostloop_driver::pool::{Error, Provisioning};
+use hostloop_driver::storage::{Error, Provisioning};
 
 use super::support::*;
 

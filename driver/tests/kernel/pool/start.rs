@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hostloop_driver::pool::{Provisioning, VolumeId};
+use hostloop_driver::storage::{Provisioning, VolumeId};
 
 use super::support::*;
 

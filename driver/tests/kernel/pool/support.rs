@@ -3,15 +3,15 @@
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
-use hostloop_driver::pool::{NewVolume, Provisioning};
-use hostloop_driver::sys::linux::Linux;
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::storage::{NewVolume, Provisioning};
 use tempfile::TempDir;
 
 use crate::testkit;
 pub(crate) use crate::testkit::{MI, mounted};
 use crate::tools::release;
 pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run};
-pub(crate) use hostloop_driver::sys::Kernel;
+pub(crate) use hostloop_driver::kernel::Kernel;
 
 /// Configured pools and the process that has them open, on the machine's kernel.
 pub(crate) type World = testkit::Site<Linux>;

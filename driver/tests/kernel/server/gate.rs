@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-use hostloop_driver::sys::model::Model;
-use hostloop_driver::sys::*;
+use hostloop_driver::kernel::fake::Model;
+use hostloop_driver::kernel::*;
 
 use crate::testkit::TestKernel;
 

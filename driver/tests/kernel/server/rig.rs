@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hostloop_driver::controller::{self, Controller};
-use hostloop_driver::identity::Identity;
+use hostloop_driver::csi::identity::Identity;
+use hostloop_driver::grpc::Server;
+use hostloop_driver::grpc::socket::Socket;
 use hostloop_driver::node::{self, Node};
-use hostloop_driver::pool::{NewVolume, Pools};
-use hostloop_driver::server::Server;
-use hostloop_driver::server::socket::Socket;
+use hostloop_driver::storage::{NewVolume, Pools};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hyper_util::rt::TokioIo;

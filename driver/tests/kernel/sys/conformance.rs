@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use hostloop_driver::sys::model::Model;
-use hostloop_driver::sys::{
+use hostloop_driver::kernel::fake::Model;
+use hostloop_driver::kernel::{
     BindFlags, Error, FsType, Kernel, LoopDevice, LoopSpec, MkfsSpec, MountSpec, Probe, Result,
     file, file_id,
 };

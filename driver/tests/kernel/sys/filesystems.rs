@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use hostloop_driver::sys::linux::Linux;
-use hostloop_driver::sys::{
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::{
     BLOCK_SIZE, Error, Freeze, FsType, Kernel, MkfsSpec, Probe, file, file_id,
 };
 use rstest::rstest;

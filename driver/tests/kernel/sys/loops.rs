@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 
-use hostloop_driver::sys::{
+use hostloop_driver::kernel::{
     BLOCK_SIZE, Detached, Error, FsType, Kernel, LoopSpec, file, file_id, loop_path,
 };
 
@@ -238,7 +238,7 @@ fn without_direct_io_it_says_so() {
     let device = s.attach(&pool);
     let options = ["-b", "size=16384"].map(str::to_owned);
     s.kernel
-        .mkfs(&hostloop_driver::sys::MkfsSpec {
+        .mkfs(&hostloop_driver::kernel::MkfsSpec {
             device: &device.path(),
             fs: FsType::Xfs,
             options: &options,

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hostloop_driver::sys::{BindFlags, Error, FsType, Kernel, LoopDevice, MountEntry, MountSpec};
+use hostloop_driver::kernel::{
+    BindFlags, Error, FsType, Kernel, LoopDevice, MountEntry, MountSpec,
+};
 use rstest::rstest;
 
 use super::scratch::Scratch;

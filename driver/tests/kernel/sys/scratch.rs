@@ -4,8 +4,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use hostloop_driver::sys::linux::Linux;
-use hostloop_driver::sys::{FsType, Kernel, LoopDevice, LoopSpec, file_id};
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::{FsType, Kernel, LoopDevice, LoopSpec, file_id};
 
 use crate::testkit::{TestKernel, make_fs, mount_fs};
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use hostloop_driver::sys::{
+use hostloop_driver::kernel::{
     BindFlags, Detached, Error, FsType, Kernel, LoopInfo, LoopSpec, file_id,
 };
 use rustix::fs::{Mode, OFlags};

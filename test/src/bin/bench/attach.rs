@@ -3,8 +3,8 @@
 
 use std::fs::File;
 
-use hostloop_driver::sys::linux::{Linux, bare_attach};
-use hostloop_driver::sys::{Kernel, LoopSpec};
+use hostloop_driver::kernel::linux::{Linux, bare_attach};
+use hostloop_driver::kernel::{Kernel, LoopSpec};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use tokio::runtime::Runtime;

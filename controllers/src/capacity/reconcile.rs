@@ -1,0 +1,274 @@
+//! One look at everything: what the driver says of its room, and what of it is to be written.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hostloop_proto::csi;
+use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
+use kube::ResourceExt;
+
+use super::owner::{Owner, OwnerError};
+use super::plan::{Action, Item, Marks, Precision, Room, Wanted, Writer, plan};
+use super::segments::segments;
+use super::{Metrics, Options};
+use crate::api::pvc;
+use crate::controller::Context;
+use crate::runtime::csi::Failure;
+use crate::runtime::kube::{ApiError, Limit};
+use crate::runtime::{Kube, Store};
+
+/// How long a GetCapacity call may take unless told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The event at a class whose parameters the driver refuses.
+const REFUSED: &str = "CapacityUnknown";
+
+/// Why a pass was not finished.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PassError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error("of class {class}: {failure}")]
+    Csi { class: String, failure: Failure },
+    #[error("who is to own the objects: {0}")]
+    Owner(#[from] OwnerError),
+}
+
+/// What passes are made with.
+pub(super) struct Pass {
+    pub(super) context: Context,
+    metrics: Metrics,
+    /// Classes with Immediate binding are told of, too.
+    immediate: bool,
+    /// With a limit of its own.
+    kube: Kube,
+    writer: Writer,
+    namespace: String,
+    owner: Owner,
+    objects: Store<CSIStorageCapacity>,
+    /// Classes that were complained of, with what was said.
+    refused: Mutex<BTreeMap<String, String>>,
+    /// For each class without an answer: the index of the segment that the next pass asks for
+    /// first.
+    first: Mutex<BTreeMap<String, usize>>,
+}
+
+impl Pass {
+    pub(super) fn new(
+        context: Context,
+        options: &Options,
+        metrics: Metrics,
+        namespace: String,
+        owner: Owner,
+        objects: Store<CSIStorageCapacity>,
+    ) -> Self {
+        let limit = Limit::new(
+            options.kube_api_capacity_qps,
+            options.kube_api_capacity_burst,
+        );
+        let on_nodes = context.scope.node().is_some();
+        Pass {
+            immediate: options.capacity_for_immediate_binding.unwrap_or(on_nodes),
+            kube: context.kube.managed_by("hostloop-capacity").limited(limit),
+            writer: Writer::new(&context.driver.name, context.scope.node()),
+            context,
+            metrics,
+            namespace,
+            owner,
+            objects,
+            refused: Mutex::default(),
+            first: Mutex::default(),
+        }
+    }
+
+    /// Waits until all has been seen that is decided by: what is not seen would be told twice, or
+    /// removed.
+    pub(super) async fn synced(&self) {
+        self.context.caches.classes().synced().await;
+        self.objects.synced().await;
+        if self.context.scope.node().is_none() {
+            self.context.caches.nodes().synced().await;
+            self.context.caches.csi_nodes().synced().await;
+        }
+    }
+
+    /// Makes one. What fails for one object is no reason to leave others untold.
+    pub(super) async fn run(&self, look: Precision) -> Result<(), PassError> {
+        let changes = self.context.room.changes();
+        let mut trouble = None;
+        let wanted = self.wanted(&mut trouble).await;
+        let marks = self.marks().await?;
+        let actions = plan(&wanted, &self.objects.all(), &marks, look);
+        self.count(&wanted, &actions);
+        if !actions.is_empty() {
+            for action in actions {
+                if !self.context.acts() {
+                    return Ok(());
+                }
+                match self.perform(action, &marks).await {
+                    Ok(()) => {}
+                    // The server is away: it is for the others, too.
+                    Err(error @ (ApiError::Timeout { .. } | ApiError::Failed { .. })) => {
+                        return Err(error.into());
+                    }
+                    Err(error) => trouble = Some(error.into()),
+                }
+            }
+            let left = plan(&wanted, &self.objects.all(), &marks, look);
+            self.count(&wanted, &left);
+        }
+        // A class without an answer does not hold back the capacity of the others.
+        if look == Precision::Exact && !matches!(trouble, Some(PassError::Api(_))) {
+            self.context.room.told(changes);
+        }
+        trouble.map_or(Ok(()), Err)
+    }
+
+    fn count(&self, wanted: &Wanted, actions: &[Action]) {
+        let there = self.objects.all();
+        let told = |item: &&Item| there.iter().any(|object| item.is_told_by(object));
+        let told = wanted.keys().filter(told).count();
+        let obsolete = actions.iter();
+        let obsolete = obsolete.filter(|action| matches!(action, Action::Delete(_)));
+        self.metrics.goal.set(wanted.len() as i64);
+        self.metrics.current.set(told as i64);
+        self.metrics.obsolete.set(obsolete.count() as i64);
+    }
+
+    /// What objects carry besides the room.
+    async fn marks(&self) -> Result<Marks, OwnerError> {
+        let mut pools = self.context.pools.known();
+        pools.sort();
+        // Not limited: it is asked once.
+        let owner = self.owner.get(&self.context.kube).await?;
+        Ok(Marks {
+            owner,
+            pools: (!pools.is_empty()).then(|| pools.join(",")),
+        })
+    }
+
+    /// The objects there should be.
+    async fn wanted(&self, trouble: &mut Option<PassError>) -> Wanted {
+        let segments = segments(
+            &self.context.scope,
+            self.context.driver.has_topology(),
+            &self.context.driver.name,
+            &self.context.caches,
+        );
+        let mut wanted = Wanted::new();
+        for class in self.classes() {
+            let mut silent = false;
+            let first = self.first(&class);
+            let in_turn = segments.iter().cycle().skip(first).take(segments.len());
+            for (turn, segment) in in_turn.enumerate() {
+                let item = Item {
+                    class: class.name_any(),
+                    segment: segment.clone(),
+                };
+                if silent {
+                    // Every further call may time out as well, and other classes wait.
+                    wanted.insert(item, None);
+                    continue;
+                }
+                match self.ask(&class, &item).await {
+                    Ok(room) => {
+                        wanted.insert(item, Some(room));
+                    }
+                    // Volumes of it can't be made, wherever the scheduler tries.
+                    Err(failure) if failure.code() == tonic::Code::InvalidArgument => {
+                        self.complain(&class, &failure);
+                    }
+                    Err(failure) => {
+                        silent = failure.code() == tonic::Code::DeadlineExceeded;
+                        if silent && !segments.is_empty() {
+                            self.begin_at(&class, (first + turn + 1) % segments.len());
+                        }
+                        let class = item.class.clone();
+                        *trouble = Some(PassError::Csi { class, failure });
+                        wanted.insert(item, None);
+                    }
+                }
+            }
+        }
+        wanted
+    }
+
+    /// The index of the segment that a class is asked for first.
+    fn first(&self, class: &StorageClass) -> usize {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get(&class.name_any()).copied().unwrap_or_default()
+    }
+
+    /// Sets the segment that the next pass begins with for this class.
+    fn begin_at(&self, class: &StorageClass, segment: usize) {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.insert(class.name_any(), segment);
+    }
+
+    fn classes(&self) -> Vec<Arc<StorageClass>> {
+        let mut classes = self.context.caches.classes().all();
+        classes.retain(|class| {
+            let told = self.immediate || pvc::is_delayed(class);
+            class.provisioner == self.context.driver.name && told
+        });
+        classes
+    }
+
+    /// What room the driver has.
+    async fn ask(&self, class: &StorageClass, item: &Item) -> Result<Room, Failure> {
+        let topology = csi::Topology {
+            segments: item.segment.clone(),
+        };
+        let request = csi::GetCapacityRequest {
+            parameters: class.parameters.clone().unwrap_or_default(),
+            accessible_topology: (!item.segment.is_empty()).then_some(topology),
+            ..csi::GetCapacityRequest::default()
+        };
+        let timeout = self.context.common.timeout.unwrap_or(TIMEOUT);
+        let csi = &self.context.driver.csi;
+        let answer = csi.get_capacity(request, timeout).await?;
+        Ok(Room {
+            available: answer.available_capacity,
+            largest: answer.maximum_volume_size,
+        })
+    }
+
+    /// Emits one event for all nodes about a class that the driver refuses. Otherwise pods would
+    /// only report that no node has room.
+    fn complain(&self, class: &StorageClass, failure: &Failure) {
+        let uid = class.uid().unwrap_or_default();
+        let message = failure.status.message().to_owned();
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if refused.get(&uid) == Some(&message) {
+            return;
+        }
+        tracing::warn!(class = %class.name_any(), %failure, "no volume of a class can be made");
+        let said = format!(
+            "the CSI driver refuses the parameters of this StorageClass, so there is no room for \
+             its volumes anywhere: {message}"
+        );
+        self.context.events.shared_warning(class, REFUSED, said);
+        refused.insert(uid, message);
+    }
+
+    async fn perform(&self, action: Action, marks: &Marks) -> Result<(), ApiError> {
+        match action {
+            Action::Create(item, room) => {
+                let object = self.writer.object(&item, room, &self.namespace, marks);
+                let made = self.kube.create(&object).await?;
+                self.objects.apply_write(made);
+            }
+            Action::Update(object, room) => {
+                let patch = marks.patch(&object, room);
+                match self.kube.merge(object.as_ref(), patch).await {
+                    Ok(written) => self.objects.apply_write(written),
+                    // It is made again when its end has been seen.
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Action::Delete(object) => self.kube.delete(object.as_ref()).await?,
+        }
+        Ok(())
+    }
+}

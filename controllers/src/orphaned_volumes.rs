@@ -1,0 +1,356 @@
+//! Volumes of this node that nobody knows.
+//!
+//! What a process leaves behind that dies between two steps, and what a node brings back that was
+//! counted as gone, shows nowhere: no object names it. So now and then the driver's volumes are
+//! compared with the cluster's objects:
+//!
+//! - A volume that is published here, without an attachment and without being staged, is
+//!   unpublished.
+//! - A volume without a PersistentVolume is an orphan: counted, and told of at the node. It may hold
+//!   data, and is kept.
+//! - Of these, one that was made for a claim which is gone, and was never used, is deleted. Whether
+//!   it was used only the driver can tell, which has to be in this process for that.
+//!
+//! Caches are where suspicion comes from, and never proof: what is done is done by what the server
+//! itself says, after a grace period.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_proto::csi;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::time::Instant;
+
+use crate::api::pv;
+use crate::attacher::{self, ListError, Published};
+use crate::health::node_reference;
+use crate::node_cleanup::grace_period::Since;
+use crate::provisioner::{self, naming::Naming};
+use crate::runtime::csi::Failure;
+use crate::runtime::driver::ControllerCapability as Can;
+use crate::runtime::watch::fraction;
+use crate::runtime::{ApiError, Context, EventKind, Kube, duration};
+
+mod decide;
+mod inventory;
+mod publications;
+
+use decide::Cluster;
+pub use inventory::{Inventory, InventoryEntry};
+
+/// How long a call may take unless told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// The wait before the first look, at most: not all nodes at once.
+const FIRST: Duration = Duration::from_secs(10);
+/// For how long an object of a volume is believed in that a cache does not tell of.
+const BELIEVED: Duration = Duration::from_secs(3600);
+/// Volumes that are named in one event, at most.
+const NAMED: usize = 5;
+
+/// What it is told on the command line.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+#[command(next_help_heading = "Orphans")]
+pub struct Options {
+    /// How long nothing must name a volume before it is told of, unpublished, or, if it was never
+    /// used, deleted
+    #[arg(
+        long,
+        env = "HOSTLOOP_ORPHAN_GRACE",
+        value_name = "DURATION",
+        default_value = "10m",
+        value_parser = duration::parse
+    )]
+    pub orphan_grace: Duration,
+
+    /// How often the volumes on this node are compared with the cluster's
+    #[arg(
+        long,
+        env = "HOSTLOOP_ORPHAN_INTERVAL",
+        value_name = "DURATION",
+        default_value = "10m",
+        value_parser = duration::parse
+    )]
+    pub orphan_interval: Duration,
+}
+
+/// What is counted.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    orphans: Gauge,
+}
+
+impl Metrics {
+    /// Has it shown.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "hostloop_orphaned_volumes",
+            "Volumes of this node that no PersistentVolume names",
+            self.orphans.clone(),
+        );
+    }
+}
+
+/// What the loop is run with.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) options: Options,
+    pub(crate) volumes: provisioner::Options,
+    /// Of one page of a list; 0 is no limit.
+    pub(crate) max_entries: u32,
+    pub(crate) inventory: Inventory,
+    pub(crate) metrics: Metrics,
+}
+
+/// Why a look came to nothing.
+#[derive(Debug, thiserror::Error)]
+enum LookError {
+    #[error(transparent)]
+    List(#[from] ListError),
+    #[error(transparent)]
+    Call(#[from] Failure),
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error("the driver's own list of volumes: {0}")]
+    Inventory(String),
+}
+
+struct Scanner {
+    context: Context,
+    kube: Kube,
+    part: Part,
+    naming: Naming,
+    timeout: Duration,
+    lonely: Since<String>,
+    in_vain: Since<String>,
+    /// Volumes whose objects the server has and the cache has not, and when that was seen.
+    believed: BTreeMap<String, Instant>,
+    /// The orphans that were told of.
+    told: BTreeSet<String>,
+}
+
+/// Looks now and then, until told to stop.
+pub(crate) async fn run(context: Context, part: Part) -> Result<(), Infallible> {
+    let mut keeper = Scanner::new(context.clone(), part);
+    let stop = context.stop.clone();
+    let interval = keeper.part.options.orphan_interval;
+    let looking = async {
+        keeper.synced().await;
+        tokio::time::sleep(FIRST.min(interval).mul_f64(fraction())).await;
+        loop {
+            if let Err(error) = keeper.look().await {
+                tracing::warn!(%error, "looking for volumes nobody knows");
+            }
+            tokio::time::sleep(keeper.wait()).await;
+        }
+    };
+    stop.run_until_cancelled(looking).await;
+    Ok(())
+}
+
+impl Scanner {
+    fn new(context: Context, part: Part) -> Self {
+        Scanner {
+            kube: context.kube.managed_by("hostloop-orphans"),
+            timeout: context.common.timeout.unwrap_or(TIMEOUT),
+            naming: Naming::new(&part.volumes),
+            context,
+            part,
+            lonely: Since::default(),
+            in_vain: Since::default(),
+            believed: BTreeMap::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// Whether the driver tells what is published where.
+    fn attaches(&self) -> bool {
+        let needed = [
+            Can::PublishUnpublishVolume,
+            Can::ListVolumes,
+            Can::ListVolumesPublishedNodes,
+        ];
+        needed.into_iter().all(|one| self.context.driver.can(one))
+    }
+
+    async fn synced(&self) {
+        self.context.caches.volumes().synced().await;
+        if self.attaches() {
+            self.context.caches.attachments().synced().await;
+        }
+    }
+
+    /// How long to wait: about the interval, less if a grace period ends before.
+    fn wait(&self) -> Duration {
+        let Options {
+            orphan_grace: grace,
+            orphan_interval: interval,
+        } = self.part.options;
+        let about = interval
+            .max(Duration::from_secs(1))
+            .mul_f64(0.9 + 0.2 * fraction());
+        let now = Instant::now();
+        let next = [&self.lonely, &self.in_vain]
+            .into_iter()
+            .filter_map(|since| since.next(now, grace))
+            .min();
+        next.map_or(about, |next| about.min(next - now))
+    }
+
+    /// Looks once.
+    async fn look(&mut self) -> Result<(), LookError> {
+        let csi = &self.context.driver.csi;
+        let listed = attacher::list(csi, self.part.max_entries, self.timeout).await?;
+        let kept = self.kept()?;
+        if let (Some(kept), true) = (&kept, self.attaches()) {
+            self.publications(&listed, kept).await?;
+        }
+        self.volumes(&listed, kept.as_ref()).await
+    }
+
+    fn kept(&self) -> Result<Option<BTreeMap<String, InventoryEntry>>, LookError> {
+        self.part.inventory.volumes().map_err(LookError::Inventory)
+    }
+
+    /// Tells of volumes without an object, and deletes those that were never used.
+    async fn volumes(
+        &mut self,
+        listed: &Published,
+        kept: Option<&BTreeMap<String, InventoryEntry>>,
+    ) -> Result<(), LookError> {
+        let now = Instant::now();
+        self.believed.retain(|_, since| now - *since < BELIEVED);
+        let suspects = decide::without_object(listed, kept, |id| {
+            self.believed.contains_key(id) || !self.with_handle(id).is_empty()
+        });
+        let due = self
+            .lonely
+            .due(suspects, now, self.part.options.orphan_grace);
+        if due.is_empty() {
+            self.told_of(BTreeSet::new());
+            return Ok(());
+        }
+        let unused = |id: &String| {
+            let volume = kept.and_then(|kept| kept.get(id));
+            volume.is_some_and(|one| decide::claim_of_unused(one, &self.naming).is_some())
+        };
+        let cluster = self.cluster(due.iter().any(unused)).await?;
+        let mut orphans = BTreeSet::new();
+        for id in due {
+            if cluster.handles.contains(&id) {
+                self.believed.insert(id.clone(), now);
+                self.lonely.forget(&id);
+            } else if !self.deleted(&id, &cluster).await? {
+                orphans.insert(id);
+            }
+        }
+        self.told_of(orphans);
+        Ok(())
+    }
+
+    /// The objects of a volume that are in sight.
+    fn with_handle(&self, id: &str) -> Vec<Arc<PersistentVolume>> {
+        let context = &self.context;
+        context.caches.volumes_of(&context.driver.name, id)
+    }
+
+    /// What there is. The claims come first: a volume gets its object while there is its claim, so
+    /// who sees no claim and then no object has missed neither.
+    async fn cluster(&self, with_claims: bool) -> Result<Cluster, ApiError> {
+        let mut cluster = Cluster::default();
+        if with_claims {
+            let mut claims = BTreeSet::new();
+            self.kube
+                .each_metadata::<PersistentVolumeClaim>(|claim| claims.extend(claim.uid()))
+                .await?;
+            cluster.claims = Some(claims);
+        }
+        let driver = &self.context.driver.name;
+        let (volumes, handles) = (&mut cluster.volumes, &mut cluster.handles);
+        self.kube
+            .each::<PersistentVolume>(|volume| {
+                handles.extend(pv::handle(&volume, driver).map(str::to_owned));
+                volumes.insert(volume.name_any());
+            })
+            .await?;
+        Ok(cluster)
+    }
+
+    /// Deletes a volume if it may be; says whether it is gone.
+    async fn deleted(&self, id: &str, cluster: &Cluster) -> Result<bool, LookError> {
+        // As it is now: it may have been used since the driver was asked.
+        let kept = self.kept()?;
+        let Some(volume) = kept.as_ref().and_then(|kept| kept.get(id)) else {
+            return Ok(false);
+        };
+        if !decide::may_be_deleted(volume, &self.naming, cluster) {
+            return Ok(false);
+        }
+        let request = csi::DeleteVolumeRequest {
+            volume_id: id.to_owned(),
+            ..Default::default()
+        };
+        let csi = &self.context.driver.csi;
+        match csi.delete_volume(request, self.timeout).await {
+            Ok(_) => {
+                self.context.room.change();
+                self.tell(
+                    EventKind::Normal,
+                    "OrphanDeleted",
+                    format!(
+                        "Volume {id} ({}) was never used, and its claim is gone: deleted",
+                        volume.name
+                    ),
+                );
+                Ok(true)
+            }
+            Err(failure) => {
+                tracing::warn!(volume = id, %failure, "an orphan is not deleted yet");
+                Ok(false)
+            }
+        }
+    }
+
+    /// Tells of orphans when there are others than before.
+    fn told_of(&mut self, orphans: BTreeSet<String>) {
+        let count = i64::try_from(orphans.len()).unwrap_or(i64::MAX);
+        self.part.metrics.orphans.set(count);
+        if !orphans.is_empty() && orphans != self.told {
+            self.tell(
+                EventKind::Warning,
+                "OrphanedVolumes",
+                orphans_told(&orphans),
+            );
+        }
+        self.told = orphans;
+    }
+
+    fn tell(&self, kind: EventKind, reason: &str, message: String) {
+        match kind {
+            EventKind::Normal => tracing::info!("{message}"),
+            EventKind::Warning => tracing::warn!("{message}"),
+        }
+        if let Some(node) = self.context.scope.node() {
+            let events = &self.context.events;
+            events.tell(node_reference(node), kind, reason, message);
+        }
+    }
+}
+
+fn orphans_told(orphans: &BTreeSet<String>) -> String {
+    let named: Vec<&str> = orphans.iter().take(NAMED).map(String::as_str).collect();
+    let named = named.join(", ");
+    let more = match orphans.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("Volumes without a PersistentVolume take room here: {named}{more}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+use std::sync::{Arc, Mutex};
+
+use hostloop_proto::csi::list_volumes_response::{Entry, VolumeStatus};
+use hostloop_proto::csi::{ListVolumesResponse, Volume};
+use serde_json::{Value, json};
+use tokio::time::advance;
+use tonic::Status;
+
+use super::*;
+use crate::runtime::{Resource, Scope, Store};
+use crate::testing::{Call, DRIVER, NODE_ID, World, options};
+
+const GRACE: u64 = 600;
+const UID: &str = "0a1b2c3d-0000-4000-8000-0123456789ab";
+
+struct Bench {
+    world: World,
+    keeper: Scanner,
+    kept: Arc<Mutex<Result<Vec<InventoryEntry>, String>>>,
+    listed: Vec<(String, Vec<String>)>,
+}
+
+fn bench() -> Bench {
+    bench_with(true)
+}
+
+/// Of a driver that tells of its volumes, or does not.
+fn bench_with(told: bool) -> Bench {
+    let mut world = World::new(&[
+        Can::ListVolumes,
+        Can::PublishUnpublishVolume,
+        Can::ListVolumesPublishedNodes,
+    ]);
+    world.context.scope = Scope::Node {
+        name: "n1".to_owned(),
+        segments: BTreeMap::new(),
+    };
+    let kept = Arc::new(Mutex::new(Ok(Vec::new())));
+    let asked = kept.clone();
+    let part = Part {
+        options: options(),
+        volumes: options(),
+        max_entries: 0,
+        inventory: match told {
+            true => Inventory::told(move || asked.lock().expect("volumes").clone()),
+            false => Inventory::default(),
+        },
+        metrics: Metrics::default(),
+    };
+    Bench {
+        keeper: Scanner::new(world.context.clone(), part),
+        world,
+        kept,
+        listed: Vec::new(),
+    }
+}
+
+impl Bench {
+    /// The driver has a volume, made for the claim, never used.
+    fn has(&mut self, id: &str, published: &[&str], change: impl FnOnce(&mut InventoryEntry)) {
+        let mut volume = InventoryEntry {
+            id: id.to_owned(),
+            name: format!("pvc-{UID}"),
+            fresh: true,
+            ..InventoryEntry::default()
+        };
+        change(&mut volume);
+        let mut kept = self.kept.lock().expect("volumes");
+        kept.as_mut().expect("volumes").push(volume);
+        let nodes = published.iter().map(|node| (*node).to_owned());
+        self.listed.push((id.to_owned(), nodes.collect()));
+    }
+
+    fn add<K: Resource>(&self, watch: Store<K>, object: Value) {
+        self.world.add(&watch, object);
+    }
+
+    /// What the driver is asked to do so many seconds later.
+    async fn after(&mut self, seconds: u64) -> Vec<String> {
+        advance(Duration::from_secs(seconds)).await;
+        let entries = self.listed.iter().map(|(id, nodes)| Entry {
+            volume: Some(Volume {
+                volume_id: id.clone(),
+                ..Volume::default()
+            }),
+            status: Some(VolumeStatus {
+                published_node_ids: nodes.clone(),
+            }),
+        });
+        self.world.script.page(ListVolumesResponse {
+            entries: entries.collect(),
+            next_token: String::new(),
+        });
+        let looked = self.keeper.look().await;
+        let calls = self.world.script.calls().into_iter();
+        let mut asked: Vec<String> = calls
+            .filter_map(|call| match call {
+                Call::Delete(request) => Some(format!("delete {}", request.volume_id)),
+                Call::Unpublish(request) => Some(format!(
+                    "unpublish {} {}",
+                    request.volume_id, request.node_id
+                )),
+                _ => None,
+            })
+            .collect();
+        asked.extend(looked.err().map(|error| error.to_string()));
+        asked
+    }
+
+    fn counted(&self) -> i64 {
+        self.keeper.part.metrics.orphans.get()
+    }
+}
+
+fn volume(name: &str, handle: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {"csi": {"driver": DRIVER, "volumeHandle": handle}},
+    })
+}
+
+fn claim(uid: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": "ns", "name": "c", "uid": uid}, "spec": {},
+    })
+}
+
+fn attachment(name: &str, volume: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
+        "spec": {
+            "attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": volume},
+        },
+    })
+}
+
+const NOTHING: &[&str] = &[];
+
+#[tokio::test(start_paused = true)]
+async fn orphans_are_counted_and_told_of() {
+    let mut bench = bench();
+    bench.has("used", &[], |one| one.fresh = false);
+    bench.has("pod", &[], |one| one.inline = true);
+    bench.has("known", &[], |_| {});
+    bench.add(bench.world.context.caches.volumes(), volume("v", "known"));
+    assert_eq!(bench.after(0).await, NOTHING);
+    assert_eq!(bench.after(GRACE - 1).await, NOTHING);
+    assert_eq!((bench.counted(), bench.world.events().len()), (0, 0));
+    assert_eq!(bench.after(1).await, NOTHING);
+    assert_eq!(bench.counted(), 1);
+    let told = "Warning OrphanedVolumes: Volumes without a PersistentVolume take room here: used";
+    assert_eq!(bench.world.events(), [told]);
+    // Once.
+    bench.after(GRACE).await;
+    assert_eq!(bench.world.events(), NOTHING);
+    bench.add(bench.world.context.caches.volumes(), volume("w", "used"));
+    bench.after(1).await;
+    assert_eq!(bench.counted(), 0);
+}
+
+#[test]
+fn many_are_told_of_in_short() {
+    let orphans = (0..7).map(|number| format!("v{number}")).collect();
+    let message = orphans_told(&orphans);
+    assert!(
+        message.ends_with("here: v0, v1, v2, v3, v4 and 2 more"),
+        "{message}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_never_used_and_is_nobodys_is_deleted() {
+    let mut bench = bench();
+    bench.has("a", &[], |_| {});
+    for number in 0..600 {
+        // More than one page.
+        bench
+            .world
+            .api
+            .put(volume(&format!("v{number}"), &format!("h{number}")));
+    }
+    bench.world.api.put(claim("another"));
+    assert_eq!(bench.after(0).await, NOTHING);
+    assert_eq!(bench.after(GRACE - 1).await, NOTHING);
+    assert_eq!(bench.after(1).await, ["delete a"]);
+    let told = format!(
+        "Normal OrphanDeleted: Volume a (pvc-{UID}) was never used, and its claim is gone: deleted"
+    );
+    assert_eq!(bench.world.events(), [told]);
+    assert_eq!(bench.counted(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_doubt_keeps_it() {
+    type Arrange = fn(&mut Bench);
+    let cases: [(&str, Arrange, &str); 8] = [
+        (
+            "its claim is there",
+            |bench| drop(bench.world.api.put(claim(UID))),
+            "",
+        ),
+        (
+            "its object is there, of another handle",
+            |bench| drop(bench.world.api.put(volume(&format!("pvc-{UID}"), "other"))),
+            "",
+        ),
+        (
+            "it has an object",
+            |bench| drop(bench.world.api.put(volume("z", "a"))),
+            "",
+        ),
+        (
+            "it has an object on the second page",
+            |bench| {
+                for number in 0..600 {
+                    let (name, handle) = (format!("v{number}"), format!("h{number}"));
+                    bench.world.api.put(volume(&name, &handle));
+                }
+                bench.world.api.put(volume("z", "a"));
+            },
+            "",
+        ),
+        (
+            "claims can't be read",
+            |bench| bench.world.api.hide("persistentvolumeclaims", 500),
+            "list PersistentVolumeClaim ",
+        ),
+        (
+            "volumes can't be read",
+            |bench| bench.world.api.hide("persistentvolumes", 403),
+            "list PersistentVolume ",
+        ),
+        (
+            "it was used meanwhile",
+            |bench| {
+                let mut kept = bench.kept.lock().expect("volumes");
+                kept.as_mut().expect("volumes")[0].fresh = false;
+            },
+            "",
+        ),
+        (
+            "the driver can't tell",
+            |bench| *bench.kept.lock().expect("volumes") = Err("a pool is missing".to_owned()),
+            "the driver's own list of volumes: a pool is missing",
+        ),
+    ];
+    for (what, arrange, error) in cases {
+        let mut bench = bench();
+        bench.has("a", &[], |_| {});
+        assert_eq!(bench.after(0).await, NOTHING);
+        arrange(&mut bench);
+        let asked = bench.after(GRACE).await;
+        let as_expected = match error {
+            "" => asked.is_empty(),
+            error => asked.len() == 1 && asked[0].starts_with(error),
+        };
+        assert!(as_expected, "{what}: {asked:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_drivers_word_nothing_is_deleted() {
+    let mut bench = bench_with(false);
+    bench.has("a", &[NODE_ID], |_| {});
+    bench.has(&format!("csi-{}", "0".repeat(64)), &[], |_| {});
+    bench.after(0).await;
+    assert_eq!(bench.after(GRACE).await, NOTHING);
+    assert_eq!(bench.counted(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_that_is_not_deleted_stays_one() {
+    let mut bench = bench();
+    bench.has("a", &[], |_| {});
+    bench.after(0).await;
+    // The first is the list's.
+    bench.keeper.believed.clear();
+    bench.world.script.fail(Status::unavailable("no list"));
+    assert_eq!(bench.after(GRACE).await.len(), 1);
+    assert_eq!(bench.counted(), 0);
+    bench.world.api.put(claim(UID));
+    bench.after(1).await;
+    assert_eq!(bench.counted(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_published_in_vain_is_unpublished() {
+    let mut bench = bench();
+    for (id, nodes) in [
+        ("forgotten", &[NODE_ID] as &[&str]),
+        ("attached", &[NODE_ID]),
+        ("elsewhere", &["id-2"]),
+        ("staged", &[NODE_ID]),
+        ("late", &[NODE_ID]),
+        ("by-name", &[NODE_ID]),
+        ("other-node", &[NODE_ID]),
+    ] {
+        bench.has(id, nodes, |one| one.staged = id == "staged");
+        bench.add(
+            bench.world.context.caches.volumes(),
+            volume(&format!("pv-{id}"), id),
+        );
+    }
+    let attachments = bench.world.context.caches.attachments();
+    bench.add(attachments.clone(), attachment("va", "pv-attached", "n1"));
+    bench.add(attachments, attachment("vb", "pv-other-node", "n2"));
+    // The cache has not seen these.
+    bench.world.api.put(attachment("vc", "pv-late", "n1"));
+    let name = crate::attacher::decide::expected_name("by-name", DRIVER, "n1");
+    bench.world.api.put(attachment(&name, "unheard-of", "n1"));
+    assert_eq!(bench.after(0).await, NOTHING);
+    assert_eq!(bench.after(GRACE - 1).await, NOTHING);
+    let asked = bench.after(1).await;
+    assert_eq!(
+        asked,
+        ["unpublish forgotten id-1", "unpublish other-node id-1"]
+    );
+    assert_eq!(bench.world.events().len(), 2);
+    bench.world.api.hide("volumeattachments", 500);
+    let asked = bench.after(1).await;
+    assert!(
+        asked.len() == 1 && asked[0].starts_with("list VolumeAttachment"),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_are_spread_and_follow_graces() {
+    let mut bench = bench();
+    for _ in 0..20 {
+        let wait = bench.keeper.wait();
+        assert!((540..=660).contains(&wait.as_secs()), "{wait:?}");
+    }
+    bench.keeper.part.options.orphan_interval = Duration::from_secs(3600);
+    bench.has("a", &[], |_| {});
+    bench.after(0).await;
+    assert_eq!(bench.keeper.wait(), Duration::from_secs(GRACE));
+}

@@ -1,0 +1,340 @@
+//! Modifying: the writes before and after ControllerModifyVolume.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_proto::csi::ControllerModifyVolumeRequest;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::VolumeAttributesClass;
+use kube::ResourceExt;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::super::{
+    Classes, Key, ModifyKey, ResizeError, Resizer, key_of, lock, outcome_of, too_early,
+};
+use super::{
+    Step, asks, begin_patch, cancel_patch, decide, end_patch, failure_patch, infeasible_patch,
+    is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
+};
+use crate::api::pv;
+use crate::controller::Controller;
+use crate::controller::queue::Outcome;
+use crate::runtime::Change;
+use crate::runtime::csi::{Class, Failure};
+
+/// A VolumeAttributesClass that a claim names.
+enum Target {
+    Usable(Arc<VolumeAttributesClass>),
+    Missing,
+    /// The class names another CSI driver.
+    Foreign {
+        message: String,
+    },
+}
+
+impl Resizer {
+    /// The modifying part. Only this part waits for VolumeAttributesClasses, because an API server
+    /// may not serve them.
+    pub(in super::super) fn modifier(self: &Arc<Self>) -> Controller<Self> {
+        let (queue, memory) = (&self.modify_queue, self.memory.clone());
+        Controller::new(&self.context, self.clone())
+            .after(|this| async move {
+                this.synced().await;
+                this.classes().watch.synced().await;
+                this.recall_uncertain();
+            })
+            .feed(&self.claims, queue, move |change| match change {
+                Change::Applied { old, new } => {
+                    // A claim that comes into sight is as one that existed at the start.
+                    if old.is_none() && is_in_progress(new) {
+                        lock(&memory).entry(key_of(new)).or_default().uncertain = true;
+                    }
+                    let asks = old.as_ref().is_none_or(|old| asks(old, new));
+                    asks.then(|| ModifyKey::Claim(key_of(new)))
+                }
+                Change::Deleted(old) => {
+                    lock(&memory).remove(&key_of(old));
+                    None
+                }
+            })
+            .feed(&self.classes().watch, queue, |change| match change {
+                Change::Applied { old: None, new } => Some(ModifyKey::Class(new.name_any())),
+                _ => None,
+            })
+            .work("modifier", queue, self.workers(), |this, key| async move {
+                this.modify_key(key).await
+            })
+            .resync(self.resync(), queue, |this| {
+                let claims = this.claims.each();
+                claims.map(|claim| ModifyKey::Claim(key_of(&claim)))
+            })
+    }
+
+    /// The VolumeAttributesClasses, watched from the first use on.
+    pub(in super::super) fn classes(&self) -> &Classes {
+        self.classes.get_or_init(|| Classes {
+            watch: self.context.caches.attributes_classes(),
+            claims: self.claims.index(|claim| match wished(claim) {
+                "" => Vec::new(),
+                class => vec![class.to_owned()],
+            }),
+        })
+    }
+
+    /// Of what was in progress when the last process ended, nobody knows whether it goes on.
+    pub(in super::super) fn recall_uncertain(&self) {
+        for claim in self.claims.each() {
+            if is_in_progress(&claim) {
+                self.remember(&key_of(&claim), |memory| memory.uncertain = true);
+            }
+        }
+    }
+
+    /// Brings a claim in line, or those that waited for a class.
+    pub(in super::super) async fn modify_key(&self, key: ModifyKey) -> Outcome {
+        let key = match key {
+            ModifyKey::Claim(key) => key,
+            ModifyKey::Class(class) => {
+                for claim in self.classes().claims.get(&class) {
+                    self.modify_queue.add(ModifyKey::Claim(key_of(&claim)));
+                }
+                return Outcome::Done;
+            }
+        };
+        let Some(claim) = self.claims.get_in(&key.0, &key.1) else {
+            return Outcome::Done;
+        };
+        match self.try_modify(&key, claim).await {
+            Ok(outcome) => outcome,
+            Err(error) => outcome_of(&error, &key),
+        }
+    }
+
+    async fn try_modify(
+        &self,
+        key: &Key,
+        claim: Arc<PersistentVolumeClaim>,
+    ) -> Result<Outcome, ResizeError> {
+        let memory = self.recall(key);
+        let step = decide(&claim, memory.uncertain);
+        if step == Step::Nothing {
+            return Ok(Outcome::Done);
+        }
+        let Some(volume) = self.volume_of(&claim, true).await? else {
+            return Ok(Outcome::Done);
+        };
+        if !is_same_try(&claim) {
+            // The claim now names another class, which may be feasible.
+            self.remember(key, |memory| memory.modify_after = None);
+        } else if let Some(left) = too_early(memory.modify_after) {
+            return Ok(Outcome::RequeueAfter(left));
+        }
+        let (target, continues) = match step {
+            Step::Nothing => return Ok(Outcome::Done),
+            Step::Cancel => return self.cancel(claim).await,
+            Step::Continue(target) => (target, true),
+            Step::Begin(target) => (target, false),
+        };
+        let class = match (self.class(&claim, &target).await?, continues) {
+            (Target::Usable(class), _) => class,
+            (Target::Missing | Target::Foreign { .. }, true) => return Ok(Outcome::Failed),
+            // The class watch reports a class that is created later, or that replaces another
+            // driver's class.
+            (Target::Missing, false) => {
+                let patch = pending_patch(&claim);
+                self.write(claim, patch).await?;
+                return Ok(Outcome::Done);
+            }
+            (Target::Foreign { message }, false) => {
+                let patch = infeasible_patch(&claim, &target, &message);
+                self.write(claim, patch).await?;
+                return Ok(Outcome::Done);
+            }
+        };
+        let claim = match continues {
+            true => claim,
+            false => self.begin(claim, &volume, &target).await?,
+        };
+        match self.modify(&claim, &volume, &class).await {
+            Ok(()) => self.completed(key, claim, &volume, &target).await,
+            Err(ResizeError::Call(failure)) => {
+                self.modify_failed(key, claim, &target, &failure).await
+            }
+            Err(error) => {
+                if !matches!(error, ResizeError::NotOurs) {
+                    let message = format!("Modifying the volume failed: {error}");
+                    self.warn_of_modify(&claim, message);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Looks up a class. The class watch may lag behind the claim watch.
+    async fn class(
+        &self,
+        claim: &PersistentVolumeClaim,
+        name: &str,
+    ) -> Result<Target, ResizeError> {
+        let class = match self.classes().watch.get(name) {
+            None => self.kube.get("", name).await?.map(Arc::new),
+            known => known,
+        };
+        let Some(class) = class else {
+            let message = format!("There is no VolumeAttributesClass {name:?}");
+            self.warn_of_modify(claim, message);
+            return Ok(Target::Missing);
+        };
+        if class.driver_name != self.context.driver.name {
+            let driver = &class.driver_name;
+            let message = format!("VolumeAttributesClass {name:?} is for CSI driver {driver}");
+            self.warn_of_modify(claim, message.clone());
+            return Ok(Target::Foreign { message });
+        }
+        Ok(Target::Usable(class))
+    }
+
+    async fn begin(
+        &self,
+        claim: Arc<PersistentVolumeClaim>,
+        volume: &PersistentVolume,
+        target: &str,
+    ) -> Result<Arc<PersistentVolumeClaim>, ResizeError> {
+        let patch = begin_patch(&claim, target);
+        let claim = self.write(claim, patch).await?;
+        let message = format!("Modifying volume {} to {target:?}", volume.name_any());
+        self.context
+            .events
+            .normal(claim.as_ref(), "VolumeModify", message);
+        Ok(claim)
+    }
+
+    async fn modify(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+        class: &VolumeAttributesClass,
+    ) -> Result<(), ResizeError> {
+        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        let handle = csi.map(|csi| csi.volume_handle.clone());
+        let mut parameters = class.parameters.clone().unwrap_or_default();
+        if self.options.extra_modify_metadata {
+            parameters.extend(names(claim, volume));
+        }
+        let secret = secret_of(volume);
+        let secrets = crate::secrets::read(&self.kube, secret.as_ref()).await?;
+        self.ours()?;
+        let request = ControllerModifyVolumeRequest {
+            volume_id: handle.unwrap_or_default(),
+            secrets,
+            mutable_parameters: parameters,
+        };
+        let timeout = self.context.common.timeout;
+        let timeout = timeout.unwrap_or(self.options.modify_timeout);
+        let csi = &self.context.driver.csi;
+        csi.controller_modify_volume(request, timeout).await?;
+        // A volume may have become thick.
+        self.context.room.change();
+        Ok(())
+    }
+
+    /// The volume first: were the claim first, nobody would come back for the volume.
+    async fn completed(
+        &self,
+        key: &Key,
+        claim: Arc<PersistentVolumeClaim>,
+        volume: &PersistentVolume,
+        target: &str,
+    ) -> Result<Outcome, ResizeError> {
+        let spec = volume.spec.as_ref();
+        let known = spec.and_then(|spec| spec.volume_attributes_class_name.as_deref());
+        if known != Some(target) {
+            let patch = json!({
+                "metadata": {"uid": volume.uid()},
+                "spec": {"volumeAttributesClassName": target},
+            });
+            self.write_volume(volume, patch).await?;
+        }
+        let patch = end_patch(&claim, target);
+        let claim = self.write(claim, patch).await?;
+        self.remember(key, |memory| {
+            memory.uncertain = false;
+            memory.modify_after = None;
+        });
+        let message = format!("Volume {} is modified to {target:?}", volume.name_any());
+        self.context
+            .events
+            .normal(claim.as_ref(), "VolumeModifySuccessful", message);
+        Ok(Outcome::Done)
+    }
+
+    async fn modify_failed(
+        &self,
+        key: &Key,
+        claim: Arc<PersistentVolumeClaim>,
+        target: &str,
+        failure: &Failure,
+    ) -> Result<Outcome, ResizeError> {
+        let class = meaning(failure);
+        let uncertain = class == Class::InBackground;
+        self.remember(key, |memory| {
+            memory.uncertain = uncertain;
+            memory.modify_after = None;
+        });
+        let error = pv::rpc_error(failure);
+        let end = match uncertain {
+            true => "; it may be going on",
+            false => "",
+        };
+        let message = format!("Modifying the volume to {target:?} failed: {error}{end}");
+        tracing::warn!(namespace = key.0, claim = key.1, "{message}");
+        self.warn_of_modify(&claim, message);
+        let patch = failure_patch(&claim, target, failure);
+        let claim = self.write(claim, patch).await?;
+        if class != Class::Infeasible {
+            return Ok(Outcome::Failed);
+        }
+        if wished(&claim) != target {
+            // The claim names another class by now, which need not wait.
+            return Ok(Outcome::RequeueAfter(Duration::ZERO));
+        }
+        let again = Instant::now() + self.slow;
+        self.remember(key, |memory| memory.modify_after = Some(again));
+        Ok(Outcome::RetryAfter(self.slow))
+    }
+
+    async fn cancel(&self, claim: Arc<PersistentVolumeClaim>) -> Result<Outcome, ResizeError> {
+        let patch = cancel_patch(&claim);
+        let claim = self.write(claim, patch).await?;
+        let message = "No other VolumeAttributesClass is asked for any more";
+        self.context
+            .events
+            .normal(claim.as_ref(), "VolumeModifyCanceled", message);
+        Ok(Outcome::Done)
+    }
+
+    fn warn_of_modify(&self, claim: &PersistentVolumeClaim, message: String) {
+        self.context
+            .events
+            .warning(claim, "VolumeModifyFailed", message);
+    }
+}
+
+/// What `--extra-modify-metadata` adds to the parameters.
+fn names(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> BTreeMap<String, String> {
+    [
+        ("csi.storage.k8s.io/pvc/name", claim.name_any()),
+        (
+            "csi.storage.k8s.io/pvc/namespace",
+            claim.namespace().unwrap_or_default(),
+        ),
+        ("csi.storage.k8s.io/pv/name", volume.name_any()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+#[cfg(test)]
+mod tests;

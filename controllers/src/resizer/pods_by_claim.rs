@@ -1,0 +1,106 @@
+//! Which claims pods use. Pods are many, so they are watched only once a driver has said of a
+//! volume that it can't be expanded while it is in use.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+
+use super::Key;
+use crate::runtime::{Change, Index, Store};
+
+/// The pods, by the claims they use.
+pub(super) struct Users(Index<Pod>);
+
+impl Users {
+    /// Over a watch that has seen all pods there are. `left` is told of claims a pod uses no
+    /// longer; another may.
+    pub(super) fn of(
+        watch: &Store<Pod>,
+        left: impl Fn(BTreeSet<Key>) + Send + Sync + 'static,
+    ) -> Self {
+        watch.on_change(move |change| match change {
+            Change::Applied {
+                old: Some(old),
+                new,
+            } => {
+                let still = claims(new);
+                let gone: BTreeSet<Key> = claims(old).difference(&still).cloned().collect();
+                if !gone.is_empty() {
+                    left(gone);
+                }
+            }
+            Change::Applied { old: None, .. } => {}
+            Change::Deleted(old) => left(claims(old)),
+        });
+        let keys_of = |pod: &Pod| claims(pod).iter().map(text).collect();
+        Users(watch.index(keys_of))
+    }
+
+    /// Whether any uses this claim.
+    pub(super) fn any(&self, key: &Key) -> bool {
+        !self.0.get(&text(key)).is_empty()
+    }
+}
+
+fn text(key: &Key) -> String {
+    format!("{}/{}", key.0, key.1)
+}
+
+/// The claims a pod uses, unless it has ended.
+fn claims(pod: &Pod) -> BTreeSet<Key> {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Failed" | "Succeeded")) {
+        return BTreeSet::new();
+    }
+    let namespace = pod.namespace().unwrap_or_default();
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
+    let named = volumes.unwrap_or_default().iter().filter_map(|volume| {
+        let named = volume.persistent_volume_claim.as_ref();
+        let name = named.map(|source| source.claim_name.clone());
+        // A generic ephemeral volume has a claim of its own, called so.
+        let own = || format!("{}-{}", pod.name_any(), volume.name);
+        name.or_else(|| volume.ephemeral.as_ref().map(|_| own()))
+    });
+    named.map(|name| (namespace.clone(), name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use serde_json::json;
+
+    fn pod(version: u32, phase: &str) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "ns", "resourceVersion": version.to_string()},
+            "spec": {"containers": [], "volumes": [
+                {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
+                {"name": "b", "ephemeral": {}},
+                {"name": "c", "emptyDir": {}},
+            ]},
+            "status": {"phase": phase},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn pods_use_claims_until_they_end() {
+        let key = |name: &str| ("ns".to_owned(), name.to_owned());
+        let watch = Store::new();
+        watch.apply_write(pod(1, "Running"));
+        let left = Arc::new(Mutex::new(Vec::new()));
+        let list = left.clone();
+        let users = Users::of(&watch, move |keys| list.lock().unwrap().extend(keys));
+        assert!(users.any(&key("data")) && users.any(&key("p-b")) && !users.any(&key("p-c")));
+        watch.apply_write(pod(2, "Running"));
+        assert!(left.lock().unwrap().is_empty());
+        watch.apply_write(pod(3, "Succeeded"));
+        assert!(!users.any(&key("data")) && !users.any(&key("p-b")));
+        assert_eq!(*left.lock().unwrap(), [key("data"), key("p-b")]);
+    }
+}

@@ -1,0 +1,403 @@
+//! The command line.
+//!
+//! Names follow the host-path CSI driver's where the meaning is the same, so that its manifests
+//! work with the image swapped. Every flag can be given by the environment too, as
+//! `HOSTLOOP_<FLAG>`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use hostloop_controllers::runtime::duration;
+
+use crate::kernel::FsType;
+use crate::storage::config;
+use crate::{inspect::fsck, inspect::status};
+
+mod feature_flags;
+mod pools;
+mod values;
+
+pub use feature_flags::Switches;
+pub use pools::{PoolArgs, PoolArgsError};
+pub(crate) use values::is_label_value;
+pub use values::{Cap, HttpEndpoint, Segment};
+
+/// Volumes for Kubernetes that are files on a node's own storage, each behind a loop device.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hostloop",
+    version,
+    max_term_width = 100,
+    propagate_version = true
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the CSI services on a Unix socket
+    Serve(Box<ServeArgs>),
+    /// Serve them, and do all that Kubernetes wants done around them, in one process
+    Run(Box<RunArgs>),
+    /// Do what Kubernetes wants done, in front of any CSI driver
+    Controllers(Box<ControllersArgs>),
+    /// Show pools, volumes, snapshots, loop devices and mounts, and what belongs to nobody
+    Status(status::Options),
+    /// Check the records of the pools against disk and kernel; repair on request
+    Fsck(fsck::Options),
+}
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  A pool in a directory:
+    hostloop serve --endpoint unix:///run/hostloop/csi.sock --nodeid n1 --pool default=/srv/volumes
+
+  Two pools, a whole disk and an image that can't outgrow 200 GiB:
+    hostloop serve --endpoint unix:///run/hostloop/csi.sock --nodeid n1 \\
+      --pool fast=/dev/nvme1n1 --pool slow=/srv/volumes,image=200Gi
+
+  By the environment:
+    HOSTLOOP_ENDPOINT=unix:///run/hostloop/csi.sock HOSTLOOP_NODEID=n1 \\
+    HOSTLOOP_POOL='default=/srv/volumes' hostloop serve";
+
+/// `hostloop serve`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = SERVE_EXAMPLES)]
+pub struct ServeArgs {
+    /// The Unix socket to serve on; CSI_ENDPOINT is read, too
+    #[arg(
+        long,
+        env = "HOSTLOOP_ENDPOINT",
+        value_name = "unix:///PATH",
+        value_parser = values::endpoint,
+        required_unless_present = "csi_endpoint"
+    )]
+    pub endpoint: Option<PathBuf>,
+
+    /// By the environment alone: the name other drivers know.
+    #[arg(
+        long = "csi-endpoint",
+        env = "CSI_ENDPOINT",
+        value_parser = values::endpoint,
+        hide = true
+    )]
+    pub csi_endpoint: Option<PathBuf>,
+
+    /// This node's ID [default: the host's name]
+    #[arg(long = "nodeid", env = "HOSTLOOP_NODEID", value_name = "ID")]
+    pub node_id: Option<String>,
+
+    /// Pools.
+    #[command(flatten)]
+    pub pools: PoolArgs,
+
+    /// How long to wait at start for the pools to open and recover. Then the driver serves the open
+    /// pools; the others stay UNAVAILABLE until they are open
+    #[arg(
+        long,
+        env = "HOSTLOOP_POOL_OPEN_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = duration::parse,
+        help_heading = "Pools"
+    )]
+    pub pool_open_timeout: Duration,
+
+    /// Switches.
+    #[command(flatten)]
+    pub switches: Switches,
+
+    /// Limits.
+    #[command(flatten)]
+    pub limits: LimitArgs,
+
+    /// What volumes are like.
+    #[command(flatten)]
+    pub volumes: VolumeArgs,
+
+    /// Logging and HTTP.
+    #[command(flatten)]
+    pub watch: WatchArgs,
+
+    /// The version GetPluginInfo answers.
+    #[arg(
+        long,
+        env = "HOSTLOOP_VENDOR_VERSION",
+        default_value = env!("CARGO_PKG_VERSION"),
+        hide = true
+    )]
+    pub vendor_version: String,
+}
+
+/// `hostloop run`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub struct RunArgs {
+    /// The CSI services.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+
+    /// Further keys that tell where the node is, with the values its labels have
+    ///
+    /// They are read from the API server at start, as topology.kubernetes.io/zone may be; volumes
+    /// are tied to them. What was read is remembered in --statedir, so that the node registers while
+    /// the API server is away. Until they have been read for the first time, NodeGetInfo answers
+    /// UNAVAILABLE and the driver is not registered; so it is while the node lacks one of them.
+    /// Labels that change afterwards are taken up at the next start.
+    #[arg(
+        long,
+        env = "HOSTLOOP_TOPOLOGY_FROM_NODE_LABELS",
+        value_name = "KEY,...",
+        value_delimiter = ',',
+        value_parser = values::label_key,
+        help_heading = "Volumes"
+    )]
+    pub topology_from_node_labels: Vec<String>,
+
+    /// The Kubernetes loops.
+    #[command(flatten)]
+    pub controllers: hostloop_controllers::cli::Args,
+}
+
+const RUN_EXAMPLES: &str = "\
+Example, as in a DaemonSet's pod:
+    NODE_NAME=n1 hostloop run --endpoint unix:///var/lib/kubelet/plugins/hostloop.csi.dev/csi.sock \\
+      --pool default=/var/lib/hostloop";
+
+const CONTROLLERS_EXAMPLES: &str = "\
+Examples:
+  In the pod of another driver, in place of its sidecars:
+    hostloop controllers --csi-address unix:///csi/csi.sock --leader-election
+
+  Only some, from outside the cluster:
+    hostloop controllers --csi-address unix:///tmp/csi.sock --kubeconfig ~/.kube/config \\
+      --controllers provisioner,snapshotter,snapshot-controller
+
+  The leader's tasks alone, for nodes that run with --leader-tasks=elsewhere:
+    hostloop controllers --leader-tasks only --drivername hostloop.csi.dev";
+
+/// `hostloop controllers`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = CONTROLLERS_EXAMPLES)]
+pub struct ControllersArgs {
+    /// The driver's Unix socket
+    #[arg(
+        long,
+        env = "HOSTLOOP_CSI_ADDRESS",
+        value_name = "unix:///PATH",
+        default_value = "unix:///run/csi/socket",
+        value_parser = values::endpoint
+    )]
+    pub csi_address: PathBuf,
+
+    /// With --leader-tasks=only: hostloop's driver name in Kubernetes. The leader calls no driver
+    #[arg(
+        long = "drivername",
+        env = "HOSTLOOP_DRIVERNAME",
+        value_name = "NAME",
+        value_parser = values::driver_name,
+        conflicts_with = "csi_address"
+    )]
+    pub driver_name: Option<String>,
+
+    /// The filesystem of volumes whose class names none [default: the driver chooses]
+    #[arg(
+        long = "default-fstype",
+        env = "HOSTLOOP_DEFAULT_FSTYPE",
+        value_name = "FS",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub default_fstype: String,
+
+    /// The Kubernetes loops.
+    #[command(flatten)]
+    pub controllers: hostloop_controllers::cli::Args,
+
+    /// Logging and HTTP.
+    #[command(flatten)]
+    pub watch: WatchArgs,
+}
+
+/// How many, and how large.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitArgs {
+    /// Volumes the scheduler may place on this node; 0 leaves it to the scheduler
+    #[arg(
+        long = "maxvolumespernode",
+        env = "HOSTLOOP_MAXVOLUMESPERNODE",
+        value_name = "N",
+        default_value_t = 0
+    )]
+    pub max_volumes_per_node: u64,
+
+    /// Volumes that may be published to this node at once; 0 is no limit
+    #[arg(
+        long,
+        env = "HOSTLOOP_ATTACH_LIMIT",
+        value_name = "N",
+        default_value_t = 0
+    )]
+    pub attach_limit: u64,
+
+    /// NodeExpandVolume refuses sizes above this [default: no limit]
+    #[arg(
+        long,
+        env = "HOSTLOOP_MAX_VOLUME_SIZE_NODE",
+        value_name = "SIZE",
+        value_parser = config::size
+    )]
+    pub max_volume_size_node: Option<u64>,
+
+    /// Maximum size of one inline volume. Any user who may create pods may request inline volumes,
+    /// and no Kubernetes quota counts them
+    #[arg(
+        long,
+        env = "HOSTLOOP_MAX_INLINE_SIZE",
+        value_name = "SIZE",
+        default_value = "1Gi",
+        value_parser = config::size
+    )]
+    pub max_inline_size: u64,
+
+    /// Maximum number of inline volumes on this node; 0 refuses all of them
+    #[arg(
+        long,
+        env = "HOSTLOOP_MAX_INLINE_VOLUMES",
+        value_name = "N",
+        default_value_t = 64
+    )]
+    pub max_inline_volumes: usize,
+
+    /// Maximum total size of this node's inline volumes
+    #[arg(
+        long,
+        env = "HOSTLOOP_MAX_INLINE_TOTAL",
+        value_name = "SIZE",
+        default_value = "16Gi",
+        value_parser = config::size
+    )]
+    pub max_inline_total: u64,
+}
+
+/// What volumes are like.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Volumes")]
+pub struct VolumeArgs {
+    /// The filesystem of volumes that ask for none in particular: ext4, xfs or btrfs
+    #[arg(
+        long = "default-fstype",
+        env = "HOSTLOOP_DEFAULT_FSTYPE",
+        value_name = "FS",
+        default_value = "ext4",
+        value_parser = values::filesystem
+    )]
+    pub default_fs: FsType,
+
+    /// The topology key whose value is the node's ID
+    #[arg(
+        long,
+        env = "HOSTLOOP_TOPOLOGY_KEY",
+        value_name = "KEY",
+        default_value = "topology.hostloop.csi.dev/node",
+        value_parser = values::label_key
+    )]
+    pub topology_key: String,
+
+    /// Further keys that tell where the node is, with their values here, as rack=r1,zone=z1;
+    /// repeat it, or separate them by commas. Volumes are tied to all of them, and kubelet labels
+    /// the node with them
+    #[arg(
+        long,
+        env = "HOSTLOOP_TOPOLOGY",
+        value_name = "KEY=VALUE,...",
+        value_delimiter = ','
+    )]
+    pub topology: Vec<Segment>,
+
+    /// Mutable parameters that are taken [default: all the driver knows]
+    #[arg(
+        long = "accepted-mutable-parameter-names",
+        env = "HOSTLOOP_ACCEPTED_MUTABLE_PARAMETER_NAMES",
+        value_name = "NAME,...",
+        value_delimiter = ','
+    )]
+    pub mutable_parameters: Vec<String>,
+
+    /// How changed blocks are told
+    #[arg(
+        long = "snapshot-metadata-block-type",
+        env = "HOSTLOOP_SNAPSHOT_METADATA_BLOCK_TYPE",
+        value_name = "TYPE",
+        default_value = "FIXED_LENGTH",
+        ignore_case = true
+    )]
+    pub metadata_blocks: BlockType,
+}
+
+/// How changed blocks are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BlockType {
+    /// In blocks of 4096 bytes.
+    #[value(name = "FIXED_LENGTH")]
+    Fixed,
+    /// In runs of any length.
+    #[value(name = "VARIABLE_LENGTH")]
+    Variable,
+}
+
+/// What can be seen of the driver.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Logging and HTTP")]
+pub struct WatchArgs {
+    /// The form of log lines
+    #[arg(
+        long,
+        env = "HOSTLOOP_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
+    pub log_format: LogFormat,
+
+    /// error, warn, info, debug or trace; or by module, as in info,hostloop_driver::storage=debug
+    #[arg(
+        long,
+        env = "HOSTLOOP_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
+    pub log_level: String,
+
+    /// The verbosity of Go programs, for manifests made for them: 5 and more is debug.
+    #[arg(long = "v", env = "HOSTLOOP_V", value_name = "N", hide = true)]
+    pub verbosity: Option<u8>,
+
+    /// Serve /metrics and /healthz here, as HOST:PORT or :PORT [default: nowhere]
+    #[arg(long, env = "HOSTLOOP_HTTP_ENDPOINT", value_name = "ADDRESS")]
+    pub http_endpoint: Option<HttpEndpoint>,
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl ServeArgs {
+    /// The socket. clap has seen to it that there is one.
+    pub fn endpoint(&self) -> Option<&PathBuf> {
+        self.endpoint.as_ref().or(self.csi_endpoint.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests;

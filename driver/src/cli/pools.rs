@@ -1,0 +1,159 @@
+//! The flags about pools, which every command shares.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use hostloop_controllers::runtime::duration;
+
+use super::values::{self, Cap};
+use crate::storage::{PoolOptions, PoolSpec, Reserve, config};
+
+/// Which pools there are, and what they may promise.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Pools")]
+pub struct PoolArgs {
+    /// A place for volumes; repeat it for several (in the environment, separate them by ';').
+    /// PATH is a directory or an empty block device.
+    ///
+    /// The driver formats an empty block device once, with XFS, and mounts it; it refuses one that
+    /// carries anything. Options: image=SIZE keeps the pool in one image file of that size in the
+    /// directory, which gives instant snapshots on a filesystem without reflinks, and a hard cap;
+    /// preallocate takes the image's space at once; wipe also formats a block device that holds
+    /// bytes without a known signature (refused otherwise, since they may be encrypted data);
+    /// capacity=SIZE promises no more than that; inline allows inline volumes of pods in this pool.
+    /// If no pool has the option inline, only the first pool allows them.
+    #[arg(
+        long = "pool",
+        env = "HOSTLOOP_POOL",
+        value_name = "NAME=PATH[,OPTION...]",
+        value_delimiter = ';',
+        required = true
+    )]
+    pub pools: Vec<PoolSpec>,
+
+    /// Promise no more than this from a pool, whatever its filesystem has; repeat it for several
+    /// pools (or separate them by commas)
+    #[arg(
+        long = "capacity",
+        env = "HOSTLOOP_CAPACITY",
+        value_name = "NAME=SIZE",
+        value_delimiter = ','
+    )]
+    pub caps: Vec<Cap>,
+
+    /// The driver's name in Kubernetes
+    #[arg(
+        long = "drivername",
+        env = "HOSTLOOP_DRIVERNAME",
+        value_name = "NAME",
+        default_value = "hostloop.csi.dev",
+        value_parser = values::driver_name
+    )]
+    pub driver_name: String,
+
+    /// Where the driver keeps which pools it knows, and mounts the pools that are devices or
+    /// images [default: /var/lib/kubelet/plugins/<drivername>]
+    #[arg(long = "statedir", env = "HOSTLOOP_STATEDIR", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// Promise this many times the room there is to thin volumes
+    #[arg(
+        long,
+        env = "HOSTLOOP_OVERCOMMIT",
+        value_name = "FACTOR",
+        default_value = "1.0",
+        value_parser = values::overcommit
+    )]
+    pub overcommit: f64,
+
+    /// Part of each pool that is never promised: a percentage or a size
+    #[arg(
+        long,
+        env = "HOSTLOOP_RESERVE",
+        value_name = "PART",
+        default_value = "5%"
+    )]
+    pub reserve: Reserve,
+
+    /// No volume is larger than this [default: no limit but the pool's]
+    #[arg(
+        long,
+        env = "HOSTLOOP_MAX_VOLUME_SIZE",
+        value_name = "SIZE",
+        value_parser = config::size
+    )]
+    pub max_volume_size: Option<u64>,
+
+    /// The longest a filesystem may stay frozen while a snapshot of it is copied (pools without
+    /// reflinks)
+    #[arg(
+        long,
+        env = "HOSTLOOP_MAX_FREEZE",
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = duration::parse
+    )]
+    pub max_freeze: Duration,
+}
+
+/// Flags about pools that contradict each other.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolArgsError {
+    /// Two pools of one name.
+    #[error("--pool: two pools are named {0:?}")]
+    Twice(String),
+    /// Two pools at one place.
+    #[error("--pool: {0:?} and {1:?} are at the same path")]
+    SamePath(String, String),
+    /// A cap for no pool.
+    #[error("--capacity: no pool is named {0:?}")]
+    CapOfNone(String),
+    /// Two caps for one pool.
+    #[error("--capacity: pool {0:?} has two capacities")]
+    TwoCaps(String),
+}
+
+impl PoolArgs {
+    /// The pools, in order.
+    pub fn specs(&self) -> Result<Vec<PoolSpec>, PoolArgsError> {
+        let mut specs = self.pools.clone();
+        for (n, spec) in specs.iter().enumerate() {
+            for earlier in &specs[..n] {
+                if earlier.name == spec.name {
+                    return Err(PoolArgsError::Twice(spec.name.clone()));
+                }
+                if earlier.path == spec.path {
+                    let (a, b) = (earlier.name.clone(), spec.name.clone());
+                    return Err(PoolArgsError::SamePath(a, b));
+                }
+            }
+        }
+        for cap in &self.caps {
+            let spec = specs.iter_mut().find(|spec| spec.name == cap.pool);
+            let spec = spec.ok_or_else(|| PoolArgsError::CapOfNone(cap.pool.clone()))?;
+            if spec.capacity_bytes.replace(cap.bytes).is_some() {
+                return Err(PoolArgsError::TwoCaps(cap.pool.clone()));
+            }
+        }
+        Ok(specs)
+    }
+
+    /// Where the state is.
+    pub fn state_dir(&self) -> PathBuf {
+        let default = || PathBuf::from("/var/lib/kubelet/plugins").join(&self.driver_name);
+        self.state_dir.clone().unwrap_or_else(default)
+    }
+
+    /// What holds for all of them.
+    pub fn options(&self) -> PoolOptions {
+        PoolOptions {
+            state_dir: self.state_dir(),
+            node_id: None,
+            overcommit: self.overcommit,
+            reserve: self.reserve,
+            max_volume_bytes: self.max_volume_size,
+            max_freeze: self.max_freeze,
+        }
+    }
+}

@@ -1,0 +1,262 @@
+use std::time::Duration;
+
+use clap::CommandFactory;
+
+use super::*;
+use crate::storage::Reserve;
+
+fn parse(line: &str) -> Result<Cli, String> {
+    Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())
+}
+
+fn serve(flags: &str) -> Result<ServeArgs, String> {
+    let line = format!("hostloop serve --endpoint unix:///s --pool a=/p {flags}");
+    match parse(line.trim_end())?.command {
+        Command::Serve(args) => Ok(*args),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_command_line_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_flag_can_be_given_by_the_environment() {
+    for command in Cli::command().get_subcommands() {
+        for arg in command.get_arguments() {
+            let Some(long) = arg.get_long() else {
+                continue;
+            };
+            let env = arg.get_env().and_then(|env| env.to_str());
+            let expected = match long {
+                // What to do, not how.
+                "help" | "version" | "cleanup" => None,
+                "csi-endpoint" => Some("CSI_ENDPOINT".to_owned()),
+                // The name that manifests give it.
+                "node-name" => Some("NODE_NAME".to_owned()),
+                _ => Some(format!(
+                    "HOSTLOOP_{}",
+                    long.to_uppercase().replace('-', "_")
+                )),
+            };
+            assert_eq!(env, expected.as_deref(), "--{long}");
+        }
+    }
+}
+
+#[test]
+fn every_flag_says_what_it_is() {
+    for command in Cli::command().get_subcommands() {
+        for arg in command.get_arguments() {
+            assert!(
+                arg.get_help().is_some(),
+                "{} {}",
+                command.get_name(),
+                arg.get_id()
+            );
+        }
+    }
+}
+
+#[test]
+fn few_flags_are_enough() {
+    let args = serve("").unwrap();
+    assert_eq!(args.endpoint(), Some(&PathBuf::from("/s")));
+    assert_eq!(args.pools.driver_name, "hostloop.csi.dev");
+    let state = PathBuf::from("/var/lib/kubelet/plugins/hostloop.csi.dev");
+    assert_eq!(args.pools.state_dir(), state);
+    let options = args.pools.options();
+    assert_eq!(options.overcommit, 1.0);
+    assert_eq!(options.reserve, Reserve::Percent(5.0));
+    assert_eq!(options.max_volume_bytes, None);
+    assert_eq!(options.max_freeze, Duration::from_secs(10));
+    assert_eq!(args.limits.attach_limit, 0);
+    assert_eq!(args.volumes.default_fs, FsType::Ext4);
+    assert_eq!(args.volumes.metadata_blocks, BlockType::Fixed);
+    let on = Switches {
+        enable_attach: true,
+        enable_topology: true,
+        enable_volume_expansion: true,
+        disable_controller_expansion: false,
+        disable_node_expansion: false,
+        enable_controller_modify_volume: true,
+        enable_snapshot_metadata: true,
+        check_volume_lifecycle: false,
+        reject_multi_node: false,
+        volume_mount_group: false,
+    };
+    assert_eq!(args.switches, on);
+}
+
+#[test]
+fn a_leader_needs_no_socket() {
+    let controllers = |flags: &str| match parse(&format!("hostloop controllers {flags}")) {
+        Ok(cli) => match cli.command {
+            Command::Controllers(args) => Ok(*args),
+            other => panic!("{other:?}"),
+        },
+        Err(error) => Err(error),
+    };
+    let args = controllers("--leader-tasks=only --drivername=d.example").unwrap();
+    assert_eq!(args.driver_name.as_deref(), Some("d.example"));
+    let both = controllers("--leader-tasks=only --drivername=d --csi-address=unix:///s");
+    assert!(both.unwrap_err().contains("cannot be used with"));
+    assert!(controllers("--leader-tasks=sometimes").is_err());
+    let node = parse("hostloop run --endpoint unix:///s --pool a=/p --leader-tasks=elsewhere");
+    assert!(node.is_ok());
+}
+
+#[test]
+fn switches_take_a_value_or_none() {
+    for (flag, value) in [
+        ("--reject-multi-node", true),
+        ("--reject-multi-node=true", true),
+        ("--reject-multi-node=false", false),
+        ("--reject-multi-node=1", true),
+        ("--reject-multi-node=f", false),
+    ] {
+        assert_eq!(
+            serve(flag).unwrap().switches.reject_multi_node,
+            value,
+            "{flag}"
+        );
+    }
+    assert!(
+        !serve("--enable-attach=false")
+            .unwrap()
+            .switches
+            .enable_attach
+    );
+    assert!(serve("--enable-attach=maybe").is_err());
+    // Not the next word, which may be another flag's.
+    assert!(serve("--enable-attach false").is_err());
+}
+
+#[test]
+fn pools_and_caps_come_together() {
+    let args = serve("--pool b=/q,image=1Gi --capacity a=5Gi --capacity b=500M").unwrap();
+    let specs = args.pools.specs().unwrap();
+    assert_eq!(specs.len(), 2);
+    assert_eq!(specs[0].capacity_bytes, Some(5 << 30));
+    assert_eq!(
+        (specs[1].image_bytes, specs[1].capacity_bytes),
+        (Some(1 << 30), Some(500_000_000))
+    );
+}
+
+#[test]
+fn pools_that_contradict_each_other_are_refused() {
+    use PoolArgsError::*;
+    for (flags, error) in [
+        ("--pool a=/q", Twice("a".into())),
+        ("--pool b=/p", SamePath("a".into(), "b".into())),
+        ("--capacity c=1Gi", CapOfNone("c".into())),
+        ("--capacity a=1Gi,a=2Gi", TwoCaps("a".into())),
+        (
+            "--pool b=/q,capacity=1Gi --capacity b=2Gi",
+            TwoCaps("b".into()),
+        ),
+    ] {
+        assert_eq!(serve(flags).unwrap().pools.specs(), Err(error), "{flags}");
+    }
+}
+
+#[test]
+fn words_that_mean_nothing_are_refused_with_a_reason() {
+    for (flags, reason) in [
+        ("--drivername _x", "begin and end"),
+        ("--capacity a", "NAME=QUANTITY"),
+        ("--overcommit 0.5", "factor of 1 or more"),
+        ("--overcommit NaN", "factor of 1 or more"),
+        ("--reserve 100%", "percentage"),
+        ("--max-volume-size 5Zi", "no unit"),
+        ("--max-freeze 10", "is not a duration such as"),
+        ("--topology-key a/b/c", "label key"),
+        ("--default-fstype vfat", "none of ext4"),
+        ("--http-endpoint 8080", "HOST:PORT"),
+        ("--attach-limit -1", "unexpected argument"),
+        ("--snapshot-metadata-block-type x", "FIXED_LENGTH"),
+        ("--log-format xml", "json"),
+    ] {
+        let error = serve(flags).unwrap_err();
+        assert!(error.contains(reason), "{flags}: {error}");
+    }
+    let none = parse("hostloop serve --endpoint unix:///s").unwrap_err();
+    assert!(none.contains("--pool"), "{none}");
+}
+
+#[test]
+fn other_commands_take_pools_too() {
+    let Command::Status(status) = parse("hostloop status --pool a=/p --json").unwrap().command
+    else {
+        panic!();
+    };
+    assert!(status.json);
+    let Command::Fsck(fsck) = parse("hostloop fsck --pool a=/p --repair").unwrap().command else {
+        panic!();
+    };
+    assert!(fsck.repair && !fsck.json);
+}
+
+#[test]
+fn flags_of_host_path_manifests_are_taken() {
+    let flags = "--drivername=hostpath.csi.k8s.io --v=5 --nodeid=n --statedir=/data \
+                 --maxvolumespernode=7 --attach-limit=3 --enable-attach \
+                 --check-volume-lifecycle --max-volume-size=1Ti --max-volume-size-node=1Ti \
+                 --enable-topology=false --enable-volume-expansion \
+                 --disable-controller-expansion --disable-node-expansion \
+                 --enable-controller-modify-volume --accepted-mutable-parameter-names=x,y \
+                 --enable-snapshot-metadata --snapshot-metadata-block-type=VARIABLE_LENGTH";
+    let flags: Vec<_> = flags.split_whitespace().collect();
+    let args = serve(&flags.join(" ")).unwrap();
+    assert_eq!(args.watch.verbosity, Some(5));
+    assert_eq!(args.volumes.mutable_parameters, ["x", "y"]);
+    assert_eq!(args.volumes.metadata_blocks, BlockType::Variable);
+}
+
+#[test]
+fn endpoints() {
+    for (word, path) in [
+        ("unix:///run/csi.sock", "/run/csi.sock"),
+        ("unix:/run/csi.sock", "/run/csi.sock"),
+        ("/run/csi.sock", "/run/csi.sock"),
+        ("/run/a:b", "/run/a:b"),
+    ] {
+        assert_eq!(values::endpoint(word), Ok(PathBuf::from(path)), "{word}");
+    }
+    for (word, reason) in [
+        ("tcp://127.0.0.1:10000", "Unix socket"),
+        ("unix://run/csi.sock", "unix:///run/csi.sock"),
+        ("csi.sock", "no endpoint"),
+        ("", "no endpoint"),
+        ("unix://", "not absolute"),
+    ] {
+        let error = values::endpoint(word).unwrap_err();
+        assert!(error.contains(reason), "{word}: {error}");
+    }
+}
+
+#[test]
+fn label_keys_and_values() {
+    for key in ["topology.hostloop.csi.dev/node", "node", "a/b_c.d"] {
+        assert!(values::label_key(key).is_ok(), "{key}");
+    }
+    for key in [
+        "",
+        "/node",
+        "a/",
+        "a/b/c",
+        "a_b/c",
+        "-a/b",
+        "a..b/c",
+        &"x".repeat(64),
+    ] {
+        assert!(values::label_key(key).is_err(), "{key}");
+    }
+    assert!(is_label_value("node-1.example.com"));
+    for value in ["", "a b", "-a", &"x".repeat(64)] {
+        assert!(!is_label_value(value), "{value}");
+    }
+}

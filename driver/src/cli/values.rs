@@ -1,0 +1,152 @@
+//! How the words of the command line are read.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::csi::identity;
+use crate::kernel::FsType;
+
+/// A Unix socket: `unix:///path`, or the path alone.
+pub(super) fn endpoint(word: &str) -> Result<PathBuf, String> {
+    let path = match word.split_once(':') {
+        _ if word.starts_with('/') => word,
+        Some(("unix", rest)) => rest.strip_prefix("//").unwrap_or(rest),
+        Some((scheme, _)) => {
+            return Err(format!(
+                "{scheme}: is not served; the services act on this node alone and are reached \
+                 through a Unix socket: unix:///path/csi.sock"
+            ));
+        }
+        None => return Err("is no endpoint such as unix:///path/csi.sock".to_owned()),
+    };
+    if !path.starts_with('/') {
+        return Err(format!("{path:?} is not absolute: write unix:///{path}"));
+    }
+    Ok(PathBuf::from(path))
+}
+
+/// `NAME=QUANTITY`, the cap of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cap {
+    /// The pool.
+    pub pool: String,
+    /// Bytes it may promise.
+    pub bytes: u64,
+}
+
+impl std::str::FromStr for Cap {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let (pool, bytes) = word
+            .split_once('=')
+            .ok_or_else(|| format!("{word:?} is not NAME=QUANTITY"))?;
+        let bytes = crate::storage::config::size(bytes).map_err(|e| e.to_string())?;
+        Ok(Cap {
+            pool: pool.to_owned(),
+            bytes,
+        })
+    }
+}
+
+/// A filesystem.
+pub(super) fn filesystem(word: &str) -> Result<FsType, String> {
+    FsType::parse(word).ok_or_else(|| format!("{word:?} is none of ext4, xfs, btrfs"))
+}
+
+/// A driver's name.
+pub(super) fn driver_name(word: &str) -> Result<String, String> {
+    identity::check_name(word).map_err(|why| format!("{word:?} {why}"))?;
+    Ok(word.to_owned())
+}
+
+/// How often the pool's room may be promised: at least once.
+pub(super) fn overcommit(word: &str) -> Result<f64, String> {
+    match word.parse::<f64>() {
+        Ok(factor) if factor.is_finite() && factor >= 1.0 => Ok(factor),
+        _ => Err(format!("{word:?} is not a factor of 1 or more")),
+    }
+}
+
+/// A label key of Kubernetes: an optional DNS prefix and `/`, then a name.
+pub(super) fn label_key(word: &str) -> Result<String, String> {
+    let (prefix, name) = word
+        .split_once('/')
+        .map_or((None, word), |(p, n)| (Some(p), n));
+    let prefix_ok = prefix.is_none_or(|prefix| {
+        !prefix.is_empty()
+            && prefix.len() <= 253
+            && prefix.split('.').all(|part| is_label(part, &['-']))
+    });
+    if prefix_ok && is_label(name, &['-', '_', '.']) {
+        return Ok(word.to_owned());
+    }
+    Err(format!(
+        "{word:?} is not a label key such as topology.example.com/node"
+    ))
+}
+
+/// `KEY=VALUE`, a part of where the node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// A label's key.
+    pub key: String,
+    /// A label's value.
+    pub value: String,
+}
+
+impl std::str::FromStr for Segment {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let (key, value) = word
+            .split_once('=')
+            .ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
+        if !is_label_value(value) {
+            return Err(format!(
+                "{value:?} is not the value of a label: at most 63 letters, digits, '-', '_' and \
+                 '.', beginning and ending with a letter or digit"
+            ));
+        }
+        Ok(Segment {
+            key: label_key(key)?,
+            value: value.to_owned(),
+        })
+    }
+}
+
+/// A label value of Kubernetes, which a node's ID becomes in its topology.
+pub(crate) fn is_label_value(value: &str) -> bool {
+    is_label(value, &['-', '_', '.'])
+}
+
+fn is_label(text: &str, inner: &[char]) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric();
+    text.len() <= 63
+        && text.starts_with(plain)
+        && text.ends_with(plain)
+        && text.chars().all(|c| plain(c) || inner.contains(&c))
+}
+
+/// Where HTTP is served: `HOST:PORT`, or `:PORT` on all addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpEndpoint(pub String);
+
+impl std::str::FromStr for HttpEndpoint {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let (host, port) = word
+            .rsplit_once(':')
+            .filter(|(_, port)| port.parse::<u16>().is_ok())
+            .ok_or_else(|| format!("{word:?} is not HOST:PORT or :PORT"))?;
+        let host = if host.is_empty() { "[::]" } else { host };
+        Ok(HttpEndpoint(format!("{host}:{port}")))
+    }
+}
+
+impl fmt::Display for HttpEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

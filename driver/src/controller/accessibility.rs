@@ -1,0 +1,156 @@
+//! Where volumes and snapshots are: on this node and nowhere else. Pure.
+
+use hostloop_proto::csi;
+
+use crate::csi::topology::Segments;
+use crate::csi::validate::{Invalid, invalid};
+
+/// The `accessible_topology` of what is on this node.
+pub(super) fn accessible(ours: &Segments) -> Vec<csi::Topology> {
+    let topology = csi::Topology {
+        segments: ours.clone(),
+    };
+    if ours.is_empty() {
+        Vec::new()
+    } else {
+        vec![topology]
+    }
+}
+
+/// Whether this node is in a topology: it has every segment of it, and perhaps more.
+pub(super) fn contains_us(topology: &csi::Topology, ours: &Segments) -> bool {
+    let mut segments = topology.segments.iter();
+    segments.all(|(key, value)| ours.get(key) == Some(value))
+}
+
+/// Reads `accessibility_requirements`: whether what is on this node satisfies them. Where the
+/// topology is switched off nobody may ask, and everything does.
+pub(super) fn satisfied(
+    requirement: Option<&csi::TopologyRequirement>,
+    ours: &Segments,
+) -> Result<bool, Invalid> {
+    let Some(requirement) = requirement.filter(|_| !ours.is_empty()) else {
+        return Ok(true);
+    };
+    let requisite = &requirement.requisite;
+    if requisite.is_empty() && requirement.preferred.is_empty() {
+        return Err(invalid(
+            "accessibility_requirements",
+            "has neither requisite nor preferred topologies",
+        ));
+    }
+    // What is only preferred is no must.
+    Ok(requisite.is_empty() || requisite.iter().any(|t| contains_us(t, ours)))
+}
+
+/// Whether a requirement names this place and no other, which the answer then need not repeat.
+///
+/// It must not, either: csi-sanity 5.6 compares the topology of a new snapshot with the one it
+/// asked for byte by byte in memory, what its encoder left in there included, and no answer that
+/// has one passes.
+pub(super) fn names_us_alone(
+    requirement: Option<&csi::TopologyRequirement>,
+    ours: &Segments,
+) -> bool {
+    requirement.is_some_and(|r| matches!(&r.requisite[..], [one] if one.segments == *ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments(entries: &[(&str, &str)]) -> Segments {
+        let entry = |(k, v): &(&str, &str)| (k.to_string(), v.to_string());
+        entries.iter().map(entry).collect()
+    }
+
+    fn topology(entries: &[(&str, &str)]) -> csi::Topology {
+        csi::Topology {
+            segments: segments(entries),
+        }
+    }
+
+    #[test]
+    fn requirements() {
+        let ours = segments(&[("t/node", "n1")]);
+        let us = || topology(&[("t/node", "n1")]);
+        let other = || topology(&[("t/node", "n2")]);
+        let more = || topology(&[("t/node", "n1"), ("t/zone", "z")]);
+        let table = [
+            (vec![us()], vec![], Ok(true)),
+            (vec![other(), us()], vec![other()], Ok(true)),
+            (vec![other()], vec![], Ok(false)),
+            (vec![more()], vec![more()], Ok(false)),
+            (vec![topology(&[("zone", "z")])], vec![], Ok(false)),
+            (vec![topology(&[])], vec![], Ok(true)),
+            (vec![], vec![other()], Ok(true)),
+            (vec![], vec![], Err(())),
+        ];
+        for (requisite, preferred, expected) in table {
+            let requirement = csi::TopologyRequirement {
+                requisite,
+                preferred,
+            };
+            let got = satisfied(Some(&requirement), &ours).map_err(|_| ());
+            assert_eq!(got, expected, "{requirement:?}");
+            let off = satisfied(Some(&requirement), &Segments::new());
+            assert_eq!(off, Ok(true));
+        }
+        assert_eq!(satisfied(None, &ours), Ok(true));
+    }
+
+    #[test]
+    fn with_more_keys_each_of_them_will_do() {
+        let ours = segments(&[("t/node", "n1"), ("zone", "z"), ("rack", "r")]);
+        let zone = |value| topology(&[("zone", value)]);
+        let rack = |value| topology(&[("rack", value)]);
+        let zone_and = |key, value| topology(&[("zone", "z"), (key, value)]);
+        let whole = topology(&[("t/node", "n1"), ("zone", "z"), ("rack", "r")]);
+        let table = [
+            (vec![whole], true),
+            (vec![zone("z")], true),
+            (vec![zone_and("rack", "r")], true),
+            (vec![zone("other"), rack("r")], true),
+            (vec![zone_and("rack", "other")], false),
+            (vec![zone_and("t/node", "n2")], false),
+            (vec![zone_and("region", "eu")], false),
+            (vec![zone("other"), rack("other")], false),
+        ];
+        for (requisite, expected) in table {
+            let requirement = csi::TopologyRequirement {
+                requisite,
+                preferred: Vec::new(),
+            };
+            let got = satisfied(Some(&requirement), &ours).map_err(|_| ());
+            assert_eq!(got, Ok(expected), "{requirement:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_requirement_says_is_not_repeated() {
+        let ours = segments(&[("t/node", "n1"), ("zone", "z")]);
+        let us = || topology(&[("t/node", "n1"), ("zone", "z")]);
+        let zone = || topology(&[("zone", "z")]);
+        let table = [
+            (vec![], false),
+            (vec![us()], true),
+            (vec![zone()], false),
+            (vec![us(), zone()], false),
+        ];
+        assert!(!names_us_alone(None, &ours));
+        for (requisite, expected) in table {
+            let requirement = csi::TopologyRequirement {
+                requisite,
+                preferred: vec![us()],
+            };
+            assert_eq!(names_us_alone(Some(&requirement), &ours), expected);
+        }
+    }
+
+    #[test]
+    fn told_only_where_it_is_on() {
+        let ours = segments(&[("t/node", "n1")]);
+        assert_eq!(accessible(&ours), [topology(&[("t/node", "n1")])]);
+        assert_eq!(accessible(&Segments::new()), []);
+    }
+}

@@ -1,0 +1,259 @@
+//! How large a volume becomes. Pure; every refusal is OUT_OF_RANGE.
+
+use crate::csi::validate::Range;
+use crate::kernel::BLOCK_SIZE;
+
+/// The size of a volume nobody asks a size for, in bytes.
+const DEFAULT_BYTES: u64 = 1 << 30;
+
+/// What bounds a new volume besides what is asked for, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// The smallest its filesystem can be; 0 for a raw block volume.
+    pub(super) filesystem: u64,
+    /// The smallest its filesystem can be grown to, which is what happens to a copy that is larger
+    /// than its source; 0 for a raw block volume.
+    pub(super) grown: u64,
+    /// The size of what it is copied from.
+    pub(super) source: Option<u64>,
+    /// The largest any volume may be.
+    pub(super) largest: Option<u64>,
+}
+
+/// The size of a new volume: the smallest multiple of 4096 that satisfies everything. One that is
+/// not asked a size for has its source's, or [`DEFAULT_BYTES`] if the limits leave that much.
+pub(super) fn create(range: Range, bounds: Bounds) -> Result<u64, String> {
+    let mut floor = bounds.filesystem.max(bounds.source.unwrap_or(0));
+    if bounds.source.is_some_and(|source| range.required > source) {
+        floor = floor.max(bounds.grown);
+    }
+    let Some(least) = range.size(floor) else {
+        return Err(unsatisfiable(range, bounds));
+    };
+    let largest = bounds.largest.unwrap_or(u64::MAX);
+    if least > largest {
+        return Err(too_large(least, largest));
+    }
+    if range.required > 0 || bounds.source.is_some() {
+        return Ok(least);
+    }
+    let most = range.limit.unwrap_or(u64::MAX).min(largest);
+    let block = u64::from(BLOCK_SIZE);
+    Ok(DEFAULT_BYTES.min(most - most % block).max(least))
+}
+
+fn unsatisfiable(range: Range, bounds: Bounds) -> String {
+    let limit = match range.limit {
+        Some(limit) => format!("limit_bytes {limit} is"),
+        None => return format!("required_bytes {} is too large", range.required),
+    };
+    match bounds.source {
+        Some(source) if source > range.limit.unwrap_or(0) => {
+            format!("{limit} less than the {source} bytes of the source")
+        }
+        _ if bounds.filesystem > range.limit.unwrap_or(0) => {
+            let least = bounds.filesystem;
+            format!("{limit} less than the {least} bytes its filesystem needs")
+        }
+        _ => format!("{limit} less than required_bytes rounded up to a multiple of {BLOCK_SIZE}"),
+    }
+}
+
+fn too_large(bytes: u64, largest: u64) -> String {
+    format!("{bytes} bytes are more than the {largest} a volume may have")
+}
+
+/// The size of a volume of `now` bytes after ControllerExpandVolume; `now` if it is large enough.
+/// Its filesystem can be `grown` to this at least.
+pub(super) fn expand(
+    range: Range,
+    now: u64,
+    grown: u64,
+    largest: Option<u64>,
+) -> Result<u64, String> {
+    if let Some(limit) = range.limit.filter(|limit| *limit < now) {
+        return Err(format!(
+            "the volume has {now} bytes, more than limit_bytes {limit}, and never shrinks"
+        ));
+    }
+    if range.required <= now {
+        return Ok(now);
+    }
+    let bounds = Bounds {
+        filesystem: grown,
+        ..Bounds::default()
+    };
+    let size = range
+        .size(now.max(grown))
+        .ok_or_else(|| unsatisfiable(range, bounds))?;
+    match largest {
+        Some(largest) if size > largest => Err(too_large(size, largest)),
+        _ => Ok(size),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    fn range(required: u64, limit: u64) -> Range {
+        Range {
+            required,
+            limit: (limit > 0).then_some(limit),
+        }
+    }
+
+    #[test]
+    fn sizes_of_new_volumes() {
+        let raw = Bounds::default();
+        let xfs = Bounds {
+            filesystem: 300 * MIB,
+            ..raw
+        };
+        let copy = Bounds {
+            filesystem: MIB,
+            source: Some(64 * MIB),
+            ..raw
+        };
+        let capped = Bounds {
+            largest: Some(2 * GIB),
+            ..raw
+        };
+        let table = [
+            // Asked for, and rounded up.
+            (range(4096, 0), raw, Some(4096)),
+            (range(1, 0), raw, Some(4096)),
+            (range(4097, 0), raw, Some(8192)),
+            (range(10 * GIB, 10 * GIB), raw, Some(10 * GIB)),
+            (range(1, 4096), raw, Some(4096)),
+            // The limit leaves no multiple of 4096.
+            (range(1, 4095), raw, None),
+            (range(0, 1), raw, None),
+            (range(4097, 8191), raw, None),
+            // Nothing asked for.
+            (range(0, 0), raw, Some(GIB)),
+            (range(0, 64 * MIB + 5), raw, Some(64 * MIB)),
+            (range(0, 4 * GIB), raw, Some(GIB)),
+            (
+                range(0, 0),
+                Bounds {
+                    largest: Some(64 * MIB),
+                    ..raw
+                },
+                Some(64 * MIB),
+            ),
+            (range(0, 0), xfs, Some(GIB)),
+            (range(0, 400 * MIB), xfs, Some(400 * MIB)),
+            // The filesystem's minimum, unless the limit forbids it.
+            (range(MIB, 0), xfs, Some(300 * MIB)),
+            (range(MIB, 300 * MIB), xfs, Some(300 * MIB)),
+            (range(MIB, 100 * MIB), xfs, None),
+            (range(0, 100 * MIB), xfs, None),
+            // At least the source.
+            (range(0, 0), copy, Some(64 * MIB)),
+            (range(MIB, 0), copy, Some(64 * MIB)),
+            (range(65 * MIB, 0), copy, Some(65 * MIB)),
+            (range(MIB, 64 * MIB), copy, Some(64 * MIB)),
+            (range(MIB, 63 * MIB), copy, None),
+            // The largest there may be.
+            (range(2 * GIB, 0), capped, Some(2 * GIB)),
+            (range(2 * GIB + 1, 0), capped, None),
+            // No overflow.
+            (range(i64::MAX as u64, 0), raw, None),
+            (range(i64::MAX as u64, i64::MAX as u64), raw, None),
+            (
+                range(i64::MAX as u64 - 4095, 0),
+                raw,
+                Some(i64::MAX as u64 - 4095),
+            ),
+        ];
+        for (range, bounds, expected) in table {
+            assert_eq!(create(range, bounds).ok(), expected, "{range:?} {bounds:?}");
+        }
+    }
+
+    #[test]
+    fn refusals_say_why() {
+        let bounds = Bounds {
+            filesystem: 300 * MIB,
+            grown: 0,
+            source: Some(GIB),
+            largest: Some(2 * GIB),
+        };
+        let table = [
+            (range(0, 400 * MIB), "the source"),
+            (range(3 * GIB, 0), "a volume may have"),
+            (range(GIB + 1, GIB + 2), "rounded up"),
+            (range(i64::MAX as u64, 0), "too large"),
+        ];
+        for (range, expected) in table {
+            let why = create(range, bounds).unwrap_err();
+            assert!(why.contains(expected), "{why}");
+        }
+        let why = create(
+            range(0, 1),
+            Bounds {
+                source: None,
+                ..bounds
+            },
+        )
+        .unwrap_err();
+        assert!(why.contains("filesystem"), "{why}");
+    }
+
+    #[test]
+    fn sizes_after_expansion() {
+        let table = [
+            (range(64 * MIB, 0), 32 * MIB, None, Some(64 * MIB)),
+            (
+                range(64 * MIB + 1, 0),
+                32 * MIB,
+                None,
+                Some(64 * MIB + 4 * KIB),
+            ),
+            // Large enough already.
+            (range(32 * MIB, 0), 64 * MIB, None, Some(64 * MIB)),
+            (range(64 * MIB, 64 * MIB), 64 * MIB, None, Some(64 * MIB)),
+            (range(0, 128 * MIB), 64 * MIB, None, Some(64 * MIB)),
+            // Never shrunk.
+            (range(32 * MIB, 32 * MIB), 64 * MIB, None, None),
+            (range(0, 4096), 64 * MIB, None, None),
+            // Limits.
+            (range(64 * MIB + 1, 64 * MIB + 2), 32 * MIB, None, None),
+            (range(64 * MIB, 0), 32 * MIB, Some(64 * MIB), Some(64 * MIB)),
+            (range(65 * MIB, 0), 32 * MIB, Some(64 * MIB), None),
+            (range(i64::MAX as u64, 0), 32 * MIB, None, None),
+            // One that is larger than is allowed by now stays.
+            (range(64 * MIB, 0), 64 * MIB, Some(32 * MIB), Some(64 * MIB)),
+        ];
+        for (range, now, largest, expected) in table {
+            let size = expand(range, now, 0, largest);
+            assert_eq!(size.ok(), expected, "{range:?} {now} {largest:?}");
+        }
+    }
+
+    #[test]
+    fn a_filesystem_that_grows_in_leaps_leaps() {
+        let grown = 256 * MIB;
+        // asked for, size now → size
+        let table = [
+            (range(150 * MIB, 0), 128 * MIB, Some(256 * MIB)),
+            (range(300 * MIB, 0), 128 * MIB, Some(300 * MIB)),
+            (range(100 * MIB, 0), 128 * MIB, Some(128 * MIB)),
+            (range(150 * MIB, 200 * MIB), 128 * MIB, None),
+        ];
+        for (range, now, expected) in table {
+            assert_eq!(expand(range, now, grown, None).ok(), expected, "{range:?}");
+            let copy = Bounds {
+                grown,
+                source: Some(now),
+                ..Bounds::default()
+            };
+            assert_eq!(create(range, copy).ok(), expected, "a copy: {range:?}");
+        }
+    }
+}

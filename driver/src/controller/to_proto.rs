@@ -1,0 +1,95 @@
+//! Records as the protocol shows them. Pure.
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+use prost_types::Timestamp;
+
+use super::accessibility::accessible;
+use crate::csi::topology::Segments;
+use crate::storage::{GroupRecord, SnapshotRecord, Source, VolumeRecord};
+
+/// The ID a volume is known by: kubelet's for an inline one.
+pub(super) fn volume_id(record: &VolumeRecord) -> String {
+    let inline = record.inline.clone();
+    inline.unwrap_or_else(|| record.id.to_string())
+}
+
+/// A volume. Its context is empty: what it takes to use a volume is in its record.
+pub(super) fn volume(record: &VolumeRecord, ours: &Segments) -> csi::Volume {
+    csi::Volume {
+        capacity_bytes: bytes(record.capacity_bytes),
+        volume_id: volume_id(record),
+        volume_context: Default::default(),
+        content_source: record.source.as_ref().map(source),
+        accessible_topology: accessible(ours),
+    }
+}
+
+fn source(source: &Source) -> csi::VolumeContentSource {
+    let r#type = match source {
+        Source::Snapshot(id) => Type::Snapshot(SnapshotSource {
+            snapshot_id: id.to_string(),
+        }),
+        Source::Volume(id) => Type::Volume(VolumeSource {
+            volume_id: id.to_string(),
+        }),
+    };
+    csi::VolumeContentSource {
+        r#type: Some(r#type),
+    }
+}
+
+/// The nodes a volume is published to.
+pub(super) fn nodes(record: &VolumeRecord) -> Vec<String> {
+    record.publications.keys().cloned().collect()
+}
+
+/// A snapshot. It is ready: whoever asks for one is answered when it is complete.
+pub(super) fn snapshot(record: &SnapshotRecord, ours: &Segments) -> csi::Snapshot {
+    csi::Snapshot {
+        size_bytes: bytes(record.size_bytes),
+        snapshot_id: record.id.to_string(),
+        source_volume_id: record.source.to_string(),
+        creation_time: Some(timestamp(record.created_ns)),
+        ready_to_use: true,
+        group_snapshot_id: record.group.map(|id| id.to_string()).unwrap_or_default(),
+        accessible_topology: accessible(ours),
+    }
+}
+
+/// A group with its snapshots.
+pub(super) fn group(
+    record: &GroupRecord,
+    snapshots: impl IntoIterator<Item = csi::Snapshot>,
+) -> csi::VolumeGroupSnapshot {
+    csi::VolumeGroupSnapshot {
+        group_snapshot_id: record.id.to_string(),
+        snapshots: snapshots.into_iter().collect(),
+        creation_time: Some(timestamp(record.created_ns)),
+        ready_to_use: true,
+    }
+}
+
+/// A number of bytes; no size is larger than the protocol can say.
+pub(super) fn bytes(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn timestamp(ns: u64) -> Timestamp {
+    const SECOND: u64 = 1_000_000_000;
+    Timestamp {
+        seconds: bytes(ns / SECOND),
+        nanos: (ns % SECOND) as i32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_keep_their_nanoseconds() {
+        let time = timestamp(1_700_000_000_123_456_789);
+        assert_eq!((time.seconds, time.nanos), (1_700_000_000, 123_456_789));
+    }
+}

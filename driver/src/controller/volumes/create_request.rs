@@ -1,0 +1,136 @@
+//! What a CreateVolumeRequest asks for, and whether a volume of its name is that. Pure.
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_content_source::Type;
+
+use super::super::capability::Wanted;
+use super::super::parameters::{self, Changes, Class, Parameters};
+use super::super::{Config, Error, Result, accessibility, lookup};
+use crate::csi::capability::own_fs;
+use crate::csi::validate::{self, Invalid, Range, invalid};
+use crate::storage::{SnapshotId, Source, VolumeHandle, VolumeRecord};
+
+/// A source as a request names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    /// A snapshot.
+    Snapshot(SnapshotId),
+    /// A volume.
+    Volume(VolumeHandle),
+}
+
+/// A CreateVolumeRequest, read.
+#[derive(Clone, Debug)]
+pub(super) struct Order {
+    pub(super) name: String,
+    pub(super) range: Range,
+    pub(super) wanted: Wanted,
+    pub(super) class: Class,
+    /// From mutable parameters, and where these say nothing, from the class.
+    pub(super) changes: Changes,
+    pub(super) parameters: Parameters,
+    pub(super) mutable_parameters: Parameters,
+    pub(super) source: Option<Named>,
+    /// What is on this node satisfies `accessibility_requirements`.
+    pub(super) accessible: bool,
+}
+
+impl Order {
+    /// Reads a request.
+    pub(super) fn read(req: &csi::CreateVolumeRequest, config: &Config) -> Result<Order> {
+        let name = validate::name("name", &req.name)?.to_owned();
+        if req.volume_capabilities.is_empty() {
+            return Err(invalid("volume_capabilities", "is required").into());
+        }
+        let rules = &config.capabilities;
+        let wanted = Wanted::read("volume_capabilities", &req.volume_capabilities, rules)?;
+        let class = parameters::class(&req.parameters)?;
+        Ok(Order {
+            name,
+            range: validate::range("capacity_range", req.capacity_range.as_ref())?,
+            wanted,
+            changes: mutable(&req.mutable_parameters, config)?.or(class.changes),
+            class,
+            parameters: req.parameters.clone(),
+            mutable_parameters: req.mutable_parameters.clone(),
+            accessible: accessibility::satisfied(
+                req.accessibility_requirements.as_ref(),
+                &*config.topology.segments()?,
+            )?,
+            source: source(req.volume_content_source.as_ref())?,
+        })
+    }
+
+    /// Whether a volume of this name is what is asked for; if not, what differs ("Volume already
+    /// exists but is incompatible").
+    pub(super) fn fits(&self, existing: &VolumeRecord) -> std::result::Result<(), String> {
+        let differs = |what: &str| Err(format!("differs in {what}"));
+        if existing.inline.is_some() {
+            return Err("is an inline volume of a pod".to_owned());
+        }
+        if !self.range.allows(existing.capacity_bytes) {
+            let now = existing.capacity_bytes;
+            return Err(format!("has {now} bytes, which capacity_range forbids"));
+        }
+        let wanted = self.wanted.clone().on_volume_with(own_fs(existing));
+        if !wanted.are(&existing.capabilities) {
+            return differs("volume_capabilities");
+        }
+        if !parameters::same(&self.parameters, &existing.parameters) {
+            return differs("parameters");
+        }
+        if !parameters::same(&self.mutable_parameters, &existing.mutable_parameters) {
+            return differs("mutable_parameters");
+        }
+        if !same_source(self.source.as_ref(), existing.source.as_ref()) {
+            return differs("volume_content_source");
+        }
+        if !self.accessible {
+            return Err("is not accessible as accessibility_requirements ask".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn mutable(parameters: &Parameters, config: &Config) -> std::result::Result<Changes, Invalid> {
+    if !parameters.is_empty() && !config.modify {
+        return Err(invalid("mutable_parameters", "are switched off"));
+    }
+    parameters::mutable(parameters, &config.mutable_parameters)
+}
+
+/// Reads the source. A string that is no ID is a source that is not found.
+fn source(source: Option<&csi::VolumeContentSource>) -> Result<Option<Named>> {
+    const FIELD: &str = "volume_content_source";
+    let Some(source) = source else {
+        return Ok(None);
+    };
+    let missing = |what: &str, id: &str| -> Error { lookup::not_found(what, id) };
+    let named = match &source.r#type {
+        None => return Err(invalid(FIELD, "names neither a snapshot nor a volume").into()),
+        Some(Type::Snapshot(s)) => {
+            let id = lookup::id(&format!("{FIELD}.snapshot.snapshot_id"), &s.snapshot_id)?;
+            Named::Snapshot(id.ok_or_else(|| missing("source snapshot", &s.snapshot_id))?)
+        }
+        Some(Type::Volume(v)) => {
+            let id = lookup::id(&format!("{FIELD}.volume.volume_id"), &v.volume_id)?;
+            Named::Volume(id.ok_or_else(|| missing("source volume", &v.volume_id))?)
+        }
+    };
+    Ok(Some(named))
+}
+
+fn same_source(named: Option<&Named>, recorded: Option<&Source>) -> bool {
+    match (named, recorded) {
+        (None, None) => true,
+        (Some(Named::Snapshot(a)), Some(Source::Snapshot(b))) => a == b,
+        (Some(Named::Volume(VolumeHandle::Id(a))), Some(Source::Volume(b))) => a == b,
+        // A pod's inline volume is known by two IDs, and may be gone by now: that one was copied
+        // from a volume has to do.
+        (Some(Named::Volume(VolumeHandle::Inline(_))), Some(Source::Volume(_))) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! Where this node is, in the scheduler's terms: the keys and values that are its own, and labels
+//! of its Node object.
+//!
+//! The driver does not talk to the API server: somebody reads the labels and hands them in. What
+//! was read last is remembered in the state directory, so that a node whose API server is away
+//! registers all the same. A node that has never known its labels says so, and kubelet asks again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::{self, file};
+
+/// Keys and values that tell where a node is; none where the topology is switched off.
+pub type Segments = BTreeMap<String, String>;
+
+/// What is remembered, in the state directory.
+const FILE: &str = "topology.json";
+/// The version of what is in it.
+const SCHEMA: u32 = 1;
+/// How long who registers the node waits for the labels as they are now, before it takes those
+/// that are remembered.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Not all is known yet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "where this node is is not known yet: its labels {keys} (--topology-from-node-labels) have \
+     not been read from the API server"
+)]
+pub struct Unknown {
+    /// The labels.
+    keys: String,
+}
+
+/// The node is elsewhere than it was said to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "label {key} of this node is {now:?} now and was {before:?} when kubelet was told \
+     (--topology-from-node-labels): it is told anew after a new start"
+)]
+pub struct Moved {
+    key: String,
+    before: String,
+    now: String,
+}
+
+/// Where this node is. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Topology(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// What is known from the start.
+    own: Segments,
+    /// Labels of the node that belong to it.
+    labels: BTreeSet<String>,
+    memory: Option<Memory>,
+    state: Mutex<State>,
+    read: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// All of it, once it is known; never while a label is missing.
+    known: Option<Arc<Segments>>,
+    /// The labels are as they are now, not as they are remembered.
+    is_read: bool,
+    /// Somebody has been told.
+    is_told: bool,
+}
+
+impl From<Segments> for Topology {
+    fn from(own: Segments) -> Self {
+        Topology(Arc::new(Shared {
+            own,
+            ..Shared::default()
+        }))
+    }
+}
+
+impl<const N: usize> From<[(String, String); N]> for Topology {
+    fn from(own: [(String, String); N]) -> Self {
+        Topology::from(Segments::from(own))
+    }
+}
+
+impl Topology {
+    /// With these labels of the node of this name, as far as they are remembered.
+    pub fn with_labels(
+        own: Segments,
+        labels: BTreeSet<String>,
+        node: &str,
+        state_dir: &Path,
+    ) -> Self {
+        let memory = Memory {
+            dir: state_dir.to_owned(),
+            node: node.to_owned(),
+        };
+        let remembered = memory.read();
+        let of_label = |key: &String| Some((key.clone(), remembered.get(key)?.clone()));
+        let found: Option<Segments> = labels.iter().map(of_label).collect();
+        let known = found.map(|found| Arc::new(own.iter().map(cloned).chain(found).collect()));
+        Topology(Arc::new(Shared {
+            own,
+            labels,
+            memory: Some(memory),
+            state: Mutex::new(State {
+                known,
+                ..State::default()
+            }),
+            read: Condvar::new(),
+        }))
+    }
+
+    /// The labels somebody is to read.
+    pub fn labels(&self) -> &BTreeSet<String> {
+        &self.0.labels
+    }
+
+    /// All of it.
+    pub fn segments(&self) -> Result<Arc<Segments>, Unknown> {
+        self.current_segments(self.lock())
+    }
+
+    /// All of it, as it is now if that is known soon: for who registers the node, because kubelet
+    /// refuses what contradicts the labels.
+    pub fn settled(&self) -> Result<Arc<Segments>, Unknown> {
+        let state = self.lock();
+        let waits = |state: &mut State| !self.0.labels.is_empty() && !state.is_read;
+        let waited = self.0.read.wait_timeout_while(state, PATIENCE, waits);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.current_segments(state)
+    }
+
+    fn current_segments(&self, mut state: MutexGuard<'_, State>) -> Result<Arc<Segments>, Unknown> {
+        if self.0.labels.is_empty() {
+            let own = || Arc::new(self.0.own.clone());
+            return Ok(state.known.get_or_insert_with(own).clone());
+        }
+        let Some(known) = state.known.clone() else {
+            let keys: Vec<_> = self.0.labels.iter().map(String::as_str).collect();
+            return Err(Unknown {
+                keys: keys.join(", "),
+            });
+        };
+        state.is_told = true;
+        Ok(known)
+    }
+
+    /// Takes the node's labels as they are now; says which are missing. A missing one keeps the
+    /// value that is remembered: kubelet puts it back when the node is registered.
+    pub fn take(&self, labels: &BTreeMap<String, String>) -> Result<Vec<String>, Moved> {
+        let there = |key: &String| labels.get(key).filter(|value| !value.is_empty());
+        let keys = || self.0.labels.iter();
+        let missing: Vec<_> = keys().filter(|key| there(key).is_none()).cloned().collect();
+        let mut state = self.lock();
+        let before = state.known.clone().unwrap_or_default();
+        let value = |key: &String| there(key).or(before.get(key)).cloned();
+        let of_label = |key: &String| Some((key.clone(), value(key)?));
+        let now: Option<Segments> = keys().map(of_label).collect();
+        if let Some(now) = now {
+            let whole: Segments = self.0.own.iter().map(cloned).chain(now.clone()).collect();
+            let differs = |key: &&String| before.get(*key) != whole.get(*key);
+            let moved = keys().find(differs).filter(|_| state.is_told);
+            let moved = moved.map(|key| Moved {
+                key: key.clone(),
+                before: before.get(key).cloned().unwrap_or_default(),
+                now: whole.get(key).cloned().unwrap_or_default(),
+            });
+            if *before != whole {
+                self.remember(&now);
+            }
+            if let Some(moved) = moved {
+                return Err(moved);
+            }
+            state.known = Some(Arc::new(whole));
+            state.is_read = true;
+            self.0.read.notify_all();
+        }
+        Ok(missing)
+    }
+
+    fn remember(&self, labels: &Segments) {
+        let Some(memory) = &self.0.memory else {
+            return;
+        };
+        if let Err(error) = memory.write(labels) {
+            tracing::warn!(%error, "the node's labels are not remembered");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn cloned((key, value): (&String, &String)) -> (String, String) {
+    (key.clone(), value.clone())
+}
+
+/// What was read last, on disk. It can be lost: then it is read again.
+#[derive(Debug)]
+struct Memory {
+    dir: PathBuf,
+    node: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Content {
+    schema: u32,
+    node: String,
+    labels: Segments,
+}
+
+impl Memory {
+    fn read(&self) -> Segments {
+        let Ok(text) = std::fs::read(self.dir.join(FILE)) else {
+            return Segments::new();
+        };
+        match serde_json::from_slice::<Content>(&text) {
+            Ok(content) if content.schema == SCHEMA && content.node == self.node => content.labels,
+            Ok(_) => Segments::new(),
+            Err(error) => {
+                let path = self.dir.join(FILE);
+                tracing::warn!(path = %path.display(), %error, "the node's labels are forgotten");
+                Segments::new()
+            }
+        }
+    }
+
+    fn write(&self, labels: &Segments) -> kernel::Result<()> {
+        let io = |op| move |error| kernel::Error::io(op, &self.dir, error);
+        std::fs::create_dir_all(&self.dir).map_err(io("mkdir"))?;
+        let dir = File::open(&self.dir).map_err(io("open"))?;
+        let content = Content {
+            schema: SCHEMA,
+            node: self.node.clone(),
+            labels: labels.clone(),
+        };
+        let text = serde_json::to_vec_pretty(&content).map_err(|e| io("encode")(e.into()))?;
+        file::replace(dir.as_fd(), FILE, &text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! The health of volumes and pools, as CSI reports it.
+//!
+//! [`View`] gathers facts, [`diagnose`] judges them, and this maps its issues to [`Condition`]s. Each
+//! has a status and a reason of its own, as the specification asks ("ControllerListVolumeHealth",
+//! "NodeGetStorageHealth").
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
+use hostloop_proto::csi::volume_health::VolumeHealthEntry;
+use hostloop_proto::csi::{StorageHealthErrorType, VolumeHealthErrorType};
+
+mod gather;
+#[cfg(test)]
+mod tests;
+
+pub use gather::View;
+
+use crate::diagnose::{
+    self,
+    pool::{PoolFacts, PoolIssue},
+    volume::Issue,
+};
+use crate::storage::{Pools, Provisioning, VolumeHandle, VolumeRecord};
+
+/// Something wrong with a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// How bad it is.
+    pub status: VolumeHealthErrorType,
+    /// What it is, in one CamelCase word; one condition of a volume each.
+    pub reason: &'static str,
+    /// What it is, for people.
+    pub message: String,
+}
+
+/// Something wrong with a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The pool's name.
+    pub pool: String,
+    /// How bad it is.
+    pub status: StorageHealthErrorType,
+    /// What it is, in one CamelCase word; one problem of a pool each.
+    pub reason: &'static str,
+    /// What it is, for people.
+    pub message: String,
+}
+
+/// What is wrong with a volume; nothing, if nothing is known to be.
+pub fn volume(pools: &Pools, record: &VolumeRecord) -> Vec<VolumeHealthEntry> {
+    entries(View::take(pools).judge(pools, record))
+}
+
+/// What is wrong with the pools; nothing, if nothing is known to be.
+pub fn storage(pools: &Pools) -> Vec<Problem> {
+    let looks = pools.look().into_iter();
+    looks
+        .flat_map(|(slot, look)| of_pool(&PoolFacts::of(pools, &slot, look)))
+        .collect()
+}
+
+/// What is wrong with the pools, as NodeGetStorageHealth answers it: one entry for each status and
+/// reason, whatever the number of pools it holds for.
+pub fn backends(problems: &[Problem]) -> Vec<StorageBackendHealth> {
+    let mut merged: BTreeMap<(i32, &str), Vec<String>> = BTreeMap::new();
+    for problem in problems {
+        let message = format!("pool {}: {}", problem.pool, problem.message);
+        let key = (problem.status as i32, problem.reason);
+        merged.entry(key).or_default().push(message);
+    }
+    let entry = |((status, reason), messages): ((i32, &str), Vec<String>)| StorageBackendHealth {
+        status,
+        reason: reason.to_owned(),
+        message: messages.join("; "),
+        volume_capability: None,
+    };
+    merged.into_iter().map(entry).collect()
+}
+
+/// Conditions as the protocol carries them.
+pub fn entries(conditions: Vec<Condition>) -> Vec<VolumeHealthEntry> {
+    let entry = |c: Condition| VolumeHealthEntry {
+        status: c.status as i32,
+        reason: c.reason.to_owned(),
+        message: c.message,
+    };
+    conditions.into_iter().map(entry).collect()
+}
+
+/// A volume's health as the protocol carries it.
+pub fn message(id: impl ToString, health_statuses: Vec<VolumeHealthEntry>) -> csi::VolumeHealth {
+    csi::VolumeHealth {
+        volume_id: id.to_string(),
+        health_statuses,
+    }
+}
+
+/// What a pool's facts mean.
+pub fn of_pool(facts: &PoolFacts) -> Vec<Problem> {
+    use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
+    let problem = |status, reason, message: String| Problem {
+        pool: facts.name.clone(),
+        status,
+        reason,
+        message,
+    };
+    let of = |issue| match issue {
+        PoolIssue::Missing(why) => problem(StorageUnreachable, "PoolMissing", why),
+        PoolIssue::Silent(why) => problem(StorageUnreachable, "PoolGone", why),
+        PoolIssue::ReadOnly => {
+            let message = "the filesystem it is on is read-only".to_owned();
+            problem(StorageUnreachable, "PoolReadOnly", message)
+        }
+        PoolIssue::NearlyFull(message) => problem(StorageDegraded, "PoolNearlyFull", message),
+        PoolIssue::Findings(message) => problem(StorageDegraded, "PoolNeedsAttention", message),
+    };
+    diagnose::pool::judge(facts).into_iter().map(of).collect()
+}
+
+/// What is known of a volume.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct VolumeFacts {
+    /// Its pool.
+    pub(crate) pool: PoolFacts,
+    /// Only a thin volume needs free space in its pool.
+    pub(crate) provisioning: Provisioning,
+    /// How its record differs from its image and the kernel.
+    pub(crate) issues: Vec<Issue>,
+    /// What its mounted filesystem says of its own errors.
+    pub(crate) errors: Option<String>,
+    /// How long a freeze may last.
+    pub(crate) max_freeze: Duration,
+    /// What the pool noticed about it.
+    pub(crate) findings: Vec<String>,
+}
+
+/// What a volume's facts mean: at most one condition for each reason.
+pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
+    use VolumeHealthErrorType::{Degraded, Inaccessible};
+    if let Some(why) = facts.pool.unreachable() {
+        let message = format!("pool {}: {why}", facts.pool.name);
+        return vec![condition(Inaccessible, "PoolGone", message)];
+    }
+    let issues = facts.issues.iter();
+    let mut all: Vec<_> = issues
+        .filter_map(|i| of_issue(i, facts.max_freeze))
+        .collect();
+    if let Some(errors) = &facts.errors {
+        all.push(condition(Degraded, "FilesystemErrors", errors));
+    }
+    if let (Provisioning::Thin, Some(full)) = (facts.provisioning, facts.pool.nearly_full()) {
+        let message = format!(
+            "pool {}: {full}; writes may soon find no space",
+            facts.pool.name
+        );
+        all.push(condition(Degraded, "PoolNearlyFull", message));
+    }
+    if !facts.findings.is_empty() {
+        let message = facts.findings.join("; ");
+        all.push(condition(Degraded, "NeedsAttention", message));
+    }
+    let mut reasons = BTreeSet::new();
+    all.retain(|condition| reasons.insert(condition.reason));
+    all
+}
+
+/// The condition of a volume in a missing pool that this node has had before.
+pub fn of_missing_pool(pools: &Pools, volume: &VolumeHandle) -> Option<Condition> {
+    let VolumeHandle::Id(id) = volume else {
+        return None;
+    };
+    let slots = pools.slots().into_iter();
+    let slot = { slots }.find(|slot| slot.id == Some(id.pool()))?;
+    let why = slot.state.err()?;
+    let message = format!("pool {}: {why}", slot.spec.name);
+    let status = VolumeHealthErrorType::Inaccessible;
+    Some(condition(status, "PoolGone", message))
+}
+
+/// What it means that a volume's record can't be read.
+pub fn unreadable_record(why: &str) -> Condition {
+    condition(VolumeHealthErrorType::Inaccessible, "RecordUnreadable", why)
+}
+
+fn condition(
+    status: VolumeHealthErrorType,
+    reason: &'static str,
+    message: impl Into<String>,
+) -> Condition {
+    Condition {
+        status,
+        reason,
+        message: message.into(),
+    }
+}
+
+/// What an issue means for the users of the volume. `None` if it does not harm them, or if a call
+/// under way explains it.
+fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
+    use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
+    let device = |minor: &u32| format!("/dev/loop{minor}");
+    let devices = |minors: &[u32], and| minors.iter().map(device).collect::<Vec<_>>().join(and);
+    let (status, reason, message) = match issue {
+        Issue::ImageMissing { held_by } if held_by.is_empty() => {
+            (DataLoss, "ImageMissing", "its image is missing".to_owned())
+        }
+        Issue::ImageMissing { held_by } => {
+            let devices = devices(held_by, ", ");
+            let message = format!(
+                "its image was deleted; its data is lost as soon as {devices} is detached: copy it now"
+            );
+            (DataLoss, "ImageDeleted", message)
+        }
+        Issue::ImageShort { bytes, recorded } => {
+            let message = format!("its image has {bytes} bytes, and its record says {recorded}");
+            (DataLoss, "ImageTruncated", message)
+        }
+        Issue::ImageUnreadable(why) => (Inaccessible, "ImageUnreadable", why.clone()),
+        Issue::DeviceSilent { minor } => {
+            let message = format!(
+                "{} does not report its backing file: that filesystem has shut down or hangs",
+                device(minor)
+            );
+            (Inaccessible, "DeviceSilent", message)
+        }
+        Issue::AttachedTwice { minors } => {
+            let message = format!(
+                "its image is attached to {} at once: writing through several destroys it",
+                devices(minors, " and ")
+            );
+            (Degraded, "AttachedTwice", message)
+        }
+        Issue::DeviceChanged { minor, why } => {
+            let message = format!("{} was changed by one of its users: {why}", device(minor));
+            (Inaccessible, "DeviceChanged", message)
+        }
+        Issue::Buffered { minor } => {
+            let message = format!(
+                "{} does buffered I/O, and direct I/O is asked for",
+                device(minor)
+            );
+            (Degraded, "DirectIOLost", message)
+        }
+        Issue::NoDevice {
+            path,
+            minor: Some(_),
+        } => {
+            let message = format!(
+                "it is staged at {} and no loop device has its image",
+                path.display()
+            );
+            (Inaccessible, "LoopDeviceLost", message)
+        }
+        Issue::OtherDevice { path, was, is } => {
+            let message = format!(
+                "it was staged at {} as {} and is {} now: its users must start again",
+                path.display(),
+                device(was),
+                device(is)
+            );
+            (Inaccessible, "LoopDeviceLost", message)
+        }
+        Issue::ReadOnlyDeviceLost { target, .. } => {
+            let message = format!("{} has lost its read-only device", target.display());
+            (Inaccessible, "LoopDeviceLost", message)
+        }
+        Issue::NotMounted {
+            path,
+            staging: false,
+        } => {
+            let message = format!("its filesystem is not mounted at {}", path.display());
+            (Inaccessible, "NotMounted", message)
+        }
+        Issue::FilesystemShutDown => {
+            let message = "its filesystem has shut down after an error".to_owned();
+            (Inaccessible, "FilesystemShutDown", message)
+        }
+        Issue::FilesystemReadOnly => {
+            let message = "its filesystem has become read-only".to_owned();
+            (Inaccessible, "FilesystemReadOnly", message)
+        }
+        Issue::Frozen { since_ns } => {
+            let time = overdue(*since_ns, max_freeze)?;
+            let message = format!(
+                "its filesystem was frozen for a copy {} s ago and not thawed",
+                time.as_secs()
+            );
+            (Inaccessible, "Frozen", message)
+        }
+        // NodeStageVolume is under way, or the next call puts it right.
+        Issue::NoDevice { minor: None, .. }
+        | Issue::NotMounted { staging: true, .. }
+        | Issue::Formatting(_)
+        | Issue::ImageLong { .. }
+        | Issue::NotThick { .. }
+        | Issue::DeviceSmall { .. }
+        | Issue::UsedUnstaged { .. } => return None,
+    };
+    Some(condition(status, reason, message))
+}
+
+/// How long ago a freeze began, if that is longer than one may last.
+fn overdue(since_ns: u64, limit: Duration) -> Option<Duration> {
+    // Thawing and writing that down take a moment themselves.
+    const GRACE: Duration = Duration::from_secs(5);
+    let since = UNIX_EPOCH + Duration::from_nanos(since_ns);
+    let time = SystemTime::now().duration_since(since).ok()?;
+    (time > limit + GRACE).then_some(time)
+}

@@ -1,0 +1,150 @@
+//! Facts about volumes and pools, from disk and kernel.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+
+use super::{Condition, VolumeFacts, of_volume};
+use crate::diagnose::pool::PoolFacts;
+use crate::diagnose::volume::{Image, Issue, judge};
+use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
+use crate::kernel::{self, FileId, FsType, Kernel};
+use crate::storage::{self, About, Format, Look, PoolId, Pools, Slot, VolumeHandle, VolumeRecord};
+
+impl PoolFacts {
+    /// The facts from a look at a pool; `look` is `None` if the pool is missing.
+    pub fn of(pools: &Pools, slot: &Slot, look: Option<Look>) -> PoolFacts {
+        let mut facts = PoolFacts {
+            name: slot.spec.name.clone(),
+            ..PoolFacts::default()
+        };
+        let pool = match &slot.state {
+            Ok(pool) => pool,
+            Err(why) => {
+                facts.missing = Some(why.clone());
+                return facts;
+            }
+        };
+        match look {
+            Some(Ok(reading)) => facts.usage = Some(reading.usage),
+            Some(Err(why)) => facts.silent = Some(why),
+            None => {}
+        }
+        facts.reserve_bytes = facts
+            .usage
+            .map_or(0, |usage| pools.options().reserve.of(usage.total_bytes));
+        let about_itself = pool
+            .findings()
+            .into_iter()
+            .filter(|f| !matches!(f.about, About::Volume(_)));
+        facts.findings = about_itself
+            .map(|f| format!("{}: {}", f.about, f.what))
+            .collect();
+        facts
+    }
+}
+
+/// Pools, loop devices and mounts, read at one time: what many volumes are looked at with.
+#[derive(Debug)]
+pub struct View {
+    pools: BTreeMap<PoolId, PoolFacts>,
+    /// Or why it can't be read.
+    kernel: Result<KernelState, String>,
+}
+
+impl View {
+    /// Looks.
+    pub fn take(pools: &Pools) -> View {
+        let looks = pools.look().into_iter();
+        let facts =
+            looks.filter_map(|(slot, look)| Some((slot.id?, PoolFacts::of(pools, &slot, look))));
+        View {
+            pools: facts.collect(),
+            kernel: KernelState::read(&**pools.kernel()).map_err(|e| e.to_string()),
+        }
+    }
+
+    /// What is wrong with a volume. If it was staged or unstaged since the view was taken, it is
+    /// looked at again; if it is gone, nothing is.
+    pub fn judge(&self, pools: &Pools, record: &VolumeRecord) -> Vec<Condition> {
+        let facts = self.facts(pools, record);
+        match pools.volume(&VolumeHandle::Id(record.id)) {
+            Err(storage::Error::NoVolume(_)) => Vec::new(),
+            Ok(now) if now.stage != record.stage || now.format != record.format => {
+                of_volume(&View::take(pools).facts(pools, &now))
+            }
+            _ => of_volume(&facts),
+        }
+    }
+
+    /// What is known of a volume.
+    fn facts(&self, pools: &Pools, record: &VolumeRecord) -> VolumeFacts {
+        let pool = self.pools.get(&record.id.pool()).cloned();
+        let mut facts = VolumeFacts {
+            pool: pool.unwrap_or_else(|| PoolFacts {
+                missing: Some("it is not on this node".to_owned()),
+                ..PoolFacts::default()
+            }),
+            provisioning: record.settings.provisioning,
+            max_freeze: pools.options().max_freeze,
+            findings: findings(pools, record),
+            ..VolumeFacts::default()
+        };
+        if facts.pool.unreachable().is_some() {
+            // Looking at its files might never end.
+            return facts;
+        }
+        let kernel = match &self.kernel {
+            Ok(kernel) => kernel,
+            Err(why) => {
+                facts.issues = vec![Issue::ImageUnreadable(why.clone())];
+                return facts;
+            }
+        };
+        let (image, file) = look_at_image(pools, record);
+        let state = VolumeState::of(kernel, VolumeIdentity::of(record, file));
+        facts.issues = judge(record, &image, &state);
+        facts.errors = filesystem_errors(&**pools.kernel(), &state, record);
+        facts
+    }
+}
+
+fn look_at_image(pools: &Pools, record: &VolumeRecord) -> (Image, Option<FileId>) {
+    let file = match pools.open_image_unchecked(record, false) {
+        Ok(file) => file,
+        Err(storage::Error::ImageMissing { .. }) => return (Image::Missing, None),
+        Err(e) => return (Image::Unreadable(e.to_string()), None),
+    };
+    match (file.metadata(), kernel::file_id(&file)) {
+        (Ok(metadata), Ok(id)) => {
+            let image = Image::Present {
+                bytes: metadata.len(),
+                allocated: metadata.blocks() * 512,
+            };
+            (image, Some(id))
+        }
+        (Err(e), _) => (Image::Unreadable(e.to_string()), None),
+        (_, Err(e)) => (Image::Unreadable(e.to_string()), None),
+    }
+}
+
+/// What the mounted filesystem says of its own errors. An error of asking is none of these: a mount
+/// may go meanwhile.
+fn filesystem_errors(
+    kernel: &dyn Kernel,
+    state: &VolumeState<'_>,
+    record: &VolumeRecord,
+) -> Option<String> {
+    let mount = state.staged_mount(record.stage.as_ref()?)?;
+    let fs = match record.format {
+        Format::Done(fs) | Format::Formatting(fs) => Some(fs),
+        Format::None | Format::Raw => FsType::parse(&mount.fs_type),
+    };
+    let errors = kernel.fs_errors(&mount.mount_point, mount.loop_minor()?, fs?);
+    errors.unwrap_or_default()
+}
+
+fn findings(pools: &Pools, record: &VolumeRecord) -> Vec<String> {
+    let all = pools.findings().into_iter();
+    let ours = all.filter(|f| f.about == About::Volume(record.id));
+    ours.map(|f| f.what).collect()
+}

@@ -1,0 +1,93 @@
+//! The Controller service on the wire.
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_content_source::Type;
+
+use super::dispatch::service;
+use super::lanes::Lane;
+use super::operation_locks::Key;
+use crate::controller::Controller;
+
+service! {
+    /// The Controller service.
+    ControllerService: "csi.v1.Controller", controller_server::Controller, done by Controller;
+
+    "CreateVolume" create_volume(CreateVolumeRequest) -> CreateVolumeResponse
+        about |r| &r.name, in |r, pools| Lane::of_class(pools, &r.parameters, source(r)),
+        holding new_volume, but for [secrets];
+    "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
+        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
+    "ControllerPublishVolume" controller_publish_volume(ControllerPublishVolumeRequest)
+        -> ControllerPublishVolumeResponse
+        about |r| &r.volume_id, holding |r| volume(&r.volume_id),
+        but for [secrets, volume_context];
+    "ControllerUnpublishVolume" controller_unpublish_volume(ControllerUnpublishVolumeRequest)
+        -> ControllerUnpublishVolumeResponse
+        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
+    "ValidateVolumeCapabilities" validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
+        -> ValidateVolumeCapabilitiesResponse
+        about |r| &r.volume_id;
+    "ListVolumes" list_volumes(ListVolumesRequest) -> ListVolumesResponse
+        about |_| "";
+    "ControllerListVolumeHealth" controller_list_volume_health(ControllerListVolumeHealthRequest)
+        -> ControllerListVolumeHealthResponse
+        about |_| "", in |_, pools| Lane::of_all(pools);
+    "ControllerGetVolumeHealth" controller_get_volume_health(ControllerGetVolumeHealthRequest)
+        -> ControllerGetVolumeHealthResponse
+        about |r| &r.volume_id;
+    "GetCapacity" get_capacity(GetCapacityRequest) -> GetCapacityResponse
+        about |_| "", in |r, pools| Lane::of_class(pools, &r.parameters, None);
+    "ControllerGetCapabilities" controller_get_capabilities(ControllerGetCapabilitiesRequest)
+        -> ControllerGetCapabilitiesResponse
+        about |_| "";
+    "CreateSnapshot" create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse
+        about |r| &r.name, in |r, pools| Lane::of_ids(pools, [r.source_volume_id.as_str()]),
+        holding new_snapshot, but for [secrets];
+    "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
+        about |r| &r.snapshot_id,
+        holding |r| vec![Key::Snapshot(r.snapshot_id.clone())], but for [secrets];
+    "ListSnapshots" list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse
+        about |r| if r.snapshot_id.is_empty() { &r.source_volume_id } else { &r.snapshot_id };
+    "GetSnapshot" get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse
+        about |r| &r.snapshot_id;
+    "ControllerExpandVolume" controller_expand_volume(ControllerExpandVolumeRequest)
+        -> ControllerExpandVolumeResponse
+        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
+    "ControllerGetVolume" controller_get_volume(ControllerGetVolumeRequest)
+        -> ControllerGetVolumeResponse
+        about |r| &r.volume_id;
+    "ControllerModifyVolume" controller_modify_volume(ControllerModifyVolumeRequest)
+        -> ControllerModifyVolumeResponse
+        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
+}
+
+fn volume(id: &str) -> Vec<Key> {
+    vec![Key::Volume(id.to_owned())]
+}
+
+/// The ID of the snapshot or volume that a new volume is copied from.
+fn source(request: &csi::CreateVolumeRequest) -> Option<&str> {
+    let source = request.volume_content_source.as_ref()?;
+    Some(match source.r#type.as_ref()? {
+        Type::Snapshot(snapshot) => &snapshot.snapshot_id,
+        Type::Volume(volume) => &volume.volume_id,
+    })
+}
+
+/// Its name, and what it is copied from: that must neither change nor go meanwhile.
+fn new_volume(request: &csi::CreateVolumeRequest) -> Vec<Key> {
+    let source = request.volume_content_source.as_ref();
+    let source = source.and_then(|source| match source.r#type.as_ref()? {
+        Type::Snapshot(snapshot) => Some(Key::Snapshot(snapshot.snapshot_id.clone())),
+        Type::Volume(volume) => Some(Key::Volume(volume.volume_id.clone())),
+    });
+    let name = Key::VolumeName(request.name.clone());
+    std::iter::once(name).chain(source).collect()
+}
+
+fn new_snapshot(request: &csi::CreateSnapshotRequest) -> Vec<Key> {
+    vec![
+        Key::SnapshotName(request.name.clone()),
+        Key::Volume(request.source_volume_id.clone()),
+    ]
+}

@@ -1,0 +1,51 @@
+//! The GroupController service on the wire.
+
+use hostloop_proto::csi;
+
+use super::dispatch::service;
+use super::lanes::Lane;
+use super::operation_locks::Key;
+use crate::controller::Controller;
+
+service! {
+    /// The GroupController service.
+    GroupService: "csi.v1.GroupController", group_controller_server::GroupController,
+        done by Controller;
+
+    "GroupControllerGetCapabilities"
+        group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest)
+        -> GroupControllerGetCapabilitiesResponse
+        about |_| "";
+    "CreateVolumeGroupSnapshot" create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest)
+        -> CreateVolumeGroupSnapshotResponse
+        about |r| &r.name,
+        in |r, pools| Lane::of_ids(pools, r.source_volume_ids.iter().map(String::as_str)),
+        holding new_group, but for [secrets];
+    "DeleteVolumeGroupSnapshot" delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest)
+        -> DeleteVolumeGroupSnapshotResponse
+        about |r| &r.group_snapshot_id,
+        in |r, pools| {
+            let members = r.snapshot_ids.iter().map(String::as_str);
+            Lane::of_ids(pools, members.chain([r.group_snapshot_id.as_str()]))
+        },
+        holding old_group, but for [secrets];
+    "GetVolumeGroupSnapshot" get_volume_group_snapshot(GetVolumeGroupSnapshotRequest)
+        -> GetVolumeGroupSnapshotResponse
+        about |r| &r.group_snapshot_id;
+}
+
+/// Its name, and every volume it is taken of.
+fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest) -> Vec<Key> {
+    let volumes = request.source_volume_ids.iter().cloned().map(Key::Volume);
+    std::iter::once(Key::GroupName(request.name.clone()))
+        .chain(volumes)
+        .collect()
+}
+
+/// Itself and its snapshots: none of them may be the source of a copy just now.
+fn old_group(request: &csi::DeleteVolumeGroupSnapshotRequest) -> Vec<Key> {
+    let snapshots = request.snapshot_ids.iter().cloned().map(Key::Snapshot);
+    std::iter::once(Key::Group(request.group_snapshot_id.clone()))
+        .chain(snapshots)
+        .collect()
+}

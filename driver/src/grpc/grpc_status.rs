@@ -1,0 +1,139 @@
+//! The one place where errors become gRPC statuses.
+//!
+//! Callers act on the code alone: kubelet and the sidecars take ABORTED, DEADLINE_EXCEEDED and
+//! UNAVAILABLE (and, but for CreateVolume and DeleteVolume, RESOURCE_EXHAUSTED) to mean that the
+//! call may yet have an effect, and everything else to mean that it had none. So nothing that
+//! may have been left half done is answered by one of the others.
+
+use std::error::Error as StdError;
+
+use tonic::{Code, Status};
+
+use crate::csi::validate::Invalid;
+use crate::{controller, kernel, node, storage};
+
+/// The longest message, in bytes. It travels in an HTTP/2 header, whose length clients limit.
+const MAX_MESSAGE: usize = 4096;
+
+impl From<controller::Error> for Status {
+    fn from(error: controller::Error) -> Status {
+        Status::new(of_controller(&error), message(&error))
+    }
+}
+
+impl From<node::Error> for Status {
+    fn from(error: node::Error) -> Status {
+        Status::new(of_node(&error), message(&error))
+    }
+}
+
+impl From<storage::Error> for Status {
+    fn from(error: storage::Error) -> Status {
+        Status::new(of_pool(&error), message(&error))
+    }
+}
+
+impl From<kernel::Error> for Status {
+    fn from(error: kernel::Error) -> Status {
+        Status::new(of_kernel(&error), message(&error))
+    }
+}
+
+impl From<Invalid> for Status {
+    fn from(error: Invalid) -> Status {
+        Status::new(Code::InvalidArgument, message(&error))
+    }
+}
+
+fn of_controller(error: &controller::Error) -> Code {
+    use controller::Error::*;
+    match error {
+        Invalid(_) => Code::InvalidArgument,
+        NotFound(_) => Code::NotFound,
+        AlreadyExists(_) => Code::AlreadyExists,
+        OutOfRange(_) => Code::OutOfRange,
+        ResourceExhausted(_) => Code::ResourceExhausted,
+        FailedPrecondition(_) => Code::FailedPrecondition,
+        BadToken(_) => Code::Aborted,
+        Place(_) => Code::Unavailable,
+        Off(_) => Code::Unimplemented,
+        Pool(error) => of_pool(error),
+        Kernel(error) => of_kernel(error),
+    }
+}
+
+fn of_node(error: &node::Error) -> Code {
+    use node::Error::*;
+    match error {
+        Invalid(_) => Code::InvalidArgument,
+        NotFound(_) => Code::NotFound,
+        AlreadyExists(_) => Code::AlreadyExists,
+        OutOfRange(_) => Code::OutOfRange,
+        ResourceExhausted(_) => Code::ResourceExhausted,
+        FailedPrecondition(_) => Code::FailedPrecondition,
+        Off(_) => Code::Unimplemented,
+        Path { .. } => Code::Internal,
+        Place(_) => Code::Unavailable,
+        DataLoss(_) => Code::DataLoss,
+        Pool(error) => of_pool(error),
+        Kernel(error) => of_kernel(error),
+    }
+}
+
+fn of_pool(error: &storage::Error) -> Code {
+    use storage::Error::*;
+    match error {
+        // A class parameter.
+        UnknownPool(_) => Code::InvalidArgument,
+        Unavailable { .. } | Locked { .. } | OtherNode { .. } => Code::Unavailable,
+        ForeignPool(_) => Code::FailedPrecondition,
+        NoVolume(_) | NoSnapshot(_) | NoGroup(_) => Code::NotFound,
+        NoRoom { .. } => Code::ResourceExhausted,
+        Attached { .. } => Code::FailedPrecondition,
+        // "DeleteSnapshot Errors", snapshot is part of a group.
+        InGroup(..) => Code::InvalidArgument,
+        ImageMissing { .. } => Code::DataLoss,
+        CannotFreeze(_) | Refused(_) => Code::FailedPrecondition,
+        Corrupt { .. } | Unwritable { .. } => Code::Internal,
+        Kernel(error) => of_kernel(error),
+    }
+}
+
+fn of_kernel(error: &kernel::Error) -> Code {
+    use kernel::Error::*;
+    match error {
+        NoSpace { .. } => Code::ResourceExhausted,
+        // Somebody is in the middle of something: the caller is to come back.
+        Busy { .. } => Code::Aborted,
+        // Nothing was done. A retry can succeed once that filesystem is back.
+        Silent { .. } => Code::Unavailable,
+        // The kernel may still be at it.
+        TimedOut { .. } => Code::DeadlineExceeded,
+        Unsupported { .. } => Code::FailedPrecondition,
+        Io { .. } | NotFound { .. } | Tool { .. } => Code::Internal,
+    }
+}
+
+/// An error with everything that caused it, in one line of limited length.
+fn message(error: &dyn StdError) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        // Many errors print what caused them themselves.
+        if !message.contains(&text) {
+            message.push_str(": ");
+            message.push_str(&text);
+        }
+        cause = error.source();
+    }
+    if message.len() > MAX_MESSAGE {
+        let whole = |end: &usize| message.is_char_boundary(*end);
+        message.truncate((0..=MAX_MESSAGE).rev().find(whole).unwrap_or(0));
+        message.push('…');
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests;

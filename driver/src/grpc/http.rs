@@ -1,0 +1,92 @@
+//! `/metrics` and `/healthz`, for `--http-endpoint`.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hostloop_controllers::manager::Telemetry;
+use prometheus_client::encoding::text::encode_eof;
+use tokio::net::TcpListener;
+
+use super::metrics::{self, Calls};
+use super::pool_metrics::Gauges;
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What is shown of the services.
+#[derive(Clone)]
+pub struct Services {
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) gauges: Gauges,
+}
+
+/// What the endpoint shows: of what there is in this process.
+#[derive(Clone)]
+pub struct Shown {
+    /// The CSI services.
+    pub services: Option<Services>,
+    /// The Kubernetes loops.
+    pub loops: Option<Telemetry>,
+}
+
+/// Serves until `stop` comes.
+pub async fn serve(
+    listener: TcpListener,
+    shown: Shown,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    axum::serve(listener, router(shown))
+        .with_graceful_shutdown(stop)
+        .await
+}
+
+fn router(shown: Shown) -> Router {
+    Router::new()
+        .route("/metrics", get(show_metrics))
+        .route("/healthz", get(healthz))
+        .route("/healthz/leader-election", get(leaders))
+        .with_state(shown)
+}
+
+async fn show_metrics(State(shown): State<Shown>) -> Response {
+    match shown.metrics().await {
+        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+impl Shown {
+    async fn metrics(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        if let Some(services) = &self.services {
+            let pools = services.gauges.read().await;
+            metrics::render(&mut text, &services.calls, &pools)?;
+        }
+        if let Some(loops) = &self.loops {
+            loops.metrics(&mut text)?;
+        }
+        encode_eof(&mut text)?;
+        Ok(text)
+    }
+}
+
+/// Always OK while the process answers, like Probe.
+async fn healthz() -> Response {
+    answer(Ok::<(), String>(()))
+}
+
+async fn leaders(State(shown): State<Shown>) -> Response {
+    answer(shown.loops.map_or(Ok(()), |loops| loops.leaders()))
+}
+
+fn answer(well: Result<(), impl Into<String>>) -> Response {
+    match well {
+        Ok(()) => (StatusCode::OK, "ok").into_response(),
+        Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, why.into()).into_response(),
+    }
+}

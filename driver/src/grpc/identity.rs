@@ -1,0 +1,56 @@
+//! The Identity service on the wire.
+
+use std::sync::Arc;
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::identity_server;
+use tonic::{Request, Response, Status};
+
+use super::call_log::{Interest, Observer};
+use crate::csi::identity::Identity;
+
+pub(crate) struct IdentityService {
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) observer: Observer,
+}
+
+impl IdentityService {
+    fn done<R>(&self, method: &'static str, answer: R) -> Result<Response<R>, Status> {
+        self.observer
+            .begin(method, "", Interest::Question)
+            .end(None);
+        Ok(Response::new(answer))
+    }
+}
+
+#[tonic::async_trait]
+impl identity_server::Identity for IdentityService {
+    async fn get_plugin_info(
+        &self,
+        _: Request<csi::GetPluginInfoRequest>,
+    ) -> Result<Response<csi::GetPluginInfoResponse>, Status> {
+        self.done(
+            "/csi.v1.Identity/GetPluginInfo",
+            self.identity.plugin_info(),
+        )
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<csi::GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<csi::GetPluginCapabilitiesResponse>, Status> {
+        let capabilities = self.identity.capabilities();
+        self.done("/csi.v1.Identity/GetPluginCapabilities", capabilities)
+    }
+
+    /// Ready as soon as the socket exists. Pools do not count: a restart would not bring back a
+    /// missing pool, and the driver opens it when it turns up. Probe takes no blocking thread, so
+    /// nothing that hangs can delay it.
+    async fn probe(
+        &self,
+        _: Request<csi::ProbeRequest>,
+    ) -> Result<Response<csi::ProbeResponse>, Status> {
+        let ready = csi::ProbeResponse { ready: Some(true) };
+        self.done("/csi.v1.Identity/Probe", ready)
+    }
+}

@@ -1,0 +1,146 @@
+//! Threads for each pool, so that a hanging pool takes none from the others.
+//!
+//! A call about a pool's files or volumes runs in that pool's lane. A copy from one pool to another
+//! runs in the lane of both, and all other calls in a lane without pools. A lane has a limited
+//! number of threads for changes and for streams, and one for each kind of question ([`POOLLESS`]
+//! in the lane without pools). Calls that hang hold no more than that, however often a client
+//! retries.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
+
+use crate::controller::parameters::POOL;
+use crate::storage::{Pools, VolumeHandle, id};
+
+/// Changes in one lane at once. More would only wait for the same disk.
+const CHANGES: usize = 32;
+/// Streams in one lane at once.
+const STREAMS: usize = 16;
+/// Threads for each kind of question that touches no pool.
+const POOLLESS: usize = 8;
+/// How long a question waits for an earlier one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The pools that a call may touch, by their index in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Lane(Vec<usize>);
+
+impl Lane {
+    /// The lane for these IDs. An ID of an unknown pool touches no pool.
+    pub(crate) fn of_ids<'a>(pools: &Pools, ids: impl IntoIterator<Item = &'a str>) -> Lane {
+        Lane::of(ids.into_iter().filter_map(|id| slot_of_id(pools, id)))
+    }
+
+    /// The lane for a new volume of a class, copied from `source` if there is one.
+    pub(crate) fn of_class(
+        pools: &Pools,
+        parameters: &BTreeMap<String, String>,
+        source: Option<&str>,
+    ) -> Lane {
+        let target = slot_of_class(pools, parameters);
+        let source = source.and_then(|id| slot_of_id(pools, id));
+        Lane::of(target.into_iter().chain(source))
+    }
+
+    /// The lane for publishing a volume; an inline volume may still have to be created.
+    pub(crate) fn of_publication(
+        pools: &Pools,
+        id: &str,
+        context: &BTreeMap<String, String>,
+    ) -> Lane {
+        let inline = matches!(id.parse(), Ok(VolumeHandle::Inline(_)));
+        let named = |name: &String| pools.slots().iter().position(|s| s.spec.name == *name);
+        let new = || match context.get(POOL) {
+            _ if !inline => None,
+            Some(name) => named(name),
+            None => named(pools.inline_pools().first()?),
+        };
+        Lane::of(slot_of_id(pools, id).or_else(new))
+    }
+
+    /// The lane for calls that touch all pools.
+    pub(crate) fn of_all(pools: &Pools) -> Lane {
+        Lane::of(0..pools.count())
+    }
+
+    fn of(slots: impl IntoIterator<Item = usize>) -> Lane {
+        let mut slots: Vec<usize> = slots.into_iter().collect();
+        slots.sort_unstable();
+        slots.dedup();
+        Lane(slots)
+    }
+}
+
+fn slot_of_class(pools: &Pools, parameters: &BTreeMap<String, String>) -> Option<usize> {
+    match parameters.get(POOL) {
+        None => Some(0),
+        Some(name) => pools.slots().iter().position(|s| s.spec.name == *name),
+    }
+}
+
+fn slot_of_id(pools: &Pools, text: &str) -> Option<usize> {
+    let pool = match text.parse() {
+        Ok(handle @ VolumeHandle::Inline(_)) => pools.volume(&handle).ok()?.id.pool(),
+        _ => id::pool_of(text)?,
+    };
+    pools.slots().iter().position(|slot| slot.id == Some(pool))
+}
+
+/// What a call needs a thread for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Work {
+    /// It changes state.
+    Change,
+    /// It reads for a long time and answers with a stream.
+    Stream,
+    /// It is a question, asked by this method.
+    Question(&'static str),
+}
+
+type Threads = HashMap<(Lane, Work), Arc<Semaphore>>;
+
+/// The threads of all lanes. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lanes(Arc<Mutex<Threads>>);
+
+impl Lanes {
+    /// The threads for this kind of work in a lane.
+    pub(crate) fn threads(&self, lane: &Lane, work: Work) -> Arc<Semaphore> {
+        let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = match work {
+            Work::Change => CHANGES,
+            Work::Stream => STREAMS,
+            Work::Question(_) if lane.0.is_empty() => POOLLESS,
+            Work::Question(_) => 1,
+        };
+        let made = || Arc::new(Semaphore::new(threads));
+        lanes
+            .entry((lane.clone(), work))
+            .or_insert_with(made)
+            .clone()
+    }
+
+    /// A thread for a question. UNAVAILABLE if earlier questions keep it for too long.
+    pub(crate) async fn question(
+        &self,
+        lane: &Lane,
+        method: &'static str,
+    ) -> Result<OwnedSemaphorePermit, Status> {
+        let threads = self.threads(lane, Work::Question(method));
+        match tokio::time::timeout(PATIENCE, threads.acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) => Err(Status::unavailable("the driver is shutting down")),
+            Err(_) => Err(Status::unavailable(format!(
+                "the pool has not answered an earlier {method} for {} s; it may hang",
+                PATIENCE.as_secs()
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

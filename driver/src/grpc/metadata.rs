@@ -1,0 +1,178 @@
+//! The SnapshotMetadata service on the wire: answers that come as a stream.
+//!
+//! Extents are read on a thread that may block, a few messages ahead of what the caller takes.
+//! The thread stops when the caller has gone, and when it takes nothing for long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_proto::csi;
+use hostloop_proto::csi::snapshot_metadata_server::SnapshotMetadata;
+use tokio::runtime::Handle;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::{self, OwnedPermit};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::call_log::{Interest, Report};
+use super::dispatch::{Call, Dispatcher, call};
+use super::lanes::Work;
+use super::operation_locks::guarded;
+use crate::controller::{self, Controller};
+
+call!(
+    GetMetadataAllocatedRequest,
+    "/csi.v1.SnapshotMetadata/GetMetadataAllocated",
+    |r| &r.snapshot_id
+);
+call!(
+    GetMetadataDeltaRequest,
+    "/csi.v1.SnapshotMetadata/GetMetadataDelta",
+    |r| &r.target_snapshot_id
+);
+
+/// Messages read ahead of the caller.
+const AHEAD: usize = 4;
+/// How long a caller may take nothing before its stream is given up.
+const STALL: Duration = Duration::from_secs(60);
+
+/// The SnapshotMetadata service.
+pub(crate) struct MetadataService {
+    front: Dispatcher,
+    service: Arc<Controller>,
+}
+
+type Answers<M> = ReceiverStream<Result<M, Status>>;
+
+/// A call of the service that gives its messages to a function, until that returns false.
+type Produce<C, M> = fn(&Controller, C, &mut dyn FnMut(M) -> bool) -> controller::Result<()>;
+
+impl MetadataService {
+    pub(crate) fn new(front: Dispatcher, service: Arc<Controller>) -> Self {
+        MetadataService { front, service }
+    }
+
+    async fn stream<C: Call, M: Send + 'static>(
+        &self,
+        request: Request<C>,
+        work: Produce<C, M>,
+    ) -> Result<Response<Answers<M>>, Status> {
+        let request = request.into_inner();
+        let report = self
+            .front
+            .observer
+            .begin(C::METHOD, request.about(), Interest::Question);
+        let lane = request.lane(&self.front.pools);
+        let turn = self
+            .front
+            .lanes
+            .threads(&lane, Work::Stream)
+            .acquire_owned()
+            .await;
+        let turn = turn.map_err(|_| Status::unavailable("the driver is shutting down"))?;
+        let service = self.service.clone();
+        let produce = move |emit: &mut dyn FnMut(M) -> bool| work(&service, request, emit);
+        Ok(Response::new(produce_on_thread(
+            produce, report, turn, STALL,
+        )))
+    }
+}
+
+/// Runs `produce` on a thread that may block, and gives the stream of what it emits.
+fn produce_on_thread<M, P>(
+    produce: P,
+    report: Report,
+    turn: OwnedSemaphorePermit,
+    stall: Duration,
+) -> Answers<M>
+where
+    M: Send + 'static,
+    P: FnOnce(&mut dyn FnMut(M) -> bool) -> controller::Result<()> + Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel(AHEAD + 1);
+    let last_word = LastWord::reserve(&sender);
+    let runtime = Handle::current();
+    tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        let mut end = End::Complete;
+        let mut emit = |message| {
+            let sent = runtime.block_on(sender.send_timeout(Ok(message), stall));
+            match sent {
+                Ok(()) => return true,
+                Err(mpsc::error::SendTimeoutError::Closed(_)) => end = End::Gone,
+                Err(mpsc::error::SendTimeoutError::Timeout(_)) => end = End::Stalled,
+            }
+            false
+        };
+        let done = guarded(|| produce(&mut emit));
+        let answer = match (end, done) {
+            // Reported as what it is when dropped: the caller hung up.
+            (End::Gone, _) => return last_word.say(Ok(())),
+            (End::Stalled, _) => Err(Status::deadline_exceeded(format!(
+                "nothing was taken from the stream for {} s",
+                stall.as_secs_f64()
+            ))),
+            (End::Complete, done) => done,
+        };
+        report.end(answer.as_ref().err());
+        last_word.say(answer);
+    });
+    ReceiverStream::new(receiver)
+}
+
+/// How a stream came to its end.
+enum End {
+    Complete,
+    Gone,
+    Stalled,
+}
+
+/// A place kept free in the channel for the error a stream may end with. Without it, a stream cut
+/// short would look to the caller like one that is complete.
+struct LastWord<M>(Option<OwnedPermit<Result<M, Status>>>);
+
+impl<M> LastWord<M> {
+    fn reserve(sender: &mpsc::Sender<Result<M, Status>>) -> Self {
+        LastWord(sender.clone().try_reserve_owned().ok())
+    }
+
+    fn say(mut self, answer: Result<(), Status>) {
+        if let Some(place) = self.0.take()
+            && let Err(status) = answer
+        {
+            place.send(Err(status));
+        }
+    }
+}
+
+impl<M> Drop for LastWord<M> {
+    fn drop(&mut self) {
+        if let Some(place) = self.0.take() {
+            place.send(Err(Status::unavailable("the driver is shutting down")));
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl SnapshotMetadata for MetadataService {
+    type GetMetadataAllocatedStream = Answers<csi::GetMetadataAllocatedResponse>;
+    type GetMetadataDeltaStream = Answers<csi::GetMetadataDeltaResponse>;
+
+    async fn get_metadata_allocated(
+        &self,
+        request: Request<csi::GetMetadataAllocatedRequest>,
+    ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
+        self.stream(request, Controller::get_metadata_allocated)
+            .await
+    }
+
+    async fn get_metadata_delta(
+        &self,
+        request: Request<csi::GetMetadataDeltaRequest>,
+    ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
+        self.stream(request, Controller::get_metadata_delta).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+use tokio_stream::StreamExt;
+use tonic::Code;
+
+use super::*;
+use crate::grpc::call_log::Observer;
+use crate::grpc::metrics::Calls;
+use tokio::sync::Semaphore;
+
+fn report() -> Report {
+    let observer = Observer::new(Arc::new(Calls::new("test")));
+    observer.begin(
+        "/csi.v1.SnapshotMetadata/GetMetadataDelta",
+        "",
+        Interest::Question,
+    )
+}
+
+async fn start<P>(stall: Duration, produce: P) -> Answers<u32>
+where
+    P: FnOnce(&mut dyn FnMut(u32) -> bool) -> controller::Result<()> + Send + 'static,
+{
+    let turn = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+    produce_on_thread(produce, report(), turn, stall)
+}
+
+/// What the stream gave, and the code it ended with.
+async fn drain(answers: Answers<u32>) -> (Vec<u32>, Code) {
+    let mut seen = Vec::new();
+    let mut answers = answers;
+    while let Some(answer) = answers.next().await {
+        match answer {
+            Ok(answer) => seen.push(answer),
+            Err(status) => return (seen, status.code()),
+        }
+    }
+    (seen, Code::Ok)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_comes_in_order() {
+    let answers = start(STALL, |emit| {
+        assert!((0..100).all(&mut *emit));
+        Ok(())
+    });
+    assert_eq!(drain(answers.await).await, ((0..100).collect(), Code::Ok));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_comes_last_even_when_the_channel_is_full() {
+    let answers = start(STALL, |emit| {
+        assert!((0..AHEAD as u32).all(&mut *emit));
+        Err(controller::Error::NotFound("snapshot x".into()))
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(
+        drain(answers).await,
+        ((0..AHEAD as u32).collect(), Code::NotFound)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_has_gone_stops_it() {
+    let (stopped, has_stopped) = tokio::sync::oneshot::channel();
+    let mut answers = start(STALL, move |emit| {
+        let sent = (0..).take_while(|n| emit(*n)).count();
+        stopped.send(sent).unwrap();
+        Ok(())
+    })
+    .await;
+    assert_eq!(answers.next().await.unwrap().unwrap(), 0);
+    drop(answers);
+    let sent = has_stopped.await.unwrap();
+    assert!(sent <= AHEAD + 1, "{sent} messages sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_takes_nothing_is_given_up_and_told() {
+    let answers = start(Duration::from_millis(20), |emit| {
+        assert!(!(0..).all(&mut *emit));
+        Ok(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let (seen, code) = drain(answers).await;
+    assert_eq!(seen.len(), AHEAD);
+    assert_eq!(
+        code,
+        Code::DeadlineExceeded,
+        "a cut stream must not look complete"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_is_internal() {
+    let answers = start(STALL, |emit| {
+        emit(1);
+        panic!("a bug")
+    });
+    assert_eq!(drain(answers.await).await, (vec![1], Code::Internal));
+}

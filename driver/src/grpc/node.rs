@@ -1,0 +1,47 @@
+//! The Node service on the wire.
+
+use super::dispatch::service;
+use super::lanes::Lane;
+use super::operation_locks::Key;
+use crate::node::Node;
+
+service! {
+    /// The Node service.
+    NodeService: "csi.v1.Node", node_server::Node, done by Node;
+
+    "NodeStageVolume" node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse
+        about |r| &r.volume_id, holding |r| volume(&r.volume_id),
+        but for [secrets, volume_context];
+    "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest)
+        -> NodeUnstageVolumeResponse
+        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [];
+    "NodePublishVolume" node_publish_volume(NodePublishVolumeRequest)
+        -> NodePublishVolumeResponse
+        about |r| &r.volume_id,
+        in |r, pools| Lane::of_publication(pools, &r.volume_id, &r.volume_context),
+        holding |r| volume(&r.volume_id),
+        but for [secrets, volume_context];
+    "NodeUnpublishVolume" node_unpublish_volume(NodeUnpublishVolumeRequest)
+        -> NodeUnpublishVolumeResponse
+        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [];
+    "NodeGetVolumeStats" node_get_volume_stats(NodeGetVolumeStatsRequest)
+        -> NodeGetVolumeStatsResponse
+        about |r| &r.volume_id;
+    "NodeGetVolumeHealth" node_get_volume_health(NodeGetVolumeHealthRequest)
+        -> NodeGetVolumeHealthResponse
+        about |r| &r.volume_id;
+    "NodeGetStorageHealth" node_get_storage_health(NodeGetStorageHealthRequest)
+        -> NodeGetStorageHealthResponse
+        about |_| "", in |_, pools| Lane::of_all(pools);
+    "NodeExpandVolume" node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse
+        about |r| &r.volume_id, holding |r| volume(&r.volume_id), but for [secrets];
+    "NodeGetCapabilities" node_get_capabilities(NodeGetCapabilitiesRequest)
+        -> NodeGetCapabilitiesResponse
+        about |_| "";
+    "NodeGetInfo" node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse
+        about |_| "";
+}
+
+fn volume(id: &str) -> Vec<Key> {
+    vec![Key::Volume(id.to_owned())]
+}

@@ -1,0 +1,306 @@
+//! The lock desk: who may work on what, and who joins whom.
+//!
+//! The services under the server know no locks. A call names everything it is about to touch as
+//! [`Key`]s; the desk hands out all of them at once or none, so there is no order to keep and
+//! nothing to wait for. A call that finds a key taken
+//!
+//! - **joins** the work that holds it, if that is the very same request sent again (callers
+//!   retry when their deadline passes), and gets the same answer;
+//! - is **ABORTED** otherwise ("Operation pending for volume" in the specification).
+//!
+//! Work runs on a thread that may block, which owns the keys: it goes on when the caller hangs
+//! up, and no key outlives it, whether it returns or panics.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::task::TaskTracker;
+use tonic::{Code, Status};
+
+use super::escape::Shown;
+
+/// Something one call at a time may work on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// A volume's name, before (and after) it has an ID.
+    VolumeName(String),
+    /// A volume, by the ID in the request, whatever that may be.
+    Volume(String),
+    /// A snapshot's name.
+    SnapshotName(String),
+    /// A snapshot, by its ID.
+    Snapshot(String),
+    /// A group snapshot's name.
+    GroupName(String),
+    /// A group snapshot, by its ID.
+    Group(String),
+}
+
+impl Key {
+    /// Whether it names nothing.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Key::VolumeName(text)
+            | Key::Volume(text)
+            | Key::SnapshotName(text)
+            | Key::Snapshot(text)
+            | Key::GroupName(text)
+            | Key::Group(text) => text.is_empty(),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::VolumeName(name) => write!(f, "volume \"{}\"", Shown(name)),
+            Key::Volume(id) => write!(f, "volume {}", Shown(id)),
+            Key::SnapshotName(name) => write!(f, "snapshot \"{}\"", Shown(name)),
+            Key::Snapshot(id) => write!(f, "snapshot {}", Shown(id)),
+            Key::GroupName(name) => write!(f, "group snapshot \"{}\"", Shown(name)),
+            Key::Group(id) => write!(f, "group snapshot {}", Shown(id)),
+        }
+    }
+}
+
+/// What makes two requests of one method the same: a digest of all that decides the answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// Of a request's bytes, without its secrets and its volume context (tokens in them change
+    /// from one retry to the next).
+    pub fn of(bytes: &[u8]) -> Self {
+        use sha2::Digest;
+        Fingerprint(sha2::Sha256::digest(bytes).into())
+    }
+}
+
+/// The answer of a piece of work, for any number of callers.
+type Answer = Result<Arc<dyn Any + Send + Sync>, Status>;
+
+/// Work under way.
+struct Job {
+    method: &'static str,
+    fingerprint: Fingerprint,
+    answer: watch::Sender<Option<Answer>>,
+}
+
+#[derive(Default)]
+struct Table {
+    held: HashMap<Key, Arc<Job>>,
+    closed: bool,
+}
+
+/// The desk. Clones share it.
+#[derive(Clone, Default)]
+pub struct Desk {
+    table: Arc<Mutex<Table>>,
+    work: TaskTracker,
+}
+
+/// What a request came to at the desk.
+enum Ticket {
+    /// Its keys are its own now.
+    Granted(Granted),
+    /// The same request is being worked on.
+    Joined(watch::Receiver<Option<Answer>>),
+}
+
+/// Keys in hand. Dropping it gives them back.
+struct Granted {
+    table: Arc<Mutex<Table>>,
+    keys: Vec<Key>,
+    job: Arc<Job>,
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        let mut table = lock(&self.table);
+        for key in &self.keys {
+            table.held.remove(key);
+        }
+    }
+}
+
+/// The table is whole between any two of its statements: a panic elsewhere can't have broken it.
+fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Desk {
+    /// A desk with nothing in hand.
+    pub fn new() -> Self {
+        Desk::default()
+    }
+
+    /// Runs `work` under `keys` on one of `threads`, joins the same request under way, or answers
+    /// ABORTED. Dropping the future drops the answer, not the work.
+    pub async fn run<R, E>(
+        &self,
+        threads: Arc<Semaphore>,
+        method: &'static str,
+        keys: Vec<Key>,
+        fingerprint: Fingerprint,
+        work: impl FnOnce() -> Result<R, E> + Send + 'static,
+    ) -> Result<R, Status>
+    where
+        R: Clone + Send + Sync + 'static,
+        E: Into<Status> + 'static,
+    {
+        let mut answer = match self.take(method, keys, fingerprint)? {
+            Ticket::Joined(answer) => answer,
+            Ticket::Granted(granted) => {
+                let answer = granted.job.answer.subscribe();
+                self.work.spawn(async move {
+                    // The semaphore is never closed.
+                    let _thread = threads.acquire_owned().await;
+                    let done = tokio::task::spawn_blocking(move || perform(granted, work));
+                    // `perform` has already answered after a panic.
+                    let _ = done.await;
+                });
+                answer
+            }
+        };
+        let answer = match answer.wait_for(Option::is_some).await {
+            Ok(answer) => answer.clone(),
+            // The work was dropped before it began: the runtime is going away.
+            Err(_) => None,
+        };
+        let answer = answer.unwrap_or_else(|| Err(shutting_down()))?;
+        match answer.downcast_ref::<R>() {
+            Some(answer) => Ok(answer.clone()),
+            None => Err(Status::internal(format!("{method}: two types of answers"))),
+        }
+    }
+
+    /// Runs work without keys on a blocking thread. The permit is released when the work ends, even
+    /// if the caller hangs up earlier.
+    pub async fn read<R, E>(
+        &self,
+        thread: OwnedSemaphorePermit,
+        work: impl FnOnce() -> Result<R, E> + Send + 'static,
+    ) -> Result<R, Status>
+    where
+        R: Send + 'static,
+        E: Into<Status> + 'static,
+    {
+        let work = move || {
+            let _thread = thread;
+            guarded(work)
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .unwrap_or_else(|_| Err(shutting_down()))
+    }
+
+    /// Takes on nothing new.
+    pub fn close(&self) {
+        lock(&self.table).closed = true;
+        self.work.close();
+    }
+
+    /// Waits until all work is done; only after [`Desk::close`].
+    pub async fn drained(&self) {
+        self.work.wait().await;
+    }
+
+    /// Pieces of work under way.
+    pub fn in_flight(&self) -> usize {
+        self.work.len()
+    }
+
+    fn take(
+        &self,
+        method: &'static str,
+        mut keys: Vec<Key>,
+        fingerprint: Fingerprint,
+    ) -> Result<Ticket, Status> {
+        let mut table = lock(&self.table);
+        if table.closed {
+            return Err(shutting_down());
+        }
+        for key in &keys {
+            let Some(job) = table.held.get(key) else {
+                continue;
+            };
+            // The same request has the same keys, so whoever holds one of them holds all.
+            if job.method == method && job.fingerprint == fingerprint {
+                return Ok(Ticket::Joined(job.answer.subscribe()));
+            }
+            return Err(Status::aborted(format!(
+                "an operation on {key} is in progress ({})",
+                job.method
+            )));
+        }
+        let job = Arc::new(Job {
+            method,
+            fingerprint,
+            answer: watch::Sender::new(None),
+        });
+        keys.retain(|key| match table.held.entry(key.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert(job.clone());
+                true
+            }
+            // Named twice in one request.
+            Entry::Occupied(_) => false,
+        });
+        Ok(Ticket::Granted(Granted {
+            table: self.table.clone(),
+            keys,
+            job,
+        }))
+    }
+}
+
+/// Does the work, gives the keys back, and answers, in this order: a caller's next call on the
+/// same volume must not be aborted by the one just answered.
+fn perform<R, E>(granted: Granted, work: impl FnOnce() -> Result<R, E>)
+where
+    R: Send + Sync + 'static,
+    E: Into<Status>,
+{
+    let started = std::time::Instant::now();
+    let answer = guarded(work).map(|answer| Arc::new(answer) as Arc<dyn Any + Send + Sync>);
+    let code = answer.as_ref().map_or_else(|s| s.code(), |_| Code::Ok);
+    let subject = granted.keys.first().cloned();
+    let job = granted.job.clone();
+    drop(granted);
+    if job.answer.send(Some(answer)).is_err()
+        && let Some(subject) = subject
+    {
+        tracing::info!(
+            method = job.method,
+            subject = %subject,
+            code = hostloop_proto::calls::code_name(code),
+            ms = started.elapsed().as_millis() as u64,
+            "done, after its caller had hung up"
+        );
+    }
+}
+
+/// A panic in a call is that call's failure, not the process's.
+pub(crate) fn guarded<R, E: Into<Status>>(
+    work: impl FnOnce() -> Result<R, E>,
+) -> Result<R, Status> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(answer) => answer.map_err(Into::into),
+        // The panic hook has already logged where and why.
+        Err(_) => Err(Status::internal(
+            "the driver met a bug in this call; its log says where",
+        )),
+    }
+}
+
+fn shutting_down() -> Status {
+    Status::unavailable("the driver is shutting down")
+}
+
+#[cfg(test)]
+mod tests;

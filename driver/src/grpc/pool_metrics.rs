@@ -1,0 +1,57 @@
+//! Reads the pools for `/metrics`, as they are when somebody looks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::metrics::PoolGauges;
+use crate::storage::{PoolId, Pools};
+
+/// Reads them. A hanging pool counts as down, and holds one thread however often it is scraped.
+#[derive(Clone)]
+pub(crate) struct Gauges(Arc<Pools>);
+
+impl Gauges {
+    pub(crate) fn of(pools: Arc<Pools>) -> Self {
+        Gauges(pools)
+    }
+
+    /// Metrics of all pools.
+    pub(crate) async fn read(&self) -> Vec<PoolGauges> {
+        let pools = self.0.clone();
+        let read = tokio::task::spawn_blocking(move || read(&pools));
+        // The runtime is shutting down: there is nothing to show.
+        read.await.unwrap_or_default()
+    }
+}
+
+fn read(pools: &Pools) -> Vec<PoolGauges> {
+    let volumes = count(pools.volumes().iter().map(|v| v.id.pool()));
+    let snapshots = count(pools.snapshots().iter().map(|s| s.id.pool()));
+    let looks = pools.look().into_iter();
+    let gauges = looks.map(|(slot, look)| {
+        let name = slot.spec.name.clone();
+        let (Ok(pool), Some(Ok(reading))) = (&slot.state, look) else {
+            return PoolGauges {
+                name,
+                ..PoolGauges::default()
+            };
+        };
+        let of = |counts: &HashMap<PoolId, u64>| counts.get(&pool.id()).copied();
+        PoolGauges {
+            name,
+            up: true,
+            size_bytes: reading.usage.total_bytes,
+            free_bytes: reading.usage.free_bytes,
+            available_bytes: reading.capacity.available,
+            volumes: Some(of(&volumes).unwrap_or_default()),
+            snapshots: Some(of(&snapshots).unwrap_or_default()),
+        }
+    });
+    gauges.collect()
+}
+
+fn count(ids: impl Iterator<Item = PoolId>) -> HashMap<PoolId, u64> {
+    let mut counts = HashMap::new();
+    ids.for_each(|id| *counts.entry(id).or_default() += 1);
+    counts
+}

@@ -1,0 +1,298 @@
+//! `hostloop fsck`: whether records, disk and kernel agree.
+//!
+//! Looking changes nothing and needs no lock: it works beside a running driver. A problem counts
+//! only if a second look, a moment later, shows it too, so that work under way is not mistaken for
+//! one. Repairing is what a driver does whenever it opens its pools, and needs them for itself; it
+//! never deletes what could be data. What was repaired is what a look afterwards shows no more.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cli::{PoolArgs, PoolArgsError};
+use crate::inspect::inventory::Survey;
+use crate::inspect::status::color::{self, GOOD, QUIET, paint};
+use crate::inspect::status::humanize::count;
+use crate::kernel::linux::Linux;
+use crate::kernel::{self, Kernel};
+use crate::storage::{self, PoolOptions, PoolSpec, Pools};
+
+mod checks;
+mod problem;
+
+pub use checks::{check, lasting};
+#[cfg(test)]
+pub(crate) use checks::{tests as scene, volumes::of_volume as problem_of_volume};
+pub use problem::{Kind, Problem, Repair, Severity};
+
+/// `hostloop fsck`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "Looking needs no lock and changes nothing; repairing needs the pools for itself: \
+                  stop the driver first.\n\
+                  Exit code: 0 nothing is wrong, 1 problems found, 2 problems found and all of \
+                  them repaired, 3 it could not be done."
+)]
+pub struct Options {
+    /// Pools.
+    #[command(flatten)]
+    pub pools: PoolArgs,
+
+    /// Repair what can be repaired without losing anything
+    #[arg(long, env = "HOSTLOOP_REPAIR")]
+    pub repair: bool,
+
+    /// Print JSON instead of sentences
+    #[arg(long, env = "HOSTLOOP_JSON")]
+    pub json: bool,
+}
+
+/// Nothing is wrong. (Notes may have been printed.)
+pub const CLEAN: u8 = 0;
+/// Problems were found and are still there.
+pub const PROBLEMS: u8 = 1;
+/// Problems were found, and all of them are repaired.
+pub const REPAIRED: u8 = 2;
+/// The check, or the repair, could not be done.
+pub const FAILED: u8 = 3;
+
+/// Between the first look and the second.
+const MOMENT: Duration = Duration::from_millis(500);
+
+/// Why a check, or a repair, could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The command line contradicts itself.
+    #[error(transparent)]
+    Arguments(#[from] PoolArgsError),
+    /// The kernel does not tell.
+    #[error(transparent)]
+    Kernel(#[from] kernel::Error),
+    /// The pools can't be opened for the repair.
+    #[error("repairing: {0}")]
+    Repair(#[from] storage::Error),
+    /// It could not be printed.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// What came of it: the form of `--json`. Names and meanings are stable; fields may be added.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    /// What is wrong, the worst first.
+    pub problems: Vec<Problem>,
+    /// What was wrong and is repaired (`--repair`).
+    pub repaired: Vec<Problem>,
+}
+
+impl Outcome {
+    /// The exit code. Notes don't count.
+    pub fn code(&self) -> u8 {
+        let counts = |p: &&Problem| p.severity > Severity::Note;
+        match (
+            self.problems.iter().filter(counts).count(),
+            self.repaired.iter().filter(counts).count(),
+        ) {
+            (0, 0) => CLEAN,
+            (0, _) => REPAIRED,
+            _ => PROBLEMS,
+        }
+    }
+}
+
+/// Looks, repairs if asked to, and prints. It blocks. What keeps it from doing so is printed, too,
+/// and has an exit code of its own.
+pub fn run(options: &Options) -> ExitCode {
+    let kernel = Arc::new(Linux::new());
+    let outcome = options
+        .pools
+        .specs()
+        .map_err(Error::from)
+        .and_then(|specs| {
+            let outcome = examine(&specs, &options.pools.options(), kernel, options.repair)?;
+            print(&outcome, options.repair, options.json)?;
+            Ok(outcome)
+        });
+    match outcome {
+        Ok(outcome) => ExitCode::from(outcome.code()),
+        Err(error) => {
+            eprintln!("hostloop: fsck: {error}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// Looks, and repairs if asked to.
+pub fn examine(
+    specs: &[PoolSpec],
+    options: &PoolOptions,
+    kernel: Arc<dyn Kernel>,
+    repair: bool,
+) -> Result<Outcome, Error> {
+    let mut outcome = Outcome {
+        problems: look_twice(specs, &options.state_dir, &*kernel)?,
+        repaired: Vec::new(),
+    };
+    let can = |p: &Problem| p.repair == Repair::Recovery;
+    if repair && outcome.problems.iter().any(can) {
+        recover(specs, options, &kernel)?;
+        let after = look_twice(specs, &options.state_dir, &*kernel)?;
+        outcome.repaired = gone(&outcome.problems, &after);
+        outcome.problems = after;
+    }
+    Ok(outcome)
+}
+
+fn look_twice(
+    specs: &[PoolSpec],
+    state_dir: &Path,
+    kernel: &dyn Kernel,
+) -> Result<Vec<Problem>, Error> {
+    let first = check(&Survey::take(specs, state_dir, kernel)?);
+    if first.is_empty() {
+        return Ok(first);
+    }
+    std::thread::sleep(MOMENT);
+    let second = check(&Survey::take(specs, state_dir, kernel)?);
+    Ok(lasting(&first, second))
+}
+
+/// Opens the pools that are there, which repairs them, and closes them again. One that is missing
+/// is not asked for: opening might make it anew.
+fn recover(
+    specs: &[PoolSpec],
+    options: &PoolOptions,
+    kernel: &Arc<dyn Kernel>,
+) -> Result<(), Error> {
+    let survey = Survey::take(specs, &options.state_dir, &**kernel)?;
+    let there = |spec: &&PoolSpec| survey.contents().any(|(pool, _)| pool.name == spec.name);
+    let specs: Vec<PoolSpec> = specs.iter().filter(there).cloned().collect();
+    // One that is not open now is not repaired: a driver has it, or it can't be mounted.
+    Ok(Pools::open(&specs, options.clone(), kernel.clone())?.complete()?)
+}
+
+/// The problems that are no longer there.
+fn gone(before: &[Problem], after: &[Problem]) -> Vec<Problem> {
+    let same = |a: &Problem, b: &Problem| a.kind == b.kind && a.object == b.object;
+    let gone = |b: &&Problem| !after.iter().any(|a| same(a, b));
+    before.iter().filter(gone).cloned().collect()
+}
+
+fn print(outcome: &Outcome, repair: bool, json: bool) -> Result<(), Error> {
+    let mut out = anstream::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, outcome).map_err(io::Error::from)?;
+        writeln!(out)?;
+        return Ok(());
+    }
+    for line in lines(outcome, repair) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// The outcome in lines.
+fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    for problem in &outcome.repaired {
+        lines.push(headline(problem, paint(GOOD, "repaired")));
+    }
+    for problem in &outcome.problems {
+        let severity = paint(color::of(problem.severity), problem.severity.as_str());
+        lines.push(headline(problem, severity));
+        let advice = match &problem.repair {
+            Repair::Person(how) => format!("to do: {how}"),
+            Repair::Itself(how) => how.clone(),
+            Repair::Recovery if repair => "to do: see the driver's log for why it stays".to_owned(),
+            Repair::Recovery => "the driver's next start repairs it, or --repair".to_owned(),
+        };
+        lines.push(paint(QUIET, &format!("         {advice}")));
+    }
+    let counting = |p: &&Problem| p.severity > Severity::Note;
+    let left = outcome.problems.iter().filter(counting).count();
+    lines.push(match (left, outcome.repaired.len()) {
+        (0, 0) => "Records, disk and kernel agree.".to_owned(),
+        (0, n) => format!(
+            "{} repaired; records, disk and kernel agree.",
+            count(n, "problem")
+        ),
+        (left, 0) => format!("{}.", count(left, "problem")),
+        (left, n) => format!("{}, and {n} repaired.", count(left, "problem")),
+    });
+    lines
+}
+
+fn headline(problem: &Problem, word: String) -> String {
+    let pool = problem.pool.as_ref();
+    let pool = pool.map(|p| format!(" (pool {p})")).unwrap_or_default();
+    format!("{word}: {}{pool} {}", problem.object, problem.what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(severity: Severity, object: &str) -> Problem {
+        Problem {
+            severity,
+            kind: Kind::Leftover,
+            object: object.to_owned(),
+            pool: Some("p".to_owned()),
+            what: "is left".to_owned(),
+            repair: Repair::Recovery,
+        }
+    }
+
+    #[test]
+    fn exit_codes() {
+        let note = || problem(Severity::Note, "n");
+        let error = || problem(Severity::Error, "e");
+        for (problems, repaired, code) in [
+            (vec![], vec![], CLEAN),
+            (vec![note()], vec![], CLEAN),
+            (vec![note(), error()], vec![], PROBLEMS),
+            (vec![], vec![error()], REPAIRED),
+            (vec![note()], vec![error()], REPAIRED),
+            (vec![], vec![note()], CLEAN),
+            (vec![error()], vec![error()], PROBLEMS),
+        ] {
+            let outcome = Outcome { problems, repaired };
+            assert_eq!(outcome.code(), code, "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn repaired_is_what_is_no_longer_there() {
+        let (a, b) = (problem(Severity::Error, "a"), problem(Severity::Error, "b"));
+        let changed = Problem {
+            what: "is left still".to_owned(),
+            ..b.clone()
+        };
+        assert_eq!(gone(&[a.clone(), b], &[changed]), [a]);
+    }
+
+    #[test]
+    fn in_words() {
+        let outcome = Outcome {
+            problems: vec![problem(Severity::Warning, "a")],
+            repaired: vec![problem(Severity::Error, "b")],
+        };
+        let plain = |line: &String| anstream::adapter::strip_str(line).to_string();
+        let text: Vec<_> = lines(&outcome, true).iter().map(plain).collect();
+        assert_eq!(
+            text,
+            [
+                "repaired: b (pool p) is left",
+                "warning: a (pool p) is left",
+                "         to do: see the driver's log for why it stays",
+                "1 problem, and 1 repaired.",
+            ]
+        );
+        let clean = lines(&Outcome::default(), false);
+        assert_eq!(clean, ["Records, disk and kernel agree."]);
+    }
+}

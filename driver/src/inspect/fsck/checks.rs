@@ -1,0 +1,105 @@
+//! The checks: what a survey shows goes in, what is wrong with it comes out. Nothing is looked at
+//! here that is not in the survey.
+
+use crate::inspect::inventory::{Contents, PoolSurvey, Survey, Uses};
+
+use super::problem::{Kind, Problem, Repair, Severity, person};
+
+mod devices;
+mod groups;
+mod records;
+#[cfg(test)]
+pub(crate) mod tests;
+pub(super) mod volumes;
+
+/// Everything that is wrong, the worst first.
+pub fn check(survey: &Survey) -> Vec<Problem> {
+    let uses = Uses::of(survey);
+    let mut problems = Vec::new();
+    for pool in &survey.pools {
+        match &pool.state {
+            Err(why) => problems.push(pool_missing(pool, why)),
+            Ok(contents) => {
+                let mut found = Vec::new();
+                records::check(pool, contents, &mut found);
+                groups::check(survey, contents, &mut found);
+                volumes::check(survey, pool, contents, &mut found);
+                problems.extend(found.into_iter().map(|p| in_pool(p, pool)));
+            }
+        }
+    }
+    records::duplicates(survey, &mut problems);
+    devices::check(survey, &uses, &mut problems);
+    problems.sort_by(|a, b| {
+        let key = |p: &Problem| (std::cmp::Reverse(p.severity), p.kind);
+        key(a).cmp(&key(b)).then_with(|| a.object.cmp(&b.object))
+    });
+    problems
+}
+
+/// The problems of one look that another look shows as well: what a driver at work had only under
+/// way at the time is not among them.
+pub fn lasting(first: &[Problem], second: Vec<Problem>) -> Vec<Problem> {
+    let seen = |p: &Problem| {
+        first
+            .iter()
+            .any(|f| f.kind == p.kind && f.object == p.object && f.what == p.what)
+    };
+    second.into_iter().filter(seen).collect()
+}
+
+fn in_pool(problem: Problem, pool: &PoolSurvey) -> Problem {
+    Problem {
+        pool: Some(pool.name.clone()),
+        ..problem
+    }
+}
+
+fn pool_missing(pool: &PoolSurvey, why: &str) -> Problem {
+    let problem = problem(
+        Severity::Error,
+        Kind::PoolMissing,
+        pool.path.display(),
+        format!("can't be read: {why}"),
+        person("bring it back; until then everything in it is answered UNAVAILABLE"),
+    );
+    in_pool(problem, pool)
+}
+
+fn problem(
+    severity: Severity,
+    kind: Kind,
+    object: impl std::fmt::Display,
+    what: impl Into<String>,
+    repair: Repair,
+) -> Problem {
+    Problem {
+        severity,
+        kind,
+        object: object.to_string(),
+        pool: None,
+        what: what.into(),
+        repair,
+    }
+}
+
+/// The severity of a trace that work leaves while it is under way: nothing wrong while a driver
+/// runs, else `without`.
+fn unless_running(pool: &PoolSurvey, without: Severity) -> Severity {
+    match pool.driver {
+        Some(_) => Severity::Note,
+        None => without,
+    }
+}
+
+/// All snapshots' directory names of the readable pools.
+fn snapshot_there(survey: &Survey, name: &str) -> bool {
+    survey
+        .contents()
+        .any(|(_, c)| c.snapshots.iter().any(|s| s.name == name))
+}
+
+/// Whether the pool of an ID is among those that could be read.
+fn readable(survey: &Survey, id: crate::storage::PoolId) -> bool {
+    survey.contents().any(|(_, c): (_, &Contents)| c.id == id)
+}

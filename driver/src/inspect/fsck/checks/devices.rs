@@ -1,0 +1,140 @@
+//! Loop devices nobody should have, or should have twice.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::diagnose::kernel_state::destroy_data;
+use crate::inspect::inventory::{LoopUse, Owner, Survey, Uses};
+use crate::kernel::{LoopInfo, loop_path};
+use crate::storage::pool_named_in;
+
+use super::{Kind, Problem, Repair, Severity, person, problem};
+
+/// Checks the loop devices of ours. A loop over a loop of ours is left alone: that is a read-only
+/// publication, or kubelet's way of holding a raw block volume.
+pub(super) fn check(survey: &Survey, uses: &Uses, found: &mut Vec<Problem>) {
+    found.extend(twice(uses));
+    found.extend(survey.kernel.loops.iter().filter_map(silent));
+    found.extend(uses.loops.values().filter_map(changed));
+    found.extend(uses.loops.values().filter_map(|l| match &l.owner {
+        Owner::Deleted(path) => Some(over_deleted(l, path)),
+        Owner::Volume(name) => (!staged(survey, name)).then(|| unused(l, name)).flatten(),
+        Owner::Snapshot(name) | Owner::Leftover(name) => unused(l, name),
+        Owner::Pool(_) | Owner::Loop(_) => None,
+    }));
+}
+
+/// More than one loop device over one image, one of them writable at least: each has a page cache
+/// of its own.
+fn twice(uses: &Uses) -> Vec<Problem> {
+    let mut over: BTreeMap<&Owner, Vec<&LoopUse>> = BTreeMap::new();
+    for l in uses.loops.values() {
+        match l.owner {
+            Owner::Loop(_) | Owner::Deleted(_) => {}
+            _ => over.entry(&l.owner).or_default().push(l),
+        }
+    }
+    let clash = |l: &Vec<&LoopUse>| destroy_data(l.iter().map(|l| &l.device));
+    let clashes = over.into_iter().filter(|(_, l)| clash(l));
+    clashes
+        .map(|(owner, loops)| {
+            let devices: Vec<String> = loops.iter().map(|l| device(l)).collect();
+            problem(
+                Severity::Error,
+                Kind::LoopTwice,
+                object(owner),
+                format!(
+                    "is on {} at once: that destroys data",
+                    devices.join(" and ")
+                ),
+                person("stop what uses the later one, and detach it"),
+            )
+        })
+        .collect()
+}
+
+fn silent(device: &LoopInfo) -> Option<Problem> {
+    let ours = pool_named_in(Path::new(&device.backing_path)).is_some();
+    (device.backing.is_none() && ours).then(|| {
+        problem(
+            Severity::Warning,
+            Kind::LoopSilent,
+            loop_path(device.minor).display(),
+            format!(
+                "does not say which file it holds (maybe {}): that filesystem has shut down or hangs",
+                device.backing_path
+            ),
+            person("bring that filesystem back; until then the volume can be unpublished and unstaged"),
+        )
+    })
+}
+
+fn changed(l: &LoopUse) -> Option<Problem> {
+    // The driver attaches none of these. Who looks into one may attach it in any way.
+    if let Owner::Snapshot(_) | Owner::Leftover(_) | Owner::Deleted(_) = l.owner {
+        return None;
+    }
+    let why = l.device.tampered()?;
+    Some(problem(
+        Severity::Error,
+        Kind::LoopChanged,
+        device(l),
+        format!("was changed by one of its users: {why}"),
+        person("unpublish and unstage the volume: the next staging attaches it again"),
+    ))
+}
+
+fn over_deleted(l: &LoopUse, path: &str) -> Problem {
+    let (what, repair) = match l.mounts.first() {
+        Some(mount) => (
+            format!("holds {path}, mounted at {}", mount.mount_point.display()),
+            person("unmount it: its space is freed then"),
+        ),
+        None if l.device.autoclear => (
+            format!("holds {path}: its space is not free"),
+            Repair::Itself("it detaches when nothing has it open or mounted any more".into()),
+        ),
+        None => (
+            format!("holds {path}: its space is not free"),
+            Repair::Recovery,
+        ),
+    };
+    problem(
+        Severity::Warning,
+        Kind::LoopOverDeleted,
+        device(l),
+        what,
+        repair,
+    )
+}
+
+/// A loop device that is mounted nowhere and that no record speaks of.
+fn unused(l: &LoopUse, name: &str) -> Option<Problem> {
+    l.mounts.is_empty().then(|| {
+        problem(
+            Severity::Warning,
+            Kind::LoopUnused,
+            device(l),
+            format!("is over {name}, and nothing uses it"),
+            Repair::Recovery,
+        )
+    })
+}
+
+fn staged(survey: &Survey, name: &str) -> bool {
+    let mut volumes = survey.contents().flat_map(|(_, c)| &c.volumes);
+    volumes.any(|item| item.name == name && item.record.as_ref().is_ok_and(|v| v.stage.is_some()))
+}
+
+fn device(l: &LoopUse) -> String {
+    loop_path(l.device.minor).display().to_string()
+}
+
+fn object(owner: &Owner) -> String {
+    match owner {
+        Owner::Pool(name) => format!("pool {name}"),
+        Owner::Volume(name) | Owner::Snapshot(name) | Owner::Leftover(name) => name.clone(),
+        Owner::Deleted(path) => path.clone(),
+        Owner::Loop(minor) => format!("/dev/loop{minor}"),
+    }
+}

@@ -1,0 +1,154 @@
+//! Records, names and strays.
+
+use std::collections::BTreeMap;
+
+use crate::inspect::inventory::{Area, Contents, Item, Leftover, PoolSurvey, Survey, Unreadable};
+use crate::storage::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
+
+use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
+
+/// What every record says of itself.
+pub(super) trait Record {
+    /// Its ID and the pool in it.
+    fn identity(&self) -> (String, PoolId);
+}
+
+impl Record for VolumeRecord {
+    fn identity(&self) -> (String, PoolId) {
+        (self.id.to_string(), self.id.pool())
+    }
+}
+
+impl Record for SnapshotRecord {
+    fn identity(&self) -> (String, PoolId) {
+        (self.id.to_string(), self.id.pool())
+    }
+}
+
+impl Record for GroupRecord {
+    fn identity(&self) -> (String, PoolId) {
+        (self.id.to_string(), self.id.pool())
+    }
+}
+
+/// Records that can't be read or are in the wrong place, entries that are not ours, leftovers.
+pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<Problem>) {
+    found.extend(contents.volumes.iter().filter_map(|i| item(contents, i)));
+    found.extend(contents.snapshots.iter().filter_map(|i| item(contents, i)));
+    found.extend(contents.groups.iter().filter_map(|i| item(contents, i)));
+    found.extend(contents.strangers.iter().map(|path| {
+        problem(
+            Severity::Warning,
+            Kind::Stranger,
+            path.display(),
+            "is nothing the driver made",
+            person("move it out of the pool"),
+        )
+    }));
+    found.extend(contents.leftovers.iter().map(|l| leftover(pool, l)));
+}
+
+fn item<R: Record>(contents: &Contents, item: &Item<R>) -> Option<Problem> {
+    let record = match &item.record {
+        Ok(record) => record,
+        Err(why) => return Some(unreadable(item, why)),
+    };
+    let (id, pool) = record.identity();
+    let what = if id != item.name {
+        format!("holds the record of {id}")
+    } else if pool != contents.id {
+        format!("belongs to pool {pool}, and this is {}", contents.id)
+    } else {
+        return None;
+    };
+    Some(problem(
+        Severity::Error,
+        Kind::RecordMisplaced,
+        &item.name,
+        what,
+        person("find out who moved it, and move it back"),
+    ))
+}
+
+fn unreadable<R>(item: &Item<R>, why: &Unreadable) -> Problem {
+    let (kind, repair) = match why {
+        Unreadable::Missing if item.image.is_some() => (
+            Kind::RecordMissing,
+            person("its image is kept; move the directory out of the pool once nobody needs it"),
+        ),
+        Unreadable::Missing => (
+            Kind::RecordMissing,
+            person("move the directory out of the pool"),
+        ),
+        Unreadable::Newer(_) => (
+            Kind::RecordNewer,
+            person("run the driver that wrote it, or a newer one"),
+        ),
+        Unreadable::Broken(_) => (
+            Kind::RecordUnreadable,
+            person("restore the record from a backup, or move the directory out of the pool"),
+        ),
+    };
+    let what = match why {
+        Unreadable::Missing => "has no record".to_owned(),
+        Unreadable::Newer(_) | Unreadable::Broken(_) => format!("can't be read: {why}"),
+    };
+    problem(Severity::Error, kind, &item.name, what, repair)
+}
+
+fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> Problem {
+    let what = match leftover.area {
+        Area::Incoming => "was never finished",
+        Area::Trash => "is deleted and not freed yet",
+    };
+    problem(
+        unless_running(pool, Severity::Warning),
+        Kind::Leftover,
+        format!("{}/{}", leftover.area, leftover.name),
+        what,
+        Repair::Recovery,
+    )
+}
+
+/// One name for two volumes, snapshots or groups, or one inline handle for two volumes: whatever
+/// pool they are in, a repeated call could not tell which is meant.
+pub(super) fn duplicates(survey: &Survey, found: &mut Vec<Problem>) {
+    let mut names: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
+    let mut add = |what, name, id: String| names.entry((what, name)).or_default().push(id);
+    for (_, contents) in survey.contents() {
+        for v in contents
+            .volumes
+            .iter()
+            .filter_map(|i| i.record.as_ref().ok())
+        {
+            add("volume", v.name.as_str(), v.id.to_string());
+            if let Some(handle) = &v.inline {
+                add("inline volume", handle, v.id.to_string());
+            }
+        }
+        for s in contents
+            .snapshots
+            .iter()
+            .filter_map(|i| i.record.as_ref().ok())
+        {
+            add("snapshot", &s.name, s.id.to_string());
+        }
+        for g in contents
+            .groups
+            .iter()
+            .filter_map(|i| i.record.as_ref().ok())
+        {
+            add("group snapshot", &g.name, g.id.to_string());
+        }
+    }
+    let doubled = names.into_iter().filter(|(_, ids)| ids.len() > 1);
+    found.extend(doubled.map(|((what, name), ids)| {
+        problem(
+            Severity::Error,
+            Kind::DuplicateName,
+            ids.join(", "),
+            format!("are each the {what} named {name:?}"),
+            person("find out which one is in use, and delete the other"),
+        )
+    }));
+}

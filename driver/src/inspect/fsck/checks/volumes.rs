@@ -1,0 +1,206 @@
+//! Volumes' and snapshots' records against their images and the kernel.
+
+use std::path::Path;
+
+use crate::diagnose::volume::{Image, Issue, Length, judge, length};
+use crate::diagnose::{VolumeIdentity, VolumeState};
+use crate::inspect::inventory::{self, Contents, PoolSurvey, Survey};
+use crate::inspect::status::humanize::bytes;
+
+use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
+
+/// Checks everything that has a record and should have an image.
+pub(super) fn check(
+    survey: &Survey,
+    pool: &PoolSurvey,
+    contents: &Contents,
+    found: &mut Vec<Problem>,
+) {
+    for item in &contents.volumes {
+        let Ok(volume) = &item.record else { continue };
+        let identity = VolumeIdentity::of(volume, item.image.map(|image| image.file));
+        let state = VolumeState::of(&survey.kernel, identity);
+        let issues = judge(volume, &image(item.image), &state).into_iter();
+        found.extend(issues.filter_map(|issue| of_volume(pool, &item.name, issue)));
+    }
+    for item in &contents.snapshots {
+        let Ok(snapshot) = &item.record else { continue };
+        match item.image.map(|image| image.bytes) {
+            None => found.push(missing(&item.name, "the snapshot's")),
+            Some(have) => match length(have, snapshot.size_bytes) {
+                Length::Same => {}
+                Length::Short => found.push(short(&item.name, have, snapshot.size_bytes)),
+                Length::Long(_) => found.push(long(
+                    &item.name,
+                    (have, snapshot.size_bytes),
+                    "a snapshot never grows",
+                    person("find out what wrote to it"),
+                )),
+            },
+        }
+    }
+}
+
+fn image(found: Option<inventory::Image>) -> Image {
+    match found {
+        Some(image) => Image::Present {
+            bytes: image.bytes,
+            allocated: image.allocated,
+        },
+        None => Image::Missing,
+    }
+}
+
+/// An issue of a volume in words; `None` if [`devices`](super::devices) reports it for every loop
+/// device, also for those of volumes without a readable record.
+pub(crate) fn of_volume(pool: &PoolSurvey, name: &str, issue: Issue) -> Option<Problem> {
+    let warning = |kind, what, repair| problem(Severity::Warning, kind, name, what, repair);
+    let error = |kind, what, repair| problem(Severity::Error, kind, name, what, repair);
+    let note = |kind, what, how: &str| {
+        let repair = Repair::Itself(how.to_owned());
+        problem(Severity::Note, kind, name, what, repair)
+    };
+    Some(match issue {
+        Issue::DeviceSilent { .. } | Issue::AttachedTwice { .. } | Issue::DeviceChanged { .. } => {
+            return None;
+        }
+        Issue::ImageMissing { .. } => missing(name, "the volume's"),
+        Issue::ImageUnreadable(why) => error(
+            Kind::ImageMissing,
+            format!("has an image that can't be read: {why}"),
+            person("find out why"),
+        ),
+        Issue::ImageShort { bytes, recorded } => short(name, bytes, recorded),
+        Issue::ImageLong { bytes, recorded } => long(
+            name,
+            (bytes, recorded),
+            "an expansion was cut short",
+            Repair::Recovery,
+        ),
+        Issue::NotThick {
+            allocated,
+            recorded,
+        } => warning(
+            Kind::NotThick,
+            format!(
+                "is thick, and {} of its {} are allocated",
+                bytes(allocated),
+                bytes(recorded)
+            ),
+            person("make room in the pool, then set provisioning=thick again"),
+        ),
+        Issue::Buffered { minor } => warning(
+            Kind::DirectIoOff,
+            format!("asks for direct I/O, and /dev/loop{minor} is buffered"),
+            person("keep the pool on a filesystem that does direct I/O, or set directIO=false"),
+        ),
+        Issue::DeviceSmall {
+            minor,
+            bytes: device,
+            image,
+        } => note(
+            Kind::LoopSize,
+            format!(
+                "has grown to {}, and /dev/loop{minor} is still of {}",
+                bytes(image),
+                bytes(device)
+            ),
+            "NodeExpandVolume, or the next NodeStageVolume, grows it",
+        ),
+        Issue::NoDevice { path, .. } => warning(
+            Kind::StageWithoutLoop,
+            format!(
+                "is staged at {} on record, and no loop device is attached",
+                path.display()
+            ),
+            Repair::Recovery,
+        ),
+        Issue::NotMounted { path, .. } => warning(
+            Kind::StageWithoutMount,
+            format!(
+                "is staged at {} on record, and is not mounted there",
+                path.display()
+            ),
+            Repair::Itself(
+                "the next NodeStageVolume mounts it, NodeUnstageVolume forgets it".into(),
+            ),
+        ),
+        Issue::OtherDevice { was, is, .. } => error(
+            Kind::StageOtherLoop,
+            format!("was published as /dev/loop{was}, and is on /dev/loop{is} now"),
+            restart(),
+        ),
+        Issue::ReadOnlyDeviceLost { target, minor } => error(
+            Kind::StageOtherLoop,
+            read_only_lost(&target, minor),
+            restart(),
+        ),
+        Issue::UsedUnstaged { minor, at } => warning(
+            Kind::UseWithoutStage,
+            format!(
+                "is in use at {} from /dev/loop{minor}, and its record knows of no staging",
+                at.display()
+            ),
+            person("unpublish and unstage it, or unmount it"),
+        ),
+        Issue::Frozen { .. } => problem(
+            unless_running(pool, Severity::Error),
+            Kind::FreezeLeft,
+            name,
+            "may be frozen: a freeze is on record, and its end is not",
+            Repair::Recovery,
+        ),
+        Issue::Formatting(fs) => note(
+            Kind::FormatLeft,
+            format!("was being formatted as {fs}, and the end of it is not on record"),
+            "the next NodeStageVolume formats it again",
+        ),
+        // Health reports the state of a mounted filesystem.
+        Issue::FilesystemShutDown | Issue::FilesystemReadOnly => return None,
+    })
+}
+
+fn read_only_lost(target: &Path, minor: u32) -> String {
+    format!(
+        "is published read-only at {} from /dev/loop{minor}, which is not its own",
+        target.display()
+    )
+}
+
+fn restart() -> Repair {
+    person("restart the pods that use it: their device is somebody else's")
+}
+
+fn missing(name: &str, owner: &str) -> Problem {
+    problem(
+        Severity::Error,
+        Kind::ImageMissing,
+        name,
+        "has a record and no image",
+        person(format!(
+            "bring {owner} image back from a backup, or delete it"
+        )),
+    )
+}
+
+fn short(name: &str, have: u64, recorded: u64) -> Problem {
+    let (have, want) = (bytes(have), bytes(recorded));
+    problem(
+        Severity::Error,
+        Kind::ImageShort,
+        name,
+        format!("has an image of {have} and a record of {want}: the end is lost"),
+        person("bring it back from a snapshot or a backup"),
+    )
+}
+
+fn long(name: &str, (have, recorded): (u64, u64), why: &str, repair: Repair) -> Problem {
+    let (have, want) = (bytes(have), bytes(recorded));
+    problem(
+        Severity::Warning,
+        Kind::ImageLong,
+        name,
+        format!("has an image of {have} and a record of {want}: {why}"),
+        repair,
+    )
+}

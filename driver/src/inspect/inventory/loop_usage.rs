@@ -1,0 +1,151 @@
+//! Which loop devices and mounts are ours, and what each is for.
+//!
+//! A loop device is known by the device and inode number of the file behind it. Only where that
+//! file is deleted, so that no number can be looked up, the path the kernel remembers is read:
+//! it holds an ID of ours, and the filesystem must be the pool's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Contents, Image, Survey};
+use crate::diagnose::kernel_state::loop_below;
+use crate::diagnose::pool::PoolFiles;
+use crate::kernel::{FileId, LoopInfo, MountEntry};
+
+/// What a loop device of ours is over.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// The image a pool is kept in.
+    Pool(String),
+    /// A volume's image, by the name of its directory.
+    Volume(String),
+    /// A snapshot's image, likewise.
+    Snapshot(String),
+    /// An image under `incoming/` or `trash/`, as `<area>/<name>`.
+    Leftover(String),
+    /// A file of ours that has been deleted: what the kernel says of it.
+    Deleted(String),
+    /// Another loop device: this is the read-only second loop of a raw block volume.
+    Loop(u32),
+}
+
+/// A loop device of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopUse {
+    /// The device.
+    pub device: LoopInfo,
+    /// What it is over.
+    pub owner: Owner,
+    /// Where its filesystem is mounted, and where its node is bound, in the table's order.
+    pub mounts: Vec<MountEntry>,
+}
+
+/// The loop devices and mounts of ours, by minor.
+#[derive(Clone, Debug, Default)]
+pub struct Uses {
+    /// By minor.
+    pub loops: BTreeMap<u32, LoopUse>,
+}
+
+impl Uses {
+    /// Sorts out what belongs to the surveyed pools.
+    pub fn of(survey: &Survey) -> Uses {
+        let known = known_images(survey);
+        let mut loops = BTreeMap::new();
+        for device in &survey.kernel.loops {
+            let file = device.backing.as_ref();
+            let owner = file
+                .and_then(|file| known.get(file).cloned())
+                .or_else(|| deleted_owner(survey, device));
+            if let Some(owner) = owner {
+                loops.insert(device.minor, loop_use(survey, device, owner));
+            }
+        }
+        // A loop over a loop of ours is ours; one level is all we ever stack above an image.
+        for device in &survey.kernel.loops {
+            let below = loop_below(device).filter(|minor| loops.contains_key(minor));
+            if let Some(minor) = below {
+                loops.insert(device.minor, loop_use(survey, device, Owner::Loop(minor)));
+            }
+        }
+        Uses { loops }
+    }
+
+    /// The loops over what `owner` says.
+    pub fn over<'a>(&'a self, owner: &'a Owner) -> impl Iterator<Item = &'a LoopUse> {
+        self.loops.values().filter(move |l| l.owner == *owner)
+    }
+
+    /// The loops over a volume's image.
+    pub fn over_volume(&self, name: &str) -> Vec<&LoopUse> {
+        let owner = Owner::Volume(name.to_owned());
+        self.loops.values().filter(|l| l.owner == owner).collect()
+    }
+
+    /// All mounts of ours, each once, in the order of their mount IDs.
+    pub fn mounts(&self) -> Vec<(&LoopUse, &MountEntry)> {
+        let mut seen = BTreeSet::new();
+        let mut all: Vec<_> = self
+            .loops
+            .values()
+            .flat_map(|l| l.mounts.iter().map(move |m| (l, m)))
+            .filter(|(_, m)| seen.insert(m.id))
+            .collect();
+        all.sort_by_key(|(_, m)| m.id);
+        all
+    }
+}
+
+fn loop_use(survey: &Survey, device: &LoopInfo, owner: Owner) -> LoopUse {
+    LoopUse {
+        device: device.clone(),
+        owner,
+        mounts: survey.kernel.mounts_of(device.minor).cloned().collect(),
+    }
+}
+
+fn known_images(survey: &Survey) -> BTreeMap<FileId, Owner> {
+    let mut known = BTreeMap::new();
+    for pool in &survey.pools {
+        if let Some(image) = &pool.image {
+            known.insert(image.file, Owner::Pool(pool.name.clone()));
+        }
+        if let Ok(contents) = &pool.state {
+            add_contents(&mut known, contents);
+        }
+    }
+    known
+}
+
+fn add_contents(known: &mut BTreeMap<FileId, Owner>, contents: &Contents) {
+    let mut add = |image: &Option<Image>, owner: Owner| {
+        if let Some(image) = image {
+            known.insert(image.file, owner);
+        }
+    };
+    for volume in &contents.volumes {
+        add(&volume.image, Owner::Volume(volume.name.clone()));
+    }
+    for snapshot in &contents.snapshots {
+        add(&snapshot.image, Owner::Snapshot(snapshot.name.clone()));
+    }
+    for leftover in &contents.leftovers {
+        let owner = Owner::Leftover(format!("{}/{}", leftover.area, leftover.name));
+        add(&leftover.image, owner);
+    }
+}
+
+/// A deleted file is ours if it was on a pool's filesystem, in a directory named by an ID of that
+/// very pool.
+fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
+    let here = |contents: &Contents| {
+        let files = PoolFiles {
+            id: contents.id,
+            device: contents.device,
+            root: &contents.root,
+        };
+        files.holds(device, |_| None)
+    };
+    let deleted = device.backing_path.ends_with(" (deleted)");
+    (deleted && survey.contents().any(|(_, contents)| here(contents)))
+        .then(|| Owner::Deleted(device.backing_path.clone()))
+}

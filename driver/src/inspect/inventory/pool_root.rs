@@ -1,0 +1,144 @@
+//! Where a configured pool's files are, found without mounting anything.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::kernel::{LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
+use crate::storage::scan::Image;
+use crate::storage::{PoolKind, PoolSpec};
+
+/// What kind of pool is configured.
+pub fn kind(spec: &PoolSpec) -> PoolKind {
+    let block = std::fs::metadata(&spec.path).is_ok_and(|m| m.file_type().is_block_device());
+    match spec.image_bytes {
+        Some(_) => PoolKind::Image,
+        None if block => PoolKind::Device,
+        None => PoolKind::Directory,
+    }
+}
+
+/// The file a pool is kept in, if it is to be kept in one.
+pub fn image_path(spec: &PoolSpec) -> Option<PathBuf> {
+    spec.image_bytes
+        .map(|_| spec.path.join(PoolSpec::image_name(&spec.name)))
+}
+
+/// The directory of a pool, or why it can't be found. A pool in a device or image is found where
+/// the driver mounts it, if that is what is mounted there.
+pub(super) fn root(
+    spec: &PoolSpec,
+    state_dir: &Path,
+    image: Option<&Image>,
+    loops: &[LoopInfo],
+    mounts: &MountTable,
+) -> Result<PathBuf, String> {
+    let real = |path: &Path| {
+        path.canonicalize()
+            .map_err(|e| format!("{}: {e}", path.display()))
+    };
+    let device = match kind(spec) {
+        PoolKind::Directory => return real(&spec.path),
+        PoolKind::Device => {
+            let m = std::fs::metadata(&spec.path);
+            let rdev = m
+                .map_err(|e| format!("{}: {e}", spec.path.display()))?
+                .rdev();
+            (rustix::fs::major(rdev), rustix::fs::minor(rdev))
+        }
+        PoolKind::Image => {
+            let image = image.ok_or_else(|| "its image is not there".to_owned())?;
+            let on = loops.iter().find(|l| l.backing == Some(image.file));
+            let on = on.ok_or_else(|| "its image is not attached: no driver runs".to_owned())?;
+            (LOOP_MAJOR, on.minor)
+        }
+    };
+    let at = real(state_dir)?.join("pools").join(&spec.name);
+    match mounts.at(&at) {
+        Some(mount) if mount.device == device => Ok(at),
+        Some(mount) => Err(format!("{} is mounted at {}", mount.source, at.display())),
+        None => Err(format!(
+            "is not mounted at {} (in this mount namespace)",
+            at.display()
+        )),
+    }
+}
+
+/// The mount a path is on.
+pub(super) fn enclosing<'a>(mounts: &'a MountTable, path: &Path) -> Option<&'a MountEntry> {
+    let above = path.ancestors();
+    above.filter_map(|path| mounts.at(path)).next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::FileId;
+
+    const MOUNTS: &str = "\
+20 1 254:0 / / rw - ext4 /dev/vda rw
+21 20 0:5 / /dev rw - devtmpfs devtmpfs rw
+22 20 7:3 / /STATE/pools/fast rw - xfs /dev/loop3 rw
+";
+
+    fn table(state: &Path) -> MountTable {
+        let state = state.display().to_string();
+        let text = MOUNTS.replace("/STATE", &state);
+        MountTable::parse(text.as_bytes()).unwrap()
+    }
+
+    fn on_loop(minor: u32, file: FileId) -> LoopInfo {
+        LoopInfo {
+            minor,
+            backing: Some(file),
+            ..LoopInfo::default()
+        }
+    }
+
+    #[test]
+    fn an_image_pool_is_where_its_loop_is_mounted() {
+        let state = tempfile::tempdir().unwrap();
+        let state = state.path().canonicalize().unwrap();
+        let mounts = table(&state);
+        let file = FileId { dev: 1, ino: 2 };
+        let image = Image {
+            file,
+            bytes: 1,
+            allocated: 1,
+        };
+        let spec: PoolSpec = "fast=/var/lib/pools,image=1Gi".parse().unwrap();
+        let find =
+            |image: Option<&Image>, loops: &[LoopInfo]| root(&spec, &state, image, loops, &mounts);
+        assert_eq!(
+            find(Some(&image), &[on_loop(3, file)]),
+            Ok(state.join("pools/fast"))
+        );
+        for (image, loops, why) in [
+            (None, vec![], "image is not there"),
+            (Some(&image), vec![], "not attached"),
+            (
+                Some(&image),
+                vec![on_loop(4, file)],
+                "/dev/loop3 is mounted",
+            ),
+        ] {
+            let answer = find(image, &loops).unwrap_err();
+            assert!(answer.contains(why), "{answer}");
+        }
+        let other: PoolSpec = "slow=/var/lib/pools,image=1Gi".parse().unwrap();
+        let answer = root(&other, &state, Some(&image), &[on_loop(4, file)], &mounts);
+        assert!(answer.unwrap_err().contains("is not mounted at"));
+    }
+
+    #[test]
+    fn a_path_is_on_the_nearest_mount() {
+        let mounts = table(Path::new("/s"));
+        for (path, source) in [
+            ("/s/pools/fast/volumes", "/dev/loop3"),
+            ("/s/pools/faster", "/dev/vda"),
+            ("/dev/loop1", "devtmpfs"),
+        ] {
+            let mount = enclosing(&mounts, Path::new(path)).unwrap();
+            assert_eq!(mount.source, source, "{path}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The styles of text on a terminal. `anstream` removes them where the output is no terminal, or
+//! `NO_COLOR` is set.
+
+use anstyle::{AnsiColor, Style};
+
+use crate::inspect::fsck::Severity;
+
+/// A heading.
+pub const TITLE: Style = Style::new().bold();
+/// An explanation.
+pub const QUIET: Style = Style::new().dimmed();
+/// What is right, or was repaired.
+pub const GOOD: Style = AnsiColor::Green.on_default();
+/// A warning.
+pub const WARNING: Style = AnsiColor::Yellow.on_default();
+/// An error.
+pub const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// The text in a style.
+pub fn paint(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// The style of a problem.
+pub fn of(severity: Severity) -> Style {
+    match severity {
+        Severity::Error => BAD,
+        Severity::Warning => WARNING,
+        Severity::Note => QUIET,
+    }
+}

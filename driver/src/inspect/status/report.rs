@@ -1,0 +1,382 @@
+//! What `hostloop status` says, as data: the form of `--json`. Names and meanings are stable;
+//! fields may be added. All sizes are in bytes, all times nanoseconds since the epoch.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::diagnose::{VolumeIdentity, VolumeState};
+use crate::inspect::fsck::{Problem, check};
+use crate::inspect::inventory::{Contents, Image, Item, LoopUse, Owner, PoolSurvey, Survey, Uses};
+use crate::kernel::{MountEntry, loop_path};
+use crate::storage::{Access, Format, FreezeIntent, PoolKind, Provisioning, Source};
+use crate::storage::{GroupRecord, SnapshotRecord, VolumeRecord};
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The configured pools, in order.
+    pub pools: Vec<PoolReport>,
+    /// The volumes with a readable record, oldest first in each pool.
+    pub volumes: Vec<VolumeReport>,
+    /// The snapshots, likewise.
+    pub snapshots: Vec<SnapshotReport>,
+    /// The group snapshots, likewise.
+    pub groups: Vec<GroupReport>,
+    /// The loop devices of ours, by minor.
+    pub loops: Vec<LoopReport>,
+    /// The mounts of ours, in the order they were made.
+    pub mounts: Vec<MountReport>,
+    /// What belongs to nobody, or can't be read: the problems of `hostloop fsck` that are about
+    /// such things.
+    pub orphans: Vec<Problem>,
+}
+
+/// A pool.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolReport {
+    /// Its name in the configuration.
+    pub name: String,
+    /// `directory`, `device` or `image`.
+    pub kind: &'static str,
+    /// As configured.
+    pub path: PathBuf,
+    /// `open` (a driver has it), `closed` (nobody has), or `missing`.
+    pub state: &'static str,
+    /// Why it is missing.
+    pub why: Option<String>,
+    /// The driver's process ID, where it can be told from here.
+    pub pid: Option<u32>,
+    /// Its identity, part of every ID in it.
+    pub id: Option<String>,
+    /// Where its files are.
+    pub root: Option<PathBuf>,
+    /// Its filesystem, by the kernel's name.
+    pub fs: Option<String>,
+    /// Whether snapshots share blocks; null if that is not known.
+    pub reflinks: Option<bool>,
+    /// Size of its filesystem.
+    pub size_bytes: Option<u64>,
+    /// Free space of its filesystem.
+    pub free_bytes: Option<u64>,
+    /// Promised to volumes and snapshots.
+    pub promised_bytes: Option<u64>,
+    /// Volumes in it.
+    pub volumes: usize,
+    /// Snapshots in it.
+    pub snapshots: usize,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Serialize)]
+pub struct VolumeReport {
+    /// Its ID.
+    pub id: String,
+    /// The name it was made by.
+    pub name: String,
+    /// Kubelet's handle, if it is an inline volume.
+    pub inline: Option<String>,
+    /// Its pool by name.
+    pub pool: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// What it takes on the disk, blocks shared with others included; null without an image.
+    pub allocated_bytes: Option<u64>,
+    /// `thin` or `thick`.
+    pub provisioning: Provisioning,
+    /// `none`, `ext4`, `xfs`, `btrfs` or `raw`; one that was not finished ends in `?`.
+    pub format: String,
+    /// The snapshot or volume it was made from.
+    pub source: Option<String>,
+    /// Nodes it is published to.
+    pub published_nodes: Vec<String>,
+    /// Where it is staged.
+    pub staged_at: Option<PathBuf>,
+    /// `block` or `mount`, if it is staged.
+    pub staged_as: Option<&'static str>,
+    /// Its loop devices.
+    pub loops: Vec<PathBuf>,
+    /// Direct I/O is in force; null without a loop device.
+    pub direct_io: Option<bool>,
+    /// Since when a freeze has been under way.
+    pub frozen_since_ns: Option<u64>,
+    /// Where its filesystem is mounted, and its device bound.
+    pub mounts: Vec<PathBuf>,
+    /// When it was made.
+    pub created_ns: u64,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotReport {
+    /// Its ID.
+    pub id: String,
+    /// The name it was made by.
+    pub name: String,
+    /// Its pool by name.
+    pub pool: String,
+    /// The volume it was taken of.
+    pub source: String,
+    /// That volume is still there.
+    pub source_exists: bool,
+    /// The volume's size then.
+    pub size_bytes: u64,
+    /// What it takes on the disk, blocks shared with others included; null without an image.
+    pub allocated_bytes: Option<u64>,
+    /// The group it belongs to.
+    pub group: Option<String>,
+    /// The moment it holds.
+    pub created_ns: u64,
+}
+
+/// A group snapshot.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupReport {
+    /// Its ID.
+    pub id: String,
+    /// The name it was made by.
+    pub name: String,
+    /// Its pool by name.
+    pub pool: String,
+    /// Its snapshots.
+    pub snapshots: Vec<String>,
+    /// The moment it holds.
+    pub created_ns: u64,
+}
+
+/// A loop device.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoopReport {
+    /// Its node.
+    pub device: PathBuf,
+    /// What it is over: `pool`, `volume`, `snapshot`, `leftover`, `deleted` or `loop`.
+    pub over: &'static str,
+    /// Which: a pool's name, an ID, a path, a device.
+    pub object: String,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Its logical block size.
+    pub block_size: u32,
+    /// Direct I/O is in force.
+    pub direct_io: bool,
+    /// Writes fail.
+    pub read_only: bool,
+    /// It goes away at its last close.
+    pub autoclear: bool,
+}
+
+/// A mount.
+#[derive(Clone, Debug, Serialize)]
+pub struct MountReport {
+    /// Where.
+    pub path: PathBuf,
+    /// `filesystem` or `device` (the node of a raw block volume).
+    pub kind: &'static str,
+    /// The filesystem; that of `/dev` for a device.
+    pub fs: String,
+    /// Its loop device.
+    pub device: PathBuf,
+    /// What that is over: a pool's name, an ID, a path, a device.
+    pub object: String,
+    /// Writes through it fail.
+    pub read_only: bool,
+    /// All its options, the filesystem's included.
+    pub options: Vec<String>,
+}
+
+impl Report {
+    /// What a survey shows.
+    pub fn of(survey: &Survey) -> Report {
+        let uses = Uses::of(survey);
+        let mut report = Report {
+            pools: survey.pools.iter().map(pool).collect(),
+            volumes: Vec::new(),
+            snapshots: Vec::new(),
+            groups: Vec::new(),
+            loops: uses.loops.values().map(loop_device).collect(),
+            mounts: uses
+                .mounts()
+                .into_iter()
+                .map(|(l, m)| mount(l, m))
+                .collect(),
+            orphans: check(survey),
+        };
+        report.orphans.retain(|p| p.kind.is_orphan());
+        for (pool, contents) in survey.contents() {
+            let name = &pool.name;
+            let volumes = good(&contents.volumes);
+            report
+                .volumes
+                .extend(volumes.map(|(v, i)| volume(name, v, i, survey)));
+            let snapshots = good(&contents.snapshots);
+            report
+                .snapshots
+                .extend(snapshots.map(|(s, i)| snapshot(name, s, i, survey)));
+            report
+                .groups
+                .extend(good(&contents.groups).map(|(g, _)| group(name, g)));
+        }
+        report
+    }
+}
+
+fn good<R>(items: &[Item<R>]) -> impl Iterator<Item = (&R, Option<Image>)> {
+    let good = |item: &'_ Item<R>| item.record.is_ok();
+    items
+        .iter()
+        .filter(move |item| good(item))
+        .filter_map(|item| Some((item.record.as_ref().ok()?, item.image)))
+}
+
+fn pool(pool: &PoolSurvey) -> PoolReport {
+    let contents: Option<&Contents> = pool.state.as_ref().ok();
+    PoolReport {
+        name: pool.name.clone(),
+        kind: kind(pool.kind),
+        path: pool.path.clone(),
+        state: match (&pool.state, &pool.driver) {
+            (Err(_), _) => "missing",
+            (Ok(_), Some(_)) => "open",
+            (Ok(_), None) => "closed",
+        },
+        why: pool.state.as_ref().err().cloned(),
+        pid: pool.driver.and_then(|holder| holder.pid),
+        id: contents.map(|c| c.id.to_string()),
+        root: contents.map(|c| c.root.clone()),
+        fs: contents.map(|_| pool.fs_type.clone()),
+        reflinks: contents.and_then(|c| c.reflinks),
+        size_bytes: contents.map(|c| c.usage.total_bytes),
+        free_bytes: contents.map(|c| c.usage.free_bytes),
+        promised_bytes: contents.map(Contents::promised_bytes),
+        volumes: contents.map_or(0, |c| c.volumes.len()),
+        snapshots: contents.map_or(0, |c| c.snapshots.len()),
+    }
+}
+
+/// A pool's kind in a word.
+pub fn kind(kind: PoolKind) -> &'static str {
+    match kind {
+        PoolKind::Directory => "directory",
+        PoolKind::Device => "device",
+        PoolKind::Image => "image",
+    }
+}
+
+fn volume(pool: &str, v: &VolumeRecord, image: Option<Image>, survey: &Survey) -> VolumeReport {
+    let identity = VolumeIdentity::of(v, image.map(|image| image.file));
+    let state = VolumeState::of(&survey.kernel, identity);
+    let devices: Vec<u32> = state.own().chain(state.over()).map(|l| l.minor).collect();
+    VolumeReport {
+        id: v.id.to_string(),
+        name: v.name.clone(),
+        inline: v.inline.clone(),
+        pool: pool.to_owned(),
+        size_bytes: v.capacity_bytes,
+        allocated_bytes: image.map(|i| i.allocated),
+        provisioning: v.settings.provisioning,
+        format: format(v.format),
+        source: v.source.map(|source| match source {
+            Source::Snapshot(id) => id.to_string(),
+            Source::Volume(id) => id.to_string(),
+        }),
+        published_nodes: v.publications.keys().cloned().collect(),
+        staged_at: v.stage.as_ref().map(|s| s.path.clone()),
+        staged_as: v.stage.as_ref().map(|s| match s.capability.access {
+            Access::Block => "block",
+            Access::Mount { .. } => "mount",
+        }),
+        loops: devices.iter().map(|minor| loop_path(*minor)).collect(),
+        direct_io: state.own().next().map(|l| l.direct_io),
+        frozen_since_ns: v.freeze.map(|FreezeIntent { since_ns }| since_ns),
+        mounts: devices
+            .iter()
+            .flat_map(|minor| state.kernel().mounts_of(*minor))
+            .map(|m| m.mount_point.clone())
+            .collect(),
+        created_ns: v.created_ns,
+    }
+}
+
+fn format(format: Format) -> String {
+    match format {
+        Format::None => "none".to_owned(),
+        Format::Formatting(fs) => format!("{fs}?"),
+        Format::Done(fs) => fs.to_string(),
+        Format::Raw => "raw".to_owned(),
+    }
+}
+
+fn snapshot(
+    pool: &str,
+    s: &SnapshotRecord,
+    image: Option<Image>,
+    survey: &Survey,
+) -> SnapshotReport {
+    let source = s.source.to_string();
+    let mut volumes = survey.contents().flat_map(|(_, c)| &c.volumes);
+    SnapshotReport {
+        id: s.id.to_string(),
+        name: s.name.clone(),
+        pool: pool.to_owned(),
+        source_exists: volumes.any(|v| v.name == source),
+        source,
+        size_bytes: s.size_bytes,
+        allocated_bytes: image.map(|i| i.allocated),
+        group: s.group.map(|g| g.to_string()),
+        created_ns: s.created_ns,
+    }
+}
+
+fn group(pool: &str, g: &GroupRecord) -> GroupReport {
+    GroupReport {
+        id: g.id.to_string(),
+        name: g.name.clone(),
+        pool: pool.to_owned(),
+        snapshots: g.snapshots.iter().map(ToString::to_string).collect(),
+        created_ns: g.created_ns,
+    }
+}
+
+fn owner(l: &LoopUse) -> (&'static str, String) {
+    match &l.owner {
+        Owner::Pool(name) => ("pool", name.clone()),
+        Owner::Volume(name) => ("volume", name.clone()),
+        Owner::Snapshot(name) => ("snapshot", name.clone()),
+        Owner::Leftover(name) => ("leftover", name.clone()),
+        Owner::Deleted(path) => ("deleted", path.clone()),
+        Owner::Loop(minor) => ("loop", format!("/dev/loop{minor}")),
+    }
+}
+
+fn loop_device(l: &LoopUse) -> LoopReport {
+    let (over, object) = owner(l);
+    LoopReport {
+        device: loop_path(l.device.minor),
+        over,
+        object,
+        size_bytes: l.device.size_bytes,
+        block_size: l.device.block_size,
+        direct_io: l.device.direct_io,
+        read_only: l.device.read_only,
+        autoclear: l.device.autoclear,
+    }
+}
+
+fn mount(l: &LoopUse, m: &MountEntry) -> MountReport {
+    let device = m.loop_node.is_some();
+    let mut options = m.options.clone();
+    for option in &m.super_options {
+        if !options.contains(option) {
+            options.push(option.clone());
+        }
+    }
+    MountReport {
+        path: m.mount_point.clone(),
+        kind: if device { "device" } else { "filesystem" },
+        fs: m.fs_type.clone(),
+        device: loop_path(l.device.minor),
+        object: owner(l).1,
+        read_only: m.read_only(),
+        options,
+    }
+}

@@ -1,0 +1,311 @@
+//! A kernel in memory, for tests.
+//!
+//! [`Model`] keeps a loop table and a mount table and follows the rules of the real one, the
+//! surprising ones included: a busy device is detached at its last close, an unmounted frozen
+//! filesystem stays and holds its device, a clone of an XFS needs `nouuid`. A script that is run
+//! against both kernels (`tests/kernel/sys/conformance.rs`) keeps it honest.
+//!
+//! Backing files are real. What mkfs makes is a small mark at the start of the file, so a clone or
+//! a copy of an image carries its filesystem along. Directories are real as well, but nothing is
+//! really mounted on them: what a test writes below a mount point stays in the directory. Loop
+//! minors begin at [`FIRST_MINOR`], where the machine has no devices, so that code which opens a
+//! device by its path can't touch one.
+//!
+//! A test makes calls fail with [`Model::fail`] or [`Model::hook`], and reads what was done with
+//! [`Model::effects`]. Operations are named as their effects are ("loop.attach", "loop.detach",
+//! "loop.grow", "loop.direct-io", "loop.read-ahead", "loop.flush", "mount", "bind", "remount",
+//! "unmount", "mkfs", "check", "grow", "trim", "freeze", "thaw"), and questions as their methods
+//! are ("loops", "loop_info", "loop_open", "mounts", "probe", "fs_size", "usage",
+//! "fs_errors").
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::failpoint::effect;
+use super::{Error, FileId, FsType, Result};
+
+mod fake_signature;
+mod kernel;
+mod mounting;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use fake_signature::Content;
+use state::State;
+
+/// The lowest minor the model gives away.
+pub const FIRST_MINOR: u32 = 1_000_000;
+
+type Hook = Arc<Mutex<dyn FnMut(&Path) -> Result<()> + Send>>;
+
+/// A kernel that exists only in this process.
+#[derive(Default)]
+pub struct Model {
+    state: Mutex<State>,
+    script: Mutex<Script>,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").finish_non_exhaustive()
+    }
+}
+
+/// What a test wants to happen, and what happened.
+#[derive(Default)]
+struct Script {
+    faults: Vec<Fault>,
+    hooks: BTreeMap<&'static str, Hook>,
+    effects: Vec<Effect>,
+    absent: Vec<FsType>,
+}
+
+struct Fault {
+    op: &'static str,
+    /// Calls that go well before.
+    skip: usize,
+    errno: i32,
+    afterwards: bool,
+}
+
+/// Something that was done, or tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effect {
+    /// Its name ("mount").
+    pub op: &'static str,
+    /// What it was done to.
+    pub path: PathBuf,
+}
+
+impl Model {
+    /// A machine with nothing attached, and nothing mounted but `/` and `/dev`.
+    pub fn new() -> Model {
+        Model::default()
+    }
+
+    /// Makes the `nth` call of `op` from now on (1 is the next) fail with this errno, before
+    /// anything is done.
+    pub fn fail(&self, op: &'static str, nth: usize, errno: i32) {
+        self.fault(op, nth, errno, false);
+    }
+
+    /// Like [`Model::fail`], but what was asked for is done before it fails (of an mkfs, half).
+    pub fn fail_afterwards(&self, op: &'static str, nth: usize, errno: i32) {
+        self.fault(op, nth, errno, true);
+    }
+
+    fn fault(&self, op: &'static str, nth: usize, errno: i32, afterwards: bool) {
+        lock(&self.script).faults.push(Fault {
+            op,
+            skip: nth.saturating_sub(1),
+            errno,
+            afterwards,
+        });
+    }
+
+    /// Has `hook` called before every call of `op`, with what it is done to. It may block, panic,
+    /// call the model, or answer an error. A later hook for the same `op` takes its place.
+    pub fn hook(&self, op: &'static str, hook: impl FnMut(&Path) -> Result<()> + Send + 'static) {
+        lock(&self.script)
+            .hooks
+            .insert(op, Arc::new(Mutex::new(hook)));
+    }
+
+    /// Takes all hooks and faults away.
+    pub fn behave(&self) {
+        let mut script = lock(&self.script);
+        script.hooks.clear();
+        script.faults.clear();
+    }
+
+    /// Everything done or tried so far, in order.
+    pub fn effects(&self) -> Vec<Effect> {
+        lock(&self.script).effects.clone()
+    }
+
+    /// The names of [`Model::effects`] since the last time this was asked.
+    pub fn take_effects(&self) -> Vec<&'static str> {
+        let effects = std::mem::take(&mut lock(&self.script).effects);
+        effects.into_iter().map(|e| e.op).collect()
+    }
+
+    /// Somebody has the mount at this path in use (or no longer): unmounting it is EBUSY.
+    pub fn set_busy(&self, mount_point: &Path, busy: bool) {
+        let mut state = lock(&self.state);
+        state.busy.retain(|path| path != mount_point);
+        if busy {
+            state.busy.push(mount_point.to_path_buf());
+        }
+    }
+
+    /// Files with this identity can do no direct I/O (or can again), in use or not.
+    pub fn set_direct_io(&self, backing: FileId, possible: bool) {
+        let mut state = lock(&self.state);
+        state.buffered.retain(|id| *id != backing);
+        if !possible {
+            state.buffered.push(backing);
+            for slot in state.loops.values_mut() {
+                slot.direct_io &= slot.backing != backing;
+            }
+        }
+    }
+
+    /// Writes what is to be found on a device over this file.
+    pub fn set_content(&self, backing: &File, content: &Content) -> Result<()> {
+        fake_signature::write(backing, content)
+    }
+
+    /// Has the filesystem on an attached device report this, as after an error.
+    pub fn set_fs_errors(&self, minor: u32, errors: Option<&str>) {
+        if let Some(sb) = lock(&self.state)
+            .supers
+            .get_mut(&state::Device::Loop(minor))
+        {
+            sb.errors = errors.map(str::to_owned);
+        }
+    }
+
+    /// Has the filesystem on an attached device turn read-only, as after an error.
+    pub fn turn_read_only(&self, minor: u32) {
+        if let Some(sb) = lock(&self.state)
+            .supers
+            .get_mut(&state::Device::Loop(minor))
+        {
+            sb.read_only = true;
+        }
+    }
+
+    /// The filesystem of a device's backing file stops answering (or answers again). While it does
+    /// not answer, the kernel does not report the backing file.
+    pub fn set_silent(&self, minor: u32, silent: bool) {
+        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
+            slot.silent = silent;
+        }
+    }
+
+    /// Changes which bytes of its file a device shows, as a process that may write to it can.
+    pub fn tamper(&self, minor: u32, offset: u64, size_limit: u64) {
+        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
+            (slot.offset, slot.size_limit) = (offset, size_limit);
+        }
+    }
+
+    /// A user of the device changed its logical block size (LOOP_SET_BLOCK_SIZE).
+    pub fn set_block_size(&self, minor: u32, bytes: u32) {
+        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
+            slot.block_size = bytes;
+        }
+    }
+
+    /// Somebody who may read a read-only device put another file behind it (LOOP_CHANGE_FD).
+    pub fn change_backing(&self, minor: u32, backing: &File) -> Result<()> {
+        let file = super::file_id(backing)?;
+        if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
+            (slot.backing, slot.rdev) = (file, 0);
+        }
+        Ok(())
+    }
+
+    /// This filesystem's tools are not installed.
+    pub fn set_absent(&self, fs: FsType) {
+        lock(&self.script).absent.push(fs);
+    }
+
+    /// Whether the filesystem on a device is frozen, mounted or not.
+    pub fn is_frozen(&self, minor: u32) -> bool {
+        let state = lock(&self.state);
+        state
+            .supers
+            .get(&state::Device::Loop(minor))
+            .is_some_and(|sb| sb.frozen)
+    }
+
+    /// Everything attached or mounted is gone; what is on the disk stays.
+    pub fn reboot(&self) {
+        *lock(&self.state) = State::default();
+    }
+
+    /// Announces an effect or a question, and says what is to fail with what after it was done.
+    fn enter(&self, op: &'static str, path: &Path, is_effect: bool) -> Result<Option<Error>> {
+        if is_effect {
+            lock(&self.script).effects.push(Effect {
+                op,
+                path: path.to_path_buf(),
+            });
+            effect(op).map_err(|e| Error::io(op, path, e))?;
+        }
+        let (hook, fault) = {
+            let mut script = lock(&self.script);
+            (script.hooks.get(op).cloned(), script.next_fault(op))
+        };
+        // Neither lock is held: the hook may call us.
+        if let Some(hook) = hook {
+            lock(&hook)(path)?;
+        }
+        let failure = |errno| Error::io(op, path, std::io::Error::from_raw_os_error(errno));
+        match fault {
+            Some((errno, false)) => Err(failure(errno)),
+            Some((errno, true)) => Ok(Some(failure(errno))),
+            None => Ok(None),
+        }
+    }
+
+    /// Changes the state, between looks at which devices nobody holds any more.
+    fn act<T>(
+        &self,
+        op: &'static str,
+        path: &Path,
+        change: impl FnOnce(&mut State) -> Result<T>,
+    ) -> Result<T> {
+        let late = self.enter(op, path, true)?;
+        let done = self.settled(change)?;
+        late.map_or(Ok(done), Err)
+    }
+
+    /// Looks at the state.
+    fn ask<T>(
+        &self,
+        op: &'static str,
+        path: &Path,
+        look: impl FnOnce(&mut State) -> Result<T>,
+    ) -> Result<T> {
+        let late = self.enter(op, path, false)?;
+        let seen = self.settled(look)?;
+        late.map_or(Ok(seen), Err)
+    }
+
+    fn settled<T>(&self, f: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        let mut state = lock(&self.state);
+        state.settle();
+        let answer = f(&mut state);
+        state.settle();
+        answer
+    }
+}
+
+impl Script {
+    /// The fault that is due now, as errno and whether it comes afterwards.
+    fn next_fault(&mut self, op: &str) -> Option<(i32, bool)> {
+        let mut due = None;
+        self.faults.retain_mut(|fault| {
+            if fault.op != op {
+                return true;
+            }
+            if fault.skip == 0 && due.is_none() {
+                due = Some((fault.errno, fault.afterwards));
+                return false;
+            }
+            fault.skip = fault.skip.saturating_sub(1);
+            true
+        });
+        due
+    }
+}
+
+/// A test that panics in one thread must not hide behind a poisoned lock in another.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,117 @@
+//! What is on a device, as a mark at the start of the file behind it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::file::name_of;
+use crate::kernel::{BLOCK_SIZE, Error, FsType, Probe, Result};
+
+/// First bytes of a mark; then JSON, then zeros to the end of the block.
+const MAGIC: &[u8] = b"\x01model-filesystem\n";
+
+/// What can be found on a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Content {
+    /// Nothing.
+    Blank,
+    /// A filesystem.
+    Filesystem {
+        /// Which.
+        fs: FsType,
+        /// Its UUID.
+        uuid: String,
+        /// The size it takes, in bytes.
+        size: u64,
+    },
+    /// A filesystem that is recognised but does not mount.
+    Broken {
+        /// Which.
+        fs: FsType,
+        /// Its UUID.
+        uuid: String,
+        /// True if its mkfs was cut short; false if it was damaged later.
+        unfinished: bool,
+    },
+    /// Bytes without a signature.
+    Unknown,
+    /// Something else, by blkid's name for it.
+    Other(String),
+    /// More than one thing.
+    Ambivalent,
+}
+
+impl Content {
+    /// The size a filesystem takes.
+    pub(super) fn size(&self) -> Option<u64> {
+        match self {
+            Content::Filesystem { size, .. } => Some(*size),
+            _ => None,
+        }
+    }
+
+    pub(super) fn probe(&self) -> Probe {
+        match self {
+            Content::Blank => Probe::Blank,
+            Content::Filesystem { fs, uuid, .. } => Probe::Filesystem {
+                fs: *fs,
+                uuid: uuid.clone(),
+            },
+            Content::Broken {
+                fs,
+                uuid,
+                unfinished,
+            } => {
+                let (fs, uuid) = (*fs, uuid.clone());
+                // Other superblocks don't record an unfinished mkfs.
+                match fs == FsType::Xfs && *unfinished {
+                    true => Probe::Unfinished { fs, uuid },
+                    false => Probe::Filesystem { fs, uuid },
+                }
+            }
+            Content::Unknown => Probe::Unknown { offset: 0 },
+            Content::Other(name) => Probe::Other(name.clone()),
+            Content::Ambivalent => Probe::Ambivalent,
+        }
+    }
+}
+
+/// Reads the mark. A file without one is blank, or has unknown bytes in its first block.
+pub(super) fn read(file: &File) -> Result<Content> {
+    let mut block = Vec::new();
+    let mut chunk = [0; BLOCK_SIZE as usize];
+    loop {
+        let failed = |e| Error::io("read", name_of(file), e);
+        let n = file
+            .read_at(&mut chunk, block.len() as u64)
+            .map_err(failed)?;
+        block.extend_from_slice(&chunk[..n]);
+        if n == 0 || block.len() >= chunk.len() {
+            break;
+        }
+    }
+    let Some(json) = block.strip_prefix(MAGIC) else {
+        return Ok(match block.iter().all(|byte| *byte == 0) {
+            true => Content::Blank,
+            false => Content::Unknown,
+        });
+    };
+    let end = json.iter().position(|b| *b == 0).unwrap_or(json.len());
+    Ok(serde_json::from_slice(&json[..end]).unwrap_or(Content::Ambivalent))
+}
+
+/// Writes the mark.
+pub(super) fn write(file: &File, content: &Content) -> Result<()> {
+    let failed = |e| Error::io("write", name_of(file), e);
+    let mut block = Vec::new();
+    if *content == Content::Unknown {
+        block.resize(BLOCK_SIZE as usize, 0xa5);
+    } else if *content != Content::Blank {
+        block.extend_from_slice(MAGIC);
+        serde_json::to_writer(&mut block, content).map_err(|e| failed(io::Error::other(e)))?;
+    }
+    block.resize(BLOCK_SIZE as usize, 0);
+    file.write_all_at(&block, 0).map_err(failed)
+}

@@ -1,0 +1,363 @@
+//! What the model answers.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use super::fake_signature::Content;
+use super::mounting::{bind, lexical, mount, place};
+use super::state::{Device, State, errno};
+use super::{Model, lock};
+use crate::kernel::file::{self, name_of};
+use crate::kernel::{
+    BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
+    LoopSpec, MkfsSpec, MountEntry, MountSpec, MountTable, Probe, Result, check_mkfs_options,
+    loop_path,
+};
+
+impl Kernel for Model {
+    fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
+        self.act("loop.attach", &name_of(spec.backing), |s| s.attach(spec))
+    }
+
+    fn loops(&self) -> Result<Vec<LoopInfo>> {
+        self.ask("loops", Path::new("/sys/block"), |s| {
+            Ok(s.loops.keys().filter_map(|minor| s.info(*minor)).collect())
+        })
+    }
+
+    fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>> {
+        self.ask("loop_info", &loop_path(minor), |s| Ok(s.info(minor)))
+    }
+
+    fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice> {
+        let path = loop_path(minor);
+        self.ask("loop_open", &path, |s| match s.loops.get(&minor) {
+            Some(slot) if slot.silent => Err(errno("LOOP_GET_STATUS64", &path, libc::EIO)),
+            Some(slot) if slot.backing == backing => s.open(minor),
+            _ => Err(errno("open", &path, libc::ENOENT)),
+        })
+    }
+
+    fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached> {
+        let path = loop_path(minor);
+        self.detach(minor, |s| match s.loops.get(&minor) {
+            Some(slot) if slot.silent => Err(errno("LOOP_GET_STATUS64", &path, libc::EIO)),
+            slot => Ok(slot.is_some_and(|slot| slot.backing == backing)),
+        })
+    }
+
+    fn loop_detach_silent(&self, minor: u32, backing_path: &str) -> Result<Detached> {
+        self.detach(minor, |s| {
+            let info = s.info(minor);
+            Ok(info.is_some_and(|info| info.backing_path == backing_path))
+        })
+    }
+
+    fn loop_grow(&self, device: &LoopDevice) -> Result<()> {
+        self.act("loop.grow", &device.path(), |s| s.resize(device.minor))
+    }
+
+    fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool> {
+        self.act("loop.direct-io", &device.path(), |s| {
+            let buffered = s.buffered.clone();
+            let slot = s.slot(device.minor, "LOOP_SET_DIRECT_IO")?;
+            slot.direct_io = on && !buffered.contains(&slot.backing);
+            Ok(slot.direct_io)
+        })
+    }
+
+    fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()> {
+        self.act("loop.read-ahead", &device.path(), |s| {
+            s.slot(device.minor, "read_ahead_kb")?.read_ahead_kib = kib;
+            Ok(())
+        })
+    }
+
+    fn loop_flush(&self, device: &LoopDevice) -> Result<()> {
+        self.act("loop.flush", &device.path(), |s| {
+            s.slot(device.minor, "fsync").map(drop)
+        })
+    }
+
+    fn mounts(&self) -> Result<MountTable> {
+        self.ask("mounts", Path::new("/proc/self/mountinfo"), |s| {
+            Ok(s.table())
+        })
+    }
+
+    fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
+        self.act("mount", spec.target, |s| mount(s, spec))
+    }
+
+    fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
+        self.act("bind", target, |s| bind(s, source, target, flags))
+    }
+
+    fn remount_discard(&self, target: &Path, _fs: FsType, on: bool) -> Result<()> {
+        self.act("remount", target, |s| {
+            let path = place("remount", target)?;
+            let at = s.at(&path).and_then(|m| m.device);
+            let sb = at.and_then(|device| s.supers.get_mut(&device));
+            let sb = sb.ok_or_else(|| errno("remount", target, libc::EINVAL))?;
+            sb.set_discard(on);
+            Ok(())
+        })
+    }
+
+    fn unmount(&self, target: &Path) -> Result<()> {
+        self.act("unmount", target, |s| {
+            let path = match place("unmount", target) {
+                // Nothing is mounted on a symlink itself.
+                Err(Error::Io { .. }) => Err(errno("unmount", target, libc::ENOENT)),
+                // A directory that was removed from under its mount, which nothing forbids here
+                // (the real one answers EBUSY).
+                Err(Error::NotFound { .. }) => Ok(lexical(target)),
+                other => other,
+            }?;
+            let Some(entry) = s.at(&path).map(|m| m.entry.clone()) else {
+                return Err(errno("unmount", target, libc::ENOENT));
+            };
+            let has_children = s.mounts.iter().any(|m| m.entry.parent == entry.id);
+            if has_children || s.busy.contains(&path) {
+                return Err(errno("unmount", target, libc::EBUSY));
+            }
+            // A frozen filesystem goes from the table like any other, and stays frozen.
+            s.mounts.retain(|m| m.entry.id != entry.id);
+            Ok(())
+        })
+    }
+
+    fn probe(&self, device: &Path) -> Result<Probe> {
+        self.ask("probe", device, |s| Ok(s.content(device)?.probe()))
+    }
+
+    fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()> {
+        let tool = |message: String| Error::Tool {
+            tool: format!("mkfs.{}", spec.fs),
+            path: spec.device.to_path_buf(),
+            message,
+        };
+        check_mkfs_options(spec.fs, spec.options).map_err(tool)?;
+        let late = self.enter("mkfs", spec.device, true)?;
+        self.settled(|s| {
+            let size = s.size(spec.device)?;
+            let is_blank = matches!(s.content(spec.device)?, Content::Blank | Content::Unknown);
+            let refused = if s.is_mounted(spec.device) {
+                Some("the device is mounted")
+            } else if size < spec.fs.minimum_bytes() {
+                Some("the device is too small")
+            } else if !s.takes_writes(spec.device)? {
+                Some("the device is read-only")
+            } else if !is_blank && !spec.force && spec.fs != FsType::Ext4 {
+                Some("the device appears to contain something")
+            } else {
+                None
+            };
+            if let Some(message) = refused {
+                return Err(tool(message.to_owned()));
+            }
+            let fs = spec.fs;
+            let uuid = spec
+                .uuid
+                .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
+            let content = match &late {
+                // What is discarded first is the superblock, and what follows has no signature.
+                Some(_) if spec.force && spec.discard => Content::Unknown,
+                Some(_) => Content::Broken {
+                    fs,
+                    uuid,
+                    unfinished: true,
+                },
+                None => Content::Filesystem { fs, uuid, size },
+            };
+            s.set_content(spec.device, &content)
+        })?;
+        late.map_or(Ok(()), Err)
+    }
+
+    fn check(&self, device: &Path, fs: FsType) -> Result<()> {
+        if fs != FsType::Ext4 {
+            return Ok(());
+        }
+        self.act("check", device, |s| {
+            let message = match s.content(device)? {
+                _ if s.is_mounted(device) => "the device is mounted",
+                Content::Filesystem {
+                    fs: FsType::Ext4, ..
+                } => return Ok(()),
+                _ => "bad magic number in super-block",
+            };
+            Err(Error::Tool {
+                tool: "e2fsck".to_owned(),
+                path: device.to_path_buf(),
+                message: message.to_owned(),
+            })
+        })
+    }
+
+    fn grow(&self, device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
+        if self.settled(|s| Ok(s.content(device)?.size() >= Some(s.size(device)?)))? {
+            return Ok(());
+        }
+        self.act("grow", device, |s| {
+            let path = place("grow", mounted_at)?;
+            let wanted = s.device(device)?;
+            let mounted = s.at(&path).and_then(|m| m.device) == Some(wanted);
+            let writable = s.supers.get(&wanted).is_some_and(|sb| !sb.read_only);
+            let now = s.size(device)?;
+            match s.content(device)? {
+                Content::Filesystem { fs: is, uuid, .. }
+                    if is == fs && mounted && writable && now >= fs.minimum_grown_bytes() =>
+                {
+                    s.set_content(
+                        device,
+                        &Content::Filesystem {
+                            fs,
+                            uuid,
+                            size: now,
+                        },
+                    )
+                }
+                _ => Err(Error::Tool {
+                    tool: format!("grow {fs}"),
+                    path: device.to_path_buf(),
+                    message: "not mounted there for writing".to_owned(),
+                }),
+            }
+        })
+    }
+
+    fn grow_unmounted(&self, device: &Path, fs: FsType) -> Result<()> {
+        let now = self.settled(|s| s.size(device))?;
+        match self.settled(|s| s.content(device))? {
+            Content::Filesystem { fs: is, uuid, size }
+                if fs == FsType::Ext4 && is == fs && size < now =>
+            {
+                self.act("grow", device, |s| {
+                    let size = now;
+                    s.set_content(device, &Content::Filesystem { fs, uuid, size })
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_claimed(&self, device: &Path) -> Result<bool> {
+        self.settled(|s| Ok(s.is_mounted(device)))
+    }
+
+    fn fs_size(&self, mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> {
+        self.ask("fs_size", mounted_at, |s| match s.content(device)? {
+            Content::Filesystem { fs: is, size, .. } if is == fs => Ok(size),
+            _ => Err(errno("fs_size", device, libc::EINVAL)),
+        })
+    }
+
+    fn freeze(&self, on: &File) -> Result<Freeze> {
+        let path = name_of(on);
+        self.act("freeze", &path, |s| match s.super_of(&path) {
+            Some((_, sb)) if sb.frozen => Ok(Freeze::AlreadyFrozen),
+            Some((_, sb)) => {
+                sb.frozen = true;
+                Ok(Freeze::Frozen)
+            }
+            None => Err(errno("FIFREEZE", &path, libc::EOPNOTSUPP)),
+        })
+    }
+
+    fn thaw(&self, on: &File) -> Result<()> {
+        let path = name_of(on);
+        self.act("thaw", &path, |s| {
+            if let Some((_, sb)) = s.super_of(&path) {
+                sb.frozen = false;
+            }
+            Ok(())
+        })
+    }
+
+    fn open_mount(&self, mount: &MountEntry) -> Result<File> {
+        let at = &mount.mount_point;
+        match self.mounts()?.at(at) {
+            Some(topmost) if topmost.id == mount.id => {
+                File::open(at).map_err(|e| Error::io("open", at, e))
+            }
+            _ => Err(errno("open", at, libc::ENOENT)),
+        }
+    }
+
+    /// Nothing is ever dirty, and the machine's own filesystem below has other users.
+    fn sync_fs(&self, _on: &File) -> Result<()> {
+        Ok(())
+    }
+
+    fn usage(&self, at: &Path) -> Result<FsUsage> {
+        self.ask("usage", at, |s| {
+            let path = place("statvfs", at)?;
+            let read_only = s.containing(&path).is_some_and(|m| m.entry.read_only());
+            let Some((_, sb)) = s.super_of(&path) else {
+                // The model has no filesystem there, the machine does.
+                let dir = File::open(at).map_err(|e| Error::io("open", at, e))?;
+                return file::usage(dir.as_fd());
+            };
+            let (fs, source) = (sb.fs, sb.source.clone());
+            let read_only = read_only || sb.read_only;
+            let total = match s.content(&source)? {
+                Content::Filesystem { size, .. } => size,
+                _ => 0,
+            };
+            let inodes = if fs == FsType::Btrfs {
+                0
+            } else {
+                total / 16384
+            };
+            Ok(FsUsage {
+                total_bytes: total,
+                free_bytes: total,
+                available_bytes: total,
+                total_inodes: inodes,
+                free_inodes: inodes,
+                read_only,
+            })
+        })
+    }
+
+    fn fs_errors(&self, mounted_at: &Path, minor: u32, _fs: FsType) -> Result<Option<String>> {
+        self.ask("fs_errors", mounted_at, |s| {
+            match s.supers.get(&Device::Loop(minor)) {
+                Some(sb) => Ok(sb.errors.clone()),
+                None => Err(errno("fs_errors", mounted_at, libc::ENOENT)),
+            }
+        })
+    }
+
+    fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)> {
+        let absent = lock(&self.script).absent.clone();
+        let answer = |fs: FsType| match absent.contains(&fs) {
+            true => Err(format!("mkfs.{fs} is not installed")),
+            false => Ok(()),
+        };
+        FsType::ALL.map(|fs| (fs, answer(fs))).to_vec()
+    }
+}
+
+impl Model {
+    /// Detaches a device if `same` confirms that it is the expected one.
+    fn detach(&self, minor: u32, same: impl Fn(&State) -> Result<bool>) -> Result<Detached> {
+        if !self.settled(|s| same(s))? {
+            return Ok(Detached::Gone);
+        }
+        self.act("loop.detach", &loop_path(minor), |s| {
+            if !same(s)? {
+                return Ok(Detached::Gone);
+            }
+            // Set even while the device is held: it then detaches at its last close.
+            s.slot(minor, "LOOP_CLR_FD")?.autoclear = true;
+            s.settle();
+            Ok(match s.loops.contains_key(&minor) {
+                true => Detached::WhenClosed,
+                false => Detached::Gone,
+            })
+        })
+    }
+}

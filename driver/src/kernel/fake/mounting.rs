@@ -1,0 +1,155 @@
+//! What the model checks before it mounts.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::fake_signature::Content;
+use super::state::{Device, Mounted, State, Super, errno};
+use crate::kernel::mount_flags::flags_and_data;
+use crate::kernel::mountinfo::loop_name;
+use crate::kernel::{BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountSpec, Result};
+
+/// The real place a path means; no symlink, and there.
+pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {
+    let failed = |e| Error::io(op, path, e);
+    if std::fs::symlink_metadata(path)
+        .map_err(failed)?
+        .is_symlink()
+    {
+        return Err(errno(op, path, libc::ELOOP));
+    }
+    std::fs::canonicalize(path).map_err(failed)
+}
+
+/// Where a path leads whose last component is not there.
+pub(super) fn lexical(path: &Path) -> PathBuf {
+    match (path.parent().map(std::fs::canonicalize), path.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => path.to_path_buf(),
+    }
+}
+
+pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
+    let failed = |number| errno("mount", spec.target, number);
+    let target = place("mount", spec.target)?;
+    if !target.is_dir() {
+        return Err(failed(libc::ENOTDIR));
+    }
+    let device = s.device(spec.device)?;
+    let (flags, data) = flags_and_data(spec.read_only, spec.options);
+    let read_only = flags & libc::MS_RDONLY != 0;
+    if !read_only && !s.takes_writes(spec.device)? {
+        return Err(failed(libc::EACCES));
+    }
+    let uuid = match s.content(spec.device)? {
+        Content::Broken { fs, .. } if fs == spec.fs => return Err(failed(libc::EUCLEAN)),
+        Content::Filesystem { fs, uuid, size }
+            if fs == spec.fs && size <= s.size(spec.device)? =>
+        {
+            uuid
+        }
+        _ => return Err(failed(libc::EINVAL)),
+    };
+    let twin = s
+        .supers
+        .iter()
+        .any(|(d, sb)| *d != device && sb.uuid == uuid);
+    if spec.fs == FsType::Xfs && twin && !data.iter().any(|o| o == "nouuid") {
+        return Err(failed(libc::EINVAL));
+    }
+    let there = s.at(&target).is_some_and(|m| m.device == Some(device));
+    let differs = |sb: &Super| sb.read_only != read_only;
+    if there || s.supers.get(&device).is_some_and(differs) {
+        return Err(failed(libc::EBUSY));
+    }
+    s.use_super(device, || {
+        Super::new(spec.fs, uuid, spec.device, read_only, data)
+    });
+    let number = match device {
+        Device::Loop(minor) if spec.fs == FsType::Btrfs => (0, 100 + minor % 1000),
+        Device::Loop(minor) => (LOOP_MAJOR, minor),
+        Device::Disk(id) => (254, u32::try_from(id.ino & 0xfffff).unwrap_or_default()),
+    };
+    s.push(Mounted {
+        entry: MountEntry {
+            id: 0,
+            parent: 0,
+            device: number,
+            root: "/".into(),
+            mount_point: target,
+            options: mount_words(flags),
+            fs_type: spec.fs.to_string(),
+            source: spec.device.display().to_string(),
+            super_options: Vec::new(),
+            loop_node: None,
+        },
+        device: Some(device),
+    });
+    Ok(())
+}
+
+/// The flags of the mount itself, not of its filesystem, as mountinfo shows them.
+fn mount_words(flags: libc::c_ulong) -> Vec<String> {
+    let own = [
+        (libc::MS_NOSUID, "nosuid"),
+        (libc::MS_NODEV, "nodev"),
+        (libc::MS_NOEXEC, "noexec"),
+        (libc::MS_NOATIME, "noatime"),
+        (libc::MS_NODIRATIME, "nodiratime"),
+    ];
+    let has = |bit| flags & bit != 0;
+    let mut shown = vec![if has(libc::MS_RDONLY) { "ro" } else { "rw" }];
+    shown.extend(
+        own.iter()
+            .filter(|(bit, _)| has(*bit))
+            .map(|(_, word)| word),
+    );
+    if !has(libc::MS_NOATIME) {
+        shown.push("relatime");
+    }
+    shown.into_iter().map(str::to_owned).collect()
+}
+
+/// Adds a bind's own flags to those of its source mount.
+fn add(options: &mut Vec<String>, flags: BindFlags) {
+    if flags.read_only {
+        options.retain(|o| o != "rw" && o != "ro");
+        options.insert(0, "ro".to_owned());
+    }
+    for (on, word) in [(flags.nodev, "nodev"), (flags.nosuid, "nosuid")] {
+        if on && !options.iter().any(|o| o == word) {
+            options.insert(1, word.to_owned());
+        }
+    }
+}
+
+pub(super) fn bind(s: &mut State, source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
+    let node = source.to_str().and_then(loop_name);
+    let (from, is_dir) = match node {
+        Some(minor) if s.loops.contains_key(&minor) => (source.to_path_buf(), false),
+        Some(_) => return Err(errno("open_tree", source, libc::ENOENT)),
+        None => {
+            let from = place("open_tree", source)?;
+            let is_dir = from.is_dir();
+            (from, is_dir)
+        }
+    };
+    let mount_point = place("bind", target)?;
+    if mount_point.is_dir() != is_dir {
+        return Err(errno("bind", target, libc::EINVAL));
+    }
+    let mut mounted = s
+        .containing(&from)
+        .cloned()
+        .ok_or_else(|| errno("open_tree", source, libc::EINVAL))?;
+    let below = from
+        .strip_prefix(&mounted.entry.mount_point)
+        .map_err(|e| Error::io("open_tree", source, io::Error::other(e)))?;
+    if !below.as_os_str().is_empty() {
+        mounted.entry.root = mounted.entry.root.join(below);
+    }
+    mounted.entry.mount_point = mount_point;
+    add(&mut mounted.entry.options, flags);
+    s.push(mounted);
+    Ok(())
+}

@@ -1,0 +1,443 @@
+//! The tables: loops, superblocks, mounts, and who holds what.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, MemfdFlags, OFlags};
+
+use super::FIRST_MINOR;
+use super::fake_signature::{self, Content};
+use crate::kernel::file::name_of;
+use crate::kernel::mountinfo::loop_name;
+use crate::kernel::{
+    BLOCK_SIZE, Error, FileId, FsType, LOOP_MAJOR, LoopDevice, LoopInfo, LoopSpec, MountEntry,
+    MountTable, Result, file_id, loop_path,
+};
+
+/// A block device: a loop, or a regular file that plays a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Device {
+    Loop(u32),
+    Disk(FileId),
+}
+
+/// An attached loop device.
+pub(super) struct Slot {
+    pub(super) backing: FileId,
+    pub(super) rdev: u64,
+    path: String,
+    /// Keeps a deleted file alive, and a loop beneath open.
+    file: File,
+    pub(super) size: u64,
+    pub(super) read_only: bool,
+    pub(super) autoclear: bool,
+    pub(super) direct_io: bool,
+    pub(super) read_ahead_kib: u32,
+    pub(super) offset: u64,
+    pub(super) size_limit: u64,
+    pub(super) block_size: u32,
+    pub(super) label: String,
+    /// The filesystem of the backing file does not answer.
+    pub(super) silent: bool,
+}
+
+/// A filesystem in use. It lives while it is mounted, and on while it is frozen.
+pub(super) struct Super {
+    pub(super) fs: FsType,
+    pub(super) uuid: String,
+    pub(super) read_only: bool,
+    pub(super) frozen: bool,
+    pub(super) errors: Option<String>,
+    /// The device, by path.
+    pub(super) source: PathBuf,
+    options: Vec<String>,
+}
+
+/// A mount, and the device of its filesystem if it has one.
+#[derive(Clone)]
+pub(super) struct Mounted {
+    pub(super) entry: MountEntry,
+    pub(super) device: Option<Device>,
+}
+
+pub(super) struct State {
+    pub(super) loops: BTreeMap<u32, Slot>,
+    /// What plays `/dev/loopN`: an inode of its own, on which every opener has a shared lock.
+    nodes: BTreeMap<u32, File>,
+    pub(super) supers: BTreeMap<Device, Super>,
+    pub(super) mounts: Vec<Mounted>,
+    pub(super) busy: Vec<PathBuf>,
+    pub(super) buffered: Vec<FileId>,
+    next_mount: u64,
+}
+
+impl Default for State {
+    fn default() -> State {
+        let base = |id, at: &str, device, fs_type: &str| Mounted {
+            entry: MountEntry {
+                id,
+                parent: id - 1,
+                device,
+                root: "/".into(),
+                mount_point: at.into(),
+                options: vec!["rw".to_owned(), "relatime".to_owned()],
+                fs_type: fs_type.to_owned(),
+                source: fs_type.to_owned(),
+                super_options: vec!["rw".to_owned()],
+                loop_node: None,
+            },
+            device: None,
+        };
+        State {
+            loops: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            supers: BTreeMap::new(),
+            mounts: vec![
+                base(1, "/", (254, 0), "ext4"),
+                base(2, "/dev", (0, 5), "devtmpfs"),
+            ],
+            busy: Vec::new(),
+            buffered: Vec::new(),
+            next_mount: 3,
+        }
+    }
+}
+
+/// An error by number.
+pub(super) fn errno(op: &'static str, path: impl AsRef<Path>, number: i32) -> Error {
+    Error::io(op, path, io::Error::from_raw_os_error(number))
+}
+
+impl State {
+    /// Detaches the autoclear devices nobody holds; one may have held another.
+    pub(super) fn settle(&mut self) {
+        let mounts = &self.mounts;
+        self.supers
+            .retain(|device, sb| sb.frozen || mounts.iter().any(|m| m.device == Some(*device)));
+        while let Some(minor) = self
+            .loops
+            .iter()
+            .find(|(minor, slot)| slot.autoclear && !self.is_held(**minor))
+            .map(|(minor, _)| *minor)
+        {
+            self.loops.remove(&minor);
+        }
+    }
+
+    /// Whether anything has the device open: a handle, a filesystem, a loop over it.
+    pub(super) fn is_held(&self, minor: u32) -> bool {
+        let opened = self.nodes.get(&minor).is_some_and(|node| {
+            let exclusive = rustix::fs::flock(node, FlockOperation::NonBlockingLockExclusive);
+            let _ = rustix::fs::flock(node, FlockOperation::Unlock);
+            exclusive.is_err()
+        });
+        opened || self.supers.contains_key(&Device::Loop(minor))
+    }
+
+    pub(super) fn attach(&mut self, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
+        let minor = match spec.minor {
+            Some(minor) => minor,
+            None => (FIRST_MINOR..)
+                .find(|minor| !self.loops.contains_key(minor) && !self.is_bound(*minor))
+                .unwrap_or(FIRST_MINOR),
+        };
+        let path = loop_path(minor);
+        if self.loops.contains_key(&minor) {
+            return Err(errno("LOOP_CONFIGURE", path, libc::EBUSY));
+        }
+        let backing = file_id(spec.backing)?;
+        let failed = |e| Error::io("LOOP_CONFIGURE", &path, e);
+        let below = self.node_minor(backing);
+        let (size, below_read_only) = match below {
+            Some(below) => self
+                .loops
+                .get(&below)
+                .map(|slot| (slot.size, slot.read_only))
+                .ok_or_else(|| errno("LOOP_CONFIGURE", &path, libc::ENXIO))?,
+            None => (spec.backing.metadata().map_err(failed)?.len(), false),
+        };
+        let slot = Slot {
+            backing,
+            rdev: below.map_or(0, |below| rustix::fs::makedev(LOOP_MAJOR, below)),
+            path: below
+                .map_or_else(|| name_of(spec.backing), loop_path)
+                .display()
+                .to_string(),
+            file: spec.backing.try_clone().map_err(failed)?,
+            size,
+            read_only: spec.read_only
+                || below_read_only
+                || below.is_none() && !takes_writes(spec.backing),
+            autoclear: spec.autoclear,
+            direct_io: spec.direct_io && !self.buffered.contains(&backing),
+            read_ahead_kib: crate::kernel::READ_AHEAD_KIB,
+            offset: 0,
+            size_limit: 0,
+            block_size: BLOCK_SIZE,
+            label: spec.label.to_owned(),
+            silent: false,
+        };
+        self.loops.insert(minor, slot);
+        self.open(minor)
+    }
+
+    /// True if a bind of the device's node is mounted anywhere.
+    fn is_bound(&self, minor: u32) -> bool {
+        self.table().of_loop_node(minor).next().is_some()
+    }
+
+    /// The minor whose node this is.
+    fn node_minor(&self, id: FileId) -> Option<u32> {
+        self.nodes
+            .iter()
+            .find(|(_, node)| file_id(node).is_ok_and(|node| node == id))
+            .map(|(minor, _)| *minor)
+    }
+
+    /// A new handle on an attached device.
+    pub(super) fn open(&mut self, minor: u32) -> Result<LoopDevice> {
+        let path = loop_path(minor);
+        let failed = |e| Error::io("open", &path, e);
+        let Some(slot) = self.loops.get(&minor) else {
+            return Err(errno("open", &path, libc::ENXIO));
+        };
+        let node = match self.nodes.entry(minor) {
+            Entry::Occupied(node) => node.into_mut(),
+            Entry::Vacant(vacant) => {
+                let node = rustix::fs::memfd_create(path.as_os_str(), MemfdFlags::CLOEXEC);
+                vacant.insert(node.map_err(|e| failed(e.into()))?.into())
+            }
+        };
+        // Not a duplicate: only another open file has a lock of its own.
+        let file = File::open(format!("/proc/self/fd/{}", node.as_raw_fd())).map_err(failed)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
+            .map_err(|e| failed(e.into()))?;
+        Ok(LoopDevice {
+            minor,
+            direct_io: slot.direct_io,
+            file,
+        })
+    }
+
+    pub(super) fn info(&self, minor: u32) -> Option<LoopInfo> {
+        self.loops.get(&minor).map(|slot| LoopInfo {
+            minor,
+            backing: (!slot.silent).then_some(slot.backing),
+            backing_rdev: if slot.silent { 0 } else { slot.rdev },
+            backing_path: match slot.file.metadata() {
+                Ok(m) if slot.rdev == 0 && std::os::unix::fs::MetadataExt::nlink(&m) == 0 => {
+                    format!("{} (deleted)", slot.path)
+                }
+                _ => slot.path.clone(),
+            },
+            offset: slot.offset,
+            size_limit: slot.size_limit,
+            label: match slot.silent {
+                true => String::new(),
+                false => slot.label.clone(),
+            },
+            size_bytes: slot.size,
+            block_size: slot.block_size,
+            read_only: slot.read_only,
+            autoclear: slot.autoclear,
+            direct_io: slot.direct_io,
+        })
+    }
+
+    /// Takes the size of what is beneath over.
+    pub(super) fn resize(&mut self, minor: u32) -> Result<()> {
+        let below = self
+            .loops
+            .get(&minor)
+            .and_then(|slot| self.node_minor(slot.backing));
+        let below = below
+            .and_then(|below| self.loops.get(&below))
+            .map(|slot| slot.size);
+        let slot = self.slot(minor, "LOOP_SET_CAPACITY")?;
+        slot.size = match below {
+            Some(size) => size,
+            None => slot
+                .file
+                .metadata()
+                .map_err(|e| Error::io("fstat", loop_path(minor), e))?
+                .len(),
+        };
+        Ok(())
+    }
+
+    pub(super) fn slot(&mut self, minor: u32, op: &'static str) -> Result<&mut Slot> {
+        self.loops
+            .get_mut(&minor)
+            .ok_or_else(|| errno(op, loop_path(minor), libc::ENXIO))
+    }
+
+    /// The device a path means.
+    pub(super) fn device(&self, path: &Path) -> Result<Device> {
+        if let Some(minor) = path.to_str().and_then(loop_name) {
+            return match self.loops.contains_key(&minor) {
+                true => Ok(Device::Loop(minor)),
+                false => Err(errno("open", path, libc::ENXIO)),
+            };
+        }
+        let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
+        file_id(&file).map(Device::Disk)
+    }
+
+    /// The file where a device's bytes really are, and whether the device takes writes.
+    fn bytes(&self, path: &Path) -> Result<(File, bool)> {
+        let mut minor = match self.device(path)? {
+            Device::Loop(minor) => minor,
+            Device::Disk(_) => {
+                let file = File::options().read(true).write(true).open(path);
+                return Ok((file.map_err(|e| Error::io("open", path, e))?, true));
+            }
+        };
+        let mut writable = true;
+        while let Some(slot) = self.loops.get(&minor) {
+            writable &= !slot.read_only;
+            match self.node_minor(slot.backing) {
+                Some(below) => minor = below,
+                None => {
+                    let file = slot.file.try_clone();
+                    return Ok((file.map_err(|e| Error::io("open", path, e))?, writable));
+                }
+            }
+        }
+        Err(errno("open", path, libc::ENXIO))
+    }
+
+    pub(super) fn content(&self, device: &Path) -> Result<Content> {
+        fake_signature::read(&self.bytes(device)?.0)
+    }
+
+    pub(super) fn set_content(&self, device: &Path, content: &Content) -> Result<()> {
+        let (file, writable) = self.bytes(device)?;
+        if !writable {
+            return Err(errno("write", device, libc::EPERM));
+        }
+        fake_signature::write(&file, content)
+    }
+
+    /// Size of a device in bytes.
+    pub(super) fn size(&self, device: &Path) -> Result<u64> {
+        match self.device(device)? {
+            Device::Loop(minor) => Ok(self.loops.get(&minor).map_or(0, |slot| slot.size)),
+            Device::Disk(_) => std::fs::metadata(device)
+                .map(|m| m.len())
+                .map_err(|e| Error::io("stat", device, e)),
+        }
+    }
+
+    pub(super) fn is_mounted(&self, device: &Path) -> bool {
+        self.device(device)
+            .is_ok_and(|device| self.supers.contains_key(&device))
+    }
+
+    pub(super) fn takes_writes(&self, device: &Path) -> Result<bool> {
+        Ok(self.bytes(device)?.1)
+    }
+
+    /// The topmost mount at exactly this path.
+    pub(super) fn at(&self, path: &Path) -> Option<&Mounted> {
+        self.mounts
+            .iter()
+            .rev()
+            .find(|m| m.entry.mount_point == path)
+    }
+
+    /// The mount a path is on.
+    pub(super) fn containing(&self, path: &Path) -> Option<&Mounted> {
+        path.ancestors().find_map(|above| self.at(above))
+    }
+
+    /// The filesystem a path is on, if it is on a device of ours.
+    pub(super) fn super_of(&mut self, path: &Path) -> Option<(Device, &mut Super)> {
+        let device = self.containing(path)?.device?;
+        self.supers.get_mut(&device).map(|sb| (device, sb))
+    }
+
+    /// Makes or finds the superblock of a device.
+    pub(super) fn use_super(&mut self, device: Device, new: impl FnOnce() -> Super) {
+        self.supers.entry(device).or_insert_with(new);
+    }
+
+    pub(super) fn push(&mut self, mut mounted: Mounted) {
+        mounted.entry.id = self.next_mount;
+        mounted.entry.parent = self
+            .containing(&mounted.entry.mount_point)
+            .map_or(0, |m| m.entry.id);
+        self.next_mount += 1;
+        self.mounts.push(mounted);
+    }
+
+    /// The mount table, with what the superblocks say now.
+    pub(super) fn table(&self) -> MountTable {
+        let entries = self.mounts.iter().map(|mounted| {
+            let mut entry = mounted.entry.clone();
+            if let Some(sb) = mounted.device.and_then(|device| self.supers.get(&device)) {
+                entry.super_options = sb.words();
+            }
+            entry
+        });
+        let mut table = MountTable {
+            entries: entries.collect(),
+        };
+        table.find_loop_nodes();
+        table
+    }
+}
+
+/// Whether a file was opened for writing; over one that was not, the kernel makes a read-only
+/// device.
+fn takes_writes(file: &File) -> bool {
+    rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR))
+}
+
+impl Super {
+    pub(super) fn new(
+        fs: FsType,
+        uuid: String,
+        source: &Path,
+        read_only: bool,
+        options: Vec<String>,
+    ) -> Super {
+        Super {
+            fs,
+            uuid,
+            read_only,
+            frozen: false,
+            errors: None,
+            source: source.to_path_buf(),
+            options,
+        }
+    }
+
+    pub(super) fn set_discard(&mut self, on: bool) {
+        self.options.retain(|o| !is_discard(o));
+        self.options.push(match (on, self.fs) {
+            (true, FsType::Btrfs) => "discard=async".to_owned(),
+            (true, _) => "discard".to_owned(),
+            (false, _) => "nodiscard".to_owned(),
+        });
+    }
+
+    /// As mountinfo shows them: what differs from the default.
+    fn words(&self) -> Vec<String> {
+        let mut words = vec![if self.read_only { "ro" } else { "rw" }.to_owned()];
+        let said = self.options.iter().any(|o| is_discard(o));
+        if self.fs == FsType::Btrfs && !said {
+            words.push("discard=async".to_owned());
+        }
+        let shown = |o: &&String| self.fs == FsType::Btrfs || *o != "nodiscard";
+        words.extend(self.options.iter().filter(shown).cloned());
+        words
+    }
+}
+
+fn is_discard(option: &str) -> bool {
+    option == "nodiscard" || option == "discard" || option.starts_with("discard=")
+}

@@ -1,0 +1,468 @@
+//! What is done to files alone: cloning, copying, allocating, and safe ways to open and replace.
+//!
+//! Every mutating function announces itself as an effect.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, IFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{RenameFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
+
+use super::failpoint::effect;
+use super::{Error, FsUsage, MountEntry, Result, magic};
+
+#[cfg(test)]
+mod tests;
+
+/// The most bytes copied between two looks at `stop`.
+const COPY_STEP: u64 = 4 << 20;
+
+/// The most bytes unshared at a time, in bytes.
+const UNSHARE_STEP: u64 = 16 << 20;
+
+/// How a copy was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// By reference (FICLONE): shares its extents with the source, whatever its size.
+    Shared,
+    /// By value.
+    Bytes(u64),
+}
+
+/// Where an open file is, for error messages: a path if the kernel still knows one.
+pub(crate) fn name_of(fd: impl AsFd) -> PathBuf {
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
+}
+
+/// Turns the error of an operation on an open file into ours, naming the file.
+fn on_file<E: Into<io::Error>>(op: &'static str, file: impl AsFd) -> impl FnOnce(E) -> Error {
+    move |e| Error::io(op, name_of(file), e.into())
+}
+
+/// The same for something beneath an open directory.
+fn beneath<'a, E: Into<io::Error>>(
+    op: &'static str,
+    dir: BorrowedFd<'a>,
+    path: impl AsRef<Path> + 'a,
+) -> impl FnOnce(E) -> Error + 'a {
+    move |e| Error::io(op, name_of(dir).join(path), e.into())
+}
+
+/// FICLONE: makes `to` (empty) share all of `from`'s extents. `Unsupported` where the filesystem
+/// has no reflinks or the two files are on different filesystems.
+pub fn clone(from: &File, to: &File) -> Result<()> {
+    effect("file.clone").map_err(on_file("FICLONE", to))?;
+    match retry(|| rustix::fs::ioctl_ficlone(to, from)) {
+        Err(Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => Err(Error::Unsupported {
+            op: "FICLONE",
+            path: name_of(to),
+        }),
+        other => other.map_err(on_file("FICLONE", to)),
+    }
+}
+
+/// Copies data and keeps holes (SEEK_DATA/SEEK_HOLE, copy_file_range, then read and write), and
+/// gives `to` the length of `from`. What `to` has allocated stays allocated, and must read as
+/// zeros. Nothing is shared afterwards. Stops with `TimedOut` once `stop` says so. Bytes copied.
+pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u64> {
+    let began = Instant::now();
+    let len = from.metadata().map_err(on_file("fstat", from))?.len();
+    if to.metadata().map_err(on_file("fstat", to))?.len() != len {
+        set_len(to, len)?;
+    }
+    effect("file.copy").map_err(on_file("copy", to))?;
+    let mut by_kernel = copies_by_value(from);
+    let mut copied = 0;
+    let mut at = 0;
+    while let Some((start, end)) = next_data(from, at, len)? {
+        at = start;
+        while at < end {
+            if stop() {
+                return Err(Error::TimedOut {
+                    op: "copy",
+                    path: name_of(to),
+                    seconds: began.elapsed().as_secs(),
+                });
+            }
+            let step = (end - at).min(COPY_STEP);
+            let done = copy_step(from, to, at, step, &mut by_kernel)?;
+            if done == 0 {
+                // The source became shorter; what is left of `to` is a hole.
+                return Ok(copied);
+            }
+            at += done;
+            copied += done;
+        }
+    }
+    Ok(copied)
+}
+
+/// Whether copy_file_range between files of this filesystem surely copies. Where extents can be
+/// shared it shares them, and a copy that was to be independent (thick) would not be.
+fn copies_by_value(file: &File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|s| [magic::EXT4, magic::TMPFS].contains(&{ s.f_type }))
+}
+
+/// The next run of data at or after `at`, cut at `len`; `None` if only a hole is left.
+fn next_data(file: &File, at: u64, len: u64) -> Result<Option<(u64, u64)>> {
+    if at >= len {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(start) if start < len => start,
+        Ok(_) | Err(Errno::NXIO) => return Ok(None),
+        Err(e) => return Err(on_file("SEEK_DATA", file)(e)),
+    };
+    match rustix::fs::seek(file, SeekFrom::Hole(start)) {
+        Ok(end) => Ok(Some((start, end.min(len)))),
+        Err(Errno::NXIO) => Ok(None),
+        Err(e) => Err(on_file("SEEK_HOLE", file)(e)),
+    }
+}
+
+/// Copies up to `step` bytes at the same offset in both; 0 at the end of `from`.
+fn copy_step(from: &File, to: &File, at: u64, step: u64, by_kernel: &mut bool) -> Result<u64> {
+    let len = usize::try_from(step).unwrap_or(usize::MAX);
+    if *by_kernel {
+        let (mut off_in, mut off_out) = (at, at);
+        let copied = retry(|| {
+            rustix::fs::copy_file_range(from, Some(&mut off_in), to, Some(&mut off_out), len)
+        });
+        match copied {
+            Ok(n) if n > 0 => return Ok(n as u64),
+            // Also 0: some filesystems answer that for files they can't copy in the kernel.
+            Ok(_) | Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                *by_kernel = false;
+            }
+            Err(e) => return Err(on_file("copy_file_range", to)(e)),
+        }
+    }
+    let mut buffer = vec![0; len.min(1 << 20)];
+    let n = loop {
+        match from.read_at(&mut buffer, at) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            other => break other.map_err(on_file("read", from))?,
+        }
+    };
+    to.write_all_at(&buffer[..n], at)
+        .map_err(on_file("write", to))?;
+    Ok(n as u64)
+}
+
+/// Allocates every block of `0..len` and sets the length (fallocate), never to less than it was.
+/// Contents stay.
+pub fn allocate(file: &File, len: u64) -> Result<()> {
+    effect("file.allocate").map_err(on_file("fallocate", file))?;
+    retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len))
+        .map_err(on_file("fallocate", file))
+}
+
+/// Sets the length.
+pub fn set_len(file: &File, len: u64) -> Result<()> {
+    effect("file.set-len").map_err(on_file("ftruncate", file))?;
+    file.set_len(len).map_err(on_file("ftruncate", file))
+}
+
+/// Gives the file its own copy of every shared extent (FALLOC_FL_UNSHARE_RANGE). `Unsupported` on
+/// btrfs.
+pub fn unshare(file: &File, len: u64) -> Result<()> {
+    effect("file.unshare").map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
+    // In steps: the file is locked during each, and somebody may be using it through a loop.
+    for at in (0..len).step_by(UNSHARE_STEP as usize) {
+        let step = (len - at).min(UNSHARE_STEP);
+        retry(|| rustix::fs::fallocate(file, FallocateFlags::UNSHARE_RANGE, at, step))
+            .map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
+    }
+    Ok(())
+}
+
+/// Bytes allocated to a file (`st_blocks`), shared ones included.
+pub fn allocated_bytes(file: &File) -> Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = file.metadata().map_err(on_file("fstat", file))?;
+    Ok(metadata.blocks() * 512)
+}
+
+/// Whether a file has any data at all: one of holes and preallocated space reads as zeros from end
+/// to end, and the filesystem knows it without reading.
+pub fn has_data(file: &File) -> Result<bool> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(0)) {
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::NXIO) => Ok(false),
+        Err(e) => Err(on_file("SEEK_DATA", file)(e)),
+    }
+}
+
+/// fsync. Names the file in an error.
+pub fn sync(file: &File, what: &Path) -> Result<()> {
+    effect("file.sync")
+        .and_then(|()| file.sync_all())
+        .map_err(|e| Error::io("fsync", what, e))
+}
+
+/// fsync of a directory.
+fn sync_dir(dir: BorrowedFd<'_>) -> Result<()> {
+    effect("file.sync").map_err(on_file("fsync", dir))?;
+    // The handle may be an O_PATH one, which can't be synced.
+    rustix::fs::openat(dir, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(rustix::fs::fsync)
+        .map_err(on_file("fsync", dir))
+}
+
+/// Whether files in this directory can be cloned: tried with two small files that are unlinked
+/// at once.
+pub fn can_clone(dir: BorrowedFd<'_>) -> Result<bool> {
+    let (from, to) = (scratch(dir, ".clone-from")?, scratch(dir, ".clone-to")?);
+    match (&from).write_all(&[1; 4096]) {
+        // A full pool can still tell whether it clones: an empty file does as well.
+        Err(e) if !is_full(&e) => return Err(on_file("write", &from)(e)),
+        _ => {}
+    }
+    match clone(&from, &to) {
+        Ok(()) => Ok(true),
+        Err(Error::Unsupported { .. }) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn is_full(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+/// A new file in `dir` that has no name (O_TMPFILE), or lost it before this returns.
+fn scratch(dir: BorrowedFd<'_>, name: &'static str) -> Result<File> {
+    effect("file.scratch").map_err(beneath("open", dir, name))?;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::openat(dir, ".", flags | OFlags::TMPFILE, mode) {
+        Ok(fd) => return Ok(fd.into()),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
+        Err(e) => return Err(beneath("O_TMPFILE", dir, ".")(e)),
+    }
+    let flags = flags | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::TRUNC;
+    let fd = rustix::fs::openat(dir, name, flags, mode).map_err(beneath("open", dir, name))?;
+    rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(beneath("unlink", dir, name))?;
+    Ok(fd.into())
+}
+
+/// `chattr +C` on a directory, so that files made in it are not copied on write (btrfs).
+pub fn set_no_cow(dir: BorrowedFd<'_>) -> Result<()> {
+    let flags = rustix::fs::ioctl_getflags(dir).map_err(on_file("FS_IOC_GETFLAGS", dir))?;
+    if flags.contains(IFlags::NOCOW) {
+        return Ok(());
+    }
+    effect("file.no-cow").map_err(on_file("FS_IOC_SETFLAGS", dir))?;
+    rustix::fs::ioctl_setflags(dir, flags | IFlags::NOCOW).map_err(on_file("FS_IOC_SETFLAGS", dir))
+}
+
+/// Usage of the filesystem an open file is on.
+pub fn usage(on: BorrowedFd<'_>) -> Result<FsUsage> {
+    let s = rustix::fs::fstatvfs(on).map_err(on_file("statvfs", on))?;
+    Ok(FsUsage {
+        total_bytes: s.f_blocks.saturating_mul(s.f_frsize),
+        free_bytes: s.f_bfree.saturating_mul(s.f_frsize),
+        available_bytes: s.f_bavail.saturating_mul(s.f_frsize),
+        total_inodes: s.f_files,
+        free_inodes: s.f_ffree,
+        read_only: s.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY),
+    })
+}
+
+/// Opens the root directory of a mount; `NotFound` if the path leads to another mount.
+pub(crate) fn open_mount(mount: &MountEntry) -> Result<File> {
+    let at = &mount.mount_point;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = retry(|| rustix::fs::open(at, flags, Mode::empty()))
+        .map_err(|e| Error::io("open", at, e.into()))?;
+    let what = StatxFlags::MNT_ID;
+    let found = rustix::fs::statx(&dir, "", AtFlags::EMPTY_PATH, what)
+        .map_err(|e| Error::io("statx", at, e.into()))?;
+    if found.stx_mask & what.bits() == 0 || found.stx_mnt_id != mount.id {
+        return Err(Error::NotFound {
+            op: "open the mount at",
+            path: at.clone(),
+        });
+    }
+    Ok(dir.into())
+}
+
+/// syncfs.
+pub(crate) fn sync_fs(on: &File) -> Result<()> {
+    retry(|| rustix::fs::syncfs(on)).map_err(on_file("syncfs", on))
+}
+
+/// Makes a directory beneath `dir`, mode 0700; true if it was not there before.
+pub fn make_dir(dir: BorrowedFd<'_>, name: &str) -> Result<bool> {
+    single(dir, name)?;
+    effect("file.mkdir").map_err(beneath("mkdir", dir, name))?;
+    match rustix::fs::mkdirat(dir, name, Mode::RWXU) {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => {
+            // A file or a symlink of that name is no success.
+            open_beneath(dir, name.as_ref(), OFlags::PATH | OFlags::DIRECTORY)?;
+            Ok(false)
+        }
+        Err(e) => Err(beneath("mkdir", dir, name)(e)),
+    }
+}
+
+/// Opens a file or directory beneath `dir` (openat2, RESOLVE_BENEATH, no symlinks).
+pub fn open_beneath(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<File> {
+    open_with(dir, path, flags, Mode::empty())
+}
+
+/// Makes a new file beneath `dir`, mode 0600; `Io(EEXIST)` if there is one.
+pub fn create_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<File> {
+    effect("file.create").map_err(beneath("create", dir, path))?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    open_with(dir, path, flags, Mode::RUSR | Mode::WUSR)
+}
+
+fn open_with(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<File> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    loop {
+        match rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, mode, resolve) {
+            Ok(fd) => return Ok(fd.into()),
+            // AGAIN: a rename elsewhere made it unsure whether we are still beneath.
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(e) => return Err(beneath("open", dir, path)(e)),
+        }
+    }
+}
+
+/// Replaces (or makes) `name` in `dir` with `content`: temporary file, write, fsync, rename,
+/// fsync of the directory. After a crash there is the old content or the new one, and at most the
+/// temporary file (`.<name>.new`), which the next call takes over.
+pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
+    single(dir, name)?;
+    let temporary = format!(".{name}.new");
+    effect("file.create").map_err(beneath("create", dir, temporary.as_str()))?;
+    let mut file = own_temporary(dir, &temporary)?;
+    let written = (|| {
+        effect("file.write")?;
+        file.set_len(0)?;
+        file.write_all(content)?;
+        effect("file.sync")?;
+        file.sync_all()?;
+        effect("file.rename")?;
+        rustix::fs::renameat(dir, &temporary, dir, name).map_err(io::Error::from)
+    })();
+    if let Err(e) = written {
+        // Best effort: a full disk must not keep half a record; the first error is what counts.
+        let _ = rustix::fs::unlinkat(dir, &temporary, AtFlags::empty());
+        return Err(Error::io("replace", name_of(dir).join(name), e));
+    }
+    sync_dir(dir)
+}
+
+/// Opens and locks the temporary file of [`replace`]. Two replacements of one name at a time take
+/// turns: whoever waited for the lock finds the file renamed and makes a new one.
+fn own_temporary(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
+    loop {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW;
+        let file = open_with(dir, name.as_ref(), flags, Mode::RUSR | Mode::WUSR)?;
+        retry(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))
+            .map_err(beneath("flock", dir, name))?;
+        let ours = rustix::fs::fstat(&file).map_err(beneath("fstat", dir, name))?;
+        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(s) if (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino) => return Ok(file),
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(beneath("stat", dir, name)(e)),
+        }
+    }
+}
+
+/// Renames between two directories beneath the pool and fsyncs both. Fails if `to` exists
+/// (RENAME_NOREPLACE).
+pub fn rename(
+    from_dir: BorrowedFd<'_>,
+    from: &str,
+    to_dir: BorrowedFd<'_>,
+    to: &str,
+) -> Result<()> {
+    single(from_dir, from)?;
+    single(to_dir, to)?;
+    effect("file.rename").map_err(beneath("rename", from_dir, from))?;
+    rustix::fs::renameat_with(from_dir, from, to_dir, to, RenameFlags::NOREPLACE)
+        .map_err(beneath("rename", from_dir, from))?;
+    sync_dir(to_dir)?;
+    sync_dir(from_dir)
+}
+
+/// Unlinks the plain files in the directory `name` of `dir`, then the directory: one level, never
+/// through a symlink, never into a directory below (which is an error). A `name` that is no
+/// directory is unlinked itself. For the pool's own `incoming/` and `trash/`.
+pub fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
+    single(dir, name)?;
+    let entry = match open_beneath(dir, name.as_ref(), OFlags::RDONLY | OFlags::DIRECTORY) {
+        Ok(entry) => entry,
+        Err(Error::Io { source, .. })
+            if matches!(source.raw_os_error(), Some(libc::ENOTDIR | libc::ELOOP)) =>
+        {
+            effect("file.unlink").map_err(beneath("unlink", dir, name))?;
+            return rustix::fs::unlinkat(dir, name, AtFlags::empty())
+                .map_err(beneath("unlink", dir, name));
+        }
+        Err(e) => return Err(e),
+    };
+    for file in raw_names(entry.as_fd())? {
+        let path = Path::new(name).join(std::ffi::OsStr::new(&*file.to_string_lossy()));
+        effect("file.unlink").map_err(beneath("unlink", dir, &path))?;
+        rustix::fs::unlinkat(&entry, &file, AtFlags::empty())
+            .map_err(beneath("unlink", dir, path))?;
+    }
+    effect("file.rmdir").map_err(beneath("rmdir", dir, name))?;
+    rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).map_err(beneath("rmdir", dir, name))
+}
+
+/// Names in a directory, sorted. One that is not UTF-8 (never ours) comes with replacement
+/// characters.
+pub fn list(dir: BorrowedFd<'_>) -> Result<Vec<String>> {
+    let mut names: Vec<String> = raw_names(dir)?
+        .iter()
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn raw_names(dir: BorrowedFd<'_>) -> Result<Vec<std::ffi::CString>> {
+    let mut names = Vec::new();
+    // Opened anew: the handle may be an O_PATH one, and its offset is the caller's.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let entries = rustix::fs::openat(dir, ".", flags, Mode::empty())
+        .and_then(rustix::fs::Dir::new)
+        .map_err(on_file("readdir", dir))?;
+    for entry in entries {
+        let entry = entry.map_err(on_file("readdir", dir))?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// Refuses a name that would lead out of the directory or further down.
+fn single(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        let e = io::Error::from_raw_os_error(libc::EINVAL);
+        return Err(beneath("look up", dir, name)(e));
+    }
+    Ok(())
+}
+
+/// Again while a signal interrupts it.
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The kernel itself.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::{
+    BindFlags, Detached, Error, FileId, Freeze, FsType, FsUsage, Kernel, LoopDevice, LoopInfo,
+    LoopSpec, MkfsSpec, MountSpec, MountTable, Probe, Result,
+};
+
+mod asking;
+pub(crate) mod blank;
+mod fs;
+mod fs_tools;
+mod ioctl;
+mod loopdev;
+mod mount;
+
+/// The machine's own kernel, as seen from this process's mount namespace.
+#[derive(Debug, Default)]
+pub struct Linux {
+    /// Whether `/dev` makes its own nodes; looked up when first asked.
+    devtmpfs: OnceLock<bool>,
+    asking: asking::Asking,
+    /// For opens only, which work even on a device that hangs when it is queried.
+    opening: asking::Asking,
+}
+
+impl Linux {
+    /// A handle on it. Nothing is done yet.
+    pub fn new() -> Linux {
+        Linux::default()
+    }
+
+    /// What is missing for serving volumes at all, in words with a cure; empty if nothing is.
+    /// Filesystems have their own say in [`Kernel::filesystems`].
+    pub fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        if !rustix::process::geteuid().is_root() {
+            missing.push("root: attaching and mounting need it".to_owned());
+        }
+        if let Err(e) = loopdev::control() {
+            missing.push(format!(
+                "loop devices: {e} (is the module `loop` loaded, and /dev the host's?)"
+            ));
+        }
+        // Absent until the module is loaded, which opening the control device does above.
+        let max_part = std::fs::read_to_string("/sys/module/loop/parameters/max_part");
+        missing.extend(refuse_partitions(&max_part.unwrap_or_default()));
+        for dir in ["/sys/block", "/proc/self"] {
+            if let Err(e) = std::fs::metadata(dir) {
+                missing.push(format!("{dir}: {e}"));
+            }
+        }
+        missing
+    }
+}
+
+impl Kernel for Linux {
+    fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
+        loopdev::attach(self, spec)
+    }
+
+    fn loops(&self) -> Result<Vec<LoopInfo>> {
+        let loops = loopdev::infos(self, &loopdev::attached_minors()?);
+        // Before each publication of a block volume the devices are looked at.
+        loopdev::keep_spares(self);
+        Ok(loops)
+    }
+
+    fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>> {
+        Ok(loopdev::infos(self, &[minor]).pop())
+    }
+
+    fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice> {
+        loopdev::open(self, minor, backing)
+    }
+
+    fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached> {
+        loopdev::detach(self, minor, backing)
+    }
+
+    fn loop_detach_silent(&self, minor: u32, backing_path: &str) -> Result<Detached> {
+        loopdev::detach_silent(self, minor, backing_path)
+    }
+
+    fn loop_grow(&self, device: &LoopDevice) -> Result<()> {
+        loopdev::grow(device)
+    }
+
+    fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool> {
+        loopdev::set_direct_io(device, on)
+    }
+
+    fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()> {
+        loopdev::set_read_ahead(device, kib)
+    }
+
+    fn loop_flush(&self, device: &LoopDevice) -> Result<()> {
+        loopdev::flush(device)
+    }
+
+    fn mounts(&self) -> Result<MountTable> {
+        mount::table()
+    }
+
+    fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
+        mount::mount(spec)
+    }
+
+    fn retry_forever(&self, xfs: &Path) -> Result<()> {
+        mount::xfs_retries_forever(xfs)
+    }
+
+    fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
+        mount::bind(source, target, flags)
+    }
+
+    fn remount_discard(&self, target: &Path, fs: FsType, on: bool) -> Result<()> {
+        mount::remount_discard(target, fs, on)
+    }
+
+    fn unmount(&self, target: &Path) -> Result<()> {
+        mount::unmount(target)
+    }
+
+    fn probe(&self, device: &Path) -> Result<Probe> {
+        fs_tools::probe(device)
+    }
+
+    fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()> {
+        fs_tools::mkfs(spec)
+    }
+
+    fn check(&self, device: &Path, fs: FsType) -> Result<()> {
+        fs_tools::check(device, fs)
+    }
+
+    fn grow(&self, device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
+        fs_tools::grow(device, mounted_at, fs)
+    }
+
+    fn grow_unmounted(&self, device: &Path, fs: FsType) -> Result<()> {
+        fs_tools::grow_unmounted(device, fs)
+    }
+
+    fn grows_mounted(&self, fs: FsType) -> bool {
+        fs_tools::grows_mounted(fs)
+    }
+
+    fn is_claimed(&self, device: &Path) -> Result<bool> {
+        loopdev::is_claimed(device)
+    }
+
+    fn fs_size(&self, mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> {
+        fs::size(mounted_at, device, fs)
+    }
+
+    fn freeze(&self, on: &File) -> Result<Freeze> {
+        fs::freeze(on)
+    }
+
+    fn thaw(&self, on: &File) -> Result<()> {
+        fs::thaw(on)
+    }
+
+    fn usage(&self, at: &Path) -> Result<FsUsage> {
+        fs::usage(at)
+    }
+
+    fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>> {
+        fs::errors(mounted_at, minor, fs)
+    }
+
+    fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)> {
+        fs_tools::filesystems()
+    }
+}
+
+/// Attaches a file to a free loop device by the fewest calls there are, with 4096-byte blocks and
+/// direct I/O. The floor that benchmarks compare [`Kernel::loop_attach`] with, and no more. The
+/// device detaches when the handle is closed.
+pub fn bare_attach(backing: &File) -> Result<(u32, File)> {
+    loopdev::bare_attach(backing)
+}
+
+/// Refuses loop devices with partitions (module parameter `max_part`). If it is not 0, the minor of
+/// `/dev/loopN` is a multiple of N, with partitions in between. The kernel then also scans each
+/// device for a partition table, which a user of the volume may have written. This driver
+/// identifies devices by N.
+fn refuse_partitions(max_part: &str) -> Option<String> {
+    let max_part = max_part.trim();
+    let with = !max_part.is_empty() && max_part != "0";
+    with.then(|| {
+        format!(
+            "loop devices without partitions: the module `loop` has max_part={max_part}, which \
+             changes the devices' numbers. Set loop.max_part=0 (on the kernel's command line, or \
+             `options loop max_part=0` in /etc/modprobe.d) and reboot"
+        )
+    })
+}
+
+/// Reads a small kernel file as text, without the newline at its end.
+fn read_attribute(path: &Path) -> Result<String> {
+    let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
+    Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
+}
+
+/// Opens a directory or a device for reading.
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|e| Error::io("open", path, e))
+}
+
+/// `/sys/block/loopN/…`.
+fn sysfs(minor: u32, attribute: &str) -> PathBuf {
+    PathBuf::from(format!("/sys/block/loop{minor}/{attribute}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loop_devices_with_partitions_are_refused() {
+        for without in ["", "0", "0\n"] {
+            assert_eq!(refuse_partitions(without), None, "{without:?}");
+        }
+        for with in ["1\n", "15\n", "255"] {
+            let why = refuse_partitions(with).unwrap();
+            assert!(why.contains(&format!("max_part={}", with.trim())), "{why}");
+            assert!(why.contains("loop.max_part=0"), "{why}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Mounted filesystems: sizes, freezing, trimming, and what they say of themselves.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use super::{ioctl, mount, open, read_attribute};
+use crate::kernel::failpoint::effect;
+use crate::kernel::file::{self, name_of};
+use crate::kernel::{Error, Freeze, FsType, FsUsage, Result, magic, reflink_support};
+
+pub(super) fn size(mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> {
+    match fs {
+        // In the page cache of the device, where the mounted filesystem keeps it too.
+        FsType::Ext4 => ext4_size_on(device),
+        // These two keep theirs apart from the device's cache, so they are asked.
+        FsType::Xfs => reflink_support::xfs_bytes(open(mounted_at)?.as_fd()),
+        FsType::Btrfs => ioctl::btrfs_device(&open(mounted_at)?)
+            .map(|device| device.total_bytes)
+            .map_err(|e| Error::io("BTRFS_IOC_DEV_INFO", mounted_at, e)),
+    }
+}
+
+/// Size of a block device, in bytes.
+pub(super) fn device_size(device: &Path) -> Result<u64> {
+    rustix::fs::seek(open(device)?, rustix::fs::SeekFrom::End(0))
+        .map_err(|e| Error::io("lseek", device, e.into()))
+}
+
+/// Size of the ext4 on a device, mounted or not, in bytes.
+pub(super) fn ext4_size_on(device: &Path) -> Result<u64> {
+    let mut block = [0; 4096];
+    open(device)?
+        .read_exact_at(&mut block, 0)
+        .map_err(|e| Error::io("read", device, e))?;
+    ext4_size(&block).ok_or_else(|| {
+        let e = io::Error::other("no ext4 superblock");
+        Error::io("read", device, e)
+    })
+}
+
+/// Size from the first 4096 bytes of an ext4 device; `None` if they are none.
+fn ext4_size(block: &[u8; 4096]) -> Option<u64> {
+    const SUPERBLOCK: usize = 1024;
+    const INCOMPAT_64BIT: u32 = 0x80;
+    let u32_at = |at: usize| {
+        let bytes = block[SUPERBLOCK + at..][..4].try_into();
+        bytes.map(u32::from_le_bytes).unwrap_or_default()
+    };
+    let found = [block[SUPERBLOCK + 0x38], block[SUPERBLOCK + 0x39]];
+    if i64::from(u16::from_le_bytes(found)) != magic::EXT4 {
+        return None;
+    }
+    let low = u64::from(u32_at(0x04));
+    let high = if u32_at(0x60) & INCOMPAT_64BIT == 0 {
+        0
+    } else {
+        u64::from(u32_at(0x150))
+    };
+    let block_size = 1024u64
+        .checked_shl(u32_at(0x18))
+        .filter(|s| *s <= 65536 && *s > 0)?;
+    (high << 32 | low).checked_mul(block_size)
+}
+
+pub(super) fn freeze(on: &File) -> Result<Freeze> {
+    let failed = |e| Error::io("FIFREEZE", name_of(on), e);
+    if rustix::fs::fstatfs(on).is_ok_and(|s| s.f_type == magic::XFS) {
+        // Done at the mount, unless that was cut short (or not by us); without it a freeze on a
+        // full pool never comes back.
+        mount::xfs_gives_up(on.metadata().map_err(failed)?.dev())?;
+    }
+    effect("freeze").map_err(failed)?;
+    match ioctl::freeze(on) {
+        Ok(()) => Ok(Freeze::Frozen),
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Ok(Freeze::AlreadyFrozen),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+pub(super) fn thaw(on: &File) -> Result<()> {
+    let failed = |e| Error::io("FITHAW", name_of(on), e);
+    effect("thaw").map_err(failed)?;
+    match ioctl::thaw(on) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        other => other.map_err(failed),
+    }
+}
+
+pub(super) fn usage(at: &Path) -> Result<FsUsage> {
+    use std::os::fd::AsFd;
+    // Not through a path twice: what is on top there is what is counted.
+    let on = rustix::fs::open(
+        at,
+        rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .map_err(|e| Error::io("open", at, e.into()))?;
+    file::usage(on.as_fd())
+}
+
+pub(super) fn errors(mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>> {
+    // A filesystem that shut itself down answers nothing else.
+    match open(mounted_at).and_then(|dir| {
+        dir.metadata()
+            .map_err(|e| Error::io("stat", mounted_at, e))?;
+        Ok(dir)
+    }) {
+        Err(Error::Io { source, .. }) if is_shutdown(&source) => {
+            return Ok(Some(format!(
+                "{fs} has shut down after an error ({source})"
+            )));
+        }
+        Err(e) => return Err(e),
+        Ok(dir) if fs == FsType::Btrfs => return btrfs_errors(&dir, mounted_at),
+        Ok(_) => {}
+    }
+    match fs {
+        FsType::Ext4 => ext4_errors(minor),
+        FsType::Xfs | FsType::Btrfs => Ok(None),
+    }
+}
+
+fn is_shutdown(e: &io::Error) -> bool {
+    // EUCLEAN is XFS's EFSCORRUPTED.
+    matches!(e.raw_os_error(), Some(libc::EIO | libc::EUCLEAN))
+}
+
+fn ext4_errors(minor: u32) -> Result<Option<String>> {
+    let attribute =
+        |name: &str| read_attribute(Path::new(&format!("/sys/fs/ext4/loop{minor}/{name}")));
+    let count = attribute("errors_count")?;
+    if count == "0" {
+        return Ok(None);
+    }
+    // Newer than the count; leaving them out is better than no answer.
+    let place = attribute("last_error_func").unwrap_or_default();
+    Ok(Some(match place.as_str() {
+        "" => format!("ext4 counts {count} errors"),
+        place => format!("ext4 counts {count} errors, the last one in {place}"),
+    }))
+}
+
+fn btrfs_errors(dir: &File, mounted_at: &Path) -> Result<Option<String>> {
+    let stats =
+        ioctl::btrfs_stats(dir).map_err(|e| Error::io("BTRFS_IOC_GET_DEV_STATS", mounted_at, e))?;
+    Ok(btrfs_words(&stats.values))
+}
+
+fn btrfs_words(counts: &[u64; 5]) -> Option<String> {
+    let kinds = ["write", "read", "flush", "corruption", "generation"];
+    let words: Vec<String> = kinds
+        .iter()
+        .zip(counts)
+        .filter(|(_, count)| **count > 0)
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
+    (!words.is_empty()).then(|| format!("btrfs counts errors: {}", words.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock(blocks: u64, log: u32, wide: bool) -> [u8; 4096] {
+        let mut block = [0; 4096];
+        let mut put = |at: usize, bytes: &[u8]| {
+            block[1024 + at..][..bytes.len()].copy_from_slice(bytes);
+        };
+        put(0x04, &(blocks as u32).to_le_bytes());
+        put(0x18, &log.to_le_bytes());
+        put(0x38, &0xef53u16.to_le_bytes());
+        put(0x60, &(if wide { 0x2c2u32 } else { 0x42 }).to_le_bytes());
+        put(0x150, &((blocks >> 32) as u32).to_le_bytes());
+        block
+    }
+
+    #[test]
+    fn ext4_sizes() {
+        for (blocks, log, wide, size) in [
+            (256, 2, true, Some(1 << 20)),
+            (25600, 2, false, Some(100 << 20)),
+            (1 << 33, 2, true, Some(1 << 45)),
+            // The high half is something else without the feature.
+            (5 << 32 | 8, 0, false, Some(8192)),
+            (1, 7, true, None),
+            (1, u32::MAX, true, None),
+            (u64::MAX, 6, true, None),
+        ] {
+            assert_eq!(
+                ext4_size(&superblock(blocks, log, wide)),
+                size,
+                "{blocks} {log}"
+            );
+        }
+        assert_eq!(ext4_size(&[0; 4096]), None);
+    }
+
+    #[test]
+    fn btrfs_counts_in_words() {
+        assert_eq!(btrfs_words(&[0; 5]), None);
+        let words = btrfs_words(&[2, 0, 0, 7, 0]).unwrap();
+        assert_eq!(words, "btrfs counts errors: 2 write, 7 corruption");
+    }
+}

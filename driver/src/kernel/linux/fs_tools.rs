@@ -1,0 +1,307 @@
+//! The programs that look at, make, check and grow filesystems, run without a shell.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{blank, fs, open};
+use crate::kernel::failpoint::effect;
+use crate::kernel::{Error, FsType, MkfsSpec, Probe, Result, check_mkfs_options};
+
+mod command;
+#[cfg(test)]
+mod tests;
+
+use command::{Output, Tool, find};
+
+/// Looking takes milliseconds, on a device that answers.
+const LOOK: Duration = Duration::from_secs(60);
+/// Making or growing writes little, but on a busy disk.
+const MAKE: Duration = Duration::from_secs(15 * 60);
+/// A full check reads all metadata.
+const CHECK: Duration = Duration::from_secs(2 * 60 * 60);
+
+pub(super) fn probe(device: &Path) -> Result<Probe> {
+    let file = open(device)?;
+    // blkid answers "nothing" for what it can't read as well.
+    blank::readable(&file, device)?;
+    let output = Tool::new("blkid", LOOK)
+        .args(["-p", "-o", "export", "--"])
+        .arg(device)
+        .run(device)?;
+    let found = match output.code {
+        0 => parse_probe(&output.stdout),
+        2 if output.stderr.is_empty() => Probe::Blank,
+        8 => Probe::Ambivalent,
+        _ => return Err(output.failed("blkid", device)),
+    };
+    match found {
+        Probe::Blank => Ok(match blank::first_nonzero(&file, device)? {
+            None => Probe::Blank,
+            Some(offset) => Probe::Unknown { offset },
+        }),
+        Probe::Filesystem {
+            fs: FsType::Xfs,
+            uuid,
+        } if xfs_in_progress(&file, device)? => Ok(Probe::Unfinished {
+            fs: FsType::Xfs,
+            uuid,
+        }),
+        found => Ok(found),
+    }
+}
+
+/// True if the superblock says that mkfs is still running. mkfs.xfs sets this byte before anything
+/// else and clears it at its end, and the kernel mounts no such filesystem.
+fn xfs_in_progress(file: &File, device: &Path) -> Result<bool> {
+    /// `sb_inprogress` in the on-disk superblock.
+    const OFFSET: u64 = 126;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, OFFSET)
+        .map_err(|e| Error::io("read", device, e))?;
+    Ok(byte != [0])
+}
+
+/// Reads blkid's `KEY=value` lines. A filesystem beats a partition table beside it; a device it
+/// says something about, but no type (a partition's place in its table), is blank.
+fn parse_probe(output: &str) -> Probe {
+    let value = |key: &str| {
+        output
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+    };
+    match (value("TYPE"), value("PTTYPE")) {
+        (Some(name), _) => match FsType::parse(name) {
+            Some(fs) => Probe::Filesystem {
+                fs,
+                uuid: value("UUID").unwrap_or_default().to_owned(),
+            },
+            None => Probe::Other(name.to_owned()),
+        },
+        (None, Some(table)) => Probe::Other(format!("{table} partition table")),
+        (None, None) => Probe::Blank,
+    }
+}
+
+pub(super) fn mkfs(spec: &MkfsSpec<'_>) -> Result<()> {
+    let name = mkfs_name(spec.fs);
+    check_mkfs_options(spec.fs, spec.options).map_err(|message| Error::Tool {
+        tool: name.to_owned(),
+        path: spec.device.to_path_buf(),
+        message,
+    })?;
+    effect("mkfs").map_err(|e| Error::io("mkfs", spec.device, e))?;
+    if spec.force && spec.fs == FsType::Btrfs {
+        // mkfs.btrfs refuses a UUID that is on the device already, even from its own first attempt. The
+        // others overwrite their superblock, so the device has a signature whenever a kill comes.
+        Tool::new("wipefs", MAKE)
+            .args(["--all", "--quiet", "--"])
+            .arg(spec.device)
+            .run(spec.device)?
+            .expect_zero("wipefs", spec.device)?;
+    }
+    let output = Tool::new(name, MAKE)
+        .args(mkfs_arguments(spec))
+        .arg(spec.device)
+        .run(spec.device)?;
+    output.expect_zero(name, spec.device)
+}
+
+fn mkfs_name(fs: FsType) -> &'static str {
+    match fs {
+        FsType::Ext4 => "mkfs.ext4",
+        FsType::Xfs => "mkfs.xfs",
+        FsType::Btrfs => "mkfs.btrfs",
+    }
+}
+
+/// Arguments before the device. The class's options come after ours, to win where both set one.
+fn mkfs_arguments(spec: &MkfsSpec<'_>) -> Vec<String> {
+    let mut words: Vec<&str> = vec!["-q"];
+    let uuid;
+    let mut rest = spec.options.to_vec();
+    match spec.fs {
+        FsType::Ext4 => {
+            // Without -F it asks about what looks like a mistake, and there is nobody to answer.
+            // The block size is never left to guesses by size (see `BLOCK_SIZE`).
+            words.extend(["-F", "-b", "4096"]);
+            if !spec.discard {
+                rest = with_extended(&rest, "nodiscard");
+            }
+        }
+        FsType::Xfs | FsType::Btrfs => {
+            words.extend(spec.force.then_some("-f"));
+            words.extend((!spec.discard).then_some("-K"));
+        }
+    }
+    if let Some(wanted) = spec.uuid {
+        uuid = format!("uuid={wanted}");
+        words.extend(match spec.fs {
+            FsType::Ext4 | FsType::Btrfs => ["-U", wanted],
+            FsType::Xfs => ["-m", &uuid],
+        });
+    }
+    words.into_iter().map(str::to_owned).chain(rest).collect()
+}
+
+/// Adds an extended option of mke2fs: of several `-E` it takes only the last, so that a user's
+/// would silently take ours away.
+fn with_extended(options: &[String], ours: &str) -> Vec<String> {
+    let mut extended = vec![ours.to_owned()];
+    let mut others = Vec::new();
+    let mut words = options.iter();
+    while let Some(word) = words.next() {
+        match word.strip_prefix("-E") {
+            Some("") => extended.extend(words.next().cloned()),
+            Some(value) => extended.push(value.to_owned()),
+            None => others.push(word.clone()),
+        }
+    }
+    others.extend(["-E".to_owned(), extended.join(",")]);
+    others
+}
+
+pub(super) fn check(device: &Path, fs: FsType) -> Result<()> {
+    match fs {
+        FsType::Ext4 => {
+            effect("check").map_err(|e| Error::io("e2fsck", device, e))?;
+            e2fsck(device, &["-p"])
+        }
+        FsType::Xfs | FsType::Btrfs => Ok(()),
+    }
+}
+
+fn e2fsck(device: &Path, options: &[&str]) -> Result<()> {
+    let output = Tool::new("e2fsck", CHECK)
+        .args(options)
+        .arg(device)
+        .run(device)?;
+    match output.code {
+        // Bits: 1 repaired; 2 reboot, which only concerns a mounted filesystem.
+        0..=3 => Ok(()),
+        _ => Err(output.failed("e2fsck", device)),
+    }
+}
+
+pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
+    let wanted = fs::device_size(device)?;
+    if fs::size(mounted_at, device, fs)? >= wanted {
+        return Ok(());
+    }
+    let refused = |message: String| Error::Tool {
+        tool: format!("growing {fs}"),
+        path: device.to_path_buf(),
+        message,
+    };
+    match fs {
+        // The kernel asks for it, and resize2fs would only say "permission denied".
+        FsType::Ext4 if !grows_mounted(fs) => {
+            return Err(refused(
+                "a mounted ext4 grows only with CAP_SYS_RESOURCE, which this process lacks; \
+                 an unmounted one needs none"
+                    .to_owned(),
+            ));
+        }
+        FsType::Btrfs if wanted < fs.minimum_grown_bytes() => {
+            return Err(refused(format!(
+                "the kernel resizes btrfs to {} bytes or more, not to {wanted}",
+                fs.minimum_grown_bytes()
+            )));
+        }
+        _ => {}
+    }
+    effect("grow").map_err(|e| Error::io("grow", device, e))?;
+    let (name, tool) = match fs {
+        FsType::Ext4 => ("resize2fs", Tool::new("resize2fs", MAKE).arg(device)),
+        FsType::Xfs => {
+            let tool = Tool::new("xfs_growfs", MAKE).arg("-d");
+            ("xfs_growfs", tool.arg(mounted_at))
+        }
+        FsType::Btrfs => {
+            let tool = Tool::new("btrfs", MAKE).args(["filesystem", "resize", "max"]);
+            ("btrfs", tool.arg(mounted_at))
+        }
+    };
+    tool.run(device)?.expect_zero(name, device)
+}
+
+pub(super) fn grow_unmounted(device: &Path, fs: FsType) -> Result<()> {
+    match fs {
+        FsType::Ext4 if fs::ext4_size_on(device)? < fs::device_size(device)? => {
+            effect("grow").map_err(|e| Error::io("grow", device, e))?;
+            // resize2fs insists on a full check just before.
+            e2fsck(device, &["-f", "-p"])?;
+            Tool::new("resize2fs", MAKE)
+                .arg(device)
+                .run(device)?
+                .expect_zero("resize2fs", device)
+        }
+        // These two grow mounted, and only so.
+        _ => Ok(()),
+    }
+}
+
+/// Many sandboxes take CAP_SYS_RESOURCE away from root.
+pub(super) fn grows_mounted(fs: FsType) -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = super::read_attribute(Path::new("/proc/thread-self/status"));
+    // If nobody tells, the attempt will.
+    let may = status
+        .ok()
+        .and_then(|s| has_capability(&s, CAP_SYS_RESOURCE));
+    fs != FsType::Ext4 || may.unwrap_or(true)
+}
+
+/// Whether the effective set in this `/proc/PID/status` has a capability.
+fn has_capability(status: &str, number: u32) -> Option<bool> {
+    let set = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    let set = u64::from_str_radix(set.trim(), 16).ok()?;
+    Some(set >> number & 1 == 1)
+}
+
+impl Output {
+    fn expect_zero(self, tool: &str, path: &Path) -> Result<()> {
+        if self.code == 0 {
+            Ok(())
+        } else {
+            Err(self.failed(tool, path))
+        }
+    }
+}
+
+/// The programs a filesystem needs, and the Debian package with them.
+fn needs(fs: FsType) -> (&'static [&'static str], &'static str) {
+    match fs {
+        FsType::Ext4 => (&["mkfs.ext4", "e2fsck", "resize2fs"], "e2fsprogs"),
+        FsType::Xfs => (&["mkfs.xfs", "xfs_growfs"], "xfsprogs"),
+        FsType::Btrfs => (&["mkfs.btrfs", "btrfs"], "btrfs-progs"),
+    }
+}
+
+pub(super) fn filesystems() -> Vec<(FsType, std::result::Result<(), String>)> {
+    FsType::ALL
+        .into_iter()
+        .map(|fs| (fs, offered(fs)))
+        .collect()
+}
+
+fn offered(fs: FsType) -> std::result::Result<(), String> {
+    let (programs, package) = needs(fs);
+    let wanted = programs.iter().map(|p| (*p, package));
+    let always = [("blkid", "util-linux"), ("wipefs", "util-linux")];
+    for (program, package) in wanted.chain(always) {
+        if find(program).is_none() {
+            return Err(format!("{program} is not installed (package {package})"));
+        }
+    }
+    // Also has the kernel load its module; nothing is mounted.
+    rustix::mount::fsopen(fs.as_str(), rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC)
+        .map(drop)
+        .map_err(|e| match e {
+            rustix::io::Errno::NODEV => format!("this kernel has no {fs} (module `{fs}`)"),
+            e => format!("{fs}: {}", std::io::Error::from(e)),
+        })
+}

@@ -1,0 +1,213 @@
+//! Runs a program: found by name, in a bare environment and an empty directory, with a time limit.
+//! The program never outlives this process.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use rustix::mount as api;
+
+use crate::kernel::linux::ioctl;
+use crate::kernel::{Error, Result};
+
+/// Where programs are, whatever this process's environment says first.
+const SYSTEM_DIRS: [&str; 6] = [
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+];
+
+/// Lines of a program's output that go into an error.
+const LAST_LINES: usize = 5;
+
+/// A program about to be run.
+pub(super) struct Tool {
+    name: &'static str,
+    arguments: Vec<OsString>,
+    limit: Duration,
+}
+
+/// How a program ended.
+pub(super) struct Output {
+    /// Exit code; 128 and the signal's number for one that was killed.
+    pub(super) code: i32,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+/// The directories programs are looked for in: `PATH`, then the system's.
+fn search_path() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .filter(|dir| dir.is_absolute())
+        .chain(SYSTEM_DIRS.map(PathBuf::from))
+        .collect()
+}
+
+/// Where a program is.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
+    search_path()
+        .into_iter()
+        .map(|dir| dir.join(name))
+        .find(|path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
+}
+
+/// The working directory of programs: the root of a read-only filesystem that is mounted nowhere. A
+/// relative path leads to nothing in it, and no process can create anything there.
+fn empty_directory() -> rustix::io::Result<&'static OwnedFd> {
+    static EMPTY: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(made) = EMPTY.get() {
+        return Ok(made);
+    }
+    let context = api::fsopen("tmpfs", api::FsOpenFlags::FSOPEN_CLOEXEC)?;
+    api::fsconfig_create(&context)?;
+    let made = api::fsmount(
+        &context,
+        api::FsMountFlags::FSMOUNT_CLOEXEC,
+        api::MountAttrFlags::MOUNT_ATTR_RDONLY
+            | api::MountAttrFlags::MOUNT_ATTR_NOSUID
+            | api::MountAttrFlags::MOUNT_ATTR_NODEV
+            | api::MountAttrFlags::MOUNT_ATTR_NOEXEC,
+    )?;
+    Ok(EMPTY.get_or_init(|| made))
+}
+
+impl Tool {
+    pub(super) fn new(name: &'static str, limit: Duration) -> Tool {
+        Tool {
+            name,
+            arguments: Vec::new(),
+            limit,
+        }
+    }
+
+    pub(super) fn arg(mut self, argument: impl Into<OsString>) -> Tool {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    pub(super) fn args(mut self, words: impl IntoIterator<Item: Into<OsString>>) -> Tool {
+        self.arguments.extend(words.into_iter().map(Into::into));
+        self
+    }
+
+    /// Runs it to its end, which this thread waits for. `on` is only for messages.
+    pub(super) fn run(self, on: &Path) -> Result<Output> {
+        let failed = |message: String| Error::Tool {
+            tool: self.name.to_owned(),
+            path: on.to_path_buf(),
+            message,
+        };
+        let program = find(self.name).ok_or_else(|| failed("not installed".to_owned()))?;
+        let path = std::env::join_paths(search_path()).map_err(|e| failed(e.to_string()))?;
+        let empty = empty_directory();
+        let empty = empty.map_err(|e| failed(format!("no empty directory to run in: {e}")))?;
+        let mut command = Command::new(program);
+        command
+            .args(&self.arguments)
+            .current_dir(format!("/proc/self/fd/{}", empty.as_raw_fd()))
+            .env_clear()
+            .env("PATH", path)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        ioctl::dies_with_us(&mut command);
+        let child = command.spawn().map_err(|e| failed(e.to_string()))?;
+        match finish(child, self.limit) {
+            Ok(Some(output)) => Ok(output),
+            Ok(None) => Err(Error::TimedOut {
+                op: self.name,
+                path: on.to_path_buf(),
+                seconds: self.limit.as_secs(),
+            }),
+            Err(e) => Err(failed(e.to_string())),
+        }
+    }
+}
+
+/// Collects a program's output and waits for it; `None` if it had to be killed at the limit.
+fn finish(mut child: Child, limit: Duration) -> std::io::Result<Option<Output>> {
+    let end = Instant::now() + limit;
+    let streams = (
+        child.stdout.take().map(collect),
+        child.stderr.take().map(collect),
+    );
+    let (Some(stdout), Some(stderr)) = (text(streams.0, end), text(streams.1, end)) else {
+        child.kill()?;
+        // Killed, but in the kernel until its I/O ends: that may be never, so we don't wait. It
+        // is reaped from here once it does go.
+        std::thread::spawn(move || child.wait());
+        return Ok(None);
+    };
+    // Both ends are closed, so it is gone or about to be.
+    let status = child.wait()?;
+    Ok(Some(Output {
+        code: code(status),
+        stdout,
+        stderr,
+    }))
+}
+
+/// Reads a stream to its end on a thread of its own, so that neither of two fills up.
+fn collect(mut stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error is still the best there is to show.
+        let _ = stream.read_to_end(&mut bytes);
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
+}
+
+fn text(stream: Option<Receiver<String>>, end: Instant) -> Option<String> {
+    let Some(stream) = stream else {
+        return Some(String::new());
+    };
+    match stream.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        Ok(text) => Some(text),
+        Err(RecvTimeoutError::Disconnected) => Some(String::new()),
+        Err(RecvTimeoutError::Timeout) => None,
+    }
+}
+
+fn code(status: ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default())
+}
+
+impl Output {
+    /// An error with the code and the last lines it printed.
+    pub(super) fn failed(&self, tool: &str, path: &Path) -> Error {
+        let mut lines: Vec<&str> = [&self.stdout, &self.stderr]
+            .into_iter()
+            .flat_map(|text| text.lines())
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+            .collect();
+        lines.drain(..lines.len().saturating_sub(LAST_LINES));
+        let how = if self.code > 128 {
+            format!("killed by signal {}", self.code - 128)
+        } else {
+            format!("exit code {}", self.code)
+        };
+        let mut message = [how, lines.join(" | ")].join(": ");
+        message.truncate(message.trim_end_matches(": ").len());
+        Error::Tool {
+            tool: tool.to_owned(),
+            path: path.to_path_buf(),
+            message,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The system calls no crate wraps: loop, freeze and filesystem ioctls, mount_setattr, and the
+//! parent-death signal. All of the driver's unsafe code is here; each function is one call.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use linux_raw_sys::loop_device::{self as lo, loop_config, loop_info64};
+
+use crate::kernel::BindFlags;
+
+mod ioctls {
+    use linux_raw_sys::loop_device as lo;
+
+    nix::ioctl_write_ptr_bad!(loop_configure, lo::LOOP_CONFIGURE, lo::loop_config);
+    nix::ioctl_read_bad!(loop_get_status64, lo::LOOP_GET_STATUS64, lo::loop_info64);
+    nix::ioctl_write_int_bad!(loop_set_direct_io, lo::LOOP_SET_DIRECT_IO);
+    nix::ioctl_none_bad!(loop_clr_fd, lo::LOOP_CLR_FD);
+    nix::ioctl_none_bad!(loop_set_capacity, lo::LOOP_SET_CAPACITY);
+    nix::ioctl_none_bad!(loop_ctl_get_free, lo::LOOP_CTL_GET_FREE);
+    nix::ioctl_write_int_bad!(loop_ctl_add, lo::LOOP_CTL_ADD);
+
+    // The kernel declares these two with an `int` argument it never looks at.
+    nix::ioctl_none_bad!(
+        fifreeze,
+        nix::request_code_readwrite!(b'X', 119, size_of::<libc::c_int>())
+    );
+    nix::ioctl_none_bad!(
+        fithaw,
+        nix::request_code_readwrite!(b'X', 120, size_of::<libc::c_int>())
+    );
+
+    nix::ioctl_readwrite!(btrfs_dev_info, 0x94, 30, super::BtrfsDevice);
+    nix::ioctl_readwrite!(btrfs_dev_stats, 0x94, 52, super::BtrfsStats);
+}
+
+/// `struct btrfs_ioctl_dev_info_args`.
+#[repr(C)]
+pub(super) struct BtrfsDevice {
+    devid: u64,
+    uuid: [u8; 16],
+    bytes_used: u64,
+    pub(super) total_bytes: u64,
+    after: [u64; 507],
+}
+
+/// `struct btrfs_ioctl_get_dev_stats`: write, read, flush, corruption and generation errors.
+#[repr(C)]
+pub(super) struct BtrfsStats {
+    devid: u64,
+    nr_items: u64,
+    flags: u64,
+    pub(super) values: [u64; 5],
+    after: [u64; 121],
+}
+
+const _: () = {
+    assert!(size_of::<BtrfsDevice>() == 4096);
+    assert!(size_of::<BtrfsStats>() == 1032);
+    assert!(size_of::<loop_config>() == 304);
+};
+
+/// What LOOP_CONFIGURE is given.
+pub(super) struct Configure<'a> {
+    pub(super) backing: BorrowedFd<'a>,
+    pub(super) block_size: u32,
+    pub(super) flags: u32,
+    pub(super) label: &'a str,
+}
+
+fn done<T>(result: nix::Result<T>) -> io::Result<T> {
+    result.map_err(io::Error::from)
+}
+
+/// LOOP_CONFIGURE.
+pub(super) fn loop_configure(device: &File, with: &Configure<'_>) -> io::Result<()> {
+    let mut config = loop_config {
+        fd: with.backing.as_raw_fd().cast_unsigned(),
+        block_size: with.block_size,
+        info: empty_info(),
+        __reserved: [0; 8],
+    };
+    config.info.lo_flags = with.flags;
+    let kept = config.info.lo_file_name.len() - 1;
+    for (to, from) in config.info.lo_file_name[..kept]
+        .iter_mut()
+        .zip(with.label.bytes())
+    {
+        *to = from;
+    }
+    // SAFETY: `config` is a whole loop_config that lives across the call; the kernel only reads.
+    done(unsafe { ioctls::loop_configure(device.as_raw_fd(), &raw const config) }).map(drop)
+}
+
+fn empty_info() -> loop_info64 {
+    loop_info64 {
+        lo_device: 0,
+        lo_inode: 0,
+        lo_rdevice: 0,
+        lo_offset: 0,
+        lo_sizelimit: 0,
+        lo_number: 0,
+        lo_encrypt_type: 0,
+        lo_encrypt_key_size: 0,
+        lo_flags: 0,
+        lo_file_name: [0; 64],
+        lo_crypt_name: [0; 64],
+        lo_encrypt_key: [0; 32],
+        lo_init: [0; 2],
+    }
+}
+
+/// The flag bits of `lo_flags`.
+pub(super) mod flags {
+    use super::lo;
+
+    pub(in super::super) const READ_ONLY: u32 = lo::LO_FLAGS_READ_ONLY as u32;
+    pub(in super::super) const AUTOCLEAR: u32 = lo::LO_FLAGS_AUTOCLEAR as u32;
+    pub(in super::super) const DIRECT_IO: u32 = lo::LO_FLAGS_DIRECT_IO as u32;
+}
+
+/// LOOP_GET_STATUS64; ENXIO if nothing is attached.
+pub(super) fn loop_get_status(device: &File) -> io::Result<loop_info64> {
+    let mut info = empty_info();
+    // SAFETY: `info` is a whole loop_info64 for the kernel to fill.
+    done(unsafe { ioctls::loop_get_status64(device.as_raw_fd(), &raw mut info) })?;
+    Ok(info)
+}
+
+/// LOOP_CLR_FD.
+pub(super) fn loop_clear(device: &File) -> io::Result<()> {
+    // SAFETY: takes no argument.
+    done(unsafe { ioctls::loop_clr_fd(device.as_raw_fd()) }).map(drop)
+}
+
+/// LOOP_SET_CAPACITY.
+pub(super) fn loop_set_capacity(device: &File) -> io::Result<()> {
+    // SAFETY: takes no argument.
+    done(unsafe { ioctls::loop_set_capacity(device.as_raw_fd()) }).map(drop)
+}
+
+/// LOOP_SET_DIRECT_IO.
+pub(super) fn loop_set_direct_io(device: &File, on: bool) -> io::Result<()> {
+    // SAFETY: takes an integer.
+    done(unsafe { ioctls::loop_set_direct_io(device.as_raw_fd(), on.into()) }).map(drop)
+}
+
+/// LOOP_CTL_GET_FREE: the lowest minor nothing is attached to, added if there is none.
+pub(super) fn loop_get_free(control: &impl AsRawFd) -> io::Result<u32> {
+    // SAFETY: takes no argument.
+    let minor = done(unsafe { ioctls::loop_ctl_get_free(control.as_raw_fd()) })?;
+    u32::try_from(minor).map_err(io::Error::other)
+}
+
+/// LOOP_CTL_ADD; EEXIST if there is one.
+pub(super) fn loop_add(control: &impl AsRawFd, minor: u32) -> io::Result<()> {
+    let minor = i32::try_from(minor).map_err(io::Error::other)?;
+    // SAFETY: takes an integer.
+    done(unsafe { ioctls::loop_ctl_add(control.as_raw_fd(), minor) }).map(drop)
+}
+
+/// FIFREEZE; EBUSY if it is frozen.
+pub(super) fn freeze(on: &File) -> io::Result<()> {
+    // SAFETY: the argument is not looked at.
+    done(unsafe { ioctls::fifreeze(on.as_raw_fd()) }).map(drop)
+}
+
+/// FITHAW; EINVAL if it is not frozen.
+pub(super) fn thaw(on: &File) -> io::Result<()> {
+    // SAFETY: the argument is not looked at.
+    done(unsafe { ioctls::fithaw(on.as_raw_fd()) }).map(drop)
+}
+
+/// BTRFS_IOC_DEV_INFO of the first device.
+pub(super) fn btrfs_device(on: &File) -> io::Result<BtrfsDevice> {
+    let mut device = BtrfsDevice {
+        devid: 1,
+        uuid: [0; 16],
+        bytes_used: 0,
+        total_bytes: 0,
+        after: [0; 507],
+    };
+    // SAFETY: as large as the kernel's structure (asserted above), for it to fill.
+    done(unsafe { ioctls::btrfs_dev_info(on.as_raw_fd(), &raw mut device) })?;
+    Ok(device)
+}
+
+/// BTRFS_IOC_GET_DEV_STATS of the first device.
+pub(super) fn btrfs_stats(on: &File) -> io::Result<BtrfsStats> {
+    let mut stats = BtrfsStats {
+        devid: 1,
+        nr_items: 5,
+        flags: 0,
+        values: [0; 5],
+        after: [0; 121],
+    };
+    // SAFETY: as large as the kernel's structure (asserted above), for it to fill.
+    done(unsafe { ioctls::btrfs_dev_stats(on.as_raw_fd(), &raw mut stats) })?;
+    Ok(stats)
+}
+
+/// mount_setattr on an open mount. Flags that are not in `flags` stay unchanged.
+pub(super) fn set_flags(mount: impl AsFd, flags: BindFlags) -> io::Result<()> {
+    let bits = [
+        (flags.read_only, libc::MOUNT_ATTR_RDONLY),
+        (flags.nosuid, libc::MOUNT_ATTR_NOSUID),
+        (flags.nodev, libc::MOUNT_ATTR_NODEV),
+    ];
+    let set = bits.iter().filter(|(on, _)| *on).map(|(_, bit)| bit);
+    let attr = libc::mount_attr {
+        attr_set: set.fold(0, |all, bit| all | bit),
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: an empty path with AT_EMPTY_PATH means the handle itself; `attr` is whole, its size
+    // is given, and the kernel only reads it.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Has the kernel kill the command's process when the thread that starts it ends. That thread
+/// must wait for it, or it dies too early.
+pub(super) fn dies_with_us(command: &mut Command) {
+    let parent = std::process::id();
+    // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing allocates.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // We may have died before the call above.
+            if libc::getppid().cast_unsigned() != parent {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,497 @@
+//! Loop devices: attached in one call, found by the file behind them, and detached for sure.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use loopdev::LoopControl;
+use rustix::fs::{CWD, FileType, Mode, SeekFrom};
+
+use super::asking::{Asking, PATIENCE};
+use super::ioctl::{self, flags};
+use super::{Linux, read_attribute, sysfs};
+use crate::kernel::failpoint::effect;
+use crate::kernel::{
+    BLOCK_SIZE, Detached, Error, FileId, LOOP_MAJOR, LoopDevice, LoopInfo, LoopSpec, Result,
+    file_id, loop_path,
+};
+
+/// Others may take the free device between our asking for one and our taking it; so many times
+/// in a row is no coincidence.
+const ATTEMPTS: u32 = 128;
+
+/// Free nodes kept in a `/dev` that doesn't make its own: kubelet's losetup fails without that of
+/// the device that is free just then. Others on the machine (nodes of kind, for one) take devices
+/// too, and no node appears here for what they let go: so it is more than a few.
+const SPARE_NODES: usize = 16;
+
+/// `/dev/loop-control`, open.
+pub(super) fn control() -> Result<LoopControl> {
+    LoopControl::open().map_err(|e| Error::io("open", "/dev/loop-control", e))
+}
+
+pub(super) fn attach(linux: &Linux, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
+    let (minor, configured) = match spec.minor {
+        Some(minor) => (minor, attach_at(linux, spec, minor)?),
+        None => attach_free(linux, spec)?,
+    };
+    let held = hold(linux, minor, spec);
+    // Only now: closing the last handle would detach an autoclear device.
+    drop(configured);
+    if held.is_err() {
+        // Nobody has heard of the device yet; the first error is what counts.
+        let _ = file_id(spec.backing).and_then(|backing| detach(linux, minor, backing));
+    }
+    held
+}
+
+/// What callers keep: open for reading only, since a writer is in the way of a mount where the
+/// kernel protects mounted devices (CONFIG_BLK_DEV_WRITE_MOUNTED=n).
+fn hold(linux: &Linux, minor: u32, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
+    let file = open_node(linux.dev_makes_nodes(), minor, false)?;
+    let direct_io = direct_io(minor)?;
+    if spec.direct_io && !direct_io {
+        tracing::warn!(
+            device = %loop_path(minor).display(), label = spec.label,
+            "the backing file can't do direct I/O: attached buffered"
+        );
+    }
+    keep_spares(linux);
+    Ok(LoopDevice {
+        minor,
+        direct_io,
+        file,
+    })
+}
+
+pub(super) fn bare_attach(backing: &File) -> Result<(u32, File)> {
+    let minor = ioctl::loop_get_free(&control()?)
+        .map_err(|e| Error::io("LOOP_CTL_GET_FREE", "/dev/loop-control", e))?;
+    let path = loop_path(minor);
+    let failed = |e| Error::io("LOOP_CONFIGURE", &path, e);
+    let mut options = OpenOptions::new();
+    let device = options.read(true).write(true).open(&path).map_err(failed)?;
+    let with = ioctl::Configure {
+        backing: backing.as_fd(),
+        block_size: BLOCK_SIZE,
+        flags: flags::AUTOCLEAR | flags::DIRECT_IO,
+        label: "",
+    };
+    ioctl::loop_configure(&device, &with).map_err(failed)?;
+    Ok((minor, device))
+}
+
+/// Opening a block device with O_EXCL claims it, which only one at a time can.
+pub(super) fn is_claimed(device: &Path) -> Result<bool> {
+    let mut options = OpenOptions::new();
+    match options.read(true).custom_flags(libc::O_EXCL).open(device) {
+        Ok(_) => Ok(false),
+        Err(e) if is(&e, libc::EBUSY) => Ok(true),
+        Err(e) => Err(Error::io("open", device, e)),
+    }
+}
+
+fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
+    let control = control()?;
+    // A leftover bind of the device node would expose this file.
+    let mounts = super::mount::table()?;
+    let is_bound = |minor: u32| mounts.of_loop_node(minor).next().is_some();
+    for _ in 0..ATTEMPTS {
+        let free = ioctl::loop_get_free(&control)
+            .map_err(|e| Error::io("LOOP_CTL_GET_FREE", "/dev/loop-control", e))?;
+        let unbound = |minor: &u32| !is_bound(*minor) && (*minor == free || !is_attached(*minor));
+        let minor = (free..).find(unbound).unwrap_or(free);
+        match attach_at(linux, spec, minor) {
+            // Somebody was faster, or it is just being detached. Never clear it: it is theirs.
+            Err(Error::Busy { .. }) => {}
+            Err(Error::Io { ref source, .. }) if is(source, libc::ENXIO) => {}
+            other => return other.map(|device| (minor, device)),
+        }
+    }
+    Err(Error::Busy {
+        op: "LOOP_CONFIGURE",
+        path: "/dev/loop-control".into(),
+    })
+}
+
+fn attach_at(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
+    if !sysfs(minor, "").exists() {
+        let failed = |e| Error::io("LOOP_CTL_ADD", loop_path(minor), e);
+        effect("loop.add").map_err(failed)?;
+        match ioctl::loop_add(&control()?, minor) {
+            Err(e) if is(&e, libc::EEXIST) => {}
+            other => other.map_err(failed)?,
+        }
+    }
+    configure(linux, spec, minor)
+}
+
+/// LOOP_CONFIGURE; the device comes back open, which keeps it attached.
+fn configure(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
+    // A device opened for reading only is configured read-only.
+    let device = open_node(linux.dev_makes_nodes(), minor, !spec.read_only)?;
+    let wanted = [
+        (spec.read_only, flags::READ_ONLY),
+        (spec.autoclear, flags::AUTOCLEAR),
+        (spec.direct_io, flags::DIRECT_IO),
+    ]
+    .into_iter()
+    .fold(0, |all, (on, flag)| if on { all | flag } else { all });
+    let with = |flags| ioctl::Configure {
+        backing: spec.backing.as_fd(),
+        block_size: BLOCK_SIZE,
+        flags,
+        label: spec.label,
+    };
+    let failed = |e| Error::io("LOOP_CONFIGURE", loop_path(minor), e);
+    effect("loop.attach").map_err(failed)?;
+    match ioctl::loop_configure(&device, &with(wanted)) {
+        // Kernels differ in whether they refuse direct I/O that can't be or go on without it.
+        Err(e) if is(&e, libc::EINVAL) && spec.direct_io => {
+            ioctl::loop_configure(&device, &with(wanted & !flags::DIRECT_IO)).map_err(failed)?;
+        }
+        other => other.map_err(failed)?,
+    }
+    Ok(device)
+}
+
+/// Minors with something attached, in order.
+pub(super) fn attached_minors() -> Result<Vec<u32>> {
+    let failed = |e| Error::io("readdir", "/sys/block", e);
+    let mut minors = Vec::new();
+    for entry in std::fs::read_dir("/sys/block").map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let minor = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("loop")?.parse().ok());
+        minors.extend(minor.filter(|minor| is_attached(*minor)));
+    }
+    minors.sort_unstable();
+    Ok(minors)
+}
+
+fn is_attached(minor: u32) -> bool {
+    sysfs(minor, "loop/backing_file").exists()
+}
+
+/// These devices, without those that have nothing attached. A device that fails or hangs does not
+/// hide the others.
+pub(super) fn infos(linux: &Linux, minors: &[u32]) -> Vec<LoopInfo> {
+    let makes_nodes = linux.dev_makes_nodes();
+    let answers = linux
+        .asking
+        .ask(minors, move |minor| info(makes_nodes, minor));
+    let known = answers.into_iter().filter_map(|(minor, answer)| {
+        let why = match answer {
+            Some(Ok(info)) => return info,
+            Some(Err(e)) => e.to_string(),
+            None => "it does not answer".to_owned(),
+        };
+        let silent = silent_info(minor)?;
+        tracing::debug!(device = %loop_path(minor).display(), why, "can't query a loop device");
+        Some(silent)
+    });
+    known.collect()
+}
+
+/// Opening a device tells most about it, and is safe: one that is on its way to detach, and would
+/// have gone if we had not held it, goes when we close it.
+fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
+    let Some(backing_path) = backing_path(minor)? else {
+        return Ok(None);
+    };
+    let device = match open_node(makes_nodes, minor, false) {
+        Ok(device) => device,
+        Err(e) if is_gone(&e) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let status = match ioctl::loop_get_status(&device) {
+        Ok(status) => status,
+        Err(e) if is(&e, libc::ENXIO) => return Ok(None),
+        Err(e) => return Err(Error::io("LOOP_GET_STATUS64", loop_path(minor), e)),
+    };
+    let path = loop_path(minor);
+    let label = status.lo_file_name.split(|b| *b == 0).next();
+    Ok(Some(LoopInfo {
+        minor,
+        backing: Some(FileId {
+            dev: status.lo_device,
+            ino: status.lo_inode,
+        }),
+        backing_rdev: status.lo_rdevice,
+        backing_path,
+        offset: status.lo_offset,
+        size_limit: status.lo_sizelimit,
+        label: String::from_utf8_lossy(label.unwrap_or_default()).into_owned(),
+        size_bytes: rustix::fs::seek(&device, SeekFrom::End(0))
+            .map_err(|e| Error::io("lseek", &path, e.into()))?,
+        block_size: rustix::fs::ioctl_blksszget(&device)
+            .map_err(|e| Error::io("BLKSSZGET", &path, e.into()))?,
+        read_only: status.lo_flags & flags::READ_ONLY != 0,
+        autoclear: status.lo_flags & flags::AUTOCLEAR != 0,
+        direct_io: direct_io(minor).or_else(|e| if is_gone(&e) { Ok(false) } else { Err(e) })?,
+    }))
+}
+
+/// What sysfs shows of a device that can't be queried. Reading sysfs asks no filesystem.
+fn silent_info(minor: u32) -> Option<LoopInfo> {
+    let backing_path = match backing_path(minor) {
+        Ok(path) => path?,
+        Err(_) => String::new(),
+    };
+    let number = |attribute| {
+        let text = read_attribute(&sysfs(minor, attribute)).unwrap_or_default();
+        text.parse::<u64>().unwrap_or_default()
+    };
+    Some(LoopInfo {
+        minor,
+        backing: None,
+        backing_rdev: 0,
+        backing_path,
+        offset: number("loop/offset"),
+        size_limit: number("loop/sizelimit"),
+        label: String::new(),
+        size_bytes: number("size").saturating_mul(512),
+        block_size: u32::try_from(number("queue/logical_block_size")).unwrap_or_default(),
+        read_only: number("ro") != 0,
+        autoclear: number("loop/autoclear") != 0,
+        direct_io: number("loop/dio") != 0,
+    })
+}
+
+/// Path of the backing file: `None` if nothing is attached, empty if the path is longer than the
+/// kernel shows.
+fn backing_path(minor: u32) -> Result<Option<String>> {
+    match read_attribute(&sysfs(minor, "loop/backing_file")) {
+        Ok(path) => Ok(Some(path)),
+        Err(e) if is_gone(&e) => Ok(None),
+        Err(Error::Io { source, .. }) if is(&source, libc::ENAMETOOLONG) => Ok(Some(String::new())),
+        Err(e) => Err(e),
+    }
+}
+
+/// The device open for reading if this is what is attached to it.
+fn open_attached(linux: &Linux, minor: u32, backing: FileId) -> Result<Option<File>> {
+    if !is_attached(minor) {
+        return Ok(None);
+    }
+    let makes_nodes = linux.dev_makes_nodes();
+    ask(&linux.asking, minor, move || {
+        let device = match open_node(makes_nodes, minor, false) {
+            Ok(device) => device,
+            Err(e) if is_gone(&e) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        match ioctl::loop_get_status(&device) {
+            Ok(s) if (s.lo_device, s.lo_inode) == (backing.dev, backing.ino) => Ok(Some(device)),
+            Ok(_) => Ok(None),
+            Err(e) if is(&e, libc::ENXIO) => Ok(None),
+            Err(e) => Err(Error::io("LOOP_GET_STATUS64", loop_path(minor), e)),
+        }
+    })
+}
+
+/// Queries one device.
+fn ask<T: Send + 'static>(
+    asking: &Asking,
+    minor: u32,
+    question: impl Fn() -> Result<T> + Send + Sync + 'static,
+) -> Result<T> {
+    let mut answers = asking.ask(&[minor], move |_| question());
+    let answer = answers.pop().and_then(|(_, answer)| answer);
+    answer.unwrap_or_else(|| {
+        Err(Error::TimedOut {
+            op: "LOOP_GET_STATUS64",
+            path: loop_path(minor),
+            seconds: PATIENCE.as_secs(),
+        })
+    })
+}
+
+pub(super) fn open(linux: &Linux, minor: u32, backing: FileId) -> Result<LoopDevice> {
+    let file = open_attached(linux, minor, backing)?.ok_or_else(|| Error::NotFound {
+        op: "open",
+        path: loop_path(minor),
+    })?;
+    Ok(LoopDevice {
+        minor,
+        direct_io: direct_io(minor)?,
+        file,
+    })
+}
+
+pub(super) fn detach(linux: &Linux, minor: u32, backing: FileId) -> Result<Detached> {
+    // While we hold it open nobody can put another file behind this minor.
+    let Some(device) = open_attached(linux, minor, backing)? else {
+        return Ok(Detached::Gone);
+    };
+    if clear(device, minor)? {
+        return Ok(Detached::Gone);
+    }
+    let same = |info: LoopInfo| info.backing.is_none_or(|now| now == backing);
+    Ok(match infos(linux, &[minor]).pop().is_some_and(same) {
+        true => Detached::WhenClosed,
+        false => Detached::Gone,
+    })
+}
+
+pub(super) fn detach_silent(linux: &Linux, minor: u32, path: &str) -> Result<Detached> {
+    let same = move || Ok::<_, Error>(backing_path(minor)?.is_some_and(|now| now == path));
+    if !same()? {
+        return Ok(Detached::Gone);
+    }
+    let makes_nodes = linux.dev_makes_nodes();
+    let open = move || open_node(makes_nodes, minor, false);
+    let device = match ask(&linux.opening, minor, open) {
+        Ok(device) => device,
+        Err(e) if is_gone(&e) => return Ok(Detached::Gone),
+        Err(e) => return Err(e),
+    };
+    // Checked again: while the device is open, no other file can be attached to this minor.
+    if !same()? || clear(device, minor)? || !same()? {
+        return Ok(Detached::Gone);
+    }
+    Ok(Detached::WhenClosed)
+}
+
+/// Detaches the file of an open device, and closes the device. True if the file was detached.
+fn clear(device: File, minor: u32) -> Result<bool> {
+    let failed = |e| Error::io("LOOP_CLR_FD", loop_path(minor), e);
+    effect("loop.detach").map_err(failed)?;
+    match ioctl::loop_clear(&device) {
+        Err(e) if is(&e, libc::ENXIO) => return Ok(true),
+        other => other.map_err(failed)?,
+    }
+    drop(device);
+    // Success means little: with another opener the kernel only marks it. Some look at every
+    // device for a moment (udev, a concurrent listing), so give them one.
+    Ok([0, 1, 2, 5, 10, 20, 40].into_iter().any(|pause| {
+        sleep(Duration::from_millis(pause));
+        !is_attached(minor)
+    }))
+}
+
+pub(super) fn grow(device: &LoopDevice) -> Result<()> {
+    effect("loop.grow")
+        .and_then(|()| ioctl::loop_set_capacity(&device.file))
+        .map_err(|e| Error::io("LOOP_SET_CAPACITY", device.path(), e))
+}
+
+pub(super) fn set_direct_io(device: &LoopDevice, on: bool) -> Result<bool> {
+    let failed = |e| Error::io("LOOP_SET_DIRECT_IO", device.path(), e);
+    effect("loop.direct-io").map_err(failed)?;
+    match ioctl::loop_set_direct_io(&device.file, on) {
+        // A backing file that can't do it: the answer below says so.
+        Err(e) if is(&e, libc::EINVAL) && on => {}
+        other => other.map_err(failed)?,
+    }
+    direct_io(device.minor)
+}
+
+pub(super) fn set_read_ahead(device: &LoopDevice, kib: u32) -> Result<()> {
+    let path = sysfs(device.minor, "queue/read_ahead_kb");
+    effect("loop.read-ahead")
+        .and_then(|()| std::fs::write(&path, kib.to_string()))
+        .map_err(|e| Error::io("write", path, e))
+}
+
+pub(super) fn flush(device: &LoopDevice) -> Result<()> {
+    effect("loop.flush")
+        .and_then(|()| device.file.sync_all())
+        .map_err(|e| Error::io("fsync", device.path(), e))
+}
+
+/// The minor this is a loop device's node of.
+fn loop_node(metadata: &std::fs::Metadata) -> Option<u32> {
+    let rdev = metadata.rdev();
+    let is_loop = metadata.file_type().is_block_device() && rustix::fs::major(rdev) == LOOP_MAJOR;
+    is_loop.then(|| rustix::fs::minor(rdev))
+}
+
+/// Whether direct I/O is in force, by sysfs: asking for it is not getting it.
+fn direct_io(minor: u32) -> Result<bool> {
+    Ok(read_attribute(&sysfs(minor, "loop/dio"))? == "1")
+}
+
+/// Opens `/dev/loopN`, and makes the node where nobody else does.
+fn open_node(makes_nodes: bool, minor: u32, write: bool) -> Result<File> {
+    let path = loop_path(minor);
+    let open = || OpenOptions::new().read(true).write(write).open(&path);
+    let mut opened = open();
+    if matches!(&opened, Err(e) if is(e, libc::ENOENT)) {
+        if makes_nodes {
+            // It does so on its own, and will in a moment.
+            sleep(Duration::from_millis(10));
+        }
+        make_node(minor)?;
+        opened = open();
+    }
+    let file = opened.map_err(|e| Error::io("open", &path, e))?;
+    let metadata = file.metadata().map_err(|e| Error::io("fstat", &path, e))?;
+    if loop_node(&metadata) != Some(minor) {
+        let e = io::Error::other("this is not the loop device it should be");
+        return Err(Error::io("open", path, e));
+    }
+    Ok(file)
+}
+
+/// Makes `/dev/loopN` if it is missing.
+fn make_node(minor: u32) -> Result<()> {
+    let path = loop_path(minor);
+    if path.exists() {
+        return Ok(());
+    }
+    let failed = |e| Error::io("mknod", &path, e);
+    effect("loop.node").map_err(failed)?;
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::WGRP;
+    let device = rustix::fs::makedev(LOOP_MAJOR, minor);
+    match rustix::fs::mknodat(CWD, &path, FileType::BlockDevice, mode, device) {
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        other => other.map_err(|e| failed(e.into())),
+    }
+}
+
+/// Keeps nodes of free devices in a static `/dev`, the lowest: kubelet puts a loop of its own on
+/// block volumes, and its losetup takes the lowest free one.
+pub(super) fn keep_spares(linux: &Linux) {
+    if linux.dev_makes_nodes() {
+        return;
+    }
+    let free = (0..).filter(|minor| !is_attached(*minor));
+    for minor in free.take(SPARE_NODES) {
+        if let Err(e) = make_node(minor) {
+            tracing::warn!("no spare loop device for others: {e}");
+            return;
+        }
+    }
+}
+
+impl Linux {
+    /// Whether `/dev` is the kernel's own (devtmpfs), where device nodes appear by themselves.
+    fn dev_makes_nodes(&self) -> bool {
+        *self.devtmpfs.get_or_init(|| {
+            super::mount::table().is_ok_and(|table| {
+                table
+                    .at(Path::new("/dev"))
+                    .is_some_and(|entry| entry.fs_type == "devtmpfs")
+            })
+        })
+    }
+}
+
+fn is(e: &io::Error, errno: i32) -> bool {
+    e.raw_os_error() == Some(errno)
+}
+
+/// Errors of a device that went away between two looks.
+fn is_gone(e: &Error) -> bool {
+    match e {
+        Error::NotFound { .. } => true,
+        Error::Io { source, .. } => is(source, libc::ENXIO) || is(source, libc::ENODEV),
+        _ => false,
+    }
+}

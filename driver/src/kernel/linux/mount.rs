@@ -1,0 +1,246 @@
+//! Mounts. They follow no symlink at the target and have their flags from the first moment; a
+//! volume's XFS gives up after failed writes of metadata.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::mount::{MntFlags, umount2};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::mount as api;
+use sys_mount::{Mount, MountFlags};
+
+use super::{ioctl, read_attribute};
+use crate::kernel::failpoint::effect;
+use crate::kernel::file::name_of;
+use crate::kernel::mount_flags::flags_and_data;
+use crate::kernel::{BindFlags, Error, FsType, MountEntry, MountSpec, MountTable, Result};
+
+#[cfg(test)]
+mod tests;
+
+/// This thread's mount table (its process's, unless the thread went into a namespace alone).
+pub(super) fn table() -> Result<MountTable> {
+    let path = "/proc/thread-self/mountinfo";
+    let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
+    MountTable::parse(&text).map_err(|e| Error::io("parse", path, io::Error::other(e)))
+}
+
+pub(super) fn mount(spec: &MountSpec<'_>) -> Result<()> {
+    let (flags, data) = flags_and_data(spec.read_only, spec.options);
+    let data = data.join(",");
+    let target = Target::open(spec.target)?;
+    effect("mount").map_err(|e| Error::io("mount", spec.target, e))?;
+    Mount::builder()
+        .fstype(spec.fs.as_str())
+        .flags(MountFlags::from_bits_retain(flags))
+        .data(&data)
+        .mount(spec.device, target.path())
+        .map_err(|e| Error::io("mount", spec.target, explained(e, spec.fs, &data)))?;
+    if spec.fs == FsType::Xfs
+        && let Err(e) = device_number(spec.device).and_then(xfs_gives_up)
+    {
+        // Better no mount than one that can hang for ever.
+        let _ = umount2(spec.target, MntFlags::UMOUNT_NOFOLLOW);
+        return Err(e);
+    }
+    Ok(())
+}
+
+/// A mount target, pinned: what is mounted on is what was looked at, and no symlink.
+struct Target(File);
+
+impl Target {
+    fn open(path: &Path) -> Result<Target> {
+        let failed = |e| Error::io("open", path, e);
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
+            .open(path)
+            .map_err(failed)?;
+        if file.metadata().map_err(failed)?.is_symlink() {
+            return Err(failed(io::Error::from_raw_os_error(libc::ELOOP)));
+        }
+        Ok(Target(file))
+    }
+
+    /// A path to it for mount(2), which takes no handle.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
+
+/// Says which option it was, if mount(2) only says EINVAL: the newer calls take options one by
+/// one and answer in words. Nothing is mounted by asking.
+fn explained(e: io::Error, fs: FsType, data: &str) -> io::Error {
+    if e.raw_os_error() != Some(libc::EINVAL) {
+        return e;
+    }
+    let Ok(context) = api::fsopen(fs.as_str(), api::FsOpenFlags::FSOPEN_CLOEXEC) else {
+        return e;
+    };
+    let refused = data.split(',').filter(|o| !o.is_empty()).any(|option| {
+        match option.split_once('=') {
+            Some((key, value)) => api::fsconfig_set_string(context.as_fd(), key, value),
+            None => api::fsconfig_set_flag(context.as_fd(), option),
+        }
+        .is_err()
+    });
+    let mut words = [0; 512];
+    match File::from(context).read(&mut words) {
+        // The first character is the level, then a blank.
+        Ok(n) if refused && n > 2 => {
+            let words = String::from_utf8_lossy(&words[2..n]).trim_end().to_owned();
+            io::Error::new(io::ErrorKind::InvalidInput, words)
+        }
+        _ => e,
+    }
+}
+
+/// Number of a block device.
+fn device_number(device: &Path) -> Result<u64> {
+    let metadata = std::fs::metadata(device).map_err(|e| Error::io("stat", device, e))?;
+    if metadata.file_type().is_block_device() {
+        Ok(metadata.rdev())
+    } else {
+        let e = io::Error::from_raw_os_error(libc::ENOTBLK);
+        Err(Error::io("stat", device, e))
+    }
+}
+
+/// Limits on a volume's XFS for retries of metadata writes: seconds, and a number of retries, about
+/// twice as many as fit into that time.
+const GIVE_UP: [&str; 2] = ["30", "1000"];
+/// The kernel's default: no limit.
+const NEVER: [&str; 2] = ["-1", "-1"];
+
+/// Makes a mounted XFS give up (shut down) after half a minute in which its metadata can't be
+/// written, instead of trying for ever: a freeze or unmount that waits for it would hang in the
+/// kernel, and no signal helps then. Limits that somebody has set already stay.
+pub(super) fn xfs_gives_up(device: u64) -> Result<()> {
+    xfs_retries(device, NEVER, GIVE_UP)
+}
+
+/// Removes the limit of [`xfs_gives_up`]. Limits that an operator has set stay.
+pub(super) fn xfs_retries_forever(device: &Path) -> Result<()> {
+    xfs_retries(device_number(device)?, GIVE_UP, NEVER)
+}
+
+/// Changes the limits on retries of metadata writes where they have the expected values.
+fn xfs_retries(device: u64, before: [&str; 2], after: [&str; 2]) -> Result<()> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let link = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    let device = std::fs::read_link(&link).map_err(|e| Error::io("readlink", &link, e))?;
+    let name = device.file_name().unwrap_or_default();
+    let errors = Path::new("/sys/fs/xfs").join(name).join("error/metadata");
+    for kind in ["EIO", "ENOSPC", "default"] {
+        let limits = ["retry_timeout_seconds", "max_retries"].map(|l| errors.join(kind).join(l));
+        if read_attribute(&limits[1])? != before[1] {
+            continue;
+        }
+        effect("mount.retries").map_err(|e| Error::io("write", &limits[1], e))?;
+        for (path, value) in limits.iter().zip(after) {
+            std::fs::write(path, value).map_err(|e| Error::io("write", path, e))?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn bind(source: &Path, target: &Path, flags: BindFlags) -> Result<()> {
+    let to = Target::open(target)?;
+    let failed = |e: rustix::io::Errno| Error::io("bind", target, e.into());
+    let tree = api::open_tree(
+        CWD,
+        source,
+        api::OpenTreeFlags::OPEN_TREE_CLONE
+            | api::OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | api::OpenTreeFlags::AT_SYMLINK_NOFOLLOW,
+    )
+    .map_err(|e| Error::io("open_tree", source, e.into()))?;
+    // The clone is not mounted yet, so nothing uses it before it has its flags.
+    ioctl::set_flags(&tree, flags).map_err(|e| Error::io("mount_setattr", target, e))?;
+    effect("bind").map_err(|e| Error::io("bind", target, e))?;
+    api::move_mount(
+        &tree,
+        "",
+        &to.0,
+        "",
+        api::MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | api::MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH,
+    )
+    .map_err(failed)
+}
+
+pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()> {
+    let top = Target::open(target)?;
+    let failed = |e: rustix::io::Errno| Error::io("remount", target, e.into());
+    // fspick starts from what the filesystem has, unlike MS_REMOUNT, which wants all said again.
+    let context = api::fspick(
+        &top.0,
+        "",
+        api::FsPickFlags::FSPICK_CLOEXEC | api::FsPickFlags::FSPICK_EMPTY_PATH,
+    )
+    .map_err(failed)?;
+    let context = context.as_fd();
+    effect("remount").map_err(|e| Error::io("remount", target, e))?;
+    match (on, fs) {
+        // In the background and in large pieces, btrfs' own default.
+        (true, FsType::Btrfs) => api::fsconfig_set_string(context, "discard", "async"),
+        (true, _) => api::fsconfig_set_flag(context, "discard"),
+        (false, _) => api::fsconfig_set_flag(context, "nodiscard"),
+    }
+    .and_then(|()| api::fsconfig_reconfigure(context))
+    .map_err(failed)?;
+    // A filesystem may take the option at a remount and leave things as they are.
+    match entry_of(&top.0)? {
+        Some(entry) if discards(&entry) == on => Ok(()),
+        Some(_) => Err(Error::Unsupported {
+            op: "remount",
+            path: target.to_path_buf(),
+        }),
+        None => Err(Error::NotFound {
+            op: "remount",
+            path: target.to_path_buf(),
+        }),
+    }
+}
+
+/// The mount an open file or directory is on.
+fn entry_of(file: &File) -> Result<Option<MountEntry>> {
+    let failed = |e: rustix::io::Errno| Error::io("statx", name_of(file), e.into());
+    let stat =
+        rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).map_err(failed)?;
+    let entries = table()?.entries;
+    Ok(entries.into_iter().find(|e| e.id == stat.stx_mnt_id))
+}
+
+fn discards(entry: &MountEntry) -> bool {
+    entry
+        .super_options
+        .iter()
+        .any(|o| o == "discard" || o.starts_with("discard="))
+}
+
+pub(super) fn unmount(target: &Path) -> Result<()> {
+    effect("unmount").map_err(|e| Error::io("unmount", target, e))?;
+    let mut answer = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
+    // A program that another thread is just starting has copies of this process's handles until
+    // it is executed, which is no reason to fail.
+    for pause in [1, 4, 15, 60] {
+        if answer != Err(nix::Error::EBUSY) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(pause));
+        answer = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
+    }
+    match answer {
+        // No mount is rooted there.
+        Err(nix::Error::EINVAL) => Err(Error::NotFound {
+            op: "unmount",
+            path: target.to_path_buf(),
+        }),
+        other => other.map_err(|e| Error::io("unmount", target, e.into())),
+    }
+}

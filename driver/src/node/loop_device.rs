@@ -1,0 +1,232 @@
+//! The loop device of a volume: one over its image, never two.
+
+use std::fs::File;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::{Error, Result};
+use crate::kernel::{self, Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file_id};
+use crate::storage::VolumeRecord;
+
+/// How long a detached device may take to go: udev looks into devices that were just closed.
+const DETACH_WAIT: Duration = Duration::from_secs(2);
+
+/// How long an unmount that is refused as busy is tried again.
+const UNMOUNT_WAIT: Duration = Duration::from_millis(500);
+
+/// What a volume's loop device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To be mounted: it detaches by itself with the last unmount, driver or no driver.
+    Mount,
+    /// To be handed out: a bind of the device node would not hold it, so it stays until it is
+    /// detached.
+    Block,
+}
+
+/// How to come by the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// Attach one.
+    Attach,
+    /// Take the one that is there.
+    Use(u32),
+}
+
+/// Decides by the devices over the image. Two would corrupt the filesystem, so a second one is
+/// never made, and one that could not serve is refused and not replaced.
+pub(crate) fn plan(loops: &[LoopInfo], purpose: Purpose) -> Result<Plan> {
+    let refuse = |why: String| Err(Error::FailedPrecondition(why));
+    match loops {
+        [] => Ok(Plan::Attach),
+        [one] if one.read_only => refuse(format!(
+            "/dev/loop{} holds the volume's image read-only; detach it",
+            one.minor
+        )),
+        [one] if one.tampered().is_some() => refuse(format!(
+            "/dev/loop{} is not as it was attached: {}; unpublish and unstage the volume, or detach it",
+            one.minor,
+            one.tampered().unwrap_or_default()
+        )),
+        [one] if one.autoclear && purpose == Purpose::Block => refuse(format!(
+            "/dev/loop{} is held open by somebody and detaches as soon as it is closed",
+            one.minor
+        )),
+        [one] => Ok(Plan::Use(one.minor)),
+        more => refuse(format!(
+            "{} loop devices hold the volume's image at once ({}); detach all but one",
+            more.len(),
+            names(more)
+        )),
+    }
+}
+
+/// Device nodes, for messages.
+pub(crate) fn names<'a>(loops: impl IntoIterator<Item = &'a LoopInfo>) -> String {
+    let names: Vec<_> = loops
+        .into_iter()
+        .map(|l| format!("/dev/loop{}", l.minor))
+        .collect();
+    names.join(", ")
+}
+
+/// The volume's loop device, attached if it is not, with the size of its image and the volume's
+/// settings; at a minor of the caller's choice, or at any. It stays attached if this fails: undoing
+/// is the caller's.
+pub(crate) fn attach(
+    kernel: &dyn Kernel,
+    record: &VolumeRecord,
+    image: &File,
+    purpose: Purpose,
+    minor: Option<u32>,
+) -> Result<LoopDevice> {
+    let backing = file_id(image)?;
+    let loops = kernel.loops_holding(backing, &record.id.to_string())?;
+    let device = match plan(&loops, purpose)? {
+        Plan::Attach => kernel.loop_attach(&LoopSpec {
+            backing: image,
+            label: &record.id.to_string(),
+            read_only: false,
+            direct_io: record.settings.direct_io,
+            autoclear: purpose == Purpose::Mount,
+            minor,
+        })?,
+        Plan::Use(minor) => {
+            let mut device = kernel.loop_open(minor, backing)?;
+            if device.direct_io != record.settings.direct_io {
+                device.direct_io = kernel.loop_set_direct_io(&device, record.settings.direct_io)?;
+            }
+            device
+        }
+    };
+    if record.settings.direct_io && !device.direct_io {
+        tracing::warn!(
+            volume = %record.id,
+            device = %device.path().display(),
+            "attached with buffered I/O: the file behind it can't do direct I/O"
+        );
+    }
+    kernel.loop_set_read_ahead(&device, read_ahead_kib(record))?;
+    follow_size(kernel, &device, image)?;
+    Ok(device)
+}
+
+/// The read-ahead a volume's devices are to have, in KiB.
+pub(crate) fn read_ahead_kib(record: &VolumeRecord) -> u32 {
+    record
+        .settings
+        .read_ahead_kib
+        .unwrap_or(kernel::READ_AHEAD_KIB)
+}
+
+/// Lets a device take its file's size over where that has grown.
+pub(crate) fn follow_size(kernel: &dyn Kernel, device: &LoopDevice, image: &File) -> Result<()> {
+    let len = image_len(image)?;
+    let size = kernel
+        .loop_info(device.minor)?
+        .map_or(len, |l| l.size_bytes);
+    if size < len {
+        kernel.loop_grow(device)?;
+    }
+    Ok(())
+}
+
+/// Length of an image, in bytes.
+pub(crate) fn image_len(image: &File) -> Result<u64> {
+    let meta = image
+        .metadata()
+        .map_err(|e| kernel::Error::io("fstat", "an image", e))?;
+    Ok(meta.len())
+}
+
+/// Detaches a device and waits a moment for it to go; true once it is gone.
+pub(crate) fn detach(kernel: &dyn Kernel, device: &LoopInfo) -> Result<bool> {
+    if kernel.loop_release(device)? == Detached::Gone {
+        return Ok(true);
+    }
+    let deadline = Instant::now() + DETACH_WAIT;
+    loop {
+        match kernel.loop_info(device.minor)? {
+            Some(now) if now.is_same(device) => {}
+            _ => return Ok(true),
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Unmounts, and retries for a moment if the mount is in use.
+pub(crate) fn unmount(kernel: &dyn Kernel, path: &Path) -> Result<()> {
+    Ok(kernel::unmount_retrying(kernel, path, UNMOUNT_WAIT)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{BLOCK_SIZE, FileId};
+
+    fn info(minor: u32) -> LoopInfo {
+        LoopInfo {
+            minor,
+            backing: Some(FileId { dev: 1, ino: 2 }),
+            block_size: BLOCK_SIZE,
+            direct_io: true,
+            ..LoopInfo::default()
+        }
+    }
+
+    #[test]
+    fn one_device_serves_and_a_second_is_never_made() {
+        let autoclear = LoopInfo {
+            autoclear: true,
+            ..info(3)
+        };
+        let read_only = LoopInfo {
+            read_only: true,
+            ..info(3)
+        };
+        let sectors = LoopInfo {
+            block_size: 512,
+            ..info(3)
+        };
+        let shifted = LoopInfo {
+            offset: 4096,
+            ..info(3)
+        };
+        let cut = LoopInfo {
+            size_limit: 4096,
+            ..info(3)
+        };
+        // devices over the image, purpose → the plan, or a word of the refusal
+        let table = [
+            (vec![], Purpose::Mount, Ok(Plan::Attach)),
+            (vec![], Purpose::Block, Ok(Plan::Attach)),
+            (vec![info(3)], Purpose::Mount, Ok(Plan::Use(3))),
+            (vec![info(3)], Purpose::Block, Ok(Plan::Use(3))),
+            (vec![autoclear.clone()], Purpose::Mount, Ok(Plan::Use(3))),
+            (vec![autoclear], Purpose::Block, Err("held open")),
+            (vec![read_only.clone()], Purpose::Mount, Err("read-only")),
+            (vec![read_only], Purpose::Block, Err("read-only")),
+            (vec![sectors], Purpose::Mount, Err("512")),
+            (vec![shifted], Purpose::Block, Err("begins at byte 4096")),
+            (vec![cut], Purpose::Block, Err("limited to 4096 bytes")),
+            (
+                vec![info(3), info(5)],
+                Purpose::Mount,
+                Err("/dev/loop3, /dev/loop5"),
+            ),
+        ];
+        for (loops, purpose, expected) in table {
+            match (plan(&loops, purpose), expected) {
+                (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{loops:?}"),
+                (Err(Error::FailedPrecondition(got)), Err(expected)) => {
+                    assert!(got.contains(expected), "{got}");
+                }
+                (got, expected) => panic!("{loops:?} {purpose:?}: {got:?}, not {expected:?}"),
+            }
+        }
+    }
+}

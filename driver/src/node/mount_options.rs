@@ -1,0 +1,192 @@
+//! The mount options of a volume. Pure.
+
+use crate::kernel::{FsType, safe_options};
+use crate::storage::{Provisioning, Settings};
+
+/// How a filesystem is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Read-only, superblock and all.
+    pub(crate) read_only: bool,
+    /// One per element.
+    pub(crate) words: Vec<String>,
+}
+
+/// Safe defaults, then the class's flags, then what the volume's settings and its filesystem need.
+///
+/// A volume for readers only is mounted writable all the same, and every publication of it is
+/// read-only: its log may have to be replayed, it may have to grow after a restore to a larger
+/// size, and another PV of the same volume may be a writer. `ro` among the flags is obeyed, and
+/// so is `read_only` (an inline volume's only mount).
+pub(crate) fn options(
+    fs: FsType,
+    flags: &[String],
+    settings: &Settings,
+    read_only: bool,
+) -> Options {
+    let mut words: Vec<String> = safe_options(fs).iter().map(|o| (*o).to_owned()).collect();
+    let mut ro = false;
+    for flag in flags.iter().flat_map(|flag| flag.split(',')) {
+        match flag {
+            "ro" => ro = true,
+            "rw" => ro = false,
+            _ => words.push(flag.to_owned()),
+        }
+    }
+    let own = |word: &String| word == "nodiscard" || is(word, "discard");
+    if settings.provisioning == Provisioning::Thick {
+        // Given back, its blocks would no longer be its own; so this one word is not the user's.
+        words.retain(|word| !own(word));
+        words.push("nodiscard".to_owned());
+    } else if !words.iter().any(own) {
+        match (settings.discard, fs) {
+            // Alone among the three, btrfs discards unless told not to, and can do it later.
+            (true, FsType::Btrfs) => words.push("discard=async".to_owned()),
+            (true, _) => words.push("discard".to_owned()),
+            (false, FsType::Btrfs) => words.push("nodiscard".to_owned()),
+            (false, _) => {}
+        }
+    }
+    // A clone has its source's UUID, and they may well be mounted together. The kernel's check for
+    // that is all the word turns off.
+    if fs == FsType::Xfs && !words.iter().any(|word| word == "nouuid") {
+        words.push("nouuid".to_owned());
+    }
+    Options {
+        read_only: read_only || ro,
+        words,
+    }
+}
+
+/// `key`, or `key=…`.
+fn is(word: &str, key: &str) -> bool {
+    word.strip_prefix(key)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+}
+
+/// Whether a kernel mounts two btrfs filesystems of one UUID side by side (Linux 6.7 and later
+/// give the second a UUID of its own while it is mounted). Older ones mix their devices up.
+pub(crate) fn mounts_btrfs_twins(release: &str) -> bool {
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map_while(|n| n.parse::<u32>().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) => (major, minor) >= (6, 7),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(provisioning: Provisioning, discard: bool) -> Settings {
+        Settings {
+            provisioning,
+            discard,
+            direct_io: true,
+            read_ahead_kib: None,
+        }
+    }
+
+    #[test]
+    fn options_follow_flags_settings_and_filesystem() {
+        use FsType::*;
+        use Provisioning::*;
+        type Words = &'static [&'static str];
+        type Case = (FsType, Words, Provisioning, bool, Words);
+        // filesystem, flags, provisioning, discard → options
+        let table: &[Case] = &[
+            (Ext4, &[], Thin, false, &[]),
+            (Ext4, &[], Thin, true, &["discard"]),
+            (Ext4, &["noatime"], Thin, true, &["noatime", "discard"]),
+            (Ext4, &["nodiscard"], Thin, true, &["nodiscard"]),
+            (
+                Ext4,
+                &["noatime,nodiscard"],
+                Thin,
+                true,
+                &["noatime", "nodiscard"],
+            ),
+            // Later options win: a class can override the safe defaults.
+            (
+                Ext4,
+                &["suid", "errors=continue"],
+                Thin,
+                false,
+                &["suid", "errors=continue"],
+            ),
+            (Ext4, &["discard"], Thin, false, &["discard"]),
+            (Ext4, &[], Thick, false, &["nodiscard"]),
+            (
+                Ext4,
+                &["discard", "noatime"],
+                Thick,
+                true,
+                &["noatime", "nodiscard"],
+            ),
+            (Xfs, &[], Thin, false, &["nouuid"]),
+            (Xfs, &["nouuid"], Thin, true, &["nouuid", "discard"]),
+            (Xfs, &[], Thick, false, &["nodiscard", "nouuid"]),
+            (Btrfs, &[], Thin, false, &["nodiscard"]),
+            (Btrfs, &[], Thin, true, &["discard=async"]),
+            (Btrfs, &["discard=async"], Thin, false, &["discard=async"]),
+            (Btrfs, &["discard=async"], Thick, true, &["nodiscard"]),
+            (
+                Btrfs,
+                &["discardless"],
+                Thin,
+                true,
+                &["discardless", "discard=async"],
+            ),
+        ];
+        for (fs, flags, provisioning, discard, expected) in table {
+            let flags: Vec<_> = flags.iter().map(|f| (*f).to_owned()).collect();
+            let got = options(*fs, &flags, &settings(*provisioning, *discard), false);
+            let expected = [safe_options(*fs), *expected].concat();
+            assert_eq!(
+                got.words, expected,
+                "{fs} {flags:?} {provisioning:?} {discard}"
+            );
+            assert!(!got.read_only);
+        }
+    }
+
+    #[test]
+    fn the_last_of_ro_and_rw_holds() {
+        let table: &[(&[&str], bool, bool)] = &[
+            (&[], false, false),
+            (&[], true, true),
+            (&["ro"], false, true),
+            (&["rw"], false, false),
+            (&["rw"], true, true),
+            (&["ro", "rw"], false, false),
+            (&["rw", "noatime", "ro"], false, true),
+            (&["noatime,ro"], false, true),
+        ];
+        for (flags, forced, expected) in table {
+            let flags: Vec<_> = flags.iter().map(|f| (*f).to_owned()).collect();
+            let thin = settings(Provisioning::Thin, false);
+            let got = options(FsType::Ext4, &flags, &thin, *forced);
+            assert_eq!(got.read_only, *expected, "{flags:?} {forced}");
+            assert!(!got.words.iter().any(|w| w == "ro" || w == "rw"));
+        }
+    }
+
+    #[test]
+    fn btrfs_twins_need_linux_6_7() {
+        let table = [
+            ("6.18.44-fc-v669", true),
+            ("6.7.0", true),
+            ("6.7-rc1", true),
+            ("6.6.99-generic", false),
+            ("5.15.0-100-generic", false),
+            ("10.0", true),
+            ("", false),
+            ("unknown", false),
+        ];
+        for (release, expected) in table {
+            assert_eq!(mounts_btrfs_twins(release), expected, "{release}");
+        }
+    }
+}

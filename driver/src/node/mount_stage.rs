@@ -1,0 +1,145 @@
+//! Staging a volume as a filesystem: attached, formatted if it never was, checked, mounted, grown.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::format::{self, FormatStep};
+use super::loop_device::{self, Purpose};
+use super::stage::Wanted;
+use super::{Error, Node, Result, expand, fs_group, mount_options, target_path};
+use crate::diagnose::{VolumeIdentity, VolumeState};
+use crate::kernel::{FsType, LoopDevice, MountSpec, Probe, file_id};
+use crate::storage::{Access, VolumeRecord};
+
+/// A volume that is to be mounted.
+pub(super) struct Mounting<'a> {
+    pub(super) node: &'a Node,
+    /// With the intent to stage it.
+    pub(super) record: &'a VolumeRecord,
+    pub(super) image: &'a File,
+    pub(super) owner: &'a VolumeIdentity,
+    /// From before the first effect.
+    pub(super) view: &'a VolumeState<'a>,
+    pub(super) wanted: &'a Wanted,
+    pub(super) fs: FsType,
+    /// There is no data in the image at all.
+    pub(super) blank: bool,
+}
+
+impl Mounting<'_> {
+    /// Everything, from the image on.
+    pub(super) fn begin(&self) -> Result<()> {
+        let kernel = self.node.pools.kernel().as_ref();
+        let path = &self.wanted.path;
+        self.node.thaw(self.record, self.owner, path)?;
+        // Held until it is mounted: it would detach at the last close.
+        let device = loop_device::attach(kernel, self.record, self.image, Purpose::Mount, None)?;
+        let found = match self.blank {
+            true => Probe::Blank,
+            false => kernel.probe(&device.path())?,
+        };
+        match format::decide(self.record.format, &found, self.fs)? {
+            FormatStep::Make { force } => {
+                // Where nothing is, nothing has to be wiped away first.
+                let force = force && !self.blank;
+                self.node.format(self.record, &device, self.fs, force)?;
+            }
+            FormatStep::Keep => self.check(&device)?,
+        }
+        refuse_twin(self.fs, &found)?;
+        let flags = match &self.wanted.capability.access {
+            Access::Mount { flags, .. } => flags.as_slice(),
+            Access::Block => &[],
+        };
+        let options =
+            mount_options::options(self.fs, flags, &self.record.settings, self.wanted.read_only);
+        kernel.mount(&MountSpec {
+            device: &device.path(),
+            target: path,
+            fs: self.fs,
+            read_only: options.read_only,
+            options: &options.words,
+        })?;
+        self.complete(&device, options.read_only)
+    }
+
+    /// Checks a filesystem before it is mounted; and lets one grow that could not grow later.
+    fn check(&self, device: &LoopDevice) -> Result<()> {
+        let kernel = self.node.pools.kernel().as_ref();
+        let node = device.path();
+        // Another mount namespace has it mounted still, in use and beyond checking; mounting it
+        // again gives the same filesystem once more.
+        if self.view.own().next().is_some() && kernel.is_claimed(&node)? {
+            return Ok(());
+        }
+        kernel.check(&node, self.fs)?;
+        let late = self.fs == FsType::Ext4 && !kernel.grows_mounted(self.fs);
+        if late
+            && kernel.fs_size(&self.wanted.path, &node, self.fs)?
+                < loop_device::image_len(self.image)?
+        {
+            kernel.grow_unmounted(&node, self.fs)?;
+        }
+        Ok(())
+    }
+
+    /// What follows the mount, which is there.
+    pub(super) fn finish(&self) -> Result<()> {
+        let kernel = self.node.pools.kernel().as_ref();
+        let path = &self.wanted.path;
+        self.node.thaw(self.record, self.owner, path)?;
+        let mount = self.view.mount_at(path);
+        let Some((entry, minor)) = mount.and_then(|e| Some((e, e.loop_minor()?))) else {
+            let why = "something else is mounted over the staged volume";
+            return Err(target_path::wrong(path, why));
+        };
+        if entry.fs_type != self.fs.as_str() {
+            return Err(Error::AlreadyExists(format!(
+                "{} is mounted at this path already, {} was asked for",
+                entry.fs_type, self.fs
+            )));
+        }
+        let device = kernel.loop_open(minor, file_id(self.image)?)?;
+        loop_device::follow_size(kernel, &device, self.image)?;
+        let read_only = entry.super_options.iter().any(|o| o == "ro");
+        self.complete(&device, read_only)
+    }
+
+    /// Grows the filesystem to its device, gives its root to the group that was asked for, and
+    /// says that it is done.
+    fn complete(&self, device: &LoopDevice, read_only: bool) -> Result<()> {
+        let path = &self.wanted.path;
+        if !read_only {
+            let kernel = self.node.pools.kernel().as_ref();
+            expand::grow_if_possible(kernel, device, self.image, self.record, path, self.fs)?;
+            if let Access::Mount {
+                group: Some(gid), ..
+            } = self.wanted.capability.access
+            {
+                fs_group::chown_root(path, gid)?;
+            }
+        }
+        self.node.staged(self.record, device.minor)
+    }
+}
+
+/// Refuses to mount a btrfs next to one with the same UUID where the kernel would mix them up.
+fn refuse_twin(fs: FsType, found: &Probe) -> Result<()> {
+    let Probe::Filesystem { uuid, .. } = found else {
+        return Ok(());
+    };
+    let twin = || Path::new("/sys/fs/btrfs").join(uuid).exists();
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    if fs != FsType::Btrfs
+        || uuid.is_empty()
+        || mount_options::mounts_btrfs_twins(release)
+        || !twin()
+    {
+        return Ok(());
+    }
+    Err(Error::FailedPrecondition(format!(
+        "a btrfs with the UUID {uuid} is mounted, of which this volume is a copy; Linux {release} \
+         can't mount both, 6.7 and later can"
+    )))
+}

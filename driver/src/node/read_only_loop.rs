@@ -1,0 +1,110 @@
+//! Read-only publications of a block volume: a second loop device, attached read-only over the
+//! volume's, because a device node that is bound read-only still takes writes.
+
+use std::path::Path;
+
+use super::{Error, Node, Result, loop_device};
+use crate::diagnose::VolumeState;
+use crate::kernel::{self, BLOCK_SIZE, LoopInfo, LoopSpec};
+use crate::storage::{VolumeHandle, VolumeRecord};
+
+/// How many minors are tried before giving up: others take loop devices at the same time.
+const ATTEMPTS: usize = 16;
+
+impl Node {
+    /// The read-only device for a target. The record names its minor before it is attached, so a
+    /// driver that dies in between finds it again.
+    pub(super) fn read_only_device(
+        &self,
+        record: &VolumeRecord,
+        view: &VolumeState<'_>,
+        own: &LoopInfo,
+        target: &Path,
+    ) -> Result<u32> {
+        let kernel = self.pools.kernel().as_ref();
+        let recorded = record
+            .stage
+            .as_ref()
+            .and_then(|s| s.read_only_loops.get(target));
+        if let Some(info) = view.read_only().find(|l| Some(&l.minor) == recorded) {
+            if info.tampered().is_none() && info.block_size == BLOCK_SIZE {
+                return Ok(info.minor);
+            }
+            detach(kernel, info)?;
+        }
+        let below = kernel.loop_reopen(own)?;
+        for minor in view.kernel().free_minors().take(ATTEMPTS) {
+            self.record_read_only(record, target, minor)?;
+            let attached = kernel.loop_attach(&LoopSpec {
+                backing: &below.file,
+                label: &format!("{} ro", record.id),
+                read_only: true,
+                direct_io: record.settings.direct_io,
+                autoclear: false,
+                minor: Some(minor),
+            });
+            match attached {
+                Err(kernel::Error::Busy { .. }) => continue,
+                Err(other) => return Err(other.into()),
+                Ok(device) => {
+                    kernel.loop_set_read_ahead(&device, loop_device::read_ahead_kib(record))?;
+                    return Ok(minor);
+                }
+            }
+        }
+        Err(Error::FailedPrecondition(
+            "others took every free loop device; try again".to_owned(),
+        ))
+    }
+
+    /// Detaches the read-only device of a target, and forgets it.
+    pub(super) fn drop_read_only(
+        &self,
+        record: &VolumeRecord,
+        view: &VolumeState<'_>,
+        target: &Path,
+    ) -> Result<()> {
+        let recorded = record
+            .stage
+            .as_ref()
+            .and_then(|s| s.read_only_loops.get(target));
+        let Some(minor) = recorded else {
+            return Ok(());
+        };
+        if let Some(info) = view.attached_read_only().find(|l| l.minor == *minor) {
+            detach(self.pools.kernel().as_ref(), info)?;
+        }
+        self.clear_record(&record.id, |r| {
+            if let Some(stage) = &mut r.stage {
+                stage.read_only_loops.remove(target);
+            }
+        })
+    }
+
+    /// The same after a publication that failed, of which the record may know more by now.
+    pub(super) fn give_up_read_only(&self, record: &VolumeRecord, target: &Path) -> Result<()> {
+        let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
+        let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(&record))?;
+        self.drop_read_only(&record, &view, target)
+    }
+
+    fn record_read_only(&self, record: &VolumeRecord, target: &Path, minor: u32) -> Result<()> {
+        self.pools.update_volume(&record.id, |r| {
+            if let Some(stage) = &mut r.stage {
+                stage.read_only_loops.insert(target.to_owned(), minor);
+            }
+        })?;
+        Ok(())
+    }
+}
+
+/// Detaches a device, or says that it is held.
+pub(super) fn detach(kernel: &dyn kernel::Kernel, info: &LoopInfo) -> Result<()> {
+    match loop_device::detach(kernel, info)? {
+        true => Ok(()),
+        false => Err(Error::FailedPrecondition(format!(
+            "{} is still held open",
+            loop_device::names([info])
+        ))),
+    }
+}

@@ -1,0 +1,340 @@
+//! `hostloop serve`, `run` and `controllers`: what runs, in which order it starts, and how it
+//! stops.
+//!
+//! Start: check the arguments and the machine, then open and recover the pools in parallel, for at
+//! most `--pool-open-timeout`. Then open the socket: from here on, every client that can connect
+//! gets an answer. Then register the driver, while the Kubernetes loops fill their caches.
+//!
+//! Stop: first remove the registration, give up the leases and end the loops. On SIGTERM or SIGINT,
+//! then remove the socket and finish calls under way within [`GRACE`]. The next start takes care of
+//! unfinished work, since disk and kernel show how far it got. Mounts and loop devices outlive the
+//! process either way.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+
+use hostloop_controllers::cli::Args as ControllerArgs;
+
+use crate::cli::{ControllersArgs, RunArgs, ServeArgs};
+use crate::controller::Controller;
+use crate::grpc::socket::{self, Socket};
+use crate::grpc::{Server, http};
+use crate::kernel::linux::Linux;
+use crate::node::Node;
+use crate::storage::{self, Pools};
+
+mod config;
+mod controllers;
+mod logging;
+mod preflight;
+
+use config::{Settings, SettingsError};
+use controllers::Loops;
+
+/// How long calls under way may take at the end; Kubernetes kills after 30 s.
+const GRACE: Duration = Duration::from_secs(25);
+/// How often pools that are missing are looked for.
+const SEARCH: Duration = Duration::from_secs(5);
+/// Maximum number of blocking threads. `server::lanes` limits how many are used. This limit is far
+/// above that, so threads held by a hanging pool never make other work wait.
+const BLOCKING_THREADS: usize = 4096;
+
+/// Why the driver does not serve, or no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The command line contradicts itself, or what can be read from it does not work.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// `--log-level`.
+    #[error("--log-level: {0}")]
+    LogLevel(String),
+    /// The machine lacks what the driver can't do without.
+    #[error("this machine lacks {}", .0.join("; "))]
+    Machine(Vec<String>),
+    /// The pools.
+    #[error("opening the pools: {0}")]
+    Pools(#[from] storage::Error),
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] socket::Error),
+    /// `--http-endpoint`.
+    #[error("--http-endpoint {address}: {source}")]
+    Http {
+        /// As given.
+        address: String,
+        /// Why it can't be listened on.
+        source: io::Error,
+    },
+    /// The operating system refused something at start.
+    #[error("{0}: {1}")]
+    Start(&'static str, #[source] io::Error),
+    /// The Kubernetes loops.
+    #[error(transparent)]
+    Controllers(#[from] hostloop_controllers::manager::Error),
+    /// Something ended that must not end while the driver serves.
+    #[error("{role} ended: {why}")]
+    Role {
+        /// What.
+        role: &'static str,
+        /// Why.
+        why: String,
+    },
+}
+
+/// Serves until a signal comes.
+pub fn serve(args: &ServeArgs) -> Result<(), Error> {
+    serve_with(args, &[], None)
+}
+
+/// Serves, with the Kubernetes loops beside, until a signal comes.
+pub fn run(args: &RunArgs) -> Result<(), Error> {
+    let mut serve = args.serve.clone();
+    // One name for the node, whoever asks.
+    serve.node_id = serve.node_id.or_else(|| args.controllers.node_name.clone());
+    let labels = &args.topology_from_node_labels;
+    serve_with(&serve, labels, Some(&args.controllers))
+}
+
+/// Runs the Kubernetes loops in front of a driver until a signal comes.
+pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
+    logging::start(&args.watch)?;
+    let runtime = runtime()?;
+    let ran = runtime.block_on(controllers::alone(args));
+    runtime.shutdown_background();
+    ran
+}
+
+/// One thread waits for sockets and timers, and has the loops decide; what blocks is done by others.
+/// Several would mostly wake each other.
+fn runtime() -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_name("hostloop")
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Start("starting threads", error))
+}
+
+fn serve_with(
+    args: &ServeArgs,
+    labels: &[String],
+    controllers: Option<&ControllerArgs>,
+) -> Result<(), Error> {
+    logging::start(&args.watch)?;
+    let settings = Settings::read(args, labels, preflight::hostname)?;
+    // Before the pools are touched: another driver may be using them.
+    socket::check(&settings.endpoint)?;
+    let kernel = Linux::new();
+    preflight::check(kernel.missing(), &kernel, &settings)?;
+
+    let pools = Pools::open_within(
+        &settings.pools,
+        settings.options.clone(),
+        Arc::new(kernel),
+        args.pool_open_timeout,
+    )?;
+
+    let runtime = runtime()?;
+    let served = runtime.block_on(work(settings, pools, controllers.cloned()));
+    // Work that outlasted its grace must not hold the process.
+    runtime.shutdown_background();
+    served
+}
+
+async fn work(
+    settings: Settings,
+    pools: Arc<Pools>,
+    controllers: Option<ControllerArgs>,
+) -> Result<(), Error> {
+    let mut signals = Signals::install()?;
+    let stop = CancellationToken::new();
+    let mut roles = Roles::default();
+
+    let controller = Controller::new(pools.clone(), settings.controller);
+    let node = Node::new(pools.clone(), settings.node);
+    let identity = settings.identity.clone();
+    let server = Server::new(settings.identity, Arc::new(controller), Arc::new(node));
+
+    let loops = controllers.map(|args| {
+        let labels = controllers::labels(&settings.topology, &settings.node_id, &args);
+        Loops::beside(&server, pools.clone(), args, &settings.endpoint, labels)
+    });
+    let shown = http::Shown {
+        services: Some(server.shown()),
+        loops: loops.as_ref().map(Loops::view),
+    };
+    show(settings.http, shown, &stop, &mut roles).await?;
+    for slot in 0..pools.count() {
+        let tending = tend(pools.clone(), slot, stop.clone());
+        roles.start("looking after a pool", tending);
+    }
+
+    let (listener, name) = Socket::bind(&settings.endpoint)?.into_parts();
+    let listener = UnixListener::from_std(listener)
+        .map_err(|error| Error::Start("watching the socket", error))?;
+    let services = {
+        let (server, stop) = (server.clone(), stop.clone());
+        async move {
+            let connections = UnixListenerStream::new(listener);
+            let served = server.serve(connections, stop.cancelled()).await;
+            served.map_err(|error| error.to_string())
+        }
+    };
+    roles.start("the CSI services", services);
+    tracing::info!(
+        socket = %settings.endpoint.display(), driver = %identity.name,
+        version = %identity.vendor_version, node = %settings.node_id, "serving"
+    );
+
+    let mut loops = loops.map(Loops::start);
+    let served = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, in_flight = server.desk().in_flight(), "stopping");
+            Ok(())
+        }
+        ended = roles.next() => Err(ended),
+        ended = controllers::ended(&mut loops) => Err(ended),
+    };
+    // Kubelet is to make no calls any more, and the loops end while the services still answer.
+    let loops = async {
+        if let Some(loops) = loops {
+            loops.finish().await;
+        }
+    };
+    let finished = async {
+        loops.await;
+        drop(name);
+        stop.cancel();
+        while !roles.is_empty() {
+            roles.next().await;
+        }
+        server.desk().close();
+        server.desk().drained().await;
+    };
+    tokio::select! {
+        () = finished => tracing::info!("stopped"),
+        () = tokio::time::sleep(GRACE) => unfinished(&server, "time is up"),
+        signal = signals.next() => unfinished(&server, signal),
+    }
+    served
+}
+
+fn unfinished(server: &Server, why: &'static str) {
+    tracing::warn!(
+        why,
+        in_flight = server.desk().in_flight(),
+        "stopped before every call was finished; the next start takes up what they left"
+    );
+}
+
+/// Serves what `--http-endpoint` shows, if it is given.
+async fn show(
+    address: Option<String>,
+    shown: http::Shown,
+    stop: &CancellationToken,
+    roles: &mut Roles,
+) -> Result<(), Error> {
+    let Some(address) = address else {
+        return Ok(());
+    };
+    let listener = TcpListener::bind(&address).await;
+    let listener = listener.map_err(|source| Error::Http { address, source })?;
+    let serving = http::serve(listener, shown, stop.clone().cancelled_owned());
+    roles.start("the HTTP endpoint", async {
+        serving.await.map_err(|error| error.to_string())
+    });
+    Ok(())
+}
+
+/// Opens a missing pool that has turned up, and frees what could not be freed before. Each pool has
+/// its own task, so a hanging pool delays no other.
+async fn tend(pools: Arc<Pools>, slot: usize, stop: CancellationToken) -> Result<(), String> {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(SEARCH))
+        .await
+        .is_some()
+    {
+        let pools = pools.clone();
+        let looked = stop
+            .run_until_cancelled(tokio::task::spawn_blocking(move || pools.tend(slot)))
+            .await;
+        if let Some(Err(error)) = looked {
+            return Err(error.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// The signals that end it.
+struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    fn install() -> Result<Self, Error> {
+        let listen =
+            |kind| signal(kind).map_err(|error| Error::Start("listening to signals", error));
+        Ok(Signals {
+            term: listen(SignalKind::terminate())?,
+            int: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
+}
+
+/// What runs as long as the driver serves. The end of one is the end of all: a process that does
+/// half its work looks healthy and is not.
+#[derive(Default)]
+struct Roles(JoinSet<(&'static str, Result<(), String>)>);
+
+impl Roles {
+    fn start(
+        &mut self,
+        role: &'static str,
+        work: impl Future<Output = Result<(), String>> + Send + 'static,
+    ) {
+        self.0.spawn(async move {
+            // A task of its own, so that its panic is told with its name.
+            let ended = tokio::spawn(work).await;
+            (
+                role,
+                ended.unwrap_or_else(|panicked| Err(panicked.to_string())),
+            )
+        });
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next to end.
+    async fn next(&mut self) -> Error {
+        match self.0.join_next().await {
+            Some(Ok((role, ended))) => Error::Role {
+                role,
+                why: ended
+                    .err()
+                    .unwrap_or_else(|| "nothing told it to".to_owned()),
+            },
+            Some(Err(error)) => Error::Role {
+                role: "a role",
+                why: error.to_string(),
+            },
+            None => std::future::pending().await,
+        }
+    }
+}

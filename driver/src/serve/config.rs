@@ -1,0 +1,254 @@
+//! What the command line says, as the parts of the driver take it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+
+use crate::cli::{BlockType, PoolArgsError, ServeArgs, VolumeArgs, is_label_value};
+use crate::csi::identity::Identity;
+use crate::csi::topology::{Segments, Topology};
+use crate::csi::validate::CapabilityRules;
+use crate::kernel::BLOCK_SIZE;
+use crate::storage::{PoolOptions, PoolSpec};
+use crate::{controller, node};
+
+/// The longest node ID CSI allows, in bytes.
+const MAX_NODE_ID: usize = 256;
+
+/// Flags that contradict each other or the machine.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// No `--endpoint`.
+    #[error("--endpoint is missing")]
+    NoEndpoint,
+    /// No `--nodeid`, and no name of the host.
+    #[error("--nodeid is not given, and the host's name can't be read: {0}")]
+    NoNodeId(#[source] io::Error),
+    /// A node ID that can't be one.
+    #[error("--nodeid {id:?} {why}")]
+    NodeId {
+        /// The ID.
+        id: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A place is told of a node that is to be nowhere in particular.
+    #[error("{flag} says where the node is, but the topology is off (--enable-topology=false)")]
+    NoTopology {
+        /// Which one says it.
+        flag: &'static str,
+    },
+    /// The key whose value is the node's ID.
+    #[error(
+        "{flag}: {key} is the node's own key (--topology-key), whose value is its ID: leave it out"
+    )]
+    OwnKey {
+        /// The flag.
+        flag: &'static str,
+        /// The key.
+        key: String,
+    },
+    /// A key with two values; case makes no difference in CSI.
+    #[error("{flag}: the key {key} is given twice{also}")]
+    KeyTwice {
+        /// The flag.
+        flag: &'static str,
+        /// The key.
+        key: String,
+        /// Where else.
+        also: &'static str,
+    },
+    /// Pools.
+    #[error(transparent)]
+    Pools(#[from] PoolArgsError),
+}
+
+/// The parts' configurations.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) endpoint: PathBuf,
+    pub(super) http: Option<String>,
+    pub(super) node_id: String,
+    pub(super) identity: Identity,
+    pub(super) pools: Vec<PoolSpec>,
+    pub(super) options: PoolOptions,
+    pub(super) topology: Topology,
+    pub(super) controller: controller::Config,
+    pub(super) node: node::Config,
+}
+
+impl Settings {
+    /// Of these arguments and labels that tell where the node is, on the host of this name.
+    pub(super) fn read(
+        args: &ServeArgs,
+        labels: &[String],
+        hostname: impl FnOnce() -> io::Result<String>,
+    ) -> Result<Settings, SettingsError> {
+        let endpoint = args.endpoint().ok_or(SettingsError::NoEndpoint)?.clone();
+        let node_id = match &args.node_id {
+            Some(id) => id.clone(),
+            None => hostname().map_err(SettingsError::NoNodeId)?,
+        };
+        let on = &args.switches;
+        check_node_id(&node_id, on.enable_topology)?;
+        let topology = topology(args, labels, &node_id)?;
+        let expansion = on.enable_volume_expansion;
+        Ok(Settings {
+            endpoint,
+            http: args.watch.http_endpoint.as_ref().map(ToString::to_string),
+            identity: Identity {
+                name: args.pools.driver_name.clone(),
+                vendor_version: args.vendor_version.clone(),
+                topology: on.enable_topology,
+                expansion,
+                snapshot_metadata: on.enable_snapshot_metadata,
+            },
+            pools: args.pools.specs()?,
+            options: PoolOptions {
+                node_id: Some(node_id.clone()),
+                ..args.pools.options()
+            },
+            topology: topology.clone(),
+            controller: controller_config(args, &node_id, &topology),
+            node: node::Config {
+                node_id: node_id.clone(),
+                topology,
+                max_volumes: max_volumes(args),
+                report_topology: on.enable_topology,
+                expansion: expansion && !on.disable_node_expansion,
+                max_volume_bytes: args.limits.max_volume_size_node,
+                check_lifecycle: on.check_volume_lifecycle,
+                capabilities: capability_rules(args),
+                inline: node::InlineLimits {
+                    size: args.limits.max_inline_size,
+                    volumes: args.limits.max_inline_volumes,
+                    total: args.limits.max_inline_total,
+                },
+            },
+            node_id,
+        })
+    }
+}
+
+fn controller_config(args: &ServeArgs, node_id: &str, topology: &Topology) -> controller::Config {
+    let on = &args.switches;
+    controller::Config {
+        node_id: node_id.to_owned(),
+        topology: topology.clone(),
+        attach_limit: (args.limits.attach_limit > 0).then_some(args.limits.attach_limit),
+        attach: on.enable_attach,
+        expansion: on.enable_volume_expansion,
+        controller_expansion: on.enable_volume_expansion && !on.disable_controller_expansion,
+        modify: on.enable_controller_modify_volume,
+        mutable_parameters: args.volumes.mutable_parameters.clone(),
+        snapshot_metadata: on.enable_snapshot_metadata,
+        metadata_blocks: match args.volumes.metadata_blocks {
+            BlockType::Fixed => controller::MetadataBlocks::Fixed(BLOCK_SIZE),
+            BlockType::Variable => controller::MetadataBlocks::Variable,
+        },
+        capabilities: capability_rules(args),
+    }
+}
+
+fn capability_rules(args: &ServeArgs) -> CapabilityRules {
+    CapabilityRules {
+        default_fs: args.volumes.default_fs,
+        reject_multi_node: args.switches.reject_multi_node,
+        mount_group: args.switches.volume_mount_group,
+    }
+}
+
+/// What NodeGetInfo tells the scheduler: the node takes no more than either limit. 0 is none.
+fn max_volumes(args: &ServeArgs) -> u64 {
+    let limits = [args.limits.max_volumes_per_node, args.limits.attach_limit];
+    limits
+        .into_iter()
+        .filter(|limit| *limit > 0)
+        .min()
+        .unwrap_or(0)
+}
+
+const TOPOLOGY: &str = "--topology";
+const FROM_LABELS: &str = "--topology-from-node-labels";
+
+/// Where the node is, as far as that is known yet.
+fn topology(args: &ServeArgs, labels: &[String], id: &str) -> Result<Topology, SettingsError> {
+    let VolumeArgs {
+        topology: given,
+        topology_key: own,
+        ..
+    } = &args.volumes;
+    if !args.switches.enable_topology {
+        let told = [
+            (TOPOLOGY, given.is_empty()),
+            (FROM_LABELS, labels.is_empty()),
+        ];
+        return match told.into_iter().find(|(_, silent)| !silent) {
+            Some((flag, _)) => Err(SettingsError::NoTopology { flag }),
+            None => Ok(Topology::default()),
+        };
+    }
+    let given_keys = given.iter().map(|segment| (TOPOLOGY, &segment.key));
+    let keys = given_keys.chain(labels.iter().map(|key| (FROM_LABELS, key)));
+    check_keys(own, keys)?;
+    let given = given.iter().map(|one| (one.key.clone(), one.value.clone()));
+    let mut segments: Segments = given.collect();
+    segments.insert(own.clone(), id.to_owned());
+    if labels.is_empty() {
+        return Ok(segments.into());
+    }
+    let labels: BTreeSet<_> = labels.iter().cloned().collect();
+    let state_dir = args.pools.state_dir();
+    Ok(Topology::with_labels(segments, labels, id, &state_dir))
+}
+
+/// Refuses keys that are there already; to CSI, case makes no difference.
+fn check_keys<'a>(
+    own: &str,
+    keys: impl Iterator<Item = (&'static str, &'a String)>,
+) -> Result<(), SettingsError> {
+    let mut seen = BTreeMap::new();
+    for (flag, key) in keys {
+        if key.eq_ignore_ascii_case(own) {
+            let key = key.clone();
+            return Err(SettingsError::OwnKey { flag, key });
+        }
+        if let Some(before) = seen.insert(key.to_ascii_lowercase(), flag) {
+            return Err(SettingsError::KeyTwice {
+                flag,
+                key: key.clone(),
+                also: match before == flag {
+                    true => "",
+                    false => ", by --topology too",
+                },
+            });
+        }
+    }
+    Ok(())
+}
+
+fn check_node_id(id: &str, topology: bool) -> Result<(), SettingsError> {
+    let bad = |why: &str| {
+        Err(SettingsError::NodeId {
+            id: id.to_owned(),
+            why: why.to_owned(),
+        })
+    };
+    if id.is_empty() {
+        return bad("is empty");
+    }
+    if id.len() > MAX_NODE_ID {
+        return bad("has more than 256 bytes");
+    }
+    // It becomes the value of a label of the node.
+    if topology && !is_label_value(id) {
+        return bad(
+            "can't be a topology segment: at most 63 letters, digits, '-', '_' and '.', beginning \
+             and ending with a letter or digit; choose another, or --enable-topology=false",
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

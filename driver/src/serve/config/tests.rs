@@ -1,0 +1,220 @@
+use clap::Parser;
+
+use super::*;
+use crate::cli::{Cli, Command};
+
+fn read(flags: &str) -> Result<Settings, String> {
+    let line = format!("hostloop serve --endpoint /s --pool a=/p {flags}");
+    let cli = Cli::try_parse_from(line.split_whitespace()).unwrap();
+    let Command::Serve(args) = cli.command else {
+        panic!("not serve");
+    };
+    settings(&args, &[])
+}
+
+fn settings(args: &ServeArgs, labels: &[String]) -> Result<Settings, String> {
+    let read = Settings::read(args, labels, || Ok("host".to_owned()));
+    read.map_err(|error| error.to_string())
+}
+
+/// As `hostloop run` is started.
+fn run(flags: &str) -> Result<Settings, String> {
+    let line = format!("hostloop run --endpoint /s --pool a=/p {flags}");
+    let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|e| e.to_string())?;
+    let Command::Run(args) = cli.command else {
+        panic!("not run");
+    };
+    settings(&args.serve, &args.topology_from_node_labels)
+}
+
+#[test]
+fn a_node_can_be_in_more_places_than_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = format!(
+        "--nodeid n1 --topology-key k --statedir {}",
+        dir.path().display()
+    );
+    let settings = run(&format!(
+        "{flags} --topology rack=r1,x/zone=z1 --topology hall=h"
+    ));
+    let settings = settings.unwrap();
+    let places = |pairs: &[(&str, &str)]| -> BTreeMap<_, _> {
+        let owned = |(key, value): &(&str, &str)| (key.to_string(), value.to_string());
+        pairs.iter().map(owned).collect()
+    };
+    let expected = places(&[("k", "n1"), ("rack", "r1"), ("x/zone", "z1"), ("hall", "h")]);
+    assert_eq!(*settings.topology.segments().unwrap(), expected);
+    assert_eq!(*settings.node.topology.settled().unwrap(), expected);
+    assert_eq!(*settings.controller.topology.segments().unwrap(), expected);
+
+    let labels = "--topology-from-node-labels topology.kubernetes.io/zone";
+    let settings = run(&format!("{flags} --topology rack=r1 {labels}")).unwrap();
+    assert!(settings.controller.topology.segments().is_err());
+    let zone = places(&[("topology.kubernetes.io/zone", "a")]);
+    assert!(settings.topology.take(&zone).unwrap().is_empty());
+    let expected = places(&[
+        ("k", "n1"),
+        ("rack", "r1"),
+        ("topology.kubernetes.io/zone", "a"),
+    ]);
+    assert_eq!(*settings.controller.topology.segments().unwrap(), expected);
+    // All parts know at once.
+    assert_eq!(*settings.node.topology.segments().unwrap(), expected);
+}
+
+#[test]
+fn keys_and_values_of_places_are_checked() {
+    let (own, labels) = ("--topology-key a/k", "--topology-from-node-labels");
+    for (flags, part) in [
+        ("--topology rack", "--topology"),
+        ("--topology rack", "is not KEY=VALUE"),
+        ("--topology rack=", "not the value of a label"),
+        ("--topology rack=a/b", "not the value of a label"),
+        ("--topology =r1", "not a label key"),
+        ("--topology a//b=r1", "not a label key"),
+        (&format!("{labels} a b"), "unexpected argument"),
+        (&format!("{labels} -"), "not a label key"),
+        (&format!("{labels} zone,"), labels),
+        (
+            &format!("{own} --topology A/K=x"),
+            "--topology: A/K is the node's own key",
+        ),
+        (
+            &format!("{own} {labels} a/k"),
+            &format!("{labels}: a/k is the node's own"),
+        ),
+        ("--topology r=1,r=2", "--topology: the key r is given twice"),
+        (
+            "--topology r=1 --topology R=1",
+            "--topology: the key R is given twice",
+        ),
+        (
+            &format!("{labels} z,z"),
+            &format!("{labels}: the key z is given twice"),
+        ),
+        (
+            &format!("--topology z=1 {labels} z"),
+            &format!("{labels}: the key z is given twice, by --topology too"),
+        ),
+        (
+            "--enable-topology=false --topology r=1",
+            "--topology says where the node is, but the topology is off",
+        ),
+        (
+            &format!("--enable-topology=false {labels} z"),
+            &format!("{labels} says where the node is, but"),
+        ),
+    ] {
+        let refused = run(flags).expect_err(flags);
+        assert!(refused.contains(part), "{flags}: {refused}");
+    }
+    // Nobody there reads labels.
+    let line = "hostloop serve --endpoint /s --pool a=/p --topology-from-node-labels zone";
+    assert!(Cli::try_parse_from(line.split_whitespace()).is_err());
+}
+
+#[test]
+fn the_node_is_the_host_unless_it_has_an_id() {
+    let settings = read("").unwrap();
+    assert_eq!(settings.node_id, "host");
+    let settings = read("--nodeid n1 --topology-key k").unwrap();
+    assert_eq!(settings.node.node_id, "n1");
+    assert_eq!(settings.controller.node_id, "n1");
+    let topology = BTreeMap::from([("k".to_owned(), "n1".to_owned())]);
+    assert_eq!(*settings.node.topology.settled().unwrap(), topology);
+    assert_eq!(*settings.controller.topology.segments().unwrap(), topology);
+}
+
+#[test]
+fn node_ids_are_checked() {
+    let long = "x".repeat(64);
+    assert!(
+        read(&format!("--nodeid {long}"))
+            .unwrap_err()
+            .contains("at most 63")
+    );
+    assert!(read(&format!("--nodeid {long} --enable-topology=false")).is_ok());
+    let endless = "x".repeat(257);
+    let refused = read(&format!("--nodeid {endless} --enable-topology=false"));
+    assert!(refused.unwrap_err().contains("256 bytes"));
+}
+
+#[test]
+fn without_topology_there_is_none() {
+    let settings = read("--enable-topology=false").unwrap();
+    assert!(settings.controller.topology.segments().unwrap().is_empty());
+    assert!(!settings.node.report_topology);
+    assert!(!settings.identity.topology);
+}
+
+#[test]
+fn expansion_is_two_halves() {
+    for (flags, plugin, controller, node) in [
+        ("", true, true, true),
+        ("--enable-volume-expansion=false", false, false, false),
+        ("--disable-controller-expansion", true, false, true),
+        ("--disable-node-expansion", true, true, false),
+    ] {
+        let settings = read(flags).unwrap();
+        let got = (
+            settings.identity.expansion,
+            settings.controller.controller_expansion,
+            settings.node.expansion,
+        );
+        assert_eq!(got, (plugin, controller, node), "{flags}");
+    }
+}
+
+#[test]
+fn the_scheduler_hears_of_the_smaller_limit() {
+    for (flags, limit, told) in [
+        ("", None, 0),
+        ("--attach-limit 16", Some(16), 16),
+        ("--maxvolumespernode 9", None, 9),
+        ("--maxvolumespernode 9 --attach-limit 16", Some(16), 9),
+        ("--maxvolumespernode 20 --attach-limit 16", Some(16), 16),
+    ] {
+        let settings = read(flags).unwrap();
+        assert_eq!(settings.controller.attach_limit, limit, "{flags}");
+        assert_eq!(settings.node.max_volumes, told, "{flags}");
+    }
+}
+
+#[test]
+fn changed_blocks_come_as_asked() {
+    use controller::MetadataBlocks::*;
+    let blocks = |flags| read(flags).unwrap().controller.metadata_blocks;
+    assert_eq!(blocks(""), Fixed(4096));
+    assert_eq!(
+        blocks("--snapshot-metadata-block-type=variable_length"),
+        Variable
+    );
+}
+
+#[test]
+fn contradictions_are_refused() {
+    assert!(
+        read("--capacity b=1Gi")
+            .unwrap_err()
+            .contains("no pool is named")
+    );
+}
+
+#[test]
+fn inline_volumes_are_limited_unless_flags_say_otherwise() {
+    let limits = |size, volumes, total| node::InlineLimits {
+        size,
+        volumes,
+        total,
+    };
+    const GIB: u64 = 1 << 30;
+    for (flags, expected) in [
+        ("", limits(GIB, 64, 16 * GIB)),
+        ("--max-inline-size 10Gi", limits(10 * GIB, 64, 16 * GIB)),
+        ("--max-inline-volumes=0", limits(GIB, 0, 16 * GIB)),
+        ("--max-inline-total 1Ti", limits(GIB, 64, 1024 * GIB)),
+    ] {
+        assert_eq!(read(flags).unwrap().node.inline, expected, "{flags}");
+    }
+    assert_eq!(node::InlineLimits::default(), limits(GIB, 64, 16 * GIB));
+}

@@ -1,0 +1,238 @@
+//! The Kubernetes loops, beside the services in one process or alone.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use hostloop_controllers::cli::Args;
+use hostloop_controllers::manager::{self as controllers, NodeLabels, Setup, Source, Telemetry};
+use hostloop_controllers::orphaned_volumes::{Inventory, InventoryEntry};
+use hostloop_controllers::runtime::csi::Csi;
+use hostloop_controllers::runtime::{Driver, Pools as OwnPools};
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+
+use super::{Error, GRACE, Roles, Signals, show};
+use crate::cli::ControllersArgs;
+use crate::controller::capabilities;
+use crate::csi::identity;
+use crate::csi::topology::Topology;
+use crate::grpc::Server;
+use crate::grpc::http::Shown;
+use crate::storage::Pools;
+
+/// What one side may send before the other has read it, in bytes.
+const PIPE: usize = 64 << 10;
+
+/// The loops, ready to begin.
+pub(super) struct Loops {
+    setup: Setup,
+    view: Telemetry,
+}
+
+impl Loops {
+    /// Of a server in this process, reached through memory.
+    pub(super) fn beside(
+        server: &Server,
+        pools: Arc<Pools>,
+        args: Args,
+        endpoint: &Path,
+        labels: Option<NodeLabels>,
+    ) -> Self {
+        let setup = Setup {
+            args,
+            // The driver in this process chooses.
+            default_fstype: String::new(),
+            driver: Source::Asked(through_memory(server)),
+            node_deployment: true,
+            registration_endpoint: Some(endpoint.to_owned()),
+            inventory: inventory(pools.clone()),
+            pools: OwnPools::told(move || identities(&pools)),
+            labels,
+        };
+        let view = Telemetry::new();
+        Loops { setup, view }
+    }
+
+    pub(super) fn view(&self) -> Telemetry {
+        self.view.clone()
+    }
+
+    pub(super) fn start(self) -> Running {
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(controllers::run(self.setup, self.view, stop.clone()));
+        Running { stop, task }
+    }
+}
+
+/// The loops at work.
+pub(super) struct Running {
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), controllers::Error>>,
+}
+
+impl Running {
+    /// Tells them to end, and waits until they have.
+    pub(super) async fn finish(self) {
+        self.stop.cancel();
+        if self.task.is_finished() {
+            return;
+        }
+        match self.task.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the controllers did not end well"),
+            Err(panicked) => tracing::warn!(%panicked, "the controllers did not end well"),
+        }
+    }
+}
+
+/// Why they have ended before they were told to; never, if there are none.
+pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
+    let Some(loops) = loops else {
+        return std::future::pending().await;
+    };
+    match (&mut loops.task).await {
+        Ok(Err(error)) => error.into(),
+        Ok(Ok(())) => Error::Role {
+            role: "the controllers",
+            why: "nothing told them to".to_owned(),
+        },
+        Err(panicked) => Error::Role {
+            role: "the controllers",
+            why: panicked.to_string(),
+        },
+    }
+}
+
+/// The labels of this node that the loops are to read for the driver, if there are some.
+pub(super) fn labels(topology: &Topology, node_id: &str, args: &Args) -> Option<NodeLabels> {
+    let keys = topology.labels();
+    if keys.is_empty() {
+        return None;
+    }
+    let topology = topology.clone();
+    let keys = keys.iter().cloned().collect();
+    let node = args.node_name.as_deref().unwrap_or(node_id);
+    Some(NodeLabels::new(node, keys, move |labels| {
+        topology.take(labels).map_err(|moved| moved.to_string())
+    }))
+}
+
+/// The identities of the pools, also of those that are missing but were seen before.
+fn identities(pools: &Pools) -> Vec<String> {
+    let slots = pools.slots().into_iter();
+    slots
+        .filter_map(|slot| slot.id)
+        .map(|id| id.to_string())
+        .collect()
+}
+
+/// What the records say of volumes and CSI does not. It is all in memory.
+fn inventory(pools: Arc<Pools>) -> Inventory {
+    Inventory::told(move || {
+        let volumes = pools.volumes();
+        let kept = volumes.iter().map(|record| InventoryEntry {
+            id: record.id.to_string(),
+            name: record.name.clone(),
+            fresh: record.fresh,
+            staged: record.stage.is_some(),
+            inline: record.inline.is_some(),
+        });
+        Ok(kept.collect())
+    })
+}
+
+/// A client of a server in this process. The server serves as long as there is a client, and so
+/// answers the loops to their end.
+fn through_memory(server: &Server) -> Csi {
+    let (opened, connections) = mpsc::channel::<DuplexStream>(1);
+    let server = server.clone();
+    tokio::spawn(async move {
+        let connections = ReceiverStream::new(connections).map(Ok::<_, io::Error>);
+        if let Err(error) = server.serve(connections, std::future::pending()).await {
+            tracing::error!(%error, "serving the controllers ended");
+        }
+    });
+    Csi::over(move || {
+        let opened = opened.clone();
+        async move {
+            let (ours, theirs) = tokio::io::duplex(PIPE);
+            match opened.send(theirs).await {
+                Ok(()) => Ok(ours),
+                Err(_) => Err(io::ErrorKind::ConnectionRefused.into()),
+            }
+        }
+    })
+}
+
+/// The driver at the socket or, given a driver name, this program's own driver: a leader need not
+/// call it. Feature flags of the driver don't matter to a leader.
+fn source(args: &ControllersArgs) -> Source {
+    match &args.driver_name {
+        None => Source::Asked(Csi::at_socket(&args.csi_address)),
+        Some(name) => Source::Known(Box::new(Driver::with(
+            Csi::none(),
+            name,
+            &identity::ALWAYS,
+            &capabilities::ALWAYS,
+            &capabilities::GROUP,
+        ))),
+    }
+}
+
+/// `hostloop controllers`.
+pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
+    let mut signals = Signals::install()?;
+    let stop = CancellationToken::new();
+    let mut roles = Roles::default();
+    let setup = Setup {
+        args: args.controllers.clone(),
+        default_fstype: args.default_fstype.clone(),
+        driver: source(args),
+        node_deployment: false,
+        registration_endpoint: None,
+        pools: OwnPools::default(),
+        inventory: Inventory::default(),
+        labels: None,
+    };
+    let loops = Loops {
+        setup,
+        view: Telemetry::new(),
+    };
+    let shown = Shown {
+        services: None,
+        loops: Some(loops.view()),
+    };
+    let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
+    show(address, shown, &stop, &mut roles).await?;
+    let socket = args
+        .driver_name
+        .is_none()
+        .then(|| args.csi_address.display());
+    tracing::info!(
+        csi = socket.map(tracing::field::display),
+        "starting the controllers"
+    );
+    let mut loops = Some(loops.start());
+    let ran = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, "stopping");
+            Ok(())
+        }
+        ended = roles.next() => Err(ended),
+        ended = ended(&mut loops) => Err(ended),
+    };
+    stop.cancel();
+    if let Some(loops) = loops {
+        tokio::select! {
+            () = loops.finish() => tracing::info!("stopped"),
+            () = tokio::time::sleep(GRACE) => tracing::warn!("stopped before all was finished"),
+            signal = signals.next() => tracing::warn!(signal, "stopped before all was finished"),
+        }
+    }
+    ran
+}

@@ -1,0 +1,173 @@
+//! What volumes and snapshots are copied from, and holding it still meanwhile.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use super::capacity::SpaceRequest;
+use super::freeze::{self, Intents, Limits, Still, Target};
+use super::volumes::{length, now_ns};
+use super::{Access, Error, Format, FreezeIntent, NewVolume, Pool, PoolId, Pools, Provisioning};
+use super::{Result, Source, VolumeHandle, VolumeId, VolumeRecord};
+use crate::kernel::{self, FileId, file};
+
+/// A source, opened.
+#[derive(Debug)]
+pub(super) struct Origin {
+    /// Its pool.
+    pub(super) pool: PoolId,
+    /// Its image, for reading.
+    pub(super) image: File,
+    /// The image's length in bytes.
+    pub(super) len: u64,
+    /// Bytes allocated to the image.
+    pub(super) allocated: u64,
+    /// How far it is formatted.
+    pub(super) format: Format,
+    id: FileId,
+    /// The volume, if it is one and not a snapshot.
+    volume: Option<Arc<VolumeRecord>>,
+}
+
+impl Origin {
+    /// Whether a copy in this pool can share blocks with it.
+    pub(super) fn shares_with(&self, pool: &Pool) -> bool {
+        pool.reflinks && self.pool == pool.id
+    }
+
+    /// Whether it is a volume that must keep all its space to itself.
+    pub(super) fn is_thick_volume(&self) -> bool {
+        let volume = self.volume.as_ref();
+        volume.is_some_and(|v| v.settings.provisioning == Provisioning::Thick)
+    }
+
+    /// What must hold still while it is copied; nothing for a snapshot.
+    pub(super) fn target(&self) -> Option<Target> {
+        let volume = self.volume.as_ref()?;
+        let staged = volume.stage.as_ref().map(|s| &s.capability.access);
+        Some(Target {
+            volume: volume.id,
+            image: self.id,
+            raw_staged: staged == Some(&Access::Block),
+            freeze_intent: volume.freeze.is_some(),
+        })
+    }
+
+    /// What a volume made from it asks of its pool.
+    pub(super) fn need(&self, pool: &Pool, new: &NewVolume) -> Result<SpaceRequest> {
+        if self.len > new.capacity_bytes {
+            return Err(Error::Refused(format!(
+                "the source has {} bytes, more than the {} of the new volume",
+                self.len, new.capacity_bytes
+            )));
+        }
+        let whole = SpaceRequest::volume(new.capacity_bytes, new.settings.provisioning);
+        Ok(SpaceRequest {
+            take: whole.take.max(self.copy_takes(pool)),
+            ..whole
+        })
+    }
+
+    /// Bytes a copy in this pool takes at once: all of them where it is made by value, and where
+    /// it shares the blocks of a thick volume, which then gets its own ones back.
+    pub(super) fn copy_takes(&self, pool: &Pool) -> u64 {
+        if self.shares_with(pool) && !self.is_thick_volume() {
+            0
+        } else {
+            self.allocated.min(self.len)
+        }
+    }
+}
+
+impl Pools {
+    /// Opens what a new volume is to be copied from.
+    pub(super) fn origin(&self, source: &Source) -> Result<Origin> {
+        match source {
+            Source::Snapshot(id) => {
+                let snapshot = self.snapshot(id)?;
+                let image = self.open_snapshot(&snapshot)?;
+                Ok(Origin {
+                    pool: id.pool(),
+                    len: length(&image)?,
+                    allocated: file::allocated_bytes(&image)?,
+                    format: snapshot.format,
+                    id: kernel::file_id(&image)?,
+                    volume: None,
+                    image,
+                })
+            }
+            Source::Volume(id) => self.origin_volume(self.volume(&VolumeHandle::Id(*id))?),
+        }
+    }
+
+    /// Opens a volume to copy it.
+    pub(super) fn origin_volume(&self, volume: Arc<VolumeRecord>) -> Result<Origin> {
+        let image = self.open_image(&volume, false)?;
+        Ok(Origin {
+            pool: volume.id.pool(),
+            len: length(&image)?,
+            allocated: file::allocated_bytes(&image)?,
+            format: volume.format,
+            id: kernel::file_id(&image)?,
+            volume: Some(volume),
+            image,
+        })
+    }
+
+    /// Opens a source's image again, to give a thick volume its own blocks back.
+    pub(super) fn open_image_of(&self, origin: &Origin, write: bool) -> Result<File> {
+        match &origin.volume {
+            Some(volume) => self.open_image(volume, write),
+            None => Err(Error::Refused("a snapshot is never written to".to_owned())),
+        }
+    }
+
+    /// Runs `copy` while these volumes hold still together.
+    pub(super) fn still<T>(
+        &self,
+        targets: &[Target],
+        copy: impl FnOnce(&Still) -> Result<T>,
+    ) -> Result<T> {
+        let room = || self.room_to_freeze(targets);
+        let limits = Limits {
+            max_freeze: self.options.max_freeze,
+            room: &room,
+        };
+        freeze::quiesced(&self.kernel, targets, &limits, &Recorded(self), copy)
+    }
+
+    /// A freeze writes back first, and hangs in the kernel where there is no room for that.
+    fn room_to_freeze(&self, targets: &[Target]) -> Result<()> {
+        for target in targets {
+            let pool = self.with_id(target.volume.pool())?;
+            if pool.below_reserve()? {
+                return Err(Error::CannotFreeze(format!(
+                    "pool {} is nearly full, and freezing a filesystem in it might not end: free some space first",
+                    pool.name()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Freeze intents in the volumes' records.
+struct Recorded<'a>(&'a Pools);
+
+impl Recorded<'_> {
+    fn set(&self, volumes: &[VolumeId], freeze: Option<FreezeIntent>) -> Result<()> {
+        for id in volumes {
+            self.0.update_volume(id, |record| record.freeze = freeze)?;
+        }
+        Ok(())
+    }
+}
+
+impl Intents for Recorded<'_> {
+    fn write(&self, volumes: &[VolumeId]) -> Result<()> {
+        self.set(volumes, Some(FreezeIntent { since_ns: now_ns() }))
+    }
+
+    fn clear(&self, volumes: &[VolumeId]) -> Result<()> {
+        self.set(volumes, None)
+    }
+}

@@ -1,0 +1,388 @@
+//! A pool's directories, and the ways something enters and leaves them.
+//!
+//! Everything is done beneath open directory handles: no path that was looked up before can lead
+//! elsewhere afterwards. What enters is built under `incoming/` and appears by a rename, whole;
+//! what leaves goes to `trash/` by a rename, whole, and is freed there. So after a crash there is
+//! never a half of anything, only rubbish in two places where nothing else is.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use rustix::fs::{AtFlags, OFlags};
+
+use super::record_io::{self, Record};
+use super::sync::lock;
+use super::{GroupId, Result};
+use crate::kernel::file;
+use crate::kernel::{self, FileId};
+
+/// The name of the bytes in an entry's directory.
+pub(super) const IMAGE: &str = "image";
+
+/// Where entries stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EntryKind {
+    Volumes,
+    Snapshots,
+    Groups,
+}
+
+impl EntryKind {
+    /// All of them.
+    pub(super) const ALL: [EntryKind; 3] =
+        [EntryKind::Volumes, EntryKind::Snapshots, EntryKind::Groups];
+
+    /// Its directory in the pool.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            EntryKind::Volumes => "volumes",
+            EntryKind::Snapshots => "snapshots",
+            EntryKind::Groups => "groups",
+        }
+    }
+}
+
+pub(super) const INCOMING: &str = "incoming";
+pub(super) const TRASH: &str = "trash";
+
+/// An image on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ImageStat {
+    /// Its identity.
+    pub(super) id: FileId,
+    /// Its length in bytes.
+    pub(super) len: u64,
+    /// Bytes allocated to it, shared ones included.
+    pub(super) allocated: u64,
+}
+
+/// The open directories of a pool.
+#[derive(Debug)]
+pub(super) struct Layout {
+    path: PathBuf,
+    root: File,
+    shelves: [File; 3],
+    incoming: File,
+    trash: File,
+    /// What could not be removed from them when it should have been.
+    left: Mutex<Vec<(Left, String)>>,
+}
+
+/// Where an entry is that has to be removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Unfinished, under `incoming/`.
+    Incoming,
+    /// Deleted, under `trash/`.
+    Trash,
+    /// Not moved to `trash/` yet, though nothing names it any more.
+    On(EntryKind),
+}
+
+impl Left {
+    /// The name of its directory.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Left::Incoming => INCOMING,
+            Left::Trash => TRASH,
+            Left::On(shelf) => shelf.name(),
+        }
+    }
+}
+
+impl Layout {
+    /// Opens the pool's directories. With `make`, missing ones are made; without, they are an
+    /// error: a pool that is known to this node had them.
+    pub(super) fn open(root: File, path: &Path, make: bool) -> Result<Layout> {
+        let dir = |name: &str| -> kernel::Result<File> {
+            if make {
+                file::make_dir(root.as_fd(), name)?;
+            }
+            file::open_beneath(root.as_fd(), Path::new(name), OFlags::DIRECTORY)
+        };
+        // These two hold nothing that lasts, so their absence is no sign of loss.
+        for passing in [INCOMING, TRASH] {
+            file::make_dir(root.as_fd(), passing)?;
+        }
+        let layout = Layout {
+            path: path.to_path_buf(),
+            shelves: [
+                dir(EntryKind::Volumes.name())?,
+                dir(EntryKind::Snapshots.name())?,
+                dir(EntryKind::Groups.name())?,
+            ],
+            incoming: dir(INCOMING)?,
+            trash: dir(TRASH)?,
+            left: Mutex::default(),
+            root,
+        };
+        if make {
+            // From now on they are known, and would be missed after a power cut.
+            file::sync(&layout.root, path)?;
+        }
+        Ok(layout)
+    }
+
+    /// The pool's own directory.
+    pub(super) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Where the pool is, for messages only.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn incoming(&self) -> BorrowedFd<'_> {
+        self.incoming.as_fd()
+    }
+
+    pub(super) fn trash(&self) -> BorrowedFd<'_> {
+        self.trash.as_fd()
+    }
+
+    pub(super) fn shelf(&self, shelf: EntryKind) -> BorrowedFd<'_> {
+        self.shelves[shelf as usize].as_fd()
+    }
+
+    /// An entry's file, for people.
+    pub(super) fn path_of(&self, shelf: EntryKind, entry: &str, file: &str) -> PathBuf {
+        self.path.join(shelf.name()).join(entry).join(file)
+    }
+
+    /// Opens an entry's image.
+    pub(super) fn open_image(
+        &self,
+        shelf: EntryKind,
+        entry: &str,
+        write: bool,
+    ) -> kernel::Result<File> {
+        let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        let path = Path::new(entry).join(IMAGE);
+        file::open_beneath(self.shelf(shelf), &path, flags)
+    }
+
+    /// Looks at an entry's image without opening it; `None` if it is not there.
+    pub(super) fn stat_image(
+        &self,
+        shelf: EntryKind,
+        entry: &str,
+    ) -> kernel::Result<Option<ImageStat>> {
+        let path = Path::new(entry).join(IMAGE);
+        match rustix::fs::statat(self.shelf(shelf), &path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(ImageStat {
+                id: FileId {
+                    dev: stat.st_dev,
+                    ino: stat.st_ino,
+                },
+                len: u64::try_from(stat.st_size).unwrap_or_default(),
+                allocated: u64::try_from(stat.st_blocks).unwrap_or_default() * 512,
+            })),
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(e) => {
+                let path = self.path_of(shelf, entry, IMAGE);
+                Err(kernel::Error::io("stat", path, e.into()))
+            }
+        }
+    }
+
+    /// Replaces the record of an entry.
+    pub(super) fn replace<R: Record>(&self, record: &R) -> Result<()> {
+        let content = record_io::encode(record, R::FILE)?;
+        let entry = record.entry();
+        let dir = file::open_beneath(self.shelf(R::SHELF), Path::new(&entry), OFlags::DIRECTORY)?;
+        file::replace(dir.as_fd(), R::FILE, &content)?;
+        Ok(())
+    }
+
+    /// Begins an entry under `incoming/`. Dropped without [`Incoming::place`], it goes away.
+    pub(super) fn begin(&self, entry: String) -> Result<Incoming<'_>> {
+        file::make_dir(self.incoming(), &entry)?;
+        match file::open_beneath(self.incoming(), Path::new(&entry), OFlags::DIRECTORY) {
+            Ok(dir) => Ok(Incoming {
+                layout: self,
+                entry,
+                dir,
+                at: Some(Left::Incoming),
+            }),
+            Err(e) => {
+                self.try_remove(Left::Incoming, entry);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Takes an entry away: afterwards it does not exist, though its space may not be free yet.
+    /// True if it was there.
+    pub(super) fn discard(&self, shelf: EntryKind, entry: &str) -> Result<bool> {
+        match file::rename(self.shelf(shelf), entry, self.trash(), entry) {
+            Ok(()) => Ok(true),
+            Err(kernel::Error::NotFound { .. }) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Frees a discarded entry. What can't be freed now is freed later.
+    pub(super) fn free(&self, entry: &str) {
+        self.try_remove(Left::Trash, entry.to_owned());
+        self.remove_left();
+    }
+
+    /// Removes what could not be removed before. A full filesystem may refuse even that, and callers
+    /// do not call again for what is deleted.
+    pub(super) fn remove_left(&self) {
+        let left = std::mem::take(&mut *lock(&self.left));
+        let mut stuck = false;
+        for (from, entry) in left {
+            // A group's record lists what is to be freed, until that has been taken away.
+            if stuck && entry.parse::<GroupId>().is_ok() {
+                lock(&self.left).push((from, entry));
+                continue;
+            }
+            stuck |= !self.try_remove(from, entry) && matches!(from, Left::On(_));
+        }
+    }
+
+    /// Remembers an entry that could not be removed, for a later try.
+    pub(super) fn remove_later(&self, from: Left, entry: String) {
+        lock(&self.left).push((from, entry));
+    }
+
+    /// Takes an entry away and frees it, now or later: nothing names it any more. False if it could
+    /// not even be taken away yet.
+    pub(super) fn abandon(&self, shelf: EntryKind, entry: String) -> bool {
+        self.try_remove(Left::On(shelf), entry)
+    }
+
+    /// Where entries of this kind are.
+    pub(super) fn dir(&self, left: Left) -> BorrowedFd<'_> {
+        match left {
+            Left::Incoming => self.incoming(),
+            Left::Trash => self.trash(),
+            Left::On(shelf) => self.shelf(shelf),
+        }
+    }
+
+    /// Removes an entry. If this fails, it is remembered for a later try. Success means that the
+    /// entry is no longer where it was; its space may not be free yet.
+    pub(super) fn remove(&self, from: Left, entry: String) -> kernel::Result<()> {
+        let removed = match from {
+            Left::Incoming | Left::Trash => file::remove_entry(self.dir(from), &entry),
+            Left::On(_) => file::rename(self.dir(from), &entry, self.trash(), &entry),
+        };
+        match removed {
+            // An earlier try may have moved it.
+            Ok(()) | Err(kernel::Error::NotFound { .. }) => {
+                if let Left::On(_) = from {
+                    self.try_remove(Left::Trash, entry);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                self.remove_later(from, entry);
+                Err(e)
+            }
+        }
+    }
+
+    /// [`Layout::remove`] for callers that only log an error. True if it succeeded.
+    fn try_remove(&self, from: Left, entry: String) -> bool {
+        let removed = self.remove(from, entry.clone());
+        if let Err(error) = &removed {
+            tracing::warn!(entry, %error, "its space is not free yet: it is tried again");
+        }
+        removed.is_ok()
+    }
+}
+
+/// An entry that is being made.
+#[derive(Debug)]
+pub(super) struct Incoming<'a> {
+    layout: &'a Layout,
+    entry: String,
+    dir: File,
+    /// Where it lies; `None` once it is in its place.
+    at: Option<Left>,
+}
+
+impl Incoming<'_> {
+    /// Makes the image.
+    pub(super) fn image(&self) -> Result<File> {
+        Ok(file::create_beneath(self.dir.as_fd(), Path::new(IMAGE))?)
+    }
+
+    /// Where the image is, for messages.
+    pub(super) fn image_path(&self) -> PathBuf {
+        self.layout
+            .path
+            .join(INCOMING)
+            .join(&self.entry)
+            .join(IMAGE)
+    }
+
+    /// Writes the record and puts the entry into its place.
+    pub(super) fn commit<R: Record>(mut self, record: &R) -> Result<()> {
+        self.write(record)?;
+        self.place(R::SHELF)
+    }
+
+    /// Writes the record.
+    pub(super) fn write<R: Record>(&self, record: &R) -> Result<()> {
+        let content = record_io::encode(record, R::FILE)?;
+        Ok(file::replace(self.dir.as_fd(), R::FILE, &content)?)
+    }
+
+    /// Has the entry, as far as it is written, survive a power cut under `incoming/`.
+    pub(super) fn sync(&self) -> Result<()> {
+        let path = self.layout.path.join(INCOMING);
+        Ok(file::sync(&self.layout.incoming, &path)?)
+    }
+
+    /// Puts the entry into its place, once its record is written.
+    pub(super) fn place(&mut self, shelf: EntryKind) -> Result<()> {
+        let (layout, entry) = (self.layout, &self.entry);
+        let moved = file::rename(layout.incoming(), entry, layout.shelf(shelf), entry);
+        self.at = match moved {
+            Ok(()) => None,
+            // The rename itself may have happened, and only its fsync have failed.
+            Err(_) => match layout.discard(shelf, entry) {
+                Ok(true) => Some(Left::Trash),
+                Ok(false) => Some(Left::Incoming),
+                Err(_) => Some(Left::On(shelf)),
+            },
+        };
+        Ok(moved?)
+    }
+
+    /// Has it removed later, after what could not be removed before it.
+    pub(super) fn leave(mut self) {
+        if let Some(at) = self.at.take() {
+            let entry = std::mem::take(&mut self.entry);
+            self.layout.remove_later(at, entry);
+        }
+    }
+}
+
+impl Drop for Incoming<'_> {
+    fn drop(&mut self) {
+        if let Some(at) = self.at {
+            self.layout.try_remove(at, std::mem::take(&mut self.entry));
+        }
+    }
+}
+
+/// Whether this is a btrfs, on which images must not be copied on write.
+pub(super) fn is_btrfs(dir: BorrowedFd<'_>) -> kernel::Result<bool> {
+    let stat =
+        rustix::fs::fstatfs(dir).map_err(|e| kernel::Error::io("statfs", "pool", e.into()))?;
+    Ok(stat.f_type == kernel::magic::BTRFS)
+}
+
+/// The filesystem's block size in bytes.
+pub(super) fn block_size(dir: BorrowedFd<'_>) -> kernel::Result<u64> {
+    let stat =
+        rustix::fs::fstatvfs(dir).map_err(|e| kernel::Error::io("statvfs", "pool", e.into()))?;
+    Ok(stat.f_bsize)
+}

@@ -1,0 +1,296 @@
+//! Several filesystems, frozen at once and let go at once.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::{Error, Result, VolumeId};
+use super::freeze_plan::{FreezeStep, Mounted};
+use super::freeze_thread::{Done, Freezer, Phase};
+use super::{Intents, Limits, too_long};
+use crate::kernel::{self, FileId, Kernel, MountEntry};
+
+/// How long writing back may take before the freeze; nobody is blocked meanwhile.
+const WRITE_BACK: Duration = Duration::from_secs(120);
+
+/// How long a thaw may take, longer than which it is reported as hanging.
+const THAW: Duration = Duration::from_secs(10);
+
+/// A filesystem to freeze.
+struct Held {
+    volume: VolumeId,
+    /// Its image and the loop device's minor.
+    device: (FileId, u32),
+    mount: Arc<File>,
+    freezer: Freezer,
+    /// Somebody else froze it.
+    foreign: bool,
+}
+
+/// Filesystems that are frozen, or about to be. Dropping it lets them go, whatever happened.
+pub(super) struct Hold<'a> {
+    kernel: &'a Arc<dyn Kernel>,
+    intents: &'a dyn Intents,
+    max_freeze: Duration,
+    held: Vec<Held>,
+    /// Volumes with an intent in their record.
+    intended: BTreeSet<VolumeId>,
+    /// When the freezes are over.
+    until: Option<Instant>,
+}
+
+impl<'a> Hold<'a> {
+    /// Gets the filesystems ready to be frozen. Nothing is frozen yet, and no intent written.
+    pub(super) fn prepare(
+        kernel: &'a Arc<dyn Kernel>,
+        intents: &'a dyn Intents,
+        limits: &Limits<'_>,
+        steps: Vec<FreezeStep>,
+    ) -> Result<Self> {
+        let mut hold = Hold {
+            kernel,
+            intents,
+            max_freeze: limits.max_freeze,
+            held: Vec::new(),
+            intended: BTreeSet::new(),
+            until: None,
+        };
+        let mounted = steps.into_iter().filter_map(|step| match step {
+            FreezeStep::Freeze(mounted) => Some(mounted),
+            FreezeStep::Flush { .. } => None,
+        });
+        for (i, mounted) in mounted.enumerate() {
+            if i == 0 {
+                (limits.room)()?;
+            }
+            hold.add(&mounted)?;
+        }
+        hold.wait_ready()?;
+        Ok(hold)
+    }
+
+    fn add(&mut self, mounted: &Mounted) -> Result<()> {
+        let (volume, device) = (mounted.volume, mounted.device);
+        let mount = Arc::new(open_any(self.kernel.as_ref(), mounted.mounts.iter())?);
+        if mounted.thaw_first {
+            self.kernel.thaw(&mount)?;
+        }
+        let freezer = start(self.kernel, &mount, volume, device)?;
+        self.held.push(Held {
+            volume,
+            device,
+            mount,
+            freezer,
+            foreign: false,
+        });
+        Ok(())
+    }
+
+    fn wait_ready(&self) -> Result<()> {
+        let until = Instant::now() + WRITE_BACK;
+        for held in &self.held {
+            held.freezer.wait_ready(until, |phase| match phase {
+                Phase::Preparing => Err(Error::CannotFreeze(format!(
+                    "volume {}: what is dirty in its filesystem was not written back within {} s: \
+                     try again when it is less busy",
+                    held.volume,
+                    WRITE_BACK.as_secs()
+                ))),
+                Phase::Done(Done::Failed(e)) => Err(failed(held.volume, e)),
+                _ => Ok(()),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Freezes them all; when they are to be thawed again, if there are any.
+    pub(super) fn freeze(&mut self) -> Result<Option<Instant>> {
+        if self.held.is_empty() {
+            return Ok(None);
+        }
+        let volumes: BTreeSet<VolumeId> = self.held.iter().map(|h| h.volume).collect();
+        self.intend(volumes)?;
+        let until = Instant::now() + self.max_freeze;
+        self.until = Some(until);
+        self.held.iter().for_each(|h| h.freezer.freeze(until));
+        let mut own = false;
+        for held in &mut self.held {
+            match wait_frozen(held, until, self.max_freeze)? {
+                Frozen::ByUs => own = true,
+                Frozen::ByAnother => held.foreign = true,
+            }
+        }
+        self.disown_foreign();
+        Ok(own.then_some(until))
+    }
+
+    fn intend(&mut self, volumes: BTreeSet<VolumeId>) -> Result<()> {
+        let list: Vec<VolumeId> = volumes.iter().copied().collect();
+        // Before writing: half of them may be there after an error.
+        self.intended.extend(volumes);
+        self.intents.write(&list)
+    }
+
+    /// Takes the intents of what somebody else froze back at once: if this process dies now,
+    /// recovery must not thaw it.
+    fn disown_foreign(&mut self) {
+        let own = |h: &&Held| !h.foreign;
+        let own: BTreeSet<VolumeId> = self.held.iter().filter(own).map(|h| h.volume).collect();
+        let foreign: BTreeSet<VolumeId> = self.intended.difference(&own).copied().collect();
+        if self.clear(&foreign) {
+            self.intended = own;
+        }
+    }
+
+    /// Makes sure that what somebody else had frozen has stayed so until now.
+    pub(super) fn check_foreign(&mut self) -> Result<()> {
+        let foreign: Vec<usize> = (0..self.held.len())
+            .filter(|i| self.held[*i].foreign)
+            .collect();
+        if foreign.is_empty() {
+            return Ok(());
+        }
+        // The only way to ask is to freeze, which works if it is not frozen any more.
+        self.intend(foreign.iter().map(|i| self.held[*i].volume).collect())?;
+        let until = Instant::now() + self.max_freeze;
+        for i in foreign {
+            let held = &mut self.held[i];
+            held.freezer = start(self.kernel, &held.mount, held.volume, held.device)?;
+            held.freezer.freeze(until);
+            if let Frozen::ByUs = wait_frozen(held, until, self.max_freeze)? {
+                return Err(Error::CannotFreeze(format!(
+                    "volume {}: its filesystem had been frozen by somebody else, who thawed it \
+                     before the copy was complete: try again",
+                    held.volume
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Thaws everything and clears the intents. An error if something was thawed too early or not
+    /// at all; an intent that could not be cleared is harmless and only logged.
+    pub(super) fn release(mut self) -> Result<()> {
+        self.let_go()
+    }
+
+    fn let_go(&mut self) -> Result<()> {
+        let held = std::mem::take(&mut self.held);
+        held.iter().for_each(|h| h.freezer.release());
+        let mut result = Ok(());
+        let mut left = BTreeSet::new();
+        let limit = self.until.unwrap_or_else(Instant::now);
+        for h in &held {
+            let trouble = match h.freezer.wait_done(limit, THAW) {
+                Some(Done::Thawed { late: true }) => Err(too_long(self.max_freeze)),
+                Some(Done::ThawFailed(e)) => {
+                    tracing::error!(volume = %h.volume, error = %e, "still frozen: cannot thaw");
+                    left.insert(h.volume);
+                    Err(e.into())
+                }
+                None => {
+                    tracing::error!(volume = %h.volume, "freeze or thaw hangs in the kernel");
+                    left.insert(h.volume);
+                    Err(hanging(h.volume))
+                }
+                Some(_) => Ok(()),
+            };
+            result = result.and(trouble);
+        }
+        let intended = std::mem::take(&mut self.intended);
+        self.clear(&intended.difference(&left).copied().collect());
+        result
+    }
+
+    /// Clears intents; false if they stay on record, which is harmless: the next freeze, or
+    /// recovery, then thaws what needs no thaw.
+    fn clear(&self, volumes: &BTreeSet<VolumeId>) -> bool {
+        let list: Vec<VolumeId> = volumes.iter().copied().collect();
+        if list.is_empty() {
+            return true;
+        }
+        let cleared = self.intents.clear(&list);
+        if let Err(e) = &cleared {
+            tracing::warn!(volumes = ?list, error = %e, "freeze intents stay on record");
+        }
+        cleared.is_ok()
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        // Nothing left to do after `release`; on any other way out there is an error already.
+        let _ = self.let_go();
+    }
+}
+
+fn start(
+    kernel: &Arc<dyn Kernel>,
+    mount: &Arc<File>,
+    volume: VolumeId,
+    device: (FileId, u32),
+) -> Result<Freezer> {
+    Freezer::start(Arc::clone(kernel), Arc::clone(mount), device)
+        .map_err(|e| kernel::Error::io("start a thread for", kernel::loop_path(device.1), e))?
+        .ok_or_else(|| hanging(volume))
+}
+
+fn hanging(volume: VolumeId) -> Error {
+    Error::CannotFreeze(format!(
+        "volume {volume}: an attempt to freeze its filesystem hangs in the kernel; it is thawed as \
+         soon as it comes back"
+    ))
+}
+
+/// A freeze, or the writing back before it, that failed.
+fn failed(volume: VolumeId, e: &kernel::Error) -> Error {
+    match e {
+        kernel::Error::NoSpace { op, path } => Error::Kernel(kernel::Error::NoSpace {
+            op,
+            path: path.clone(),
+        }),
+        e => Error::CannotFreeze(format!(
+            "volume {volume}: its filesystem can't be frozen: {e}"
+        )),
+    }
+}
+
+/// Who froze it.
+enum Frozen {
+    ByUs,
+    ByAnother,
+}
+
+fn wait_frozen(held: &Held, until: Instant, max_freeze: Duration) -> Result<Frozen> {
+    held.freezer.wait_frozen(until, |phase| match phase {
+        Phase::Frozen => Ok(Frozen::ByUs),
+        Phase::Done(Done::AlreadyFrozen) => Ok(Frozen::ByAnother),
+        Phase::Done(Done::Failed(e)) => Err(failed(held.volume, e)),
+        Phase::Preparing | Phase::Ready | Phase::Freezing => Err(Error::CannotFreeze(format!(
+            "volume {}: its filesystem was not frozen within {} s (--max-freeze): try again when \
+             it is less busy",
+            held.volume,
+            max_freeze.as_secs_f32()
+        ))),
+        Phase::Thawing | Phase::Done(_) => Err(too_long(max_freeze)),
+    })
+}
+
+/// Opens a filesystem by the first of its mounts that is in sight.
+pub(super) fn open_any<'m>(
+    kernel: &dyn Kernel,
+    mounts: impl Iterator<Item = &'m MountEntry>,
+) -> Result<File> {
+    let mut last = None;
+    for mount in mounts {
+        match kernel.open_mount(mount) {
+            Ok(file) => return Ok(file),
+            Err(e) => last = Some(e),
+        }
+    }
+    let why = last.map_or_else(String::new, |e| format!(": {e}"));
+    Err(Error::CannotFreeze(format!(
+        "the volume's filesystem is mounted, but none of its mounts can be reached{why}"
+    )))
+}

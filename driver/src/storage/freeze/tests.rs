@@ -1,0 +1,492 @@
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::kernel::fake::Model;
+use crate::kernel::{Freeze, LoopDevice, LoopSpec, MkfsSpec};
+use crate::storage::{PoolId, Provisioning};
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// What was done to the records, and whether something was frozen when it was.
+#[derive(Default)]
+struct Notes {
+    calls: Mutex<Vec<String>>,
+    fail_write: bool,
+}
+
+impl Notes {
+    fn note(&self, what: &str, volumes: &[VolumeId]) {
+        let call = format!("{what} {}", volumes.len());
+        self.calls.lock().unwrap().push(call);
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.calls.lock().unwrap().clone()
+    }
+}
+
+impl Intents for Notes {
+    fn write(&self, volumes: &[VolumeId]) -> Result<()> {
+        self.note("write", volumes);
+        if self.fail_write {
+            return Err(Error::Refused("no record today".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn clear(&self, volumes: &[VolumeId]) -> Result<()> {
+        self.note("clear", volumes);
+        Ok(())
+    }
+}
+
+/// A volume's image and its device.
+struct Volume {
+    id: VolumeId,
+    image: FileId,
+    file: File,
+    at: PathBuf,
+    device: Option<LoopDevice>,
+}
+
+impl Volume {
+    fn target(&self) -> Target {
+        Target {
+            volume: self.id,
+            image: self.image,
+            raw_staged: false,
+            freeze_intent: false,
+        }
+    }
+}
+
+/// A machine with volumes.
+struct Bench {
+    model: Arc<Model>,
+    kernel: Arc<dyn Kernel>,
+    dir: TempDir,
+    notes: Notes,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let model = Arc::new(Model::new());
+        Bench {
+            kernel: Arc::clone(&model) as Arc<dyn Kernel>,
+            model,
+            dir: TempDir::new().unwrap(),
+            notes: Notes::default(),
+        }
+    }
+
+    fn at_rest(&self, name: &str) -> Volume {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let file = options.open(self.dir.path().join(name)).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let at = self.dir.path().join(format!("{name}-mount"));
+        std::fs::create_dir(&at).unwrap();
+        Volume {
+            id: VolumeId::generate(PoolId::generate()),
+            image: kernel::file_id(&file).unwrap(),
+            file,
+            at,
+            device: None,
+        }
+    }
+
+    fn attached(&self, name: &str) -> Volume {
+        let mut volume = self.at_rest(name);
+        let spec = LoopSpec {
+            backing: &volume.file,
+            label: name,
+            read_only: false,
+            direct_io: true,
+            autoclear: false,
+            minor: None,
+        };
+        volume.device = Some(self.kernel.loop_attach(&spec).unwrap());
+        volume
+    }
+
+    fn mounted(&self, name: &str) -> Volume {
+        let volume = self.attached(name);
+        let device = volume.device.as_ref().unwrap().path();
+        let mkfs = MkfsSpec {
+            device: &device,
+            fs: FsType::Ext4,
+            options: &[],
+            discard: true,
+            uuid: None,
+            force: false,
+        };
+        self.kernel.mkfs(&mkfs).unwrap();
+        let mount = MountSpec {
+            device: &device,
+            target: &volume.at,
+            fs: FsType::Ext4,
+            read_only: false,
+            options: &[],
+        };
+        self.kernel.mount(&mount).unwrap();
+        volume
+    }
+
+    fn frozen(&self, volume: &Volume) -> bool {
+        let device = volume.device.as_ref();
+        device.is_some_and(|d| self.model.is_frozen(d.minor))
+    }
+
+    fn did(&self, op: &str) -> usize {
+        self.model.effects().iter().filter(|e| e.op == op).count()
+    }
+
+    fn freeze(&self, volume: &Volume) {
+        let at = File::open(&volume.at).unwrap();
+        assert_eq!(self.kernel.freeze(&at).unwrap(), Freeze::Frozen);
+    }
+
+    fn thaw(&self, volume: &Volume) {
+        self.kernel.thaw(&File::open(&volume.at).unwrap()).unwrap();
+    }
+
+    fn quiesced<T>(
+        &self,
+        targets: &[Target],
+        max_freeze: Duration,
+        copy: impl FnOnce(&Still) -> Result<T>,
+    ) -> Result<T> {
+        let limits = Limits {
+            max_freeze,
+            room: &|| Ok(()),
+        };
+        quiesced(&self.kernel, targets, &limits, &self.notes, copy)
+    }
+}
+
+fn thin(reflinks: bool) -> CopyRequest {
+    CopyRequest {
+        len: 1 << 20,
+        provisioning: Provisioning::Thin,
+        reflinks,
+        thick_source: false,
+    }
+}
+
+fn cannot_freeze<T: std::fmt::Debug>(result: Result<T>, words: &str) {
+    match result {
+        Err(Error::CannotFreeze(why)) if why.contains(words) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_volume_at_rest_needs_nothing() {
+    let bench = Bench::new();
+    let volume = bench.at_rest("a");
+    let limits = Limits {
+        max_freeze: LIMIT,
+        room: &|| panic!("nothing is frozen, so nobody asks"),
+    };
+    let done = quiesced(
+        &bench.kernel,
+        &[volume.target()],
+        &limits,
+        &bench.notes,
+        |still| {
+            assert!(!still.stop());
+            Ok(7)
+        },
+    );
+    assert_eq!(done.unwrap(), 7);
+    assert!(bench.model.effects().is_empty() && bench.notes.calls().is_empty());
+}
+
+#[test]
+fn mounted_volumes_are_frozen_together_for_the_copy_only() {
+    let bench = Bench::new();
+    let volumes = [bench.mounted("a"), bench.at_rest("b"), bench.mounted("c")];
+    let targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
+    bench
+        .quiesced(&targets, LIMIT, |still| {
+            let frozen = volumes.iter().map(|v| bench.frozen(v));
+            assert_eq!(frozen.collect::<Vec<_>>(), [true, false, true]);
+            assert_eq!(bench.notes.calls(), ["write 2"]);
+            assert!(!still.stop());
+            Ok(())
+        })
+        .unwrap();
+    assert!(volumes.iter().all(|v| !bench.frozen(v)));
+    assert_eq!(bench.notes.calls(), ["write 2", "clear 2"]);
+}
+
+#[test]
+fn a_failed_copy_thaws_and_says_why() {
+    let bench = Bench::new();
+    let volume = bench.mounted("a");
+    let failed = bench.quiesced::<()>(&[volume.target()], LIMIT, |_| {
+        assert!(bench.frozen(&volume));
+        Err(Error::Refused("so there".to_owned()))
+    });
+    assert!(matches!(failed, Err(Error::Refused(_))));
+    assert!(!bench.frozen(&volume));
+    assert_eq!(bench.notes.calls(), ["write 1", "clear 1"]);
+}
+
+#[test]
+fn a_panic_thaws() {
+    let bench = Bench::new();
+    let volume = bench.mounted("a");
+    let copy = || bench.quiesced::<()>(&[volume.target()], LIMIT, |_| panic!("a bug"));
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(copy));
+    assert!(unwound.is_err());
+    assert!(!bench.frozen(&volume));
+    assert_eq!(bench.notes.calls(), ["write 1", "clear 1"]);
+}
+
+#[test]
+fn one_that_cannot_be_frozen_thaws_the_others() {
+    let bench = Bench::new();
+    let volumes = [bench.mounted("a"), bench.mounted("b"), bench.mounted("c")];
+    let targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
+    bench.model.fail("freeze", 2, libc::EIO);
+    let refused = bench.quiesced::<()>(&targets, LIMIT, |_| unreachable!("not all are frozen"));
+    cannot_freeze(refused, "can't be frozen");
+    assert!(volumes.iter().all(|v| !bench.frozen(v)));
+    assert_eq!(bench.notes.calls(), ["write 3", "clear 3"]);
+}
+
+#[test]
+fn without_room_nothing_is_frozen() {
+    let bench = Bench::new();
+    let volume = bench.mounted("a");
+    let limits = Limits {
+        max_freeze: LIMIT,
+        room: &|| Err(Error::Refused("below the reserve".to_owned())),
+    };
+    let targets = [volume.target()];
+    let refused: Result<()> = quiesced(&bench.kernel, &targets, &limits, &bench.notes, |_| {
+        unreachable!("refused")
+    });
+    assert!(matches!(refused, Err(Error::Refused(_))));
+    assert!(bench.notes.calls().is_empty());
+    assert_eq!(bench.did("freeze"), 0);
+}
+
+#[test]
+fn without_its_intent_nothing_is_frozen() {
+    let mut bench = Bench::new();
+    bench.notes.fail_write = true;
+    let volume = bench.mounted("a");
+    let refused = bench.quiesced::<()>(&[volume.target()], LIMIT, |_| unreachable!("refused"));
+    assert!(matches!(refused, Err(Error::Refused(_))));
+    assert_eq!(bench.did("freeze"), 0);
+    assert_eq!(
+        bench.notes.calls(),
+        ["write 1", "clear 1"],
+        "half of it may be there"
+    );
+}
+
+#[test]
+fn somebody_elses_freeze_is_left_alone() {
+    let bench = Bench::new();
+    let volumes = [bench.mounted("a"), bench.mounted("b")];
+    bench.freeze(&volumes[0]);
+    let targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
+    bench
+        .quiesced(&targets, LIMIT, |_| {
+            assert!(volumes.iter().all(|v| bench.frozen(v)));
+            // A crash now must not thaw the first.
+            assert_eq!(bench.notes.calls(), ["write 2", "clear 1"]);
+            Ok(())
+        })
+        .unwrap();
+    assert!(bench.frozen(&volumes[0]) && !bench.frozen(&volumes[1]));
+    let calls = bench.notes.calls();
+    assert_eq!(calls, ["write 2", "clear 1", "write 1", "clear 2"]);
+}
+
+#[test]
+fn a_foreign_freeze_that_ends_too_early_spoils_the_copy() {
+    let bench = Bench::new();
+    let volume = bench.mounted("a");
+    bench.freeze(&volume);
+    let spoilt = bench.quiesced(&[volume.target()], LIMIT, |still| {
+        assert!(still.until.is_none(), "not ours to limit");
+        bench.thaw(&volume);
+        Ok(())
+    });
+    cannot_freeze(spoilt, "somebody else");
+    assert!(!bench.frozen(&volume), "the question is not left frozen");
+    assert_eq!(bench.notes.calls().last().unwrap(), "clear 1");
+}
+
+#[test]
+fn a_hanging_freeze_is_given_up_and_thaws_itself() {
+    let bench = Bench::new();
+    let volume = bench.mounted("a");
+    let mut first = true;
+    bench.model.hook("freeze", move |_| {
+        if std::mem::take(&mut first) {
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+        Ok(())
+    });
+    let began = Instant::now();
+    let limit = Duration::from_millis(100);
+    let given_up = bench.quiesced::<()>(&[volume.target()], limit, |_| unreachable!("not frozen"));
+    cannot_freeze(given_up, "--max-freeze");
+    assert!(
+        began.elapsed() < Duration::from_millis(1200),
+        "the caller does not hang"
+    );
+    assert_eq!(
+        bench.notes.calls(),
+        ["write 1"],
+        "the intent stays for recovery"
+    );
+
+    let again = bench.quiesced::<()>(&[volume.target()], limit, |_| unreachable!("still hangs"));
+    cannot_freeze(again, "hangs in the kernel");
+
+    // Until the late freeze has come back and was thawed.
+    while bench
+        .quiesced(&[volume.target()], LIMIT, |_| Ok(()))
+        .is_err()
+    {
+        assert!(began.elapsed() < LIMIT);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!((bench.did("freeze"), bench.did("thaw")), (2, 2));
+    assert!(!bench.frozen(&volume));
+}
+
+#[test]
+fn the_limit_thaws_under_a_copy_that_does_not_end() {
+    let bench = Bench::new();
+    let volume = bench.mounted("a");
+    let late = bench.quiesced(&[volume.target()], Duration::from_millis(300), |still| {
+        let began = Instant::now();
+        while bench.frozen(&volume) {
+            assert!(began.elapsed() < LIMIT, "thawed at the limit");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(still.stop());
+        Ok("a copy of more than one moment")
+    });
+    cannot_freeze(late, "--max-freeze");
+    assert_eq!(bench.notes.calls(), ["write 1", "clear 1"]);
+}
+
+#[test]
+fn a_copy_stopped_at_the_limit_says_what_to_do() {
+    let bench = Bench::new();
+    let volume = bench.mounted("a");
+    volume.file.write_all_at(&[1; 4096], 65536).unwrap();
+    let stopped = bench.quiesced(&[volume.target()], Duration::from_millis(200), |still| {
+        std::thread::sleep(Duration::from_millis(250));
+        let to = tempfile::tempfile_in(bench.dir.path()).unwrap();
+        still.copy(volume.image, &volume.file, &to, &thin(false))
+    });
+    cannot_freeze(stopped, "pool with reflinks");
+}
+
+#[test]
+fn a_thaw_that_fails_is_an_error_and_made_up_for() {
+    let bench = Bench::new();
+    let volume = bench.mounted("a");
+    bench.model.fail("thaw", 1, libc::EIO);
+    let failed = bench.quiesced(&[volume.target()], LIMIT, |_| Ok(()));
+    assert!(matches!(failed, Err(Error::Kernel(_))));
+    assert!(bench.frozen(&volume));
+    assert_eq!(bench.notes.calls(), ["write 1"], "the intent stays");
+
+    let mut target = volume.target();
+    target.freeze_intent = true;
+    bench.quiesced(&[target], LIMIT, |_| Ok(())).unwrap();
+    assert!(!bench.frozen(&volume));
+    assert_eq!(bench.notes.calls().last().unwrap(), "clear 1");
+}
+
+#[test]
+fn a_raw_device_is_flushed_and_only_cloned() {
+    let bench = Bench::new();
+    let volume = bench.attached("a");
+    let mut target = volume.target();
+    target.raw_staged = true;
+    let copied = bench.quiesced(&[target], LIMIT, |still| {
+        let to = tempfile::tempfile_in(bench.dir.path()).unwrap();
+        still.copy(volume.image, &volume.file, &to, &thin(false))
+    });
+    cannot_freeze(copied, "raw block device");
+    assert_eq!(bench.did("loop.flush"), 1);
+    assert!(bench.notes.calls().is_empty());
+
+    let other = bench.at_rest("b");
+    let group = bench.quiesced::<()>(&[target, other.target()], LIMIT, |_| unreachable!());
+    cannot_freeze(group, "snapshot it by itself");
+}
+
+#[test]
+fn a_hidden_filesystem_is_not_mistaken_for_the_one_on_top() {
+    let bench = Bench::new();
+    let (below, above) = (bench.mounted("a"), bench.mounted("b"));
+    bench.kernel.unmount(&above.at).unwrap();
+    let device = above.device.as_ref().unwrap().path();
+    let spec = MountSpec {
+        device: &device,
+        target: &below.at,
+        fs: FsType::Ext4,
+        read_only: false,
+        options: &[],
+    };
+    bench.kernel.mount(&spec).unwrap();
+    let hidden = bench.quiesced::<()>(&[below.target()], LIMIT, |_| unreachable!());
+    cannot_freeze(hidden, "can be reached");
+    bench
+        .quiesced(&[above.target()], LIMIT, |_| {
+            assert!(bench.frozen(&above) && !bench.frozen(&below));
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn leftovers_are_thawed() {
+    let bench = Bench::new();
+    let scratch = bench.dir.path().join("scratch");
+    std::fs::create_dir(&scratch).unwrap();
+    let leftover = |v: &Volume| thaw_leftover(&*bench.kernel, v.id, v.image, &scratch).unwrap();
+
+    assert_eq!(leftover(&bench.at_rest("rest")), Leftover::Nothing);
+    assert_eq!(leftover(&bench.attached("blank")), Leftover::Nothing);
+
+    let volume = bench.mounted("a");
+    bench.freeze(&volume);
+    assert_eq!(leftover(&volume), Leftover::Mounted);
+    assert!(!bench.frozen(&volume));
+
+    bench.freeze(&volume);
+    bench.kernel.unmount(&volume.at).unwrap();
+    assert!(bench.frozen(&volume));
+    assert_eq!(leftover(&volume), Leftover::Unmounted);
+    assert!(!bench.frozen(&volume));
+    assert!(bench.kernel.mounts().unwrap().at(&scratch).is_none());
+}
+
+#[test]
+fn a_leftover_that_cannot_be_thawed_is_unmounted_again() {
+    let bench = Bench::new();
+    let volume = bench.mounted("a");
+    bench.freeze(&volume);
+    bench.kernel.unmount(&volume.at).unwrap();
+    bench.model.fail("thaw", 1, libc::EIO);
+    assert!(thaw_leftover(&*bench.kernel, volume.id, volume.image, &volume.at).is_err());
+    assert!(bench.kernel.mounts().unwrap().at(&volume.at).is_none());
+}

@@ -1,0 +1,138 @@
+//! A read that may hang: one thread runs it for all callers.
+//!
+//! A filesystem that hangs (a dead disk, NFS without a server) never answers. Callers join the read
+//! under way, wait for a limited time, and leave; the thread stays.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::sync::lock;
+
+/// One kind of read; `T` is its result.
+#[derive(Debug)]
+pub(super) struct Joined<T> {
+    state: Mutex<State<T>>,
+    done: Condvar,
+}
+
+impl<T> Default for Joined<T> {
+    fn default() -> Self {
+        Joined {
+            state: Mutex::default(),
+            done: Condvar::default(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State<T> {
+    /// When the read under way began.
+    began: Option<Instant>,
+    /// Number of reads that have ended.
+    rounds: u64,
+    /// Result of the last read; `None` if it panicked.
+    last: Option<T>,
+}
+
+impl<T> Default for State<T> {
+    fn default() -> Self {
+        State {
+            began: None,
+            rounds: 0,
+            last: None,
+        }
+    }
+}
+
+impl<T: Clone + Send + 'static> Joined<T> {
+    /// Starts a read on its own thread, unless one is under way.
+    pub(super) fn begin(self: &Arc<Self>, read: impl FnOnce() -> T + Send + 'static) {
+        let mut state = lock(&self.state);
+        if state.began.is_some() {
+            return;
+        }
+        state.began = Some(Instant::now());
+        drop(state);
+        let joined = self.clone();
+        let thread = std::thread::Builder::new().name("hostloop-read".to_owned());
+        let spawned = thread.spawn(move || {
+            let answer = catch_unwind(AssertUnwindSafe(read)).ok();
+            joined.end(answer);
+        });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "can't start a thread to read a pool");
+            self.end(None);
+        }
+    }
+
+    fn end(&self, answer: Option<T>) {
+        let mut state = lock(&self.state);
+        state.began = None;
+        state.rounds += 1;
+        state.last = answer;
+        drop(state);
+        self.done.notify_all();
+    }
+
+    /// The result of the read under way, or of the last read if none is. `None` if the read has
+    /// been under way for longer than `limit`, or panicked.
+    pub(super) fn answer(&self, limit: Duration) -> Option<T> {
+        let state = lock(&self.state);
+        let Some(began) = state.began else {
+            return state.last.clone();
+        };
+        let round = state.rounds;
+        let left = limit.saturating_sub(began.elapsed());
+        let waited = self
+            .done
+            .wait_timeout_while(state, left, |state| state.rounds == round);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match state.rounds == round {
+            true => None,
+            false => state.last.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_read_that_hangs_holds_one_thread_and_nobody_who_asks() {
+        let joined = Arc::new(Joined::<u32>::default());
+        let begun = Arc::new(AtomicUsize::new(0));
+        let (end, ended) = channel::<()>();
+        let mut ended = Some(ended);
+        for _ in 0..5 {
+            let (begun, ended) = (begun.clone(), ended.take());
+            joined.begin(move || {
+                begun.fetch_add(1, Ordering::SeqCst);
+                let _ = ended.map(|ended| ended.recv());
+                7
+            });
+            assert_eq!(joined.answer(SHORT), None);
+        }
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        drop(end);
+        assert_eq!(joined.answer(LONG), Some(7));
+        joined.begin(|| 8);
+        assert_eq!(joined.answer(LONG), Some(8));
+    }
+
+    #[test]
+    fn a_read_that_panics_answers_nothing_and_the_next_one_is_done() {
+        let joined = Arc::new(Joined::<u32>::default());
+        joined.begin(|| panic!("a bug"));
+        assert_eq!(joined.answer(LONG), None);
+        joined.begin(|| 1);
+        assert_eq!(joined.answer(LONG), Some(1));
+    }
+}

@@ -1,0 +1,178 @@
+//! Opening pools: what is at the path, whose it is, and whether this process may have it.
+//!
+//! A pool that is not mounted yet looks like an empty directory. So what was seen once is
+//! remembered outside of it (see [`known`]), and a pool that is known and not there is *missing*,
+//! never new.
+
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::recovery;
+use super::{Error, Pool, PoolKind, PoolSpec, Pools, Result};
+use crate::kernel::{self, FsType, file};
+
+mod owner;
+mod pool_device;
+mod pool_directory;
+mod pool_image;
+pub(super) mod registry;
+#[cfg(test)]
+mod tests;
+
+pub(super) use owner::OWNER;
+use pool_device::Device;
+use pool_directory::{Ground, flock, unavailable};
+pub(super) use pool_directory::{identity, open_dir};
+use registry::{Entry, Known};
+
+impl Pools {
+    /// Opens the pool of a slot, recovers it, and records it as known.
+    pub(super) fn open_one(
+        &self,
+        slot: usize,
+        spec: &PoolSpec,
+        known: &Known,
+        entry: &Entry,
+    ) -> Result<Arc<Pool>> {
+        let ground = match kind_of(spec, entry)? {
+            PoolKind::Directory => pool_directory::directory(spec)?,
+            PoolKind::Device => self.device(spec, known, entry)?,
+            PoolKind::Image => self.image(spec, known, entry)?,
+        };
+        let fs_uuid = ground.fs_uuid.clone();
+        let pool = pool_directory::open_ground(spec, ground, entry, &self.options)?;
+        let Some(claim) = self.opening.claim(pool.id, slot) else {
+            let why = format!(
+                "pool {}: {} is pool {}, which is open already",
+                spec.name,
+                spec.path.display(),
+                pool.id
+            );
+            return Err(Error::Refused(why));
+        };
+        recovery::recover(&pool, &*self.kernel, &self.options)?;
+        // One write for all fields: a known filesystem without a pool ID is not a valid state.
+        known.remember(&spec.name, |entry| {
+            *entry = Entry {
+                id: Some(pool.id),
+                path: spec.path.clone(),
+                fs_uuid,
+                mkfs: None,
+            };
+        })?;
+        let pool = Arc::new(pool);
+        self.filesystems.settle(&pool, &*self.kernel)?;
+        claim.keep();
+        Ok(pool)
+    }
+
+    fn device(&self, spec: &PoolSpec, known: &Known, entry: &Entry) -> Result<Ground> {
+        let metadata = std::fs::metadata(&spec.path);
+        let rdev = metadata
+            .map_err(|e| kernel::Error::io("stat", &spec.path, e))?
+            .rdev();
+        let node = File::open(&spec.path).map_err(|e| kernel::Error::io("open", &spec.path, e))?;
+        flock(spec, &node, &spec.path)?;
+        let device = Device {
+            path: spec.path.clone(),
+            number: (rustix::fs::major(rdev), rustix::fs::minor(rdev)),
+            discard: true,
+        };
+        let mut ground = pool_device::ground(
+            &*self.kernel,
+            (spec, &self.options),
+            (known, entry),
+            PoolKind::Device,
+            &device,
+        )?;
+        ground.locks.push(node);
+        Ok(ground)
+    }
+
+    fn image(&self, spec: &PoolSpec, known: &Known, entry: &Entry) -> Result<Ground> {
+        let bytes = spec.image_bytes.unwrap_or_default();
+        let image = pool_image::attach(&*self.kernel, spec, entry, bytes)?;
+        let mut ground = pool_device::ground(
+            &*self.kernel,
+            (spec, &self.options),
+            (known, entry),
+            PoolKind::Image,
+            &image.device,
+        )?;
+        let device = &image.device.path;
+        let used = self.kernel.fs_size(&ground.path, device, FsType::Xfs)?;
+        if used < image.bytes {
+            self.kernel.grow(device, &ground.path, FsType::Xfs)?;
+        }
+        drop(image.hold);
+        ground.locks.push(image.lock);
+        ground.notes.extend(image.notes);
+        Ok(ground)
+    }
+}
+
+/// What kind of pool the path is, by what is there. A directory that is neither there nor known
+/// is made.
+fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
+    let path = &spec.path;
+    let metadata = match std::fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            if entry.id.is_some() || path.starts_with("/dev") {
+                return Err(unavailable(
+                    spec,
+                    format!("{} is not there", path.display()),
+                ));
+            }
+            make_dirs(path)?;
+            std::fs::metadata(path).map_err(|e| kernel::Error::io("stat", path, e))?
+        }
+        Err(e) => return Err(kernel::Error::io("stat", path, e).into()),
+    };
+    if metadata.file_type().is_block_device() {
+        return match spec.image_bytes {
+            None => Ok(PoolKind::Device),
+            Some(_) => Err(Error::Refused(format!(
+                "pool {}: image=SIZE goes with a directory, and {} is a block device",
+                spec.name,
+                path.display()
+            ))),
+        };
+    }
+    if !metadata.is_dir() {
+        let why = format!(
+            "pool {}: {} is neither a directory nor a block device",
+            spec.name,
+            path.display()
+        );
+        return Err(Error::Refused(why));
+    }
+    match spec.image_bytes {
+        None if spec.wipe => Err(Error::Refused(format!(
+            "pool {}: wipe needs a block device, but {} is a directory",
+            spec.name,
+            path.display()
+        ))),
+        None => Ok(PoolKind::Directory),
+        Some(_) => Ok(PoolKind::Image),
+    }
+}
+
+/// Makes a directory and those above it, so that they are there after a power cut too: the pool is
+/// known from now on, and would be missed.
+fn make_dirs(path: &Path) -> Result<()> {
+    let above: Vec<&Path> = path
+        .ancestors()
+        .skip(1)
+        .take_while(|dir| !dir.exists())
+        .collect();
+    std::fs::create_dir_all(path).map_err(|e| kernel::Error::io("mkdir", path, e))?;
+    for made in std::iter::once(path).chain(above) {
+        if let Some(parent) = made.parent() {
+            file::sync(&open_dir(parent)?, parent)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,320 @@
+//! Pools in a filesystem of their own, made and mounted by the driver.
+//!
+//! mkfs runs on a device that is blank (or, with the option `wipe`, holds bytes without a
+//! signature). It also runs again over an mkfs of this driver that was cut short. Two facts must
+//! prove that: the UUID recorded in [`Entry::mkfs`] before mkfs began, and a superblock with that
+//! UUID that says that mkfs did not end. Such a filesystem was never mounted, so it holds no data.
+//! If any other filesystem does not mount, that is an error, and the driver never writes to it.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use super::owner;
+use super::pool_directory::{Ground, identity, open_dir, unavailable};
+use super::registry::{Entry, Known};
+use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, loop_path};
+use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Result};
+
+/// A block device that is to hold a pool.
+#[derive(Debug)]
+pub(super) struct Device {
+    /// Its node.
+    pub(super) path: PathBuf,
+    /// Major and minor number.
+    pub(super) number: (u32, u32),
+    /// Give unused blocks back while formatting.
+    pub(super) discard: bool,
+}
+
+/// What to do with a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Plan {
+    /// Mount it: it carries the filesystem with this UUID, which this driver made.
+    Mount(String),
+    /// Make the filesystem.
+    Make,
+    /// Overwrite the unfinished filesystem of an mkfs that the driver started. The UUID stays, so that
+    /// a kill during this mkfs leaves the same evidence.
+    MakeAgain(String),
+    /// An XFS we have no record of: ours if it holds a pool.
+    Look(String),
+    /// A pool was here and is not.
+    Missing(String),
+    /// It is somebody else's.
+    Refuse(String),
+}
+
+/// What an operator does with a refused device that holds nothing of value.
+const TO_GIVE_IT_AWAY: &str =
+    "if nothing on it is needed, erase it (wipefs --all DEVICE; blkdiscard DEVICE)";
+
+fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
+    let carries = match probe {
+        Probe::Blank => "nothing".to_owned(),
+        Probe::Unknown { offset } => format!(
+            "bytes without a known signature, the first at offset {offset} (it may be encrypted)"
+        ),
+        Probe::Unfinished { fs, uuid } => {
+            format!("an {fs} filesystem with UUID {uuid} whose mkfs did not end")
+        }
+        Probe::Filesystem { fs, uuid } => format!("an {fs} filesystem with UUID {uuid}"),
+        Probe::Other(name) => name.clone(),
+        Probe::Ambivalent => "more than one signature".to_owned(),
+    };
+    let ours = |uuid: &String| [&entry.fs_uuid, &entry.mkfs].contains(&&Some(uuid.clone()));
+    match (probe, entry.id) {
+        (
+            Probe::Filesystem {
+                fs: FsType::Xfs,
+                uuid,
+            },
+            id,
+        ) if ours(uuid) || id.is_none() => match ours(uuid) {
+            true => Plan::Mount(uuid.clone()),
+            false => Plan::Look(uuid.clone()),
+        },
+        (_, Some(_)) => Plan::Missing(format!("carries {carries}, not the pool that was there")),
+        (Probe::Blank, None) => Plan::Make,
+        (Probe::Unfinished { uuid, .. }, None) if entry.mkfs.as_ref() == Some(uuid) => {
+            Plan::MakeAgain(uuid.clone())
+        }
+        (Probe::Unknown { .. }, None) if wipe => Plan::Make,
+        (Probe::Unknown { .. }, None) => Plan::Refuse(format!(
+            "carries {carries}: {TO_GIVE_IT_AWAY}, or give the pool the option `wipe`"
+        )),
+        _ => Plan::Refuse(format!("carries {carries}: {TO_GIVE_IT_AWAY}")),
+    }
+}
+
+/// Mounts (and formats, the first time) a device as a pool.
+pub(super) fn ground(
+    kernel: &dyn Kernel,
+    (spec, options): (&PoolSpec, &PoolOptions),
+    (known, entry): (&Known, &Entry),
+    kind: PoolKind,
+    device: &Device,
+) -> Result<Ground> {
+    let at = mount_point(options, &spec.name)?;
+    let mounted = is_mounted(kernel, spec, device, &at)?;
+    let mounting = Mounting {
+        kernel,
+        spec,
+        options,
+        device,
+        at: &at,
+    };
+    let uuid = match (mounted, &entry.fs_uuid) {
+        (true, Some(uuid)) => uuid.clone(),
+        // An earlier process died between the mount and the record of it.
+        (true, None) => mounting.uuid()?,
+        (false, _) => {
+            let plan = plan(entry, &kernel.probe(&device.path)?, spec.wipe);
+            mounting.carry_out(known, plan)?
+        }
+    };
+    kernel.retry_forever(&device.path)?;
+    Ok(Ground {
+        kind,
+        fs_uuid: Some(uuid),
+        root: open_dir(&at)?,
+        path: at,
+        locks: Vec::new(),
+        notes: Vec::new(),
+    })
+}
+
+/// Where a pool of its own is mounted.
+pub(super) fn mount_point(options: &PoolOptions, name: &str) -> Result<PathBuf> {
+    let at = options.state_dir.join("pools").join(name);
+    std::fs::create_dir_all(&at).map_err(|e| crate::kernel::Error::io("mkdir", &at, e))?;
+    // As the mount table shows it.
+    let real = at.canonicalize();
+    Ok(real.map_err(|e| crate::kernel::Error::io("realpath", &at, e))?)
+}
+
+/// True if a process before us mounted the device at the right place, for writing. A read-only mount
+/// there is a look that was cut short: it is unmounted. A device that is mounted anywhere else is
+/// refused.
+fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) -> Result<bool> {
+    let mounts = kernel.mounts()?;
+    if let Some(mount) = mounts.at(at) {
+        if mount.device == device.number {
+            if !mount.read_only() {
+                return Ok(true);
+            }
+            return match kernel.unmount(at) {
+                Ok(()) => Ok(false),
+                Err(e) => {
+                    let at = at.display();
+                    let why =
+                        format!("it is mounted read-only at {at}, and can't be unmounted: {e}");
+                    Err(unavailable(spec, why))
+                }
+            };
+        }
+        let why = format!(
+            "{} is mounted at {}, where the pool belongs",
+            mount.source,
+            at.display()
+        );
+        return Err(unavailable(spec, why));
+    }
+    match mounts.entries.iter().find(|m| m.device == device.number) {
+        None => Ok(false),
+        Some(mount) => Err(Error::Refused(format!(
+            "pool {}: {} is mounted at {}",
+            spec.name,
+            device.path.display(),
+            mount.mount_point.display()
+        ))),
+    }
+}
+
+struct Mounting<'a> {
+    kernel: &'a dyn Kernel,
+    spec: &'a PoolSpec,
+    options: &'a PoolOptions,
+    device: &'a Device,
+    at: &'a Path,
+}
+
+impl Mounting<'_> {
+    /// Returns the UUID of the filesystem that it mounts.
+    fn carry_out(&self, known: &Known, plan: Plan) -> Result<String> {
+        match plan {
+            Plan::Mount(uuid) => {
+                // Another node may have the filesystem mounted by now, and mounting it for writing
+                // would replay its log. Any other error of the look shows again below.
+                if self.options.node_id.is_some()
+                    && let Err(e @ Error::OtherNode { .. }) = self.holds_a_pool()
+                {
+                    return Err(e);
+                }
+                self.mount().map(|()| uuid)
+            }
+            Plan::Make => self.make(known, None),
+            Plan::MakeAgain(uuid) => self.make(known, Some(uuid)),
+            Plan::Look(uuid) => {
+                let found = self.holds_a_pool().map_err(|e| match e {
+                    e @ Error::OtherNode { .. } => e,
+                    e => {
+                        let device = self.device.path.display();
+                        self.refuse(format!(
+                            "carries an xfs filesystem that can't be looked at: {e}. It may be a \
+                             pool: nothing on it was changed. The kernel's log (dmesg) says why; \
+                             `xfs_repair -n {device}` checks it"
+                        ))
+                    }
+                })?;
+                if !found {
+                    return Err(self.refuse(format!(
+                        "carries an xfs filesystem with UUID {uuid} that is not a pool: \
+                         {TO_GIVE_IT_AWAY}"
+                    )));
+                }
+                self.mount().map(|()| uuid)
+            }
+            Plan::Missing(why) => {
+                let why = format!("{} {why}", self.device.path.display());
+                Err(unavailable(self.spec, why))
+            }
+            Plan::Refuse(why) => Err(self.refuse(why)),
+        }
+    }
+
+    fn refuse(&self, why: impl std::fmt::Display) -> Error {
+        let device = self.device.path.display();
+        Error::Refused(format!("pool {}: {device} {why}", self.spec.name))
+    }
+
+    /// Makes the filesystem and mounts it. Its UUID is on disk before mkfs begins. `again` is the
+    /// UUID of an mkfs that was cut short: it stays, so that the state and the superblock agree at
+    /// every moment of the second try as well.
+    fn make(&self, known: &Known, again: Option<String>) -> Result<String> {
+        let force = again.is_some();
+        let uuid = again.unwrap_or_else(|| Uuid::new_v4().to_string());
+        known.remember(&self.spec.name, |entry| {
+            entry.path = self.spec.path.clone();
+            entry.mkfs = Some(uuid.clone());
+        })?;
+        let device = self.device.path.display();
+        tracing::info!(pool = %self.spec.name, %device, %uuid, again = force, "formatting");
+        self.kernel.mkfs(&MkfsSpec {
+            device: &self.device.path,
+            fs: FsType::Xfs,
+            options: &["-m", "reflink=1", "-b", "size=4096"].map(str::to_owned),
+            // A discard erases the superblock first. A kill after that would leave bytes that the next
+            // probe cannot identify.
+            discard: self.device.discard && !force,
+            uuid: Some(&uuid),
+            force,
+        })?;
+        self.mount().map(|()| uuid)
+    }
+
+    fn uuid(&self) -> Result<String> {
+        match self.kernel.probe(&self.device.path)? {
+            Probe::Filesystem { uuid, .. } => Ok(uuid),
+            other => Err(unavailable(
+                self.spec,
+                format!(
+                    "{} is mounted, but carries {other:?}",
+                    self.device.path.display()
+                ),
+            )),
+        }
+    }
+
+    fn mount(&self) -> Result<()> {
+        self.mount_with(false, &[]).map_err(|e| {
+            let device = self.device.path.display();
+            let why = format!(
+                "{device} can't be mounted: {e}. Nothing on it was changed. The kernel's log \
+                 (dmesg) says why; `xfs_repair -n {device}` checks the filesystem. The driver \
+                 mounts it as soon as that works"
+            );
+            unavailable(self.spec, why)
+        })
+    }
+
+    fn mount_with(&self, read_only: bool, more: &[&str]) -> Result<()> {
+        let options = ["nosuid", "nodev", "noexec", "noatime"].iter().chain(more);
+        let options: Vec<String> = options.map(|o| (*o).to_owned()).collect();
+        Ok(self.kernel.mount(&MountSpec {
+            device: &self.device.path,
+            target: self.at,
+            fs: FsType::Xfs,
+            read_only,
+            options: &options,
+        })?)
+    }
+
+    /// Looks into a filesystem without changing a byte of it, not even to replay its log.
+    /// [`Error::OtherNode`] if it is the pool of another node.
+    fn holds_a_pool(&self) -> Result<bool> {
+        self.mount_with(true, &["norecovery"])?;
+        let found = open_dir(self.at).and_then(|root| {
+            let found = identity(root.as_fd())?;
+            if found.is_some() {
+                owner::check(self.spec, self.options, self.at, root.as_fd())?;
+            }
+            Ok(found)
+        });
+        self.kernel.unmount(self.at)?;
+        Ok(found?.is_some())
+    }
+}
+
+/// A loop device as a place for a pool.
+pub(super) fn loop_device(minor: u32, discard: bool) -> Device {
+    Device {
+        path: loop_path(minor),
+        number: (crate::kernel::LOOP_MAJOR, minor),
+        discard,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! A directory that is, or becomes, a pool: its lock, its identity, what is in it.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, RwLock};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, OFlags};
+use serde::{Deserialize, Serialize};
+
+use super::owner;
+use super::registry::Entry;
+use crate::kernel::{self, BLOCK_SIZE, file};
+use crate::storage::capacity::{Limits, SpaceRequest};
+use crate::storage::directory::{self, Layout};
+use crate::storage::index::Index;
+use crate::storage::issue::Holds;
+use crate::storage::record::SCHEMA;
+use crate::storage::{
+    About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result, record_io,
+};
+
+/// The pool's identity, in its own directory.
+const IDENTITY: &str = "pool.json";
+/// Locked by the process that has the pool.
+const LOCK: &str = "lock";
+
+/// `pool.json`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Identity {
+    schema: u32,
+    id: PoolId,
+    /// The name it was made under; for people.
+    name: String,
+}
+
+/// A directory in which a pool is, or can be made.
+pub(super) struct Ground {
+    pub(super) kind: PoolKind,
+    /// The UUID of its filesystem, if the driver mounts it.
+    pub(super) fs_uuid: Option<String>,
+    pub(super) path: PathBuf,
+    pub(super) root: File,
+    /// Locks that were needed to get here.
+    pub(super) locks: Vec<File>,
+    /// What a person should know about it.
+    pub(super) notes: Vec<String>,
+}
+
+pub(super) fn unavailable(spec: &PoolSpec, why: impl Into<String>) -> Error {
+    Error::Unavailable {
+        name: spec.name.clone(),
+        why: why.into(),
+    }
+}
+
+pub(super) fn directory(spec: &PoolSpec) -> Result<Ground> {
+    Ok(Ground {
+        kind: PoolKind::Directory,
+        fs_uuid: None,
+        path: spec.path.clone(),
+        root: open_dir(&spec.path)?,
+        locks: Vec::new(),
+        notes: Vec::new(),
+    })
+}
+
+pub(in crate::storage) fn open_dir(path: &Path) -> Result<File> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+        .map_err(|e| kernel::Error::io("open", path, e.into()))?;
+    Ok(dir.into())
+}
+
+/// Reads a pool's identity; `None` if there is none.
+pub(in crate::storage) fn identity(root: BorrowedFd<'_>) -> Result<Option<PoolId>> {
+    let mut bytes = Vec::new();
+    match record_io::read_whole(root, Path::new(IDENTITY), &mut bytes) {
+        Ok(()) => {}
+        Err(kernel::Error::NotFound { .. }) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    }
+    let identity: Identity = record_io::decode_versioned(&bytes).map_err(|why| Error::Corrupt {
+        path: file::name_of(root).join(IDENTITY),
+        why,
+    })?;
+    Ok(Some(identity.id))
+}
+
+/// What to do with a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is the pool that was expected, or one that is new to this node.
+    Open(PoolId),
+    /// It is empty and nothing was expected.
+    Initialise,
+    /// The pool that was expected is not there.
+    Missing,
+    /// Another pool is there.
+    Other(PoolId),
+    /// Something else is there.
+    Foreign,
+}
+
+pub(super) fn judge(known: Option<PoolId>, found: Option<PoolId>, empty: bool) -> Verdict {
+    match (known, found) {
+        (Some(known), Some(found)) if known != found => Verdict::Other(found),
+        (_, Some(found)) => Verdict::Open(found),
+        (Some(_), None) => Verdict::Missing,
+        (None, None) if empty => Verdict::Initialise,
+        (None, None) => Verdict::Foreign,
+    }
+}
+
+/// Takes the lock, settles the identity, and reads what is there.
+pub(super) fn open_ground(
+    spec: &PoolSpec,
+    ground: Ground,
+    entry: &Entry,
+    options: &PoolOptions,
+) -> Result<Pool> {
+    let Ground {
+        kind,
+        fs_uuid: _,
+        path,
+        root,
+        mut locks,
+        notes,
+    } = ground;
+    let shown = path.display();
+    let found = identity(root.as_fd())?;
+    let id = match judge(entry.id, found, is_blank(root.as_fd())?) {
+        Verdict::Open(id) => {
+            locks.push(take_lock(spec, &path, root.as_fd())?);
+            id
+        }
+        Verdict::Initialise => {
+            locks.push(take_lock(spec, &path, root.as_fd())?);
+            initialise(spec, root.as_fd())?
+        }
+        Verdict::Missing => {
+            let why = format!("{shown} holds no pool.json, though a pool was here: is it mounted?");
+            return Err(unavailable(spec, why));
+        }
+        Verdict::Other(id) => {
+            let why = format!(
+                "{shown} holds pool {id}, which is not the one this node knows by that name"
+            );
+            return Err(unavailable(spec, why));
+        }
+        Verdict::Foreign => {
+            let why = format!(
+                "pool {}: {shown} is not empty and is no pool: it is left alone",
+                spec.name
+            );
+            return Err(Error::Refused(why));
+        }
+    };
+    let unclaimed = match owner::claim(spec, options, &path, root.as_fd()) {
+        // A full pool opens all the same; a later start records its node.
+        Err(Error::Kernel(e)) if e.is_no_space() => {
+            Some(format!("can't record that it belongs to this node: {e}"))
+        }
+        other => other.map(|()| None)?,
+    };
+    let layout = Layout::open(root, &path, entry.id.is_none())?;
+    if directory::is_btrfs(layout.root())? {
+        file::set_no_cow(layout.incoming())?;
+    }
+    let pool = Pool {
+        id,
+        kind,
+        reflinks: file::can_clone(layout.incoming())?,
+        limits: Limits::new(options, spec.capacity_bytes),
+        spec: spec.clone(),
+        layout,
+        index: RwLock::new(Index::default()),
+        under_way: Mutex::new(SpaceRequest::default()),
+        space: OnceLock::new(),
+        look: Default::default(),
+        findings: Mutex::new(Vec::new()),
+        unfinished: Mutex::default(),
+        _locks: locks,
+    };
+    for note in notes.into_iter().chain(unclaimed) {
+        pool.note(About::Pool, Holds::Open, note);
+    }
+    let block = directory::block_size(pool.layout.root())?;
+    if pool.reflinks && block > u64::from(BLOCK_SIZE) {
+        let why = format!(
+            "its filesystem has blocks of {block} bytes: images that share some lose direct I/O"
+        );
+        pool.note(About::Pool, Holds::Open, why);
+    }
+    Ok(pool)
+}
+
+/// Whether nothing is there that could be somebody's.
+fn is_blank(root: BorrowedFd<'_>) -> Result<bool> {
+    // A first start that was cut short leaves the lock and half an identity.
+    let nobodys = ["lost+found", LOCK, ".pool.json.new"];
+    Ok(file::list(root)?
+        .iter()
+        .all(|name| nobodys.contains(&name.as_str())))
+}
+
+fn take_lock(spec: &PoolSpec, path: &Path, root: BorrowedFd<'_>) -> Result<File> {
+    let open = || file::open_beneath(root, Path::new(LOCK), OFlags::RDWR);
+    let file = match open() {
+        Err(kernel::Error::NotFound { .. }) => {
+            // Two may make it at once; the lock decides between them.
+            let made = file::create_beneath(root, Path::new(LOCK));
+            open().or(made)?
+        }
+        other => other?,
+    };
+    flock(spec, &file, &path.join(LOCK))?;
+    Ok(file)
+}
+
+/// How long a lock is waited for: a process that was killed gives its own up within that, and udev
+/// holds a device's for a moment whenever it looks at it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Takes a lock that lasts as long as the file is open here.
+pub(super) fn flock(spec: &PoolSpec, file: &File, path: &Path) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => {
+                std::thread::sleep(PATIENCE / 50);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(Error::Locked {
+                    name: spec.name.clone(),
+                    path: path.to_path_buf(),
+                });
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(kernel::Error::io("flock", path, e.into()).into()),
+        }
+    }
+}
+
+fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {
+    // Looked at again under the lock: somebody may have been faster.
+    if let Some(id) = identity(root)? {
+        return Ok(id);
+    }
+    let identity = Identity {
+        schema: SCHEMA,
+        id: PoolId::generate(),
+        name: spec.name.clone(),
+    };
+    file::replace(root, IDENTITY, &record_io::encode(&identity, IDENTITY)?)?;
+    Ok(identity.id)
+}

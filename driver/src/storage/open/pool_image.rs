@@ -1,0 +1,145 @@
+//! A pool in one image file: reflinks on a filesystem that has none, and a hard limit.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use super::pool_device::{self, Device};
+use super::pool_directory::{flock, open_dir, unavailable};
+use super::registry::Entry;
+use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, file};
+use crate::storage::{Error, PoolSpec, Result, directory};
+
+/// The image behind its loop device.
+pub(super) struct Attached {
+    pub(super) device: Device,
+    /// Holds the device until its filesystem is mounted, which holds it from then on. It goes
+    /// away by itself when nothing uses it any more, also after this process.
+    pub(super) hold: LoopDevice,
+    /// The image's length in bytes.
+    pub(super) bytes: u64,
+    /// The lock on the image.
+    pub(super) lock: File,
+    pub(super) notes: Vec<String>,
+}
+
+/// Opens (and makes, the first time) the image and attaches it, or finds the loop device it is on.
+pub(super) fn attach(
+    kernel: &dyn Kernel,
+    spec: &PoolSpec,
+    entry: &Entry,
+    bytes: u64,
+) -> Result<Attached> {
+    let path = path(spec);
+    let dir = open_dir(&spec.path)?;
+    let name = PoolSpec::image_name(&spec.name);
+    let open = || file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR);
+    let (image, new) = match open() {
+        Ok(image) => (image, false),
+        Err(kernel::Error::NotFound { .. }) if entry.id.is_some() => {
+            return Err(unavailable(
+                spec,
+                format!("{} is not there", path.display()),
+            ));
+        }
+        Err(kernel::Error::NotFound { .. }) => {
+            let image = file::create_beneath(dir.as_fd(), Path::new(&name))?;
+            if directory::is_btrfs(dir.as_fd())? {
+                file::set_no_cow(image.as_fd())?;
+            }
+            (image, true)
+        }
+        Err(e) => return Err(e.into()),
+    };
+    // A handle of its own: the loop device keeps the other one open for ever, and a lock on that
+    // would outlive this process.
+    let lock = open()?;
+    flock(spec, &lock, &path)?;
+    let mut notes = Vec::new();
+    let bytes = match resize(&image, spec, bytes, &mut notes) {
+        Ok(bytes) => bytes,
+        Err(e) => {
+            if new {
+                // Half an image of a pool that never was would only hold the space.
+                file::remove_entry(dir.as_fd(), &name)?;
+            }
+            return Err(e);
+        }
+    };
+    file::sync(&image, &path)?;
+    file::sync(&dir, &spec.path)?;
+    let hold = on_loop(kernel, spec, &image)?;
+    if !hold.direct_io {
+        notes.push(format!(
+            "{}: direct I/O is not in force, it is buffered twice",
+            path.display()
+        ));
+    }
+    Ok(Attached {
+        device: pool_device::loop_device(hold.minor, !spec.preallocate),
+        hold,
+        bytes,
+        lock,
+        notes,
+    })
+}
+
+/// Where the image is.
+fn path(spec: &PoolSpec) -> PathBuf {
+    spec.path.join(PoolSpec::image_name(&spec.name))
+}
+
+/// Brings the image to its size: never to less, a filesystem is in it. Its length now.
+fn resize(image: &File, spec: &PoolSpec, bytes: u64, notes: &mut Vec<String>) -> Result<u64> {
+    let len = image
+        .metadata()
+        .map_err(|e| kernel::Error::io("fstat", path(spec), e))?
+        .len();
+    if len > bytes {
+        notes.push(format!("its image has {len} bytes and stays so: it is never made smaller ({bytes} are configured)"));
+    }
+    let bytes = bytes.max(len);
+    if spec.preallocate && file::allocated_bytes(image)? < bytes {
+        file::allocate(image, bytes)?;
+    } else if len < bytes {
+        file::set_len(image, bytes)?;
+    }
+    Ok(bytes)
+}
+
+/// The one loop device over the image. A second one would be a second filesystem over the same
+/// bytes; so one that a process before us left is found by the file behind it.
+fn on_loop(kernel: &dyn Kernel, spec: &PoolSpec, image: &File) -> Result<LoopDevice> {
+    let id: FileId = kernel::file_id(image)?;
+    let attached = kernel.loops_holding(id, &PoolSpec::image_name(&spec.name))?;
+    let device = match attached.as_slice() {
+        [] => kernel.loop_attach(&LoopSpec {
+            backing: image,
+            label: &format!("pool {}", spec.name),
+            read_only: false,
+            direct_io: true,
+            autoclear: true,
+            minor: None,
+        })?,
+        [one] if one.read_only => {
+            let why = format!("its image is attached read-only to /dev/loop{}", one.minor);
+            return Err(Error::Refused(format!("pool {}: {why}", spec.name)));
+        }
+        [one] => kernel.loop_open(one.minor, id)?,
+        many => {
+            let minors: Vec<String> = many
+                .iter()
+                .map(|l| format!("/dev/loop{}", l.minor))
+                .collect();
+            let why = format!(
+                "its image is on several loop devices at once: {}",
+                minors.join(", ")
+            );
+            return Err(Error::Refused(format!("pool {}: {why}", spec.name)));
+        }
+    };
+    kernel.loop_grow(&device)?;
+    Ok(device)
+}

@@ -1,0 +1,148 @@
+//! `pools.json` in the state directory: which pools this node has seen, by the name they are
+//! configured under. It lies outside the pools, so that one that is not there can be missed.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::kernel::{self, file};
+use crate::storage::record::SCHEMA;
+use crate::storage::{Error, PoolId, Result, record_io};
+
+pub(super) const FILE: &str = "pools.json";
+/// Locked while the file is read and replaced: two drivers may share a state directory.
+const LOCK: &str = "pools.lock";
+
+/// What is known of one pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::storage) struct Entry {
+    /// Its identity, once it was opened.
+    pub(in crate::storage) id: Option<PoolId>,
+    /// Where it was configured to be; for people.
+    pub(super) path: PathBuf,
+    /// The UUID of its filesystem, if the driver mounts it; written together with `id`. Version
+    /// 0.1.0 wrote it before mkfs, so without an `id` it only names a filesystem that may be
+    /// mounted.
+    pub(super) fs_uuid: Option<String>,
+    /// The UUID of the filesystem that mkfs was started for; written before mkfs, removed when `id`
+    /// is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mkfs: Option<String>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    schema: u32,
+    pools: BTreeMap<String, Entry>,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(in crate::storage) struct Known {
+    dir: File,
+    path: PathBuf,
+}
+
+impl Known {
+    /// Opens (or makes) the state directory.
+    pub(in crate::storage) fn at(state_dir: &Path) -> Result<Known> {
+        std::fs::create_dir_all(state_dir).map_err(|e| kernel::Error::io("mkdir", state_dir, e))?;
+        Ok(Known {
+            dir: super::pool_directory::open_dir(state_dir)?,
+            path: state_dir.join(FILE),
+        })
+    }
+
+    /// What is known of a pool; nothing is the default.
+    pub(in crate::storage) fn entry(&self, name: &str) -> Result<Entry> {
+        Ok(self.read()?.pools.remove(name).unwrap_or_default())
+    }
+
+    /// Changes what is known of a pool, on disk.
+    pub(super) fn remember(&self, name: &str, change: impl FnOnce(&mut Entry)) -> Result<()> {
+        let _lock = self.lock()?;
+        let mut content = self.read()?;
+        let entry = content.pools.entry(name.to_owned()).or_default();
+        let before = entry.clone();
+        change(entry);
+        if *entry == before {
+            return Ok(());
+        }
+        let content = record_io::encode(&content, FILE)?;
+        Ok(file::replace(self.dir.as_fd(), FILE, &content)?)
+    }
+
+    fn read(&self) -> Result<Content> {
+        let mut bytes = Vec::new();
+        match record_io::read_whole(self.dir.as_fd(), Path::new(FILE), &mut bytes) {
+            Ok(()) => {}
+            Err(kernel::Error::NotFound { .. }) => {
+                return Ok(Content {
+                    schema: SCHEMA,
+                    pools: BTreeMap::new(),
+                });
+            }
+            Err(e) => return Err(e.into()),
+        }
+        let corrupt = |why| Error::Corrupt {
+            path: self.path.clone(),
+            why,
+        };
+        record_io::decode_versioned(&bytes).map_err(corrupt)
+    }
+
+    fn lock(&self) -> Result<File> {
+        let open = || file::open_beneath(self.dir.as_fd(), Path::new(LOCK), OFlags::RDWR);
+        let lock = match open() {
+            Err(kernel::Error::NotFound { .. }) => {
+                let made = file::create_beneath(self.dir.as_fd(), Path::new(LOCK));
+                open().or(made)?
+            }
+            other => other?,
+        };
+        rustix::fs::flock(&lock, FlockOperation::LockExclusive)
+            .map_err(|e| kernel::Error::io("flock", self.path.with_file_name(LOCK), e.into()))?;
+        Ok(lock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remembers() {
+        let dir = tempfile::tempdir().unwrap();
+        let known = Known::at(&dir.path().join("state")).unwrap();
+        assert_eq!(known.entry("a").unwrap(), Entry::default());
+        let id = PoolId::generate();
+        known
+            .remember("a", |e| e.fs_uuid = Some("x".into()))
+            .unwrap();
+        known.remember("b", |_| {}).unwrap();
+        known.remember("a", |e| e.id = Some(id)).unwrap();
+        let again = Known::at(&dir.path().join("state")).unwrap();
+        let entry = again.entry("a").unwrap();
+        assert_eq!((entry.id, entry.fs_uuid.as_deref()), (Some(id), Some("x")));
+        assert_eq!(again.entry("b").unwrap(), Entry::default());
+    }
+
+    #[test]
+    fn never_overwrites_what_it_cannot_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        for content in ["{", "{}", r#"{"schema": 2, "pools": {}}"#] {
+            std::fs::write(&file, content).unwrap();
+            let known = Known::at(dir.path()).unwrap();
+            assert!(known.entry("a").is_err());
+            assert!(known.remember("a", |e| e.path = "/x".into()).is_err());
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Records as bytes: written with a schema version, read back with suspicion.
+//!
+//! A record that can't be read is never dropped and never overwritten: it may be a newer build's,
+//! or damaged, and in both cases there is a volume behind it.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rustix::fs::OFlags;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::directory::{EntryKind, Layout};
+use super::record::SCHEMA;
+use super::{Error, GroupId, GroupRecord, PoolId, SnapshotId, SnapshotRecord};
+use super::{VolumeId, VolumeRecord};
+use crate::kernel::{self, file};
+
+#[cfg(test)]
+mod frozen;
+#[cfg(test)]
+mod tests;
+
+/// A record that has a place in a pool.
+pub(super) trait Record: Serialize + DeserializeOwned {
+    /// Its ID.
+    type Id: Copy + Ord + FromStr + std::fmt::Display;
+    /// Where such entries are.
+    const SHELF: EntryKind;
+    /// The record's file in the entry.
+    const FILE: &'static str;
+
+    fn id(&self) -> Self::Id;
+    fn schema(&self) -> u32;
+    fn pool_of(id: Self::Id) -> PoolId;
+
+    /// The entry's directory name.
+    fn entry(&self) -> String {
+        self.id().to_string()
+    }
+}
+
+macro_rules! record {
+    ($record:ident, $id:ident, $shelf:ident, $file:literal) => {
+        impl Record for $record {
+            type Id = $id;
+            const SHELF: EntryKind = EntryKind::$shelf;
+            const FILE: &'static str = $file;
+
+            fn id(&self) -> $id {
+                self.id
+            }
+
+            fn schema(&self) -> u32 {
+                self.schema
+            }
+
+            fn pool_of(id: $id) -> PoolId {
+                id.pool()
+            }
+        }
+    };
+}
+record!(VolumeRecord, VolumeId, Volumes, "volume.json");
+record!(SnapshotRecord, SnapshotId, Snapshots, "snapshot.json");
+record!(GroupRecord, GroupId, Groups, "group.json");
+
+/// An entry whose record can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Broken {
+    /// The record's file.
+    pub(super) path: PathBuf,
+    /// What is wrong with it.
+    pub(super) why: String,
+    /// The name in it, if that much can be read: it stays taken.
+    pub(super) name: Option<String>,
+    /// The space it promises, if that much can be read.
+    pub(super) bytes: u64,
+}
+
+impl Broken {
+    /// As the answer to a call about it.
+    pub(super) fn error(&self) -> Error {
+        Error::Corrupt {
+            path: self.path.clone(),
+            why: self.why.clone(),
+        }
+    }
+}
+
+/// What a shelf holds.
+#[derive(Debug)]
+pub(super) struct Loaded<R: Record> {
+    /// Good records, by ID.
+    pub(super) records: Vec<R>,
+    /// Entries of this pool that can't be used.
+    pub(super) broken: Vec<(R::Id, Broken)>,
+    /// Things that are no entries of this pool: left alone.
+    pub(super) strangers: Vec<PathBuf>,
+}
+
+/// Encodes a record as JSON that people can read. A value that JSON can't hold (a path that is not
+/// UTF-8) is an error.
+pub(super) fn encode<R: Serialize>(record: &R, file: &'static str) -> Result<Vec<u8>, Error> {
+    let mut bytes =
+        serde_json::to_vec_pretty(record).map_err(|source| Error::Unwritable { file, source })?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Reads a record back. The error says why it can't be used.
+pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, String> {
+    let record: R = match serde_json::from_slice(bytes) {
+        Ok(record) => record,
+        Err(e) => {
+            let schema = peek(bytes, "schema").and_then(|v| v.as_u64());
+            return Err(match schema {
+                Some(newer) if newer > u64::from(SCHEMA) => newer_schema(newer),
+                _ => format!("is not a readable record: {e}"),
+            });
+        }
+    };
+    match record.schema() {
+        SCHEMA => {}
+        newer if newer > SCHEMA => return Err(newer_schema(newer.into())),
+        other => return Err(format!("has the unknown schema {other}")),
+    }
+    if record.id() != id {
+        return Err(format!("is the record of {}", record.id()));
+    }
+    Ok(record)
+}
+
+/// Reads versioned JSON that is not a [`Record`]. It checks the schema first: the fields of a newer
+/// schema mean nothing here.
+pub(super) fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Version {
+        schema: u64,
+    }
+    let unreadable = |e| format!("is not readable: {e}");
+    let version: Version = serde_json::from_slice(bytes).map_err(unreadable)?;
+    match version.schema {
+        newer if newer > u64::from(SCHEMA) => Err(newer_schema(newer)),
+        older if older < u64::from(SCHEMA) => Err(format!("has the unknown schema {older}")),
+        _ => serde_json::from_slice(bytes).map_err(unreadable),
+    }
+}
+
+fn newer_schema(newer: u64) -> String {
+    format!(
+        "has schema {newer}; this build reads up to {SCHEMA}: a newer version of hostloop wrote \
+         it; install that version again"
+    )
+}
+
+fn peek(bytes: &[u8], key: &str) -> Option<serde_json::Value> {
+    let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    value.get(key).cloned()
+}
+
+/// Reads all records of a kind. Few system calls per record (open, read, close), and nothing else
+/// is looked at: a pool of ten thousand volumes opens in a fraction of a second.
+pub(super) fn load<R: Record>(layout: &Layout, pool: PoolId) -> Result<Loaded<R>, Error> {
+    let shelf = layout.shelf(R::SHELF);
+    let mut loaded = Loaded {
+        records: Vec::new(),
+        broken: Vec::new(),
+        strangers: Vec::new(),
+    };
+    let mut buffer = Vec::new();
+    for entry in file::list(shelf)? {
+        let id = entry.parse::<R::Id>().ok();
+        let Some(id) = id.filter(|id| R::pool_of(*id) == pool) else {
+            loaded
+                .strangers
+                .push(layout.path().join(R::SHELF.name()).join(entry));
+            continue;
+        };
+        let why = match read_whole(shelf, &Path::new(&entry).join(R::FILE), &mut buffer) {
+            Ok(()) => match decode::<R>(&buffer, id) {
+                Ok(record) => {
+                    loaded.records.push(record);
+                    continue;
+                }
+                Err(why) => why,
+            },
+            Err(kernel::Error::NotFound { .. }) => "is missing".to_owned(),
+            Err(e) => format!("can't be read: {e}"),
+        };
+        let broken = Broken {
+            path: layout.path_of(R::SHELF, &entry, R::FILE),
+            why,
+            name: peek(&buffer, "name").and_then(|v| v.as_str().map(str::to_owned)),
+            bytes: ["capacity_bytes", "allocated_bytes"]
+                .iter()
+                .find_map(|key| peek(&buffer, key)?.as_u64())
+                .unwrap_or(0),
+        };
+        loaded.broken.push((id, broken));
+    }
+    Ok(loaded)
+}
+
+/// Reads one record anew.
+pub(super) fn read_one<R: Record>(layout: &Layout, id: R::Id) -> Result<R, Error> {
+    let entry = id.to_string();
+    let mut bytes = Vec::new();
+    read_whole(
+        layout.shelf(R::SHELF),
+        &Path::new(&entry).join(R::FILE),
+        &mut bytes,
+    )?;
+    decode(&bytes, id).map_err(|why| Error::Corrupt {
+        path: layout.path_of(R::SHELF, &entry, R::FILE),
+        why,
+    })
+}
+
+/// Reads a file beneath a directory into the buffer, which is emptied first.
+pub(super) fn read_whole(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    buffer: &mut Vec<u8>,
+) -> kernel::Result<()> {
+    buffer.clear();
+    let file = file::open_beneath(dir, path, OFlags::RDONLY)?;
+    // `File::read_to_end` would ask for size and position first: two calls more for each record.
+    let mut reader = Plain(&file);
+    reader
+        .read_to_end(buffer)
+        .map_err(|e| kernel::Error::io("read", path, e))?;
+    Ok(())
+}
+
+/// A file as nothing but a reader.
+struct Plain<'a>(&'a File);
+
+impl Read for Plain<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let mut file = self.0;
+        file.read(buffer)
+    }
+}

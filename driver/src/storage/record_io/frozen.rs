@@ -1,0 +1,138 @@
+//! Records that version 0.1.0 wrote (`v0.1.0/`, kept unchanged). This version reads them. As long
+//! as it writes them back unchanged, version 0.1.0 can read the records of this version.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::storage::{Format, Source};
+use crate::testkit::Site;
+
+fn frozen() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/pool/store/v0.1.0")
+}
+
+/// The record texts of a shelf, by entry name.
+fn entries<R: Record>() -> BTreeMap<String, String> {
+    let shelf = frozen().join("pool").join(R::SHELF.name());
+    let entries = std::fs::read_dir(shelf).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let record = std::fs::read_to_string(entry.path().join(R::FILE)).unwrap();
+        (entry.file_name().into_string().unwrap(), record)
+    });
+    entries.collect()
+}
+
+fn read_and_written_back<R: Record>(at_least: usize) -> Vec<R> {
+    let read = entries::<R>().into_iter().map(|(entry, text)| {
+        let id = entry.parse::<R::Id>().ok().unwrap();
+        let record: R = decode(text.as_bytes(), id).unwrap();
+        let written = String::from_utf8(encode(&record, R::FILE).unwrap()).unwrap();
+        assert_eq!(written, text, "{entry}");
+        record
+    });
+    let read: Vec<R> = read.collect();
+    assert!(read.len() >= at_least);
+    read
+}
+
+#[test]
+fn records_of_version_0_1_0_are_read_and_written_back_the_same() {
+    let volumes: Vec<VolumeRecord> = read_and_written_back(6);
+    let any = |is: fn(&VolumeRecord) -> bool| assert!(volumes.iter().any(is));
+    any(|v| v.fresh && v.inline.is_some() && !v.mkfs_options.is_empty());
+    any(|v| v.freeze.is_some());
+    any(|v| matches!(v.format, Format::Formatting(_)));
+    any(|v| matches!(v.source, Some(Source::Volume(_))));
+    any(|v| matches!(v.source, Some(Source::Snapshot(_))));
+    any(|v| v.format == Format::Raw && v.stage.is_some());
+    let read_only = |v: &VolumeRecord| v.stage.as_ref().map(|s| s.read_only_loops.len());
+    assert!(volumes.iter().any(|v| read_only(v) == Some(1)));
+    let snapshots: Vec<SnapshotRecord> = read_and_written_back(4);
+    assert_eq!(snapshots.iter().filter(|s| s.group.is_some()).count(), 2);
+    let groups: Vec<GroupRecord> = read_and_written_back(1);
+    assert_eq!(groups[0].snapshots.len(), 2);
+}
+
+/// A site with the pool of version 0.1.0 in its first directory, and with this state file.
+fn laid_out(state: &str) -> Site {
+    let mut site = Site::fake(&["default"]);
+    site.close();
+    let root = site.path("");
+    std::fs::remove_dir_all(&root).unwrap();
+    let copy = |text: &str, to: PathBuf| {
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::write(to, text).unwrap();
+    };
+    let image = |to: PathBuf, bytes| {
+        let image = File::create(to.join("image")).unwrap();
+        image.set_len(bytes).unwrap();
+    };
+    for (entry, text) in entries::<VolumeRecord>() {
+        let to = root.join("volumes").join(entry);
+        copy(&text, to.join("volume.json"));
+        let record: VolumeRecord = serde_json::from_str(&text).unwrap();
+        image(to, record.capacity_bytes);
+    }
+    for (entry, text) in entries::<SnapshotRecord>() {
+        let to = root.join("snapshots").join(entry);
+        copy(&text, to.join("snapshot.json"));
+        let record: SnapshotRecord = serde_json::from_str(&text).unwrap();
+        image(to, record.size_bytes);
+    }
+    for (entry, text) in entries::<GroupRecord>() {
+        copy(&text, root.join("groups").join(entry).join("group.json"));
+    }
+    let file = |name: &str| std::fs::read_to_string(frozen().join(name)).unwrap();
+    copy(&file("pool/pool.json"), root.join("pool.json"));
+    let state_dir = site.options.state_dir.clone();
+    copy(&file(state), state_dir.join("pools.json"));
+    site
+}
+
+#[test]
+fn a_pool_of_version_0_1_0_opens() {
+    for state in ["state/pools.json", "state/pools-before-id.json"] {
+        let mut site = laid_out(state);
+        // Opened as the node that made it; version 0.1.0 recorded no node.
+        site.options.node_id = Some("node-1".to_owned());
+        let identity = std::fs::read(site.path("pool.json")).unwrap();
+        let pools = site.open();
+        // The inline one was never published, and so is deleted.
+        assert_eq!(pools.volumes().len(), 5, "{state}");
+        assert_eq!(pools.snapshots().len(), 4, "{state}");
+        assert_eq!(pools.groups().len(), 1, "{state}");
+        assert!(pools.findings().is_empty(), "{:?}", pools.findings());
+        // Unchanged, so version 0.1.0 can still open the pool.
+        assert_eq!(std::fs::read(site.path("pool.json")).unwrap(), identity);
+        let state = site.options.state_dir.join("pools.json");
+        let state: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+        let keys = state["pools"]["default"].as_object().unwrap().keys();
+        assert_eq!(keys.collect::<Vec<_>>(), ["fs_uuid", "id", "path"]);
+    }
+}
+
+#[test]
+fn what_a_newer_version_wrote_is_refused_and_left_as_it_is() {
+    let newer = |text: &str| text.replace("\"schema\": 1", "\"schema\": 2, \"novelty\": {}");
+    for name in ["pool.json", "pools.json"] {
+        let site = laid_out("state/pools.json");
+        let file = match name {
+            "pool.json" => site.path(name),
+            _ => site.options.state_dir.join(name),
+        };
+        let text = newer(&std::fs::read_to_string(&file).unwrap());
+        std::fs::write(&file, &text).unwrap();
+        let why = match site.try_open() {
+            Ok(pools) => pools.slots().remove(0).state.unwrap_err(),
+            Err(e) => e.to_string(),
+        };
+        assert!(
+            why.contains("a newer version of hostloop wrote it"),
+            "{why}"
+        );
+        assert!(why.contains(name), "{why}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    }
+}

@@ -1,0 +1,91 @@
+//! Ends findings from the start that no longer hold: a person, kubelet's next calls, or the driver
+//! itself may have fixed the problem since.
+
+use crate::diagnose::KernelState;
+use crate::diagnose::volume::{Length, length};
+use crate::kernel::Kernel;
+use crate::storage::directory::{EntryKind, ImageStat};
+use crate::storage::issue::Holds;
+use crate::storage::sync::{lock, read};
+use crate::storage::{Pool, Result, VolumeId, VolumeRecord};
+
+use super::reconcile_loops;
+
+/// Drops the findings that no longer hold. It repairs nothing, and keeps a finding that it can't
+/// check.
+pub(in crate::storage) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
+    let holds: Vec<Holds> = {
+        let noted = lock(&pool.findings);
+        let mut all: Vec<Holds> = noted.iter().map(|n| n.holds.clone()).collect();
+        all.retain(|holds| *holds != Holds::Open);
+        all
+    };
+    if holds.is_empty() {
+        return;
+    }
+    // It asks each loop device of the machine: only if a finding is about one.
+    let of_devices = |holds: &Holds| matches!(holds, Holds::Devices(_) | Holds::Loop(..));
+    let view = match holds.iter().any(of_devices) {
+        true => KernelState::read(kernel).ok(),
+        false => None,
+    };
+    for check in holds {
+        match still(pool, view.as_ref(), &check) {
+            Ok(true) => {}
+            Ok(false) => over(pool, &check),
+            Err(e) => tracing::debug!(pool = %pool.name(), ?check, error = %e, "check failed"),
+        }
+    }
+}
+
+fn over(pool: &Pool, check: &Holds) {
+    lock(&pool.findings).retain(|noted| {
+        let gone = noted.holds == *check;
+        if gone {
+            let (about, what) = (&noted.finding.about, &noted.finding.what);
+            tracing::info!(pool = %pool.name(), %about, what, "finding is over");
+        }
+        !gone
+    });
+}
+
+fn still(pool: &Pool, view: Option<&KernelState>, check: &Holds) -> Result<bool> {
+    match check {
+        Holds::Open => Ok(true),
+        Holds::File(path) => Ok(path.symlink_metadata().is_ok()),
+        Holds::Image(id) => of_volume(pool, *id, |volume| {
+            let image = image_of(pool, volume)?;
+            let length = image.map(|image| length(image.len, volume.capacity_bytes));
+            Ok(length != Some(Length::Same))
+        }),
+        Holds::Frozen(id) => of_volume(pool, *id, |volume| Ok(volume.freeze.is_some())),
+        Holds::Devices(id) => of_volume(pool, *id, |volume| {
+            let settled = |view| {
+                let image = image_of(pool, volume)?;
+                let settled = image.map(|i| reconcile_loops::is_settled(volume, i.id, view));
+                Ok(settled.unwrap_or(false))
+            };
+            view.map_or(Ok(true), |view| settled(view).map(|settled| !settled))
+        }),
+        Holds::Loop(minor, backing) => Ok(view.is_none_or(|view| {
+            let mut devices = view.over(*backing);
+            devices.any(|device| device.minor == *minor)
+        })),
+        Holds::Snapshot(id) => Ok(read(&pool.index).snapshots.get(*id)?.is_some()),
+    }
+}
+
+/// A finding about a deleted volume no longer holds.
+fn of_volume(
+    pool: &Pool,
+    id: VolumeId,
+    holds: impl FnOnce(&VolumeRecord) -> Result<bool>,
+) -> Result<bool> {
+    let volume = read(&pool.index).volumes.get(id)?;
+    volume.map_or(Ok(false), |volume| holds(&volume))
+}
+
+fn image_of(pool: &Pool, volume: &VolumeRecord) -> Result<Option<ImageStat>> {
+    let entry = volume.id.to_string();
+    Ok(pool.layout.stat_image(EntryKind::Volumes, &entry)?)
+}

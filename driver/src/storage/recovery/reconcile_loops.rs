@@ -1,0 +1,305 @@
+//! Loop devices and stagings: what the records say against what the kernel shows.
+//!
+//! What to do about a volume is a pure function of the two, [`decide`].
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::Found;
+use crate::diagnose::kernel_state::destroy_data;
+use crate::diagnose::pool::PoolFiles;
+use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
+use crate::kernel::{self, Detached, FileId, Kernel, LoopDevice, LoopSpec};
+use crate::storage::directory::EntryKind;
+use crate::storage::issue::Holds;
+use crate::storage::{About, Access, Pool, Result, Stage, VolumeRecord};
+
+#[cfg(test)]
+mod tests;
+
+/// What is to be done about a volume. The steps are in order; a detach that fails ends them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum LoopStep {
+    /// Detach this device: it is idle.
+    Detach(u32),
+    /// Attach the image again at this minor: targets are bound to its node.
+    Attach(u32),
+    /// Attach this read-only device over that one again, likewise.
+    AttachReadOnly { minor: u32, over: u32 },
+    /// The volume is not staged any more.
+    ClearStage,
+    /// Tell somebody.
+    Report(String),
+}
+
+/// Compares stagings and loop devices of these volumes, and acts.
+pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Result<()> {
+    let state = KernelState::read(kernel)?;
+    let mut attached: HashMap<FileId, Vec<u32>> = HashMap::new();
+    for device in &state.loops {
+        if let Some(file) = device.backing {
+            attached.entry(file).or_default().push(device.minor);
+        }
+    }
+    for found in images {
+        attached.remove(&found.image.id);
+        let name = found.volume.id.to_string();
+        if let Some(silent) = state.loops.iter().find(|l| l.may_hold(&name)) {
+            let why = kernel::Error::silent(silent);
+            note(pool, &found.volume, why.to_string());
+            continue;
+        }
+        let identity = VolumeIdentity::of(&found.volume, Some(found.image.id));
+        let volume = VolumeState::of(&state, identity);
+        for step in decide(found.volume.stage.as_ref(), &volume) {
+            match act(pool, kernel, found, &step) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(e) => {
+                    let what = format!("recovery: {step:?} failed: {e}");
+                    note(pool, &found.volume, what);
+                    break;
+                }
+            }
+        }
+    }
+    Ok(report_strays(pool, &state, &attached)?)
+}
+
+/// Devices over files in the pool that are no volume's image (a deleted one, above all). That is
+/// judged by what is left of their paths, too: good enough to tell, not to act.
+fn report_strays(
+    pool: &Pool,
+    state: &KernelState,
+    left: &HashMap<FileId, Vec<u32>>,
+) -> crate::kernel::Result<()> {
+    let ours = PoolFiles {
+        id: pool.id(),
+        device: kernel::file_id(pool.layout.root())?.dev,
+        root: pool.root(),
+    };
+    for device in state.loops.iter().filter(|l| ours.holds(l, file_at)) {
+        let Some(backing) = device.backing.filter(|file| left.contains_key(file)) else {
+            continue;
+        };
+        let what = format!(
+            "it holds {}, which no readable volume has",
+            device.backing_path
+        );
+        let holds = Holds::Loop(device.minor, backing);
+        pool.note(About::Loop(device.minor), holds, what);
+    }
+    Ok(())
+}
+
+fn file_at(path: &Path) -> Option<FileId> {
+    let metadata = path.metadata().ok()?;
+    Some(FileId {
+        dev: metadata.dev(),
+        ino: metadata.ino(),
+    })
+}
+
+fn decide(stage: Option<&Stage>, volume: &VolumeState<'_>) -> Vec<LoopStep> {
+    let view = volume.kernel();
+    let (idle, busy): (Vec<u32>, Vec<u32>) = volume
+        .own()
+        .map(|l| l.minor)
+        .partition(|minor| view.users(*minor).is_empty());
+    let mut steps = Vec::new();
+    if destroy_data(volume.own()) {
+        let names = volume.own().map(|l| format!("/dev/loop{}", l.minor));
+        let names: Vec<String> = names.collect();
+        let names = names.join(", ");
+        steps.push(LoopStep::Report(format!(
+            "its image was on several loop devices at once: {names}"
+        )));
+    }
+    match stage {
+        None => {
+            steps.extend(idle.into_iter().map(LoopStep::Detach));
+            steps.extend(
+                busy.into_iter()
+                    .map(|minor| used(minor, view, "though it is not staged")),
+            );
+        }
+        Some(stage) if stage.capability.access == Access::Block => {
+            steps.extend(decide_raw(stage, &idle, &busy, volume));
+        }
+        Some(stage) => {
+            steps.extend(idle.into_iter().map(LoopStep::Detach));
+            if busy.is_empty() {
+                // A reboot, or a staging that was cut short: it will be staged anew.
+                steps.push(LoopStep::ClearStage);
+            } else if volume.mount_at(&stage.path).is_none() {
+                let but = format!("but not at {}, where it is staged", stage.path.display());
+                steps.extend(busy.into_iter().map(|minor| used(minor, view, &but)));
+            }
+        }
+    }
+    steps
+}
+
+fn used(minor: u32, view: &KernelState, but: &str) -> LoopStep {
+    let users = view.users(minor).join(", ");
+    LoopStep::Report(format!("/dev/loop{minor} is {users}, {but}"))
+}
+
+/// A volume staged as a raw block device: its targets are bound to the node of one device, by its
+/// number, and stay bound to it when nothing is attached there, or something else.
+fn decide_raw(
+    stage: &Stage,
+    idle: &[u32],
+    busy: &[u32],
+    volume: &VolumeState<'_>,
+) -> Vec<LoopStep> {
+    let view = volume.kernel();
+    let Some(minor) = stage.minor else {
+        // Cut short before anybody was told of a device.
+        let mut steps: Vec<LoopStep> = idle.iter().copied().map(LoopStep::Detach).collect();
+        if busy.is_empty() {
+            steps.push(LoopStep::ClearStage);
+        }
+        steps.extend(
+            busy.iter()
+                .map(|m| used(*m, view, "though its staging was never finished")),
+        );
+        return steps;
+    };
+    let attached = idle.contains(&minor) || busy.contains(&minor);
+    let others = || {
+        idle.iter()
+            .copied()
+            .filter(|m| *m != minor)
+            .map(LoopStep::Detach)
+    };
+    let lost = volume.lost_read_only(stage).map(|(_, ro)| ro);
+    let lost: Vec<u32> = lost.filter(|ro| view.is_bound(*ro)).collect();
+    let mut steps: Vec<LoopStep> = others().collect();
+    if !attached {
+        if !view.is_bound(minor) && lost.is_empty() {
+            if busy.is_empty() {
+                steps.push(LoopStep::ClearStage);
+            }
+            steps.extend(
+                busy.iter()
+                    .map(|m| used(*m, view, "which is not the device it is staged on")),
+            );
+            return steps;
+        }
+        if let Some(why) = in_the_way(minor, busy, view) {
+            steps.push(why);
+            return steps;
+        }
+        steps.push(LoopStep::Attach(minor));
+    }
+    for ro in lost {
+        let taken = view.device(ro).is_some();
+        steps.push(if taken {
+            bound_to_a_stranger(ro, view)
+        } else {
+            LoopStep::AttachReadOnly {
+                minor: ro,
+                over: minor,
+            }
+        });
+    }
+    steps
+}
+
+/// Why a device can't be had back.
+fn in_the_way(minor: u32, busy: &[u32], view: &KernelState) -> Option<LoopStep> {
+    if view.device(minor).is_some() {
+        return Some(bound_to_a_stranger(minor, view));
+    }
+    let but = format!("while targets are bound to /dev/loop{minor}");
+    busy.first().map(|other| used(*other, view, &but))
+}
+
+fn bound_to_a_stranger(minor: u32, view: &KernelState) -> LoopStep {
+    let targets: Vec<String> = view
+        .bound_at(minor)
+        .iter()
+        .map(|p| p.display().to_string())
+        .collect();
+    let targets = targets.join(", ");
+    LoopStep::Report(format!(
+        "its targets ({targets}) are bound to /dev/loop{minor}, which holds another file by now: unpublish them"
+    ))
+}
+
+/// Carries a step out; false ends the volume's steps.
+fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Result<bool> {
+    let volume = &found.volume;
+    tracing::info!(volume = %volume.id, ?step, "recovery");
+    match step {
+        LoopStep::Detach(minor) => {
+            if kernel.loop_detach(*minor, found.image.id)? == Detached::WhenClosed {
+                let what =
+                    format!("/dev/loop{minor} is open somewhere, and goes when it is closed");
+                note(pool, volume, what);
+                return Ok(false);
+            }
+        }
+        LoopStep::Attach(minor) => {
+            let image = pool.open_image(EntryKind::Volumes, &volume.id.to_string(), true)?;
+            let label = volume.id.to_string();
+            let spec = loop_spec(volume, &label, &image, *minor);
+            set_read_ahead(kernel, volume, &kernel.loop_attach(&spec)?)?;
+        }
+        LoopStep::AttachReadOnly { minor, over } => {
+            let below = kernel.loop_open(*over, found.image.id)?;
+            let label = volume.id.to_string();
+            let spec = LoopSpec {
+                read_only: true,
+                ..loop_spec(volume, &label, &below.file, *minor)
+            };
+            set_read_ahead(kernel, volume, &kernel.loop_attach(&spec)?)?;
+        }
+        LoopStep::ClearStage => {
+            pool.update(&volume.id, |record| record.stage = None)?;
+        }
+        LoopStep::Report(what) => note(pool, volume, what.as_str()),
+    }
+    Ok(true)
+}
+
+fn note(pool: &Pool, volume: &VolumeRecord, what: impl Into<String>) {
+    pool.note(About::Volume(volume.id), Holds::Devices(volume.id), what);
+}
+
+/// True if nothing is left to do or to report for a volume.
+pub(super) fn is_settled(volume: &VolumeRecord, image: FileId, state: &KernelState) -> bool {
+    let state = VolumeState::of(state, VolumeIdentity::of(volume, Some(image)));
+    decide(volume.stage.as_ref(), &state).is_empty()
+}
+
+fn loop_spec<'a>(
+    volume: &VolumeRecord,
+    label: &'a str,
+    backing: &'a File,
+    minor: u32,
+) -> LoopSpec<'a> {
+    LoopSpec {
+        backing,
+        label,
+        read_only: false,
+        direct_io: volume.settings.direct_io,
+        autoclear: false,
+        minor: Some(minor),
+    }
+}
+
+fn set_read_ahead(
+    kernel: &dyn Kernel,
+    volume: &VolumeRecord,
+    device: &LoopDevice,
+) -> kernel::Result<()> {
+    let kib = volume
+        .settings
+        .read_ahead_kib
+        .unwrap_or(kernel::READ_AHEAD_KIB);
+    kernel.loop_set_read_ahead(device, kib)
+}

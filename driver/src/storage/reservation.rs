@@ -1,0 +1,45 @@
+//! Reservations in a pool's space accounting.
+
+use std::sync::Arc;
+
+use super::capacity::{self, SpaceRequest};
+use super::sync::lock;
+use super::{Error, Pool, Result};
+
+/// Space reserved for an operation under way. Dropping it releases the space: the index counts what
+/// the operation made by then.
+#[derive(Debug)]
+pub(super) struct Reservation<'a> {
+    pool: &'a Pool,
+    need: SpaceRequest,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        let mut under_way = lock(&self.pool.under_way);
+        under_way.promise -= self.need.promise;
+        under_way.take -= self.need.take;
+    }
+}
+
+impl Pool {
+    /// Promises room to an operation, or says what could be promised.
+    pub(super) fn reserve(self: &Arc<Self>, need: SpaceRequest) -> Result<Reservation<'_>> {
+        let (books, _guard) = self.books()?;
+        capacity::admit(&books, &self.limits, need).map_err(|available| Error::NoRoom {
+            pool: self.name().to_owned(),
+            wanted: need.promise.max(need.take),
+            available,
+        })?;
+        let mut under_way = lock(&self.under_way);
+        under_way.promise += need.promise;
+        under_way.take += need.take;
+        Ok(Reservation { pool: self, need })
+    }
+
+    /// Whether less than the reserve is free: the wrong moment to freeze what must write back.
+    pub(super) fn below_reserve(&self) -> Result<bool> {
+        let usage = self.usage()?;
+        Ok(usage.free_bytes < self.limits.reserve.of(usage.total_bytes))
+    }
+}

@@ -1,0 +1,433 @@
+//! A pool's directory as it lies on the disk, broken records and stray entries included: read
+//! without the lock and without changing anything, beside the driver that has the pool open.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use serde::de::DeserializeOwned;
+
+use super::directory::{EntryKind, IMAGE, INCOMING, TRASH};
+use super::open::OWNER;
+use super::record::SCHEMA;
+use super::record_io::Record;
+use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
+use crate::kernel::{Error, FileId, FsUsage, Result, file};
+
+/// No record of ours is larger: whatever is, is not one, and is not read into memory (bytes).
+const RECORD_LIMIT: u64 = 16 << 20;
+
+/// What else the driver, or mkfs, puts into a pool's directory.
+const OWN_FILES: [&str; 6] = [
+    "pool.json",
+    ".pool.json.new",
+    OWNER,
+    ".node.json.new",
+    "lock",
+    "lost+found",
+];
+/// The file whose lock says that somebody has the pool open.
+pub const LOCK: &str = "lock";
+
+/// What is in a pool.
+#[derive(Clone, Debug)]
+pub struct Contents {
+    /// Where its files are.
+    pub root: PathBuf,
+    /// Its identity.
+    pub id: PoolId,
+    /// The device number of its filesystem, as `stat` gives it.
+    pub device: u64,
+    /// Whether snapshots share extents; `None` if that can't be told without trying.
+    pub reflinks: Option<bool>,
+    /// Size and free space of its filesystem.
+    pub usage: FsUsage,
+    /// The volumes.
+    pub volumes: Vec<Item<VolumeRecord>>,
+    /// The snapshots.
+    pub snapshots: Vec<Item<SnapshotRecord>>,
+    /// The groups.
+    pub groups: Vec<Item<GroupRecord>>,
+    /// What lies under `incoming/` and `trash/`.
+    pub leftovers: Vec<Leftover>,
+    /// Entries that are none of the above, relative to the root.
+    pub strangers: Vec<PathBuf>,
+}
+
+/// A directory that should hold a record, and an image with it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Item<R> {
+    /// The directory's name: the ID.
+    pub name: String,
+    /// The record, or why there is none.
+    pub record: std::result::Result<R, Unreadable>,
+    /// The image, if there is one.
+    pub image: Option<Image>,
+}
+
+/// Why a record can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// There is no file.
+    #[error("there is no record")]
+    Missing,
+    /// A newer build wrote it.
+    #[error("its schema {0} is newer than this build's {SCHEMA}")]
+    Newer(u64),
+    /// It is not what this build writes.
+    #[error("{0}")]
+    Broken(String),
+}
+
+/// A file of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Device and inode.
+    pub file: FileId,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// What it takes on the disk in bytes, extents shared with others included.
+    pub allocated: u64,
+}
+
+/// Where an entry waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Area {
+    /// On its way in: being made, or cut short.
+    Incoming,
+    /// On its way out: deleted, not freed yet.
+    Trash,
+}
+
+impl Area {
+    /// The directory's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Area::Incoming => INCOMING,
+            Area::Trash => TRASH,
+        }
+    }
+}
+
+impl fmt::Display for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An entry that is not in its place yet, or no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    /// Which side.
+    pub area: Area,
+    /// Its name.
+    pub name: String,
+    /// Its image, if it has one.
+    pub image: Option<Image>,
+}
+
+impl Image {
+    /// Of an open file; `None` if that is no regular file.
+    pub fn of(open: &File, what: &Path) -> Result<Option<Image>> {
+        let m = open.metadata().map_err(|e| Error::io("fstat", what, e))?;
+        Ok(m.is_file().then(|| Image {
+            file: FileId {
+                dev: m.dev(),
+                ino: m.ino(),
+            },
+            bytes: m.len(),
+            allocated: m.blocks() * 512,
+        }))
+    }
+
+    /// Of a path, if there is a regular file.
+    pub fn at(path: &Path) -> Result<Option<Image>> {
+        match File::open(path) {
+            Ok(open) => Image::of(&open, path),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io("open", path, e)),
+        }
+    }
+}
+
+impl Contents {
+    /// Reads the pool in a directory. What goes away meanwhile is left out.
+    pub fn read(path: &Path) -> super::Result<Contents> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+            .map_err(|e| Error::io("open", path, e.into()))?;
+        let dir = root.as_fd();
+        let id = super::open::identity(dir)?.ok_or_else(|| super::Error::Corrupt {
+            path: path.to_path_buf(),
+            why: "holds no pool.json".to_owned(),
+        })?;
+        let stat = rustix::fs::fstat(dir).map_err(|e| Error::io("fstat", path, e.into()))?;
+        let mut strangers = strangers_at_top(dir)?;
+        Ok(Contents {
+            root: path.to_path_buf(),
+            id,
+            device: stat.st_dev,
+            reflinks: crate::kernel::reflink_support::shares_extents(dir)?,
+            usage: file::usage(dir)?,
+            volumes: shelf(dir, &mut strangers)?,
+            snapshots: shelf(dir, &mut strangers)?,
+            groups: shelf(dir, &mut strangers)?,
+            leftovers: leftovers(dir)?,
+            strangers,
+        })
+    }
+
+    /// What the pool has promised, in bytes: to volumes their size, to snapshots what they held
+    /// when they were taken.
+    pub fn promised_bytes(&self) -> u64 {
+        let volumes = self.volumes.iter().filter_map(|v| v.record.as_ref().ok());
+        let snapshots = self.snapshots.iter().filter_map(|s| s.record.as_ref().ok());
+        volumes.map(|v| v.capacity_bytes).sum::<u64>()
+            + snapshots.map(|s| s.allocated_bytes).sum::<u64>()
+    }
+}
+
+/// What lies in the pool's directory beside what the driver puts there.
+pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
+    let shelves = EntryKind::ALL.map(EntryKind::name);
+    let known = |name: &String| {
+        OWN_FILES.contains(&name.as_str())
+            || shelves.contains(&name.as_str())
+            || [INCOMING, TRASH].contains(&name.as_str())
+    };
+    let names = file::list(dir)?;
+    Ok(names
+        .into_iter()
+        .filter(|n| !known(n))
+        .map(PathBuf::from)
+        .collect())
+}
+
+/// Reads the entries of a kind.
+fn shelf<R: Record>(pool: BorrowedFd<'_>, strangers: &mut Vec<PathBuf>) -> Result<Vec<Item<R>>> {
+    let name = R::SHELF.name();
+    let mut items = Vec::new();
+    let Some(shelf) = open_if_there(pool, name, OFlags::RDONLY | OFlags::DIRECTORY)? else {
+        return Ok(items);
+    };
+    for entry in file::list(shelf.as_fd())? {
+        let there = Path::new(name).join(&entry);
+        let dir = match entry.parse::<R::Id>() {
+            Ok(_) => open_if_there(shelf.as_fd(), &entry, OFlags::RDONLY | OFlags::DIRECTORY),
+            Err(_) => {
+                strangers.push(there);
+                continue;
+            }
+        };
+        match dir {
+            Ok(Some(dir)) => items.extend(item(&shelf, &dir, entry, strangers)?),
+            Ok(None) => {}
+            Err(_) => strangers.push(there),
+        }
+    }
+    Ok(items)
+}
+
+/// Reads an entry; `None` if it has left its place in the meantime.
+fn item<R: Record>(
+    shelf: &File,
+    dir: &File,
+    name: String,
+    strangers: &mut Vec<PathBuf>,
+) -> Result<Option<Item<R>>> {
+    let item = Item {
+        record: record_in(dir.as_fd(), R::FILE),
+        image: image_in(dir.as_fd(), IMAGE)?,
+        name,
+    };
+    let files = file::list(dir.as_fd())?;
+    if open_if_there(shelf.as_fd(), &item.name, OFlags::PATH)?.is_none() {
+        return Ok(None);
+    }
+    let temporary = format!(".{}.new", R::FILE);
+    let ours = |n: &String| [R::FILE, IMAGE, &temporary].contains(&n.as_str());
+    let there = Path::new(R::SHELF.name()).join(&item.name);
+    strangers.extend(
+        files
+            .into_iter()
+            .filter(|n| !ours(n))
+            .map(|n| there.join(n)),
+    );
+    Ok(Some(item))
+}
+
+/// What waits to become an entry, or to be freed.
+fn leftovers(pool: BorrowedFd<'_>) -> Result<Vec<Leftover>> {
+    let mut found = Vec::new();
+    for area in [Area::Incoming, Area::Trash] {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Some(dir) = open_if_there(pool, area.as_str(), flags)? else {
+            continue;
+        };
+        for name in file::list(dir.as_fd())? {
+            let entry = match open_if_there(dir.as_fd(), &name, flags) {
+                Ok(None) => continue,
+                Ok(Some(entry)) => Some(entry),
+                Err(_) => None,
+            };
+            let image = entry.map(|e| image_in(e.as_fd(), IMAGE)).transpose()?;
+            found.push(Leftover {
+                area,
+                name,
+                image: image.flatten(),
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// Opens beneath a directory; `None` if it is not there.
+fn open_if_there(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> Result<Option<File>> {
+    match file::open_beneath(dir, Path::new(name), flags) {
+        Ok(open) => Ok(Some(open)),
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// The image `name` in a directory. O_PATH: nothing is opened for reading, whatever it may be.
+fn image_in(dir: BorrowedFd<'_>, name: &str) -> Result<Option<Image>> {
+    match open_if_there(dir, name, OFlags::PATH)? {
+        Some(open) => Image::of(&open, Path::new(name)),
+        None => Ok(None),
+    }
+}
+
+/// Reads a record, of whatever kind. O_NONBLOCK, so that a FIFO put there can't hold us.
+fn record_in<R: DeserializeOwned>(
+    dir: BorrowedFd<'_>,
+    name: &str,
+) -> std::result::Result<R, Unreadable> {
+    let broken = |e: &dyn fmt::Display| Unreadable::Broken(e.to_string());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let open = open_if_there(dir, name, flags)
+        .map_err(|e| broken(&e))?
+        .ok_or(Unreadable::Missing)?;
+    let mut text = Vec::new();
+    open.take(RECORD_LIMIT)
+        .read_to_end(&mut text)
+        .map_err(|e| broken(&e))?;
+    decode(&text)
+}
+
+/// Decodes a record: first its schema, for the fields of a newer one mean nothing here.
+pub fn decode<R: DeserializeOwned>(text: &[u8]) -> std::result::Result<R, Unreadable> {
+    let broken = |e: serde_json::Error| Unreadable::Broken(format!("it is no record: {e}"));
+    let value: serde_json::Value = serde_json::from_slice(text).map_err(broken)?;
+    match value.get("schema").and_then(serde_json::Value::as_u64) {
+        Some(schema) if schema > u64::from(SCHEMA) => Err(Unreadable::Newer(schema)),
+        _ => serde_json::from_value(value).map_err(broken),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::{GroupId, PoolId};
+
+    fn group(id: GroupId) -> String {
+        format!(
+            r#"{{"schema":1,"id":"{id}","name":"g","snapshots":[],"sources":[],
+               "parameters":{{}},"created_ns":1}}"#
+        )
+    }
+
+    #[test]
+    fn records_are_read_with_suspicion() {
+        let id = GroupId::generate(PoolId::generate());
+        let good = group(id);
+        let newer = good.replace(r#""schema":1"#, r#""schema":7,"color":"red""#);
+        let broken = |text: &str| {
+            matches!(
+                decode::<GroupRecord>(text.as_bytes()),
+                Err(Unreadable::Broken(_))
+            )
+        };
+        assert_eq!(decode::<GroupRecord>(good.as_bytes()).unwrap().id, id);
+        assert_eq!(
+            decode::<GroupRecord>(newer.as_bytes()),
+            Err(Unreadable::Newer(7))
+        );
+        assert!(broken(""));
+        assert!(broken("[]"));
+        assert!(broken(&good[..good.len() / 2]));
+        assert!(broken(&good.replace("created_ns", "made_ns")));
+    }
+
+    #[test]
+    fn a_pool_is_read_as_it_lies() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let pool = PoolId::generate();
+        let (good, empty, broken) = (
+            GroupId::generate(pool),
+            GroupId::generate(pool),
+            GroupId::generate(pool),
+        );
+        for name in ["volumes", "snapshots", "incoming/x", "trash"] {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        for (name, text) in [
+            (
+                "pool.json".to_owned(),
+                format!(r#"{{"schema":1,"id":"{pool}","name":"p"}}"#),
+            ),
+            ("lock".to_owned(), String::new()),
+            (format!("groups/{good}/group.json"), group(good)),
+            (format!("groups/{good}/notes"), String::new()),
+            (format!("groups/{broken}/group.json"), "{".to_owned()),
+            (format!("groups/{empty}/image"), "bytes".to_owned()),
+            ("groups/mine/group.json".to_owned(), String::new()),
+            ("incoming/x/image".to_owned(), "by".to_owned()),
+            ("trash/file".to_owned(), String::new()),
+            ("README".to_owned(), String::new()),
+        ] {
+            let path = root.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let contents = Contents::read(root).unwrap();
+        assert_eq!(contents.id, pool);
+        let found: Vec<GroupId> = contents
+            .groups
+            .iter()
+            .map(|g| g.name.parse().unwrap())
+            .collect();
+        let mut expected = vec![good, empty, broken];
+        expected.sort_by_key(GroupId::to_string);
+        assert_eq!(found, expected);
+        let of = |id: GroupId| {
+            contents
+                .groups
+                .iter()
+                .find(|g| g.name == id.to_string())
+                .unwrap()
+        };
+        assert!(of(good).record.is_ok());
+        assert_eq!(of(empty).record, Err(Unreadable::Missing));
+        assert_eq!(of(empty).image.unwrap().bytes, 5);
+        assert!(matches!(of(broken).record, Err(Unreadable::Broken(_))));
+        let names: Vec<_> = contents
+            .leftovers
+            .iter()
+            .map(|l| (l.area, l.name.as_str()))
+            .collect();
+        assert_eq!(names, [(Area::Incoming, "x"), (Area::Trash, "file")]);
+        assert_eq!(contents.leftovers[0].image.unwrap().bytes, 2);
+        let mut strangers = contents.strangers.clone();
+        strangers.sort();
+        let notes = Path::new("groups").join(good.to_string()).join("notes");
+        let mut expected = vec![PathBuf::from("README"), PathBuf::from("groups/mine"), notes];
+        expected.sort();
+        assert_eq!(strangers, expected);
+    }
+}

@@ -1,0 +1,296 @@
+//! Opens the configured pools in parallel, and maintains them.
+//!
+//! Each pool opens and recovers on its own thread, so a pool that hangs or recovers slowly delays
+//! no other. Until a pool is open, its slot says why it is missing.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, TryLockError};
+use std::time::{Duration, Instant};
+
+use super::open::registry::Known;
+use super::sync::{lock, read, write};
+use super::{Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
+use crate::kernel::{self, Kernel};
+
+/// Why a pool is missing while its first opening is under way.
+const OPENING: &str = "it is being opened";
+
+/// Coordinates the threads that open pools.
+#[derive(Debug)]
+pub(super) struct Opening {
+    /// One lock for each slot, held while its pool is opened.
+    turns: Vec<Mutex<()>>,
+    /// The pools that are open or being opened, with their slots.
+    claimed: Mutex<BTreeMap<PoolId, usize>>,
+    /// Held while groups are settled, because a group may have members in several pools.
+    settling: Mutex<()>,
+}
+
+/// A pool ID claimed by one slot. Dropping it without [`Claim::keep`] frees the ID.
+pub(super) struct Claim<'a> {
+    opening: &'a Opening,
+    id: PoolId,
+    kept: bool,
+}
+
+impl Claim<'_> {
+    pub(super) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            lock(&self.opening.claimed).remove(&self.id);
+        }
+    }
+}
+
+impl Opening {
+    fn of(slots: usize) -> Self {
+        Opening {
+            turns: (0..slots).map(|_| Mutex::default()).collect(),
+            claimed: Mutex::default(),
+            settling: Mutex::default(),
+        }
+    }
+
+    /// Claims a pool ID for a slot; `None` if another slot has it.
+    pub(super) fn claim(&self, id: PoolId, slot: usize) -> Option<Claim<'_>> {
+        let mut claimed = lock(&self.claimed);
+        if *claimed.entry(id).or_insert(slot) != slot {
+            return None;
+        }
+        Some(Claim {
+            opening: self,
+            id,
+            kept: false,
+        })
+    }
+
+    /// The right to open a slot's pool; `None` while another thread has it.
+    fn turn(&self, slot: usize) -> Option<MutexGuard<'_, ()>> {
+        match self.turns[slot].try_lock() {
+            Ok(turn) => Some(turn),
+            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl Pools {
+    /// Opens the configured pools and recovers each. A missing pool is no error here: its slot
+    /// says why, and everything about it is answered [`Error::Unavailable`]. Errors are a pool of
+    /// another node ([`Error::OtherNode`]) and, of a pool that this node does not know, one that
+    /// another process has open ([`Error::Locked`]) and a path that holds something that is not a
+    /// pool ([`Error::Refused`]).
+    pub fn open(
+        specs: &[PoolSpec],
+        options: PoolOptions,
+        kernel: Arc<dyn Kernel>,
+    ) -> Result<Arc<Pools>> {
+        Pools::open_within(specs, options, kernel, Duration::MAX)
+    }
+
+    /// Like [`Pools::open`], but waits no longer than `limit`. Slower pools count as missing until
+    /// they are open.
+    pub fn open_within(
+        specs: &[PoolSpec],
+        options: PoolOptions,
+        kernel: Arc<dyn Kernel>,
+        limit: Duration,
+    ) -> Result<Arc<Pools>> {
+        if let Some(twice) = twice(specs.iter().map(|s| s.name.as_str())) {
+            return Err(Error::Refused(format!("pool {twice} is configured twice")));
+        }
+        // Image pools have files of their own in one directory.
+        let whole = specs.iter().filter(|s| s.image_bytes.is_none());
+        if let Some(twice) = twice(whole.map(|s| &s.path)) {
+            let twice = twice.display();
+            return Err(Error::Refused(format!(
+                "{twice} is configured as two pools"
+            )));
+        }
+        let known = Known::at(&options.state_dir)?;
+        let slot = |spec: &PoolSpec| {
+            Ok(Slot {
+                spec: spec.clone(),
+                state: Err(OPENING.to_owned()),
+                id: known.entry(&spec.name)?.id,
+            })
+        };
+        let pools = Arc::new(Pools {
+            slots: RwLock::new(specs.iter().map(slot).collect::<Result<_>>()?),
+            opening: Opening::of(specs.len()),
+            filesystems: Arc::default(),
+            kernel,
+            options,
+        });
+        pools.open_all(limit)?;
+        Ok(pools)
+    }
+
+    fn open_all(self: &Arc<Self>, limit: Duration) -> Result<()> {
+        let began = Instant::now();
+        let (ended, openings) = channel();
+        let count = read(&self.slots).len();
+        for i in 0..count {
+            let (pools, ended) = (self.clone(), ended.clone());
+            let work = move || {
+                let opened = pools.open_slot(i, true);
+                // Dropped first: the receiver of the result may need to be the last owner of the
+                // pools.
+                drop(pools);
+                // After the limit there is no receiver.
+                let _ = ended.send(opened);
+            };
+            let thread = std::thread::Builder::new().name("hostloop-open".to_owned());
+            thread
+                .spawn(work)
+                .map_err(|e| kernel::Error::io("start a thread for", "a pool", e))?;
+        }
+        drop(ended);
+        let mut first_error = Ok(());
+        for _ in 0..count {
+            match openings.recv_timeout(limit.saturating_sub(began.elapsed())) {
+                Ok(opened) => first_error = first_error.and(opened),
+                // A thread panicked, so it sends no result; its slot says that it is not open.
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.tell_unopened(began.elapsed());
+                    break;
+                }
+            }
+        }
+        first_error
+    }
+
+    fn tell_unopened(&self, waited: Duration) {
+        for (i, slot) in self.slots().into_iter().enumerate() {
+            if slot.state.is_err_and(|why| why == OPENING) {
+                let seconds = waited.as_secs_f64();
+                let why = format!("{OPENING}, which has taken more than {seconds:.0} s so far");
+                self.settle_slot(i, Err(why), slot.id);
+            }
+        }
+    }
+
+    /// Number of configured pools.
+    pub fn count(&self) -> usize {
+        read(&self.slots).len()
+    }
+
+    /// Maintains one pool; called periodically. Opens (and recovers) a missing pool that has turned
+    /// up. In an open pool, frees what could not be freed before, and drops findings that no longer
+    /// hold.
+    pub fn tend(&self, slot: usize) {
+        let state = read(&self.slots)[slot].state.clone();
+        match state {
+            Ok(pool) => {
+                pool.layout.remove_left();
+                recovery::recheck(&pool, &*self.kernel);
+            }
+            Err(_) => {
+                if let Err(error) = self.open_slot(slot, false) {
+                    tracing::warn!(%error, "can't look for a missing pool");
+                }
+            }
+        }
+    }
+
+    /// [`Pools::tend`] on each pool in turn.
+    pub fn retry_missing(&self) {
+        for slot in 0..self.count() {
+            self.tend(slot);
+        }
+    }
+
+    /// Opens the pool of a slot, if it is missing. A clear mistake in the configuration is an error
+    /// at the `first` time; later it is one more reason for a missing pool.
+    fn open_slot(&self, i: usize, first: bool) -> Result<()> {
+        let Some(_turn) = self.opening.turn(i) else {
+            return Ok(());
+        };
+        let slot = read(&self.slots)[i].clone();
+        if slot.state.is_ok() {
+            return Ok(());
+        }
+        let known = Known::at(&self.options.state_dir)?;
+        let entry = known.entry(&slot.spec.name)?;
+        let opened = self.open_one(i, &slot.spec, &known, &entry);
+        let id = opened.as_ref().map_or(entry.id, |pool| Some(pool.id));
+        let configured_wrong = match &opened {
+            Err(Error::OtherNode { .. }) => true,
+            // A killed driver that cannot end while a disk hangs keeps its locks on all pools.
+            Err(Error::Refused(_) | Error::Locked { .. }) => entry.id.is_none(),
+            _ => false,
+        };
+        if first && configured_wrong {
+            return opened.map(drop);
+        }
+        let state = match opened {
+            Ok(pool) => Ok(pool),
+            Err(Error::Unavailable { why, .. }) => Err(why),
+            Err(e) => Err(e.to_string()),
+        };
+        let found = state.is_ok();
+        self.settle_slot(i, state, id);
+        if found {
+            let _one_at_a_time = lock(&self.opening.settling);
+            recovery::settle_groups(self);
+        }
+        Ok(())
+    }
+
+    fn settle_slot(
+        &self,
+        i: usize,
+        state: std::result::Result<Arc<Pool>, String>,
+        id: Option<PoolId>,
+    ) {
+        let mut slots = write(&self.slots);
+        let name = slots[i].spec.name.clone();
+        match &state {
+            Ok(pool) => {
+                tracing::info!(pool = %name, id = %pool.id, path = %pool.root().display(), reflinks = pool.reflinks, "pool open")
+            }
+            // The pool opened while its slow opening was being reported.
+            Err(_) if slots[i].state.is_ok() => return,
+            // Logged once, not at every retry.
+            Err(why) if slots[i].state.as_ref().err() == Some(why) => {}
+            Err(why) => tracing::warn!(pool = %name, %why, "pool missing"),
+        }
+        slots[i].id = id;
+        slots[i].state = state;
+    }
+
+    /// Closes all pools and unmounts those that the driver mounted. Only for a caller that no longer
+    /// needs the pools, such as a test: a driver that ends leaves its mounts, since pods still use
+    /// the volumes in them.
+    pub fn close(&self) -> Result<()> {
+        let mut mounted = Vec::new();
+        for slot in write(&self.slots).iter_mut() {
+            if let Ok(pool) = &slot.state
+                && pool.kind != PoolKind::Directory
+            {
+                mounted.push(pool.root().to_path_buf());
+            }
+            slot.state = Err("it was closed".to_owned());
+        }
+        lock(&self.opening.claimed).clear();
+        for at in mounted {
+            self.kernel.unmount(&at)?;
+        }
+        Ok(())
+    }
+}
+
+fn twice<T: Ord + Copy>(all: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut seen = std::collections::BTreeSet::new();
+    all.into_iter().find(|one| !seen.insert(*one))
+}
+
+#[cfg(test)]
+mod tests;

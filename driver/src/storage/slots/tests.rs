@@ -1,0 +1,112 @@
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::*;
+use crate::diagnose::health;
+use crate::storage::VolumeHandle;
+use crate::testkit::{Site, new};
+
+/// A pool that hangs: `pool.json` is a FIFO, and opening it blocks until [`Hung::end`].
+struct Hung {
+    identity: PathBuf,
+    kept: PathBuf,
+}
+
+impl Hung {
+    fn new(pool: &Path) -> Hung {
+        let hung = Hung {
+            identity: pool.join("pool.json"),
+            kept: pool.join("lost+found"),
+        };
+        std::fs::rename(&hung.identity, &hung.kept).unwrap();
+        mknodat(CWD, &hung.identity, FileType::Fifo, Mode::RUSR, 0).unwrap();
+        hung
+    }
+
+    /// Unblocks the waiting openers. They read an empty file, which is not a valid identity.
+    fn end(self) {
+        let fifo = OpenOptions::new().write(true).open(&self.identity).unwrap();
+        std::fs::rename(&self.kept, &self.identity).unwrap();
+        drop(fifo);
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(200);
+
+#[test]
+fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
+    let mut site = Site::fake(&["a", "b"]);
+    let made = site.make("one");
+    let handle = VolumeHandle::Id(made.id);
+    site.close();
+    let hung = Hung::new(&site.path(""));
+    let (options, kernel) = (site.options.clone(), site.kernel.clone());
+    let pools = Pools::open_within(&site.specs, options, kernel, SHORT).unwrap();
+
+    let why = pools.slots().remove(0).state.unwrap_err();
+    assert!(why.contains("being opened"), "{why}");
+    let unavailable = |e: &Error| matches!(e, Error::Unavailable { name, .. } if name == "a");
+    assert!(unavailable(&pools.volume(&handle).unwrap_err()));
+    assert!(unavailable(&pools.named(Some("a")).unwrap_err()));
+    let b = pools.named(Some("b")).unwrap();
+    let other = pools.create_volume(&b, new("two")).unwrap();
+    assert_eq!(pools.volumes(), std::slice::from_ref(&other));
+    // One thread is opening it; no other thread waits as well.
+    for _ in 0..3 {
+        pools.retry_missing();
+    }
+    let problems = health::storage(&pools);
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems[0].reason, "PoolMissing");
+
+    hung.end();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while pools.named(Some("a")).is_err() {
+        assert!(Instant::now() < deadline, "{:?}", pools.slots());
+        pools.retry_missing();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(pools.volumes(), [made, other]);
+}
+
+#[test]
+fn an_open_pool_that_hangs_is_a_problem_of_its_own() {
+    let site = Site::fake(&["a", "b"]);
+    let (a, b) = (site.make("one"), site.named("b"));
+    let other = site.pools().create_volume(&b, new("two")).unwrap();
+    let hung = Hung::new(&site.path(""));
+    let pools = site.pools();
+    for _ in 0..2 {
+        let problems = health::storage(pools);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert_eq!(
+            (problems[0].pool.as_str(), problems[0].reason),
+            ("a", "PoolGone")
+        );
+    }
+    let reasons = |volume| -> Vec<String> {
+        let entries = health::volume(pools, volume).into_iter();
+        entries.map(|entry| entry.reason).collect()
+    };
+    assert_eq!(reasons(&a), ["PoolGone"]);
+    assert_eq!(reasons(&other), [] as [&str; 0]);
+    hung.end();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !health::storage(pools).is_empty() {
+        assert!(Instant::now() < deadline);
+    }
+}
+
+#[test]
+fn an_identity_is_claimed_once() {
+    let opening = Opening::of(2);
+    let id = PoolId::generate();
+    let claim = opening.claim(id, 0).unwrap();
+    assert!(opening.claim(id, 1).is_none());
+    drop(claim);
+    opening.claim(id, 1).unwrap().keep();
+    assert!(opening.claim(id, 0).is_none());
+    assert!(opening.claim(id, 1).is_some());
+}

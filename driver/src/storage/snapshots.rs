@@ -1,0 +1,232 @@
+//! Taking and freeing snapshots.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+
+use super::capacity::SpaceRequest;
+use super::content_source::Origin;
+use super::copy_image::{self, CopyRequest};
+use super::directory::{EntryKind, Incoming};
+use super::record::SCHEMA;
+use super::reservation::Reservation;
+use super::sync::{read, write};
+use super::volumes::now_ns;
+use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId, SnapshotRecord};
+use super::{VolumeHandle, VolumeId, VolumeRecord};
+use crate::kernel::file::{self, Copied};
+
+#[cfg(test)]
+mod tests;
+
+/// A snapshot that is taken and has no record yet. Dropped, it goes away.
+pub(super) struct Shot<'a> {
+    pub(super) pool: &'a Arc<Pool>,
+    pub(super) id: SnapshotId,
+    incoming: Incoming<'a>,
+    image: File,
+    origin: Origin,
+    volume: Arc<VolumeRecord>,
+    _room: Reservation<'a>,
+}
+
+impl<'a> Shot<'a> {
+    fn want(&self) -> CopyRequest {
+        CopyRequest {
+            len: self.origin.len,
+            provisioning: Provisioning::Thin,
+            reflinks: self.pool.reflinks,
+            thick_source: self.origin.is_thick_volume(),
+        }
+    }
+
+    /// What is left to do once the volume goes on: a thick volume gets its own blocks back.
+    fn finish(&self, pools: &Pools, copied: Copied) -> Result<()> {
+        let want = self.want();
+        copy_image::finish(&self.image, &want, copied)?;
+        if want.thick_source {
+            let source = pools.open_image_of(&self.origin, true)?;
+            copy_image::keep_thick(&source, self.origin.len, copied)?;
+        }
+        Ok(file::sync(&self.image, &self.incoming.image_path())?)
+    }
+
+    /// Writes the record and puts the snapshot into its place. The room stays reserved until the
+    /// caller has put the record into the index.
+    pub(super) fn commit(self, facts: &Facts<'_>) -> Result<Committed<'a>> {
+        let record = SnapshotRecord {
+            schema: SCHEMA,
+            id: self.id,
+            name: facts.name.clone(),
+            source: self.volume.id,
+            size_bytes: self.volume.capacity_bytes,
+            created_ns: facts.taken_ns,
+            parameters: facts.parameters.clone(),
+            group: facts.group,
+            format: self.volume.format,
+            provisioning: self.volume.settings.provisioning,
+            allocated_bytes: file::allocated_bytes(&self.image)?,
+        };
+        self.incoming.commit(&record)?;
+        Ok(Committed {
+            pool: self.pool,
+            record: Arc::new(record),
+            _room: self._room,
+        })
+    }
+}
+
+/// A snapshot that is on disk and not in the index.
+pub(super) struct Committed<'a> {
+    pub(super) pool: &'a Arc<Pool>,
+    pub(super) record: Arc<SnapshotRecord>,
+    _room: Reservation<'a>,
+}
+
+impl Committed<'_> {
+    /// Shows it.
+    pub(super) fn publish(self) -> Arc<SnapshotRecord> {
+        write(&self.pool.index).snapshots.put(self.record.clone());
+        self.record
+    }
+}
+
+/// What a snapshot's record says besides what its volume says.
+pub(super) struct Facts<'a> {
+    pub(super) name: String,
+    pub(super) parameters: &'a BTreeMap<String, String>,
+    pub(super) group: Option<GroupId>,
+    pub(super) taken_ns: u64,
+}
+
+impl Pools {
+    /// Takes a snapshot, frozen meanwhile if the volume is mounted.
+    pub fn create_snapshot(
+        &self,
+        volume: &VolumeId,
+        name: &str,
+        parameters: &BTreeMap<String, String>,
+    ) -> Result<Arc<SnapshotRecord>> {
+        let pools = [self.with_id(volume.pool())?];
+        pools[0].snapshot_name_is_free(name)?;
+        let (shots, taken_ns) = self.copy(&pools, &[*volume])?;
+        let facts = Facts {
+            name: name.to_owned(),
+            parameters,
+            group: None,
+            taken_ns,
+        };
+        let mut record = None;
+        for shot in shots {
+            record = Some(shot.commit(&facts)?.publish());
+        }
+        record.ok_or(Error::NoVolume(VolumeHandle::Id(*volume)))
+    }
+
+    /// Takes snapshots of volumes, each in its pool (`pools` in the same order), at one point in
+    /// time, which is returned too.
+    pub(super) fn copy<'a>(
+        &self,
+        pools: &'a [Arc<Pool>],
+        volumes: &[VolumeId],
+    ) -> Result<(Vec<Shot<'a>>, u64)> {
+        let shots = pools
+            .iter()
+            .zip(volumes)
+            .map(|(pool, id)| self.prepare(pool, id));
+        let shots = shots.collect::<Result<Vec<_>>>()?;
+        let targets: Vec<_> = shots.iter().filter_map(|s| s.origin.target()).collect();
+        let (copied, taken_ns) = self.still(&targets, |still| {
+            let taken_ns = now_ns();
+            let copied = shots.iter().zip(&targets).map(|(shot, target)| {
+                still.copy(target.image, &shot.origin.image, &shot.image, &shot.want())
+            });
+            Ok((copied.collect::<Result<Vec<_>>>()?, taken_ns))
+        })?;
+        for (shot, copied) in shots.iter().zip(copied) {
+            shot.finish(self, copied)?;
+        }
+        Ok((shots, taken_ns))
+    }
+
+    /// Everything that can be done before the volume must hold still.
+    fn prepare<'a>(&self, pool: &'a Arc<Pool>, id: &VolumeId) -> Result<Shot<'a>> {
+        let volume = self.volume(&VolumeHandle::Id(*id))?;
+        let origin = self.origin_volume(volume.clone())?;
+        let room = pool.reserve(SpaceRequest {
+            promise: origin.allocated.min(origin.len),
+            take: origin.copy_takes(pool),
+        })?;
+        let id = SnapshotId::generate(pool.id);
+        let incoming = pool.layout.begin(id.to_string())?;
+        Ok(Shot {
+            pool,
+            id,
+            image: incoming.image()?,
+            incoming,
+            origin,
+            volume,
+            _room: room,
+        })
+    }
+
+    /// Frees a snapshot. Missing is [`Error::NoSnapshot`]; one of a group is [`Error::InGroup`].
+    pub fn delete_snapshot(&self, id: &SnapshotId) -> Result<()> {
+        let snapshot = self.snapshot(id)?;
+        if let Some(group) = snapshot.group {
+            // Its record may name a group that is gone, or, damaged, one that never was.
+            let group = match self.group(&group) {
+                Err(Error::NoGroup(_)) => self.group_with(id),
+                _ => Some(group),
+            };
+            if let Some(group) = group {
+                return Err(Error::InGroup(*id, group));
+            }
+        }
+        self.with_id(id.pool())?.drop_snapshot(*id)
+    }
+
+    /// The group whose record lists a snapshot.
+    fn group_with(&self, member: &SnapshotId) -> Option<GroupId> {
+        let groups = self.groups();
+        let group = groups.iter().find(|g| g.snapshots.contains(member))?;
+        Some(group.id)
+    }
+}
+
+impl Pool {
+    /// Takes a snapshot away and frees it.
+    pub(super) fn drop_snapshot(&self, id: SnapshotId) -> Result<()> {
+        let entry = id.to_string();
+        self.layout.discard(EntryKind::Snapshots, &entry)?;
+        write(&self.index).snapshots.take(id);
+        self.forget(&About::Snapshot(id));
+        self.layout.free(&entry);
+        Ok(())
+    }
+
+    /// Takes a snapshot away whose group does not exist, and frees it, now or later. False if it
+    /// could not even be taken away yet.
+    pub(super) fn abandon_snapshot(&self, id: SnapshotId) -> bool {
+        write(&self.index).snapshots.take(id);
+        self.forget(&About::Snapshot(id));
+        self.layout.abandon(EntryKind::Snapshots, id.to_string())
+    }
+
+    /// An existing snapshot keeps its name, also one whose record can't be used.
+    fn snapshot_name_is_free(&self, name: &str) -> Result<()> {
+        let index = read(&self.index);
+        if let Some(broken) = index.snapshots.broken_named(name) {
+            return Err(broken.error());
+        }
+        match index.snapshots.named(name) {
+            None => Ok(()),
+            Some(taken) => {
+                let id = taken.id;
+                Err(Error::Refused(format!(
+                    "snapshot {id} has the name {name:?} already"
+                )))
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+use super::*;
+use crate::storage::{Error, NewVolume, Provisioning};
+use crate::testkit::{Site, new};
+
+/// Two pools on one filesystem. Others use it too, so figures are compared with a wide margin.
+#[test]
+fn two_pools_on_one_filesystem_promise_it_once() {
+    let site = Site::fake(&["a", "b"]);
+    let (a, b) = (site.named("a"), site.named("b"));
+    let available = |pool: &Arc<Pool>| pool.capacity(Provisioning::Thin).unwrap().available;
+    let all = available(&b);
+    let sized = |name: &str, capacity_bytes: u64| NewVolume {
+        capacity_bytes: capacity_bytes - capacity_bytes % 4096,
+        ..new(name)
+    };
+    let half = site.pools().create_volume(&a, sized("one", all / 2));
+    let half = half.unwrap();
+    assert!(available(&a) < all / 8 * 5, "{}", available(&a));
+    assert!(available(&b) < all / 8 * 5, "{} of {all}", available(&b));
+    refused!(
+        site.pools().create_volume(&b, sized("two", all / 4 * 3)),
+        Error::NoRoom { .. }
+    );
+    let less = site.pools().create_volume(&b, sized("two", all / 4));
+    less.unwrap();
+    assert!(available(&a) < all / 8 * 3, "{}", available(&a));
+
+    site.pools().delete_volume(&half.id).unwrap();
+    assert!(available(&a) > all / 8 * 5, "{}", available(&a));
+    assert!(available(&b) > all / 8 * 5, "{}", available(&b));
+}
+
+/// Concurrent reservations never promise more space than there is.
+#[test]
+fn promises_at_once_are_of_one_book() {
+    let site = Site::fake(&["a", "b"]);
+    let pools = [site.named("a"), site.named("b")];
+    let all = pools[0].capacity(Provisioning::Thin).unwrap().available;
+    let need = SpaceRequest {
+        promise: all / 8 * 3,
+        take: 0,
+    };
+    let barrier = &std::sync::Barrier::new(8);
+    let held = std::thread::scope(|scope| {
+        let ask = |i: usize| {
+            let pool = &pools[i % 2];
+            scope.spawn(move || {
+                barrier.wait();
+                let held = pool.reserve(need);
+                // No reservation is dropped before all were attempted.
+                barrier.wait();
+                held.is_ok()
+            })
+        };
+        let asked: Vec<_> = (0..8).map(ask).collect();
+        let answers = asked.into_iter().map(|asked| asked.join().unwrap());
+        answers.filter(|held| *held).count()
+    });
+    assert!((1..=2).contains(&held), "{held} of three eighths each");
+}
+
+/// Of an image that holds 60 and whose host has 50 left, 110 can be promised in all, whatever of
+/// it is promised and written. (All without the filesystem's own blocks.)
+#[test]
+fn an_image_is_room_once() {
+    let (held, left): (u64, u64) = (60, 50);
+    for promised in 0..=110 {
+        for written in 0..=promised.min(held) {
+            let unused = held - written;
+            let ours = held.min(promised) - counted_twice(held, promised, unused);
+            let room = left + unused + ours;
+            assert_eq!(room, 110, "{promised} promised, {written} written");
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Making, changing and freeing volumes.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::capacity::SpaceRequest;
+use super::content_source::Origin;
+use super::copy_image::{self, CopyRequest};
+use super::directory::{EntryKind, IMAGE};
+use super::record::SCHEMA;
+use super::record_io;
+use super::sync::{read, write};
+use super::{About, Access, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
+use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
+use crate::diagnose::KernelState;
+use crate::kernel::file::Copied;
+use crate::kernel::{self, Detached, FileId, LoopInfo, extents, file};
+
+#[cfg(test)]
+mod tests;
+
+/// Nanoseconds since the epoch.
+pub(super) fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
+impl Pools {
+    /// Makes a volume in this pool: room reserved, built under `incoming/`, populated (from
+    /// nothing, a snapshot or a volume, which is frozen meanwhile if it is mounted), synced,
+    /// renamed into place. [`Error::NoRoom`] if the pool can't promise it.
+    pub fn create_volume(&self, pool: &Arc<Pool>, new: NewVolume) -> Result<Arc<VolumeRecord>> {
+        pool.volume_name_is_free(&new.name)?;
+        pool.limit(new.capacity_bytes)?;
+        let origin = match &new.source {
+            Some(source) => Some(self.origin(source)?),
+            None => None,
+        };
+        let need = match &origin {
+            Some(origin) => origin.need(pool, &new)?,
+            None => SpaceRequest::volume(new.capacity_bytes, new.settings.provisioning),
+        };
+        let _room = pool.reserve(need)?;
+        let id = VolumeId::generate(pool.id);
+        let incoming = pool.layout.begin(id.to_string())?;
+        let image = incoming.image()?;
+        match &origin {
+            Some(origin) => self.fill(pool, &new, origin, &image)?,
+            None => size_blank(&image, &new)?,
+        }
+        file::sync(&image, &incoming.image_path())?;
+        let format = format_of(&new, origin.as_ref().map(|o| o.format));
+        let record = Arc::new(record_of(new, id, format));
+        incoming.commit(&*record)?;
+        write(&pool.index).put_volume(record.clone());
+        Ok(record)
+    }
+
+    /// Copies a new volume's bytes from its source.
+    fn fill(&self, pool: &Pool, new: &NewVolume, origin: &Origin, image: &File) -> Result<()> {
+        let want = CopyRequest {
+            len: new.capacity_bytes,
+            provisioning: new.settings.provisioning,
+            reflinks: origin.shares_with(pool),
+            thick_source: origin.is_thick_volume(),
+        };
+        let copied = match origin.target() {
+            None => copy_image::copy(
+                &origin.image,
+                image,
+                &want,
+                copy_image::Source::Still,
+                &|| false,
+            )?,
+            Some(target) => self.still(&[target], |still| {
+                still.copy(target.image, &origin.image, image, &want)
+            })?,
+        };
+        copy_image::finish(image, &want, copied)?;
+        if want.thick_source {
+            let source = self.open_image_of(origin, true)?;
+            copy_image::keep_thick(&source, origin.len, copied)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a volume and frees its space. [`Error::Attached`] while it is staged, or used in
+    /// this mount namespace. A loop device may still be held elsewhere (a container with a copy of
+    /// the mount, a program that has it open). Then it detaches at its last close, and only that
+    /// frees the space. A missing volume is [`Error::NoVolume`].
+    pub fn delete_volume(&self, id: &VolumeId) -> Result<()> {
+        let record = self.volume(&VolumeHandle::Id(*id))?;
+        self.delete(*id, record.stage.as_ref())
+    }
+
+    /// Deletes a volume whose staging was just undone, though its record still says where it was. If
+    /// this fails, recovery finds it by that.
+    pub fn delete_unstaged_volume(&self, id: &VolumeId) -> Result<()> {
+        self.delete(*id, None)
+    }
+
+    fn delete(&self, id: VolumeId, stage: Option<&Stage>) -> Result<()> {
+        let pool = self.with_id(id.pool())?;
+        if let Some(image) = pool
+            .layout
+            .stat_image(EntryKind::Volumes, &id.to_string())?
+        {
+            self.detach_idle(id, stage, image.id)?;
+        }
+        pool.drop_volume(id)
+    }
+
+    /// Detaches what holds the image and nothing uses here.
+    fn detach_idle(&self, id: VolumeId, stage: Option<&Stage>, image: FileId) -> Result<()> {
+        let loops = self.kernel.loops_holding(image, &id.to_string())?;
+        if loops.is_empty() {
+            return Ok(());
+        }
+        let view = KernelState::read(&*self.kernel)?;
+        let attached: Vec<&LoopInfo> = view.over(image).collect();
+        let in_use = |by: String| Error::Attached {
+            volume: VolumeHandle::Id(id),
+            by,
+        };
+        for device in &attached {
+            let mut users = view.users(device.minor);
+            if let Some(stage) = stage {
+                users.push(format!("staged at {}", stage.path.display()));
+            }
+            if !users.is_empty() {
+                return Err(in_use(format!(
+                    "/dev/loop{} is {}",
+                    device.minor,
+                    users.join(", ")
+                )));
+            }
+        }
+        for device in attached {
+            // This also marks a device held elsewhere to detach at its last close.
+            if self.kernel.loop_release(device)? == Detached::WhenClosed {
+                tracing::info!(
+                    volume = %id, device = %kernel::loop_path(device.minor).display(),
+                    "deleted while its device is held elsewhere: its space is free when that ends"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes a record: on disk first, then in the index.
+    pub fn update_volume(
+        &self,
+        id: &VolumeId,
+        change: impl FnOnce(&mut VolumeRecord),
+    ) -> Result<Arc<VolumeRecord>> {
+        let pool = self.with_id(id.pool())?;
+        pool.update(id, change)
+    }
+
+    /// Allocates the space again that a thick volume has lost: trimming its filesystem, or
+    /// discarding blocks of its device, gives space back. [`Error::NoRoom`] changes nothing.
+    pub fn refill_thick(&self, volume: &VolumeRecord, image: &File) -> Result<()> {
+        let thick = volume.settings.provisioning == Provisioning::Thick;
+        if !thick || file::allocated_bytes(image)? >= volume.capacity_bytes {
+            return Ok(());
+        }
+        let pool = self.with_id(volume.id.pool())?;
+        tracing::info!(volume = %volume.id, "a thick volume has lost space; allocating it again");
+        pool.make_thick(volume, image)
+    }
+
+    /// Clears something that is over from a record. If the pool takes no writes, only the index
+    /// changes. The record on disk then claims more than the kernel shows, as after a crash.
+    pub fn clear_in_volume(
+        &self,
+        id: &VolumeId,
+        change: impl FnOnce(&mut VolumeRecord),
+    ) -> Result<()> {
+        let pool = self.with_id(id.pool())?;
+        let mut cleared = None;
+        let updated = pool.update(id, |record| {
+            change(record);
+            cleared = Some(record.clone());
+        });
+        match (updated, cleared) {
+            (Err(Error::Kernel(error)), Some(record)) => {
+                tracing::warn!(volume = %id, %error, "can't write the record; on disk it claims more than there is");
+                write(&pool.index).put_volume(Arc::new(record));
+                Ok(())
+            }
+            (updated, _) => updated.map(drop),
+        }
+    }
+
+    /// Opens a volume's image. [`Error::ImageMissing`] if the record is there and the bytes not;
+    /// [`Error::Corrupt`] if bytes are missing at its end.
+    pub fn open_image(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
+        let image = self.open_image_unchecked(volume, write)?;
+        let len = length(&image)?;
+        if len < volume.capacity_bytes {
+            // A loop device over it would show a disk that ends too early.
+            let why = format!(
+                "has {len} bytes, and its record says {}",
+                volume.capacity_bytes
+            );
+            let path = self.with_id(volume.id.pool())?.image_path(&volume.id);
+            return Err(Error::Corrupt { path, why });
+        }
+        Ok(image)
+    }
+
+    /// Opens a volume's image of whatever length.
+    pub(crate) fn open_image_unchecked(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
+        let pool = self.with_id(volume.id.pool())?;
+        pool.open_image(EntryKind::Volumes, &volume.id.to_string(), write)
+    }
+
+    /// Opens a snapshot's image for reading.
+    pub fn open_snapshot(&self, snapshot: &SnapshotRecord) -> Result<File> {
+        let pool = self.with_id(snapshot.id.pool())?;
+        pool.open_image(EntryKind::Snapshots, &snapshot.id.to_string(), false)
+    }
+
+    /// Grows the image (and takes the space if thick) and the record. Never shrinks; the loop
+    /// device is the node's to grow. [`Error::NoRoom`].
+    pub fn expand_volume(&self, id: &VolumeId, capacity_bytes: u64) -> Result<Arc<VolumeRecord>> {
+        let record = self.volume(&VolumeHandle::Id(*id))?;
+        let pool = self.with_id(id.pool())?;
+        if capacity_bytes <= record.capacity_bytes {
+            return Ok(record);
+        }
+        pool.limit(capacity_bytes)?;
+        let image = self.open_image(&record, true)?;
+        let more = capacity_bytes - record.capacity_bytes;
+        let _room = pool.reserve(SpaceRequest::volume(more, record.settings.provisioning))?;
+        let before = length(&image)?;
+        let grown = lengthen(&image, before, capacity_bytes, record.settings.provisioning)
+            // The image first: a record that says less is put right when the pool is opened, one
+            // that says more would be a damaged volume.
+            .and_then(|()| file::sync(&image, &pool.image_path(id)))
+            .map_err(Error::from)
+            .and_then(|()| pool.update(id, |record| record.capacity_bytes = capacity_bytes));
+        if grown.is_err() {
+            pool.take_back(&record, &image, before);
+        }
+        grown
+    }
+
+    /// Changes the settings in record and image (thick takes the space, and unshares it). What is
+    /// in use is the caller's to change (loop and mount).
+    pub fn modify_volume(&self, id: &VolumeId, settings: Settings) -> Result<Arc<VolumeRecord>> {
+        let record = self.volume(&VolumeHandle::Id(*id))?;
+        let pool = self.with_id(id.pool())?;
+        let to_thick = settings.provisioning == Provisioning::Thick
+            && record.settings.provisioning == Provisioning::Thin;
+        if to_thick {
+            pool.make_thick(&record, &self.open_image(&record, true)?)?;
+        }
+        pool.update(id, |record| record.settings = settings)
+    }
+}
+
+impl Pool {
+    /// Removes a volume and frees its space.
+    pub(super) fn drop_volume(&self, id: VolumeId) -> Result<()> {
+        let entry = id.to_string();
+        self.layout.discard(EntryKind::Volumes, &entry)?;
+        write(&self.index).take_volume(id);
+        self.forget(&About::Volume(id));
+        self.layout.free(&entry);
+        Ok(())
+    }
+
+    /// Changes a record: on disk first, then in the index.
+    pub(super) fn update(
+        &self,
+        id: &VolumeId,
+        change: impl FnOnce(&mut VolumeRecord),
+    ) -> Result<Arc<VolumeRecord>> {
+        let found = read(&self.index).volumes.get(*id)?;
+        let before = found.ok_or(Error::NoVolume(VolumeHandle::Id(*id)))?;
+        let mut record = (*before).clone();
+        change(&mut record);
+        if record == *before {
+            return Ok(before);
+        }
+        let replaced = self.layout.replace(&record);
+        if replaced.is_err() {
+            // Only the last fsync may have failed. What is on disk is what is told.
+            match record_io::read_one::<VolumeRecord>(&self.layout, *id) {
+                Ok(on_disk) if on_disk == record => {}
+                _ => return replaced.map(|()| before),
+            }
+        }
+        let record = Arc::new(record);
+        write(&self.index).put_volume(record.clone());
+        replaced.map(|()| record)
+    }
+
+    /// Makes an image as short again as it was, after an expansion that failed. Nobody has seen
+    /// the new end, and a thick one gives its space back. Not if the record says more by now,
+    /// because only the last fsync of its replacement failed.
+    fn take_back(&self, before: &VolumeRecord, image: &File, len: u64) {
+        let on_disk = record_io::read_one::<VolumeRecord>(&self.layout, before.id);
+        let undone = match on_disk {
+            Ok(record) if record.capacity_bytes == before.capacity_bytes => {
+                file::set_len(image, len).map_err(Error::from)
+            }
+            Ok(_) => return,
+            Err(e) => Err(e),
+        };
+        if let Err(e) = undone {
+            tracing::warn!(volume = %before.id, error = %e, "its image stays longer than its record");
+        }
+    }
+
+    /// Takes all of an image's space, for itself alone.
+    fn make_thick(self: &Arc<Self>, volume: &VolumeRecord, image: &File) -> Result<()> {
+        let len = volume.capacity_bytes;
+        // Where a copy of it shares its blocks, they are taken once more.
+        let shared = match self.reflinks {
+            true => extents::shared_bytes(image)?,
+            false => 0,
+        };
+        let missing = len.saturating_sub(file::allocated_bytes(image)?);
+        let take = missing.saturating_add(shared).min(len);
+        let _room = self.reserve(SpaceRequest { promise: 0, take })?;
+        file::allocate(image, len)?;
+        if shared > 0 {
+            copy_image::keep_thick(image, len, Copied::Shared)?;
+        }
+        Ok(file::sync(image, &self.image_path(&volume.id))?)
+    }
+
+    /// Where a volume's image is, for messages.
+    fn image_path(&self, id: &VolumeId) -> PathBuf {
+        self.layout
+            .path_of(EntryKind::Volumes, &id.to_string(), IMAGE)
+    }
+
+    /// Opens an image, or says that it is missing.
+    pub(super) fn open_image(&self, shelf: EntryKind, entry: &str, write: bool) -> Result<File> {
+        self.layout
+            .open_image(shelf, entry, write)
+            .map_err(|e| match e {
+                kernel::Error::NotFound { .. } => Error::ImageMissing {
+                    path: self.layout.path_of(shelf, entry, IMAGE),
+                },
+                e => e.into(),
+            })
+    }
+
+    /// An existing volume keeps its name, also one whose record can't be used.
+    fn volume_name_is_free(&self, name: &str) -> Result<()> {
+        let index = read(&self.index);
+        if let Some(broken) = index.volumes.broken_named(name) {
+            return Err(broken.error());
+        }
+        match index.volumes.named(name) {
+            None => Ok(()),
+            Some(taken) => {
+                let id = taken.id;
+                Err(Error::Refused(format!(
+                    "volume {id} has the name {name:?} already"
+                )))
+            }
+        }
+    }
+
+    /// No volume larger than what is configured.
+    fn limit(&self, capacity_bytes: u64) -> Result<()> {
+        match self.limits.max_volume_bytes {
+            Some(max) if capacity_bytes > max => Err(Error::NoRoom {
+                pool: self.name().to_owned(),
+                wanted: capacity_bytes,
+                available: max,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) fn length(image: &File) -> Result<u64> {
+    let metadata = image
+        .metadata()
+        .map_err(|e| kernel::Error::io("fstat", "image", e))?;
+    Ok(metadata.len())
+}
+
+fn size_blank(image: &File, new: &NewVolume) -> kernel::Result<()> {
+    match new.settings.provisioning {
+        Provisioning::Thin => file::set_len(image, new.capacity_bytes),
+        Provisioning::Thick => file::allocate(image, new.capacity_bytes),
+    }
+}
+
+fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> kernel::Result<()> {
+    match provisioning {
+        // Longer already: an earlier expansion was cut short before its record.
+        Provisioning::Thin if from >= to => Ok(()),
+        Provisioning::Thin => file::set_len(image, to),
+        Provisioning::Thick => file::allocate(image, to),
+    }
+}
+
+/// How far a new volume counts as formatted.
+fn format_of(new: &NewVolume, source: Option<Format>) -> Format {
+    let mounted = |c: &super::Capability| matches!(c.access, Access::Mount { .. });
+    match source {
+        // What is in a raw block volume is its user's, wherever it came from.
+        _ if !new.capabilities.iter().any(mounted) => Format::Raw,
+        Some(format) => format,
+        None => Format::None,
+    }
+}
+
+fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
+    VolumeRecord {
+        schema: SCHEMA,
+        id,
+        name: new.name,
+        capacity_bytes: new.capacity_bytes,
+        capabilities: new.capabilities,
+        parameters: new.parameters,
+        mutable_parameters: new.mutable_parameters,
+        settings: new.settings,
+        mkfs_options: new.mkfs_options,
+        source: new.source,
+        created_ns: now_ns(),
+        format,
+        fresh: new.inline.is_none(),
+        publications: Default::default(),
+        stage: None,
+        freeze: None,
+        inline: new.inline,
+    }
+}
