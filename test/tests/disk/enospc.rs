@@ -22,7 +22,7 @@ use hostloop_test::world::World;
 use tonic::{Code, Status};
 
 /// One scenario per call and per way a pool copies; a crash test walks through the rest.
-const INJECTED: [(&str, PoolKind); 17] = [
+const INJECTED: [(&str, PoolKind); 20] = [
     ("create ext4", PoolKind::Ext4),
     ("create thick", PoolKind::Xfs),
     ("restore", PoolKind::Ext4),
@@ -40,6 +40,9 @@ const INJECTED: [(&str, PoolKind); 17] = [
     ("group", PoolKind::Xfs),
     ("unstage", PoolKind::Ext4),
     ("delete group", PoolKind::Xfs),
+    ("snapshot", PoolKind::Btrfs),
+    ("group, mounts stay", PoolKind::Btrfs),
+    ("a life", PoolKind::Image),
 ];
 
 /// Minimum number of effects that meet a full pool, slightly below the actual one.
