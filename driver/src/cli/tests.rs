@@ -260,3 +260,26 @@ fn label_keys_and_values() {
         assert!(!is_label_value(value), "{value}");
     }
 }
+
+/// The page lists each of upstream's flags, and whether `hostloop controllers` has it.
+#[test]
+fn the_page_of_upstreams_flags_is_true() {
+    let mut all = Cli::command();
+    all.build();
+    let command = all.find_subcommand("controllers").unwrap();
+    let has = |name: &str| command.get_arguments().any(|a| a.get_long() == Some(name));
+    let page = include_str!("../../../docs/flags.md");
+    let mut rows = 0;
+    for row in page.lines().filter(|line| line.starts_with("| `--")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let name = cells[1].trim_matches('`').trim_start_matches("--");
+        let expected = match cells[2] {
+            "yes" => true,
+            "no" => false,
+            other => panic!("{name}: {other:?} is neither yes nor no"),
+        };
+        assert_eq!(has(name), expected, "--{name}");
+        rows += 1;
+    }
+    assert!(rows > 60, "{rows} flags");
+}
