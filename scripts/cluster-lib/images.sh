@@ -6,7 +6,7 @@ PAUSE_IMAGE=hostloop.csi.dev/pause:1
 # Not `latest`, because kubelet would ask a registry for it.
 BUSYBOX_IMAGE=busybox:1
 
-# image FILE NAME ROOT COMMAND [ENTRYPOINT]: makes a docker archive whose one layer is the folder ROOT. NAME
+# image FILE NAME ROOT COMMAND [ENTRYPOINT]: makes a docker archive with one layer, the folder ROOT. NAME
 # may be several names, with `", "` between them.
 image() {
   local file=$1 name=$2 root=$3 command=$4 entrypoint=${5:+"\"$5\""} work layer

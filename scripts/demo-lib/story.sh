@@ -234,7 +234,7 @@ the_snapshot() {
 }
 
 the_restore() {
-  step "Restored, and larger" "A claim whose dataSource is the snapshot: a new volume with the data of that moment; its filesystem grows to the claim's size before the pod gets it."
+  step "Restored, and larger" "A claim with the snapshot as its dataSource: a new volume with the data of that moment; its filesystem grows to the claim's size before the pod gets it."
   MADE_OF="monday" claim restored 1Gi "$CLASS" "$(from_snapshot monday)"
   pod reader "sleep 1000000" restored=/data
   await_bound restored
@@ -246,7 +246,7 @@ the_restore() {
 }
 
 the_clone() {
-  step "A clone" "A claim whose dataSource is another claim: a copy of the volume as it is now, while its pod writes on."
+  step "A clone" "A claim with another claim as its dataSource: a copy of the volume as it is now, while its pod writes on."
   MADE_OF="data" claim clone 768Mi "$CLASS" "$(from_claim data)"
   pod copy "sleep 1000000" clone=/data
   await_bound clone
