@@ -9,7 +9,7 @@ use crate::storage::{Format, Source};
 use crate::testkit::Site;
 
 fn frozen() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/pool/store/v0.1.0")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/storage/record_io/v0.1.0")
 }
 
 /// The record texts of a shelf, by entry name.
