@@ -1,18 +1,18 @@
-//! Volumes of this node that nobody knows.
+//! Finds volumes of this node that no object names.
 //!
-//! What a process leaves behind that dies between two steps, and what a node brings back that was
-//! counted as gone, shows nowhere: no object names it. So now and then the driver's volumes are
-//! compared with the cluster's objects:
+//! Two events leave such volumes: a process dies between two steps, or a node comes back after it
+//! was counted as lost. So each node regularly compares the driver's volumes with the cluster's
+//! objects:
 //!
-//! - A volume that is published here, without an attachment and without being staged, is
-//!   unpublished.
-//! - A volume without a PersistentVolume is an orphan: counted, and told of at the node. It may hold
-//!   data, and is kept.
-//! - Of these, one that was made for a claim which is gone, and was never used, is deleted. Whether
-//!   it was used only the driver can tell, which has to be in this process for that.
+//! - A volume that is published to this node, without a VolumeAttachment and without being staged,
+//!   is unpublished.
+//! - A volume without a PersistentVolume is an orphan. It is counted and reported by an event at
+//!   the node. It may hold data, and is kept.
+//! - An orphan that was made for a deleted claim and was never used is deleted. Only the driver
+//!   knows whether a volume was used, so the driver must run in this process.
 //!
-//! Caches are where suspicion comes from, and never proof: what is done is done by what the server
-//! itself says, after a grace period.
+//! A cache miss only raises a suspicion. Before acting, and after a grace period, the process asks
+//! the API server itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -43,22 +43,22 @@ mod publications;
 use decide::Cluster;
 pub use inventory::{Inventory, InventoryEntry};
 
-/// How long a call may take unless told otherwise.
+/// Default timeout of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// The wait before the first look, at most: not all nodes at once.
+/// Maximum delay before the first scan, so that nodes do not all start at once.
 const FIRST: Duration = Duration::from_secs(10);
-/// For how long an object of a volume is believed in that a cache does not tell of.
+/// How long to trust that a volume has an object which the API server has but the cache lacks.
 const BELIEVED: Duration = Duration::from_secs(3600);
-/// Volumes that are named in one event, at most.
+/// Maximum number of volumes named in one event.
 const NAMED: usize = 5;
 
-/// What it is told on the command line.
+/// Orphan flags of the command line.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Orphans")]
 pub struct Options {
-    /// How long nothing must name a volume before it is told of, unpublished, or, if it was never
-    /// used, deleted
+    /// How long no object must name a volume before it is reported, unpublished, or, if it was
+    /// never used, deleted
     #[arg(
         long,
         env = "HOSTLOOP_ORPHAN_GRACE",
@@ -68,7 +68,7 @@ pub struct Options {
     )]
     pub orphan_grace: Duration,
 
-    /// How often the volumes on this node are compared with the cluster's
+    /// How often the volumes on this node are compared with the cluster's objects
     #[arg(
         long,
         env = "HOSTLOOP_ORPHAN_INTERVAL",
@@ -79,14 +79,14 @@ pub struct Options {
     pub orphan_interval: Duration,
 }
 
-/// What is counted.
+/// Metrics of orphaned volumes.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     orphans: Gauge,
 }
 
 impl Metrics {
-    /// Has it shown.
+    /// Registers the gauge.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "hostloop_orphaned_volumes",
@@ -96,18 +96,18 @@ impl Metrics {
     }
 }
 
-/// What the loop is run with.
+/// Dependencies and settings of the loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) options: Options,
     pub(crate) volumes: provisioner::Options,
-    /// Of one page of a list; 0 is no limit.
+    /// Maximum entries in one page of ListVolumes; 0 is no limit.
     pub(crate) max_entries: u32,
     pub(crate) inventory: Inventory,
     pub(crate) metrics: Metrics,
 }
 
-/// Why a look came to nothing.
+/// Why a scan failed.
 #[derive(Debug, thiserror::Error)]
 enum LookError {
     #[error(transparent)]
@@ -128,13 +128,13 @@ struct Scanner {
     timeout: Duration,
     lonely: Since<String>,
     in_vain: Since<String>,
-    /// Volumes whose objects the server has and the cache has not, and when that was seen.
+    /// Volumes with an object that the cache lacks, and when the API server returned that object.
     believed: BTreeMap<String, Instant>,
-    /// The orphans that were told of.
+    /// The orphans in the last report.
     told: BTreeSet<String>,
 }
 
-/// Looks now and then, until told to stop.
+/// Scans repeatedly until `context.stop`.
 pub(crate) async fn run(context: Context, part: Part) -> Result<(), Infallible> {
     let mut keeper = Scanner::new(context.clone(), part);
     let stop = context.stop.clone();
@@ -168,7 +168,7 @@ impl Scanner {
         }
     }
 
-    /// Whether the driver tells what is published where.
+    /// True if the driver reports which volumes are published to which node.
     fn attaches(&self) -> bool {
         let needed = [
             Can::PublishUnpublishVolume,
@@ -185,7 +185,7 @@ impl Scanner {
         }
     }
 
-    /// How long to wait: about the interval, less if a grace period ends before.
+    /// Time until the next scan: about the interval, or less if a grace period ends before.
     fn wait(&self) -> Duration {
         let Options {
             orphan_grace: grace,
@@ -202,7 +202,7 @@ impl Scanner {
         next.map_or(about, |next| about.min(next - now))
     }
 
-    /// Looks once.
+    /// Scans once.
     async fn look(&mut self) -> Result<(), LookError> {
         let csi = &self.context.driver.csi;
         let listed = attacher::list(csi, self.part.max_entries, self.timeout).await?;
@@ -217,7 +217,7 @@ impl Scanner {
         self.part.inventory.volumes().map_err(LookError::Inventory)
     }
 
-    /// Tells of volumes without an object, and deletes those that were never used.
+    /// Reports volumes without a PersistentVolume, and deletes those that were never used.
     async fn volumes(
         &mut self,
         listed: &Published,
@@ -253,14 +253,14 @@ impl Scanner {
         Ok(())
     }
 
-    /// The objects of a volume that are in sight.
+    /// The cached PersistentVolumes with this handle.
     fn with_handle(&self, id: &str) -> Vec<Arc<PersistentVolume>> {
         let context = &self.context;
         context.caches.volumes_of(&context.driver.name, id)
     }
 
-    /// What there is. The claims come first: a volume gets its object while there is its claim, so
-    /// who sees no claim and then no object has missed neither.
+    /// Lists the cluster's objects from the API server. The claims come first: a PersistentVolume
+    /// is created only while its claim exists. So if both lists lack an entry, neither missed it.
     async fn cluster(&self, with_claims: bool) -> Result<Cluster, ApiError> {
         let mut cluster = Cluster::default();
         if with_claims {
@@ -281,9 +281,9 @@ impl Scanner {
         Ok(cluster)
     }
 
-    /// Deletes a volume if it may be; says whether it is gone.
+    /// Deletes a volume if that is safe. Returns true if it is deleted.
     async fn deleted(&self, id: &str, cluster: &Cluster) -> Result<bool, LookError> {
-        // As it is now: it may have been used since the driver was asked.
+        // Ask the driver again: the volume may have been used since the first list.
         let kept = self.kept()?;
         let Some(volume) = kept.as_ref().and_then(|kept| kept.get(id)) else {
             return Ok(false);
@@ -316,7 +316,7 @@ impl Scanner {
         }
     }
 
-    /// Tells of orphans when there are others than before.
+    /// Counts the orphans, and emits an event if they differ from the last report.
     fn told_of(&mut self, orphans: BTreeSet<String>) {
         let count = i64::try_from(orphans.len()).unwrap_or(i64::MAX);
         self.part.metrics.orphans.set(count);

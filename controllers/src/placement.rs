@@ -2,26 +2,26 @@
 //!
 //! The leader does this, because it sees the whole cluster:
 //!
-//! - **Assignment.** A claim with immediate binding gets the node with the most room, by what nodes
-//!   tell of it ([`room`]) less what was assigned since ([`reservations`]). A claim with a source gets the
-//!   node of the source, with late binding too and before the scheduler chooses: capacity objects
-//!   can't say where a snapshot is.
+//! - **Assignment.** A claim with immediate binding gets the node with the most room: the room in
+//!   the node's capacity object ([`room`]) minus the assignments since ([`reservations`]). A claim
+//!   with a source gets the node of the source. This also applies to late binding, before the
+//!   scheduler chooses: capacity objects can't say where a snapshot is.
 //! - **Labels.** Claims and volumes get the label `hostloop.csi.dev/node`, contents of snapshots
 //!   `managed-by`, so that nodes can watch their own objects. Labels are filters: the selected node
 //!   and the affinity decide. The resync also labels older and static objects.
-//! - **The table** by which the API server may place claims with immediate binding by the way, if a
-//!   policy has it do so ([`table`]).
+//! - **The placement table.** With it, an admission policy can make the API server place claims
+//!   with immediate binding ([`table`]).
 //!
 //! | A claim of this driver, without a volume | then |
 //! |---|---|
 //! | immediate binding, not yet handed to the driver | nothing |
 //! | no source, late binding | nothing; the label, once a node is selected |
-//! | no source, immediate binding | the node with the most room; none: an event, and once more when one has more |
+//! | no source, immediate binding | the node with the most room; if none: an event, then a retry |
 //! | a source on one node | that node, even if another was selected |
-//! | a source in reach of several | immediate binding: one of these; late binding: the scheduler's |
-//! | a source not known yet | it is waited for |
-//! | a source on a node that is gone, not ready or not allowed | an event, and once more when that changes |
-//! | no node selected any more | the node had no room: another, and that one only later again |
+//! | a source in reach of several nodes | immediate: one of them; late: the scheduler's choice |
+//! | a source not known yet | wait for it |
+//! | a source on a node that is gone, not ready or not allowed | an event; a retry on a change |
+//! | the selected node was removed | it had no room: select another node, retry that one later |
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,39 +67,39 @@ use decide::Terms;
 use reservations::Reservations;
 use select_node::Candidate;
 
-/// How often everything is looked at again.
+/// Default period between two reconciles of all objects.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
-/// Claims worked on at once unless told otherwise, and objects that only get labels.
+/// Default number of claims reconciled in parallel, and of objects labelled in parallel.
 const WORKERS: usize = 4;
 const LABELLERS: usize = 4;
 
-/// What placing takes from the command line.
+/// Placement flags of the command line.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Placement")]
 pub struct Flags {
-    /// The ConfigMap, in the pod's namespace, in which who leads keeps where claims with immediate
-    /// binding are to go, so that the API server can place them by the policy of
-    /// deploy/components/place-claims [default: none; the leader places each]
+    /// ConfigMap in the pod's namespace in which the leader keeps the nodes for claims with
+    /// immediate binding, so that the API server can place them by the policy of
+    /// deploy/components/place-claims [default: none; the leader places each claim]
     #[arg(long, env = "HOSTLOOP_PLACEMENT_TABLE", value_name = "NAME")]
     pub placement_table: Option<String>,
 }
 
-/// What the command line says.
+/// Placement configuration, from the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Nodes publish capacity objects.
+    /// True if nodes publish capacity objects.
     pub capacity: bool,
-    /// What volumes are called.
+    /// The naming scheme of volumes.
     pub(crate) naming: Naming,
-    /// The ConfigMap with the table for the API server.
+    /// The ConfigMap with the placement table for the API server, if one is kept.
     pub table: Option<Place>,
-    /// The counts.
+    /// Counters of assignments and labels.
     pub metrics: Metrics,
 }
 
 impl Options {
-    /// As the command line has it.
+    /// Reads the options from the command line.
     pub(crate) fn new(args: &Args, metrics: Metrics) -> Self {
         let tells = args.capacity.enable_capacity.unwrap_or(true);
         let table = args.placement.placement_table.clone();
@@ -122,9 +122,9 @@ impl Options {
     }
 }
 
-/// The nodes that claims of a class may go to.
+/// The nodes that claims of a class may go to, cached until something changes.
 struct Candidates {
-    /// The number of changes when they were collected.
+    /// Value of [`Placement::changes`] when the nodes were collected.
     at: u64,
     nodes: Arc<[Candidate]>,
 }
@@ -133,7 +133,7 @@ struct Candidates {
 struct Placement {
     context: Context,
     options: Options,
-    /// The API server, with writes done in its own name.
+    /// API client with placement's own field manager.
     kube: Kube,
     /// Capacity objects of this driver, if nodes publish them.
     capacities: Option<Store<CSIStorageCapacity>>,
@@ -147,7 +147,7 @@ struct Placement {
     candidates: Mutex<HashMap<String, Candidates>>,
     /// Counts changes that candidates depend on.
     changes: Arc<AtomicU64>,
-    /// Nodes by how capacity objects name them.
+    /// Nodes by the `managed-by` label of their capacity objects.
     keepers: Index<Node>,
     /// Claims by UID.
     claims: Index<PersistentVolumeClaim>,
@@ -157,17 +157,18 @@ struct Placement {
     awaited: Index<PersistentVolumeClaim>,
     /// Volumes by the UIDs of their claims.
     volumes: Index<PersistentVolume>,
-    /// Contents by the handle of the volume they are made of; none of a driver without snapshots,
-    /// whose loops may not be allowed to see them.
+    /// VolumeSnapshotContents by the handle of their source volume. `None` if the driver has no
+    /// snapshots: its RBAC rules may not allow the watch.
     contents: Option<Index<VolumeSnapshotContent>>,
-    /// Group contents, likewise.
+    /// VolumeGroupSnapshotContents by the handles of their source volumes, under the same
+    /// condition.
     groups: Option<Index<VolumeGroupSnapshotContent>>,
     reservations: Mutex<Reservations>,
-    /// The last event of each claim, by UID. It is not repeated.
+    /// The last event of each claim, by UID, so that it is not repeated.
     last_events: Mutex<HashMap<String, reconcile_pvc::LastEvent>>,
-    /// Claims that no node fits at present, by UID.
+    /// UIDs of claims that no node fits at present.
     unschedulable: Mutex<BTreeSet<String>>,
-    /// Classes without capacity objects, and since when.
+    /// Classes without capacity objects, with the time when this was first seen.
     untold: Mutex<HashMap<String, Instant>>,
     /// Notified when waiting claims may fit: more capacity, or another node.
     wake: Notify,
@@ -175,14 +176,15 @@ struct Placement {
     resync: Notify,
 }
 
-/// Runs until `context.stop`. `capacities` are the objects of all nodes, if there are any.
+/// Runs until `context.stop`. `capacities` are the capacity objects of all nodes, if they are
+/// known.
 pub(crate) async fn run(
     context: Context,
     options: Options,
     capacities: Option<Store<CSIStorageCapacity>>,
 ) {
     let stop = context.stop.clone();
-    // Without capacity objects there is nothing to wait for.
+    // The driver must publish capacity for placement to use it.
     let tell = options.capacity && context.driver.can(ControllerCapability::GetCapacity);
     let capacities = capacities.filter(|_| tell);
     let placement = Arc::new(Placement::new(context, options, capacities));
@@ -259,7 +261,7 @@ impl Placement {
         }
     }
 
-    /// Waits until all has been seen that is decided by.
+    /// Waits until all caches that decisions depend on are synced.
     async fn synced(&self) {
         let caches = &self.context.caches;
         caches.claims().synced().await;
@@ -274,7 +276,7 @@ impl Placement {
         }
     }
 
-    /// Whether volumes are made from snapshots.
+    /// True if the driver can make volumes from snapshots.
     fn restores(&self) -> bool {
         let driver = &self.context.driver;
         driver.can(ControllerCapability::CreateDeleteSnapshot)
@@ -294,8 +296,8 @@ impl Placement {
     }
 }
 
-/// Counts the changes of what tells where claims may go: nodes but for their heartbeats, what runs
-/// there, classes, and what room there is.
+/// Counts changes that affect where claims may go: nodes (except heartbeats), CSINodes,
+/// StorageClasses and capacity objects.
 fn changes(context: &Context, rooms: Option<&Store<CSIStorageCapacity>>) -> Arc<AtomicU64> {
     let changes = Arc::new(AtomicU64::new(0));
     let count = || {
@@ -328,7 +330,7 @@ pub(crate) fn takes_groups(driver: &Driver) -> bool {
         && driver.can_group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot)
 }
 
-/// The members of groups have contents of their own.
+/// True if the driver has VolumeSnapshotContents. Members of groups have contents of their own.
 pub(crate) fn takes_snapshots(driver: &Driver) -> bool {
     driver.can(ControllerCapability::CreateDeleteSnapshot) || takes_groups(driver)
 }

@@ -1,4 +1,4 @@
-//! Which volumes are nobody's, and what becomes of them.
+//! Decides which volumes are orphans, and which of them may be deleted; pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,11 +6,11 @@ use super::inventory::InventoryEntry;
 use crate::attacher::Published;
 use crate::provisioner::naming::Naming;
 
-/// How long kubelet's name for a pod's own volume is, behind its prefix.
+/// Length of kubelet's handle for an inline volume, without its prefix.
 const INLINE_DIGITS: usize = 64;
 
-/// Whether a volume is a pod's own. Where nobody tells, kubelet's name for it does; what the driver
-/// does not know itself any more is not judged.
+/// True if a volume is inline. Without the driver's inventory, kubelet's naming scheme decides.
+/// `None` if the inventory no longer has the volume: then it is not judged.
 fn is_inline(id: &str, kept: Option<&BTreeMap<String, InventoryEntry>>) -> Option<bool> {
     let is_digit = |c: u8| c.is_ascii_hexdigit();
     let digits = id.strip_prefix("csi-").unwrap_or_default();
@@ -21,7 +21,7 @@ fn is_inline(id: &str, kept: Option<&BTreeMap<String, InventoryEntry>>) -> Optio
     }
 }
 
-/// Volumes no object is known of.
+/// Volumes without a known object.
 pub(super) fn without_object(
     listed: &Published,
     kept: Option<&BTreeMap<String, InventoryEntry>>,
@@ -33,8 +33,8 @@ pub(super) fn without_object(
         .collect()
 }
 
-/// Volumes that are published to this node, by the driver's ID of it, which no attachment is known
-/// of and which are not staged.
+/// Volumes published to this node that are not staged and have no known VolumeAttachment. `node_id`
+/// is the driver's ID of the node.
 pub(super) fn published_in_vain(
     listed: &Published,
     kept: &BTreeMap<String, InventoryEntry>,
@@ -52,25 +52,25 @@ pub(super) fn published_in_vain(
         .collect()
 }
 
-/// What there is in the cluster, for certain.
+/// Objects in the API server, not in the cache.
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
-    /// The UIDs of claims, if they were asked for.
+    /// The UIDs of all claims, if they were listed.
     pub(super) claims: Option<BTreeSet<String>>,
-    /// The names of PersistentVolumes, of whatever driver.
+    /// The names of all PersistentVolumes, of any driver.
     pub(super) volumes: BTreeSet<String>,
-    /// The handles of this driver's.
+    /// The handles of this driver's PersistentVolumes.
     pub(super) handles: BTreeSet<String>,
 }
 
-/// The claim a volume was made for, if it was never used and its name tells.
+/// The UID of the claim that a volume was made for, if its name contains one and it was never used.
 pub(super) fn claim_of_unused<'a>(kept: &'a InventoryEntry, naming: &Naming) -> Option<&'a str> {
     let unused = kept.fresh && !kept.staged && !kept.inline;
     naming.claim(&kept.name).filter(|_| unused)
 }
 
-/// Whether a volume may be deleted that no object has been known of for long: it was made for a
-/// claim that is gone, and never used. `false` in any doubt.
+/// True if a volume without a known object may be deleted: it was made for a claim that is gone,
+/// and it was never used. False in any doubt.
 pub(super) fn may_be_deleted(kept: &InventoryEntry, naming: &Naming, cluster: &Cluster) -> bool {
     let (Some(claim), Some(claims)) = (claim_of_unused(kept, naming), &cluster.claims) else {
         return false;

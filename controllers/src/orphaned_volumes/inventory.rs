@@ -1,28 +1,28 @@
-//! What a driver knows of its volumes and CSI has no words for.
+//! The driver's knowledge of its volumes that CSI can't express.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A volume as its driver keeps it.
+/// A volume in the driver's records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InventoryEntry {
-    /// Its ID.
+    /// Volume ID in CSI.
     pub id: String,
-    /// The name it was made by.
+    /// Name from the CreateVolume request.
     pub name: String,
-    /// It has never been published or staged: nobody has ever written to it.
+    /// True if the volume was never published or staged, so it was never written to.
     pub fresh: bool,
-    /// It is staged, as far as the driver knows.
+    /// True if the volume is staged, as far as the driver knows.
     pub staged: bool,
-    /// It is a pod's own, and has no object.
+    /// True if the volume is an inline ephemeral volume of a pod, which has no PersistentVolume.
     pub inline: bool,
 }
 
 type Ask = dyn Fn() -> Result<Vec<InventoryEntry>, String> + Send + Sync;
 
-/// The volumes there are, as told by whoever runs the driver in the same process. Clones are the
-/// same.
+/// Lists the volumes of a driver in the same process. Without one, the list is unknown. Clones
+/// share the callback.
 #[derive(Clone, Default)]
 pub struct Inventory(Option<Arc<Ask>>);
 
@@ -34,14 +34,15 @@ impl fmt::Debug for Inventory {
 }
 
 impl Inventory {
-    /// Asked for each time; it must not take long. An error is for a list that is not whole.
+    /// `ask` is called for each list and must not take long. It returns an error if the list is
+    /// incomplete.
     pub fn told(
         ask: impl Fn() -> Result<Vec<InventoryEntry>, String> + Send + Sync + 'static,
     ) -> Self {
         Inventory(Some(Arc::new(ask)))
     }
 
-    /// The volumes there are now, by ID; `None` if nobody tells.
+    /// The present volumes, by ID. `None` if the driver is not in this process.
     pub fn volumes(&self) -> Result<Option<BTreeMap<String, InventoryEntry>>, String> {
         let Some(ask) = &self.0 else { return Ok(None) };
         let volumes = ask()?.into_iter();

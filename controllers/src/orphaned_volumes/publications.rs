@@ -1,5 +1,5 @@
-//! Volumes that count as published to this node and are not: the node was gone, and meanwhile its
-//! attachments were let go.
+//! Unpublishes volumes that are published to this node without a VolumeAttachment. This happens
+//! when the attachments were deleted while the node was away.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::attacher::decide::expected_name;
 use crate::runtime::{ApiError, EventKind};
 
 impl Scanner {
-    /// Takes back publications nobody needs.
+    /// Unpublishes volumes that have had no VolumeAttachment for the grace period.
     pub(super) async fn publications(
         &mut self,
         listed: &Published,
@@ -50,7 +50,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Whether an attachment is of a volume at this node.
+    /// True if an attachment attaches this volume to this node.
     fn is_of(
         &self,
         attachment: &VolumeAttachment,
@@ -77,7 +77,7 @@ impl Scanner {
             || attachment.name_any() == expected_name(id, driver, &spec.node_name)
     }
 
-    /// The handles of the volumes that attachments to this node name.
+    /// The handles of the PersistentVolumes in attachments to this node, by volume name.
     async fn volumes_of(
         &self,
         attachments: &[VolumeAttachment],
@@ -115,7 +115,7 @@ impl Scanner {
                 "VolumeUnpublished",
                 format!("Volume {id} was published to this node without an attachment"),
             ),
-            // The driver knows better: it is in use.
+            // The driver refuses because the volume is in use.
             Err(failure) => tracing::warn!(volume = id, %failure, "it stays published"),
         }
     }

@@ -1,4 +1,4 @@
-//! Finding what is decided by in what has been seen.
+//! Reads what decisions depend on from the caches.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use crate::api::pvc::{self, DataSource};
 use crate::api::topology;
 use crate::snapshots::VolumeSnapshotContent;
 
-/// How long nodes have to tell what room they have for a class.
+/// How long to wait for the first capacity object of a class.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether nodes tell what room they have for a class.
+/// Whether nodes publish capacity objects for a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// Some do.
+    /// At least one node does.
     Yes,
-    /// They may, before long.
+    /// None yet, but nodes have this much time left to do so.
     Soon(Duration),
-    /// They don't.
+    /// None, and the time is over.
     No,
 }
 
-/// The UID of a volume's claim.
+/// The UID of the claim that a volume names.
 pub(super) fn claim_of(volume: &PersistentVolume) -> Option<String> {
     volume.spec.as_ref()?.claim_ref.as_ref()?.uid.clone()
 }
 
 impl Placement {
-    /// A claim's volume: the one it is bound to, or the one that was made for it.
+    /// A claim's volume: the one it is bound to, or the one made for it.
     pub(super) fn volume(&self, claim: &PersistentVolumeClaim) -> Option<Arc<PersistentVolume>> {
         match pvc::volume_name(claim) {
             Some(name) => self.context.caches.volumes().get(name),
@@ -48,24 +48,24 @@ impl Placement {
         }
     }
 
-    /// A claim's class.
+    /// A claim's StorageClass, if the cache has it.
     pub(super) fn class(&self, claim: &PersistentVolumeClaim) -> Option<Arc<StorageClass>> {
         self.context.caches.classes().get(pvc::class_name(claim)?)
     }
 
-    /// Where a volume is.
+    /// Locates a volume by its node affinity and its handle.
     fn volume_location(&self, volume: &PersistentVolume) -> SourceLocation {
         let handle = pv::handle(volume, &self.context.driver.name);
         let by_handle = handle.and_then(|handle| self.pool_node(handle));
         source_location::of_volume_in(volume, by_handle, &self.context.caches.nodes().all())
     }
 
-    /// The one node a volume is on.
+    /// The node of a volume, if it is on exactly one.
     pub(super) fn volume_node(&self, volume: &PersistentVolume) -> Option<String> {
         self.volume_location(volume).node().map(str::to_owned)
     }
 
-    /// Where a claim's source is.
+    /// Locates the source of a claim.
     pub(super) fn source(
         &self,
         claim: &PersistentVolumeClaim,
@@ -100,7 +100,7 @@ impl Placement {
                     None => SourceLocation::Unknown(format!(
                         "VolumeSnapshotContent {bound} of VolumeSnapshot {name} does not exist"
                     )),
-                    // Who is to make the volume says that it can't.
+                    // The node that is to make the volume reports that it can't.
                     Some(content) if content.spec.driver != self.context.driver.name => {
                         SourceLocation::Anywhere
                     }
@@ -110,7 +110,7 @@ impl Placement {
         }
     }
 
-    /// Where a content's snapshot is.
+    /// Locates the snapshot of a VolumeSnapshotContent.
     pub(super) fn content_location(&self, content: &VolumeSnapshotContent) -> SourceLocation {
         let by_handle = source_location::handle(content).and_then(|handle| self.pool_node(handle));
         let nodes = self.context.caches.nodes().all();
@@ -150,7 +150,7 @@ impl Placement {
         }
     }
 
-    /// The node that has the pool a handle names, if it is one.
+    /// The node that has the pool named in a handle, if exactly one has it.
     pub(super) fn pool_node(&self, handle: &str) -> Option<String> {
         let pools = self.pools.as_ref()?;
         let objects = room::parts(handle).flat_map(|part| pools.get(part));
@@ -164,14 +164,14 @@ impl Placement {
         }
     }
 
-    /// What room a node has told of for a class.
+    /// The room in a node's capacity object for a class.
     pub(super) fn room(&self, node: &str, class: &str) -> Option<Room> {
         let keeper = room::keeper(&self.context.driver.name, node);
         let objects = self.rooms.as_ref()?.get(&room::key(&keeper, class));
         room::newest(&objects)
     }
 
-    /// Whether nodes tell what room they have for a class. A new one they tell of in a moment.
+    /// Whether nodes publish room for a class. For a new class, they do so shortly.
     pub(super) fn told(&self, class: &str, now: Instant) -> Told {
         let Some(of_class) = &self.of_class else {
             return Told::No;
@@ -189,7 +189,7 @@ impl Placement {
         }
     }
 
-    /// What keeps claims of a class off a node.
+    /// Why a node can't take claims of a class, whatever their size.
     pub(super) fn unfit(&self, node: &str, class: &StorageClass) -> Option<Unfit> {
         let caches = &self.context.caches;
         let node = caches.nodes().get(node)?;
@@ -200,9 +200,10 @@ impl Placement {
         unfit.or_else(barred)
     }
 
-    /// The nodes, as far as claims of a class may go there; found out anew when one has changed.
+    /// All nodes, with their fitness and room for claims of a class. Collected again after a
+    /// change.
     pub(super) fn candidates(&self, class: &StorageClass) -> Arc<[Candidate]> {
-        // What changes from here on makes them old.
+        // Read this first: changes made while collecting must outdate the result.
         let at = self.changes.load(Ordering::SeqCst);
         let name = class.name_any();
         if let Some(known) = lock(&self.candidates).get(&name)

@@ -1,4 +1,4 @@
-//! What the leader is to do for a claim.
+//! What the leader does for a claim; pure.
 
 use std::collections::BTreeMap;
 
@@ -10,46 +10,46 @@ use crate::api::pvc::{self, DataSource};
 
 use crate::runtime::scope::{NODE_LABEL, node_label};
 
-/// What is known of a claim.
+/// State of a claim and its objects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts<'a> {
     pub(super) claim: &'a PersistentVolumeClaim,
-    /// Its class, if it is there.
+    /// Its class, if that exists.
     pub(super) class: Option<&'a StorageClass>,
-    /// Its volume, if that is there: bound to it, or about to be.
+    /// Its volume, if that exists: bound to the claim, or made for it.
     pub(super) volume: Option<&'a PersistentVolume>,
-    /// The one node its volume is on.
+    /// The node of its volume, if it is on exactly one.
     pub(super) volume_node: Option<&'a str>,
 }
 
-/// What all claims are held to.
+/// The driver's name and capabilities.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
     pub(super) driver: &'a str,
-    /// The driver makes volumes of snapshots.
+    /// The driver makes volumes from snapshots.
     pub(super) restores: bool,
-    /// The driver makes volumes of volumes.
+    /// The driver makes volumes from volumes.
     pub(super) clones: bool,
 }
 
 /// What to do for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Todo {
-    /// It is not this driver's.
+    /// The claim belongs to another driver.
     NotOurs,
-    /// Nothing, or not yet.
+    /// Do nothing, at least for now.
     Nothing,
-    /// It is to have the label of this node.
+    /// Label the claim with this node.
     Label(String),
-    /// It goes where its source is.
+    /// Assign the claim to the node of its source.
     Follow(DataSource),
-    /// A node is to be chosen for it.
+    /// Choose a node by room.
     Choose,
-    /// Somebody else fills it from a source of this kind.
+    /// An external populator fills the volume from a source of this kind.
     Foreign(String),
 }
 
-/// What to do for a claim, by what is known of it.
+/// Decides what to do for a claim.
 pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     let claim = facts.claim;
     let selected = pvc::selected_node(claim);
@@ -75,9 +75,9 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
         return labelled();
     }
     let delayed = pvc::is_delayed(class);
-    // Until then the cluster's own controller may give it to a volume that is there. Nor is a claim
-    // to be labelled before: that controller is about to write to it, and if it is refused for our
-    // sake it comes back only after its resync.
+    // Until the PV controller hands the claim to the driver, it may bind it to an existing volume.
+    // Do not label the claim earlier either: the PV controller is about to write to it. If our
+    // write makes that fail with a conflict, it retries only after its resync.
     let handed = pvc::is_for(claim, terms.driver);
     if !delayed && !handed {
         return Todo::Nothing;
@@ -92,8 +92,8 @@ pub(super) fn decide(facts: Facts<'_>, terms: Terms<'_>) -> Todo {
     }
 }
 
-/// What a claim's volume is made from. Whatever nobody can make one from is for the node that is
-/// to make it to tell.
+/// The source of a claim's volume. A source that this driver can't use counts as none: the node
+/// that makes the volume reports the error.
 fn asked(claim: &PersistentVolumeClaim, terms: Terms<'_>) -> DataSource {
     match pvc::data_source(claim) {
         Ok(DataSource::Snapshot(_)) if !terms.restores => DataSource::Nothing,
@@ -103,7 +103,7 @@ fn asked(claim: &PersistentVolumeClaim, terms: Terms<'_>) -> DataSource {
     }
 }
 
-/// Whether labels say that an object is a node's.
+/// True if the labels assign an object to this node.
 pub(super) fn is_labelled(labels: &BTreeMap<String, String>, node: &str) -> bool {
     labels.get(NODE_LABEL) == Some(&node_label(node))
 }

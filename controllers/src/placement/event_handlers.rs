@@ -1,4 +1,4 @@
-//! What brings claims, volumes and contents to be looked at.
+//! Watch events that queue claims, volumes and contents for a reconcile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use crate::controller::queue::{Outcome, Queue};
 use crate::provisioner::source_protection;
 use crate::runtime::{Change, Resource};
 
-/// The least time between two looks at all that wait, or at everything: what changes, changes
-/// often.
+/// Minimum time between two reconciles of all waiting claims, or of all objects: changes are
+/// frequent.
 const PACE: Duration = Duration::from_secs(1);
 
-/// And as much more for each of those that wait.
+/// Additional time for each waiting claim.
 const EACH: Duration = Duration::from_millis(5);
 
-/// What there is to do, by keys.
+/// Work queues, by key.
 #[derive(Clone)]
 pub(super) struct Queues {
     /// Claims, by UID.
     claims: Queue<String>,
-    /// Sources claims wait for, by their keys.
+    /// Sources that claims wait for, by key.
     sources: Queue<String>,
-    /// Classes that changed, by name.
+    /// Changed StorageClasses, by name.
     classes: Queue<String>,
-    /// Volumes, by name.
+    /// PersistentVolumes, by name.
     volumes: Queue<String>,
-    /// Handles of volumes that are there now.
+    /// Handles of PersistentVolumes that are new.
     handles: Queue<String>,
-    /// Contents, by name.
+    /// VolumeSnapshotContents, by name.
     contents: Queue<String>,
-    /// Group contents, by name.
+    /// VolumeGroupSnapshotContents, by name.
     groups: Queue<String>,
 }
 
@@ -56,7 +56,7 @@ impl Placement {
         }
     }
 
-    /// Has changes fill the queues. Handlers only take note.
+    /// Registers handlers that only add keys to the queues.
     pub(super) fn listen(self: &Arc<Self>, queues: &Queues) {
         let caches = &self.context.caches;
         let to = queues.clone();
@@ -97,7 +97,8 @@ impl Placement {
         self.listen_to_nodes();
     }
 
-    /// What changes at nodes concerns all that wait.
+    /// Registers handlers for nodes, CSINodes and capacity objects: changes there affect all
+    /// waiting claims.
     fn listen_to_nodes(self: &Arc<Self>) {
         let caches = &self.context.caches;
         let this = self.clone();
@@ -139,7 +140,7 @@ impl Placement {
         let pools = room::pools(new);
         let before = old.as_deref().map(room::pools).unwrap_or_default();
         if pools != before {
-            // Whose contents are may be known now.
+            // The nodes of snapshot contents may be known now.
             self.resync.notify_one();
         }
         let keeper = room::keeper_of(new);
@@ -150,13 +151,13 @@ impl Placement {
         }
     }
 
-    /// Whether a node has claims on its account: some may be settled by what it tells now.
+    /// True if a node has reservations: its new capacity object may settle some of them.
     fn has_reservations(&self, keeper: &str) -> bool {
         let node = self.keepers.get(keeper).pop();
         node.is_some_and(|node| self.reservations().has_reservations(&node.name_any()))
     }
 
-    /// Works on the queues until the stop.
+    /// Runs the workers until `context.stop`.
     pub(super) async fn work(self: Arc<Self>, queues: Queues) {
         let workers = self.context.common.worker_threads;
         let (placers, labellers) = (workers.unwrap_or(WORKERS), workers.unwrap_or(LABELLERS));
@@ -220,7 +221,7 @@ impl Placement {
             .await;
     }
 
-    /// A source has changed: those that wait for it.
+    /// Queues the claims that wait for a changed source.
     async fn on_source(&self, key: &str, queues: &Queues) -> Outcome {
         queues.add_claims(&self.awaited.get(key));
         Outcome::Done
@@ -231,7 +232,7 @@ impl Placement {
         Outcome::Done
     }
 
-    /// A volume is there: contents made of it may be labelled by it.
+    /// Queues the contents made from a new volume: its node may be their label.
     async fn on_handle(&self, handle: &str, queues: &Queues) -> Outcome {
         if let Some(contents) = &self.contents {
             add_names(&queues.contents, contents.get(handle));
@@ -242,7 +243,7 @@ impl Placement {
         Outcome::Done
     }
 
-    /// Has everything looked at every so often, and when nodes changed.
+    /// Queues all objects every resync period, and after changes of nodes.
     async fn refresh(&self, queues: &Queues) {
         let period = self.context.common.resync_period.unwrap_or(RESYNC);
         loop {
@@ -278,13 +279,13 @@ impl Placement {
         }
     }
 
-    /// Has those that wait looked at when there may be more room.
+    /// Queues the waiting claims when there may be more room.
     async fn wake_waiting(&self, queues: &Queues) {
         loop {
             self.wake.notified().await;
             self.reservations().settle(Instant::now());
             let unschedulable = lock(&self.unschedulable).clone();
-            // Many that wait for little are not to keep the process busy with looking.
+            // Many waiting claims must not keep the process busy.
             let pause = PACE
                 .max(EACH.saturating_mul(u32::try_from(unschedulable.len()).unwrap_or(u32::MAX)));
             for uid in unschedulable {
@@ -304,7 +305,7 @@ impl Queues {
         if let Some(uid) = claim.uid() {
             self.claims.add(uid);
         }
-        // One that is waited for is so until it is bound.
+        // Other claims wait for a source claim until it is bound.
         let bound = pvc::volume_name(claim).is_some();
         let was = match change {
             Change::Applied { old, .. } => old.as_deref().and_then(pvc::volume_name).is_some(),
@@ -350,8 +351,8 @@ impl Queues {
     }
 }
 
-/// Whether only what nothing here goes by has changed of an object: its status, of which the cluster
-/// writes one or two for each that is bound.
+/// True if a change concerns nothing that placement reads. The status is not read, and the cluster
+/// writes one or two for each object that is bound.
 fn says_nothing_new<K: Resource, S: PartialEq>(change: &Change<K>, spec: fn(&K) -> &S) -> bool {
     let Change::Applied {
         old: Some(old),

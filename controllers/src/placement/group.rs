@@ -1,5 +1,5 @@
-//! Contents of group snapshots: all of a group's volumes are on one node, or there is no moment
-//! they could be snapshotted at.
+//! Nodes of VolumeGroupSnapshotContents. All volumes of a group must be on one node: volumes on
+//! different nodes can't be snapshotted at one moment.
 
 use std::collections::BTreeSet;
 
@@ -16,24 +16,24 @@ use crate::snapshotter::status_of_failure;
 
 const FAILED: &str = "GroupSnapshotCreationFailed";
 
-/// What to do for a group content nobody manages.
+/// What to do for a group content without the label `managed-by`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Todo {
-    /// Nothing is known that could be done.
+    /// Do nothing: the nodes are not all known.
     Nothing,
-    /// It is this node's.
+    /// Label the content with this node.
     Label(String),
-    /// Its volumes are on these nodes.
+    /// The volumes are on these different nodes: report an error.
     Spans(BTreeSet<String>),
 }
 
-/// What to do for a group by where its parts are.
+/// Decides by the locations of a group's volumes or snapshots.
 fn decide(locations: &[SourceLocation]) -> Todo {
     let nodes: BTreeSet<&str> = locations.iter().filter_map(SourceLocation::node).collect();
     if nodes.len() > 1 {
         return Todo::Spans(nodes.into_iter().map(str::to_owned).collect());
     }
-    // One that is not known yet may be elsewhere.
+    // A member without a known node may be on another one.
     let all_known = locations.iter().all(|location| location.node().is_some());
     match nodes.first() {
         Some(node) if all_known => Todo::Label((*node).to_owned()),
@@ -52,7 +52,7 @@ fn snapshots(content: &VolumeGroupSnapshotContent) -> Vec<String> {
     }
 }
 
-/// What is said of a group whose volumes are on several nodes.
+/// The error message for a group with volumes on several nodes.
 fn complaint(nodes: &BTreeSet<String>) -> String {
     let nodes: Vec<_> = nodes.iter().map(String::as_str).collect();
     format!(
@@ -63,7 +63,7 @@ fn complaint(nodes: &BTreeSet<String>) -> String {
 }
 
 impl Placement {
-    /// Works on a group content, by its name.
+    /// Labels a group content, by its name, with the node of its members.
     pub(super) async fn group_label(&self, name: &str) -> Outcome {
         let watch = self.context.caches.group_contents();
         let Some(content) = watch.get(name) else {
@@ -99,7 +99,7 @@ impl Placement {
         }
     }
 
-    /// Tells that a group can't be: in its status, and by an event if that is new.
+    /// Writes the error to the content's status, and emits an event if the error is new.
     async fn spans(
         &self,
         content: &VolumeGroupSnapshotContent,

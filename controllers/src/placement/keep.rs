@@ -1,4 +1,4 @@
-//! Keeping the table the API server places claims by ([`table`](super::table)).
+//! Keeps the placement table ([`table`](super::table)) in a ConfigMap for the API server.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,28 +14,28 @@ use super::table::{Table, left};
 use crate::api::pvc;
 use crate::runtime::ApiError;
 
-/// How often it is looked at whether tables hold.
+/// How often the tables are checked against the room that is left.
 const PACE: Duration = Duration::from_secs(1);
-/// How long one that holds is kept, though a better one might be made; and how long nobody looks
-/// whether somebody else has written to it.
+/// Maximum age of a table that still holds: a new one may spread claims better. Also the maximum
+/// age of the ConfigMap's data in memory: others may have written to it.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// How long after a failure it is tried again.
+/// Delay after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
-/// The texts of tables, by classes.
+/// Serialized tables, by StorageClass.
 type Texts = BTreeMap<String, String>;
 
-/// What is known of the ConfigMap.
+/// State of the tables and of the ConfigMap.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     tables: BTreeMap<String, (Table, Instant)>,
-    /// What is in it, and when that was read.
+    /// The ConfigMap's data, and when it was read.
     there: Option<(Texts, Instant)>,
 }
 
 impl Placement {
-    /// Keeps the table until dropped, if there is to be one.
+    /// Keeps the table until the future is dropped. Returns at once if no table is configured.
     pub(super) async fn keep_table(&self) {
         let Some(place) = &self.options.table else {
             return;
@@ -53,7 +53,7 @@ impl Placement {
         }
     }
 
-    /// Writes what has changed.
+    /// Writes the tables that changed.
     pub(super) async fn keep(&self, place: &Place, kept: &mut Kept) -> Result<(), ApiError> {
         let now = Instant::now();
         let wanted = self.texts(&mut kept.tables, now);
@@ -77,14 +77,14 @@ impl Placement {
 
     async fn read(&self, place: &Place) -> Result<Texts, ApiError> {
         let found: Option<ConfigMap> = self.kube.get(&place.namespace, &place.name).await?;
-        // Whoever put the policy in force makes it.
+        // The administrator creates the ConfigMap together with the policy.
         let found = found.ok_or_else(|| ApiError::NotFound {
             call: format!("get ConfigMap {}/{}", place.namespace, place.name),
         })?;
         Ok(found.data.unwrap_or_default())
     }
 
-    /// What is to be in it: of each class whose claims the leader places.
+    /// The wanted data: a table for each class of this driver with immediate binding.
     fn texts(&self, tables: &mut BTreeMap<String, (Table, Instant)>, now: Instant) -> Texts {
         let mut texts = Texts::new();
         let mut kept = BTreeMap::new();
@@ -110,12 +110,12 @@ impl Placement {
     }
 }
 
-/// The ConfigMap of the table.
+/// Name of the ConfigMap with the placement table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its namespace: the pod's.
+    /// Namespace of the ConfigMap: the pod's.
     pub namespace: String,
-    /// Its name.
+    /// Name of the ConfigMap in that namespace.
     pub name: String,
 }
 
@@ -133,7 +133,7 @@ impl Place {
     }
 }
 
-/// A merge patch from what is there to what is wanted.
+/// A merge patch from the present data to the wanted data.
 fn changes(there: &Texts, wanted: &Texts) -> Map<String, Value> {
     let gone = there.keys().filter(|class| !wanted.contains_key(*class));
     let gone = gone.map(|class| (class.clone(), Value::Null));

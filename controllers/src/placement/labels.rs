@@ -1,4 +1,4 @@
-//! Labels of volumes and of snapshot contents.
+//! Node labels of PersistentVolumes and VolumeSnapshotContents.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::runtime::{ApiError, Resource, Store};
 use crate::snapshots::VolumeSnapshotContent;
 
-/// The node whose label a volume is to get, if it lacks it: the one node it is on.
+/// The node to label a volume with: the one node it is on. `None` if the label is right already.
 fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Option<String> {
     let node = node?;
     pv::handle(volume, driver)?;
     (!is_labelled(volume.labels(), node)).then(|| node.to_owned())
 }
 
-/// The label of the node that is to manage a content, if none does yet.
+/// The `managed-by` label for a content on one node. `None` if the content has any.
 pub(super) fn of_content(
     labels: &BTreeMap<String, String>,
     location: &SourceLocation,
@@ -32,7 +32,7 @@ pub(super) fn of_content(
 }
 
 impl Placement {
-    /// Works on a volume, by its name.
+    /// Labels a PersistentVolume, by its name.
     pub(super) async fn volume_label(&self, name: &str) -> Outcome {
         let watch = self.context.caches.volumes();
         let Some(volume) = watch.get(name) else {
@@ -58,7 +58,7 @@ impl Placement {
         }
     }
 
-    /// Works on a content, by its name.
+    /// Labels a VolumeSnapshotContent, by its name.
     pub(super) async fn content_label(&self, name: &str) -> Outcome {
         let watch = self.context.caches.contents();
         let Some(content) = watch.get(name) else {
@@ -81,8 +81,8 @@ impl Placement {
             && !content.labels().contains_key(MANAGED_BY)
     }
 
-    /// Gives an object a label. If it is `guarded`, just as it was read: nobody else's is to be
-    /// overwritten.
+    /// Writes a label to an object. If `guarded`, the write fails when the object changed since it
+    /// was read, so that it can't overwrite another writer's label.
     pub(super) async fn label<K: Resource>(
         &self,
         watch: &Store<K>,

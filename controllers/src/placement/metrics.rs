@@ -1,22 +1,22 @@
-//! What is counted of placing claims.
+//! Metrics of placement.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-/// What came of looking for a node.
+/// Result of looking for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// A node was selected.
     Assigned,
-    /// Another node was selected than the one that was: the source's.
+    /// The source's node was selected instead of another one.
     Moved,
-    /// The claim had changed in the meantime.
+    /// The claim had changed in the meantime, so the API server rejected the write.
     Conflict,
-    /// The server did not take it.
+    /// The write failed for another reason.
     Failed,
-    /// No node will do.
+    /// No node fits.
     Nowhere,
     /// The source can't be reached.
     Blocked,
@@ -49,7 +49,7 @@ struct Labelling {
     result: &'static str,
 }
 
-/// The counts. Clones share them.
+/// Counters of assignments and labels. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     assignments: Family<Assignment, Counter>,
@@ -57,7 +57,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Has them shown by a registry.
+    /// Registers the counters.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "hostloop_assignments",

@@ -1,4 +1,4 @@
-//! What keeps a claim off a node.
+//! Reasons why a node can't take a claim.
 
 use std::fmt;
 
@@ -7,40 +7,40 @@ use k8s_openapi::api::storage::v1::CSINode;
 
 use crate::quantity;
 
-/// The taint by which an administrator says that a node is gone and comes back empty-handed.
+/// Taint that an administrator sets on a node that is gone and would come back without its data.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// What keeps a claim off a node.
+/// Why a node can't take a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
-    /// It is to get no pods.
+    /// The node is cordoned: it gets no new pods.
     Cordoned,
-    /// Kubelet says it is not ready, or says nothing any more.
+    /// The condition `Ready` is not `True`: kubelet reports a problem, or no longer reports at all.
     NotReady,
-    /// Its disk is full.
+    /// The condition `DiskPressure` is `True`.
     DiskPressure,
-    /// It is being deleted.
+    /// The node is being deleted.
     Deleting,
-    /// It is gone, as its administrator says.
+    /// The node has the taint `out-of-service`.
     OutOfService,
-    /// The driver is not registered there.
+    /// The driver is not in the node's CSINode.
     NoDriver,
-    /// The class does not allow it.
+    /// The class's `allowedTopologies` exclude the node.
     NotAllowed,
-    /// The claim's source can't be reached from there.
+    /// The claim's source can't be reached from the node.
     NoSource,
-    /// It had no room for this claim a moment ago.
+    /// The node rejected this claim a moment ago, for lack of room.
     Refused,
-    /// The room it has is not known.
+    /// The node has no capacity object for the class.
     Untold,
-    /// It has less room.
+    /// The node has less room than the claim needs.
     Little {
-        /// Bytes that are left, less what has been assigned.
+        /// Bytes that are left after the assignments.
         left: i64,
     },
-    /// It has room for smaller volumes only.
+    /// The node makes smaller volumes only.
     TooLarge {
-        /// Bytes of the largest one.
+        /// Bytes of the largest volume it makes.
         largest: i64,
     },
 }
@@ -72,7 +72,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// What keeps all claims off a node, if something does.
+/// Why a node can't take any claim of the driver, if so.
 pub(super) fn of_node(node: &Node, registered: Option<&CSINode>, driver: &str) -> Option<Unfit> {
     let drivers = registered.map(|node| node.spec.drivers.as_slice());
     let runs = drivers
@@ -94,7 +94,7 @@ pub(super) fn of_node(node: &Node, registered: Option<&CSINode>, driver: &str) -
         .map(|(_, unfit)| unfit)
 }
 
-/// What a node may lack by what it says itself, and whether it does.
+/// The reasons in the Node object itself, each with whether it applies.
 fn of_itself(node: &Node) -> [(bool, Unfit); 5] {
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.as_deref());
@@ -114,14 +114,14 @@ fn of_itself(node: &Node) -> [(bool, Unfit); 5] {
     ]
 }
 
-/// A condition of a node, if it tells it: a node that never told one is not held to it.
+/// Status of a node condition. `None` if the node never reported it, which excludes nothing.
 fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a str> {
     let conditions = node.status.as_ref()?.conditions.as_deref()?;
     let found = conditions.iter().find(|one| one.type_ == kind)?;
     Some(&found.status)
 }
 
-/// Whether a node says the same as before of all that counts here; its heartbeats do.
+/// True if a change of a node is irrelevant for placement, like a heartbeat.
 pub(super) fn is_same(old: &Node, new: &Node) -> bool {
     of_itself(old) == of_itself(new) && old.metadata.labels == new.metadata.labels
 }

@@ -1,4 +1,4 @@
-//! Doing what was decided for claims.
+//! Applies the decisions for claims.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ const PROVISIONING: &str = "Provisioning";
 const FAILED: &str = "ProvisioningFailed";
 const WAITING: &str = "WaitingForSource";
 const MOVED: &str = "NodeReselected";
-/// Room changes all the time; the same said with other numbers is said again only after this time.
+/// Room changes all the time. A message that differs only in numbers is repeated after this time.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What a claim's user was told last.
+/// The last event of a claim.
 #[derive(Clone, Debug)]
 pub(super) struct LastEvent {
     count: Count,
@@ -37,13 +37,13 @@ pub(super) struct LastEvent {
     at: Instant,
 }
 
-/// When a claim's user is to be told something.
+/// When to emit an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Now,
-    /// After this time, if it is still so.
+    /// After this time, if the message still applies.
     Later(Duration),
-    /// It is what was said last.
+    /// Never: the message equals the last one.
     Known,
 }
 
@@ -60,7 +60,7 @@ fn due(last: Option<&LastEvent>, count: Count, message: &str, now: Instant) -> D
 }
 
 impl Placement {
-    /// Works on a claim, by its UID.
+    /// Reconciles a claim, by its UID.
     pub(super) async fn claim(&self, uid: &str) -> Outcome {
         let Some(claim) = self.claims.get(uid).pop() else {
             self.forget(uid);
@@ -102,11 +102,11 @@ impl Placement {
         }
     }
 
-    /// Opens the books with what an earlier leader assigned, and the scheduler: it counts before
-    /// anything else is assigned.
+    /// Rebuilds the reservations from the assignments of an earlier leader and of the scheduler.
+    /// This must happen before the first assignment.
     pub(super) async fn rebuild(&self) {
         for claim in self.context.caches.claims().each() {
-            // There may be many.
+            // There may be many claims.
             tokio::task::yield_now().await;
             let (class, volume) = (self.class(&claim), self.volume(&claim));
             let facts = Facts {
@@ -122,7 +122,7 @@ impl Placement {
         }
     }
 
-    /// Brings the books in line with a claim.
+    /// Updates the reservations from the state of a claim.
     fn account(&self, uid: &str, facts: Facts<'_>) {
         let now = Instant::now();
         let claim = facts.claim;
@@ -133,7 +133,7 @@ impl Placement {
         let mut reservations = self.reservations();
         match (facts.volume, pvc::selected_node(claim)) {
             (Some(volume), _) => reservations.made(uid, room::version(volume), now),
-            // It is bound to a volume that has not been seen yet.
+            // The claim is bound to a volume that is not in the cache yet.
             (None, _) if pvc::volume_name(claim).is_some() => {}
             (None, Some(node)) => {
                 let bytes = pvc::requested(claim).unwrap_or_default();
@@ -143,7 +143,7 @@ impl Placement {
         }
     }
 
-    /// Has a claim go where its source is.
+    /// Assigns a claim to the node of its source.
     async fn follow(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
@@ -177,7 +177,7 @@ impl Placement {
         }
     }
 
-    /// Has a claim go to the one node that has its source, if that will do.
+    /// Assigns a claim to the only node that has its source, if that node can take it.
     async fn settle_at(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
@@ -220,7 +220,7 @@ impl Placement {
         self.assign(claim, node).await
     }
 
-    /// Has a claim go to the node with the most room, of those that have its source.
+    /// Assigns a claim to the node with the most room, among the nodes that have its source.
     async fn choose(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
@@ -237,7 +237,7 @@ impl Placement {
                 return Outcome::RequeueAfter(left);
             }
         };
-        // What is wrong with the size, the node that is to make the volume says.
+        // The node that makes the volume reports an invalid size.
         let bytes = pvc::requested(claim).unwrap_or_default();
         let candidates = self.candidates(class);
         let ask = Request {
@@ -247,7 +247,7 @@ impl Placement {
             told,
         };
         let chosen = {
-            // Chosen and put down in one go: the next one counts with it.
+            // Choose and reserve under one lock, so that the next claim sees this reservation.
             let mut reservations = self.reservations();
             let chosen = choose(ask, &candidates, &reservations, now);
             if let Ok(node) = &chosen {
@@ -269,7 +269,8 @@ impl Placement {
         }
     }
 
-    /// Selects a node for a claim, which is on its account already: one write, with the label.
+    /// Selects a node for a claim that has its reservation there already. One write sets both the
+    /// annotation and the label.
     async fn assign(&self, claim: &Arc<PersistentVolumeClaim>, node: &str) -> Outcome {
         let uid = claim.uid().unwrap_or_default();
         if !self.context.leader.leads() {
@@ -313,8 +314,8 @@ impl Placement {
         }
     }
 
-    /// Gives a claim the label of its node. Nothing depends on it but who sees the claim, and a
-    /// change of its node brings it back: so it is written whatever else has changed.
+    /// Labels a claim with its node. The write is unguarded: only watches use the label, and a
+    /// change of the claim's node queues the claim again.
     async fn label_claim(&self, claim: &PersistentVolumeClaim, node: &str) -> Outcome {
         self.mark_schedulable(claim.metadata.uid.as_deref().unwrap_or_default());
         if is_labelled(claim.labels(), node) {
@@ -325,12 +326,12 @@ impl Placement {
             .await
     }
 
-    /// Tells a claim's user what is to be done about its source.
+    /// Warns the claim's user about its source.
     fn blocked(&self, claim: &Arc<PersistentVolumeClaim>, message: String) -> Outcome {
         self.wait(claim, Count::Blocked, EventKind::Warning, message)
     }
 
-    /// Has a claim wait, and its user told why if that is new.
+    /// Leaves a claim pending, and emits an event if the reason is new.
     fn wait(
         &self,
         claim: &PersistentVolumeClaim,
@@ -345,7 +346,7 @@ impl Placement {
         let mut last_events = lock(&self.last_events);
         match due(last_events.get(&uid), count, &message, now) {
             Due::Known => return Outcome::Failed,
-            // Nothing may bring it back before long, and its user would go by what is no longer so.
+            // Without a retry, the claim might stay unqueued for long, with an outdated event.
             Due::Later(left) => return Outcome::RetryAfter(left),
             Due::Now => {}
         }

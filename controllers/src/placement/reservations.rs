@@ -1,9 +1,9 @@
 //! Space that claims will take on nodes and that the capacity objects do not show yet.
 //!
 //! A claim counts against its node as soon as the leader or the scheduler selects the node. It
-//! counts until its PersistentVolume exists *and* the node has updated its capacity object since, or
-//! for a time in which every node updates it. A claim without a volume for long does not count any
-//! more: something is wrong with it, and it must not keep other claims away.
+//! counts until its PersistentVolume exists *and* the node has updated its capacity object since,
+//! or for a time in which every node updates it. A claim that has no volume after [`HOPEFUL`] no
+//! longer counts: something is wrong with it, and it must not keep other claims away.
 //!
 //! An update is newer if its resource version is higher, because API servers usually keep all kinds
 //! in one store. If they do not, only the time counts. A node may then get a claim that does not
@@ -18,19 +18,19 @@ use tokio::time::Instant;
 use super::room::Room;
 use crate::runtime::queue::Backoff;
 
-/// How long after a volume is there its node has surely told of its room: it looks every minute.
+/// After this time, a node has updated its capacity object for a new volume: it does every minute.
 const SETTLED: Duration = Duration::from_secs(150);
 /// How long a claim without a volume counts.
 const HOPEFUL: Duration = Duration::from_secs(600);
-/// How long a node that had no room for a claim is passed over, unless it tells of its room anew.
+/// How long a node that rejected a claim is skipped, unless its capacity object changes.
 const PASSED_OVER: Duration = Duration::from_secs(60);
-/// How long in any case.
+/// Minimum time to skip such a node, even if its capacity object changes.
 const REFUSED: Backoff = Backoff {
     start: Duration::from_secs(1),
     max: Duration::from_secs(300),
 };
 
-/// A claim on a node's account.
+/// A claim's reservation on a node.
 #[derive(Clone, Debug)]
 struct Entry {
     bytes: i64,
@@ -39,45 +39,45 @@ struct Entry {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// It was put there, and has no volume yet.
+    /// The claim was assigned at this time, and has no volume yet.
     Hoped(Instant),
-    /// Since when the volume has its object, and by which version.
+    /// The PersistentVolume was seen at this time, with this resource version.
     Made(Instant, u64),
 }
 
-/// That a node had no room for a claim.
+/// A node's rejection of a claim for lack of room.
 #[derive(Clone, Debug)]
 struct Refusal {
     at: Instant,
     times: u32,
-    /// What its capacity object was then.
+    /// Resource version of the node's capacity object at that time.
     version: u64,
 }
 
-/// What is on a node's account.
+/// Sum of a node's reservations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) bytes: i64,
     pub(super) claims: usize,
 }
 
-/// The books. Claims are known by their UIDs.
+/// All reservations, keyed by the UIDs of claims.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
     nodes: HashMap<Arc<str>, HashMap<Arc<str>, Entry>>,
     places: HashMap<Arc<str>, Arc<str>>,
     refusals: HashMap<String, HashMap<String, Refusal>>,
-    /// Who got a claim last where room is not known.
+    /// The node that got the last claim: without known room, nodes take turns.
     last: String,
 }
 
 impl Reservations {
-    /// The node whose account a claim is on.
+    /// The node that has a reservation for a claim.
     pub(super) fn node(&self, uid: &str) -> Option<&str> {
         self.places.get(uid).map(AsRef::as_ref)
     }
 
-    /// Puts a claim on a node's account, and on no other's.
+    /// Reserves room for a claim on one node, and releases its reservation on any other.
     pub(super) fn assign(&mut self, uid: &str, node: &str, bytes: i64, now: Instant) {
         if self.node(uid) == Some(node) {
             if let Some(entry) = self.nodes.get_mut(node).and_then(|on| on.get_mut(uid)) {
@@ -96,7 +96,7 @@ impl Reservations {
         self.nodes.entry(node).or_default().insert(uid, entry);
     }
 
-    /// A claim's volume is there, as of this version.
+    /// Notes that a claim's PersistentVolume exists, with its resource version.
     pub(super) fn made(&mut self, uid: &str, version: u64, now: Instant) {
         self.refusals.remove(uid);
         let Some(node) = self.places.get(uid) else {
@@ -108,7 +108,7 @@ impl Reservations {
         }
     }
 
-    /// Takes a claim off all accounts.
+    /// Releases a claim's reservation.
     pub(super) fn release(&mut self, uid: &str) {
         let Some(node) = self.places.remove(uid) else {
             return;
@@ -121,13 +121,14 @@ impl Reservations {
         }
     }
 
-    /// Forgets a claim.
+    /// Releases a claim's reservation and drops its rejections.
     pub(super) fn forget(&mut self, uid: &str) {
         self.release(uid);
         self.refusals.remove(uid);
     }
 
-    /// A claim's node has taken its name off it; its capacity object was of this version then.
+    /// Notes that a node rejected a claim by removing the selected node. `version` is the resource
+    /// version of the node's capacity object at that time.
     pub(super) fn refused(&mut self, uid: &str, version: u64, now: Instant) {
         let Some(node) = self.places.get(uid).cloned() else {
             return;
@@ -143,7 +144,8 @@ impl Reservations {
         known.insert(node.to_string(), refusal);
     }
 
-    /// How long a node is passed over for a claim, now that its capacity object is of this version.
+    /// How much longer to skip a node for a claim. `version` is the present resource version of the
+    /// node's capacity object.
     pub(super) fn passes_over(
         &self,
         uid: &str,
@@ -161,7 +163,7 @@ impl Reservations {
         (!left.is_zero()).then_some(left)
     }
 
-    /// What is on a node's account, but for what it has told of since: that is in `room` already.
+    /// The reservations on a node that `room` does not account for yet.
     pub(super) fn sum(&self, node: &str, room: Option<&Room>, now: Instant) -> Sum {
         let mut sum = Sum::default();
         for entry in self.nodes.get(node).into_iter().flat_map(HashMap::values) {
@@ -180,12 +182,12 @@ impl Reservations {
         sum
     }
 
-    /// Whether anything is on a node's account.
+    /// True if a node has any reservation.
     pub(super) fn has_reservations(&self, node: &str) -> bool {
         self.nodes.contains_key(node)
     }
 
-    /// Strikes out what is settled for good.
+    /// Drops reservations that no longer count, because their volumes have existed long enough.
     pub(super) fn settle(&mut self, now: Instant) {
         let settled = |entry: &Entry| {
             matches!(entry.state, State::Made(at, _)
@@ -203,12 +205,12 @@ impl Reservations {
         self.nodes.retain(|_, account| !account.is_empty());
     }
 
-    /// Who got a claim last where room is not known.
+    /// The node that got the last claim.
     pub(super) fn last(&self) -> &str {
         &self.last
     }
 
-    /// Notes that.
+    /// Sets the node that got the last claim.
     pub(super) fn set_last(&mut self, node: &str) {
         node.clone_into(&mut self.last);
     }

@@ -1,4 +1,4 @@
-//! What room nodes have, as their capacity objects tell it, and which pools they have.
+//! Reads capacity objects: the room of nodes, and their pools.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use crate::capacity::plan::{MANAGED_BY, Writer};
 use crate::quantity;
 use crate::runtime::pools::ANNOTATION as POOLS;
 
-/// What room a node has for volumes of a class.
+/// Room of a node for volumes of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// Bytes.
+    /// Bytes available.
     pub(super) available: i64,
-    /// Bytes of the largest volume.
+    /// Bytes of the largest volume, if the driver reports it.
     pub(super) largest: Option<i64>,
-    /// The version of the object that says so.
+    /// Resource version of the capacity object.
     pub(super) version: u64,
 }
 
-/// What an object tells. One without a capacity tells of no room.
+/// The room in a capacity object. Without a capacity, it is 0.
 fn room(object: &CSIStorageCapacity) -> Room {
     let capacity = object.capacity.as_ref();
     let largest = object.maximum_volume_size.as_ref();
@@ -33,13 +33,13 @@ fn room(object: &CSIStorageCapacity) -> Room {
     }
 }
 
-/// What the newest of these objects tells.
+/// The room in the newest of these objects.
 pub(super) fn newest(objects: &[Arc<CSIStorageCapacity>]) -> Option<Room> {
     let rooms = objects.iter().map(|object| room(object));
     rooms.max_by_key(|room| room.version)
 }
 
-/// Whether there may be more room than before.
+/// True if there may be more room than before.
 pub(super) fn is_more(old: Option<&CSIStorageCapacity>, new: &CSIStorageCapacity) -> bool {
     let Some(old) = old.map(room) else {
         return true;
@@ -49,28 +49,28 @@ pub(super) fn is_more(old: Option<&CSIStorageCapacity>, new: &CSIStorageCapacity
     new.available > old.available || largest(new) > largest(old)
 }
 
-/// The version of an object, which grows with each write to the server.
+/// An object's resource version. It grows with each write to the API server.
 pub(super) fn version(object: &impl ResourceExt) -> u64 {
     let version = object.meta().resource_version.as_deref();
     version.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// How capacity objects name the node that keeps them.
+/// The `managed-by` label of a node's capacity objects.
 pub(super) fn keeper(driver: &str, node: &str) -> String {
     Writer::new(driver, Some(node)).managed_by
 }
 
-/// The same, of an object.
+/// The `managed-by` label of a capacity object.
 pub(super) fn keeper_of(object: &CSIStorageCapacity) -> Option<&str> {
     object.labels().get(MANAGED_BY).map(String::as_str)
 }
 
-/// By what the objects of one node and class are found.
+/// Index key of the capacity objects of one node and class.
 pub(super) fn key(keeper: &str, class: &str) -> String {
     format!("{keeper}/{class}")
 }
 
-/// The pools an object names.
+/// The pools in a capacity object's annotation.
 pub(super) fn pools(object: &CSIStorageCapacity) -> Vec<String> {
     let text = object.annotations().get(POOLS).map(String::as_str);
     let pools = text.unwrap_or_default().split(',').map(str::trim);
@@ -80,7 +80,7 @@ pub(super) fn pools(object: &CSIStorageCapacity) -> Vec<String> {
         .collect()
 }
 
-/// What may be the identity of a pool in a handle.
+/// The parts of a handle that may be the identity of a pool.
 pub(super) fn parts(handle: &str) -> impl Iterator<Item = &str> {
     handle.split('-').filter(|part| !part.is_empty())
 }

@@ -1,4 +1,4 @@
-//! Which node gets a claim.
+//! Selects a node for a claim; pure.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -11,33 +11,33 @@ use super::reservations::{Reservations, Sum};
 use super::room::Room;
 use crate::quantity;
 
-/// How many nodes are named that lack something.
+/// Maximum number of unfit nodes in a message.
 const NAMED: usize = 6;
 
-/// A node, as far as any claim of a class may go there.
+/// A node, with its state for the claims of a class.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) node: String,
-    /// What keeps claims of the class off it, whatever their size.
+    /// Why the node can't take claims of the class, whatever their size.
     pub(super) unfit: Option<Unfit>,
-    /// What room it has told of.
+    /// The room in its capacity object for the class.
     pub(super) room: Option<Room>,
 }
 
-/// What is asked for.
+/// A claim to place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     /// The claim's UID.
     pub(super) uid: &'a str,
-    /// Its size.
+    /// The claim's size.
     pub(super) bytes: i64,
-    /// The nodes its source can be reached from, if not all.
+    /// The nodes that can reach the claim's source. `None` means all.
     pub(super) among: Option<&'a BTreeSet<String>>,
-    /// Whether nodes tell of their room.
+    /// True if nodes publish their room.
     pub(super) told: bool,
 }
 
-/// No node will do.
+/// Error: no node fits.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no node has room for {}: {}", quantity::written(*bytes), Reasons(unfit_nodes))]
 pub(super) struct Nowhere {
@@ -63,8 +63,8 @@ impl fmt::Display for Reasons<'_> {
     }
 }
 
-/// The node a claim goes to: the one with most room left; of several, the one fewest claims are on
-/// their way to; of several, the first by name. Where room is not told, each in turn.
+/// Selects the node with the most room left, then the one with the fewest reserved claims, then the
+/// first by name. If nodes do not publish their room, they take turns.
 pub(super) fn choose(
     ask: Request<'_>,
     candidates: &[Candidate],
@@ -89,7 +89,7 @@ pub(super) fn choose(
     match chosen {
         Some((_, _, node)) => Ok((*node).to_owned()),
         None => {
-            // Those with some room first: they are nearest to what is asked for.
+            // Nodes with some room first: they come closest to the claim's size.
             unfit_nodes.sort_by_key(|(node, unfit)| (rank(unfit), node.clone()));
             Err(Nowhere {
                 bytes: ask.bytes,
@@ -99,7 +99,7 @@ pub(super) fn choose(
     }
 }
 
-/// The room that is left on a node if it will do.
+/// The room left on a node, if the claim fits there.
 fn fit(
     ask: Request<'_>,
     candidate: &Candidate,
@@ -122,7 +122,7 @@ fn fit(
         return passed_over.map_or(Ok(0), |_| Err(Unfit::Refused));
     }
     let room = candidate.room.ok_or(Unfit::Untold)?;
-    // Of nothing, nothing was taken.
+    // A node without room for the class has not lost any to reservations of other classes.
     let left = match room.available {
         0 => 0,
         available => available.saturating_sub(sum.bytes),
@@ -146,7 +146,7 @@ fn rank(unfit: &Unfit) -> (u8, Reverse<i64>) {
     }
 }
 
-/// The one after the last by name, or the first.
+/// The node after the last one by name, or else the first.
 fn next<'a, 'b>(
     fitting: &'a [(i64, usize, &'b str)],
     last: &str,

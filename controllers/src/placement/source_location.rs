@@ -1,4 +1,4 @@
-//! Where the source of a volume is.
+//! Locates the source of a volume.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,16 +18,17 @@ pub(super) enum SourceLocation {
     Node(String),
     /// In reach of these nodes.
     Several(BTreeSet<String>),
-    /// In reach of all nodes, or no source at all: whoever is to make the volume will say so.
+    /// In reach of all nodes, or not a valid source. The node that makes the volume reports the
+    /// latter.
     Anywhere,
-    /// On a node that is not there (any more).
+    /// On a node that does not exist, or no longer does. The text says why.
     Gone(String),
-    /// Not known yet.
+    /// Not known yet. The text says why.
     Unknown(String),
 }
 
 impl SourceLocation {
-    /// The node, if it is one.
+    /// The node, if there is exactly one.
     pub(super) fn node(&self) -> Option<&str> {
         match self {
             SourceLocation::Node(node) => Some(node),
@@ -36,7 +37,7 @@ impl SourceLocation {
     }
 }
 
-/// Where a volume is, by its affinity.
+/// Locates a volume by its node affinity.
 fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> SourceLocation {
     let Some(mut found) = nodes_of(volume, nodes) else {
         return SourceLocation::Anywhere;
@@ -80,7 +81,7 @@ pub(super) fn of_volume_in(
     }
 }
 
-/// The volume of a claim, as a source by this name; or why it has none of this driver.
+/// The volume of a source claim with this name. The error says why there is none of this driver.
 pub(super) fn volume_of<'a>(
     name: &str,
     source: Option<&PersistentVolumeClaim>,
@@ -166,7 +167,7 @@ pub(super) fn of_all(
     }
 }
 
-/// The name of the content a snapshot is bound to; or why there is none.
+/// The name of the content that a snapshot is bound to. The error says why there is none.
 pub(super) fn content_of(
     name: &str,
     snapshot: Option<&VolumeSnapshot>,

@@ -1,18 +1,17 @@
-//! What the API server places claims by, where a policy has it do so: see
-//! `deploy/components/place-claims`.
+//! The placement table for the API server: see `deploy/components/place-claims`.
 //!
-//! A claim with immediate binding is placed by a write of the leader's, and the cluster's own
-//! controller looks once more at each claim that is written. The write by which that controller
-//! hands the claim to the driver can carry the node as well: a policy puts it in. All a policy sees
-//! is the claim and one ConfigMap, in which the leader keeps, by classes, the size up to which claims
-//! are placed so, and nodes by turns. Which turn is a claim's, the first digits of its UID say,
-//! which are random.
+//! Without it, the leader places a claim with immediate binding by a write of its own. Each write
+//! makes the PV controller process the claim once more. But the PV controller also writes when it
+//! hands the claim to the driver, and a mutating policy can add the node to that write. The policy
+//! sees only the claim and one ConfigMap. For each class, the leader keeps two things there: a list
+//! of nodes, one per turn, and the maximum size of claims placed this way. The first digits of a
+//! claim's UID, which are random, select its turn.
 //!
-//! The nodes are those the leader would choose itself, for claims of that size. Each has room for as
-//! many of them as it has turns, or the table does not hold any more and is made anew, as it is when
-//! a node has come with more room; so a claim that gets a node without room is rare, and goes the way
-//! of all of these. What the table has
-//! nothing for is placed by the leader.
+//! The nodes are those that the leader itself would choose for claims of that size. A table holds
+//! as long as each node has room for as many claims as it has turns. The leader makes a new one
+//! when it no longer holds, or when another node has more room. So a claim rarely gets a node
+//! without room, and if it does, the node rejects it as usual. The leader places the claims that
+//! the table does not cover.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -24,21 +23,21 @@ use super::reservations::Reservations;
 use super::select_node::Candidate;
 use crate::runtime::scope::node_label;
 
-/// The turns there are: as many as two hexadecimal digits can tell.
+/// The number of turns: two hexadecimal digits.
 const TURNS: usize = 256;
 
-/// What is left on a node that claims of a class may go to.
+/// Room left on a node that claims of a class may go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Left<'a> {
     pub(super) node: &'a str,
-    /// Bytes, less what is on its account.
+    /// Bytes available, less the reservations.
     pub(super) bytes: i64,
-    /// Bytes of the largest volume.
+    /// Bytes of the largest volume that fits.
     pub(super) largest: i64,
 }
 
-/// What is left on nodes. The policy labels with a node's name as it is: one that is too long for
-/// that is none of its.
+/// The room left on each node. The policy uses the node name as the label, so nodes with names too
+/// long for a label are left out.
 pub(super) fn left<'a>(
     candidates: &'a [Candidate],
     reservations: &Reservations,
@@ -58,21 +57,21 @@ pub(super) fn left<'a>(
     candidates.iter().filter_map(of).collect()
 }
 
-/// Where claims of a class go.
+/// Nodes for the claims of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Table {
-    /// Bytes of the largest claim that is placed by it.
+    /// Bytes of the largest claim that the table covers.
     size: i64,
-    /// Nodes, by turns.
+    /// The node of each turn.
     nodes: Vec<String>,
 }
 
 impl Table {
-    /// For claims so small that the nodes have room for two in each turn; none if there is no room.
+    /// Covers claims so small that the nodes have room for two in each turn. `None` without room.
     pub(super) fn new(left: &[Left<'_>]) -> Option<Table> {
         let bytes = || left.iter().map(|left| left.bytes);
         let all = bytes().fold(0, i64::saturating_add) / (2 * TURNS as i64);
-        // Of many nodes, not each has a turn.
+        // With many nodes, not every node gets a turn.
         let most = bytes().max()? / 2;
         let largest = left.iter().map(|left| left.largest).max()?;
         let size = all.min(most).min(largest);
@@ -80,7 +79,7 @@ impl Table {
             return None;
         }
         let fitting = left.iter().filter(|left| left.largest >= size);
-        // As the leader chooses: most room, then the fewest claims, then by name.
+        // The leader's order: most room, then fewest claims, then name.
         let mut nodes: BinaryHeap<_> = fitting
             .map(|left| (left.bytes, Reverse(0), Reverse(left.node)))
             .collect();
@@ -96,8 +95,8 @@ impl Table {
         Some(Table { size, nodes })
     }
 
-    /// Whether each node still has room for as many claims as it has turns, and none without a turn
-    /// has more room than all that have one.
+    /// True if each node still has room for as many claims as it has turns, and no node without a
+    /// turn has more room than every node with one.
     pub(super) fn holds(&self, left: &[Left<'_>]) -> bool {
         let mut turns: BTreeMap<_, i64> = BTreeMap::new();
         for node in &self.nodes {
@@ -112,7 +111,7 @@ impl Table {
     }
 }
 
-/// As the policy reads it: the size, then the nodes, with blanks in between.
+/// The format that the policy reads: the size, then the nodes, separated by spaces.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.size)?;
