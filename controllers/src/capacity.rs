@@ -1,11 +1,11 @@
-//! Tells the scheduler what room there is: CSIStorageCapacity objects, one for each segment of the
-//! topology and each class.
+//! Publishes the room for new volumes to the scheduler: one CSIStorageCapacity object for each
+//! topology segment and StorageClass.
 //!
-//! All of them are gone through at once: on a change of classes or nodes, after volumes and
-//! snapshots were made, grown or deleted, and every minute, since others fill disks, too. In a storm
-//! of volumes they are not gone through for each; where a claim was refused for want of room, they
-//! are, before another node is chosen. What differs is written, and nothing else: a new process takes
-//! over what its predecessor wrote, and the scheduler never looks at a node that has no room told.
+//! Each pass covers all objects. A pass runs after a change of classes or nodes, after volumes and
+//! snapshots were created, expanded or deleted, and every minute, since others fill disks too. When
+//! many volumes change, passes are rate-limited. Only a claim rejected for lack of room gets a pass
+//! at once, before another node is chosen. A pass writes only what differs. So a new process takes
+//! over its predecessor's objects, and the scheduler never sees a node without capacity objects.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -29,15 +29,15 @@ use owner::Owner;
 use plan::{DRIVER, MANAGED_BY, Precision, Writer};
 use reconcile::Pass;
 
-/// How soon after a change of the room that was looked at the next one is.
+/// Minimum time between two passes for changes of room.
 const PACE: Duration = Duration::from_secs(20);
 
-/// What the capacity loop takes from the command line.
+/// Capacity flags of the command line.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Storage capacity")]
 pub struct Options {
-    /// Tell the scheduler what room there is; needs the pod's namespace
+    /// Publish the room for volumes to the scheduler; needs the pod's namespace
     #[arg(
         long,
         env = "HOSTLOOP_ENABLE_CAPACITY",
@@ -48,7 +48,7 @@ pub struct Options {
     )]
     pub enable_capacity: Option<bool>,
 
-    /// How often room is looked for that others took or left
+    /// How often to check for room that others took or freed
     #[arg(
         long,
         env = "HOSTLOOP_CAPACITY_POLL_INTERVAL",
@@ -58,8 +58,8 @@ pub struct Options {
     )]
     pub capacity_poll_interval: Duration,
 
-    /// Tell of classes with Immediate binding, too [default: where every node has a process:
-    /// claims are assigned to nodes by it]
+    /// Publish room for classes with Immediate binding, too [default: where every node has a
+    /// process: the leader assigns claims by it]
     #[arg(
         long,
         env = "HOSTLOOP_CAPACITY_FOR_IMMEDIATE_BINDING",
@@ -70,8 +70,8 @@ pub struct Options {
     )]
     pub capacity_for_immediate_binding: Option<bool>,
 
-    /// Who owns the objects: 0 the pod, 1 its owner (a DaemonSet: the objects outlive its pods), 2
-    /// that one's (a Deployment); -1 nobody
+    /// Who owns the objects: 0 the pod, 1 the pod's owner (a DaemonSet: the objects outlive its
+    /// pods), 2 that owner's owner (a Deployment); -1 no owner
     #[arg(
         long,
         env = "HOSTLOOP_CAPACITY_OWNERREF_LEVEL",
@@ -81,7 +81,7 @@ pub struct Options {
     )]
     pub capacity_ownerref_level: i32,
 
-    /// Requests a second for these objects; 0 leaves limiting to the server
+    /// Requests per second for these objects; 0 leaves limiting to the server
     #[arg(
         long,
         env = "HOSTLOOP_KUBE_API_CAPACITY_QPS",
@@ -90,7 +90,7 @@ pub struct Options {
     )]
     pub kube_api_capacity_qps: f64,
 
-    /// Requests at once after a quiet time
+    /// Burst of requests for these objects after a quiet time
     #[arg(
         long,
         env = "HOSTLOOP_KUBE_API_CAPACITY_BURST",
@@ -100,13 +100,13 @@ pub struct Options {
     pub kube_api_capacity_burst: u32,
 }
 
-/// Why it does not run.
+/// Why the capacity loop can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The namespace of the objects is not known.
+    /// The namespace of the objects is unknown.
     #[error("the environment says neither NAMESPACE nor POD_NAMESPACE, where objects are to be")]
     NoNamespace,
-    /// The pod is not known.
+    /// The pod that is to own the objects, or to lead to their owner, is unknown.
     #[error(
         "the environment does not say POD_NAME, whose owner is to own the objects; \
              --capacity-ownerref-level=-1 does without"
@@ -114,7 +114,7 @@ pub enum Error {
     NoPod,
 }
 
-/// What is counted of it, by upstream's names.
+/// Gauges with the names of upstream's external-provisioner.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     goal: Gauge,
@@ -123,7 +123,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Has it shown.
+    /// Registers the gauges.
     pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
         for (name, help, gauge) in [
             (
@@ -147,7 +147,7 @@ impl Metrics {
     }
 }
 
-/// Runs until it is told to stop.
+/// Runs until `context.stop`.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
     let namespace = namespace().ok_or(Error::NoNamespace)?;
     let owner = match u32::try_from(options.capacity_ownerref_level) {
@@ -174,7 +174,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     let mut controller = Controller::new(&context, Arc::new(pass))
         .after(|pass| async move { pass.synced().await })
         .feed(&context.caches.classes(), &queue, |_| [Precision::Exact])
-        // The objects this process writes come back here. Those that others deleted are made again.
+        // The store also reports this process's own writes. Only a deletion by others needs a pass.
         .feed(&objects, &queue, |change| {
             matches!(change, Change::Deleted(_)).then_some(Precision::Exact)
         })
@@ -215,14 +215,14 @@ async fn reconcile(
     }
 }
 
-/// An interval, give or take a tenth: nodes that began together are not to go on together.
+/// An interval, varied by up to a tenth: nodes that started together should spread out.
 fn about(interval: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) as u32;
     let part = f64::from(random) / f64::from(u32::MAX);
     interval.mul_f64(0.9 + 0.2 * part)
 }
 
-/// The namespace of the objects: the pod's.
+/// The namespace of the objects: the pod's. `None` if the environment lacks it.
 pub(crate) fn namespace() -> Option<String> {
     environment("NAMESPACE").or_else(|| environment("POD_NAMESPACE"))
 }
@@ -231,7 +231,7 @@ fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Our objects alone: those of other nodes would be many.
+/// Watches only this writer's objects: those of other nodes may be many.
 fn of_ours(context: &Context, namespace: &str, writer: &Writer) -> Store<CSIStorageCapacity> {
     let labels = format!(
         "{DRIVER}={},{MANAGED_BY}={}",
@@ -240,7 +240,7 @@ fn of_ours(context: &Context, namespace: &str, writer: &Writer) -> Store<CSIStor
     watch(context, namespace, &labels)
 }
 
-/// The objects of all nodes, if it is known where they are.
+/// Watches the objects of all nodes, if the namespace is known.
 pub(crate) fn of_all(context: &Context) -> Option<Store<CSIStorageCapacity>> {
     let labels = format!("{DRIVER}={}", context.driver.name);
     Some(watch(context, &namespace()?, &labels))
@@ -274,8 +274,8 @@ async fn follow_room(context: &Context, queue: &Queue<Precision>) {
     }
 }
 
-/// When a pass is made for a change of the room, if the last was, or will be, made then: at once,
-/// but not for every volume of many.
+/// When to run a pass for a change of room. `last` is the time of the last or the next such pass.
+/// The first pass runs at once, later ones at most once per [`PACE`].
 fn next(last: Option<Instant>, now: Instant) -> Instant {
     match last {
         Some(last) if last > now => last,

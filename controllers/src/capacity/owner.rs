@@ -1,4 +1,4 @@
-//! Who owns the objects, so that they go when the driver is uninstalled, and not before.
+//! Finds the owner of the capacity objects, so that uninstalling the driver deletes them.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use crate::runtime::{ApiError, Kube, Resource};
 
-/// Why it is not known.
+/// Why the owner is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OwnerError {
     #[error(transparent)]
@@ -26,7 +26,7 @@ pub(super) enum OwnerError {
     Kind { kind: String },
 }
 
-/// The owner, which is looked up once: a pod keeps it as long as it lives.
+/// The owner of the objects. It is looked up only once, because a pod keeps its owner.
 #[derive(Debug)]
 pub(super) struct Owner {
     pod: Option<Pointed>,
@@ -41,7 +41,7 @@ struct Pointed {
 }
 
 impl Owner {
-    /// None.
+    /// No owner.
     pub(super) fn nobody() -> Self {
         Owner {
             pod: None,
@@ -49,7 +49,7 @@ impl Owner {
         }
     }
 
-    /// The pod, or so many levels above it.
+    /// The pod, or the owner so many levels above it.
     pub(super) fn above(namespace: &str, pod: &str, level: u32) -> Self {
         Owner {
             pod: Some(Pointed {
@@ -61,7 +61,7 @@ impl Owner {
         }
     }
 
-    /// Who it is.
+    /// The owner as a reference. `None` if the objects have no owner.
     pub(super) async fn get(&self, kube: &Kube) -> Result<Option<OwnerReference>, OwnerError> {
         let Some(pod) = &self.pod else {
             return Ok(None);
@@ -132,7 +132,7 @@ impl Pointed {
     }
 }
 
-/// The owner that controls an object.
+/// The owner reference of an object's controller, without `blockOwnerDeletion`.
 fn controller(object: &impl ResourceExt) -> Option<OwnerReference> {
     let owners = object.owner_references().iter();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));

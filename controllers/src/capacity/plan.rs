@@ -1,4 +1,4 @@
-//! What to write, by what there should be and what there is.
+//! Plans the writes of capacity objects; pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::runtime::scope::{MAX_LABEL, hash};
 
 /// The label that names the driver.
 pub(crate) const DRIVER: &str = "csi.storage.k8s.io/drivername";
-/// The label that names who keeps an object.
+/// The label that names the process which manages an object.
 pub(crate) const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
-/// Who that is, to others that know upstream.
+/// The value of that label in upstream's external-provisioner, known to other tools.
 const MANAGER: &str = "external-provisioner";
 
-/// What an object is about.
+/// Subject of a capacity object: a class and a topology segment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Item {
     pub(super) class: String,
@@ -28,39 +28,39 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// Whether an object is about it.
+    /// True if the object has this subject.
     pub(super) fn is_told_by(&self, object: &CSIStorageCapacity) -> bool {
         item(object) == *self
     }
 }
 
-/// What room there is, in bytes.
+/// Room for volumes, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) available: i64,
-    /// The largest volume that can be made, if the driver says so.
+    /// Size of the largest volume that can be made, if the driver reports it.
     pub(super) largest: Option<i64>,
 }
 
-/// The objects there should be, and what room they tell of: `None` where that can't be told just
-/// now, and what is told already stays.
+/// The wanted objects with their room. `None` if the room is unknown at present; an existing object
+/// then keeps its value.
 pub(super) type Wanted = BTreeMap<Item, Option<Room>>;
 
-/// How closely what is told is to follow the room.
+/// How exactly the published room must match the present room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Precision {
     /// To the byte.
     Exact,
-    /// Changes that are small beside the room there is may wait for a closer look: each volume of
-    /// many would be told otherwise, by each node.
+    /// Small changes relative to the room may wait for an exact pass. Otherwise each node would
+    /// write once for each of many volumes.
     Approximate,
 }
 
-/// A change of less than this part of the room is small.
+/// A change of less than one part in this many of the room is small.
 const SMALL: u64 = 32;
 
 impl Precision {
-    /// Whether what is told will do.
+    /// True if the published room is close enough.
     fn takes(self, told: Room, now: Room) -> bool {
         let near = |told: i64, now: i64| told.abs_diff(now) < told.max(0).unsigned_abs() / SMALL;
         told == now
@@ -73,16 +73,16 @@ impl Precision {
     }
 }
 
-/// What objects carry besides; what is `None` is left as it is.
+/// Other metadata of the objects. A field that is `None` is left as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Marks {
-    /// Who owns them.
+    /// The controlling owner of the objects.
     pub(super) owner: Option<OwnerReference>,
     /// The pools of this node, separated by commas.
     pub(super) pools: Option<String>,
 }
 
-/// What to do.
+/// A write to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     Create(Item, Room),
@@ -90,8 +90,8 @@ pub(super) enum Action {
     Delete(Arc<CSIStorageCapacity>),
 }
 
-/// What to do so that there is one object for each item, saying what room there is. New ones come
-/// first and obsolete ones go last: where one replaces another, the node is never without.
+/// Plans the writes for exactly one object per item, with the present room. Creations come first
+/// and deletions last: where one object replaces another, the node always has one.
 pub(super) fn plan(
     wanted: &Wanted,
     there: &[Arc<CSIStorageCapacity>],
@@ -112,7 +112,7 @@ pub(super) fn plan(
                     updates.push(Action::Update(object.clone(), room));
                 }
             }
-            // Obsolete, or told twice.
+            // The item is obsolete, or has another object already.
             _ => deletes.push(Action::Delete(object.clone())),
         }
     }
@@ -146,7 +146,7 @@ fn room(object: &CSIStorageCapacity) -> Option<Room> {
     })
 }
 
-/// Bytes, as people read them best.
+/// The quantity in a form that is easy to read.
 fn written(bytes: i64) -> Quantity {
     Quantity(quantity::written(bytes))
 }
@@ -162,7 +162,7 @@ impl Marks {
             && (self.pools.is_none() || told == self.pools.as_ref())
     }
 
-    /// The owners an object has by them: one alone may control it.
+    /// The owners that an object should have. Only one owner may be its controller.
     fn owners(&self, object: &CSIStorageCapacity) -> Option<Vec<OwnerReference>> {
         let owner = self.owner.clone()?;
         let others = object.owner_references().iter();
@@ -170,7 +170,7 @@ impl Marks {
         Some(others.cloned().chain([owner.clone()]).collect())
     }
 
-    /// What makes of an object what it should be. It goes by what the object was.
+    /// The merge patch that updates an object. Its resource version guards against other writes.
     pub(super) fn patch(&self, object: &CSIStorageCapacity, room: Room) -> Value {
         let mut metadata = json!({"resourceVersion": object.metadata.resource_version});
         if let Some(owners) = self.owners(object) {
@@ -187,7 +187,7 @@ impl Marks {
     }
 }
 
-/// Whose objects these are.
+/// Labels that identify the writer of an object: the driver, and the process that manages it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) driver: String,
@@ -206,7 +206,7 @@ impl Writer {
         }
     }
 
-    /// A new object.
+    /// Builds a new object.
     pub(super) fn object(
         &self,
         item: &Item,
@@ -240,9 +240,9 @@ impl Writer {
     }
 }
 
-/// Who keeps a node's objects. Where that is too long for a label, it is cut as upstream cuts it,
-/// so that either takes over from the other: at the common part, or if the node's name alone is too
-/// long, at that, with a hash of what was cut.
+/// The `managed-by` label of a node's objects. A value that is too long for a label is shortened as
+/// upstream does, so that either can take over the other's objects: the prefix is cut, and its hash
+/// inserted. If the node name alone is too long, a hash of the whole value replaces it.
 fn managed_by(node: &str) -> String {
     let whole = format!("{MANAGER}-{node}");
     if whole.len() <= MAX_LABEL {

@@ -1,4 +1,4 @@
-//! One look at everything: what the driver says of its room, and what of it is to be written.
+//! One pass over all capacity objects: asks the driver for its room, then writes what changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,12 +18,12 @@ use crate::runtime::csi::Failure;
 use crate::runtime::kube::{ApiError, Limit};
 use crate::runtime::{Kube, Store};
 
-/// How long a GetCapacity call may take unless told otherwise.
+/// Default timeout of a GetCapacity call.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The event at a class whose parameters the driver refuses.
+/// The reason of the event for a class with parameters that the driver refuses.
 const REFUSED: &str = "CapacityUnknown";
 
-/// Why a pass was not finished.
+/// Why a pass failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PassError {
     #[error(transparent)]
@@ -34,19 +34,19 @@ pub(super) enum PassError {
     Owner(#[from] OwnerError),
 }
 
-/// What passes are made with.
+/// Dependencies and state of the passes.
 pub(super) struct Pass {
     pub(super) context: Context,
     metrics: Metrics,
-    /// Classes with Immediate binding are told of, too.
+    /// Also publish room for classes with Immediate binding.
     immediate: bool,
-    /// With a limit of its own.
+    /// API client with a rate limit of its own.
     kube: Kube,
     writer: Writer,
     namespace: String,
     owner: Owner,
     objects: Store<CSIStorageCapacity>,
-    /// Classes that were complained of, with what was said.
+    /// Classes that the driver refused, by UID, with the reported message.
     refused: Mutex<BTreeMap<String, String>>,
     /// For each class without an answer: the index of the segment that the next pass asks for
     /// first.
@@ -81,8 +81,8 @@ impl Pass {
         }
     }
 
-    /// Waits until all has been seen that is decided by: what is not seen would be told twice, or
-    /// removed.
+    /// Waits until all caches that decisions depend on are synced. Otherwise a pass would create an
+    /// object twice, or delete a valid one.
     pub(super) async fn synced(&self) {
         self.context.caches.classes().synced().await;
         self.objects.synced().await;
@@ -92,7 +92,8 @@ impl Pass {
         }
     }
 
-    /// Makes one. What fails for one object is no reason to leave others untold.
+    /// Runs a pass. An error for one object does not stop the others, except if the API server
+    /// fails.
     pub(super) async fn run(&self, look: Precision) -> Result<(), PassError> {
         let changes = self.context.room.changes();
         let mut trouble = None;
@@ -107,7 +108,7 @@ impl Pass {
                 }
                 match self.perform(action, &marks).await {
                     Ok(()) => {}
-                    // The server is away: it is for the others, too.
+                    // The API server is unavailable, so the other writes would fail too.
                     Err(error @ (ApiError::Timeout { .. } | ApiError::Failed { .. })) => {
                         return Err(error.into());
                     }
@@ -135,11 +136,11 @@ impl Pass {
         self.metrics.obsolete.set(obsolete.count() as i64);
     }
 
-    /// What objects carry besides the room.
+    /// The owner and the pools that the objects should carry.
     async fn marks(&self) -> Result<Marks, OwnerError> {
         let mut pools = self.context.pools.known();
         pools.sort();
-        // Not limited: it is asked once.
+        // This client has no rate limit: the owner is looked up only once.
         let owner = self.owner.get(&self.context.kube).await?;
         Ok(Marks {
             owner,
@@ -147,7 +148,7 @@ impl Pass {
         })
     }
 
-    /// The objects there should be.
+    /// The wanted objects, with the room from the driver. `trouble` gets the last error.
     async fn wanted(&self, trouble: &mut Option<PassError>) -> Wanted {
         let segments = segments(
             &self.context.scope,
@@ -174,7 +175,8 @@ impl Pass {
                     Ok(room) => {
                         wanted.insert(item, Some(room));
                     }
-                    // Volumes of it can't be made, wherever the scheduler tries.
+                    // The driver can't make volumes of this class anywhere, so the class gets no
+                    // object.
                     Err(failure) if failure.code() == tonic::Code::InvalidArgument => {
                         self.complain(&class, &failure);
                     }
@@ -193,7 +195,7 @@ impl Pass {
         wanted
     }
 
-    /// The index of the segment that a class is asked for first.
+    /// The index of the segment that a pass asks for first, for this class.
     fn first(&self, class: &StorageClass) -> usize {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         first.get(&class.name_any()).copied().unwrap_or_default()
@@ -214,7 +216,7 @@ impl Pass {
         classes
     }
 
-    /// What room the driver has.
+    /// Asks the driver for the room of a class in a segment (GetCapacity).
     async fn ask(&self, class: &StorageClass, item: &Item) -> Result<Room, Failure> {
         let topology = csi::Topology {
             segments: item.segment.clone(),
@@ -262,7 +264,7 @@ impl Pass {
                 let patch = marks.patch(&object, room);
                 match self.kube.merge(object.as_ref(), patch).await {
                     Ok(written) => self.objects.apply_write(written),
-                    // It is made again when its end has been seen.
+                    // The watch will report the deletion, which queues another pass.
                     Err(error) if error.is_not_found() => {}
                     Err(error) => return Err(error),
                 }

@@ -1,4 +1,4 @@
-//! The places volumes can be in.
+//! Topology segments that volumes can be in.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use crate::runtime::{Caches, Change, Scope};
 
 type Segment = BTreeMap<String, String>;
 
-/// The places the loops serve: this node's own, or every different one that nodes with the driver
-/// are in. A driver without topology has one place, which is everywhere.
+/// The segments this process serves: its node's own, or all distinct segments of nodes with the
+/// driver. A driver without topology has one empty segment, which means everywhere.
 pub(super) fn segments(
     scope: &Scope,
     has_topology: bool,
@@ -37,7 +37,7 @@ pub(super) fn segments(
     }
 }
 
-/// Whether a node may be elsewhere now; most changes of nodes are of other things.
+/// True if a node's segment may have changed; most changes of nodes are irrelevant.
 pub(super) fn moved(change: &Change<Node>) -> bool {
     match change {
         Change::Applied {
@@ -48,7 +48,7 @@ pub(super) fn moved(change: &Change<Node>) -> bool {
     }
 }
 
-/// Whether what the driver registered on a node may be something else now.
+/// True if the topology keys that the driver registered on a node may have changed.
 pub(super) fn registered(change: &Change<CSINode>, driver: &str) -> bool {
     let keys = |node: &CSINode| {
         let mut drivers = node.spec.drivers.iter();
@@ -64,8 +64,7 @@ pub(super) fn registered(change: &Change<CSINode>, driver: &str) -> bool {
     }
 }
 
-/// Where a node is in the driver's terms; `None` if it does not have the driver, or not all labels
-/// yet.
+/// The segment of a node. `None` if the node lacks the driver or some of its topology labels.
 fn segment(csi_node: &CSINode, node: &Node, driver: &str) -> Option<Segment> {
     let registered = csi_node
         .spec
