@@ -1,4 +1,4 @@
-//! Telling of room, to an API server in memory.
+//! The capacity loop against an API server in memory.
 
 use clap::Parser;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ struct Flags {
     options: Options,
 }
 
-/// A process that tells of room, on a node or for the cluster.
+/// A process that publishes room, for a node or for the cluster.
 struct Rig {
     context: Context,
     objects: Store<CSIStorageCapacity>,
@@ -67,7 +67,7 @@ impl Rig {
         let (objects, metrics) = (Store::new(), Metrics::default());
         let level = u32::try_from(options.capacity_ownerref_level);
         let owner = level.map_or_else(|_| Owner::nobody(), |level| Owner::above("ns", "p", level));
-        // A successor sees what there is.
+        // A successor starts with the existing objects.
         for object in world.capacities() {
             objects.apply_write(serde_json::from_value(object).expect("a capacity"));
         }
@@ -214,7 +214,7 @@ async fn room_that_changes_is_told_and_nothing_else_is_written() {
         (&json!("1"), &Value::Null)
     );
     assert!(pass().await.is_empty());
-    // Deleted by somebody: made again.
+    // An object that others delete is created again.
     let object = rig.objects.all().pop().expect("an object");
     world.state().objects.remove("csistoragecapacities/csisc-1");
     room(&world, "fast", Ok((2, None)));
@@ -238,7 +238,7 @@ async fn a_successor_takes_over_without_a_gap() {
     before.pass.run(Precision::Exact).await.expect("a pass");
     world.log();
     let had = world.capacities();
-    // The next pod of the same DaemonSet.
+    // The next pod of the same DaemonSet takes over.
     let pod = world.state().objects["pods/p"].clone();
     let mut next = pod.clone();
     next["metadata"]["uid"] = json!("u-pod-2");
@@ -248,7 +248,7 @@ async fn a_successor_takes_over_without_a_gap() {
     after.pass.run(Precision::Exact).await.expect("a pass");
     assert!(world.log().is_empty());
     assert_eq!(world.capacities(), had);
-    // Of another DaemonSet: the same object, with another owner, and one alone.
+    // A pod of another DaemonSet keeps the object, and replaces the owner.
     let mut other = pod;
     other["metadata"]["ownerReferences"][0]["uid"] = json!("u-set-2");
     world.put("pods/p", other);
@@ -268,7 +268,7 @@ async fn what_is_obsolete_goes_when_the_new_is_there() {
     rig.class("c", "fast", LATE);
     rig.pass.run(Precision::Exact).await.expect("a pass");
     world.log();
-    // The node has got another key.
+    // The node has one more topology key.
     let scope = Scope::Node {
         name: "n1".to_owned(),
         segments: [("t/node", "n1"), ("zone", "a")]
@@ -301,7 +301,7 @@ async fn trouble_with_one_class_is_not_the_others() {
     );
     rig.pass.run(Precision::Exact).await.expect("a pass");
     assert_eq!(rig.counts(), (2, 2, 0));
-    // Said once, to whoever looks at the class.
+    // One event at the class reports it.
     let said = rig.told();
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(
@@ -311,7 +311,8 @@ async fn trouble_with_one_class_is_not_the_others() {
     rig.pass.run(Precision::Exact).await.expect("a pass");
     assert!(rig.told().is_empty());
     world.log();
-    // One that can't be told just now keeps what was told; the others go on; it is tried again.
+    // If the room of a class is unknown at present, its object keeps its value. The pass updates
+    // the other classes, then fails, so that it is retried.
     room(&world, "gone", Err(Status::unavailable("not now")));
     room(&world, "fast", Ok((1, None)));
     let failed = rig
@@ -322,7 +323,7 @@ async fn trouble_with_one_class_is_not_the_others() {
     assert!(failed.to_string().contains("of class a"), "{failed}");
     assert_eq!(world.log(), ["PATCH csisc-2"]);
     assert_eq!(rig.counts(), (2, 2, 0));
-    // A class that was right and is wrong now has no room to be told.
+    // The object of a class that the driver refuses from now on is deleted.
     room(&world, "gone", Err(Status::invalid_argument("no longer")));
     rig.pass.run(Precision::Exact).await.expect("a pass");
     assert_eq!(world.log(), ["DELETE csisc-1"]);
@@ -406,7 +407,7 @@ async fn owners_by_level() {
         refused.contains("DaemonSet ns/hostloop does not exist"),
         "{refused}"
     );
-    // Of a Deployment: its ReplicaSet is asked for.
+    // In a Deployment, the ReplicaSet has the owner.
     let mut pod = world.state().objects["pods/p"].clone();
     pod["metadata"]["ownerReferences"] = reference("ReplicaSet", "u-replicas");
     world.put("pods/p", pod.clone());
@@ -425,7 +426,7 @@ async fn owners_by_level() {
             .expect_err("nobody")
             .contains("ReplicaSet above has no owner")
     );
-    // Nothing is written for nobody: it would outlive the driver.
+    // Without the owner, no object is created: it would outlive the driver.
     let rig = Rig::new(&world, here(), &["--capacity-ownerref-level=2"]);
     rig.class("c", "fast", LATE);
     rig.pass.run(Precision::Exact).await.expect_err("no owner");
@@ -446,7 +447,7 @@ async fn who_waits_for_the_room_to_be_told_goes_on_then() {
     let (room, limit) = (rig.context.room.clone(), Duration::from_secs(60));
     let waiting = tokio::spawn(async move { room.change_and_wait(limit).await });
     rig.context.room.changed().await;
-    // What is told but roughly is nothing to go by.
+    // An approximate pass does not count as published.
     rig.pass.run(Precision::Approximate).await.expect("a pass");
     tokio::task::yield_now().await;
     assert!(!waiting.is_finished());
@@ -464,7 +465,7 @@ fn many_changes_of_the_room_are_one() {
         (Some(now - PACE - second), now),
         (Some(now - PACE + second), now + second),
         (Some(now), now + PACE),
-        // One is to be made then.
+        // A pass is already planned for that time.
         (Some(now + second), now + second),
     ] {
         assert_eq!(next(last, now), at, "{last:?}");

@@ -24,7 +24,7 @@ fn bench() -> Bench {
     bench_with(true)
 }
 
-/// Of a driver that tells of its volumes, or does not.
+/// A bench with or without the inventory of the driver.
 fn bench_with(told: bool) -> Bench {
     let mut world = World::new(&[
         Can::ListVolumes,
@@ -56,7 +56,7 @@ fn bench_with(told: bool) -> Bench {
 }
 
 impl Bench {
-    /// The driver has a volume, made for the claim, never used.
+    /// Adds a volume that was made for the claim and never used.
     fn has(&mut self, id: &str, published: &[&str], change: impl FnOnce(&mut InventoryEntry)) {
         let mut volume = InventoryEntry {
             id: id.to_owned(),
@@ -75,7 +75,7 @@ impl Bench {
         self.world.add(&watch, object);
     }
 
-    /// What the driver is asked to do so many seconds later.
+    /// The calls to the driver in a scan this many seconds later, and the scan's error.
     async fn after(&mut self, seconds: u64) -> Vec<String> {
         advance(Duration::from_secs(seconds)).await;
         let entries = self.listed.iter().map(|(id, nodes)| Entry {
@@ -151,7 +151,7 @@ async fn orphans_are_counted_and_told_of() {
     assert_eq!(bench.counted(), 1);
     let told = "Warning OrphanedVolumes: Volumes without a PersistentVolume take room here: used";
     assert_eq!(bench.world.events(), [told]);
-    // Once.
+    // The event is not repeated.
     bench.after(GRACE).await;
     assert_eq!(bench.world.events(), NOTHING);
     bench.add(bench.world.context.caches.volumes(), volume("w", "used"));
@@ -174,7 +174,7 @@ async fn what_was_never_used_and_is_nobodys_is_deleted() {
     let mut bench = bench();
     bench.has("a", &[], |_| {});
     for number in 0..600 {
-        // More than one page.
+        // These need more than one page.
         bench
             .world
             .api
@@ -274,7 +274,7 @@ async fn an_orphan_that_is_not_deleted_stays_one() {
     let mut bench = bench();
     bench.has("a", &[], |_| {});
     bench.after(0).await;
-    // The first is the list's.
+    // ListVolumes gets the error, so the scan fails.
     bench.keeper.believed.clear();
     bench.world.script.fail(Status::unavailable("no list"));
     assert_eq!(bench.after(GRACE).await.len(), 1);
@@ -305,7 +305,7 @@ async fn what_is_published_in_vain_is_unpublished() {
     let attachments = bench.world.context.caches.attachments();
     bench.add(attachments.clone(), attachment("va", "pv-attached", "n1"));
     bench.add(attachments, attachment("vb", "pv-other-node", "n2"));
-    // The cache has not seen these.
+    // These objects are in the API server, but not in the cache.
     bench.world.api.put(attachment("vc", "pv-late", "n1"));
     let name = crate::attacher::decide::expected_name("by-name", DRIVER, "n1");
     bench.world.api.put(attachment(&name, "unheard-of", "n1"));

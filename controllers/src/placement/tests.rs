@@ -1,4 +1,4 @@
-//! The leader's placing against an API server in memory.
+//! Placement against an API server in memory.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ mod table;
 
 const LATE: &str = "WaitForFirstConsumer";
 
-/// A cluster of nodes with a class of each binding mode: `now` and `late`.
+/// A cluster of nodes with one class per binding mode: `now` and `late`.
 struct Rig {
     world: World,
     at_work: Placement,
@@ -56,14 +56,14 @@ impl Rig {
         rig
     }
 
-    /// A node with this spec.
+    /// Adds a node with this spec, without a CSINode.
     fn bare_node(&self, name: &str, spec: Value) {
         let node = json!({"kind": "Node", "metadata": {"name": name, "labels": {"t/node": name}},
             "spec": spec, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
         self.world.add(&self.world.context.caches.nodes(), node);
     }
 
-    /// One that runs the driver.
+    /// Adds a node that runs the driver.
     fn node(&self, name: &str, spec: Value) {
         self.bare_node(name, spec);
         let caches = &self.world.context.caches;
@@ -72,7 +72,7 @@ impl Rig {
         self.world.add(&caches.csi_nodes(), csi_node);
     }
 
-    /// A node's capacity object for a class, in bytes.
+    /// Sets a node's capacity object for a class, in bytes.
     fn room(&self, node: &str, class: &str, available: i64) {
         let object = json!({"kind": "CSIStorageCapacity",
             "metadata": {"name": format!("{node}-{class}"), "namespace": "ns",
@@ -84,7 +84,7 @@ impl Rig {
         self.world.add(watch, object);
     }
 
-    /// A claim of a class, by its name, with this on top.
+    /// Adds a claim of a class, patched with `more`.
     fn claim(&self, name: &str, class: &str, more: Value) {
         let mut claim = json!({"kind": "PersistentVolumeClaim",
             "metadata": {"name": name, "namespace": "shop", "uid": name,
@@ -94,7 +94,7 @@ impl Rig {
         self.world.add(&self.world.context.caches.claims(), claim);
     }
 
-    /// A volume on a node, with this handle, for a claim.
+    /// Adds a volume on a node, with this handle, for a claim.
     fn volume(&self, name: &str, node: &str, handle: &str, claim: &str) {
         let volume = json!({"kind": "PersistentVolume", "metadata": {"name": name}, "spec": {
             "csi": {"driver": DRIVER, "volumeHandle": handle},
@@ -108,7 +108,7 @@ impl Rig {
         self.at_work.claim(claim).await
     }
 
-    /// Where a claim is to be, and by which label.
+    /// The selected node and the node label of a claim.
     fn placed(&self, claim: &str) -> (Option<String>, Option<String>) {
         let path = format!("persistentvolumeclaims/{claim}");
         let claim = self.world.api.get(&path).expect("the claim");
@@ -122,7 +122,7 @@ impl Rig {
         self.placed(claim).0
     }
 
-    /// As the node does that has no room: it takes its name off.
+    /// Removes the selected node from the claim, as a node without room does.
     fn refuse(&self, claim: &str) {
         self.claim(
             claim,
@@ -154,7 +154,7 @@ async fn an_immediate_claim_gets_its_node_in_one_write() {
         "labels": {NODE_LABEL: "n2"}}});
     assert_eq!(rig.world.api.writes(), [format!("a {written}")]);
     assert_eq!(rig.reserved("n2"), 10);
-    // It is as it should be.
+    // Another reconcile writes nothing.
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert!(rig.world.api.writes().is_empty());
 }
@@ -219,7 +219,7 @@ async fn who_does_not_lead_writes_nothing() {
         assert_eq!(rig.work(claim).await, Outcome::Done);
     }
     assert!(rig.world.api.writes().is_empty());
-    // What the scheduler chose counts all the same.
+    // A claim placed by the scheduler still counts.
     assert_eq!(rig.reserved("n1"), 10);
 }
 
@@ -273,7 +273,7 @@ async fn without_capacity_objects_nodes_take_turns() {
     let rig = Rig::new(&["n1", "n2"]);
     rig.node("n3", json!({"unschedulable": true}));
     rig.claim("a", "now", json!({}));
-    // A class may be new.
+    // The class may be new, so placement waits for capacity objects.
     assert!(matches!(rig.work("a").await, Outcome::RequeueAfter(_)));
     tokio::time::advance(Duration::from_secs(11)).await;
     let mut nodes = Vec::new();

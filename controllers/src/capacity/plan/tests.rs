@@ -127,7 +127,7 @@ fn a_successor_takes_over() {
             false => vec![],
         };
         assert_eq!(actions, expected, "{what}");
-        // What is not known of its room is no reason to leave it without its marks.
+        // Unknown room does not prevent an update of the marks.
         let unknown = BTreeMap::from([(a.clone(), None)]);
         let there = [object_with(&a, room(100), had)];
         assert_eq!(
@@ -147,7 +147,7 @@ fn a_small_change_may_wait_for_a_closer_look() {
         (of(3200, None), of(3299, None), true),
         (of(3200, None), of(3100, None), false),
         (of(3200, None), of(3300, None), false),
-        // Where there is next to nothing, everything counts.
+        // With hardly any room, every change counts.
         (of(0, None), of(1, None), false),
         (of(31, None), of(30, None), false),
         (of(3200, Some(320)), of(3101, Some(311)), true),
@@ -169,7 +169,7 @@ fn a_small_change_may_wait_for_a_closer_look() {
             "{told:?} {now:?}"
         );
     }
-    // Its marks are not.
+    // A change of the marks does not wait.
     let a = item("a", "n1");
     let there = object_with(&a, room(3200), &marks("u1", "p1"));
     let wanted = BTreeMap::from([(a, Some(room(3199)))]);

@@ -1,4 +1,4 @@
-//! An API server and a driver in memory, as far as telling of room needs them.
+//! An API server and a driver in memory, with what the capacity loop needs.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -14,7 +14,7 @@ use tonic::Status;
 use crate::runtime::csi::Csi;
 use crate::testing::Handlers;
 
-/// Where the objects are.
+/// Resource path of the capacity objects.
 const OBJECTS: &str = "csistoragecapacities";
 
 #[derive(Default)]
@@ -23,9 +23,9 @@ pub(super) struct State {
     pub(super) log: Vec<String>,
     /// Objects by kind and name: `pods/p`.
     pub(super) objects: BTreeMap<String, Value>,
-    /// What the next writes are answered with instead.
+    /// HTTP codes with which the next writes fail.
     pub(super) refusals: Vec<u16>,
-    /// The room of classes by their parameter `pool`.
+    /// The room of classes, by their parameter `pool`.
     pub(super) rooms: BTreeMap<String, Result<(i64, Option<i64>), Status>>,
     pub(super) asked: Vec<csi::GetCapacityRequest>,
     version: u64,
@@ -39,7 +39,7 @@ impl World {
         self.0.lock().expect("nobody panicked")
     }
 
-    /// The writes since the last time.
+    /// The writes since the last call.
     pub(super) fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state().log)
     }
@@ -48,7 +48,7 @@ impl World {
         self.state().objects.insert(path.to_owned(), object);
     }
 
-    /// The objects there are, by name.
+    /// The capacity objects, by name.
     pub(super) fn capacities(&self) -> Vec<Value> {
         let state = self.state();
         let ours = state.objects.iter();

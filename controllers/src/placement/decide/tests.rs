@@ -28,7 +28,7 @@ fn terms() -> Terms<'static> {
     }
 }
 
-/// A claim with this on top.
+/// A claim, patched with `more`.
 fn claim(more: Value) -> PersistentVolumeClaim {
     let mut claim = json!({"metadata": {"name": "c", "annotations": {PROVISIONER: "d"}},
         "spec": {"storageClassName": "fast"}});

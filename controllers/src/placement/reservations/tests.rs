@@ -19,15 +19,15 @@ async fn a_claim_counts_until_its_node_has_told_of_it() {
     reservations.assign("u", "n1", 10, now);
     let old = room(7);
     assert_eq!(reservations.sum("n1", Some(&old), now), sum(10, 1));
-    // The node has told something, but there is no volume yet.
+    // The node updated its capacity object before the volume existed.
     assert_eq!(reservations.sum("n1", Some(&room(8)), now), sum(10, 1));
     reservations.made("u", 9, now);
     assert_eq!(reservations.sum("n1", Some(&room(8)), now), sum(10, 1));
     assert_eq!(reservations.sum("n1", Some(&room(10)), now), sum(0, 0));
-    // That it is seen again changes nothing.
+    // Seeing the volume again changes nothing.
     reservations.made("u", 12, now);
     assert_eq!(reservations.sum("n1", Some(&room(10)), now), sum(0, 0));
-    // A class that was not told of since does not know of it.
+    // The capacity object of another class is older than the volume.
     assert_eq!(reservations.sum("n1", Some(&old), now), sum(10, 1));
     assert!(reservations.has_reservations("n1"));
     let later = now + SETTLED;
@@ -42,12 +42,12 @@ fn a_claim_that_gets_no_volume_keeps_nobody_away() {
     let mut reservations = Reservations::default();
     let now = Instant::now();
     reservations.assign("u", "n1", 10, now);
-    // It is looked at again and again.
+    // Further reconciles do not extend the time.
     reservations.assign("u", "n1", 10, now + HOPEFUL / 2);
     let long = now + HOPEFUL;
     assert_eq!(reservations.sum("n1", None, long - SETTLED), sum(10, 1));
     assert_eq!(reservations.sum("n1", None, long), sum(0, 0));
-    // In the end it got one.
+    // The claim gets its volume in the end.
     reservations.made("u", 9, long);
     assert_eq!(reservations.sum("n1", Some(&room(8)), long), sum(10, 1));
     assert_eq!(reservations.sum("n1", Some(&room(10)), long), sum(0, 0));
@@ -75,7 +75,7 @@ fn nodes_that_had_no_room() {
     let mut reservations = Reservations::default();
     let now = Instant::now();
     let after = |seconds| now + Duration::from_secs(seconds);
-    // Nobody refused what was nobody's.
+    // A claim without a reservation was not rejected by any node.
     reservations.refused("u", 5, now);
     assert_eq!(reservations.passes_over("u", "n1", 5, now), None);
     reservations.assign("u", "n1", 10, now);
@@ -85,7 +85,7 @@ fn nodes_that_had_no_room() {
         (5, 0, Some(60)),
         (5, 59, Some(1)),
         (5, 60, None),
-        // It has told anew.
+        // The capacity object has changed.
         (6, 0, Some(1)),
         (6, 1, None),
     ] {
@@ -94,7 +94,7 @@ fn nodes_that_had_no_room() {
     }
     assert_eq!(reservations.passes_over("u", "n2", 5, now), None);
     assert_eq!(reservations.passes_over("v", "n1", 5, now), None);
-    // Ever longer, though it says that it has room.
+    // The time grows with each rejection, even if the capacity object changes.
     for _ in 0..4 {
         reservations.assign("u", "n1", 10, now);
         reservations.refused("u", 6, now);

@@ -92,7 +92,7 @@ fn nowhere() {
         error.to_string(),
         "no node has room for 30Gi: c makes volumes up to 21Gi, b has 20Gi left, a has 6Gi left"
     );
-    // Claims on their way there are of other classes: this one has no room there at all.
+    // The reservations belong to other classes: node a has no room at all for this class.
     let without = [node("a", 0), node("b", -1)];
     let error = choose(ask(1), &without, &books(&[("x", "a", 4)]), now).expect_err("no room");
     assert_eq!(
@@ -117,7 +117,7 @@ fn a_node_that_refused_is_passed_over() {
     reservations.refused("u", 5, now);
     let all = [node("a", 10), node("b", 20)];
     assert_eq!(choose(ask(5), &all, &reservations, now).as_deref(), Ok("a"));
-    // Others go there as before.
+    // Other claims still go to that node.
     let other = Request { uid: "v", ..ask(5) };
     assert_eq!(choose(other, &all, &reservations, now).as_deref(), Ok("b"));
     let error = choose(ask(15), &all, &reservations, now).expect_err("no room");

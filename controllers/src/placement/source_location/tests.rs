@@ -34,7 +34,7 @@ fn on(node: &str) -> SourceLocation {
     SourceLocation::Node(node.to_owned())
 }
 
-/// Whether two homes are of a kind; words aside.
+/// True if two locations are equal, apart from the texts of `Unknown` and `Gone`.
 fn alike(one: &SourceLocation, other: &SourceLocation) -> bool {
     match (one, other) {
         (SourceLocation::Unknown(_), SourceLocation::Unknown(_))
@@ -76,7 +76,7 @@ fn volumes_by_their_handles_where_the_affinity_leaves_a_choice() {
         (&[][..], "n3", on("n3")),
         (&[("zone", "a")], "n2", on("n2")),
         (&[("t/node", "n1")], "n1", on("n1")),
-        // Made by one node, with the handle of another's data.
+        // One node made the volume with the handle of another node's data.
         (&[("zone", "a")], "n3", unknown()),
         (&[("t/node", "n1")], "n2", unknown()),
         (&[("t/node", "n9")], "n2", gone()),
@@ -138,7 +138,7 @@ fn contents_by_label_and_handle_and_before_by_their_volume() {
         // A node wrote another node's snapshot handle into its own content.
         ("no agreement", Some("n2"), on("n2"), pool("n3"), unknown()),
         ("handle and volume", None, on("n1"), pool("n1"), on("n1")),
-        // A node wrote the handle of another's snapshot into a group that a content was made for.
+        // A node wrote the handle of another node's snapshot into a group that has this content.
         ("another's handle", None, on("n1"), pool("n3"), unknown()),
         ("no such volume", None, unknown(), pool("n3"), unknown()),
         ("volume", None, on("n1"), None, on("n1")),

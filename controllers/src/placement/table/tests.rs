@@ -22,7 +22,7 @@ fn node(name: &str, available: i64, largest: Option<i64>, unfit: Option<Unfit>) 
     }
 }
 
-/// How many turns each node has.
+/// Number of turns of each node.
 fn turns(table: &Table) -> BTreeMap<&str, usize> {
     let mut turns = BTreeMap::new();
     for node in &table.nodes {
@@ -113,7 +113,7 @@ fn turns_go_where_the_room_is() {
     }
 }
 
-/// Sums that are too large for the numbers are no reason to fail.
+/// Sums that overflow do not fail.
 #[test]
 fn no_room_is_too_much() {
     let huge = [left("a", i64::MAX, i64::MAX), left("b", i64::MAX, i64::MAX)];

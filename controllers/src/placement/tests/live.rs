@@ -1,8 +1,8 @@
-//! What changes brings to be looked at, with all queues at work.
+//! Reconciles triggered by watch events, with all queues running.
 
 use super::*;
 
-/// A rig at work, until it is dropped.
+/// A rig with running queues, until it is dropped.
 struct Live {
     world: World,
     at_work: Arc<Placement>,
@@ -18,11 +18,11 @@ impl Live {
         Live { world, at_work }
     }
 
-    /// Does something to the world, and gives the queues some time.
+    /// Changes the world, then gives the queues some time.
     async fn then(&mut self, act: impl FnOnce(&Rig)) {
         let other = World::new(&[]);
         let world = std::mem::replace(&mut self.world, other);
-        // The same caches: what is put there is seen by those at work.
+        // Both share the caches, so the running queues see the changes.
         let options = self.at_work.options.clone();
         let capacities = self.at_work.capacities.clone();
         let at_work = Placement::new(world.context.clone(), options, capacities);
@@ -46,7 +46,7 @@ impl Drop for Live {
     }
 }
 
-/// Longer than all this takes: nothing is to come of trying again.
+/// Sets retry delays longer than the test, so that retries can't hide a missed event.
 fn patient(mut rig: Rig) -> Rig {
     rig.at_work.context.common.retry_interval_start = Some(Duration::from_secs(3600));
     rig.at_work.context.common.retry_interval_max = Some(Duration::from_secs(3600));
@@ -76,7 +76,7 @@ async fn nodes_bring_claims_forward() {
     assert_eq!(live.node_of("a"), None);
     live.then(|rig| rig.bare_node("n1", json!({}))).await;
     assert_eq!(live.node_of("a").as_deref(), Some("n1"));
-    // And away.
+    // A node can become unfit again.
     let cordoned = json!({"unschedulable": true});
     live.then(|rig| rig.bare_node("n1", cordoned)).await;
     live.then(|rig| rig.claim("b", "now", json!({}))).await;

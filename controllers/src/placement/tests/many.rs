@@ -6,7 +6,7 @@ use super::*;
 
 const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", "n5"];
 
-/// Claims by the nodes they were placed on.
+/// Number of claims placed on each node.
 fn counts(rig: &Rig, claims: &[String]) -> BTreeMap<String, i64> {
     let mut counts = BTreeMap::new();
     for node in claims.iter().filter_map(|claim| rig.node_of(claim)) {
@@ -23,11 +23,11 @@ fn claims(rig: &Rig, number: usize) -> Vec<String> {
     names
 }
 
-/// 500 claims of 10 bytes at once, while nodes tell of their room never, or now and then and late.
+/// Places 500 claims of 10 bytes at once, without updates of capacity objects.
 #[tokio::test]
 async fn no_node_gets_more_than_it_has() {
     let rig = Rig::new(&NODES);
-    // 520 fit, by nodes: 200, 150, 100, 50, 20.
+    // 520 claims fit, by node: 200, 150, 100, 50, 20.
     let room = [2000, 1500, 1000, 500, 209];
     for (node, room) in NODES.into_iter().zip(room) {
         rig.room(node, "now", room);
@@ -60,7 +60,7 @@ async fn what_does_not_fit_waits() {
     assert_eq!(lock(&rig.at_work.unschedulable).len(), 100);
 }
 
-/// Volumes come to be, and nodes tell of what is left, while others are placed.
+/// Volumes are created and capacity objects updated while other claims are placed.
 #[tokio::test]
 async fn the_books_hold_while_nodes_tell_of_their_room() {
     let rig = Rig::new(&NODES);
@@ -71,7 +71,7 @@ async fn the_books_hold_while_nodes_tell_of_their_room() {
     let mut made: BTreeMap<String, i64> = BTreeMap::new();
     for (turn, some) in names.chunks(25).enumerate() {
         join_all(some.iter().map(|name| rig.work(name))).await;
-        // Most get their volumes at once; the last of each turn only with the next.
+        // Most claims get their volumes at once, the last 5 of each turn never.
         for name in &some[..20] {
             let node = rig.node_of(name).expect("a node");
             rig.volume(&format!("pv-{name}"), &node, &format!("h-{name}"), name);
@@ -79,7 +79,7 @@ async fn the_books_hold_while_nodes_tell_of_their_room() {
             *made.entry(node).or_default() += 10;
         }
         for (number, node) in NODES.into_iter().enumerate() {
-            // Not every node tells every time.
+            // Only some nodes update their capacity objects in each turn.
             if (turn + number) % 3 == 0 {
                 rig.room(node, "now", 1050 - made.get(node).copied().unwrap_or(0));
             }

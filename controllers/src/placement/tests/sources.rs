@@ -8,7 +8,7 @@ fn of(kind: &str, name: &str) -> Value {
     json!({"spec": {"dataSource": {"apiGroup": group, "kind": kind, "name": name}}})
 }
 
-/// Late binding: nobody has said yet that the driver is to make the volume.
+/// Removes the provisioner annotation, as on a new claim with late binding.
 fn unasked(mut more: Value) -> Value {
     more["metadata"] = json!({"annotations": {PROVISIONER: null}});
     more
@@ -150,7 +150,7 @@ async fn a_source_out_of_reach_is_told_once_and_waited_for() {
     rig.node("n2", json!({}));
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.placed("a"), on("n2"));
-    // Whoever took it off again is not fought.
+    // A node that rejected the claim is not selected again at once.
     rig.claim("a", "now", of("PersistentVolumeClaim", "data"));
     assert!(matches!(rig.work("a").await, Outcome::RetryAfter(_)));
     let told = rig.world.events();

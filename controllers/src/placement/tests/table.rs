@@ -1,4 +1,4 @@
-//! The table the API server places claims by.
+//! The placement table for the API server.
 
 use super::super::keep::Kept;
 use super::*;
@@ -12,7 +12,7 @@ fn place() -> Place {
     }
 }
 
-/// With a ConfigMap that says this.
+/// A rig with a ConfigMap that has this data.
 fn rig(data: Value) -> Rig {
     let rig = Rig::new(&["n1", "n2"]);
     let object = json!({"kind": "ConfigMap", "metadata": {"name": "places", "namespace": "ns"},
@@ -27,7 +27,7 @@ impl Rig {
         keeping.expect("it is kept");
     }
 
-    /// What the ConfigMap says of each class: the size, and how many turns each node has.
+    /// The table of each class in the ConfigMap: its size, and the number of turns of each node.
     fn told(&self) -> Vec<(String, String, [usize; 2])> {
         let object = self.world.api.get(PATH).expect("the ConfigMap");
         let data = object["data"].as_object().cloned().unwrap_or_default();
@@ -60,13 +60,13 @@ async fn it_says_where_the_leader_would_place_claims() {
     assert_eq!(rig.told(), of_now("20", [128, 128]));
     assert_eq!(rig.writes(), 1);
 
-    // As long as it is true, it is left alone.
+    // A table that holds is not written again.
     for seconds in [0, 10, 70] {
         tokio::time::advance(Duration::from_secs(seconds)).await;
         rig.keep(&mut kept).await;
         assert_eq!(rig.writes(), 0, "{seconds}");
     }
-    // Claims that got a node count; it holds still, and is levelled in time.
+    // Assigned claims count. The table still holds, and a more even one follows after a while.
     let on_n1 = json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}},
         "spec": {"resources": {"requests": {"storage": "520"}}}});
     rig.claim("a", "now", on_n1.clone());
@@ -76,7 +76,7 @@ async fn it_says_where_the_leader_would_place_claims() {
     assert_eq!(rig.writes(), 0);
     tokio::time::advance(Duration::from_secs(70)).await;
     rig.keep(&mut kept).await;
-    // Of 9720 bytes: n1 has 520, 28 turns, less than n2.
+    // 9720 bytes are left. Of these, n1 has 520 less than n2, which is 28 turns.
     assert_eq!(rig.told(), of_now("18", [114, 142]));
     assert_eq!(rig.writes(), 1);
 }
@@ -104,7 +104,7 @@ async fn one_that_does_not_hold_is_made_anew_at_once() {
     assert_eq!(rig.writes(), 4);
 }
 
-/// Whoever applies the manifest again, or writes to it by hand, does not stop it for long.
+/// A ConfigMap that others overwrite is restored after a while.
 #[tokio::test(start_paused = true)]
 async fn what_others_write_is_set_right() {
     let rig = rig(json!({}));
