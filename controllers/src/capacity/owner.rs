@@ -1,4 +1,5 @@
-//! Finds the owner of the capacity objects, so that uninstalling the driver deletes them.
+//! Finds the owner of the capacity objects. They should live until the driver is uninstalled, and
+//! no longer.
 
 use std::sync::{Mutex, PoisonError};
 

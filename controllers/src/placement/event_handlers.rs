@@ -56,7 +56,7 @@ impl Placement {
         }
     }
 
-    /// Registers handlers that only add keys to the queues.
+    /// Registers watch handlers. They only queue keys or notify a waiting task.
     pub(super) fn listen(self: &Arc<Self>, queues: &Queues) {
         let caches = &self.context.caches;
         let to = queues.clone();
