@@ -1,8 +1,8 @@
-//! Where volumes live: the pools, their records and images on disk, and the index over them.
+//! Storage of volumes: the pools, their records and images on disk, and the index over them.
 //!
-//! The disk is the truth; `docs/architecture.md` shows the layout. Everything here blocks.
-//! Callers hold the locks of the names and IDs they pass (`server::desk`); only the index and
-//! the room that is being promised are guarded in here, and never across I/O.
+//! The disk is the source of truth; `docs/architecture.md` shows the layout. All calls block.
+//! Callers hold the operation locks of the names and IDs they pass (`grpc::operation_locks`). This
+//! module guards only the index and the space reservations, and never across I/O.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -54,10 +54,10 @@ use self::space::{Filesystems, Space};
 use self::sync::{lock, read};
 use crate::kernel::{FsUsage, Kernel, file};
 
-/// What a new volume is to be; the pool adds ID, time and format state.
+/// Properties of a new volume; the pool adds ID, time and format state.
 #[derive(Clone, Debug)]
 pub struct NewVolume {
-    /// The caller's name for it.
+    /// The name from the caller's request.
     pub name: String,
     /// Size in bytes, a multiple of 4096, already checked against range and filesystem.
     pub capacity_bytes: u64,
@@ -71,22 +71,22 @@ pub struct NewVolume {
     pub settings: Settings,
     /// See [`VolumeRecord`].
     pub mkfs_options: Vec<String>,
-    /// Copy from this, which is at most as large.
+    /// The copy source, which is at most as large as the new volume.
     pub source: Option<Source>,
-    /// Kubelet's handle of an inline volume.
+    /// Kubelet's volume handle if the volume is an inline volume.
     pub inline: Option<String>,
 }
 
-/// What a pool can really promise now, in bytes.
+/// The space that a pool can promise now, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// To new volumes in all.
+    /// Total for new volumes.
     pub available: u64,
-    /// To one volume.
+    /// Largest size of a single volume.
     pub largest: u64,
 }
 
-/// A pool that is open.
+/// An open pool.
 #[derive(Debug)]
 pub struct Pool {
     id: PoolId,
@@ -96,42 +96,42 @@ pub struct Pool {
     limits: Limits,
     layout: Layout,
     index: RwLock<Index>,
-    /// Promised to operations under way.
+    /// Space promised to running operations.
     under_way: Mutex<SpaceRequest>,
-    /// The filesystems that provide its space; set once it is open.
+    /// The filesystems that provide the pool's space; set once the pool is open.
     space: OnceLock<Space>,
     look: Arc<Joined<Look>>,
     findings: Mutex<Vec<Noted>>,
-    /// Groups that were on their way in or out when the process before this one ended, and have
-    /// members that are not freed yet.
+    /// Groups that the previous process was creating or deleting when it ended, with members that
+    /// are not freed yet.
     unfinished: Mutex<Vec<Unfinished>>,
-    /// Files whose locks keep other processes out of the pool.
+    /// Open lock files that keep other processes out of the pool.
     _locks: Vec<File>,
 }
 
-/// The result of a look at an open pool; the error says why the pool does not answer.
+/// The result of checking an open pool; the error says why the pool does not answer.
 pub type Look = std::result::Result<Reading, String>;
 
-/// The state of an open pool that answers.
+/// The state of an open pool that answers a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Size and free space of its filesystem.
+    /// Size and free space of the pool's filesystem.
     pub usage: FsUsage,
-    /// Space that it can still promise to thin volumes.
+    /// Space that the pool can still promise to thin volumes.
     pub capacity: Capacity,
 }
 
-/// How long an open pool may take to answer a look. Shorter than the timeouts of health RPCs.
+/// How long an open pool may take to answer a check. Shorter than the timeouts of health RPCs.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// A configured pool, open or not.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// As configured.
+    /// The pool's configuration.
     pub spec: PoolSpec,
-    /// The pool, or why it is missing.
+    /// The open pool, or the reason why it is missing.
     pub state: std::result::Result<Arc<Pool>, String>,
-    /// The identity it has, or had when it was seen last.
+    /// The pool's current or last known identity.
     pub id: Option<PoolId>,
 }
 
@@ -159,7 +159,7 @@ impl Pools {
         &self.kernel
     }
 
-    /// What holds for all pools.
+    /// The options that apply to all pools.
     pub fn options(&self) -> &PoolOptions {
         &self.options
     }
@@ -169,7 +169,7 @@ impl Pools {
         read(&self.slots).clone()
     }
 
-    /// Looks at all pools in parallel, so that all hanging pools together cost the time of one.
+    /// Checks all pools in parallel: all hanging pools together take only as long as one.
     pub fn look(&self) -> Vec<(Slot, Option<Look>)> {
         let slots = self.slots();
         for pool in slots.iter().filter_map(|slot| slot.state.as_ref().ok()) {
@@ -188,7 +188,7 @@ impl Pools {
         slots.iter().filter_map(|s| s.state.clone().ok()).collect()
     }
 
-    /// [`Error::Unavailable`] while a pool is missing that may hold what is looked for.
+    /// [`Error::Unavailable`] while a pool is missing for which `may_hold` is true.
     fn none_missing(&self, may_hold: impl Fn(&Slot) -> bool) -> Result<()> {
         for slot in read(&self.slots).iter() {
             if let (Err(why), true) = (&slot.state, may_hold(slot)) {
@@ -198,8 +198,8 @@ impl Pools {
         Ok(())
     }
 
-    /// A pool by name; `None` is the first configured. [`Error::UnknownPool`], or
-    /// [`Error::Unavailable`].
+    /// Finds a pool by name; `None` means the first configured pool. Fails with
+    /// [`Error::UnknownPool`], or with [`Error::Unavailable`] if the pool is missing.
     pub fn named(&self, name: Option<&str>) -> Result<Arc<Pool>> {
         let slots = read(&self.slots);
         let slot = match name {
@@ -234,8 +234,8 @@ impl Pools {
             .collect()
     }
 
-    /// A pool by identity. [`Error::ForeignPool`], or [`Error::Unavailable`] while a configured
-    /// pool whose identity is not known, or which has this one, is missing.
+    /// Finds a pool by identity. Fails with [`Error::ForeignPool`] if no configured pool has it.
+    /// Fails with [`Error::Unavailable`] while a missing pool has this or an unknown identity.
     pub fn with_id(&self, id: PoolId) -> Result<Arc<Pool>> {
         if let Some(pool) = self.pools().into_iter().find(|p| p.id == id) {
             return Ok(pool);
@@ -244,8 +244,8 @@ impl Pools {
         Err(Error::ForeignPool(id))
     }
 
-    /// A volume. [`Error::NoVolume`], [`Error::ForeignPool`] or [`Error::Unavailable`];
-    /// [`Error::Corrupt`] if its record can't be used.
+    /// Finds a volume. Fails with [`Error::NoVolume`], [`Error::ForeignPool`] or
+    /// [`Error::Unavailable`], and with [`Error::Corrupt`] if the record can't be used.
     pub fn volume(&self, handle: &VolumeHandle) -> Result<Arc<VolumeRecord>> {
         let none = || Error::NoVolume(handle.clone());
         match handle {
@@ -263,57 +263,56 @@ impl Pools {
         }
     }
 
-    /// The volume of this name, in any open pool.
+    /// Finds the volume with this name in the open pools.
     pub fn volume_named(&self, name: &str) -> Option<Arc<VolumeRecord>> {
         self.find(|index| index.volumes.named(name))
     }
 
-    /// The volumes of the open pools, oldest first. [`Pools::complete`] shows if a pool, and so its
-    /// volumes, is missing.
+    /// The volumes of the open pools, oldest first. Missing pools leave theirs out, and
+    /// [`Pools::complete`] reports them.
     pub fn volumes(&self) -> Vec<Arc<VolumeRecord>> {
         let mut all = self.all(|index| index.volumes.all().cloned().collect());
         all.sort_by_key(|v| v.id.uuid());
         all
     }
 
-    /// [`Error::Unavailable`] while a pool is missing, which means that lists leave out its
-    /// volumes.
+    /// [`Error::Unavailable`] while a pool is missing, because lists then leave out its volumes.
     pub fn complete(&self) -> Result<()> {
         self.none_missing(|_| true)
     }
 
-    /// A snapshot, like [`Pools::volume`]; [`Error::NoSnapshot`].
+    /// Finds a snapshot. Errors are those of [`Pools::volume`], with [`Error::NoSnapshot`].
     pub fn snapshot(&self, id: &SnapshotId) -> Result<Arc<SnapshotRecord>> {
         let pool = self.with_id(id.pool())?;
         let found = read(&pool.index).snapshots.get(*id)?;
         found.ok_or(Error::NoSnapshot(*id))
     }
 
-    /// The snapshot of this name, in any open pool.
+    /// Finds the snapshot with this name in the open pools.
     pub fn snapshot_named(&self, name: &str) -> Option<Arc<SnapshotRecord>> {
         self.find(|index| index.snapshots.named(name))
     }
 
-    /// All snapshots, oldest first, like [`Pools::volumes`].
+    /// The snapshots of the open pools, oldest first, like [`Pools::volumes`].
     pub fn snapshots(&self) -> Vec<Arc<SnapshotRecord>> {
         let mut all = self.all(|index| index.snapshots.all().cloned().collect());
         all.sort_by_key(|s| s.id.uuid());
         all
     }
 
-    /// A group, like [`Pools::volume`]; [`Error::NoGroup`].
+    /// Finds a group. Errors are those of [`Pools::volume`], with [`Error::NoGroup`].
     pub fn group(&self, id: &GroupId) -> Result<Arc<GroupRecord>> {
         let pool = self.with_id(id.pool())?;
         let found = read(&pool.index).groups.get(*id)?;
         found.ok_or(Error::NoGroup(*id))
     }
 
-    /// The group of this name, in any open pool.
+    /// Finds the group with this name in the open pools.
     pub fn group_named(&self, name: &str) -> Option<Arc<GroupRecord>> {
         self.find(|index| index.groups.named(name))
     }
 
-    /// All groups, oldest first, like [`Pools::volumes`].
+    /// The groups of the open pools, oldest first, like [`Pools::volumes`].
     pub fn groups(&self) -> Vec<Arc<GroupRecord>> {
         let mut all = self.all(|index| index.groups.all().cloned().collect());
         all.sort_by_key(|g| g.id.uuid());
@@ -334,14 +333,14 @@ impl Pools {
             .collect()
     }
 
-    /// The name of the pool a volume, snapshot or group is in, for people.
+    /// The configured name of the pool with this identity, for messages to people.
     pub fn name_of(&self, id: PoolId) -> Option<String> {
         let slots = read(&self.slots);
         let slot = slots.iter().find(|s| s.id == Some(id))?;
         Some(slot.spec.name.clone())
     }
 
-    /// What the open pools noticed that a person should know.
+    /// Problems in the open pools that an operator should know about.
     pub fn findings(&self) -> Vec<Issue> {
         self.pools()
             .iter()
@@ -351,38 +350,38 @@ impl Pools {
 }
 
 impl Pool {
-    /// Its identity.
+    /// The pool's identity, as stored in its `pool.json`.
     pub fn id(&self) -> PoolId {
         self.id
     }
 
-    /// Its name in the configuration.
+    /// The pool's name in the configuration.
     pub fn name(&self) -> &str {
         &self.spec.name
     }
 
-    /// What it is kept in.
+    /// Whether the pool is a directory, a block device or an image file.
     pub fn kind(&self) -> PoolKind {
         self.kind
     }
 
-    /// Where its files are.
+    /// The directory that holds the pool's files.
     pub fn root(&self) -> &Path {
         self.layout.path()
     }
 
-    /// Whether snapshots share extents (reflinks).
+    /// True if snapshots share extents with their volume (reflinks).
     pub fn reflinks(&self) -> bool {
         self.reflinks
     }
 
-    /// What it can promise to volumes provisioned this way.
+    /// The space that the pool can promise to volumes with this provisioning.
     pub fn capacity(self: &Arc<Self>, provisioning: Provisioning) -> Result<Capacity> {
         let (books, _) = self.books()?;
         Ok(capacity::capacity(&books, &self.limits, provisioning))
     }
 
-    /// Starts a look on another thread; [`Pool::look`] returns its result.
+    /// Starts a check on another thread; [`Pool::look`] returns its result.
     pub fn begin_look(self: &Arc<Self>) {
         let pool = self.clone();
         self.look.begin(move || {
@@ -399,8 +398,8 @@ impl Pool {
         });
     }
 
-    /// Looks at the pool, or joins a look under way. A look that hangs gives an error after two
-    /// seconds, and holds one thread however many callers ask.
+    /// Checks the pool, or joins a running check. A check that hangs returns an error after two
+    /// seconds, and occupies only one thread for any number of callers.
     pub fn look(self: &Arc<Self>) -> Look {
         self.begin_look();
         self.look
@@ -408,7 +407,7 @@ impl Pool {
             .unwrap_or_else(|| Err(format!("it has not answered for {} s", LOOK.as_secs())))
     }
 
-    /// Whether it answers: its `pool.json` reads back with its identity. The error says why not.
+    /// Checks that `pool.json` reads back with the pool's identity. The error says why it does not.
     pub fn alive(&self) -> Result<()> {
         let unavailable = |why: String| Error::Unavailable {
             name: self.name().to_owned(),
@@ -422,12 +421,12 @@ impl Pool {
         }
     }
 
-    /// Size and free space of the filesystem it is on.
+    /// Size and free space of the pool's filesystem.
     pub fn usage(&self) -> Result<FsUsage> {
         Ok(file::usage(self.layout.root().as_fd())?)
     }
 
-    /// What was noticed in it.
+    /// Problems in this pool that an operator should know about.
     pub fn findings(&self) -> Vec<Issue> {
         let noted = lock(&self.findings);
         noted.iter().map(|n| n.finding.clone()).collect()
@@ -443,7 +442,7 @@ impl Pool {
         lock(&self.findings).push(Noted { finding, holds });
     }
 
-    /// What was said about something is no longer worth saying.
+    /// Removes all issues about an object, because they no longer apply.
     fn forget(&self, about: &About) {
         lock(&self.findings).retain(|n| n.finding.about != *about);
     }

@@ -1,10 +1,10 @@
-//! What a pool can promise: pure arithmetic over what the filesystem says and what the records
-//! promise already. All figures are bytes.
+//! The space that a pool can promise: pure arithmetic over filesystem usage and the promises in
+//! the records. All figures are bytes.
 //!
-//! Every volume may come to hold its whole size, and every snapshot all it held when it was
-//! taken, since writing to a volume that shares its blocks with a snapshot allocates anew. The
-//! sum of both is what has been *promised*; it is measured against the pool's *room*: what is free
-//! and what our images hold already.
+//! Every volume may grow to its whole size, and every snapshot to all that it held when it was
+//! taken: a write to a volume that shares blocks with a snapshot allocates new blocks. The sum of
+//! both is the *promised* space. It must fit the pool's *room*: the free space plus the space that
+//! the driver's images hold already.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::kernel::{BLOCK_SIZE, FsUsage};
 #[cfg(test)]
 mod tests;
 
-/// The limits a pool is kept within, as configured.
+/// The configured limits of a pool.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     /// See [`PoolOptions`].
@@ -45,27 +45,27 @@ impl Limits {
 pub(super) struct SpaceUsage {
     /// The filesystem's size and free space.
     pub(super) usage: FsUsage,
-    /// What our images hold of the used space; never more than is surely ours.
+    /// Space that the driver's images hold, as a lower bound: see [`held`].
     pub(super) ours: u64,
-    /// Promised to volumes, snapshots and whatever is being made.
+    /// Promised to volumes, snapshots and running operations.
     pub(super) promised: u64,
     /// Promised by other pools on the same filesystem.
     pub(super) others: u64,
-    /// Space that operations under way are about to take at once.
+    /// Space that running operations are about to allocate.
     pub(super) taking: u64,
 }
 
-/// What an operation asks of a pool.
+/// The space that an operation requests from a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SpaceRequest {
-    /// Bytes it promises.
+    /// Bytes that the operation promises.
     pub(super) promise: u64,
-    /// Bytes of these that it takes at once: what is thick, and copies by value.
+    /// Bytes of the promise that it allocates at once: thick volumes, and copies without reflinks.
     pub(super) take: u64,
 }
 
 impl SpaceRequest {
-    /// A promise that may be taken later, or at once.
+    /// The request of a new volume: a thick volume allocates its space at once, a thin one later.
     pub(super) fn volume(bytes: u64, provisioning: Provisioning) -> Self {
         SpaceRequest {
             promise: bytes,
@@ -78,8 +78,8 @@ impl SpaceRequest {
     }
 }
 
-/// Space that can still be promised to volumes with this provisioning. Each of the filesystems must
-/// have that space.
+/// Space that can still be promised to volumes with this provisioning. Every filesystem of the
+/// pool must have that space.
 pub(super) fn capacity(
     books: &[SpaceUsage],
     limits: &Limits,
@@ -97,7 +97,7 @@ pub(super) fn capacity(
     }
 }
 
-/// Whether an operation fits; if not, what would have.
+/// Checks that an operation fits. The error is the size in bytes that would fit.
 pub(super) fn admit(books: &[SpaceUsage], limits: &Limits, need: SpaceRequest) -> Result<(), u64> {
     let promisable = promisable(books, limits);
     if need.promise > promisable {
@@ -110,7 +110,7 @@ pub(super) fn admit(books: &[SpaceUsage], limits: &Limits, need: SpaceRequest) -
     Ok(())
 }
 
-/// What may be promised with the hope that it is not all taken.
+/// Space that can be promised, with overcommit.
 fn promisable(books: &[SpaceUsage], limits: &Limits) -> u64 {
     let each = books.iter().map(|books| promisable_on(books, limits));
     each.min().unwrap_or(0)
@@ -119,7 +119,7 @@ fn promisable(books: &[SpaceUsage], limits: &Limits) -> u64 {
 fn promisable_on(books: &SpaceUsage, limits: &Limits) -> u64 {
     let room = (books.usage.available_bytes.saturating_add(books.ours))
         .saturating_sub(limits.reserve.of(books.usage.total_bytes));
-    // A float is exact up to 8 PiB; a factor of one stays out of it all the same.
+    // Floats are exact only up to 8 PiB, so the default factor of 1 avoids them.
     let room = if limits.overcommit == 1.0 {
         room
     } else {
@@ -130,7 +130,7 @@ fn promisable_on(books: &SpaceUsage, limits: &Limits) -> u64 {
     room.saturating_sub(books.promised)
 }
 
-/// What is there to be taken now.
+/// Free space that can be allocated now.
 fn takeable(books: &[SpaceUsage], limits: &Limits) -> u64 {
     let each = books.iter().map(|books| takeable_on(books, limits));
     each.min().unwrap_or(0)
@@ -146,21 +146,21 @@ fn in_blocks(bytes: u64) -> u64 {
     bytes - bytes % u64::from(BLOCK_SIZE)
 }
 
-/// An image, for [`held`].
+/// An image, as input of [`held`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Image {
-    /// Its own identity.
+    /// The identity of the image's volume or snapshot.
     pub(super) id: Uuid,
-    /// What it was copied from, and may share blocks with.
+    /// The volume or snapshot that it was copied from, and with which it may share blocks.
     pub(super) source: Option<Uuid>,
-    /// Bytes allocated to it, shared ones included.
+    /// Bytes allocated to the image, including shared blocks.
     pub(super) allocated: u64,
 }
 
-/// What these images surely hold together. Where files share blocks, every image counts its
-/// shared ones in full; so of each family (an image, its snapshots, their clones…) only the
-/// largest is counted. That is less than they hold once they differ: to promise too little is the
-/// safe side.
+/// Space that these images hold together at least. With reflinks, every image counts its shared
+/// blocks in full, so only the largest image of each family (an image, its snapshots, their
+/// clones…) counts. Once the images differ, that is less than they hold; promising too little is
+/// the safe side.
 pub(super) fn held(images: &[Image], share: bool) -> u64 {
     if !share {
         return images.iter().map(|image| image.allocated).sum();
@@ -174,9 +174,9 @@ pub(super) fn held(images: &[Image], share: bool) -> u64 {
     families.values().sum()
 }
 
-/// The oldest ancestor that is known, even if its own image is gone.
+/// The oldest known ancestor, even if its own image is gone.
 fn ancestor(mut id: Uuid, sources: &HashMap<Uuid, Option<Uuid>>) -> Uuid {
-    // No lineage is longer than the images are many: a circle in broken records ends here too.
+    // A lineage is at most as long as the number of images. The bound ends cycles in broken records.
     for _ in 0..sources.len() {
         match sources.get(&id) {
             Some(Some(source)) => id = *source,

@@ -1,4 +1,4 @@
-//! What the command line says about pools, and how it is read.
+//! The pool options of the command line, and their parsers.
 
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
@@ -9,60 +9,60 @@ use crate::kernel::{BLOCK_SIZE, FsType};
 #[cfg(test)]
 mod tests;
 
-/// One `--pool NAME=PATH[,option…]`.
+/// One `--pool NAME=PATH[,option…]` flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSpec {
-    /// The name classes choose it by.
+    /// The name by which storage classes select the pool.
     pub name: String,
     /// A directory or a block device.
     pub path: PathBuf,
     /// `image=SIZE`: keep the pool in one image file of this size (bytes) in the directory.
     pub image_bytes: Option<u64>,
-    /// `preallocate`: the image's space is taken at once.
+    /// `preallocate`: allocate the image's space at creation.
     pub preallocate: bool,
     /// `wipe`: format a block device even if it holds bytes without a known signature.
     pub wipe: bool,
-    /// `capacity=SIZE`: promise no more than this, whatever the filesystem has (bytes).
+    /// `capacity=SIZE`: promise at most this many bytes, even if the filesystem has more.
     pub capacity_bytes: Option<u64>,
     /// `inline`: pods may have inline volumes in this pool (see [`super::Pools::inline_pools`]).
     pub inline: bool,
 }
 
-/// What a pool turned out to be.
+/// The kind of an opened pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolKind {
-    /// A directory of a filesystem somebody else manages.
+    /// A directory of a filesystem that the driver does not manage.
     Directory,
-    /// A block device formatted and mounted by us.
+    /// A block device that the driver formats and mounts.
     Device,
-    /// An image file, formatted and mounted by us.
+    /// An image file that the driver formats and mounts.
     Image,
 }
 
-/// What holds for all pools.
+/// Options that apply to all pools.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolOptions {
-    /// Where the identities of known pools are kept (`pools.json`), and where the pools we mount
-    /// ourselves are mounted (`pools/<name>`).
+    /// Directory of the registry of known pools (`pools.json`) and of the mount points of the pools
+    /// that the driver mounts (`pools/<name>`).
     pub state_dir: PathBuf,
-    /// This node's ID, recorded in each pool as its owner. `None` neither checks nor records it.
+    /// This node's ID, recorded in each pool as its owner. With `None`, pools have no owner check.
     pub node_id: Option<String>,
-    /// How many times its room a pool may promise to thin volumes; 1 promises nothing it has not.
+    /// Overcommit factor of thin volumes: promised space divided by the pool's room.
     pub overcommit: f64,
     /// Part of each pool that is never promised.
     pub reserve: Reserve,
-    /// No volume larger than this (bytes).
+    /// Maximum size of a volume, in bytes.
     pub max_volume_bytes: Option<u64>,
-    /// The longest a filesystem may stay frozen for a copy.
+    /// The longest time that a filesystem may stay frozen for a copy.
     pub max_freeze: Duration,
 }
 
-/// A part of a pool.
+/// The part of a pool that is never promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reserve {
-    /// Percent of its size.
+    /// Percent of the filesystem's size, from 0 to less than 100.
     Percent(f64),
-    /// Bytes.
+    /// A fixed number of bytes.
     Bytes(u64),
 }
 
@@ -76,13 +76,13 @@ impl Reserve {
     }
 }
 
-/// A word of the command line that can't be read: which, and why.
+/// An invalid word on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?}: {why}")]
 pub struct BadOption {
-    /// The word.
+    /// The word as given.
     pub word: String,
-    /// What is wrong with it.
+    /// The reason why it is invalid.
     pub why: String,
 }
 
@@ -93,7 +93,7 @@ fn bad(word: &str, why: impl Into<String>) -> BadOption {
     }
 }
 
-/// Reads a size in bytes as Kubernetes writes quantities: `4096`, `500M`, `20Gi`, `1.5Ti`.
+/// Parses a size in bytes, written as a Kubernetes quantity: `4096`, `500M`, `20Gi`, `1.5Ti`.
 pub fn size(word: &str) -> Result<u64, BadOption> {
     let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let suffix = &word[digits.len()..];
@@ -110,7 +110,7 @@ pub fn size(word: &str) -> Result<u64, BadOption> {
         .zip(part.checked_mul(unit))
         .and_then(|(whole, part)| whole.checked_add(part.div_ceil(scale)))
         .and_then(|bytes| u64::try_from(bytes).ok())
-        // Sizes are the protocol's int64 and the kernel's off_t.
+        // Sizes must fit the int64 of CSI and the kernel's off_t.
         .filter(|bytes| *bytes <= i64::MAX as u64);
     bytes.ok_or_else(|| bad(word, "is too large"))
 }
@@ -127,7 +127,7 @@ fn unit(suffix: &str) -> Option<u128> {
 impl FromStr for Reserve {
     type Err = BadOption;
 
-    /// `5%`, or a size.
+    /// Parses a percentage such as `5%`, or a size.
     fn from_str(s: &str) -> Result<Self, BadOption> {
         let Some(percent) = s.strip_suffix('%') else {
             return size(s).map(Reserve::Bytes);
@@ -142,7 +142,7 @@ impl FromStr for Reserve {
 impl FromStr for PoolSpec {
     type Err = BadOption;
 
-    /// `NAME=PATH[,image=SIZE][,preallocate][,wipe][,capacity=SIZE][,inline]`.
+    /// Parses `NAME=PATH[,image=SIZE][,preallocate][,wipe][,capacity=SIZE][,inline]`.
     fn from_str(s: &str) -> Result<Self, BadOption> {
         let mut words = s.split(',');
         let first = words.next().unwrap_or_default();
@@ -172,7 +172,7 @@ impl FromStr for PoolSpec {
 }
 
 impl PoolSpec {
-    /// The name of the file a pool of this name is kept in, with `image=SIZE`.
+    /// The file name of the pool image that `image=SIZE` creates.
     pub(crate) fn image_name(pool: &str) -> String {
         format!("{pool}.pool")
     }
@@ -213,8 +213,8 @@ impl PoolSpec {
     }
 }
 
-/// A pool's name becomes part of a path and of messages: letters, digits, `-`, `_` and `.`, not
-/// leading with one of these.
+/// Checks a pool's name, which becomes part of paths and messages. It has letters, digits, `-`, `_`
+/// and `.`, and starts with a letter or digit.
 fn pool_name(name: &str) -> Result<&str, BadOption> {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let ok = name.len() <= 63
@@ -235,7 +235,7 @@ fn pool_path(path: &str) -> Result<PathBuf, BadOption> {
     Ok(parsed.components().collect())
 }
 
-/// The image holds an XFS, in blocks of the size every loop device has.
+/// The image holds an XFS filesystem and has whole blocks of the loop device's block size.
 fn image_size(word: &str) -> Result<u64, BadOption> {
     let bytes = size(word)?.next_multiple_of(u64::from(BLOCK_SIZE));
     if bytes < FsType::Xfs.minimum_bytes() {

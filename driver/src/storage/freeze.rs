@@ -1,5 +1,5 @@
-//! Holding volumes still while their images are copied, and letting them go again whatever
-//! happens.
+//! Freezes the filesystems of volumes while their images are copied, and thaws them on every exit
+//! path.
 
 use std::fs::File;
 use std::path::Path;
@@ -20,54 +20,53 @@ mod tests;
 use freeze_plan::FreezeStep;
 use frozen_set::Hold;
 
-/// A volume to hold still.
+/// A volume to copy at one point in time.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// The volume.
     pub volume: VolumeId,
-    /// Its image.
+    /// The volume's image.
     pub image: FileId,
-    /// Its record says it is staged as a raw block device.
+    /// The record says that the volume is staged as a raw block device.
     pub raw_staged: bool,
-    /// Its record has a freeze intent from an earlier time, whose thaw is not known to have
-    /// happened: thaw first.
+    /// The record has a freeze intent from an earlier freeze that may still be in force, so the
+    /// filesystem must be thawed first.
     pub freeze_intent: bool,
 }
 
-/// Freeze-intent records: written before anything is frozen, cleared once it is known to be
-/// thawed.
+/// Freeze-intent records, written before the first freeze and cleared after the confirmed thaw.
 pub trait Intents {
     /// Writes an intent into each record.
     fn write(&self, volumes: &[VolumeId]) -> Result<()>;
-    /// Removes the intents again, also from records that have none.
+    /// Removes the intents; records without an intent are left as they are.
     fn clear(&self, volumes: &[VolumeId]) -> Result<()>;
 }
 
-/// Under what conditions something may be frozen.
+/// The limits of a freeze.
 pub struct Limits<'a> {
-    /// The longest a filesystem may stay frozen.
+    /// The longest time that a filesystem may stay frozen.
     pub max_freeze: Duration,
-    /// Asked before the first freeze, with nothing frozen yet: an error while a pool is below its
-    /// reserve, since a freeze that can't write back hangs in the kernel.
+    /// Called before the first freeze. It fails while a pool is below its reserve, because a freeze
+    /// that can't write back hangs in the kernel.
     pub room: &'a dyn Fn() -> Result<()>,
 }
 
-/// Volumes that hold still.
+/// Volumes that do not change, or not within one clone call.
 pub struct Still {
-    /// Images that may be written to during the copy, and why: they can only be cloned.
+    /// Images that may be written to during the copy, with the reason: they can only be cloned.
     live: Vec<(FileId, &'static str)>,
-    /// When the freeze is over, if there is one.
+    /// The time when the freeze ends; `None` if nothing was frozen by this driver.
     until: Option<Instant>,
 }
 
 impl Still {
-    /// Whether a copy must end now, because a filesystem has been frozen for as long as allowed.
+    /// True if a copy must stop now, because a filesystem reached the maximum freeze time.
     pub fn stop(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() >= until)
     }
 
-    /// [`populate::copy`] of one of the images, within the limit, and refused if the volume could
-    /// only be held still for a clone and this is none.
+    /// Runs [`copy_image::copy`] for one of the images within the freeze limit. It refuses a copy
+    /// other than a clone if the image may be written to meanwhile.
     pub fn copy(
         &self,
         image: FileId,
@@ -81,13 +80,13 @@ impl Still {
     }
 }
 
-/// Runs `copy` while all volumes hold still together: at one point in time, or not at all. After
-/// an error, what `copy` made is not to be used, even if `copy` itself succeeded.
+/// Runs `copy` while all volumes are at rest, so that the copies are of one point in time. After
+/// an error the caller must discard the copies, even if `copy` itself succeeded.
 ///
-/// A volume nothing is attached to holds still by itself. A mounted one is frozen, on a thread of
-/// its own that thaws it at the end, at the limit, or when a freeze that was given up on succeeds
-/// after all. A filesystem that somebody else froze is copied and left frozen. A raw block volume
-/// in use is flushed; in a group of several, it is refused with
+/// A volume without a loop device needs no freeze. A mounted volume is frozen on a separate
+/// thread, which thaws it at the end or at the limit. The thread also thaws a freeze that succeeds
+/// only after its caller gave up. A filesystem that another process froze is copied and left
+/// frozen. A raw block volume in use is flushed; in a group of several volumes, it is refused with
 /// [`Error::CannotFreeze`](super::Error).
 pub fn quiesced<T>(
     kernel: &Arc<dyn Kernel>,
@@ -107,13 +106,13 @@ pub fn quiesced<T>(
         }
         e => e,
     });
-    // What somebody else froze must have stayed so, or the copy is of no one time.
+    // A filesystem that another process froze must still be frozen, or the copies differ in time.
     let copied = copied.and_then(|copied| hold.check_foreign().map(|()| copied));
     let released = hold.release();
     copied.and_then(|copied| released.map(|()| copied))
 }
 
-/// What each target needs.
+/// Lists the steps that the targets need.
 fn survey(kernel: &dyn Kernel, targets: &[Target]) -> Result<Vec<FreezeStep>> {
     let mounts = kernel.mounts()?;
     let mut steps = Vec::new();
@@ -131,7 +130,7 @@ fn flush(kernel: &dyn Kernel, steps: &[FreezeStep]) -> Result<Vec<(FileId, &'sta
         if let FreezeStep::Flush { image, minor, raw } = *step {
             match kernel.loop_open(minor, image) {
                 Ok(device) => kernel.loop_flush(&device)?,
-                // Detached meanwhile, which wrote everything back.
+                // Detached meanwhile; the kernel wrote all data back at the detach.
                 Err(kernel::Error::NotFound { .. }) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -144,7 +143,7 @@ fn flush(kernel: &dyn Kernel, steps: &[FreezeStep]) -> Result<Vec<(FileId, &'sta
     Ok(live)
 }
 
-/// Why a volume in use can't be frozen.
+/// The reason why a volume in use can't be frozen.
 fn in_use_as(raw: bool, claimed: bool) -> &'static str {
     match (raw, claimed) {
         (true, _) => "the volume is in use as a raw block device",
@@ -157,7 +156,7 @@ fn in_use_as(raw: bool, claimed: bool) -> &'static str {
     }
 }
 
-/// The copy did not fit into the freeze.
+/// The error for a copy that did not end within the freeze limit.
 fn too_long(max_freeze: Duration) -> Error {
     Error::CannotFreeze(format!(
         "copying takes longer than the {} s its filesystem may stay frozen (--max-freeze): \
@@ -167,21 +166,22 @@ fn too_long(max_freeze: Duration) -> Error {
     ))
 }
 
-/// What [`thaw_leftover`] found.
+/// The result of [`thaw_leftover`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leftover {
-    /// No loop device holds the image, or there is no filesystem on it: nothing can be frozen.
+    /// No loop device holds the image, or the device has no filesystem: nothing can be frozen.
     Nothing,
-    /// A mounted filesystem was thawed (or had been).
+    /// A mounted filesystem was thawed, or was not frozen.
     Mounted,
-    /// An unmounted but attached one was mounted again, thawed and unmounted.
+    /// An unmounted filesystem on an attached device was mounted again, thawed and unmounted.
     Unmounted,
 }
 
-/// Thaws what a freeze with a recorded intent may have left frozen. A frozen filesystem that is
-/// unmounted stays frozen as long as its loop device lives; mounting the same device again
-/// reaches it. `scratch` is an existing empty directory for that. [`sys::Error::Silent`] while a
-/// device does not say what it holds and may hold the image.
+/// Thaws a filesystem that a freeze with a recorded intent may have left frozen. An unmounted
+/// filesystem stays frozen as long as its loop device exists, and mounting the device again reaches
+/// it. `scratch` is an existing empty directory for that mount. Fails with
+/// [`kernel::Error::Silent`] while a device that may hold the image does not report its backing
+/// file.
 pub fn thaw_leftover(
     kernel: &dyn Kernel,
     volume: VolumeId,
@@ -205,24 +205,24 @@ pub fn thaw_leftover(
     Ok(found)
 }
 
-/// How long to retry the unmount of a filesystem that was mounted to thaw it. Only a tool that is just
-/// starting can have it open.
+/// How long to retry the unmount of a filesystem that was mounted to thaw it. Only a tool that is
+/// just starting can keep it busy.
 const UNMOUNT_WAIT: Duration = Duration::from_secs(2);
 
-/// Thaws a filesystem by the first of its mounts that can be opened.
+/// Thaws a filesystem through the first of its mounts that can be opened.
 fn thaw_mounted(kernel: &dyn Kernel, minor: u32, mounts: &MountTable) -> Result<()> {
     let mount = frozen_set::open_any(kernel, mounts.of_loop(minor))?;
     Ok(kernel.thaw(&mount)?)
 }
 
-/// Mounts an unmounted filesystem to thaw it; false if there is none on the device. Where it was
-/// left frozen, the kernel still has it and takes this for a second mount of it.
+/// Mounts an unmounted filesystem to thaw it; false if the device has no filesystem. If the
+/// filesystem is still frozen, the kernel treats this mount as a second mount of it.
 fn thaw_unmounted(kernel: &dyn Kernel, minor: u32, scratch: &Path) -> Result<bool> {
     let device = kernel::loop_path(minor);
     let Probe::Filesystem { fs, .. } = kernel.probe(&device)? else {
         return Ok(false);
     };
-    // In case it was not left frozen after all and this is a first mount: its clone may be mounted.
+    // If it is not frozen, this is a first mount, and XFS rejects the UUID of a mounted clone.
     let more: &[&str] = match fs {
         FsType::Xfs => &["nouuid"],
         FsType::Ext4 | FsType::Btrfs => &[],
@@ -237,7 +237,7 @@ fn thaw_unmounted(kernel: &dyn Kernel, minor: u32, scratch: &Path) -> Result<boo
         options: &options,
     };
     match kernel.mount(&spec) {
-        // The one left behind is read-only, and a second mount has to agree.
+        // The frozen filesystem was mounted read-only, and a second mount must match.
         Err(kernel::Error::Busy { .. }) => {
             spec.read_only = true;
             kernel.mount(&spec)?;

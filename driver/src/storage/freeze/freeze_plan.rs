@@ -1,21 +1,21 @@
-//! What it takes to hold a volume still, from the tables of loop devices and mounts: pure.
+//! The steps to freeze a volume, derived from the tables of loop devices and mounts. Pure.
 
 use super::super::{Error, Result, VolumeId};
 use super::Target;
 use crate::kernel::{FileId, LoopInfo, MountEntry, MountTable};
 
-/// Something to do to an attached loop device. A volume without one needs nothing.
+/// A step for one attached loop device. A volume without a loop device needs no step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum FreezeStep {
-    /// Freeze the filesystem on it.
+    /// Freeze the filesystem on the device.
     Freeze(Mounted),
-    /// Write back what is dirty: a raw block device, or one with no filesystem mounted here.
+    /// Write back dirty data of a raw block device, or of a device with no filesystem mounted here.
     Flush {
         /// The volume's image.
         image: FileId,
         /// The loop device's minor.
         minor: u32,
-        /// It is staged as a raw block device.
+        /// The volume is staged as a raw block device.
         raw: bool,
     },
 }
@@ -25,15 +25,15 @@ pub(super) enum FreezeStep {
 pub(super) struct Mounted {
     /// The volume.
     pub(super) volume: VolumeId,
-    /// Its image and the loop device's minor.
+    /// The volume's image and the loop device's minor.
     pub(super) device: (FileId, u32),
-    /// The filesystem's mounts, to reach it by.
+    /// The filesystem's mounts, through which it can be opened.
     pub(super) mounts: Vec<MountEntry>,
-    /// Thaw first: an earlier freeze of ours may have been left.
+    /// Thaw first: an earlier freeze by the driver may still be in force.
     pub(super) thaw_first: bool,
 }
 
-/// The steps for one of `group` volumes, whose image is behind `loops`.
+/// Returns the steps for one of `group` volumes; `loops` are the loop devices of its image.
 pub(super) fn steps(
     target: &Target,
     group: usize,
@@ -98,7 +98,7 @@ mod tests {
         33 30 7:4 / /other rw - ext4 /dev/loop4 rw\n\
         34 30 0:5 /loop3 /block rw - devtmpfs udev rw\n";
 
-    /// Steps as words.
+    /// Renders steps as words.
     fn words(steps: Result<Vec<FreezeStep>>) -> Vec<String> {
         let word = |step: FreezeStep| match step {
             FreezeStep::Freeze(m) => {

@@ -1,9 +1,8 @@
-//! One filesystem, frozen and thawed by a thread of its own.
+//! A thread that freezes and thaws one filesystem.
 //!
-//! A freeze can hang in the kernel (an inner XFS whose pool is full) and must not take its caller
-//! along. So the thread that freezes is also the one that thaws, by the same open directory: when
-//! it is told to, when the limit is over, or at once if the freeze succeeds after the caller gave
-//! it up.
+//! A freeze can hang in the kernel (an inner XFS whose pool is full) and must not block its caller.
+//! The thread that freezes also thaws, through the same open directory. It thaws on request, at the
+//! limit, or at once if the freeze succeeds after the caller gave up.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -12,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use crate::kernel::{self, FileId, Freeze, Kernel};
 
-/// What a freezer is told.
+/// The latest request to the freeze thread.
 #[derive(Clone, Copy)]
 enum Order {
-    /// Write back what is dirty, then wait.
+    /// Write back dirty data, then wait.
     Prepare,
     /// Freeze now, and thaw at this time at the latest.
     Freeze(Instant),
@@ -23,38 +22,38 @@ enum Order {
     Release,
 }
 
-/// How far a freezer is.
+/// The current phase of the freeze thread.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// Writing back what is dirty.
+    /// Dirty data is being written back.
     Preparing,
-    /// Nothing left but to freeze.
+    /// Write-back is complete, and the freeze can begin.
     Ready,
-    /// In FIFREEZE.
+    /// The FIFREEZE ioctl is running.
     Freezing,
-    /// Frozen by us.
+    /// The filesystem is frozen by this thread.
     Frozen,
-    /// In FITHAW.
+    /// The FITHAW ioctl is running.
     Thawing,
-    /// At the end.
+    /// The thread has ended.
     Done(Done),
 }
 
-/// How a freezer ended.
+/// The outcome of a freeze thread.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// Released before it froze anything.
+    /// Released before the freeze.
     Untouched,
-    /// Somebody else had frozen it. It was left alone.
+    /// Another process had frozen the filesystem, which stays frozen.
     AlreadyFrozen,
-    /// It could not be frozen.
+    /// The write-back or the freeze failed.
     Failed(kernel::Error),
-    /// Thawed; late if that was not by order but because the limit was over.
+    /// Thawed on request, or at the limit.
     Thawed {
-        /// The limit was over.
+        /// The limit passed before the request to thaw.
         late: bool,
     },
-    /// It is still frozen.
+    /// The thaw failed, so the filesystem is still frozen.
     ThawFailed(kernel::Error),
 }
 
@@ -73,7 +72,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while `wait` says so, until a time (or for ever). The state then.
+    /// Waits while `wait` returns true, without limit if `until` is `None`. Returns the state.
     fn wait(&self, until: Option<Instant>, wait: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         while wait(&state) {
@@ -104,12 +103,12 @@ impl Shared {
     }
 }
 
-/// A handle to the thread. Dropping it releases.
+/// A handle to the freeze thread. Dropping it requests the thaw.
 pub(super) struct Freezer(Arc<Shared>);
 
 impl Freezer {
-    /// Starts the thread. `None` if an earlier one for this loop device has not come back from the
-    /// kernel: another would only hang beside it.
+    /// Starts the thread. Returns `None` if an earlier thread for this loop device is still in the
+    /// kernel, because another one would hang too.
     pub(super) fn start(
         kernel: Arc<dyn Kernel>,
         mount: Arc<File>,
@@ -130,25 +129,25 @@ impl Freezer {
             .name("freezer".to_owned())
             .spawn(move || {
                 let done = run(&*kernel, &mount, &theirs);
-                // In this order: who sees the end may start the next one, or unmount.
+                // In this order: a caller that sees the end may start the next thread, or unmount.
                 drop((under_way, mount));
                 theirs.set(Phase::Done(done));
             })?;
         Ok(Some(Freezer(shared)))
     }
 
-    /// Waits until there is little left to write, at most until then. Looks at how far it is.
+    /// Waits for the end of the write-back, at most until `until`. Passes the phase to `look`.
     pub(super) fn wait_ready<T>(&self, until: Instant, look: impl FnOnce(&Phase) -> T) -> T {
         let state = (self.0).wait(Some(until), |s| matches!(s.phase, Phase::Preparing));
         look(&state.phase)
     }
 
-    /// Orders it to freeze now, and to thaw at this time at the latest.
+    /// Requests the freeze now, and the thaw at `until` at the latest.
     pub(super) fn freeze(&self, until: Instant) {
         self.0.order(Order::Freeze(until));
     }
 
-    /// Waits until it is frozen or won't be, at most until then. Looks at how far it is.
+    /// Waits for the outcome of the freeze, at most until `until`. Passes the phase to `look`.
     pub(super) fn wait_frozen<T>(&self, until: Instant, look: impl FnOnce(&Phase) -> T) -> T {
         let state = (self.0).wait(Some(until), |s| {
             matches!(s.phase, Phase::Preparing | Phase::Ready | Phase::Freezing)
@@ -156,13 +155,13 @@ impl Freezer {
         look(&state.phase)
     }
 
-    /// Orders it to thaw, now or as soon as it can.
+    /// Requests the thaw as soon as possible; a freeze that has not begun is cancelled.
     pub(super) fn release(&self) {
         self.0.order(Order::Release);
     }
 
-    /// Waits for the end of a released freezer: until `limit` if it is still freezing, and a while
-    /// for the thaw. `None` if it hangs.
+    /// Waits for the end of a released thread: until `limit` if it is still freezing, then up to
+    /// `thaw` for the thaw. Returns `None` if it hangs.
     pub(super) fn wait_done(&self, limit: Instant, thaw: Duration) -> Option<Done> {
         drop((self.0).wait(Some(limit), |s| matches!(s.phase, Phase::Freezing)));
         let mut state = (self.0).wait(Some(Instant::now() + thaw), |s| {
@@ -170,7 +169,7 @@ impl Freezer {
         });
         match &mut state.phase {
             Phase::Done(done) => Some(std::mem::replace(done, Done::Untouched)),
-            // Released, so it ends without a freeze.
+            // The request to release cancels the freeze.
             Phase::Preparing | Phase::Ready => Some(Done::Untouched),
             Phase::Freezing | Phase::Frozen | Phase::Thawing => None,
         }
@@ -183,7 +182,7 @@ impl Drop for Freezer {
     }
 }
 
-/// The life of the thread.
+/// The body of the freeze thread.
 fn run(kernel: &dyn Kernel, mount: &File, shared: &Shared) -> Done {
     if let Err(e) = kernel.sync_fs(mount) {
         return Done::Failed(e);
@@ -194,7 +193,7 @@ fn run(kernel: &dyn Kernel, mount: &File, shared: &Shared) -> Done {
         let Order::Freeze(until) = state.order else {
             return Done::Untouched;
         };
-        // Under the same lock: who finds it ready and released knows that it won't freeze.
+        // Under the same lock: a caller that releases in phase Ready knows that no freeze follows.
         state.phase = Phase::Freezing;
         until
     };
@@ -215,10 +214,10 @@ fn run(kernel: &dyn Kernel, mount: &File, shared: &Shared) -> Done {
     }
 }
 
-/// Loop devices (by image and minor) whose freezer is alive.
+/// Loop devices (by image and minor) that have a running freeze thread.
 static UNDER_WAY: Mutex<BTreeSet<(FileId, u32)>> = Mutex::new(BTreeSet::new());
 
-/// An entry there.
+/// An entry in [`UNDER_WAY`], removed on drop.
 struct UnderWay((FileId, u32));
 
 impl UnderWay {

@@ -1,4 +1,4 @@
-//! Several filesystems, frozen at once and let go at once.
+//! A set of filesystems that are frozen together and thawed together.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,37 +11,37 @@ use super::freeze_thread::{Done, Freezer, Phase};
 use super::{Intents, Limits, too_long};
 use crate::kernel::{self, FileId, Kernel, MountEntry};
 
-/// How long writing back may take before the freeze; nobody is blocked meanwhile.
+/// Limit of the write-back before the freeze. Writers are not blocked during that time.
 const WRITE_BACK: Duration = Duration::from_secs(120);
 
-/// How long a thaw may take, longer than which it is reported as hanging.
+/// Limit of a thaw; a longer thaw is reported as hanging.
 const THAW: Duration = Duration::from_secs(10);
 
 /// A filesystem to freeze.
 struct Held {
     volume: VolumeId,
-    /// Its image and the loop device's minor.
+    /// The volume's image and the loop device's minor.
     device: (FileId, u32),
     mount: Arc<File>,
     freezer: Freezer,
-    /// Somebody else froze it.
+    /// Another process froze the filesystem.
     foreign: bool,
 }
 
-/// Filesystems that are frozen, or about to be. Dropping it lets them go, whatever happened.
+/// Filesystems that are frozen, or about to be frozen. Dropping the set thaws them.
 pub(super) struct Hold<'a> {
     kernel: &'a Arc<dyn Kernel>,
     intents: &'a dyn Intents,
     max_freeze: Duration,
     held: Vec<Held>,
-    /// Volumes with an intent in their record.
+    /// Volumes with a freeze intent in their record.
     intended: BTreeSet<VolumeId>,
-    /// When the freezes are over.
+    /// The time when the freezes end.
     until: Option<Instant>,
 }
 
 impl<'a> Hold<'a> {
-    /// Gets the filesystems ready to be frozen. Nothing is frozen yet, and no intent written.
+    /// Writes back the filesystems before the freeze. It freezes nothing and writes no intent.
     pub(super) fn prepare(
         kernel: &'a Arc<dyn Kernel>,
         intents: &'a dyn Intents,
@@ -104,7 +104,7 @@ impl<'a> Hold<'a> {
         Ok(())
     }
 
-    /// Freezes them all; when they are to be thawed again, if there are any.
+    /// Freezes all filesystems. Returns the time of the thaw, or `None` if the driver froze none.
     pub(super) fn freeze(&mut self) -> Result<Option<Instant>> {
         if self.held.is_empty() {
             return Ok(None);
@@ -127,13 +127,13 @@ impl<'a> Hold<'a> {
 
     fn intend(&mut self, volumes: BTreeSet<VolumeId>) -> Result<()> {
         let list: Vec<VolumeId> = volumes.iter().copied().collect();
-        // Before writing: half of them may be there after an error.
+        // Noted before the write: after an error, some of the intents may be on disk.
         self.intended.extend(volumes);
         self.intents.write(&list)
     }
 
-    /// Takes the intents of what somebody else froze back at once: if this process dies now,
-    /// recovery must not thaw it.
+    /// Clears the intents of filesystems that another process froze. If this process dies now,
+    /// recovery must not thaw them.
     fn disown_foreign(&mut self) {
         let own = |h: &&Held| !h.foreign;
         let own: BTreeSet<VolumeId> = self.held.iter().filter(own).map(|h| h.volume).collect();
@@ -143,7 +143,7 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// Makes sure that what somebody else had frozen has stayed so until now.
+    /// Checks that filesystems that another process froze have stayed frozen until now.
     pub(super) fn check_foreign(&mut self) -> Result<()> {
         let foreign: Vec<usize> = (0..self.held.len())
             .filter(|i| self.held[*i].foreign)
@@ -151,7 +151,7 @@ impl<'a> Hold<'a> {
         if foreign.is_empty() {
             return Ok(());
         }
-        // The only way to ask is to freeze, which works if it is not frozen any more.
+        // FIFREEZE is the only way to check; it succeeds if the filesystem was thawed.
         self.intend(foreign.iter().map(|i| self.held[*i].volume).collect())?;
         let until = Instant::now() + self.max_freeze;
         for i in foreign {
@@ -169,8 +169,8 @@ impl<'a> Hold<'a> {
         Ok(())
     }
 
-    /// Thaws everything and clears the intents. An error if something was thawed too early or not
-    /// at all; an intent that could not be cleared is harmless and only logged.
+    /// Thaws all filesystems and clears the intents. Fails if a thaw came too early or failed. An
+    /// intent that could not be cleared is harmless and only logged.
     pub(super) fn release(mut self) -> Result<()> {
         self.let_go()
     }
@@ -203,8 +203,8 @@ impl<'a> Hold<'a> {
         result
     }
 
-    /// Clears intents; false if they stay on record, which is harmless: the next freeze, or
-    /// recovery, then thaws what needs no thaw.
+    /// Clears intents; false if they stay on record. That is harmless: the next freeze or recovery
+    /// then thaws a filesystem that is not frozen.
     fn clear(&self, volumes: &BTreeSet<VolumeId>) -> bool {
         let list: Vec<VolumeId> = volumes.iter().copied().collect();
         if list.is_empty() {
@@ -220,7 +220,7 @@ impl<'a> Hold<'a> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        // Nothing left to do after `release`; on any other way out there is an error already.
+        // After `release` nothing is left to thaw; all other paths return an error already.
         let _ = self.let_go();
     }
 }
@@ -243,7 +243,7 @@ fn hanging(volume: VolumeId) -> Error {
     ))
 }
 
-/// A freeze, or the writing back before it, that failed.
+/// The error for a failed freeze, or for a failed write-back before it.
 fn failed(volume: VolumeId, e: &kernel::Error) -> Error {
     match e {
         kernel::Error::NoSpace { op, path } => Error::Kernel(kernel::Error::NoSpace {
@@ -256,7 +256,7 @@ fn failed(volume: VolumeId, e: &kernel::Error) -> Error {
     }
 }
 
-/// Who froze it.
+/// The owner of a freeze.
 enum Frozen {
     ByUs,
     ByAnother,
@@ -277,7 +277,7 @@ fn wait_frozen(held: &Held, until: Instant, max_freeze: Duration) -> Result<Froz
     })
 }
 
-/// Opens a filesystem by the first of its mounts that is in sight.
+/// Opens a filesystem through the first of its mounts that can be reached.
 pub(super) fn open_any<'m>(
     kernel: &dyn Kernel,
     mounts: impl Iterator<Item = &'m MountEntry>,
