@@ -176,7 +176,8 @@ pub(super) fn held(images: &[Image], share: bool) -> u64 {
 
 /// The oldest known ancestor, even if its own image is gone.
 fn ancestor(mut id: Uuid, sources: &HashMap<Uuid, Option<Uuid>>) -> Uuid {
-    // A lineage is at most as long as the number of images. The bound ends cycles in broken records.
+    // A lineage is at most as long as the number of images. The bound ends cycles in broken
+    // records.
     for _ in 0..sources.len() {
         match sources.get(&id) {
             Some(Some(source)) => id = *source,

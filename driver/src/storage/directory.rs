@@ -230,8 +230,8 @@ impl Layout {
         self.remove_left();
     }
 
-    /// Removes what could not be removed before. A full filesystem may refuse even that, and callers
-    /// do not call again for what is deleted.
+    /// Removes what could not be removed before. A full filesystem may refuse even that, and
+    /// callers do not call again for what is deleted.
     pub(super) fn remove_left(&self) {
         let left = std::mem::take(&mut *lock(&self.left));
         let mut stuck = false;

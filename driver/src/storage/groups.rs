@@ -1,10 +1,10 @@
 //! Snapshots of several volumes at one point in time.
 //!
-//! A group exists while its record is in its place. Its record is written first, under `incoming/`,
-//! and moved into place after the snapshots; deleting the group moves it to `trash/` first, and
-//! removes it there last. So whenever the process dies, a record in one of these two lists the
-//! snapshots that are to be freed. A snapshot whose group has no record at all is kept: the record
-//! was lost, or the snapshot's own is damaged.
+//! A group exists while its record is under `groups/`. CreateVolumeGroupSnapshot writes the record
+//! under `incoming/` first, and moves it into place after the snapshots. DeleteVolumeGroupSnapshot
+//! moves the record to `trash/` first, and removes it last. If the process dies in between, a
+//! record in one of these two directories lists the snapshots to free. A snapshot is kept if its
+//! group has no record at all: the record was lost, or the snapshot's own record is damaged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{About, Error, GroupId, GroupRecord, Pool, Pools, Result, VolumeId};
 mod tests;
 
 impl Pools {
-    /// Takes snapshots of several volumes at one point in time, or of none.
+    /// Takes snapshots of several volumes at one point in time. After an error no snapshot exists.
     pub fn create_group(
         &self,
         name: &str,
@@ -45,7 +45,7 @@ impl Pools {
         };
         let members = commit(shots, &record, home)?;
         let record = Arc::new(record);
-        // The group before its members: one whose group is nowhere would look like rubbish.
+        // The group before its members: a member of a missing group would look like a leftover.
         write(&home.index).groups.put(record.clone());
         for member in members {
             member.publish();
@@ -53,7 +53,7 @@ impl Pools {
         Ok(record)
     }
 
-    /// Frees a group and its snapshots. Missing is [`Error::NoGroup`].
+    /// Frees a group and its snapshots. A missing group is [`Error::NoGroup`].
     pub fn delete_group(&self, id: &GroupId) -> Result<()> {
         let record = self.group(id)?;
         let home = self.with_id(id.pool())?;
@@ -63,22 +63,22 @@ impl Pools {
         home.layout.discard(EntryKind::Groups, &entry)?;
         write(&home.index).groups.take(*id);
         home.forget(&About::Group(*id));
-        // From here on the snapshots do not exist; what can't be freed now is freed later.
+        // The snapshots no longer exist; those that can't be freed now are freed later.
         let mut all_away = true;
         for (pool, member) in pools.iter().zip(&record.snapshots) {
             all_away &= pool.abandon_snapshot(*member);
         }
         match all_away {
             true => home.layout.free(&entry),
-            // Until then the record lists them, also for the next start.
+            // The record lists the snapshots until then, even after a restart.
             false => home.layout.remove_later(Left::Trash, entry),
         }
         Ok(())
     }
 }
 
-/// Puts the members into their places, then the group, whose record is on disk before both. On a
-/// failure nothing stays.
+/// Moves the members into place, then the group, which has its record on disk before both. Removes
+/// all of them after an error.
 fn commit<'a>(
     shots: Vec<Shot<'a>>,
     record: &GroupRecord,
@@ -91,7 +91,7 @@ fn commit<'a>(
     let committed = (|| {
         for shot in shots {
             let facts = Facts {
-                // For people: nobody asks for a member by name.
+                // For people only: no RPC finds a member by name.
                 name: format!("{}/{}", record.name, members.len()),
                 parameters: &record.parameters,
                 group: Some(record.id),
@@ -108,7 +108,7 @@ fn commit<'a>(
             for member in members {
                 all_away &= member.pool.abandon_snapshot(member.record.id);
             }
-            // After them: until then its record says what is to be freed.
+            // Last: until then the record lists the snapshots to free.
             match all_away {
                 true => drop(group),
                 false => group.leave(),
@@ -119,7 +119,7 @@ fn commit<'a>(
 }
 
 impl Pool {
-    /// An existing group keeps its name, also one whose record can't be used.
+    /// Fails if a group has the name already, even if its record can't be used.
     fn group_name_is_free(&self, name: &str) -> Result<()> {
         let index = read(&self.index);
         if let Some(broken) = index.groups.broken_named(name) {

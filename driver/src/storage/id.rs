@@ -1,8 +1,8 @@
 //! IDs of pools, volumes, snapshots and groups.
 //!
-//! An ID is generated, never taken from a request, and says which pool it lives in: a driver can
-//! tell "not mine" from "mine, and missing". What arrives as an ID is parsed here before it comes
-//! near a path. Form: `vol-<pool>-<uuid v7>`, `snap-…`, `group-…`; a pool's is 16 hex digits.
+//! An ID is generated, never taken from a request. It names its pool, so a driver can distinguish
+//! an object of another node from a missing one. IDs in requests are parsed here before they become
+//! part of a path. Form: `vol-<pool>-<uuid v7>`, `snap-…`, `group-…`; a pool's ID is 16 hex digits.
 
 use std::fmt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A string that is no ID of ours.
+/// The error for a string that is not an ID of this driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an ID of this driver")]
 pub struct NotAnId;
@@ -22,7 +22,7 @@ pub struct NotAnId;
 pub struct PoolId(u64);
 
 impl PoolId {
-    /// A new one.
+    /// Generates a random identity.
     pub fn generate() -> Self {
         PoolId(Uuid::new_v4().as_u64_pair().1 << 2 ^ Uuid::new_v4().as_u64_pair().1)
     }
@@ -82,17 +82,17 @@ macro_rules! id {
         }
 
         impl $name {
-            /// A new one in this pool; later ones sort after earlier ones.
+            /// Generates an ID in this pool; later IDs sort after earlier ones.
             pub fn generate(pool: PoolId) -> Self {
                 $name { pool, uuid: Uuid::now_v7() }
             }
 
-            /// The pool it lives in.
+            /// The pool that holds the object.
             pub fn pool(&self) -> PoolId {
                 self.pool
             }
 
-            /// The part that orders by time of creation, across pools.
+            /// The UUID v7, which sorts by time of creation across pools.
             pub fn uuid(&self) -> Uuid {
                 self.uuid
             }
@@ -135,8 +135,8 @@ id!(
     "group"
 );
 
-/// The pool whose volume or snapshot a path leads to, by the ID that is one of its parts: it is one
-/// of a kind, from whatever mount namespace the path is told.
+/// The pool of the volume or snapshot in a path, from the ID that is one of the path's components.
+/// The ID is unique, so the path may come from any mount namespace.
 pub fn pool_named_in(path: &Path) -> Option<PoolId> {
     path.components().find_map(|part| {
         let part = part.as_os_str().to_str()?;
@@ -156,7 +156,7 @@ pub fn pool_of(id: &str) -> Option<PoolId> {
         .ok()
 }
 
-/// What a caller may name a volume by.
+/// An ID by which a caller may refer to a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum VolumeHandle {
     /// An ID this driver generated (here or on another node).

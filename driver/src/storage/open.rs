@@ -1,8 +1,7 @@
-//! Opening pools: what is at the path, whose it is, and whether this process may have it.
+//! Opening of pools: checks the path's content, its owner, and whether another process has it open.
 //!
-//! A pool that is not mounted yet looks like an empty directory. So what was seen once is
-//! remembered outside of it (see [`known`]), and a pool that is known and not there is *missing*,
-//! never new.
+//! A pool that is not mounted yet looks like an empty directory. The [`registry`] outside the pools
+//! therefore records each pool. A registered pool that is not found is *missing*, never new.
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -28,7 +27,7 @@ pub(super) use pool_directory::{identity, open_dir};
 use registry::{Entry, Known};
 
 impl Pools {
-    /// Opens the pool of a slot, recovers it, and records it as known.
+    /// Opens the pool of a slot, recovers it, and adds it to the registry.
     pub(super) fn open_one(
         &self,
         slot: usize,
@@ -113,8 +112,8 @@ impl Pools {
     }
 }
 
-/// What kind of pool the path is, by what is there. A directory that is neither there nor known
-/// is made.
+/// Determines the pool's kind from the file at the path. Creates a directory that neither exists
+/// nor is registered.
 fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
     let path = &spec.path;
     let metadata = match std::fs::metadata(path) {
@@ -160,8 +159,8 @@ fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
     }
 }
 
-/// Makes a directory and those above it, so that they are there after a power cut too: the pool is
-/// known from now on, and would be missed.
+/// Creates a directory and its missing parents, and syncs them. After a power cut, a registered
+/// pool without its directory would count as missing.
 fn make_dirs(path: &Path) -> Result<()> {
     let above: Vec<&Path> = path
         .ancestors()

@@ -1,5 +1,5 @@
-//! The records: what the pool remembers of a volume, a snapshot and a group, as JSON beside the
-//! bytes. They carry a schema version; unknown fields of a newer one are an error, not a loss.
+//! The records of volumes, snapshots and groups, stored as JSON beside the images. Records have a
+//! schema version. Unknown fields of a newer version are an error, so that no data is lost.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,58 +9,58 @@ use serde::{Deserialize, Serialize};
 use super::id::{GroupId, SnapshotId, VolumeId};
 use crate::kernel::FsType;
 
-/// The schema this build writes, and the newest it reads.
+/// The schema version that this build writes, and the newest that it reads.
 pub const SCHEMA: u32 = 1;
 
-/// A volume.
+/// The record of a volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeRecord {
-    /// Schema version.
+    /// Schema version, see [`SCHEMA`].
     pub schema: u32,
-    /// Its ID.
+    /// The volume's ID, also the name of its directory.
     pub id: VolumeId,
-    /// The name the caller made it by (`pvc-<claim UID>` from a provisioner).
+    /// The name in the CreateVolume request (`pvc-<claim UID>` from a provisioner).
     pub name: String,
-    /// Its size in bytes, a multiple of 4096.
+    /// The volume's size in bytes, a multiple of 4096.
     pub capacity_bytes: u64,
-    /// What the caller said it would use it for.
+    /// The capabilities in the CreateVolume request.
     pub capabilities: Vec<Capability>,
-    /// The class parameters as given, to judge a repeated call by.
+    /// The class parameters as given, to compare a repeated CreateVolume with.
     pub parameters: BTreeMap<String, String>,
-    /// The mutable parameters as given at creation, likewise.
+    /// The mutable parameters as given at creation, to compare a repeated CreateVolume with.
     pub mutable_parameters: BTreeMap<String, String>,
-    /// What holds now (parameters, then mutable ones, then ModifyVolume).
+    /// The settings in force (parameters, then mutable ones, then ModifyVolume).
     pub settings: Settings,
-    /// Further words for mkfs, from `mkfsOptions`.
+    /// Further arguments of mkfs, from `mkfsOptions`.
     pub mkfs_options: Vec<String>,
-    /// What it was made from.
+    /// The source of the volume's content; `None` for an empty volume.
     pub source: Option<Source>,
     /// Time of creation, nanoseconds since the epoch.
     pub created_ns: u64,
-    /// How far formatting got.
+    /// The state of formatting.
     pub format: Format,
-    /// It has never been published or staged. Records that don't say so are of volumes that were,
-    /// or of builds that didn't note it.
+    /// The volume was never published or staged. A record without this field belongs to a volume
+    /// that was, or to a build that did not record it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fresh: bool,
-    /// Nodes it is published to (ControllerPublishVolume), with what was asked.
+    /// Nodes with a publication (ControllerPublishVolume), with the parameters of the request.
     pub publications: BTreeMap<String, Publication>,
-    /// Where it is staged, written before the loop is attached.
+    /// The current staging, written before the loop device is attached.
     pub stage: Option<Stage>,
-    /// A freeze is under way, written before it.
+    /// The freeze in progress, written before the freeze.
     pub freeze: Option<FreezeIntent>,
-    /// Kubelet's handle, for an inline ephemeral volume.
+    /// Kubelet's volume handle of an inline ephemeral volume.
     pub inline: Option<String>,
 }
 
-/// What a volume is used as: block device or mount, and by whom.
+/// The use of a volume: access type and access mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capability {
     /// Block device or mounted filesystem.
     pub access: Access,
-    /// By how many nodes and writers.
+    /// The number of nodes and writers.
     pub mode: AccessMode,
 }
 
@@ -68,15 +68,15 @@ pub struct Capability {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// The raw device.
+    /// A raw block device.
     Block,
     /// A mounted filesystem.
     Mount {
-        /// Which filesystem (the default already filled in).
+        /// The filesystem type, with the default already filled in.
         fs: FsType,
         /// Mount options.
         flags: Vec<String>,
-        /// Group that owns the files, where the orchestrator leaves that to the driver.
+        /// Group that owns the files, if the orchestrator delegates fsGroup to the driver.
         group: Option<u32>,
     },
 }
@@ -96,7 +96,7 @@ pub enum AccessMode {
 }
 
 impl AccessMode {
-    /// Speaks of several nodes.
+    /// True for modes that allow several nodes.
     pub fn is_multi_node(self) -> bool {
         use AccessMode::*;
         matches!(
@@ -105,7 +105,7 @@ impl AccessMode {
         )
     }
 
-    /// Never written through.
+    /// True for modes that never write.
     pub fn is_read_only(self) -> bool {
         matches!(
             self,
@@ -114,32 +114,32 @@ impl AccessMode {
     }
 }
 
-/// Whether space is promised or taken.
+/// When a volume's space is allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provisioning {
-    /// Space is taken as it is written.
+    /// Space is allocated when it is written.
     #[default]
     Thin,
-    /// All space is taken at creation, and stays so.
+    /// All space is allocated at creation, and stays allocated.
     Thick,
 }
 
-/// What can be changed later (ControllerModifyVolume).
+/// Settings that ControllerModifyVolume can change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Thin or thick.
+    /// Thin or thick provisioning.
     pub provisioning: Provisioning,
-    /// Give freed space back to the pool (mount option `discard`).
+    /// Return freed space to the pool (mount option `discard`).
     pub discard: bool,
-    /// Direct I/O on the image.
+    /// Use direct I/O on the image.
     pub direct_io: bool,
     /// Read-ahead of the loop device in KiB; `None` leaves the kernel's default (128).
     pub read_ahead_kib: Option<u32>,
 }
 
-/// What a volume was made from.
+/// The source of a volume's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
@@ -149,97 +149,98 @@ pub enum Source {
     Volume(VolumeId),
 }
 
-/// How far formatting got; written before each step.
+/// The state of formatting, written before each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// Never formatted and never handed out: mkfs may run if the device is blank.
     None,
-    /// mkfs was started: it may run again over what it left.
+    /// mkfs was started and may run again over its remains.
     Formatting(FsType),
-    /// There is a filesystem. If the device looks blank all the same, data was lost: never mkfs.
+    /// The volume has a filesystem. If the device looks blank, data was lost: never run mkfs.
     Done(FsType),
-    /// The bytes are the user's (raw block, or copied from one): never mkfs.
+    /// The bytes belong to the user (raw block, or a copy of one): never run mkfs.
     Raw,
 }
 
-/// One ControllerPublishVolume.
+/// One publication by ControllerPublishVolume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Publication {
-    /// For this use.
+    /// The capability in the request.
     pub capability: Capability,
-    /// Read-only.
+    /// The publication is read-only.
     pub readonly: bool,
 }
 
-/// A staging, from before its first effect to after its last.
+/// A staging, recorded from before its first effect until after its last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stage {
     /// The staging path.
     pub path: PathBuf,
-    /// For this use.
+    /// The capability in the request.
     pub capability: Capability,
-    /// The loop device's minor, once attached: what a raw block publication is bound to.
+    /// The loop device's minor, once attached. Raw block publications are bound to its node.
     pub minor: Option<u32>,
-    /// Targets published read-only from a second, read-only loop: target → its minor.
+    /// Targets published through a second, read-only loop device: target path to its minor.
     pub read_only_loops: BTreeMap<PathBuf, u32>,
 }
 
-/// A freeze of the filesystem in this volume, from before it to after the thaw.
+/// A freeze of the volume's filesystem, recorded from before the freeze until after the thaw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FreezeIntent {
-    /// When, nanoseconds since the epoch.
+    /// Time of the freeze, nanoseconds since the epoch.
     pub since_ns: u64,
 }
 
-/// A snapshot.
+/// The record of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotRecord {
-    /// Schema version.
+    /// Schema version, see [`SCHEMA`].
     pub schema: u32,
-    /// Its ID.
+    /// The snapshot's ID, also the name of its directory.
     pub id: SnapshotId,
-    /// The name the caller made it by.
+    /// The name in the CreateSnapshot request.
     pub name: String,
-    /// The volume it was taken of (which may be gone).
+    /// The source volume, which may be deleted by now.
     pub source: VolumeId,
-    /// The volume's size then, in bytes: what a restore needs at least.
+    /// The volume's size at that time in bytes: the minimum size of a restore.
     pub size_bytes: u64,
-    /// The point in time, nanoseconds since the epoch.
+    /// The point in time of the content, nanoseconds since the epoch.
     pub created_ns: u64,
-    /// The parameters as given.
+    /// The parameters in the request.
     pub parameters: BTreeMap<String, String>,
-    /// The group it belongs to.
+    /// The group of which the snapshot is a member.
     pub group: Option<GroupId>,
-    /// How the volume was formatted: what a restore inherits.
+    /// The volume's state of formatting, which a restore inherits.
     pub format: Format,
-    /// The volume's provisioning, which a restore without one of its own inherits.
+    /// The volume's provisioning, which a restore inherits unless it sets another one.
     pub provisioning: Provisioning,
-    /// Bytes allocated to it when taken: the most it can come to hold alone, counted as promised.
+    /// Bytes allocated when the snapshot was taken, counted as promised: it can never hold more.
     pub allocated_bytes: u64,
 }
 
-/// A group snapshot. It exists while this record is in its place. Under `incoming/` or `trash/` the
-/// record lists the snapshots that recovery frees, if they name the group too.
+/// The record of a group snapshot. The group exists while this record is in its place. Under
+/// `incoming/` or `trash/`, the record lists the snapshots that recovery frees; their own records
+/// must name the group too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupRecord {
-    /// Schema version.
+    /// Schema version, see [`SCHEMA`].
     pub schema: u32,
-    /// Its ID; it lives in the pool of its first snapshot.
+    /// The group's ID, in the pool of its first snapshot.
     pub id: GroupId,
-    /// The name the caller made it by.
+    /// The name in the CreateVolumeGroupSnapshot request.
     pub name: String,
     /// The snapshots, in the order of the volumes in the request.
     pub snapshots: Vec<SnapshotId>,
-    /// The volumes, likewise.
+    /// The source volumes, in the order of the request.
     pub sources: Vec<VolumeId>,
-    /// The parameters as given.
+    /// The parameters in the request.
     pub parameters: BTreeMap<String, String>,
-    /// The point in time, nanoseconds since the epoch.
+    /// The common point in time, nanoseconds since the epoch.
     pub created_ns: u64,
 }

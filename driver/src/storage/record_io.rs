@@ -1,7 +1,7 @@
-//! Records as bytes: written with a schema version, read back with suspicion.
+//! Encoding and validated decoding of records, with a schema version.
 //!
-//! A record that can't be read is never dropped and never overwritten: it may be a newer build's,
-//! or damaged, and in both cases there is a volume behind it.
+//! An unreadable record is never deleted or overwritten: a newer build may have written it, or it
+//! is damaged, and in both cases a volume depends on it.
 
 use std::fs::File;
 use std::io::Read;
@@ -24,20 +24,20 @@ mod frozen;
 #[cfg(test)]
 mod tests;
 
-/// A record that has a place in a pool.
+/// A record that has a directory in a pool.
 pub(super) trait Record: Serialize + DeserializeOwned {
-    /// Its ID.
+    /// The ID type; the ID names the directory.
     type Id: Copy + Ord + FromStr + std::fmt::Display;
-    /// Where such entries are.
+    /// The kind of the record, which selects the parent directory.
     const SHELF: EntryKind;
-    /// The record's file in the entry.
+    /// The record's file name in its directory.
     const FILE: &'static str;
 
     fn id(&self) -> Self::Id;
     fn schema(&self) -> u32;
     fn pool_of(id: Self::Id) -> PoolId;
 
-    /// The entry's directory name.
+    /// The name of the record's directory.
     fn entry(&self) -> String {
         self.id().to_string()
     }
@@ -68,21 +68,21 @@ record!(VolumeRecord, VolumeId, Volumes, "volume.json");
 record!(SnapshotRecord, SnapshotId, Snapshots, "snapshot.json");
 record!(GroupRecord, GroupId, Groups, "group.json");
 
-/// An entry whose record can't be used.
+/// An entry with an unusable record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Broken {
-    /// The record's file.
+    /// The path of the record's file.
     pub(super) path: PathBuf,
-    /// What is wrong with it.
+    /// The reason why the record is unusable.
     pub(super) why: String,
-    /// The name in it, if that much can be read: it stays taken.
+    /// The name in the record, if it is readable: the name stays taken.
     pub(super) name: Option<String>,
-    /// The space it promises, if that much can be read.
+    /// The space that the record promises in bytes, if it is readable.
     pub(super) bytes: u64,
 }
 
 impl Broken {
-    /// As the answer to a call about it.
+    /// The error for calls that need this record.
     pub(super) fn error(&self) -> Error {
         Error::Corrupt {
             path: self.path.clone(),
@@ -91,14 +91,14 @@ impl Broken {
     }
 }
 
-/// What a shelf holds.
+/// The result of reading all entries of a kind.
 #[derive(Debug)]
 pub(super) struct Loaded<R: Record> {
-    /// Good records, by ID.
+    /// The usable records.
     pub(super) records: Vec<R>,
-    /// Entries of this pool that can't be used.
+    /// Entries of this pool with an unusable record.
     pub(super) broken: Vec<(R::Id, Broken)>,
-    /// Things that are no entries of this pool: left alone.
+    /// Paths that are not entries of this pool; they stay untouched.
     pub(super) strangers: Vec<PathBuf>,
 }
 
@@ -111,7 +111,7 @@ pub(super) fn encode<R: Serialize>(record: &R, file: &'static str) -> Result<Vec
     Ok(bytes)
 }
 
-/// Reads a record back. The error says why it can't be used.
+/// Decodes a record. The error is the reason why it is unusable.
 pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, String> {
     let record: R = match serde_json::from_slice(bytes) {
         Ok(record) => record,
@@ -162,8 +162,8 @@ fn peek(bytes: &[u8], key: &str) -> Option<serde_json::Value> {
     value.get(key).cloned()
 }
 
-/// Reads all records of a kind. Few system calls per record (open, read, close), and nothing else
-/// is looked at: a pool of ten thousand volumes opens in a fraction of a second.
+/// Reads all records of a kind. Few system calls per record (open, read, close) let a pool of ten
+/// thousand volumes open in a fraction of a second.
 pub(super) fn load<R: Record>(layout: &Layout, pool: PoolId) -> Result<Loaded<R>, Error> {
     let shelf = layout.shelf(R::SHELF);
     let mut loaded = Loaded {
@@ -205,7 +205,7 @@ pub(super) fn load<R: Record>(layout: &Layout, pool: PoolId) -> Result<Loaded<R>
     Ok(loaded)
 }
 
-/// Reads one record anew.
+/// Reads one record from disk again.
 pub(super) fn read_one<R: Record>(layout: &Layout, id: R::Id) -> Result<R, Error> {
     let entry = id.to_string();
     let mut bytes = Vec::new();
@@ -220,7 +220,7 @@ pub(super) fn read_one<R: Record>(layout: &Layout, id: R::Id) -> Result<R, Error
     })
 }
 
-/// Reads a file beneath a directory into the buffer, which is emptied first.
+/// Reads a file beneath a directory into the buffer, which it empties first.
 pub(super) fn read_whole(
     dir: BorrowedFd<'_>,
     path: &Path,
@@ -228,7 +228,7 @@ pub(super) fn read_whole(
 ) -> kernel::Result<()> {
     buffer.clear();
     let file = file::open_beneath(dir, path, OFlags::RDONLY)?;
-    // `File::read_to_end` would ask for size and position first: two calls more for each record.
+    // `File::read_to_end` queries size and position first: two more calls for each record.
     let mut reader = Plain(&file);
     reader
         .read_to_end(buffer)
@@ -236,7 +236,7 @@ pub(super) fn read_whole(
     Ok(())
 }
 
-/// A file as nothing but a reader.
+/// A file that implements only [`Read`].
 struct Plain<'a>(&'a File);
 
 impl Read for Plain<'_> {

@@ -41,9 +41,9 @@ pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -
     Ok(())
 }
 
-/// Deletes inline volumes that kubelet does not call about again: their pods left while the pool took
-/// no writes or was missing, or their first publication failed. A volume that a pod still uses keeps
-/// its target, because NodeUnpublishVolume was not called.
+/// Deletes inline volumes that kubelet does not call about again: their pods left while the pool
+/// took no writes or was missing, or their first publication failed. A volume that a pod still uses
+/// keeps its target, because NodeUnpublishVolume was not called.
 fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     let left = images.iter().filter(|f| is_left(&f.volume));
     for found in left {

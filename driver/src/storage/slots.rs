@@ -266,9 +266,9 @@ impl Pools {
         slots[i].state = state;
     }
 
-    /// Closes all pools and unmounts those that the driver mounted. Only for a caller that no longer
-    /// needs the pools, such as a test: a driver that ends leaves its mounts, since pods still use
-    /// the volumes in them.
+    /// Closes all pools and unmounts those that the driver mounted. Only for a caller that no
+    /// longer needs the pools, such as a test: a driver that ends leaves its mounts, since pods
+    /// still use the volumes in them.
     pub fn close(&self) -> Result<()> {
         let mut mounted = Vec::new();
         for slot in write(&self.slots).iter_mut() {

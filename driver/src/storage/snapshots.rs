@@ -1,4 +1,4 @@
-//! Taking and freeing snapshots.
+//! Creation and deletion of snapshots.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::kernel::file::{self, Copied};
 #[cfg(test)]
 mod tests;
 
-/// A snapshot that is taken and has no record yet. Dropped, it goes away.
+/// A copied snapshot without a record. Dropping it removes it.
 pub(super) struct Shot<'a> {
     pub(super) pool: &'a Arc<Pool>,
     pub(super) id: SnapshotId,
@@ -40,7 +40,7 @@ impl<'a> Shot<'a> {
         }
     }
 
-    /// What is left to do once the volume goes on: a thick volume gets its own blocks back.
+    /// Completes the copy after the thaw: a thick volume gets unshared blocks again.
     fn finish(&self, pools: &Pools, copied: Copied) -> Result<()> {
         let want = self.want();
         copy_image::finish(&self.image, &want, copied)?;
@@ -51,8 +51,8 @@ impl<'a> Shot<'a> {
         Ok(file::sync(&self.image, &self.incoming.image_path())?)
     }
 
-    /// Writes the record and puts the snapshot into its place. The room stays reserved until the
-    /// caller has put the record into the index.
+    /// Writes the record and moves the snapshot into place. The space stays reserved until the
+    /// caller has added the record to the index.
     pub(super) fn commit(self, facts: &Facts<'_>) -> Result<Committed<'a>> {
         let record = SnapshotRecord {
             schema: SCHEMA,
@@ -76,7 +76,7 @@ impl<'a> Shot<'a> {
     }
 }
 
-/// A snapshot that is on disk and not in the index.
+/// A snapshot that is on disk but not in the index.
 pub(super) struct Committed<'a> {
     pub(super) pool: &'a Arc<Pool>,
     pub(super) record: Arc<SnapshotRecord>,
@@ -84,14 +84,14 @@ pub(super) struct Committed<'a> {
 }
 
 impl Committed<'_> {
-    /// Shows it.
+    /// Adds the record to the index.
     pub(super) fn publish(self) -> Arc<SnapshotRecord> {
         write(&self.pool.index).snapshots.put(self.record.clone());
         self.record
     }
 }
 
-/// What a snapshot's record says besides what its volume says.
+/// Fields of a snapshot's record that do not come from its volume's record.
 pub(super) struct Facts<'a> {
     pub(super) name: String,
     pub(super) parameters: &'a BTreeMap<String, String>,
@@ -100,7 +100,7 @@ pub(super) struct Facts<'a> {
 }
 
 impl Pools {
-    /// Takes a snapshot, frozen meanwhile if the volume is mounted.
+    /// Takes a snapshot; a mounted volume is frozen during the copy.
     pub fn create_snapshot(
         &self,
         volume: &VolumeId,
@@ -123,8 +123,8 @@ impl Pools {
         record.ok_or(Error::NoVolume(VolumeHandle::Id(*volume)))
     }
 
-    /// Takes snapshots of volumes, each in its pool (`pools` in the same order), at one point in
-    /// time, which is returned too.
+    /// Takes snapshots of volumes at one point in time, and returns that time. `pools` lists the
+    /// pool of each volume in the same order.
     pub(super) fn copy<'a>(
         &self,
         pools: &'a [Arc<Pool>],
@@ -149,7 +149,7 @@ impl Pools {
         Ok((shots, taken_ns))
     }
 
-    /// Everything that can be done before the volume must hold still.
+    /// All preparation before the volume is frozen.
     fn prepare<'a>(&self, pool: &'a Arc<Pool>, id: &VolumeId) -> Result<Shot<'a>> {
         let volume = self.volume(&VolumeHandle::Id(*id))?;
         let origin = self.origin_volume(volume.clone())?;
@@ -170,11 +170,12 @@ impl Pools {
         })
     }
 
-    /// Frees a snapshot. Missing is [`Error::NoSnapshot`]; one of a group is [`Error::InGroup`].
+    /// Frees a snapshot. A missing snapshot is [`Error::NoSnapshot`]; a group's is
+    /// [`Error::InGroup`].
     pub fn delete_snapshot(&self, id: &SnapshotId) -> Result<()> {
         let snapshot = self.snapshot(id)?;
         if let Some(group) = snapshot.group {
-            // Its record may name a group that is gone, or, damaged, one that never was.
+            // The record may name a deleted group, or, if damaged, a group that never existed.
             let group = match self.group(&group) {
                 Err(Error::NoGroup(_)) => self.group_with(id),
                 _ => Some(group),
@@ -186,7 +187,7 @@ impl Pools {
         self.with_id(id.pool())?.drop_snapshot(*id)
     }
 
-    /// The group whose record lists a snapshot.
+    /// Finds the group that lists a snapshot in its record.
     fn group_with(&self, member: &SnapshotId) -> Option<GroupId> {
         let groups = self.groups();
         let group = groups.iter().find(|g| g.snapshots.contains(member))?;
@@ -195,7 +196,7 @@ impl Pools {
 }
 
 impl Pool {
-    /// Takes a snapshot away and frees it.
+    /// Deletes a snapshot and frees its space.
     pub(super) fn drop_snapshot(&self, id: SnapshotId) -> Result<()> {
         let entry = id.to_string();
         self.layout.discard(EntryKind::Snapshots, &entry)?;
@@ -205,15 +206,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a snapshot away whose group does not exist, and frees it, now or later. False if it
-    /// could not even be taken away yet.
+    /// Deletes a snapshot of a group that does not exist, and frees it now or later. False if even
+    /// the move to `trash/` failed.
     pub(super) fn abandon_snapshot(&self, id: SnapshotId) -> bool {
         write(&self.index).snapshots.take(id);
         self.forget(&About::Snapshot(id));
         self.layout.abandon(EntryKind::Snapshots, id.to_string())
     }
 
-    /// An existing snapshot keeps its name, also one whose record can't be used.
+    /// Fails if a snapshot has the name already, even if its record can't be used.
     fn snapshot_name_is_free(&self, name: &str) -> Result<()> {
         let index = read(&self.index);
         if let Some(broken) = index.snapshots.broken_named(name) {

@@ -95,8 +95,8 @@ impl Pools {
         self.delete(*id, record.stage.as_ref())
     }
 
-    /// Deletes a volume whose staging was just undone, though its record still says where it was. If
-    /// this fails, recovery finds it by that.
+    /// Deletes a volume whose staging was just undone, though its record still says where it was.
+    /// If this fails, recovery finds it by that.
     pub fn delete_unstaged_volume(&self, id: &VolumeId) -> Result<()> {
         self.delete(*id, None)
     }

@@ -14,7 +14,7 @@ use crate::kernel::{self, file};
 use crate::storage::record::SCHEMA;
 use crate::storage::{Error, PoolOptions, PoolSpec, Result, record_io};
 
-/// The file. Version 0.1.0 neither writes nor reads it.
+/// The name of the owner file. Version 0.1.0 neither writes nor reads it.
 pub(in crate::storage) const OWNER: &str = "node.json";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,8 +24,8 @@ struct Owner {
     node: String,
 }
 
-/// Checks that the pool at `path`, which was mounted read-only to look into it, is not another
-/// node's. Changes nothing. A process without a node's name (`fsck`) does not check.
+/// Checks that the pool at `path`, mounted read-only for inspection, does not belong to another
+/// node. Changes nothing. A process without a node ID (`fsck`) skips the check.
 pub(super) fn check(
     spec: &PoolSpec,
     options: &PoolOptions,
@@ -37,8 +37,8 @@ pub(super) fn check(
     judge(spec, options, &note, path, root).map(drop)
 }
 
-/// Like [`check`] of an open pool, and writes down that it is this node's where nothing is noted
-/// yet. The caller has the pool's lock.
+/// Checks an open pool like [`check`], and records this node as the owner if there is none. The
+/// caller holds the pool's lock.
 pub(super) fn claim(
     spec: &PoolSpec,
     options: &PoolOptions,
@@ -56,7 +56,7 @@ pub(super) fn claim(
     Ok(())
 }
 
-/// This node, if the pool has no owner yet. `note` says where the owner is noted, for people.
+/// Returns this node if the pool has no owner yet. `note` names the owner file in messages.
 fn judge<'a>(
     spec: &PoolSpec,
     options: &'a PoolOptions,

@@ -1,4 +1,4 @@
-//! Pools in a filesystem of their own, made and mounted by the driver.
+//! Pools in a separate filesystem that the driver makes and mounts.
 //!
 //! mkfs runs on a device that is blank (or, with the option `wipe`, holds bytes without a
 //! signature). It also runs again over an mkfs of this driver that was cut short. Two facts must
@@ -17,36 +17,36 @@ use super::registry::{Entry, Known};
 use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, loop_path};
 use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Result};
 
-/// A block device that is to hold a pool.
+/// A block device for a pool.
 #[derive(Debug)]
 pub(super) struct Device {
-    /// Its node.
+    /// The path of the device node.
     pub(super) path: PathBuf,
     /// Major and minor number.
     pub(super) number: (u32, u32),
-    /// Give unused blocks back while formatting.
+    /// Whether mkfs discards all blocks first.
     pub(super) discard: bool,
 }
 
 /// What to do with a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Plan {
-    /// Mount it: it carries the filesystem with this UUID, which this driver made.
+    /// Mount it: it has the filesystem with this UUID, which this driver made.
     Mount(String),
     /// Make the filesystem.
     Make,
-    /// Overwrite the unfinished filesystem of an mkfs that the driver started. The UUID stays, so that
-    /// a kill during this mkfs leaves the same evidence.
+    /// Overwrite the unfinished filesystem of an mkfs that the driver started. The UUID stays, so
+    /// that a kill during this mkfs leaves the same evidence.
     MakeAgain(String),
-    /// An XFS we have no record of: ours if it holds a pool.
+    /// Inspect an XFS without an entry in the registry: it may hold a pool.
     Look(String),
-    /// A pool was here and is not.
+    /// The registered pool is not on the device.
     Missing(String),
-    /// It is somebody else's.
+    /// The device holds data that is not the driver's.
     Refuse(String),
 }
 
-/// What an operator does with a refused device that holds nothing of value.
+/// The instruction to the operator for a refused device without valuable data.
 const TO_GIVE_IT_AWAY: &str =
     "if nothing on it is needed, erase it (wipefs --all DEVICE; blkdiscard DEVICE)";
 
@@ -88,7 +88,7 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
     }
 }
 
-/// Mounts (and formats, the first time) a device as a pool.
+/// Mounts a device as a pool, and formats it the first time.
 pub(super) fn ground(
     kernel: &dyn Kernel,
     (spec, options): (&PoolSpec, &PoolOptions),
@@ -107,7 +107,7 @@ pub(super) fn ground(
     };
     let uuid = match (mounted, &entry.fs_uuid) {
         (true, Some(uuid)) => uuid.clone(),
-        // An earlier process died between the mount and the record of it.
+        // An earlier process died between the mount and its record in the registry.
         (true, None) => mounting.uuid()?,
         (false, _) => {
             let plan = plan(entry, &kernel.probe(&device.path)?, spec.wipe);
@@ -125,18 +125,18 @@ pub(super) fn ground(
     })
 }
 
-/// Where a pool of its own is mounted.
+/// The mount point of a pool with a separate filesystem; created if it does not exist.
 pub(super) fn mount_point(options: &PoolOptions, name: &str) -> Result<PathBuf> {
     let at = options.state_dir.join("pools").join(name);
     std::fs::create_dir_all(&at).map_err(|e| crate::kernel::Error::io("mkdir", &at, e))?;
-    // As the mount table shows it.
+    // The mount table shows the canonical path.
     let real = at.canonicalize();
     Ok(real.map_err(|e| crate::kernel::Error::io("realpath", &at, e))?)
 }
 
-/// True if a process before us mounted the device at the right place, for writing. A read-only mount
-/// there is a look that was cut short: it is unmounted. A device that is mounted anywhere else is
-/// refused.
+/// True if an earlier process mounted the device writable at the pool's mount point. A read-only
+/// mount there is left over from an interrupted inspection: it is unmounted. A device that is
+/// mounted elsewhere is refused.
 fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) -> Result<bool> {
     let mounts = kernel.mounts()?;
     if let Some(mount) = mounts.at(at) {
@@ -181,12 +181,12 @@ struct Mounting<'a> {
 }
 
 impl Mounting<'_> {
-    /// Returns the UUID of the filesystem that it mounts.
+    /// Carries the plan out, and returns the UUID of the mounted filesystem.
     fn carry_out(&self, known: &Known, plan: Plan) -> Result<String> {
         match plan {
             Plan::Mount(uuid) => {
-                // Another node may have the filesystem mounted by now, and mounting it for writing
-                // would replay its log. Any other error of the look shows again below.
+                // Another node may have the filesystem mounted by now, and a writable mount would
+                // replay its log. The mount below reports any other error of this inspection again.
                 if self.options.node_id.is_some()
                     && let Err(e @ Error::OtherNode { .. }) = self.holds_a_pool()
                 {
@@ -229,9 +229,9 @@ impl Mounting<'_> {
         Error::Refused(format!("pool {}: {device} {why}", self.spec.name))
     }
 
-    /// Makes the filesystem and mounts it. Its UUID is on disk before mkfs begins. `again` is the
-    /// UUID of an mkfs that was cut short: it stays, so that the state and the superblock agree at
-    /// every moment of the second try as well.
+    /// Makes the filesystem and mounts it. Writes the UUID to disk before mkfs begins. `again` is
+    /// the UUID of an interrupted mkfs: reusing it keeps the registry and the superblock in
+    /// agreement throughout the second run.
     fn make(&self, known: &Known, again: Option<String>) -> Result<String> {
         let force = again.is_some();
         let uuid = again.unwrap_or_else(|| Uuid::new_v4().to_string());
@@ -245,8 +245,8 @@ impl Mounting<'_> {
             device: &self.device.path,
             fs: FsType::Xfs,
             options: &["-m", "reflink=1", "-b", "size=4096"].map(str::to_owned),
-            // A discard erases the superblock first. A kill after that would leave bytes that the next
-            // probe cannot identify.
+            // A discard erases the superblock first. A kill after that would leave bytes that the
+            // next probe cannot identify.
             discard: self.device.discard && !force,
             uuid: Some(&uuid),
             force,
@@ -291,8 +291,8 @@ impl Mounting<'_> {
         })?)
     }
 
-    /// Looks into a filesystem without changing a byte of it, not even to replay its log.
-    /// [`Error::OtherNode`] if it is the pool of another node.
+    /// Inspects a filesystem without changing a byte of it, not even by replaying its log. Fails
+    /// with [`Error::OtherNode`] if it is the pool of another node.
     fn holds_a_pool(&self) -> Result<bool> {
         self.mount_with(true, &["norecovery"])?;
         let found = open_dir(self.at).and_then(|root| {
@@ -307,7 +307,7 @@ impl Mounting<'_> {
     }
 }
 
-/// A loop device as a place for a pool.
+/// Describes a loop device as the device of a pool.
 pub(super) fn loop_device(minor: u32, discard: bool) -> Device {
     Device {
         path: loop_path(minor),

@@ -1,4 +1,4 @@
-//! A directory that is, or becomes, a pool: its lock, its identity, what is in it.
+//! A directory that is, or becomes, a pool: its lock, its identity and its content.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,31 +21,31 @@ use crate::storage::{
     About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result, record_io,
 };
 
-/// The pool's identity, in its own directory.
+/// The file in the pool's directory that holds its identity.
 const IDENTITY: &str = "pool.json";
-/// Locked by the process that has the pool.
+/// The lock file of the process that has the pool open.
 const LOCK: &str = "lock";
 
-/// `pool.json`.
+/// The content of `pool.json`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Identity {
     schema: u32,
     id: PoolId,
-    /// The name it was made under; for people.
+    /// The pool's configured name when it was made; for people.
     name: String,
 }
 
-/// A directory in which a pool is, or can be made.
+/// A directory that holds a pool, or in which a pool can be made.
 pub(super) struct Ground {
     pub(super) kind: PoolKind,
     /// The UUID of its filesystem, if the driver mounts it.
     pub(super) fs_uuid: Option<String>,
     pub(super) path: PathBuf,
     pub(super) root: File,
-    /// Locks that were needed to get here.
+    /// Locks taken on the way to the directory, such as on the device.
     pub(super) locks: Vec<File>,
-    /// What a person should know about it.
+    /// Problems that an operator should know about.
     pub(super) notes: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ pub(in crate::storage) fn open_dir(path: &Path) -> Result<File> {
     Ok(dir.into())
 }
 
-/// Reads a pool's identity; `None` if there is none.
+/// Reads a pool's identity; `None` if the directory has no `pool.json`.
 pub(in crate::storage) fn identity(root: BorrowedFd<'_>) -> Result<Option<PoolId>> {
     let mut bytes = Vec::new();
     match record_io::read_whole(root, Path::new(IDENTITY), &mut bytes) {
@@ -92,15 +92,15 @@ pub(in crate::storage) fn identity(root: BorrowedFd<'_>) -> Result<Option<PoolId
 /// What to do with a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is the pool that was expected, or one that is new to this node.
+    /// The expected pool, or one that is new to this node.
     Open(PoolId),
-    /// It is empty and nothing was expected.
+    /// An empty directory where no pool was expected.
     Initialise,
-    /// The pool that was expected is not there.
+    /// The expected pool is missing.
     Missing,
-    /// Another pool is there.
+    /// Another pool than the expected one.
     Other(PoolId),
-    /// Something else is there.
+    /// Other content.
     Foreign,
 }
 
@@ -114,7 +114,7 @@ pub(super) fn judge(known: Option<PoolId>, found: Option<PoolId>, empty: bool) -
     }
 }
 
-/// Takes the lock, settles the identity, and reads what is there.
+/// Locks the pool, determines its identity, and opens its directories.
 pub(super) fn open_ground(
     spec: &PoolSpec,
     ground: Ground,
@@ -159,7 +159,7 @@ pub(super) fn open_ground(
         }
     };
     let unclaimed = match owner::claim(spec, options, &path, root.as_fd()) {
-        // A full pool opens all the same; a later start records its node.
+        // A full pool still opens; a later start records its node.
         Err(Error::Kernel(e)) if e.is_no_space() => {
             Some(format!("can't record that it belongs to this node: {e}"))
         }
@@ -197,9 +197,9 @@ pub(super) fn open_ground(
     Ok(pool)
 }
 
-/// Whether nothing is there that could be somebody's.
+/// True if the directory holds nothing that could belong to another user.
 fn is_blank(root: BorrowedFd<'_>) -> Result<bool> {
-    // A first start that was cut short leaves the lock and half an identity.
+    // An interrupted first start leaves the lock and a partial identity file.
     let nobodys = ["lost+found", LOCK, ".pool.json.new"];
     Ok(file::list(root)?
         .iter()
@@ -210,7 +210,7 @@ fn take_lock(spec: &PoolSpec, path: &Path, root: BorrowedFd<'_>) -> Result<File>
     let open = || file::open_beneath(root, Path::new(LOCK), OFlags::RDWR);
     let file = match open() {
         Err(kernel::Error::NotFound { .. }) => {
-            // Two may make it at once; the lock decides between them.
+            // Two processes may create it at once; the lock decides between them.
             let made = file::create_beneath(root, Path::new(LOCK));
             open().or(made)?
         }
@@ -220,11 +220,11 @@ fn take_lock(spec: &PoolSpec, path: &Path, root: BorrowedFd<'_>) -> Result<File>
     Ok(file)
 }
 
-/// How long a lock is waited for: a process that was killed gives its own up within that, and udev
-/// holds a device's for a moment whenever it looks at it.
+/// How long to wait for a lock. A killed process gives its lock up within that time, and udev
+/// locks a device only briefly while it probes it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Takes a lock that lasts as long as the file is open here.
+/// Takes a lock that lasts until the file is closed.
 pub(super) fn flock(spec: &PoolSpec, file: &File, path: &Path) -> Result<()> {
     let began = Instant::now();
     loop {
@@ -246,7 +246,7 @@ pub(super) fn flock(spec: &PoolSpec, file: &File, path: &Path) -> Result<()> {
 }
 
 fn initialise(spec: &PoolSpec, root: BorrowedFd<'_>) -> Result<PoolId> {
-    // Looked at again under the lock: somebody may have been faster.
+    // Read again under the lock: another process may have made the identity first.
     if let Some(id) = identity(root)? {
         return Ok(id);
     }

@@ -1,4 +1,4 @@
-//! A pool in one image file: reflinks on a filesystem that has none, and a hard limit.
+//! A pool in one image file: it provides reflinks on any filesystem, and a hard limit.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -12,11 +12,11 @@ use super::registry::Entry;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, file};
 use crate::storage::{Error, PoolSpec, Result, directory};
 
-/// The image behind its loop device.
+/// A pool image attached to its loop device.
 pub(super) struct Attached {
     pub(super) device: Device,
-    /// Holds the device until its filesystem is mounted, which holds it from then on. It goes
-    /// away by itself when nothing uses it any more, also after this process.
+    /// Keeps the device attached until its filesystem is mounted. From then on the mount keeps it,
+    /// even after this process ends; autoclear detaches it after its last use.
     pub(super) hold: LoopDevice,
     /// The image's length in bytes.
     pub(super) bytes: u64,
@@ -25,7 +25,7 @@ pub(super) struct Attached {
     pub(super) notes: Vec<String>,
 }
 
-/// Opens (and makes, the first time) the image and attaches it, or finds the loop device it is on.
+/// Opens the image, or creates it the first time. Attaches it, or finds its loop device.
 pub(super) fn attach(
     kernel: &dyn Kernel,
     spec: &PoolSpec,
@@ -53,8 +53,8 @@ pub(super) fn attach(
         }
         Err(e) => return Err(e.into()),
     };
-    // A handle of its own: the loop device keeps the other one open for ever, and a lock on that
-    // would outlive this process.
+    // A separate file handle: the loop device keeps the other one open, so a lock on that would
+    // outlive this process.
     let lock = open()?;
     flock(spec, &lock, &path)?;
     let mut notes = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn attach(
         Ok(bytes) => bytes,
         Err(e) => {
             if new {
-                // Half an image of a pool that never was would only hold the space.
+                // A partial image of a pool that was never made would only use up space.
                 file::remove_entry(dir.as_fd(), &name)?;
             }
             return Err(e);
@@ -86,12 +86,13 @@ pub(super) fn attach(
     })
 }
 
-/// Where the image is.
+/// The path of the image.
 fn path(spec: &PoolSpec) -> PathBuf {
     spec.path.join(PoolSpec::image_name(&spec.name))
 }
 
-/// Brings the image to its size: never to less, a filesystem is in it. Its length now.
+/// Grows the image to its configured size, and returns its length. It never shrinks the image,
+/// because that would destroy the filesystem in it.
 fn resize(image: &File, spec: &PoolSpec, bytes: u64, notes: &mut Vec<String>) -> Result<u64> {
     let len = image
         .metadata()
@@ -109,8 +110,8 @@ fn resize(image: &File, spec: &PoolSpec, bytes: u64, notes: &mut Vec<String>) ->
     Ok(bytes)
 }
 
-/// The one loop device over the image. A second one would be a second filesystem over the same
-/// bytes; so one that a process before us left is found by the file behind it.
+/// Returns the only loop device of the image. A second device would mount a second filesystem over
+/// the same bytes, so a device of an earlier process is found by its backing file.
 fn on_loop(kernel: &dyn Kernel, spec: &PoolSpec, image: &File) -> Result<LoopDevice> {
     let id: FileId = kernel::file_id(image)?;
     let attached = kernel.loops_holding(id, &PoolSpec::image_name(&spec.name))?;

@@ -1,5 +1,5 @@
-//! `pools.json` in the state directory: which pools this node has seen, by the name they are
-//! configured under. It lies outside the pools, so that one that is not there can be missed.
+//! `pools.json` in the state directory: the pools that this node has seen, by configured name. It
+//! lies outside the pools, so that the driver can detect a missing pool.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,13 +17,13 @@ pub(super) const FILE: &str = "pools.json";
 /// Locked while the file is read and replaced: two drivers may share a state directory.
 const LOCK: &str = "pools.lock";
 
-/// What is known of one pool.
+/// The registered state of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::storage) struct Entry {
-    /// Its identity, once it was opened.
+    /// The pool's identity; `None` before the pool was first opened.
     pub(in crate::storage) id: Option<PoolId>,
-    /// Where it was configured to be; for people.
+    /// The configured path; for people.
     pub(super) path: PathBuf,
     /// The UUID of its filesystem, if the driver mounts it; written together with `id`. Version
     /// 0.1.0 wrote it before mkfs, so without an `id` it only names a filesystem that may be
@@ -42,7 +42,7 @@ struct Content {
     pools: BTreeMap<String, Entry>,
 }
 
-/// The file.
+/// The registry file, `pools.json`.
 #[derive(Debug)]
 pub(in crate::storage) struct Known {
     dir: File,
@@ -50,7 +50,7 @@ pub(in crate::storage) struct Known {
 }
 
 impl Known {
-    /// Opens (or makes) the state directory.
+    /// Opens the state directory, and creates it if it does not exist.
     pub(in crate::storage) fn at(state_dir: &Path) -> Result<Known> {
         std::fs::create_dir_all(state_dir).map_err(|e| kernel::Error::io("mkdir", state_dir, e))?;
         Ok(Known {
@@ -59,12 +59,12 @@ impl Known {
         })
     }
 
-    /// What is known of a pool; nothing is the default.
+    /// The entry of a pool; an unknown pool has the default entry.
     pub(in crate::storage) fn entry(&self, name: &str) -> Result<Entry> {
         Ok(self.read()?.pools.remove(name).unwrap_or_default())
     }
 
-    /// Changes what is known of a pool, on disk.
+    /// Changes the entry of a pool on disk.
     pub(super) fn remember(&self, name: &str, change: impl FnOnce(&mut Entry)) -> Result<()> {
         let _lock = self.lock()?;
         let mut content = self.read()?;

@@ -518,8 +518,8 @@ fn an_inline_volume_whose_pod_has_gone_is_deleted() {
     assert_eq!(site.pools().volumes().len(), 2, "not visible");
 }
 
-/// The first publication of the volume failed, and so did its deletion. Kubelet does not call again,
-/// so the volume would count against the limits of inline volumes for ever.
+/// The first publication of the volume failed, and so did its deletion. Kubelet does not call
+/// again, so the volume would count against the limits of inline volumes for ever.
 #[test]
 fn an_inline_volume_that_was_never_published_is_deleted() {
     let mut site = Site::fake(&["a"]);
