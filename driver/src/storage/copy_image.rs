@@ -1,8 +1,8 @@
-//! Filling a new image from an old one: by reference where the pool can, sparsely by value where
-//! it can't, and so that what is thick stays thick.
+//! Copies an old image into a new one: by cloning if the pool can, otherwise as a sparse copy. A
+//! thick image stays thick.
 //!
-//! Two steps. [`copy`] needs the source to hold still, so it is the only one that belongs inside
-//! [`quiesced`](super::quiesce::quiesced); [`settle`] works on the new image alone.
+//! The copy has two steps. Only [`copy`] needs an unchanging source, so only it runs inside
+//! [`quiesced`](super::freeze::quiesced); [`finish`] works on the new image alone.
 
 use std::fs::File;
 
@@ -10,34 +10,34 @@ use super::{Error, Provisioning, Result};
 use crate::kernel;
 use crate::kernel::file::{self, Copied};
 
-/// What the new image is to be.
+/// The properties of the new image.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyRequest {
-    /// Its length in bytes: the source's, or more.
+    /// The length in bytes: the length of the source, or more.
     pub len: u64,
-    /// Whether it is to have all its space ([`settle`] takes it). A snapshot is thin.
+    /// Thick images have all their space allocated, by [`finish`]. A snapshot is thin.
     pub provisioning: Provisioning,
-    /// Source and new image are in one pool, and it can clone files.
+    /// True if source and new image are in one pool that can clone files.
     pub reflinks: bool,
-    /// The source is the image of a thick *volume* (not a snapshot of one): sharing its blocks
-    /// would make its own writes need new space, so it is shared only where [`keep_thick`] can
-    /// undo that.
+    /// The source is the image of a thick *volume* (not a snapshot of one). Sharing its blocks
+    /// would make later writes need new space. It is shared only if [`keep_thick`] can undo
+    /// that.
     pub thick_source: bool,
 }
 
-/// How far the source can be relied on while it is copied.
+/// Whether the source can change during the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Nothing changes it: a snapshot, an image at rest, a frozen filesystem.
+    /// The source does not change: a snapshot, an image at rest, a frozen filesystem.
     Still,
-    /// It may be written to and can't be frozen, for this reason: only a clone is one point in
-    /// time.
+    /// The source may be written to and can't be frozen, for this reason. Only a clone gives one
+    /// point in time.
     Live(&'static str),
 }
 
-/// Copies the bytes: FICLONE, else a sparse copy. `to` is new and empty and gets the source's
-/// length. Stops with `TimedOut` once `stop` says so. [`Error::CannotFreeze`] if the source is
-/// live and this pair of files can't be cloned.
+/// Copies the bytes: FICLONE, else a sparse copy. `to` is new and empty, and gets the source's
+/// length. Stops with `TimedOut` once `stop` returns true. Fails with [`Error::CannotFreeze`] if
+/// the source is live and this pair of files can't be cloned.
 pub fn copy(
     from: &File,
     to: &File,
@@ -62,15 +62,15 @@ pub fn copy(
     Ok(Copied::Bytes(file::copy_sparse(from, to, stop)?))
 }
 
-/// Whether the new image may share blocks with its source: not if either of them must be thick and
-/// the filesystem can't separate them again.
+/// True if the new image may share blocks with its source. False if one of them must be thick and
+/// the filesystem can't unshare blocks.
 fn may_share(want: &CopyRequest, unshares: bool) -> bool {
     let thick = want.thick_source || want.provisioning == Provisioning::Thick;
     want.reflinks && (unshares || !thick)
 }
 
-/// Whether this pair of files can't be cloned but may be copied. EINVAL is btrfs's answer where
-/// one is copied on write and the other is not.
+/// True if this pair of files can't be cloned but may be copied. btrfs returns EINVAL if only one
+/// of the files is copied on write.
 fn cannot_clone(e: &kernel::Error) -> bool {
     match e {
         kernel::Error::Unsupported { .. } => true,
@@ -79,26 +79,26 @@ fn cannot_clone(e: &kernel::Error) -> bool {
     }
 }
 
-/// Whether shared blocks of this file can be separated (FALLOC_FL_UNSHARE_RANGE): only XFS can.
+/// True if the filesystem can unshare blocks of this file (FALLOC_FL_UNSHARE_RANGE): only XFS can.
 fn unshares(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|s| { s.f_type } == crate::kernel::magic::XFS)
 }
 
-/// Gives the new image its length, and a thick one its space: holes are allocated, and what is
-/// shared with the source gets its own blocks.
+/// Sets the length of the new image. Also allocates the holes of a thick image, and unshares the
+/// blocks that it shares with its source.
 pub fn finish(to: &File, want: &CopyRequest, copied: Copied) -> Result<()> {
     file::set_len(to, want.len)?;
     if want.provisioning == Provisioning::Thick {
         if copied == Copied::Shared {
             file::unshare(to, want.len)?;
         }
-        // Unsharing alone need not fill the holes.
+        // Unsharing does not necessarily fill holes.
         file::allocate(to, want.len)?;
     }
     Ok(())
 }
 
-/// [`copy`] and [`settle`] in one, for a source at rest.
+/// Runs [`copy`] and [`finish`] for a source at rest.
 pub fn populate(
     from: &File,
     to: &File,
@@ -110,10 +110,10 @@ pub fn populate(
     Ok(copied)
 }
 
-/// Keeps a thick volume thick after a [`copy`] of its image: what came to be shared gets its own
-/// blocks again, while the volume may be in use. `len` is the image's length in bytes.
-/// After any error (no room above all) the caller frees the copy, and nothing is shared any more.
-/// [`Error::Refused`] where the filesystem can't do it.
+/// Keeps a thick volume thick after a [`copy`] of its image: shared blocks are unshared, while the
+/// volume may be in use. `len` is the image's length in bytes. After any error (such as a full
+/// pool) the caller frees the copy, which ends the sharing. Fails with [`Error::Refused`] if the
+/// filesystem can't unshare blocks.
 pub fn keep_thick(image: &File, len: u64, copied: Copied) -> Result<()> {
     if copied != Copied::Shared {
         return Ok(());

@@ -1,9 +1,9 @@
-//! A pool's directories, and the ways something enters and leaves them.
+//! A pool's directories, and the creation and deletion of entries in them.
 //!
-//! Everything is done beneath open directory handles: no path that was looked up before can lead
-//! elsewhere afterwards. What enters is built under `incoming/` and appears by a rename, whole;
-//! what leaves goes to `trash/` by a rename, whole, and is freed there. So after a crash there is
-//! never a half of anything, only rubbish in two places where nothing else is.
+//! All calls work beneath open directory handles, so a path cannot change its target between two
+//! calls. A new entry is built under `incoming/` and appears complete, by a rename. A deleted entry
+//! moves to `trash/` by a rename and is freed there. A crash therefore leaves incomplete entries
+//! only in these two directories, which hold nothing else.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,10 +18,10 @@ use super::{GroupId, Result};
 use crate::kernel::file;
 use crate::kernel::{self, FileId};
 
-/// The name of the bytes in an entry's directory.
+/// The name of the image file in an entry's directory.
 pub(super) const IMAGE: &str = "image";
 
-/// Where entries stay.
+/// The kind of an entry, which selects its parent directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EntryKind {
     Volumes,
@@ -30,11 +30,11 @@ pub(super) enum EntryKind {
 }
 
 impl EntryKind {
-    /// All of them.
+    /// All kinds of entries.
     pub(super) const ALL: [EntryKind; 3] =
         [EntryKind::Volumes, EntryKind::Snapshots, EntryKind::Groups];
 
-    /// Its directory in the pool.
+    /// The name of the kind's directory in the pool.
     pub(super) fn name(self) -> &'static str {
         match self {
             EntryKind::Volumes => "volumes",
@@ -47,14 +47,14 @@ impl EntryKind {
 pub(super) const INCOMING: &str = "incoming";
 pub(super) const TRASH: &str = "trash";
 
-/// An image on disk.
+/// The file status of an image on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ImageStat {
-    /// Its identity.
+    /// Device and inode.
     pub(super) id: FileId,
     /// Its length in bytes.
     pub(super) len: u64,
-    /// Bytes allocated to it, shared ones included.
+    /// Bytes allocated to the image, including shared blocks.
     pub(super) allocated: u64,
 }
 
@@ -66,23 +66,23 @@ pub(super) struct Layout {
     shelves: [File; 3],
     incoming: File,
     trash: File,
-    /// What could not be removed from them when it should have been.
+    /// Entries that could not be removed from these directories, for a later try.
     left: Mutex<Vec<(Left, String)>>,
 }
 
-/// Where an entry is that has to be removed.
+/// The location of an entry that must be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Unfinished, under `incoming/`.
+    /// An unfinished entry under `incoming/`.
     Incoming,
-    /// Deleted, under `trash/`.
+    /// A deleted entry under `trash/`.
     Trash,
-    /// Not moved to `trash/` yet, though nothing names it any more.
+    /// An entry that is not under `trash/` yet, though no record refers to it any more.
     On(EntryKind),
 }
 
 impl Left {
-    /// The name of its directory.
+    /// The name of this location's directory.
     pub(super) fn name(self) -> &'static str {
         match self {
             Left::Incoming => INCOMING,
@@ -93,8 +93,8 @@ impl Left {
 }
 
 impl Layout {
-    /// Opens the pool's directories. With `make`, missing ones are made; without, they are an
-    /// error: a pool that is known to this node had them.
+    /// Opens the pool's directories. With `make`, it creates missing ones. Without, a missing
+    /// directory is an error, because a pool known to this node had all of them.
     pub(super) fn open(root: File, path: &Path, make: bool) -> Result<Layout> {
         let dir = |name: &str| -> kernel::Result<File> {
             if make {
@@ -102,7 +102,7 @@ impl Layout {
             }
             file::open_beneath(root.as_fd(), Path::new(name), OFlags::DIRECTORY)
         };
-        // These two hold nothing that lasts, so their absence is no sign of loss.
+        // Both directories hold only temporary entries, so their absence does not mean data loss.
         for passing in [INCOMING, TRASH] {
             file::make_dir(root.as_fd(), passing)?;
         }
@@ -119,18 +119,18 @@ impl Layout {
             root,
         };
         if make {
-            // From now on they are known, and would be missed after a power cut.
+            // The pool counts as known from now on, so the directories must survive a power cut.
             file::sync(&layout.root, path)?;
         }
         Ok(layout)
     }
 
-    /// The pool's own directory.
+    /// The pool's root directory.
     pub(super) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 
-    /// Where the pool is, for messages only.
+    /// The path of the pool, for messages only.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -147,7 +147,7 @@ impl Layout {
         self.shelves[shelf as usize].as_fd()
     }
 
-    /// An entry's file, for people.
+    /// The path of an entry's file, for messages only.
     pub(super) fn path_of(&self, shelf: EntryKind, entry: &str, file: &str) -> PathBuf {
         self.path.join(shelf.name()).join(entry).join(file)
     }
@@ -164,7 +164,7 @@ impl Layout {
         file::open_beneath(self.shelf(shelf), &path, flags)
     }
 
-    /// Looks at an entry's image without opening it; `None` if it is not there.
+    /// Reads the status of an entry's image without opening it; `None` if it does not exist.
     pub(super) fn stat_image(
         &self,
         shelf: EntryKind,
@@ -188,7 +188,7 @@ impl Layout {
         }
     }
 
-    /// Replaces the record of an entry.
+    /// Replaces the record of an entry on disk.
     pub(super) fn replace<R: Record>(&self, record: &R) -> Result<()> {
         let content = record_io::encode(record, R::FILE)?;
         let entry = record.entry();
@@ -197,7 +197,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Begins an entry under `incoming/`. Dropped without [`Incoming::place`], it goes away.
+    /// Creates an entry under `incoming/`. Dropping it before [`Incoming::place`] removes it.
     pub(super) fn begin(&self, entry: String) -> Result<Incoming<'_>> {
         file::make_dir(self.incoming(), &entry)?;
         match file::open_beneath(self.incoming(), Path::new(&entry), OFlags::DIRECTORY) {
@@ -214,8 +214,8 @@ impl Layout {
         }
     }
 
-    /// Takes an entry away: afterwards it does not exist, though its space may not be free yet.
-    /// True if it was there.
+    /// Moves an entry to `trash/`: it no longer exists, but its space may not be free yet. True if
+    /// the entry existed.
     pub(super) fn discard(&self, shelf: EntryKind, entry: &str) -> Result<bool> {
         match file::rename(self.shelf(shelf), entry, self.trash(), entry) {
             Ok(()) => Ok(true),
@@ -224,19 +224,19 @@ impl Layout {
         }
     }
 
-    /// Frees a discarded entry. What can't be freed now is freed later.
+    /// Frees a discarded entry. A failure is logged, and the entry is freed later.
     pub(super) fn free(&self, entry: &str) {
         self.try_remove(Left::Trash, entry.to_owned());
         self.remove_left();
     }
 
-    /// Removes what could not be removed before. A full filesystem may refuse even that, and
-    /// callers do not call again for what is deleted.
+    /// Retries failed removals. A full filesystem may refuse even a removal, and callers do not
+    /// repeat calls for deleted entries.
     pub(super) fn remove_left(&self) {
         let left = std::mem::take(&mut *lock(&self.left));
         let mut stuck = false;
         for (from, entry) in left {
-            // A group's record lists what is to be freed, until that has been taken away.
+            // A group's record must stay until the snapshots in it are moved to `trash/`.
             if stuck && entry.parse::<GroupId>().is_ok() {
                 lock(&self.left).push((from, entry));
                 continue;
@@ -245,18 +245,18 @@ impl Layout {
         }
     }
 
-    /// Remembers an entry that could not be removed, for a later try.
+    /// Queues an entry that could not be removed, for a later try.
     pub(super) fn remove_later(&self, from: Left, entry: String) {
         lock(&self.left).push((from, entry));
     }
 
-    /// Takes an entry away and frees it, now or later: nothing names it any more. False if it could
-    /// not even be taken away yet.
+    /// Moves an unreferenced entry to `trash/` and frees it, now or later. False if even the move
+    /// failed.
     pub(super) fn abandon(&self, shelf: EntryKind, entry: String) -> bool {
         self.try_remove(Left::On(shelf), entry)
     }
 
-    /// Where entries of this kind are.
+    /// The directory of this location.
     pub(super) fn dir(&self, left: Left) -> BorrowedFd<'_> {
         match left {
             Left::Incoming => self.incoming(),
@@ -265,15 +265,15 @@ impl Layout {
         }
     }
 
-    /// Removes an entry. If this fails, it is remembered for a later try. Success means that the
-    /// entry is no longer where it was; its space may not be free yet.
+    /// Removes an entry; after an error, the entry is queued for a later try. Success means that
+    /// the entry has left its location, but its space may not be free yet.
     pub(super) fn remove(&self, from: Left, entry: String) -> kernel::Result<()> {
         let removed = match from {
             Left::Incoming | Left::Trash => file::remove_entry(self.dir(from), &entry),
             Left::On(_) => file::rename(self.dir(from), &entry, self.trash(), &entry),
         };
         match removed {
-            // An earlier try may have moved it.
+            // An earlier try may have moved the entry.
             Ok(()) | Err(kernel::Error::NotFound { .. }) => {
                 if let Left::On(_) = from {
                     self.try_remove(Left::Trash, entry);
@@ -297,23 +297,23 @@ impl Layout {
     }
 }
 
-/// An entry that is being made.
+/// An entry under construction.
 #[derive(Debug)]
 pub(super) struct Incoming<'a> {
     layout: &'a Layout,
     entry: String,
     dir: File,
-    /// Where it lies; `None` once it is in its place.
+    /// The entry's current location; `None` once it is in its final place.
     at: Option<Left>,
 }
 
 impl Incoming<'_> {
-    /// Makes the image.
+    /// Creates the empty image file.
     pub(super) fn image(&self) -> Result<File> {
         Ok(file::create_beneath(self.dir.as_fd(), Path::new(IMAGE))?)
     }
 
-    /// Where the image is, for messages.
+    /// The path of the image, for messages.
     pub(super) fn image_path(&self) -> PathBuf {
         self.layout
             .path
@@ -322,31 +322,31 @@ impl Incoming<'_> {
             .join(IMAGE)
     }
 
-    /// Writes the record and puts the entry into its place.
+    /// Writes the record and moves the entry into its final place.
     pub(super) fn commit<R: Record>(mut self, record: &R) -> Result<()> {
         self.write(record)?;
         self.place(R::SHELF)
     }
 
-    /// Writes the record.
+    /// Writes the record into the entry.
     pub(super) fn write<R: Record>(&self, record: &R) -> Result<()> {
         let content = record_io::encode(record, R::FILE)?;
         Ok(file::replace(self.dir.as_fd(), R::FILE, &content)?)
     }
 
-    /// Has the entry, as far as it is written, survive a power cut under `incoming/`.
+    /// Syncs `incoming/`, so that the entry survives a power cut with all that is written in it.
     pub(super) fn sync(&self) -> Result<()> {
         let path = self.layout.path.join(INCOMING);
         Ok(file::sync(&self.layout.incoming, &path)?)
     }
 
-    /// Puts the entry into its place, once its record is written.
+    /// Moves the entry into its final place; its record must be written first.
     pub(super) fn place(&mut self, shelf: EntryKind) -> Result<()> {
         let (layout, entry) = (self.layout, &self.entry);
         let moved = file::rename(layout.incoming(), entry, layout.shelf(shelf), entry);
         self.at = match moved {
             Ok(()) => None,
-            // The rename itself may have happened, and only its fsync have failed.
+            // The rename may have happened, and only its fsync may have failed.
             Err(_) => match layout.discard(shelf, entry) {
                 Ok(true) => Some(Left::Trash),
                 Ok(false) => Some(Left::Incoming),
@@ -356,7 +356,7 @@ impl Incoming<'_> {
         Ok(moved?)
     }
 
-    /// Has it removed later, after what could not be removed before it.
+    /// Queues the entry for removal, after the entries that are already queued.
     pub(super) fn leave(mut self) {
         if let Some(at) = self.at.take() {
             let entry = std::mem::take(&mut self.entry);
@@ -373,7 +373,7 @@ impl Drop for Incoming<'_> {
     }
 }
 
-/// Whether this is a btrfs, on which images must not be copied on write.
+/// True for a btrfs, where images need the no-copy-on-write attribute.
 pub(super) fn is_btrfs(dir: BorrowedFd<'_>) -> kernel::Result<bool> {
     let stat =
         rustix::fs::fstatfs(dir).map_err(|e| kernel::Error::io("statfs", "pool", e.into()))?;

@@ -1,106 +1,107 @@
-//! What a pool can answer besides success.
+//! The errors of pool operations.
 
 use std::path::PathBuf;
 
 use super::{GroupId, PoolId, SnapshotId, VolumeHandle};
 use crate::kernel;
 
-/// Result of a pool operation.
+/// The result of a pool operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A pool operation that failed.
+/// An error of a pool operation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No pool of this name is configured.
     #[error("no pool named {0:?} is configured")]
     UnknownPool(String),
-    /// A configured pool is missing: it may hold what was asked for.
+    /// A configured pool is missing; it may hold the requested object.
     #[error("pool {name} is not available: {why}")]
     Unavailable {
-        /// Its name.
+        /// The pool's name.
         name: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// Another process has the pool open.
     #[error("pool {name}: {path} is in use by another process")]
     Locked {
-        /// Its name.
+        /// The pool's name.
         name: String,
-        /// Its lock.
+        /// The path of the lock file.
         path: PathBuf,
     },
     /// The pool belongs to another node: it was copied or moved.
     #[error("pool {name}: {why}")]
     OtherNode {
-        /// Its name.
+        /// The pool's name.
         name: String,
-        /// The owning node, and what to do.
+        /// The owning node, and instructions for the operator.
         why: String,
     },
     /// The ID belongs to a pool that is not on this node.
     #[error("pool {0} is not on this node")]
     ForeignPool(PoolId),
-    /// No such volume.
+    /// The volume does not exist.
     #[error("volume {0} not found")]
     NoVolume(VolumeHandle),
-    /// No such snapshot.
+    /// The snapshot does not exist.
     #[error("snapshot {0} not found")]
     NoSnapshot(SnapshotId),
-    /// No such group.
+    /// The group does not exist.
     #[error("group snapshot {0} not found")]
     NoGroup(GroupId),
     /// The pool can't promise this much.
     #[error("pool {pool} has no room for {wanted} bytes: {available} bytes can be promised")]
     NoRoom {
-        /// Its name.
+        /// The pool's name.
         pool: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         wanted: u64,
-        /// Bytes it could promise.
+        /// Bytes that the pool could promise.
         available: u64,
     },
     /// A loop device still holds the image.
     #[error("volume {volume} is in use: {by}")]
     Attached {
-        /// The volume.
+        /// The volume's handle in the request.
         volume: VolumeHandle,
-        /// By what.
+        /// The users of the loop device.
         by: String,
     },
-    /// The snapshot belongs to a group and is deleted with it.
+    /// The snapshot belongs to a group and can only be deleted with it.
     #[error("snapshot {0} belongs to group {1}: delete the group")]
     InGroup(SnapshotId, GroupId),
-    /// The record is there, the image not.
+    /// The record exists, but the image does not.
     #[error("{path}: the image is missing")]
     ImageMissing {
-        /// Where it should be.
+        /// The expected path of the image.
         path: PathBuf,
     },
     /// A consistent copy would freeze the volume for longer than allowed, or can't freeze it; the
     /// message says what to do instead.
     #[error("{0}")]
     CannotFreeze(String),
-    /// It would break a promise (thick that would not stay thick…); the message says which.
+    /// The operation would break a guarantee (a thick volume would not stay thick…); the message
+    /// says which.
     #[error("{0}")]
     Refused(String),
-    /// A record that can't be read, or a layout that is not ours.
+    /// A record that can't be read, or an unknown directory layout.
     #[error("{path}: {why}")]
     Corrupt {
-        /// The file.
+        /// The path of the record.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason why it can't be used.
         why: String,
     },
     /// A record that can't be encoded as JSON. Nothing was written.
     #[error("{file} can't be written: {source}")]
     Unwritable {
-        /// The record's file.
+        /// The record's file name.
         file: &'static str,
-        /// Why.
+        /// The encoder's error.
         source: serde_json::Error,
     },
-    /// The kernel failed.
+    /// A system call or kernel check failed.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
 }

@@ -1,4 +1,4 @@
-//! What a pool holds, in memory: built when it is opened, changed after the disk was.
+//! The in-memory index of a pool: built when the pool opens, and updated after each disk change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ pub(super) struct Table<R: Named> {
     promised: u64,
 }
 
-/// A record with a name (or none), and a size the pool has promised.
+/// A record with an optional name and a promised size.
 pub(super) trait Named: Record {
-    /// What it is asked for by. Members of a group have none: they were not made by name.
+    /// The name in the create request. `None` for members of a group, which have no request.
     fn name(&self) -> Option<&str>;
-    /// Bytes promised to it.
+    /// Bytes that the pool promised to the object.
     fn promised(&self) -> u64;
 }
 
@@ -68,19 +68,19 @@ impl<R: Named> Default for Table<R> {
 }
 
 impl<R: Named> Table<R> {
-    /// Takes a record in, in place of an earlier one of its ID.
+    /// Inserts a record, and replaces an earlier one with the same ID.
     pub(super) fn put(&mut self, record: Arc<R>) {
         let id = record.id();
         self.take(id);
         self.promised = self.promised.saturating_add(record.promised());
-        // Two of one name can only come from outside; the older one keeps it.
+        // Only outside changes make two records with one name; the first one inserted keeps it.
         if let Some(name) = record.name() {
             self.names.entry(name.to_owned()).or_insert(id);
         }
         self.records.insert(id, record);
     }
 
-    /// Takes a record out.
+    /// Removes a record.
     pub(super) fn take(&mut self, id: R::Id) -> Option<Arc<R>> {
         let record = self.records.remove(&id)?;
         self.promised = self.promised.saturating_sub(record.promised());
@@ -92,13 +92,13 @@ impl<R: Named> Table<R> {
         Some(record)
     }
 
-    /// Notes an entry that can't be used.
+    /// Adds an entry with an unusable record.
     pub(super) fn put_broken(&mut self, id: R::Id, broken: Broken) {
         self.promised = self.promised.saturating_add(broken.bytes);
         self.broken.insert(id, broken);
     }
 
-    /// A record; `Ok(None)` if there is none, and an error if there is one that can't be used.
+    /// Finds a record; `Ok(None)` if none exists, and an error if the record is unusable.
     pub(super) fn get(&self, id: R::Id) -> Result<Option<Arc<R>>, Error> {
         match (self.records.get(&id), self.broken.get(&id)) {
             (Some(record), _) => Ok(Some(record.clone())),
@@ -107,7 +107,7 @@ impl<R: Named> Table<R> {
         }
     }
 
-    /// The record of this name.
+    /// Finds the record with this name.
     pub(super) fn named(&self, name: &str) -> Option<Arc<R>> {
         self.names
             .get(name)
@@ -115,7 +115,7 @@ impl<R: Named> Table<R> {
             .cloned()
     }
 
-    /// An unusable entry that has this name.
+    /// Finds an unusable entry with this name.
     pub(super) fn broken_named(&self, name: &str) -> Option<&Broken> {
         self.broken
             .values()
@@ -127,13 +127,13 @@ impl<R: Named> Table<R> {
         self.records.values()
     }
 
-    /// Bytes promised to all of them.
+    /// Bytes promised to all entries, unusable ones included.
     pub(super) fn promised(&self) -> u64 {
         self.promised
     }
 }
 
-/// Everything a pool holds.
+/// The records of a pool.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) volumes: Table<VolumeRecord>,
@@ -143,7 +143,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Takes a volume in, in place of its earlier record.
+    /// Inserts a volume, and replaces its earlier record.
     pub(super) fn put_volume(&mut self, record: Arc<VolumeRecord>) {
         if let Some(handle) = &record.inline {
             self.inline.insert(handle.clone(), record.id);
@@ -151,27 +151,27 @@ impl Index {
         self.volumes.put(record);
     }
 
-    /// Takes a volume out.
+    /// Removes a volume.
     pub(super) fn take_volume(&mut self, id: VolumeId) {
         if let Some(handle) = self.volumes.take(id).and_then(|r| r.inline.clone()) {
             self.inline.remove(&handle);
         }
     }
 
-    /// The volume kubelet calls so.
+    /// Finds the volume with this kubelet handle.
     pub(super) fn inline(&self, handle: &str) -> Option<Arc<VolumeRecord>> {
         let id = self.inline.get(handle)?;
         self.volumes.get(*id).ok().flatten()
     }
 
-    /// All inline volumes: those that kubelet identifies by a handle.
+    /// All inline volumes, which kubelet identifies by a handle.
     pub(super) fn inline_volumes(&self) -> Vec<Arc<VolumeRecord>> {
         let ids = self.inline.values();
         ids.filter_map(|id| self.volumes.get(*id).ok().flatten())
             .collect()
     }
 
-    /// Bytes promised to what is here.
+    /// Bytes promised to volumes and snapshots.
     pub(super) fn promised(&self) -> u64 {
         (self.volumes.promised()).saturating_add(self.snapshots.promised())
     }

@@ -1,4 +1,4 @@
-//! What a pool noticed that a person should know: kept for status, health and the log.
+//! Findings: problems in a pool that an operator should know about, for status, health and the log.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::{GroupId, SnapshotId, VolumeId};
 use crate::kernel::FileId;
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum About {
     /// The pool itself.
@@ -17,7 +17,7 @@ pub enum About {
     Snapshot(SnapshotId),
     /// A group snapshot.
     Group(GroupId),
-    /// A file or directory that is no entry of the pool; it is left alone.
+    /// A file or directory that is not an entry of the pool; it stays untouched.
     File(PathBuf),
     /// A loop device, by its minor.
     Loop(u32),
@@ -36,14 +36,14 @@ impl fmt::Display for About {
     }
 }
 
-/// Something that is not as it should be and that the driver does not mend by itself.
+/// A problem that the driver does not repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
     /// The pool's name.
     pub pool: String,
-    /// What it is about.
+    /// The subject of the problem.
     pub about: About,
-    /// What is wrong, in words.
+    /// The description of the problem.
     pub what: String,
 }
 

@@ -1,9 +1,9 @@
-//! What is put right when a pool is opened.
+//! Repairs at the opening of a pool.
 //!
-//! After a crash, a reboot, or the loss of the container's mounts, the records say what was meant
-//! and the kernel says what is. What is ours and idle goes; what a pod still holds is given back
-//! to it or reported; what is not ours is not touched. Nothing here ends the opening of a pool: a
-//! volume that can't be put right is a finding.
+//! After a crash, a reboot, or the loss of the container's mounts, recovery compares the records
+//! with the state of the kernel. It removes idle leftovers of the driver. It restores or reports
+//! what a pod still uses, and leaves alone what is not the driver's. A volume that can't be
+//! repaired becomes a finding and never prevents the opening of the pool.
 
 use std::io::ErrorKind::NotFound;
 use std::os::fd::BorrowedFd;
@@ -30,7 +30,7 @@ mod tests;
 
 pub(super) use recheck::recheck;
 
-/// Reads a pool's records and puts right what a crash, a reboot or somebody else left.
+/// Reads a pool's records, and repairs the effects of a crash, a reboot or outside changes.
 pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -> Result<()> {
     sweep(pool)?;
     *write(&pool.index) = read_records(pool)?;
@@ -41,8 +41,8 @@ pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -
     Ok(())
 }
 
-/// Deletes inline volumes that kubelet does not call about again: their pods left while the pool
-/// took no writes or was missing, or their first publication failed. A volume that a pod still uses
+/// Deletes inline volumes for which kubelet makes no further calls: their pods ended while the pool
+/// took no writes or was missing, or their first publication failed. The volume of a running pod
 /// keeps its target, because NodeUnpublishVolume was not called.
 fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     let left = images.iter().filter(|f| is_left(&f.volume));
@@ -64,12 +64,12 @@ fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     }
 }
 
-/// True for an inline volume without a pod: its target is gone, or it was never published. False if
-/// the directory above all targets (of kubelet's `pods/<uid>/volumes/<plugin>/<name>/mount`) is not
-/// visible here.
+/// True for an inline volume without a pod: its target does not exist, or it was never published.
+/// False if the directory above all targets (of kubelet's
+/// `pods/<uid>/volumes/<plugin>/<name>/mount`) is not visible here.
 fn is_left(volume: &VolumeRecord) -> bool {
     let Some(stage) = &volume.stage else {
-        // Its first publication failed. One that was published has a pod's data in it.
+        // The first publication failed. A published volume is formatted and holds a pod's data.
         return volume.inline.is_some() && !matches!(volume.format, Format::Done(_));
     };
     let gone = |path: &Path| path.symlink_metadata().is_err_and(|e| e.kind() == NotFound);
@@ -78,18 +78,18 @@ fn is_left(volume: &VolumeRecord) -> bool {
     volume.inline.is_some() && gone(&stage.path) && seen
 }
 
-/// A group that was never finished, or is half deleted: the second witness, besides its members'
-/// own records, that these are to be freed.
+/// A group that was never finished or is partly deleted. Its record confirms, besides the records
+/// of its members, that the members must be freed.
 #[derive(Debug)]
 pub(super) struct Unfinished {
-    /// Where its record is.
+    /// The directory of the record.
     left: Left,
     group: GroupRecord,
 }
 
-/// Removes what was not finished, and frees what was deleted. The records of groups stay until
-/// their members are freed, which [`settle_groups`] does. They are collected here, before the pool
-/// serves: what a CreateVolumeGroupSnapshot has under way later is not among them.
+/// Removes unfinished entries and frees deleted entries. The records of groups stay until
+/// [`settle_groups`] has freed the members. Sweeping runs before the pool serves calls, so it never
+/// collects the group of a running CreateVolumeGroupSnapshot.
 fn sweep(pool: &Pool) -> Result<()> {
     for (left, what) in [(Left::Incoming, "unfinished"), (Left::Trash, "deleted")] {
         let dir = pool.layout.dir(left);
@@ -106,7 +106,7 @@ fn sweep(pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-/// The record of a group in one of these two; `None` if it can't be read.
+/// Reads the record of a group under `incoming/` or `trash/`; `None` if it can't be read.
 fn group_in(dir: BorrowedFd<'_>, id: GroupId) -> Option<GroupRecord> {
     let path = Path::new(&id.to_string()).join(GroupRecord::FILE);
     let mut bytes = Vec::new();
@@ -136,8 +136,8 @@ fn read_records(pool: &Pool) -> Result<Index> {
     Ok(index)
 }
 
-/// The good records of a shelf. The others are noted, and stay in the way of whoever asks for
-/// them: "not found" would be a lie.
+/// Returns the usable records of a kind. Unusable records become findings and stay in the index,
+/// because calls for them must not answer "not found".
 fn read_shelf<R: Named>(
     pool: &Pool,
     table: &mut super::index::Table<R>,
@@ -159,15 +159,15 @@ fn read_shelf<R: Named>(
     Ok(loaded.records.into_iter().map(Arc::new).collect())
 }
 
-/// A volume's image as it is on disk.
+/// A volume and the file status of its image.
 struct Found {
     volume: Arc<VolumeRecord>,
     image: ImageStat,
 }
 
-/// Looks at all images: one that is missing or too short is noted; one that is longer than its
-/// record says was being expanded when the process died, and its record is brought up to it (the
-/// filesystem in it may have grown already).
+/// Checks all images. A missing or short image becomes a finding. An image longer than its record
+/// comes from an interrupted expansion: the record adopts its length, because the filesystem in it
+/// may have grown already.
 fn look_at_images(pool: &Pool) -> Result<Vec<Found>> {
     let volumes: Vec<_> = read(&pool.index).volumes.all().cloned().collect();
     let mut found = Vec::with_capacity(volumes.len());
@@ -226,13 +226,13 @@ fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeR
     }
 }
 
-/// Thaws what was frozen for a copy when the process died: pods that write there hang.
+/// Thaws filesystems that a dead process froze for a copy; until then, writes of pods hang.
 fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found]) {
     for found in images.iter().filter(|f| f.volume.freeze.is_some()) {
         let id = found.volume.id;
         let thawed = scratch(options, &id).and_then(|scratch| {
             let thawed = freeze::thaw_leftover(kernel, id, found.image.id, &scratch);
-            // Empty again, or in use: then it is better left.
+            // The directory is empty again, or still in use and then better left alone.
             let _ = std::fs::remove_dir(&scratch);
             thawed
         });
@@ -247,15 +247,15 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found
     }
 }
 
-/// An empty directory to mount a frozen filesystem on.
+/// Creates an empty directory as the mount point of a frozen filesystem.
 fn scratch(options: &PoolOptions, id: &VolumeId) -> Result<PathBuf> {
     let path = options.state_dir.join("thaw").join(id.to_string());
     std::fs::create_dir_all(&path).map_err(|e| kernel::Error::io("mkdir", &path, e))?;
     Ok(path)
 }
 
-/// Frees the members of groups that were never finished, or are half deleted. Members of groups
-/// that can't be found are noted and kept, and groups that miss a member are noted.
+/// Frees the members of groups that were never finished or are partly deleted. Members of groups
+/// that can't be found are kept and become findings, and so do groups with missing members.
 pub(super) fn settle_groups(pools: &Pools) {
     for pool in pools.pools() {
         let mut unfinished = std::mem::take(&mut *lock(&pool.unfinished));
@@ -268,16 +268,16 @@ pub(super) fn settle_groups(pools: &Pools) {
     }
 }
 
-/// Frees a group's members, then its record. False if one of them has to wait, such as for its
-/// pool.
+/// Frees a group's members, then its record. False if a member must wait, for example until its
+/// pool is open.
 fn finish(pools: &Pools, home: &Pool, Unfinished { left, group }: &Unfinished) -> bool {
     let freed = match pools.group(&group.id) {
         Err(Error::NoGroup(_)) => {
-            // Each of them, whatever became of the one before.
+            // Every member is tried, even after a failure.
             let waits = |id: &&SnapshotId| !free_member(pools, **id, group.id);
             group.snapshots.iter().filter(waits).count() == 0
         }
-        // Its record is in place as well: an operator has restored it.
+        // The record is in its final place as well: an operator has restored it.
         Ok(_) => true,
         Err(_) => false,
     };
@@ -287,8 +287,8 @@ fn finish(pools: &Pools, home: &Pool, Unfinished { left, group }: &Unfinished) -
     freed
 }
 
-/// Frees a snapshot if its own record, too, says that it is of this group. False if that can't be
-/// seen, or it can't be freed.
+/// Frees a snapshot if its own record also names this group. False if the record is unavailable or
+/// the snapshot can't be freed.
 fn free_member(pools: &Pools, id: SnapshotId, group: GroupId) -> bool {
     match pools.snapshot(&id) {
         Ok(member) if member.group == Some(group) => {}
@@ -307,8 +307,8 @@ fn free_member(pools: &Pools, id: SnapshotId, group: GroupId) -> bool {
     dropped.is_ok()
 }
 
-/// Nothing but its own record says that such a member is not needed: a damaged byte in that, or
-/// the loss of the group's, must not cost it.
+/// Reports members without a group but keeps them. Only their own records suggest that they are not
+/// needed; a damaged record, or a lost group record, must not destroy a snapshot.
 fn note_lone_members(pools: &Pools, pool: &Pool) {
     let members: Vec<(SnapshotId, GroupId)> = {
         let index = read(&pool.index);

@@ -1,4 +1,4 @@
-//! Making, changing and freeing volumes.
+//! Creation, modification and deletion of volumes.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -28,9 +28,9 @@ pub(super) fn now_ns() -> u64 {
 }
 
 impl Pools {
-    /// Makes a volume in this pool: room reserved, built under `incoming/`, populated (from
-    /// nothing, a snapshot or a volume, which is frozen meanwhile if it is mounted), synced,
-    /// renamed into place. [`Error::NoRoom`] if the pool can't promise it.
+    /// Creates a volume in this pool. It reserves the space, builds and fills the image under
+    /// `incoming/`, syncs it and renames it into place. A mounted source volume is frozen during
+    /// the copy. Fails with [`Error::NoRoom`] if the pool can't promise the space.
     pub fn create_volume(&self, pool: &Arc<Pool>, new: NewVolume) -> Result<Arc<VolumeRecord>> {
         pool.volume_name_is_free(&new.name)?;
         pool.limit(new.capacity_bytes)?;
@@ -58,7 +58,7 @@ impl Pools {
         Ok(record)
     }
 
-    /// Copies a new volume's bytes from its source.
+    /// Copies the content of a new volume from its source.
     fn fill(&self, pool: &Pool, new: &NewVolume, origin: &Origin, image: &File) -> Result<()> {
         let want = CopyRequest {
             len: new.capacity_bytes,
@@ -86,17 +86,17 @@ impl Pools {
         Ok(())
     }
 
-    /// Deletes a volume and frees its space. [`Error::Attached`] while it is staged, or used in
-    /// this mount namespace. A loop device may still be held elsewhere (a container with a copy of
-    /// the mount, a program that has it open). Then it detaches at its last close, and only that
-    /// frees the space. A missing volume is [`Error::NoVolume`].
+    /// Deletes a volume and frees its space. Fails with [`Error::Attached`] while the volume is
+    /// staged, or used in this mount namespace. A container with a copy of the mount, or a program
+    /// with an open handle, may still hold the loop device. The device then detaches at its last
+    /// close, and only that frees the space. A missing volume is [`Error::NoVolume`].
     pub fn delete_volume(&self, id: &VolumeId) -> Result<()> {
         let record = self.volume(&VolumeHandle::Id(*id))?;
         self.delete(*id, record.stage.as_ref())
     }
 
-    /// Deletes a volume whose staging was just undone, though its record still says where it was.
-    /// If this fails, recovery finds it by that.
+    /// Deletes a volume that was just unstaged, though its record still has the stage. If this
+    /// fails, recovery uses the stage to find the volume.
     pub fn delete_unstaged_volume(&self, id: &VolumeId) -> Result<()> {
         self.delete(*id, None)
     }
@@ -112,7 +112,7 @@ impl Pools {
         pool.drop_volume(id)
     }
 
-    /// Detaches what holds the image and nothing uses here.
+    /// Detaches the image's loop devices, if they have no users in this mount namespace.
     fn detach_idle(&self, id: VolumeId, stage: Option<&Stage>, image: FileId) -> Result<()> {
         let loops = self.kernel.loops_holding(image, &id.to_string())?;
         if loops.is_empty() {
@@ -138,7 +138,7 @@ impl Pools {
             }
         }
         for device in attached {
-            // This also marks a device held elsewhere to detach at its last close.
+            // This also marks a device that is held elsewhere to detach at its last close.
             if self.kernel.loop_release(device)? == Detached::WhenClosed {
                 tracing::info!(
                     volume = %id, device = %kernel::loop_path(device.minor).display(),
@@ -159,8 +159,8 @@ impl Pools {
         pool.update(id, change)
     }
 
-    /// Allocates the space again that a thick volume has lost: trimming its filesystem, or
-    /// discarding blocks of its device, gives space back. [`Error::NoRoom`] changes nothing.
+    /// Allocates the lost space of a thick volume again: trimming its filesystem or discarding
+    /// blocks of its device returns space to the pool. After [`Error::NoRoom`] nothing has changed.
     pub fn refill_thick(&self, volume: &VolumeRecord, image: &File) -> Result<()> {
         let thick = volume.settings.provisioning == Provisioning::Thick;
         if !thick || file::allocated_bytes(image)? >= volume.capacity_bytes {
@@ -171,7 +171,7 @@ impl Pools {
         pool.make_thick(volume, image)
     }
 
-    /// Clears something that is over from a record. If the pool takes no writes, only the index
+    /// Clears a completed state from a record. If the pool takes no writes, only the index
     /// changes. The record on disk then claims more than the kernel shows, as after a crash.
     pub fn clear_in_volume(
         &self,
@@ -194,13 +194,13 @@ impl Pools {
         }
     }
 
-    /// Opens a volume's image. [`Error::ImageMissing`] if the record is there and the bytes not;
-    /// [`Error::Corrupt`] if bytes are missing at its end.
+    /// Opens a volume's image. Fails with [`Error::ImageMissing`] if the image does not exist, and
+    /// with [`Error::Corrupt`] if it is shorter than its record says.
     pub fn open_image(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
         let image = self.open_image_unchecked(volume, write)?;
         let len = length(&image)?;
         if len < volume.capacity_bytes {
-            // A loop device over it would show a disk that ends too early.
+            // A loop device over a short image would show a truncated disk.
             let why = format!(
                 "has {len} bytes, and its record says {}",
                 volume.capacity_bytes
@@ -211,7 +211,7 @@ impl Pools {
         Ok(image)
     }
 
-    /// Opens a volume's image of whatever length.
+    /// Opens a volume's image without a check of its length.
     pub(crate) fn open_image_unchecked(&self, volume: &VolumeRecord, write: bool) -> Result<File> {
         let pool = self.with_id(volume.id.pool())?;
         pool.open_image(EntryKind::Volumes, &volume.id.to_string(), write)
@@ -223,8 +223,8 @@ impl Pools {
         pool.open_image(EntryKind::Snapshots, &snapshot.id.to_string(), false)
     }
 
-    /// Grows the image (and takes the space if thick) and the record. Never shrinks; the loop
-    /// device is the node's to grow. [`Error::NoRoom`].
+    /// Grows the image (and allocates the space if thick), then the record. Never shrinks. The node
+    /// service grows the loop device. Fails with [`Error::NoRoom`].
     pub fn expand_volume(&self, id: &VolumeId, capacity_bytes: u64) -> Result<Arc<VolumeRecord>> {
         let record = self.volume(&VolumeHandle::Id(*id))?;
         let pool = self.with_id(id.pool())?;
@@ -237,8 +237,8 @@ impl Pools {
         let _room = pool.reserve(SpaceRequest::volume(more, record.settings.provisioning))?;
         let before = length(&image)?;
         let grown = lengthen(&image, before, capacity_bytes, record.settings.provisioning)
-            // The image first: a record that says less is put right when the pool is opened, one
-            // that says more would be a damaged volume.
+            // The image first: opening the pool repairs a record with a smaller size, but a record
+            // with a larger size would mean a damaged volume.
             .and_then(|()| file::sync(&image, &pool.image_path(id)))
             .map_err(Error::from)
             .and_then(|()| pool.update(id, |record| record.capacity_bytes = capacity_bytes));
@@ -248,8 +248,8 @@ impl Pools {
         grown
     }
 
-    /// Changes the settings in record and image (thick takes the space, and unshares it). What is
-    /// in use is the caller's to change (loop and mount).
+    /// Changes the settings in the record and the image; a change to thick allocates and unshares
+    /// the space. The caller changes the loop device and mounts in use.
     pub fn modify_volume(&self, id: &VolumeId, settings: Settings) -> Result<Arc<VolumeRecord>> {
         let record = self.volume(&VolumeHandle::Id(*id))?;
         let pool = self.with_id(id.pool())?;
@@ -263,7 +263,7 @@ impl Pools {
 }
 
 impl Pool {
-    /// Removes a volume and frees its space.
+    /// Deletes a volume and frees its space.
     pub(super) fn drop_volume(&self, id: VolumeId) -> Result<()> {
         let entry = id.to_string();
         self.layout.discard(EntryKind::Volumes, &entry)?;
@@ -288,7 +288,7 @@ impl Pool {
         }
         let replaced = self.layout.replace(&record);
         if replaced.is_err() {
-            // Only the last fsync may have failed. What is on disk is what is told.
+            // Only the last fsync may have failed, so the index follows the record on disk.
             match record_io::read_one::<VolumeRecord>(&self.layout, *id) {
                 Ok(on_disk) if on_disk == record => {}
                 _ => return replaced.map(|()| before),
@@ -299,8 +299,8 @@ impl Pool {
         replaced.map(|()| record)
     }
 
-    /// Makes an image as short again as it was, after an expansion that failed. Nobody has seen
-    /// the new end, and a thick one gives its space back. Not if the record says more by now,
+    /// Restores the length of an image after a failed expansion: the new end is still unused, and
+    /// a thick image returns its space. Does nothing if the record already has the new size,
     /// because only the last fsync of its replacement failed.
     fn take_back(&self, before: &VolumeRecord, image: &File, len: u64) {
         let on_disk = record_io::read_one::<VolumeRecord>(&self.layout, before.id);
@@ -316,10 +316,10 @@ impl Pool {
         }
     }
 
-    /// Takes all of an image's space, for itself alone.
+    /// Allocates all of an image's space, and unshares shared blocks.
     fn make_thick(self: &Arc<Self>, volume: &VolumeRecord, image: &File) -> Result<()> {
         let len = volume.capacity_bytes;
-        // Where a copy of it shares its blocks, they are taken once more.
+        // Blocks shared with a copy are allocated a second time.
         let shared = match self.reflinks {
             true => extents::shared_bytes(image)?,
             false => 0,
@@ -334,13 +334,13 @@ impl Pool {
         Ok(file::sync(image, &self.image_path(&volume.id))?)
     }
 
-    /// Where a volume's image is, for messages.
+    /// The path of a volume's image, for messages.
     fn image_path(&self, id: &VolumeId) -> PathBuf {
         self.layout
             .path_of(EntryKind::Volumes, &id.to_string(), IMAGE)
     }
 
-    /// Opens an image, or says that it is missing.
+    /// Opens an image; [`Error::ImageMissing`] if it does not exist.
     pub(super) fn open_image(&self, shelf: EntryKind, entry: &str, write: bool) -> Result<File> {
         self.layout
             .open_image(shelf, entry, write)
@@ -352,7 +352,7 @@ impl Pool {
             })
     }
 
-    /// An existing volume keeps its name, also one whose record can't be used.
+    /// Fails if a volume has the name already, even if its record can't be used.
     fn volume_name_is_free(&self, name: &str) -> Result<()> {
         let index = read(&self.index);
         if let Some(broken) = index.volumes.broken_named(name) {
@@ -369,7 +369,7 @@ impl Pool {
         }
     }
 
-    /// No volume larger than what is configured.
+    /// Fails if the size exceeds the configured maximum of a volume.
     fn limit(&self, capacity_bytes: u64) -> Result<()> {
         match self.limits.max_volume_bytes {
             Some(max) if capacity_bytes > max => Err(Error::NoRoom {
@@ -398,18 +398,18 @@ fn size_blank(image: &File, new: &NewVolume) -> kernel::Result<()> {
 
 fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> kernel::Result<()> {
     match provisioning {
-        // Longer already: an earlier expansion was cut short before its record.
+        // The image is longer already: an earlier expansion was interrupted before its record.
         Provisioning::Thin if from >= to => Ok(()),
         Provisioning::Thin => file::set_len(image, to),
         Provisioning::Thick => file::allocate(image, to),
     }
 }
 
-/// How far a new volume counts as formatted.
+/// The state of formatting of a new volume.
 fn format_of(new: &NewVolume, source: Option<Format>) -> Format {
     let mounted = |c: &super::Capability| matches!(c.access, Access::Mount { .. });
     match source {
-        // What is in a raw block volume is its user's, wherever it came from.
+        // The content of a raw block volume belongs to its user, whatever its source.
         _ if !new.capabilities.iter().any(mounted) => Format::Raw,
         Some(format) => format,
         None => Format::None,

@@ -1,5 +1,5 @@
-//! Ends findings from the start that no longer hold: a person, kubelet's next calls, or the driver
-//! itself may have fixed the problem since.
+//! Ends findings of recovery that no longer hold: an operator, later calls of kubelet, or the
+//! driver itself may have fixed the problem since.
 
 use crate::diagnose::KernelState;
 use crate::diagnose::volume::{Length, length};
@@ -23,7 +23,7 @@ pub(in crate::storage) fn recheck(pool: &Pool, kernel: &dyn Kernel) {
     if holds.is_empty() {
         return;
     }
-    // It asks each loop device of the machine: only if a finding is about one.
+    // Reading the kernel's state queries every loop device, so only findings about devices need it.
     let of_devices = |holds: &Holds| matches!(holds, Holds::Devices(_) | Holds::Loop(..));
     let view = match holds.iter().any(of_devices) {
         true => KernelState::read(kernel).ok(),

@@ -1,6 +1,6 @@
-//! Loop devices and stagings: what the records say against what the kernel shows.
+//! Reconciles loop devices and stagings: compares the records with the state of the kernel.
 //!
-//! What to do about a volume is a pure function of the two, [`decide`].
+//! The pure function [`decide`] derives the steps for a volume from both.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,22 +19,22 @@ use crate::storage::{About, Access, Pool, Result, Stage, VolumeRecord};
 #[cfg(test)]
 mod tests;
 
-/// What is to be done about a volume. The steps are in order; a detach that fails ends them.
+/// A recovery step for a volume. The steps run in order; a detach that fails ends them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LoopStep {
-    /// Detach this device: it is idle.
+    /// Detach this idle device.
     Detach(u32),
-    /// Attach the image again at this minor: targets are bound to its node.
+    /// Attach the image again at this minor: targets are bound to the device node.
     Attach(u32),
-    /// Attach this read-only device over that one again, likewise.
+    /// Attach this read-only device over that one again: targets are bound to its node.
     AttachReadOnly { minor: u32, over: u32 },
-    /// The volume is not staged any more.
+    /// Clear the stage in the record: the volume is not staged any more.
     ClearStage,
-    /// Tell somebody.
+    /// Report a finding.
     Report(String),
 }
 
-/// Compares stagings and loop devices of these volumes, and acts.
+/// Compares the stagings and loop devices of these volumes, and applies the steps.
 pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> Result<()> {
     let state = KernelState::read(kernel)?;
     let mut attached: HashMap<FileId, Vec<u32>> = HashMap::new();
@@ -68,8 +68,8 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> R
     Ok(report_strays(pool, &state, &attached)?)
 }
 
-/// Devices over files in the pool that are no volume's image (a deleted one, above all). That is
-/// judged by what is left of their paths, too: good enough to tell, not to act.
+/// Reports loop devices over files in the pool that are not the image of a volume, such as a
+/// deleted image. The check also uses the remaining backing paths: enough to report, not to act.
 fn report_strays(
     pool: &Pool,
     state: &KernelState,
@@ -131,7 +131,7 @@ fn decide(stage: Option<&Stage>, volume: &VolumeState<'_>) -> Vec<LoopStep> {
         Some(stage) => {
             steps.extend(idle.into_iter().map(LoopStep::Detach));
             if busy.is_empty() {
-                // A reboot, or a staging that was cut short: it will be staged anew.
+                // After a reboot or an interrupted staging: kubelet stages the volume again.
                 steps.push(LoopStep::ClearStage);
             } else if volume.mount_at(&stage.path).is_none() {
                 let but = format!("but not at {}, where it is staged", stage.path.display());
@@ -147,8 +147,8 @@ fn used(minor: u32, view: &KernelState, but: &str) -> LoopStep {
     LoopStep::Report(format!("/dev/loop{minor} is {users}, {but}"))
 }
 
-/// A volume staged as a raw block device: its targets are bound to the node of one device, by its
-/// number, and stay bound to it when nothing is attached there, or something else.
+/// The steps for a volume staged as a raw block device. Its targets are bound to one device node by
+/// number, and stay bound if the device is detached or holds another file.
 fn decide_raw(
     stage: &Stage,
     idle: &[u32],
@@ -157,7 +157,7 @@ fn decide_raw(
 ) -> Vec<LoopStep> {
     let view = volume.kernel();
     let Some(minor) = stage.minor else {
-        // Cut short before anybody was told of a device.
+        // The staging was interrupted before a device was reported.
         let mut steps: Vec<LoopStep> = idle.iter().copied().map(LoopStep::Detach).collect();
         if busy.is_empty() {
             steps.push(LoopStep::ClearStage);
@@ -209,7 +209,7 @@ fn decide_raw(
     steps
 }
 
-/// Why a device can't be had back.
+/// Returns a report if the device can't be attached again.
 fn in_the_way(minor: u32, busy: &[u32], view: &KernelState) -> Option<LoopStep> {
     if view.device(minor).is_some() {
         return Some(bound_to_a_stranger(minor, view));
@@ -230,7 +230,7 @@ fn bound_to_a_stranger(minor: u32, view: &KernelState) -> LoopStep {
     ))
 }
 
-/// Carries a step out; false ends the volume's steps.
+/// Applies a step; false ends the volume's steps.
 fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Result<bool> {
     let volume = &found.volume;
     tracing::info!(volume = %volume.id, ?step, "recovery");
