@@ -1,4 +1,4 @@
-//! What volumes and snapshots are copied from, and holding it still meanwhile.
+//! Sources of copies: volumes and snapshots, and the freeze of volumes during the copy.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use super::{Access, Error, Format, FreezeIntent, NewVolume, Pool, PoolId, Pools,
 use super::{Result, Source, VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::{self, FileId, file};
 
-/// A source, opened.
+/// An opened copy source.
 #[derive(Debug)]
 pub(super) struct Origin {
-    /// Its pool.
+    /// The pool of the source.
     pub(super) pool: PoolId,
-    /// Its image, for reading.
+    /// The source's image, open for reading.
     pub(super) image: File,
     /// The image's length in bytes.
     pub(super) len: u64,
     /// Bytes allocated to the image.
     pub(super) allocated: u64,
-    /// How far it is formatted.
+    /// The source's state of formatting.
     pub(super) format: Format,
     id: FileId,
-    /// The volume, if it is one and not a snapshot.
+    /// The source volume; `None` if the source is a snapshot.
     volume: Option<Arc<VolumeRecord>>,
 }
 
 impl Origin {
-    /// Whether a copy in this pool can share blocks with it.
+    /// True if a copy in this pool can share blocks with the source.
     pub(super) fn shares_with(&self, pool: &Pool) -> bool {
         pool.reflinks && self.pool == pool.id
     }
 
-    /// Whether it is a volume that must keep all its space to itself.
+    /// True if the source is a volume that must not share blocks.
     pub(super) fn is_thick_volume(&self) -> bool {
         let volume = self.volume.as_ref();
         volume.is_some_and(|v| v.settings.provisioning == Provisioning::Thick)
     }
 
-    /// What must hold still while it is copied; nothing for a snapshot.
+    /// The volume to freeze during the copy; `None` for a snapshot.
     pub(super) fn target(&self) -> Option<Target> {
         let volume = self.volume.as_ref()?;
         let staged = volume.stage.as_ref().map(|s| &s.capability.access);
@@ -52,7 +52,7 @@ impl Origin {
         })
     }
 
-    /// What a volume made from it asks of its pool.
+    /// The space that a volume made from this source requests from its pool.
     pub(super) fn need(&self, pool: &Pool, new: &NewVolume) -> Result<SpaceRequest> {
         if self.len > new.capacity_bytes {
             return Err(Error::Refused(format!(
@@ -67,8 +67,8 @@ impl Origin {
         })
     }
 
-    /// Bytes a copy in this pool takes at once: all of them where it is made by value, and where
-    /// it shares the blocks of a thick volume, which then gets its own ones back.
+    /// Bytes that a copy in this pool allocates at once. A copy without shared blocks allocates all
+    /// of them. So does a copy of a thick volume, because the volume gets unshared blocks again.
     pub(super) fn copy_takes(&self, pool: &Pool) -> u64 {
         if self.shares_with(pool) && !self.is_thick_volume() {
             0
@@ -79,7 +79,7 @@ impl Origin {
 }
 
 impl Pools {
-    /// Opens what a new volume is to be copied from.
+    /// Opens the source of a new volume.
     pub(super) fn origin(&self, source: &Source) -> Result<Origin> {
         match source {
             Source::Snapshot(id) => {
@@ -99,7 +99,7 @@ impl Pools {
         }
     }
 
-    /// Opens a volume to copy it.
+    /// Opens a volume as a source.
     pub(super) fn origin_volume(&self, volume: Arc<VolumeRecord>) -> Result<Origin> {
         let image = self.open_image(&volume, false)?;
         Ok(Origin {
@@ -113,7 +113,7 @@ impl Pools {
         })
     }
 
-    /// Opens a source's image again, to give a thick volume its own blocks back.
+    /// Opens a source volume's image again, to unshare the blocks of a thick volume.
     pub(super) fn open_image_of(&self, origin: &Origin, write: bool) -> Result<File> {
         match &origin.volume {
             Some(volume) => self.open_image(volume, write),
@@ -121,7 +121,7 @@ impl Pools {
         }
     }
 
-    /// Runs `copy` while these volumes hold still together.
+    /// Runs `copy` while all these volumes are frozen or at rest.
     pub(super) fn still<T>(
         &self,
         targets: &[Target],
@@ -135,7 +135,8 @@ impl Pools {
         freeze::quiesced(&self.kernel, targets, &limits, &Recorded(self), copy)
     }
 
-    /// A freeze writes back first, and hangs in the kernel where there is no room for that.
+    /// Fails if a pool is nearly full: a freeze writes back first, and hangs in the kernel without
+    /// space for that.
     fn room_to_freeze(&self, targets: &[Target]) -> Result<()> {
         for target in targets {
             let pool = self.with_id(target.volume.pool())?;
@@ -150,7 +151,7 @@ impl Pools {
     }
 }
 
-/// Freeze intents in the volumes' records.
+/// Stores freeze intents in the records of the volumes.
 struct Recorded<'a>(&'a Pools);
 
 impl Recorded<'_> {

@@ -1,7 +1,7 @@
 //! A read that may hang: one thread runs it for all callers.
 //!
-//! A filesystem that hangs (a dead disk, NFS without a server) never answers. Callers join the read
-//! under way, wait for a limited time, and leave; the thread stays.
+//! A read of a hanging filesystem (a dead disk, NFS without a server) never returns. Callers join
+//! the running read, wait for a limited time, and return; the thread stays.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::sync::lock;
 
-/// One kind of read; `T` is its result.
+/// A kind of read with the result `T`.
 #[derive(Debug)]
 pub(super) struct Joined<T> {
     state: Mutex<State<T>>,
@@ -27,7 +27,7 @@ impl<T> Default for Joined<T> {
 
 #[derive(Debug)]
 struct State<T> {
-    /// When the read under way began.
+    /// Start of the running read; `None` if no read is running.
     began: Option<Instant>,
     /// Number of reads that have ended.
     rounds: u64,
@@ -46,7 +46,7 @@ impl<T> Default for State<T> {
 }
 
 impl<T: Clone + Send + 'static> Joined<T> {
-    /// Starts a read on its own thread, unless one is under way.
+    /// Starts a read on its own thread, unless one is running.
     pub(super) fn begin(self: &Arc<Self>, read: impl FnOnce() -> T + Send + 'static) {
         let mut state = lock(&self.state);
         if state.began.is_some() {
@@ -75,8 +75,8 @@ impl<T: Clone + Send + 'static> Joined<T> {
         self.done.notify_all();
     }
 
-    /// The result of the read under way, or of the last read if none is. `None` if the read has
-    /// been under way for longer than `limit`, or panicked.
+    /// The result of the running read, or of the last read if none is running. `None` if the read
+    /// has been running for longer than `limit`, or panicked.
     pub(super) fn answer(&self, limit: Duration) -> Option<T> {
         let state = lock(&self.state);
         let Some(began) = state.began else {

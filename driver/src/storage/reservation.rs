@@ -6,8 +6,8 @@ use super::capacity::{self, SpaceRequest};
 use super::sync::lock;
 use super::{Error, Pool, Result};
 
-/// Space reserved for an operation under way. Dropping it releases the space: the index counts what
-/// the operation made by then.
+/// Space reserved for a running operation. Dropping it releases the space, because the index then
+/// counts what the operation made.
 #[derive(Debug)]
 pub(super) struct Reservation<'a> {
     pool: &'a Pool,
@@ -23,7 +23,7 @@ impl Drop for Reservation<'_> {
 }
 
 impl Pool {
-    /// Promises room to an operation, or says what could be promised.
+    /// Reserves space for an operation. [`Error::NoRoom`] reports how much could be promised.
     pub(super) fn reserve(self: &Arc<Self>, need: SpaceRequest) -> Result<Reservation<'_>> {
         let (books, _guard) = self.books()?;
         capacity::admit(&books, &self.limits, need).map_err(|available| Error::NoRoom {
@@ -37,7 +37,7 @@ impl Pool {
         Ok(Reservation { pool: self, need })
     }
 
-    /// Whether less than the reserve is free: the wrong moment to freeze what must write back.
+    /// True if less than the reserve is free: a freeze, which must write back, could then hang.
     pub(super) fn below_reserve(&self) -> Result<bool> {
         let usage = self.usage()?;
         Ok(usage.free_bytes < self.limits.reserve.of(usage.total_bytes))

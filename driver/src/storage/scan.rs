@@ -1,5 +1,5 @@
-//! A pool's directory as it lies on the disk, broken records and stray entries included: read
-//! without the lock and without changing anything, beside the driver that has the pool open.
+//! Reads a pool's directory with unusable records and stray entries. It takes no lock and changes
+//! nothing, so it can run while the driver has the pool open.
 
 use std::fmt;
 use std::fs::File;
@@ -18,10 +18,10 @@ use super::record_io::Record;
 use super::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
 use crate::kernel::{Error, FileId, FsUsage, Result, file};
 
-/// No record of ours is larger: whatever is, is not one, and is not read into memory (bytes).
+/// Maximum size of a record in bytes; no more is read into memory.
 const RECORD_LIMIT: u64 = 16 << 20;
 
-/// What else the driver, or mkfs, puts into a pool's directory.
+/// Further files that the driver or mkfs creates in a pool's directory.
 const OWN_FILES: [&str; 6] = [
     "pool.json",
     ".pool.json.new",
@@ -30,21 +30,21 @@ const OWN_FILES: [&str; 6] = [
     "lock",
     "lost+found",
 ];
-/// The file whose lock says that somebody has the pool open.
+/// The lock file of the process that has the pool open.
 pub const LOCK: &str = "lock";
 
-/// What is in a pool.
+/// The content of a pool's directory.
 #[derive(Clone, Debug)]
 pub struct Contents {
-    /// Where its files are.
+    /// The directory that holds the pool's files.
     pub root: PathBuf,
-    /// Its identity.
+    /// The pool's identity.
     pub id: PoolId,
-    /// The device number of its filesystem, as `stat` gives it.
+    /// The device number of the pool's filesystem, as `stat` returns it.
     pub device: u64,
-    /// Whether snapshots share extents; `None` if that can't be told without trying.
+    /// True if snapshots share extents; `None` if only a clone attempt could show it.
     pub reflinks: Option<bool>,
-    /// Size and free space of its filesystem.
+    /// Size and free space of the pool's filesystem.
     pub usage: FsUsage,
     /// The volumes.
     pub volumes: Vec<Item<VolumeRecord>>,
@@ -52,54 +52,54 @@ pub struct Contents {
     pub snapshots: Vec<Item<SnapshotRecord>>,
     /// The groups.
     pub groups: Vec<Item<GroupRecord>>,
-    /// What lies under `incoming/` and `trash/`.
+    /// Entries under `incoming/` and `trash/`.
     pub leftovers: Vec<Leftover>,
-    /// Entries that are none of the above, relative to the root.
+    /// Unknown files and directories, relative to the root.
     pub strangers: Vec<PathBuf>,
 }
 
-/// A directory that should hold a record, and an image with it.
+/// A directory of an entry, with its record and its image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item<R> {
-    /// The directory's name: the ID.
+    /// The directory's name, which is the ID.
     pub name: String,
-    /// The record, or why there is none.
+    /// The record, or the reason why it can't be read.
     pub record: std::result::Result<R, Unreadable>,
-    /// The image, if there is one.
+    /// The image, if the directory has one.
     pub image: Option<Image>,
 }
 
-/// Why a record can't be read.
+/// The reason why a record can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// There is no file.
+    /// The record's file does not exist.
     #[error("there is no record")]
     Missing,
     /// A newer build wrote it.
     #[error("its schema {0} is newer than this build's {SCHEMA}")]
     Newer(u64),
-    /// It is not what this build writes.
+    /// The record is damaged or in an unknown format.
     #[error("{0}")]
     Broken(String),
 }
 
-/// A file of bytes.
+/// The file status of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
     /// Device and inode.
     pub file: FileId,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub bytes: u64,
-    /// What it takes on the disk in bytes, extents shared with others included.
+    /// Allocated bytes, including extents shared with other files.
     pub allocated: u64,
 }
 
-/// Where an entry waits.
+/// The directory of an entry that is not in its final place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Area {
-    /// On its way in: being made, or cut short.
+    /// Entries under construction, or left by an interrupted creation.
     Incoming,
-    /// On its way out: deleted, not freed yet.
+    /// Deleted entries that are not freed yet.
     Trash,
 }
 
@@ -119,19 +119,19 @@ impl fmt::Display for Area {
     }
 }
 
-/// An entry that is not in its place yet, or no more.
+/// An entry under construction, or a deleted entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
-    /// Which side.
+    /// The directory that holds the entry.
     pub area: Area,
-    /// Its name.
+    /// The entry's name.
     pub name: String,
-    /// Its image, if it has one.
+    /// The entry's image, if it has one.
     pub image: Option<Image>,
 }
 
 impl Image {
-    /// Of an open file; `None` if that is no regular file.
+    /// Reads the status of an open file; `None` if it is not a regular file.
     pub fn of(open: &File, what: &Path) -> Result<Option<Image>> {
         let m = open.metadata().map_err(|e| Error::io("fstat", what, e))?;
         Ok(m.is_file().then(|| Image {
@@ -144,7 +144,7 @@ impl Image {
         }))
     }
 
-    /// Of a path, if there is a regular file.
+    /// Reads the status of the file at a path; `None` if it is missing or not a regular file.
     pub fn at(path: &Path) -> Result<Option<Image>> {
         match File::open(path) {
             Ok(open) => Image::of(&open, path),
@@ -155,7 +155,7 @@ impl Image {
 }
 
 impl Contents {
-    /// Reads the pool in a directory. What goes away meanwhile is left out.
+    /// Reads the pool in a directory. Entries that disappear meanwhile are left out.
     pub fn read(path: &Path) -> super::Result<Contents> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
@@ -181,7 +181,7 @@ impl Contents {
         })
     }
 
-    /// What the pool has promised, in bytes: to volumes their size, to snapshots what they held
+    /// Bytes that the pool has promised: the sizes of volumes, and the bytes that snapshots held
     /// when they were taken.
     pub fn promised_bytes(&self) -> u64 {
         let volumes = self.volumes.iter().filter_map(|v| v.record.as_ref().ok());
@@ -191,7 +191,7 @@ impl Contents {
     }
 }
 
-/// What lies in the pool's directory beside what the driver puts there.
+/// Lists files in the pool's directory that neither the driver nor mkfs puts there.
 pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
     let shelves = EntryKind::ALL.map(EntryKind::name);
     let known = |name: &String| {
@@ -207,7 +207,7 @@ pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Reads the entries of a kind.
+/// Reads the entries of one kind.
 fn shelf<R: Record>(pool: BorrowedFd<'_>, strangers: &mut Vec<PathBuf>) -> Result<Vec<Item<R>>> {
     let name = R::SHELF.name();
     let mut items = Vec::new();
@@ -232,7 +232,7 @@ fn shelf<R: Record>(pool: BorrowedFd<'_>, strangers: &mut Vec<PathBuf>) -> Resul
     Ok(items)
 }
 
-/// Reads an entry; `None` if it has left its place in the meantime.
+/// Reads an entry; `None` if it has been moved or removed meanwhile.
 fn item<R: Record>(
     shelf: &File,
     dir: &File,
@@ -260,7 +260,7 @@ fn item<R: Record>(
     Ok(Some(item))
 }
 
-/// What waits to become an entry, or to be freed.
+/// Reads the entries under `incoming/` and `trash/`.
 fn leftovers(pool: BorrowedFd<'_>) -> Result<Vec<Leftover>> {
     let mut found = Vec::new();
     for area in [Area::Incoming, Area::Trash] {
@@ -285,7 +285,7 @@ fn leftovers(pool: BorrowedFd<'_>) -> Result<Vec<Leftover>> {
     Ok(found)
 }
 
-/// Opens beneath a directory; `None` if it is not there.
+/// Opens a file beneath a directory; `None` if it does not exist.
 fn open_if_there(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> Result<Option<File>> {
     match file::open_beneath(dir, Path::new(name), flags) {
         Ok(open) => Ok(Some(open)),
@@ -294,7 +294,7 @@ fn open_if_there(dir: BorrowedFd<'_>, name: &str, flags: OFlags) -> Result<Optio
     }
 }
 
-/// The image `name` in a directory. O_PATH: nothing is opened for reading, whatever it may be.
+/// Reads the status of the image `name` in a directory. O_PATH avoids opening special files.
 fn image_in(dir: BorrowedFd<'_>, name: &str) -> Result<Option<Image>> {
     match open_if_there(dir, name, OFlags::PATH)? {
         Some(open) => Image::of(&open, Path::new(name)),
@@ -302,7 +302,7 @@ fn image_in(dir: BorrowedFd<'_>, name: &str) -> Result<Option<Image>> {
     }
 }
 
-/// Reads a record, of whatever kind. O_NONBLOCK, so that a FIFO put there can't hold us.
+/// Reads a record of any kind. O_NONBLOCK prevents a FIFO at its path from blocking the read.
 fn record_in<R: DeserializeOwned>(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -319,7 +319,7 @@ fn record_in<R: DeserializeOwned>(
     decode(&text)
 }
 
-/// Decodes a record: first its schema, for the fields of a newer one mean nothing here.
+/// Decodes a record. Checks the schema first, because fields of a newer schema are unknown here.
 pub fn decode<R: DeserializeOwned>(text: &[u8]) -> std::result::Result<R, Unreadable> {
     let broken = |e: serde_json::Error| Unreadable::Broken(format!("it is no record: {e}"));
     let value: serde_json::Value = serde_json::from_slice(text).map_err(broken)?;

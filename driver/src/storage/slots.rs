@@ -70,7 +70,7 @@ impl Opening {
         })
     }
 
-    /// The right to open a slot's pool; `None` while another thread has it.
+    /// Takes the lock to open a slot's pool; `None` while another thread holds it.
     fn turn(&self, slot: usize) -> Option<MutexGuard<'_, ()>> {
         match self.turns[slot].try_lock() {
             Ok(turn) => Some(turn),
@@ -81,11 +81,11 @@ impl Opening {
 }
 
 impl Pools {
-    /// Opens the configured pools and recovers each. A missing pool is no error here: its slot
-    /// says why, and everything about it is answered [`Error::Unavailable`]. Errors are a pool of
-    /// another node ([`Error::OtherNode`]) and, of a pool that this node does not know, one that
-    /// another process has open ([`Error::Locked`]) and a path that holds something that is not a
-    /// pool ([`Error::Refused`]).
+    /// Opens the configured pools and recovers each. A missing pool is not an error here: its slot
+    /// has the reason, and calls for it fail with [`Error::Unavailable`]. A pool of another node is
+    /// an error ([`Error::OtherNode`]). For a pool that this node does not know, there are two
+    /// more: another process has it open ([`Error::Locked`]), or the path holds something else
+    /// ([`Error::Refused`]).
     pub fn open(
         specs: &[PoolSpec],
         options: PoolOptions,
@@ -105,7 +105,8 @@ impl Pools {
         if let Some(twice) = twice(specs.iter().map(|s| s.name.as_str())) {
             return Err(Error::Refused(format!("pool {twice} is configured twice")));
         }
-        // Image pools have files of their own in one directory.
+        // Image pools have separate files in one directory, so only other pools need separate
+        // paths.
         let whole = specs.iter().filter(|s| s.image_bytes.is_none());
         if let Some(twice) = twice(whole.map(|s| &s.path)) {
             let twice = twice.display();
@@ -182,8 +183,8 @@ impl Pools {
         read(&self.slots).len()
     }
 
-    /// Maintains one pool; called periodically. Opens (and recovers) a missing pool that has turned
-    /// up. In an open pool, frees what could not be freed before, and drops findings that no longer
+    /// Maintains one pool; called periodically. Opens and recovers a missing pool once it is
+    /// available. In an open pool, it retries failed removals and drops findings that no longer
     /// hold.
     pub fn tend(&self, slot: usize) {
         let state = read(&self.slots)[slot].state.clone();
@@ -200,15 +201,15 @@ impl Pools {
         }
     }
 
-    /// [`Pools::tend`] on each pool in turn.
+    /// Runs [`Pools::tend`] for each pool in turn.
     pub fn retry_missing(&self) {
         for slot in 0..self.count() {
             self.tend(slot);
         }
     }
 
-    /// Opens the pool of a slot, if it is missing. A clear mistake in the configuration is an error
-    /// at the `first` time; later it is one more reason for a missing pool.
+    /// Opens the pool of a slot, if it is missing. A clear configuration mistake is an error only
+    /// at the `first` attempt; later it is just the reason for a missing pool.
     fn open_slot(&self, i: usize, first: bool) -> Result<()> {
         let Some(_turn) = self.opening.turn(i) else {
             return Ok(());
@@ -267,7 +268,7 @@ impl Pools {
     }
 
     /// Closes all pools and unmounts those that the driver mounted. Only for a caller that no
-    /// longer needs the pools, such as a test: a driver that ends leaves its mounts, since pods
+    /// longer needs the pools, such as a test. A driver that ends leaves its mounts, because pods
     /// still use the volumes in them.
     pub fn close(&self) -> Result<()> {
         let mut mounted = Vec::new();

@@ -1,7 +1,6 @@
-//! The filesystems that pools take their space from. Pools may share a filesystem. A pool in an
-//! image file takes from two: the one in the image, and the one that holds the image. So the
-//! accounting is per filesystem, and no pool promises space that another pool on it has already
-//! promised.
+//! Space accounting per filesystem. Several pools may share a filesystem. A pool in an image file
+//! takes space from two: the filesystem in the image, and the one that holds the image. No pool
+//! promises space that another pool on the same filesystem has promised already.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -17,7 +16,7 @@ use super::sync::{lock, read};
 use super::{Pool, PoolKind, PoolSpec, Result, Source, scan};
 use crate::kernel::{self, FsUsage, Kernel, file};
 
-/// How long a measurement of the space that our images hold stays valid. Measuring ten thousand
+/// How long a measurement of the space in the driver's images stays valid. Measuring ten thousand
 /// images takes some ten milliseconds, too long for every CreateVolume.
 const COUNT_FOR: Duration = Duration::from_secs(2);
 
@@ -38,8 +37,8 @@ pub(super) struct Filesystem {
     room: Mutex<Option<Room>>,
 }
 
-/// Free space plus the space that our images hold. Writes, trims and deletions hardly change the
-/// sum, since one part gains what the other loses. So the sum is what is cached.
+/// Free space plus the space that the driver's images hold. The sum is cached because writes, trims
+/// and deletions hardly change it: one part gains what the other loses.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     at: Instant,
@@ -54,7 +53,7 @@ struct Tenant {
     image: Option<Arc<File>>,
 }
 
-/// Where a pool's space comes from.
+/// The filesystems that provide a pool's space.
 #[derive(Debug)]
 pub(super) struct Space {
     all: Arc<Filesystems>,
@@ -62,11 +61,12 @@ pub(super) struct Space {
     own: Arc<Filesystem>,
     /// The filesystem that holds the pool's image, and the image.
     host: Option<(Arc<Filesystem>, Arc<File>)>,
-    /// True if nothing else is known to be on its filesystem.
+    /// True if the pool's filesystem is known to hold nothing else.
     alone: bool,
-    /// What the filesystem itself takes where the pool is alone on it: its log and its tables. Less
-    /// than that, or 0, if images shared blocks when the pool was opened, since each of them counts
-    /// what it shares. Then as much too much is promised, which the default reserve covers.
+    /// Bytes that the filesystem itself uses (its log and its tables) if the pool is alone on it.
+    /// Shared blocks count once per image, so sharing at the opening of the pool makes this value
+    /// too small, down to 0. The pool then promises too much by that amount, which the default
+    /// reserve covers.
     overhead: u64,
 }
 
@@ -111,7 +111,7 @@ impl Filesystems {
         Ok(())
     }
 
-    /// The filesystem that an open directory is on.
+    /// Finds or adds the filesystem of an open directory.
     fn of(&self, root: File) -> Result<Arc<Filesystem>> {
         let dev = kernel::file_id(&root)?.dev;
         let mut known = lock(&self.known);
@@ -149,7 +149,7 @@ impl Filesystem {
             .collect()
     }
 
-    /// Usage, and the part of it that our images certainly hold.
+    /// Reads the usage, and the part of it that the driver's images certainly hold.
     fn measure(&self) -> Result<(FsUsage, u64)> {
         let usage = file::usage(self.root.as_fd())?;
         let known = *lock(&self.room);
@@ -193,7 +193,7 @@ impl Filesystem {
     }
 }
 
-/// What a pool's images hold on a filesystem, at most what the pool promised to them.
+/// Bytes that a pool's images hold on a filesystem, at most what the pool promised to them.
 fn held_by(pool: &Pool, image: Option<Arc<File>>, usage: &FsUsage) -> Result<u64> {
     let Some(space) = pool.space.get() else {
         return Ok(0);
@@ -216,8 +216,8 @@ fn held_by(pool: &Pool, image: Option<Arc<File>>, usage: &FsUsage) -> Result<u64
     Ok(held.min(pool.promised()))
 }
 
-/// What is counted both as unused by an image's filesystem and as held for what the pool promises:
-/// a promise that is not written yet, of blocks that the image holds already.
+/// Bytes that count twice: as unused in an image's filesystem, and as held for the pool's promises.
+/// They belong to promises that are not written yet, and the image holds their blocks already.
 fn counted_twice(held: u64, promised: u64, unused: u64) -> u64 {
     (held.min(promised))
         .saturating_add(unused)
@@ -246,8 +246,8 @@ fn nothing_else_in(pool: &Pool) -> Result<bool> {
 }
 
 impl Pool {
-    /// The current accounting of each filesystem that provides its space. Callers promise space
-    /// while they hold the guard, so no space is promised twice.
+    /// The current accounting of each filesystem that provides the pool's space. Callers promise
+    /// space while they hold the guard, so that no space is promised twice.
     pub(super) fn books(self: &Arc<Self>) -> Result<(Vec<SpaceUsage>, Option<MutexGuard<'_, ()>>)> {
         let Some(space) = self.space.get() else {
             return Ok((Vec::new(), None));
@@ -257,7 +257,8 @@ impl Pool {
             None => None,
             Some((host, image)) => {
                 let (mut usage, ours) = host.measure()?;
-                // What the image holds and its filesystem does not use needs no space of the host.
+                // Space that the image holds but its filesystem does not use needs no new space on
+                // the host.
                 let allocated = file::allocated_bytes(image)?;
                 let unused = allocated.saturating_sub(used(&own.0));
                 usage.available_bytes = usage.available_bytes.saturating_add(unused);
@@ -272,7 +273,7 @@ impl Pool {
         Ok((std::iter::once(own).chain(host).collect(), Some(guard)))
     }
 
-    /// Space promised to volumes, snapshots and operations under way.
+    /// Space promised to volumes, snapshots and running operations.
     fn promised(&self) -> u64 {
         let SpaceRequest { promise, .. } = *lock(&self.under_way);
         read(&self.index).promised().saturating_add(promise)

@@ -1,5 +1,5 @@
-//! Short locks around memory. One that was poisoned by a panic is used all the same: what is
-//! guarded is changed in one step, after the disk was, and a process that panicked in a role ends.
+//! Short locks around memory. A lock poisoned by a panic stays usable: guarded data changes in one
+//! step, after the disk, and a process ends if one of its roles panics.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

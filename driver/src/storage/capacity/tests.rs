@@ -11,7 +11,7 @@ fn limits() -> Limits {
     }
 }
 
-/// A filesystem of 100 GiB: free, ours, promised, being taken, in GiB.
+/// A filesystem of 100 GiB, with its free, held, promised and reserved space in GiB.
 fn books(free: u64, ours: u64, promised: u64, taking: u64) -> SpaceUsage {
     SpaceUsage {
         usage: FsUsage {
@@ -297,6 +297,6 @@ fn families_count_once() {
         assert_eq!(held(images, true), shared, "{name}");
         assert_eq!(held(images, false), apart, "{name}");
     }
-    // Nonsense ends all the same.
+    // A cycle in the sources terminates too.
     assert!(held(&circle, true) <= 12);
 }

@@ -12,7 +12,7 @@ use crate::storage::{PoolId, Provisioning};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What was done to the records, and whether something was frozen when it was.
+/// The writes to the records, and whether a filesystem was frozen at that time.
 #[derive(Default)]
 struct Notes {
     calls: Mutex<Vec<String>>,
@@ -45,7 +45,7 @@ impl Intents for Notes {
     }
 }
 
-/// A volume's image and its device.
+/// A volume's image and its loop device.
 struct Volume {
     id: VolumeId,
     image: FileId,
@@ -65,7 +65,7 @@ impl Volume {
     }
 }
 
-/// A machine with volumes.
+/// A fake machine with volumes.
 struct Bench {
     model: Arc<Model>,
     kernel: Arc<dyn Kernel>,
@@ -302,7 +302,7 @@ fn somebody_elses_freeze_is_left_alone() {
     bench
         .quiesced(&targets, LIMIT, |_| {
             assert!(volumes.iter().all(|v| bench.frozen(v)));
-            // A crash now must not thaw the first.
+            // A crash at this point must not thaw the first filesystem.
             assert_eq!(bench.notes.calls(), ["write 2", "clear 1"]);
             Ok(())
         })
@@ -355,7 +355,7 @@ fn a_hanging_freeze_is_given_up_and_thaws_itself() {
     let again = bench.quiesced::<()>(&[volume.target()], limit, |_| unreachable!("still hangs"));
     cannot_freeze(again, "hangs in the kernel");
 
-    // Until the late freeze has come back and was thawed.
+    // Retry until the late freeze has returned and was thawed.
     while bench
         .quiesced(&[volume.target()], LIMIT, |_| Ok(()))
         .is_err()

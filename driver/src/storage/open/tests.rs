@@ -25,7 +25,7 @@ fn verdicts() {
     }
 }
 
-/// Why the first pool is missing.
+/// The reason why the first pool is missing.
 fn missing(pools: &Pools) -> String {
     pools.slots().remove(0).state.unwrap_err()
 }
@@ -43,7 +43,7 @@ fn a_pool_keeps_its_identity() {
     assert!(matches!(pools.named(Some("c")), Err(Error::UnknownPool(_))));
     refused!(pools.with_id(PoolId::generate()), Error::ForeignPool(_));
 
-    // Also where this node has forgotten it: an identity is in the pool itself.
+    // The pool keeps its identity even if the node's registry is lost.
     std::fs::remove_dir_all(&site.options.state_dir).unwrap();
     assert_eq!(site.open().named(None).unwrap().id(), a);
 }
@@ -62,7 +62,7 @@ fn a_second_process_is_refused() {
     site.try_open().unwrap();
 }
 
-/// A process that hangs in one pool's disk keeps its locks on all of them after its death.
+/// A process that hangs on one pool's disk keeps its locks on all pools after it is killed.
 #[test]
 fn a_known_pool_that_is_locked_holds_up_no_other() {
     let mut site = Site::fake(&["a", "b"]);
@@ -88,7 +88,7 @@ fn a_known_pool_that_is_not_there_is_missing_and_comes_back() {
     std::fs::rename(&real, &away).unwrap();
     for empty in [false, true] {
         if empty {
-            // As a mount point whose filesystem is not mounted yet.
+            // A mount point without its filesystem looks like an empty directory.
             std::fs::create_dir(&real).unwrap();
         }
         let pools = site.open();
@@ -108,7 +108,7 @@ fn a_known_pool_that_is_not_there_is_missing_and_comes_back() {
         assert!(unavailable(&pools.complete().unwrap_err()));
         let inline = VolumeHandle::Inline(format!("csi-{}", "00".repeat(32)));
         assert!(unavailable(&pools.volume(&inline).unwrap_err()));
-        // The other pool goes on, and a stranger's ID is still a stranger's.
+        // The other pool keeps working, and a foreign pool ID stays foreign.
         pools
             .create_volume(&pools.named(Some("b")).unwrap(), new(&empty.to_string()))
             .unwrap();
@@ -178,7 +178,7 @@ fn configured_twice_is_refused() {
     let again = site.specs[0].clone();
     site.specs.push(again);
     assert!(matches!(site.try_open().map(drop), Err(Error::Refused(_))));
-    // One directory under two names. Under the known one a lock would be no error.
+    // One directory under two pool names. Under the known name, a lock would not be an error.
     site.specs[1].name = "b".into();
     for _ in 0..2 {
         let refused = site.try_open().map(drop).unwrap_err();
@@ -206,7 +206,7 @@ fn a_first_start_that_was_cut_short_goes_on() {
         }
         site.open().named(None).unwrap();
     }
-    // An identity and nothing else: it died before the directories were made.
+    // Only an identity: the process died before it made the directories.
     site.close();
     let path = site.path("");
     for shelf in ["volumes", "snapshots", "groups"] {
@@ -245,7 +245,7 @@ fn a_pool_of_another_node_is_refused_and_says_what_to_do() {
     let id = site.named("a").id();
     site.make("one");
     site.options.node_id = Some("n1".into());
-    // Recorded if there is no record; later opens change nothing.
+    // The owner is recorded if there is none; later opens change nothing.
     for _ in 0..2 {
         assert_eq!(site.open().named(None).unwrap().id(), id);
     }
@@ -309,7 +309,7 @@ fn wipe_is_for_block_devices() {
     refused!(site.try_open().map(drop), Error::Refused(_));
 }
 
-/// The site's first pool, now in an image, and where it is mounted.
+/// Moves the site's first pool into an image, and returns its mount point.
 fn in_an_image(site: &mut Site) -> std::path::PathBuf {
     site.close();
     site.specs[0].name = "img".into();
@@ -320,13 +320,13 @@ fn in_an_image(site: &mut Site) -> std::path::PathBuf {
     at.canonicalize().unwrap()
 }
 
-/// The options of the mount at a path, if there is one.
+/// The options of the mount at a path; `None` without a mount.
 fn mounted_at(site: &Site, at: &std::path::Path) -> Option<Vec<String>> {
     let mounts = site.kernel.mounts().unwrap();
     mounts.at(at).map(|mount| mount.options.clone())
 }
 
-/// A look at an unknown pool mounts it read-only. A process that dies then leaves the mount.
+/// Inspecting an unknown pool mounts it read-only. A process that dies then leaves the mount.
 #[test]
 fn a_look_that_was_cut_short_is_no_mounted_pool() {
     let mut site = Site::fake(&["a"]);
@@ -348,7 +348,7 @@ fn a_look_that_was_cut_short_is_no_mounted_pool() {
     assert_eq!(mounted_at(&site, &at).unwrap()[0], "rw");
 }
 
-/// A pool of node n1 in an image, which the machine had mounted there before it restarted.
+/// A pool of node n1 in an image, unmounted as after a restart of the machine.
 fn of_node_one() -> (Site, std::path::PathBuf) {
     let mut site = Site::fake(&["a"]);
     site.options.node_id = Some("n1".into());
@@ -358,7 +358,7 @@ fn of_node_one() -> (Site, std::path::PathBuf) {
     (site, at)
 }
 
-/// Two nodes see one disk: the one that does not have it must not even replay its log.
+/// Two nodes see one disk: the node that does not own the pool must not even replay its log.
 #[test]
 fn the_pool_of_another_node_is_never_mounted_for_writing() {
     let (mut site, at) = of_node_one();
@@ -375,7 +375,7 @@ fn the_pool_of_another_node_is_never_mounted_for_writing() {
         for says in ["node n1", "mount it", "node.json"] {
             assert!(why.contains(says), "{why}");
         }
-        // The look's own, which is read-only.
+        // Only the inspection mounted it, read-only.
         let effects = site.kernel.take_effects();
         let mounts = effects.iter().filter(|op| **op == "mount").count();
         assert_eq!(mounts, 1, "{effects:?}");
@@ -386,7 +386,7 @@ fn the_pool_of_another_node_is_never_mounted_for_writing() {
     assert_eq!(mounted_at(&site, &at).unwrap()[0], "rw");
 }
 
-/// That the look fails is no reason not to mount a pool that is known.
+/// A known pool is mounted even if its inspection fails.
 #[test]
 fn a_known_pool_is_mounted_though_it_can_not_be_looked_at() {
     let (mut site, at) = of_node_one();

@@ -12,7 +12,7 @@ fn frozen() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src/storage/record_io/v0.1.0")
 }
 
-/// The record texts of a shelf, by entry name.
+/// The record texts of one kind, by entry name.
 fn entries<R: Record>() -> BTreeMap<String, String> {
     let shelf = frozen().join("pool").join(R::SHELF.name());
     let entries = std::fs::read_dir(shelf).unwrap().map(|entry| {
@@ -94,16 +94,16 @@ fn laid_out(state: &str) -> Site {
 fn a_pool_of_version_0_1_0_opens() {
     for state in ["state/pools.json", "state/pools-before-id.json"] {
         let mut site = laid_out(state);
-        // Opened as the node that made it; version 0.1.0 recorded no node.
+        // The site opens as the node that made the pool; version 0.1.0 recorded no node.
         site.options.node_id = Some("node-1".to_owned());
         let identity = std::fs::read(site.path("pool.json")).unwrap();
         let pools = site.open();
-        // The inline one was never published, and so is deleted.
+        // The inline volume was never published, so recovery deletes it.
         assert_eq!(pools.volumes().len(), 5, "{state}");
         assert_eq!(pools.snapshots().len(), 4, "{state}");
         assert_eq!(pools.groups().len(), 1, "{state}");
         assert!(pools.findings().is_empty(), "{:?}", pools.findings());
-        // Unchanged, so version 0.1.0 can still open the pool.
+        // The identity is unchanged, so version 0.1.0 can still open the pool.
         assert_eq!(std::fs::read(site.path("pool.json")).unwrap(), identity);
         let state = site.options.state_dir.join("pools.json");
         let state: serde_json::Value =

@@ -2,7 +2,7 @@ use super::*;
 use crate::storage::{About, VolumeHandle};
 use crate::testkit::{Site, new};
 
-/// What is done to a record, what is said about it, and whether its name can still be read.
+/// The damage to a record, the expected message, and whether the name stays readable.
 type Damage = (fn(&str) -> String, &'static str, bool);
 
 const DAMAGE: [Damage; 7] = [
@@ -104,7 +104,7 @@ fn strangers_are_left_alone() {
     for stranger in ["notes.txt", "vol-x", &foreign.to_string()] {
         std::fs::create_dir(site.path("volumes").join(stranger)).unwrap();
     }
-    // Another's record under a name of ours is none of ours.
+    // The directory has a valid ID of this pool, but holds the record of another volume.
     let copy = VolumeId::generate(made.id.pool());
     let from = site.path(format!("volumes/{}", made.id));
     let to = site.path(format!("volumes/{copy}"));

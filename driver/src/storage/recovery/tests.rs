@@ -17,7 +17,7 @@ fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Stage {
     }
 }
 
-/// A volume attached, formatted, staged and mounted as the node service does it.
+/// Attaches, formats, stages and mounts a volume in the same way as the node service.
 fn staged(site: &Site) -> (Arc<VolumeRecord>, PathBuf) {
     let volume = site.make("one");
     let at = site.dir.path().join("stage");
@@ -140,7 +140,7 @@ fn a_raw_volume_that_lost_its_device_gets_it_back() {
     site.close();
     let minor = device.minor;
     drop(device);
-    // A bind of its node does not hold it.
+    // A bind mount of its device node does not keep the device attached.
     site.kernel.loop_detach(minor, image).unwrap();
     assert!(site.open().findings().is_empty());
     let back = site.kernel.loop_info(minor).unwrap().unwrap();
@@ -165,7 +165,7 @@ fn a_raw_volume_whose_minor_is_taken_is_reported() {
         .unwrap();
     let findings = site.open().findings();
     let about: Vec<&About> = findings.iter().map(|f| &f.about).collect();
-    // One that lost its device, and one that is in use without being staged.
+    // One volume lost its device, and the other is in use without being staged.
     assert_eq!(
         about,
         [&About::Volume(made.id), &About::Volume(other.id)],
@@ -230,7 +230,7 @@ fn records_follow_images_that_grew_and_never_the_other_way() {
         [&About::Volume(shorter.id), &About::Volume(gone.id)],
         "{findings:?}"
     );
-    // Deleting it ends the complaint.
+    // Deleting the volume ends its finding.
     site.pools().delete_volume(&gone.id).unwrap();
     assert_eq!(site.pools().findings().len(), 1);
 }
@@ -241,7 +241,7 @@ fn move_group(site: &Site, group: GroupId, from: &str, to: &str) {
     std::fs::rename(at(from), at(to)).unwrap();
 }
 
-/// A group of two volumes, in the first and the last pool.
+/// Creates a group of two volumes, in the first and the last pool.
 fn grouped(site: &Site) -> Arc<GroupRecord> {
     let last = site.specs.last().unwrap().name.clone();
     let two = site.pools().create_volume(&site.named(&last), new("two"));
@@ -263,7 +263,7 @@ fn the_members_of_a_group_that_was_never_finished_are_freed() {
     assert_eq!(site.entries().len(), 2, "the volumes");
 }
 
-/// Its record was moved away, or lost: nothing says that the group was deleted.
+/// The group's record was moved away or lost, so nothing proves that the group was deleted.
 #[test]
 fn a_member_whose_group_can_not_be_found_is_kept() {
     let mut site = Site::fake(&["a"]);
@@ -288,7 +288,7 @@ fn a_member_whose_group_can_not_be_found_is_kept() {
     site.close();
     std::fs::rename(&away, &there).unwrap();
     assert!(site.open().findings().is_empty());
-    // Gone for good: then a person deletes them one by one.
+    // The group is lost for good: an operator deletes the members one by one.
     std::fs::remove_dir_all(&there).unwrap();
     let pools = site.open();
     for member in &group.snapshots {
@@ -297,7 +297,7 @@ fn a_member_whose_group_can_not_be_found_is_kept() {
     assert!(pools.findings().is_empty(), "{:?}", pools.findings());
 }
 
-/// One damaged byte in a snapshot's record, and it names a group that never was.
+/// One damaged byte in a snapshot's record makes it name a group that never existed.
 #[test]
 fn a_member_whose_record_names_another_group_is_kept() {
     let mut site = Site::fake(&["a"]);
@@ -312,20 +312,20 @@ fn a_member_whose_record_names_another_group_is_kept() {
     let pools = site.open();
     assert_eq!(pools.snapshots().len(), 2);
     assert_eq!(pools.findings().len(), 1, "{:?}", pools.findings());
-    // The group that lists it has it.
+    // The group that lists the snapshot counts.
     let refused = pools.delete_snapshot(&member);
     assert!(
         matches!(refused, Err(Error::InGroup(_, g)) if g == group.id),
         "{refused:?}"
     );
-    // The deletion of a group frees its other members, not the damaged one.
+    // Deleting the group frees its other members, but not the damaged one.
     site.close();
     move_group(&site, group.id, "groups", "trash");
     let left: Vec<_> = site.open().snapshots().iter().map(|s| s.id).collect();
     assert_eq!(left, [member]);
 }
 
-/// Until a pool with a member of it is there, a deleted group stays on record.
+/// A deleted group stays on record until the pools of all its members are open.
 #[test]
 fn a_deleted_group_waits_for_the_pool_of_a_member() {
     let mut site = Site::fake(&["a", "b"]);
@@ -371,7 +371,7 @@ fn members_without_a_group_are_freed_unless_its_pool_is_missing() {
     site.open();
     site.pools().snapshot(&group.snapshots[1]).unwrap();
 
-    // It comes back without the group: a deletion was cut short.
+    // The pool comes back after an interrupted deletion of the group.
     std::fs::rename(&away, &real).unwrap();
     move_group(&site, group.id, "groups", "trash");
     site.pools().retry_missing();
@@ -422,12 +422,12 @@ fn a_finding_ends_with_its_cause() {
     std::fs::remove_file(&stranger).unwrap();
     assert_eq!(found_later(&site).len(), 1);
     std::fs::remove_dir(&stuck).unwrap();
-    // Freed, and so removed from the disk too.
+    // The finding ends because the entry was freed and removed from the disk.
     assert_eq!(found_later(&site), Vec::<String>::new());
     assert!(!site.path("trash/vol-2").exists());
 }
 
-/// A stray file in one pool is no reason to ask each loop device of the machine every few seconds.
+/// A stray file in a pool must not cause a query of all loop devices every few seconds.
 #[test]
 fn a_finding_about_a_file_is_checked_without_the_kernel() {
     let mut site = Site::fake(&["a"]);
@@ -442,7 +442,7 @@ fn a_finding_about_a_file_is_checked_without_the_kernel() {
 fn a_finding_about_a_device_ends_when_the_device_is_as_recorded() {
     let mut site = Site::fake(&["a"]);
     let (before, at) = staged(&site);
-    // Mounted, though no longer staged: an unstaging that was half done by hand.
+    // Mounted but no longer staged: an operator unstaged it only partly.
     let pools = site.pools();
     pools.update_volume(&before.id, |r| r.stage = None).unwrap();
     site.open();
@@ -473,7 +473,7 @@ fn a_finding_about_a_freeze_ends_with_the_thaw() {
     assert_eq!(found_later(&site), Vec::<String>::new());
 }
 
-/// A volume with the handle that kubelet gives to the inline volume of this number.
+/// Creates a volume with the handle of the inline volume of this number.
 fn numbered(site: &Site, number: usize, inline: bool) -> (String, VolumeId) {
     let handle = format!("csi-{number:064}");
     let new = NewVolume {
@@ -484,7 +484,7 @@ fn numbered(site: &Site, number: usize, inline: bool) -> (String, VolumeId) {
     (handle, made.unwrap().id)
 }
 
-/// A pod leaves a pool that takes no writes, and the orchestrator does not call again.
+/// The pod ends while its pool takes no writes, and kubelet does not call again.
 #[test]
 fn an_inline_volume_whose_pod_has_gone_is_deleted() {
     let mut site = Site::fake(&["a"]);
@@ -519,7 +519,7 @@ fn an_inline_volume_whose_pod_has_gone_is_deleted() {
 }
 
 /// The first publication of the volume failed, and so did its deletion. Kubelet does not call
-/// again, so the volume would count against the limits of inline volumes for ever.
+/// again, so the volume would count against the limits of inline volumes permanently.
 #[test]
 fn an_inline_volume_that_was_never_published_is_deleted() {
     let mut site = Site::fake(&["a"]);
@@ -528,7 +528,7 @@ fn an_inline_volume_that_was_never_published_is_deleted() {
     for (i, (inline, format, stays)) in [
         (true, Format::None, false),
         (true, unfinished, false),
-        // It was published and has a pod's data in it, which may come back.
+        // A published volume holds data of a pod, which may come back.
         (true, done, true),
         (false, Format::None, true),
     ]
@@ -545,7 +545,7 @@ fn an_inline_volume_that_was_never_published_is_deleted() {
     assert_eq!(left, kept);
 }
 
-/// Its device can't say what it holds: a second one over the image would destroy it.
+/// The loop device does not report its backing file. A second device would destroy the image.
 #[test]
 fn a_volume_whose_device_may_be_attached_is_left_as_it_is() {
     let mut site = Site::fake(&["a"]);

@@ -53,7 +53,7 @@ fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
     let b = pools.named(Some("b")).unwrap();
     let other = pools.create_volume(&b, new("two")).unwrap();
     assert_eq!(pools.volumes(), std::slice::from_ref(&other));
-    // One thread is opening it; no other thread waits as well.
+    // One thread is opening the pool; no second thread waits for it.
     for _ in 0..3 {
         pools.retry_missing();
     }

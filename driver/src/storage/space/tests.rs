@@ -2,7 +2,7 @@ use super::*;
 use crate::storage::{Error, NewVolume, Provisioning};
 use crate::testkit::{Site, new};
 
-/// Two pools on one filesystem. Others use it too, so figures are compared with a wide margin.
+/// Two pools share a filesystem with other users, so figures are compared with a wide margin.
 #[test]
 fn two_pools_on_one_filesystem_promise_it_once() {
     let site = Site::fake(&["a", "b"]);
@@ -30,7 +30,7 @@ fn two_pools_on_one_filesystem_promise_it_once() {
     assert!(available(&b) > all / 8 * 5, "{}", available(&b));
 }
 
-/// Concurrent reservations never promise more space than there is.
+/// Concurrent reservations never promise more space than the filesystem has.
 #[test]
 fn promises_at_once_are_of_one_book() {
     let site = Site::fake(&["a", "b"]);
@@ -59,8 +59,8 @@ fn promises_at_once_are_of_one_book() {
     assert!((1..=2).contains(&held), "{held} of three eighths each");
 }
 
-/// Of an image that holds 60 and whose host has 50 left, 110 can be promised in all, whatever of
-/// it is promised and written. (All without the filesystem's own blocks.)
+/// An image holds 60 and its host has 50 left. 110 can be promised in total, however much is
+/// promised and written already. (All figures exclude the filesystem's own blocks.)
 #[test]
 fn an_image_is_room_once() {
     let (held, left): (u64, u64) = (60, 50);

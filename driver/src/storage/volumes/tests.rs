@@ -74,7 +74,7 @@ fn kubelets_handle_leads_to_the_volume() {
     let made = site.pools().create_volume(&site.named("a"), new).unwrap();
     let by = VolumeHandle::Inline(inline);
     assert_eq!(site.pools().volume(&by).unwrap().id, made.id);
-    // Published once: what never was does not survive a restart.
+    // Formatted, so it counts as published; recovery deletes inline volumes that never were.
     let done = Format::Done(FsType::Ext4);
     let published = site.pools().update_volume(&made.id, |r| r.format = done);
     published.unwrap();
@@ -165,7 +165,7 @@ fn a_record_is_changed_on_disk_first() {
     let again = site.open().volume(&handle(&made)).unwrap();
     assert_eq!(*again, *changed);
 
-    // What can't be written is not believed either.
+    // The index does not adopt a change that can't be written.
     std::fs::remove_dir_all(site.path(format!("volumes/{}", made.id))).unwrap();
     let lost = site
         .pools()
@@ -212,7 +212,7 @@ fn an_attached_volume_is_not_deleted() {
     drop(device);
     refused!(site.pools().delete_volume(&made.id), Error::Attached { .. });
 
-    // One that nothing uses and nobody staged is what a crash left.
+    // An unstaged device without users is a leftover of a crash.
     site.pools()
         .update_volume(&made.id, |r| r.stage = None)
         .unwrap();
@@ -303,7 +303,7 @@ fn formats(
 #[test]
 fn a_failed_creation_leaves_nothing() {
     let site = Site::fake(&["a"]);
-    // Where the entry is to go is gone.
+    // The open directory of the volumes is removed, so the rename into place fails.
     std::fs::rename(site.path("volumes"), site.path("elsewhere")).unwrap();
     std::fs::create_dir(site.path("volumes")).unwrap();
     std::fs::remove_dir(site.path("elsewhere")).unwrap();
@@ -346,7 +346,7 @@ fn nobody_waits_for_anothers_copy() {
     let (slow, other) = (site.make("slow"), site.make("other"));
     let (entered, wait) = std::sync::mpsc::channel();
     let (go_on, gate) = std::sync::mpsc::channel::<()>();
-    // A device that is attached and not mounted is flushed before the copy.
+    // An attached device without a mount is flushed before the copy.
     let device = site.attach(&slow);
     site.kernel.hook("loop.flush", move |_| {
         entered.send(()).unwrap();
@@ -369,7 +369,7 @@ fn nobody_waits_for_anothers_copy() {
         assert_eq!(site.pools().volumes().len(), 2);
         assert!(!copy.is_finished());
         go_on.send(()).unwrap();
-        // Without reflinks a device that may be in use is refused in the end.
+        // Without reflinks, the copy of a device that may be in use is refused in the end.
         let copied = copy.join().unwrap();
         assert!(
             matches!(copied, Ok(_) | Err(Error::CannotFreeze(_))),

@@ -15,7 +15,7 @@ fn unfinished(uuid: &str) -> Probe {
     }
 }
 
-/// The first word of a plan, and its message.
+/// A plan as one word, and its message.
 fn planned(entry: &Entry, probe: &Probe, wipe: bool) -> (&'static str, String) {
     match plan(entry, probe, wipe) {
         Plan::Mount(uuid) => ("mount", uuid),
@@ -38,7 +38,7 @@ fn plans() {
         mkfs: Some(UUID.into()),
         ..Entry::default()
     };
-    // What version 0.1.0 left when it was killed during mkfs, or before it knew the pool.
+    // The state that version 0.1.0 left if it was killed during mkfs, or before it knew the pool.
     let old = Entry {
         fs_uuid: Some(UUID.into()),
         ..Entry::default()

@@ -5,8 +5,8 @@ use super::*;
 use crate::kernel::{FsType, LoopInfo, MountTable};
 use crate::storage::{AccessMode, Capability};
 
-/// Loop devices (minor, and the minor below it), and lines of the mount table: "M:path" for a
-/// filesystem mount of loop M, "M=path" for a bind of its node.
+/// Builds a kernel state. `loops` lists minors, with the minor below each. `mounts` has "M:path"
+/// for a filesystem mount of loop M, and "M=path" for a bind mount of its device node.
 fn view(loops: &[(u32, Option<u32>)], mounts: &[&str]) -> KernelState {
     let device = |&(minor, below): &(u32, Option<u32>)| LoopInfo {
         minor,
@@ -34,7 +34,7 @@ fn view(loops: &[(u32, Option<u32>)], mounts: &[&str]) -> KernelState {
     }
 }
 
-/// What is done about a volume with these devices over its image, in short.
+/// The steps for a volume with these devices over its image, in short form.
 fn decided(stage: Option<&Stage>, devices: &[u32], mut kernel: KernelState) -> Vec<String> {
     let image = FileId { dev: 9, ino: 1000 };
     let own = kernel.loops.iter_mut();
@@ -73,7 +73,7 @@ fn raw(minor: Option<u32>, read_only: &[u32]) -> Stage {
     stage(Access::Block, minor, read_only)
 }
 
-/// Reports by a word in them.
+/// Shortens reports to one phrase.
 fn short(steps: Vec<LoopStep>) -> Vec<String> {
     let word = |step| match step {
         LoopStep::Report(what) => {
@@ -166,7 +166,7 @@ fn staged_as_a_mount() {
     }
 }
 
-/// A name, a staging, the devices over its image, what the kernel shows, and what is done.
+/// A name, a staging, the devices over its image, the kernel state, and the expected steps.
 type Case = (
     &'static str,
     Stage,
