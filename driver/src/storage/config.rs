@@ -12,7 +12,7 @@ mod tests;
 /// One `--pool NAME=PATH[,option…]` flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSpec {
-    /// The name by which storage classes select the pool.
+    /// The name that storage classes use to select the pool.
     pub name: String,
     /// A directory or a block device.
     pub path: PathBuf,

@@ -50,7 +50,7 @@ pub enum Error {
     /// The group does not exist.
     #[error("group snapshot {0} not found")]
     NoGroup(GroupId),
-    /// The pool can't promise this much.
+    /// The pool can't promise the requested space.
     #[error("pool {pool} has no room for {wanted} bytes: {available} bytes can be promised")]
     NoRoom {
         /// The pool's name.
@@ -77,8 +77,8 @@ pub enum Error {
         /// The expected path of the image.
         path: PathBuf,
     },
-    /// A consistent copy would freeze the volume for longer than allowed, or can't freeze it; the
-    /// message says what to do instead.
+    /// The volume can't be frozen for a consistent copy, or not within the limit; the message says
+    /// what to do instead.
     #[error("{0}")]
     CannotFreeze(String),
     /// The operation would break a guarantee (a thick volume would not stay thick…); the message
@@ -93,7 +93,7 @@ pub enum Error {
         /// The reason why it can't be used.
         why: String,
     },
-    /// A record that can't be encoded as JSON. Nothing was written.
+    /// The record can't be encoded as JSON. Nothing was written.
     #[error("{file} can't be written: {source}")]
     Unwritable {
         /// The record's file name.

@@ -156,7 +156,7 @@ pub fn pool_of(id: &str) -> Option<PoolId> {
         .ok()
 }
 
-/// An ID by which a caller may refer to a volume.
+/// A volume ID in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum VolumeHandle {
     /// An ID this driver generated (here or on another node).

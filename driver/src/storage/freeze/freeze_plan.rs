@@ -40,8 +40,8 @@ pub(super) fn steps(
     loops: &[LoopInfo],
     mounts: &MountTable,
 ) -> Result<Vec<FreezeStep>> {
-    // A read-only loop over the device node (a read-only raw block publication) has another
-    // backing file and is not among them.
+    // A read-only loop device over the device node (a read-only raw block publication) has another
+    // backing file, so it is not in `loops`.
     if target.raw_staged && group > 1 && !loops.is_empty() {
         return Err(Error::CannotFreeze(format!(
             "volume {} is in use as a raw block device, which can't be frozen, so the group would \

@@ -1,7 +1,7 @@
 //! A thread that freezes and thaws one filesystem.
 //!
-//! A freeze can hang in the kernel (an inner XFS whose pool is full) and must not block its caller.
-//! The thread that freezes also thaws, through the same open directory. It thaws on request, at the
+//! A freeze can hang in the kernel (an inner XFS in a full pool) and must not block its caller. The
+//! thread that freezes also thaws, through the same open directory. It thaws on request, at the
 //! limit, or at once if the freeze succeeds after the caller gave up.
 
 use std::collections::BTreeSet;
@@ -16,9 +16,9 @@ use crate::kernel::{self, FileId, Freeze, Kernel};
 enum Order {
     /// Write back dirty data, then wait.
     Prepare,
-    /// Freeze now, and thaw at this time at the latest.
+    /// Freeze now; thaw at this time at the latest.
     Freeze(Instant),
-    /// Thaw, or don't freeze at all.
+    /// Thaw, or cancel the freeze if it has not begun.
     Release,
 }
 

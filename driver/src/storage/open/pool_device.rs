@@ -1,10 +1,10 @@
 //! Pools in a separate filesystem that the driver makes and mounts.
 //!
-//! mkfs runs on a device that is blank (or, with the option `wipe`, holds bytes without a
-//! signature). It also runs again over an mkfs of this driver that was cut short. Two facts must
-//! prove that: the UUID recorded in [`Entry::mkfs`] before mkfs began, and a superblock with that
-//! UUID that says that mkfs did not end. Such a filesystem was never mounted, so it holds no data.
-//! If any other filesystem does not mount, that is an error, and the driver never writes to it.
+//! mkfs runs on a blank device, or with the option `wipe` on bytes without a signature. It also
+//! runs again over an interrupted mkfs of this driver. Two facts must prove that: the UUID recorded
+//! in [`Entry::mkfs`] before mkfs began, and a superblock with that UUID that marks an unfinished
+//! mkfs. Such a filesystem was never mounted, so it holds no data. If any other filesystem does not
+//! mount, that is an error, and the driver never writes to it.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};

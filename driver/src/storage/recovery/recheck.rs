@@ -75,7 +75,7 @@ fn still(pool: &Pool, view: Option<&KernelState>, check: &Holds) -> Result<bool>
     }
 }
 
-/// A finding about a deleted volume no longer holds.
+/// Checks a finding about a volume; it no longer holds once the volume is deleted.
 fn of_volume(
     pool: &Pool,
     id: VolumeId,

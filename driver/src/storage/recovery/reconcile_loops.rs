@@ -270,7 +270,7 @@ fn note(pool: &Pool, volume: &VolumeRecord, what: impl Into<String>) {
     pool.note(About::Volume(volume.id), Holds::Devices(volume.id), what);
 }
 
-/// True if nothing is left to do or to report for a volume.
+/// True if a volume needs no further step or report.
 pub(super) fn is_settled(volume: &VolumeRecord, image: FileId, state: &KernelState) -> bool {
     let state = VolumeState::of(state, VolumeIdentity::of(volume, Some(image)));
     decide(volume.stage.as_ref(), &state).is_empty()
