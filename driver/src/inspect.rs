@@ -1,4 +1,4 @@
-//! What `hostloop status` and `hostloop fsck` show. They change nothing, except `fsck --repair`.
+//! The commands `hostloop status` and `hostloop fsck`. They change nothing, except `fsck --repair`.
 
 pub mod fsck;
 pub mod inventory;

@@ -1,9 +1,9 @@
-//! The kernel, as the driver uses it: loop devices, mounts, filesystems and freezing.
+//! The kernel interface of the driver: loop devices, mounts, filesystems and freezing.
 //!
-//! [`Kernel`] is the seam. [`linux::Linux`] is the real one; [`model::Model`] keeps a loop table
-//! and a mount table in memory, so that a test can look at what reality won't show, such as an
-//! error in the middle of a mount. Files are real in both: what is done to a file alone is in
-//! [`file`], as plain functions.
+//! The driver calls the kernel only through the [`Kernel`] trait. [`linux::Linux`] is the real one.
+//! [`fake::Model`] keeps a loop table and a mount table in memory, so that a test can cause what a
+//! real kernel rarely shows, such as an error in the middle of a mount. Files are real in both:
+//! [`file`] has plain functions for operations that need only a file.
 //!
 //! Everything here blocks. The server calls it from threads that may block.
 
@@ -31,20 +31,20 @@ pub use mountinfo::{MountEntry, MountTable};
 
 /// The logical block size of every loop device and the unit of every volume's size, in bytes.
 ///
-/// Set from the first mkfs on: a reflinked file on XFS asks for 4096-byte direct I/O, and a
-/// filesystem made for 512-byte sectors would no longer mount.
+/// Volumes have this block size from the first mkfs on. A reflinked file on XFS requires 4096-byte
+/// direct I/O, and a filesystem made for 512-byte sectors would no longer mount.
 pub const BLOCK_SIZE: u32 = 4096;
 
-/// Read-ahead of a loop device for a volume without a setting of its own, in KiB: the kernel's
-/// default. It is set at every attach, because a device keeps what its last user set.
+/// Read-ahead of a loop device for a volume without its own setting, in KiB: the kernel's default.
+/// The driver sets it at every attach, because a device keeps the value of its last user.
 pub const READ_AHEAD_KIB: u32 = 128;
 
 /// Major number of loop devices.
 pub const LOOP_MAJOR: u32 = 7;
 
-/// The file behind a loop device, by what never changes: device and inode number.
+/// Identifies the file behind a loop device by what never changes: device and inode number.
 ///
-/// A path would not do: the same file reads differently from another mount namespace.
+/// A path is not enough: the same file has another path in another mount namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     /// Device number, as `stat` gives it in `st_dev`.
@@ -53,32 +53,33 @@ pub struct FileId {
     pub ino: u64,
 }
 
-/// What a loop device is to be.
+/// How to attach a loop device.
 #[derive(Debug)]
 pub struct LoopSpec<'a> {
     /// The file (or, for a read-only second loop, the block device) behind it.
     pub backing: &'a File,
-    /// Shown by `losetup`; at most 63 bytes are kept. Never used to find the device again.
+    /// Label that `losetup` shows; the kernel keeps at most 63 bytes. The driver never finds a
+    /// device by it.
     pub label: &'a str,
     /// Attach read-only: writes fail with EPERM in the kernel.
     pub read_only: bool,
-    /// Ask for direct I/O. What came of it is in [`LoopDevice::direct_io`].
+    /// Request direct I/O. [`LoopDevice::direct_io`] has the result.
     pub direct_io: bool,
     /// Detach at the last close.
     pub autoclear: bool,
-    /// Exactly this minor, or fail with [`Error::Busy`]; `None` takes a free one.
+    /// Attach exactly this minor, or fail with [`Error::Busy`]; `None` takes a free one.
     pub minor: Option<u32>,
 }
 
-/// A loop device this process attached or opened, held open.
+/// A loop device that this process attached or opened, and holds open.
 #[derive(Debug)]
 pub struct LoopDevice {
     /// N of `/dev/loopN`.
     pub minor: u32,
     /// Whether the kernel does direct I/O on the backing file, read back from sysfs.
     pub direct_io: bool,
-    /// The open device, for reading only (a writer may be in the way of a mount). Closing it
-    /// detaches an autoclear device that nothing else holds.
+    /// The device, open only for reading, because a writer may block a mount. Closing it detaches
+    /// an autoclear device that nothing else holds.
     pub file: File,
 }
 
@@ -94,8 +95,8 @@ pub fn loop_path(minor: u32) -> PathBuf {
     PathBuf::from(format!("/dev/loop{minor}"))
 }
 
-/// Unmounts, and retries a busy mount until `patience` ends. A process that looks at all mounts of
-/// the machine, or a tool that is just starting, holds a mount for an instant.
+/// Unmounts `at`, and retries a busy mount until `patience` ends. A process that reads all mounts
+/// of the machine, or a tool that is just starting, holds a mount for an instant.
 pub fn unmount_retrying(kernel: &dyn Kernel, at: &Path, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
     loop {
@@ -108,7 +109,7 @@ pub fn unmount_retrying(kernel: &dyn Kernel, at: &Path, patience: Duration) -> R
     }
 }
 
-/// An attached loop device, as the kernel tells it.
+/// An attached loop device, as the kernel reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoopInfo {
     /// N of `/dev/loopN`.
@@ -118,34 +119,34 @@ pub struct LoopInfo {
     pub backing: Option<FileId>,
     /// `st_rdev` of the backing file where that is a block device (a loop over a loop), else 0.
     pub backing_rdev: u64,
-    /// Path of the backing file, in the mount namespace of the process that attached it. A deleted
-    /// file's path ends in " (deleted)". Empty if the path is longer than the kernel shows.
+    /// Path of the backing file, in the mount namespace of the process that attached it. For a
+    /// deleted file it ends in " (deleted)". Empty if the path is longer than the kernel shows.
     pub backing_path: String,
-    /// Where the device begins in the backing file, in bytes. The driver attaches with 0.
+    /// Offset of the device's first byte in the backing file. The driver attaches with 0.
     pub offset: u64,
-    /// How much of the backing file the device shows at most, in bytes; 0 means no limit. The
+    /// Maximum number of bytes of the backing file that the device shows; 0 means no limit. The
     /// driver attaches with 0.
     pub size_limit: u64,
     /// [`LoopSpec::label`], unless a user of the device changed it.
     pub label: String,
     /// Size of the device in bytes.
     pub size_bytes: u64,
-    /// Logical block size in bytes; 0 if the kernel does not say.
+    /// Logical block size in bytes; 0 if the kernel does not report it.
     pub block_size: u32,
     /// Attached read-only.
     pub read_only: bool,
     /// Detaches at the last close.
     pub autoclear: bool,
-    /// Direct I/O on the backing file is in force.
+    /// Direct I/O on the backing file is active.
     pub direct_io: bool,
 }
 
 impl LoopInfo {
     /// True if the kernel does not report the backing file, but the path contains this file or
-    /// directory name. Whether it is the file in question stays open.
+    /// directory name. The device may or may not hold the file in question.
     ///
-    /// False for a read-only device. It harms no image, and any process that may read the device can
-    /// put a file with any path behind it (LOOP_CHANGE_FD).
+    /// False for a read-only device. It harms no image, and any process that may read the device
+    /// can put a file with any path behind it (LOOP_CHANGE_FD).
     pub fn may_hold(&self, name: &str) -> bool {
         let path = self.backing_path.as_str();
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -153,7 +154,7 @@ impl LoopInfo {
         silent && Path::new(path).iter().any(|word| word == name)
     }
 
-    /// True if `other` is the same attachment, seen at another time.
+    /// True if `other` shows the same attachment at another time.
     pub fn is_same(&self, other: &LoopInfo) -> bool {
         self.minor == other.minor
             && match (self.backing, other.backing) {
@@ -162,8 +163,9 @@ impl LoopInfo {
             }
     }
 
-    /// What a user of the device changed after the driver attached it to a file; any process that may
-    /// open it can. Such a device shows other bytes of its file, or other blocks, than it should.
+    /// Describes how a user of the device changed it after the driver attached it to a file. Any
+    /// process that may open the device can do that. Such a device shows other bytes of its file,
+    /// or other blocks, than it should.
     ///
     /// A device over a block device may have blocks of any size: kubelet attaches such devices.
     pub fn tampered(&self) -> Option<String> {
@@ -182,12 +184,12 @@ impl LoopInfo {
     }
 }
 
-/// What came of a detach.
+/// Result of a detach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detached {
     /// The device has no backing file any more.
     Gone,
-    /// Somebody holds the device open; the kernel will detach it at the last close.
+    /// Another process holds the device open; the kernel detaches it at the last close.
     WhenClosed,
 }
 
@@ -206,10 +208,10 @@ pub enum FsType {
 }
 
 impl FsType {
-    /// All of them.
+    /// All supported filesystems.
     pub const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
 
-    /// The kernel's name.
+    /// The kernel's name of the filesystem type.
     pub fn as_str(self) -> &'static str {
         match self {
             FsType::Ext4 => "ext4",
@@ -218,12 +220,12 @@ impl FsType {
         }
     }
 
-    /// By the kernel's name; `None` for one we don't make.
+    /// Parses the kernel's name; `None` for a filesystem that the driver does not make.
     pub fn parse(name: &str) -> Option<FsType> {
         FsType::ALL.into_iter().find(|fs| fs.as_str() == name)
     }
 
-    /// The smallest device its mkfs takes, in bytes, a multiple of [`BLOCK_SIZE`].
+    /// The smallest device that mkfs accepts, in bytes, a multiple of [`BLOCK_SIZE`].
     pub fn minimum_bytes(self) -> u64 {
         match self {
             FsType::Ext4 => 1 << 20,
@@ -232,7 +234,7 @@ impl FsType {
         }
     }
 
-    /// The smallest size that the filesystem can be grown to, in bytes: the kernel resizes no
+    /// The smallest size to which the filesystem can be grown, in bytes: the kernel resizes no
     /// btrfs to less than 256 MiB.
     pub fn minimum_grown_bytes(self) -> u64 {
         match self {
@@ -248,34 +250,35 @@ impl std::fmt::Display for FsType {
     }
 }
 
-/// What a look at a device's content found.
+/// Result of probing a device's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// No signature, and only zeros in all places that were read (see [`linux::blank`]).
     Blank,
-    /// No known signature, but bytes other than zero, like an encrypted device without a header.
+    /// The device has no known signature, but bytes other than zero, like an encrypted device
+    /// without a header.
     Unknown {
-        /// Offset of the first such byte that was read.
+        /// Offset of the first nonzero byte that was read.
         offset: u64,
     },
-    /// A filesystem with an unfinished mkfs, according to its superblock (XFS: `sb_inprogress`). It
-    /// was never mounted.
+    /// The superblock says that mkfs did not finish (XFS: `sb_inprogress`). The filesystem was
+    /// never mounted.
     Unfinished {
-        /// Which.
+        /// The filesystem type.
         fs: FsType,
-        /// Its UUID.
+        /// The filesystem's UUID.
         uuid: String,
     },
-    /// A filesystem we make.
+    /// A filesystem of a type that the driver makes.
     Filesystem {
-        /// Which.
+        /// The filesystem type.
         fs: FsType,
-        /// Its UUID, as blkid prints it; empty if it prints none.
+        /// The filesystem's UUID, as blkid prints it; empty if blkid prints none.
         uuid: String,
     },
-    /// Something else (another filesystem, a partition table, RAID, LUKS…), by blkid's name.
+    /// Other content (another filesystem, a partition table, RAID, LUKS…), by blkid's name.
     Other(String),
-    /// blkid could not tell (more than one signature): never formatted.
+    /// blkid found more than one signature. The driver never formats such a device.
     Ambivalent,
 }
 
@@ -284,16 +287,16 @@ pub enum Probe {
 pub struct MkfsSpec<'a> {
     /// The block device.
     pub device: &'a Path,
-    /// Which filesystem.
+    /// The filesystem type.
     pub fs: FsType,
-    /// The class's further options, already split into words; they never pass through a shell.
-    /// [`Kernel::mkfs`] refuses what [`check_mkfs_options`] refuses.
+    /// Further options from the StorageClass, already split into words; they never pass through a
+    /// shell. [`Kernel::mkfs`] rejects what [`check_mkfs_options`] rejects.
     pub options: &'a [String],
-    /// Give unwritten space back while making it (thin), or leave it allocated (thick).
+    /// Discard unwritten space while making it (thin), or leave it allocated (thick).
     pub discard: bool,
-    /// The UUID it is to have, if the caller chooses it.
+    /// UUID of the new filesystem, if the caller chooses it.
     pub uuid: Option<&'a str>,
-    /// Overwrite what is there. Only after an mkfs of ours was cut short.
+    /// Overwrite existing content. Only after the driver's own mkfs was interrupted.
     pub force: bool,
 }
 
@@ -302,57 +305,57 @@ pub struct MkfsSpec<'a> {
 pub struct MountSpec<'a> {
     /// The block device.
     pub device: &'a Path,
-    /// Where; must exist.
+    /// The mount point; must exist.
     pub target: &'a Path,
-    /// The filesystem; always given to the kernel, never guessed.
+    /// The filesystem type; the kernel never has to guess it.
     pub fs: FsType,
     /// Mount read-only.
     pub read_only: bool,
-    /// Mount options as a person would give them to `mount -o`, one per element.
+    /// Mount options as for `mount -o`, one per element.
     pub options: &'a [String],
 }
 
-/// What FIFREEZE did.
+/// Result of FIFREEZE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freeze {
-    /// Frozen by us: thaw it.
+    /// This call froze it, so the caller must thaw it.
     Frozen,
-    /// It was frozen already by somebody else (EBUSY): never thaw it.
+    /// Another process had frozen it (EBUSY), so the caller must never thaw it.
     AlreadyFrozen,
 }
 
-/// Sizes of a filesystem, in bytes and inodes.
+/// Size and usage of a filesystem, in bytes and inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FsUsage {
-    /// Size.
+    /// Total size.
     pub total_bytes: u64,
-    /// Free, to root too.
+    /// Free bytes, including those reserved for root.
     pub free_bytes: u64,
-    /// Free to those who are not root.
+    /// Bytes free to users other than root.
     pub available_bytes: u64,
-    /// Inodes in all; 0 where the filesystem does not count them (btrfs).
+    /// Total inodes; 0 if the filesystem does not count them (btrfs).
     pub total_inodes: u64,
     /// Free inodes.
     pub free_inodes: u64,
-    /// Mounted, or turned, read-only.
+    /// Mounted read-only, or turned read-only after an error.
     pub read_only: bool,
 }
 
 /// The kernel's tables and the tools that act on devices.
 ///
-/// Every method blocks; every mutating one is an *effect* (see [`effect`]).
+/// Every method blocks; every mutating one is an *effect* (see [`failpoint`]).
 pub trait Kernel: Send + Sync + 'static {
-    /// Attaches a loop device with [`BLOCK_SIZE`]-byte blocks by LOOP_CONFIGURE, makes its node in
-    /// `/dev` where that is static, and reads direct I/O back. A backing file that can't do direct
-    /// I/O is attached buffered. It skips free minors with a bind of their device node: a process
-    /// that can reach such a node would reach the file.
+    /// Attaches a loop device with [`BLOCK_SIZE`]-byte blocks (LOOP_CONFIGURE), then reads back
+    /// whether it does direct I/O. If `/dev` is static, creates the device node. A backing file
+    /// that can't do direct I/O is attached buffered. Skips free minors with a bind mount of their
+    /// device node: a process that can reach such a node would reach the file.
     fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice>;
 
-    /// All attached loop devices of the machine, ours or not, lowest minor first. The list includes
-    /// devices that can't be queried, with what sysfs shows of them.
+    /// All attached loop devices of the machine, including those of other programs, lowest minor
+    /// first. A device that can't be queried has the fields that sysfs shows.
     fn loops(&self) -> Result<Vec<LoopInfo>>;
 
-    /// One device; `None` if nothing is attached to it.
+    /// One loop device; `None` if nothing is attached to it.
     fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>>;
 
     /// Attached devices that are known to have this backing file, lowest minor first.
@@ -371,7 +374,7 @@ pub trait Kernel: Send + Sync + 'static {
         }
     }
 
-    /// Opens an attached device and keeps it from being detached under the caller.
+    /// Opens an attached device, which keeps the kernel from detaching it under the caller.
     /// [`Error::NotFound`] if it no longer has this backing file.
     fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice>;
 
@@ -382,8 +385,8 @@ pub trait Kernel: Send + Sync + 'static {
         self.loop_open(device.minor, backing)
     }
 
-    /// Detaches, after checking that the device still has this backing file (it is
-    /// [`Detached::Gone`] already if not), and looks whether it really went.
+    /// Detaches the device if it still has this backing file, and verifies that it is gone.
+    /// [`Detached::Gone`] if it has another one.
     fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached>;
 
     /// Detaches a device without a reported backing file, after checking that it still has this
@@ -399,98 +402,97 @@ pub trait Kernel: Send + Sync + 'static {
         }
     }
 
-    /// Takes the backing file's present size over (LOOP_SET_CAPACITY).
+    /// Makes the device as large as its backing file is now (LOOP_SET_CAPACITY).
     fn loop_grow(&self, device: &LoopDevice) -> Result<()>;
 
-    /// Turns direct I/O on or off; returns what the kernel says after it.
+    /// Turns direct I/O on or off; returns what the kernel reports afterwards.
     fn loop_set_direct_io(&self, device: &LoopDevice, on: bool) -> Result<bool>;
 
-    /// Sets `queue/read_ahead_kb`. Survives detach: set it at every attach.
+    /// Sets `queue/read_ahead_kb`. The value survives a detach: set it at every attach.
     fn loop_set_read_ahead(&self, device: &LoopDevice, kib: u32) -> Result<()>;
 
-    /// Writes a raw device's dirty pages back (fsync on the device).
+    /// Writes back the dirty pages of a raw block device (fsync on the device).
     fn loop_flush(&self, device: &LoopDevice) -> Result<()>;
 
-    /// The mount table of this process's namespace, read now.
+    /// Reads the mount table of this process's mount namespace.
     fn mounts(&self) -> Result<MountTable>;
 
-    /// Mounts a filesystem; on XFS, makes error retries finite right after.
+    /// Mounts a filesystem; on XFS, limits error retries right after.
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()>;
 
     /// Removes the limit on retries that [`Kernel::mount`] sets: a mounted XFS then retries its
-    /// metadata writes until they succeed. Only for pools: if a pool's XFS gave up, all its volumes
-    /// would be lost until a remount, though its disk may be back in a minute, or its space may be
-    /// enlarged.
+    /// metadata writes until they succeed. Only for pools. If a pool's XFS gave up, all its volumes
+    /// would be lost until a remount, though its disk may return or its space may grow.
     fn retry_forever(&self, xfs: &Path) -> Result<()> {
         let _ = xfs;
         Ok(())
     }
 
-    /// Binds a directory or a file (a device node) to an existing target of the same kind. From its
-    /// first moment, the bind has the source's flags and `flags`.
+    /// Bind-mounts a directory or a file (a device node) on an existing target of the same kind.
+    /// From the start, the bind mount has the source's flags and `flags`.
     fn bind(&self, source: &Path, target: &Path, flags: BindFlags) -> Result<()>;
 
-    /// Changes a filesystem mount's `discard` setting (a remount that keeps everything else).
-    /// [`Error::Unsupported`] where the filesystem only takes it at a mount.
+    /// Changes the `discard` option of a mounted filesystem (a remount that keeps everything else).
+    /// [`Error::Unsupported`] if the filesystem accepts it only at a mount.
     fn remount_discard(&self, target: &Path, fs: FsType, on: bool) -> Result<()>;
 
     /// Unmounts the topmost mount at exactly this path, without following a symlink there.
     /// [`Error::Busy`] if it is in use, [`Error::NotFound`] if nothing is mounted there.
     fn unmount(&self, target: &Path) -> Result<()>;
 
-    /// What is on a device.
+    /// Probes a device for signatures and data.
     fn probe(&self, device: &Path) -> Result<Probe>;
 
     /// Makes a filesystem.
     fn mkfs(&self, spec: &MkfsSpec<'_>) -> Result<()>;
 
-    /// Checks and, where it is safe, repairs an unmounted filesystem (ext4: `e2fsck -p`; XFS and
-    /// btrfs replay their logs at mount).
+    /// Checks an unmounted filesystem and makes safe repairs (ext4: `e2fsck -p`; XFS and btrfs
+    /// replay their logs at mount).
     fn check(&self, device: &Path, fs: FsType) -> Result<()>;
 
-    /// Grows a mounted filesystem to its device's size. Nothing to do is success.
+    /// Grows a mounted filesystem to its device's size. Success if it already has that size.
     fn grow(&self, device: &Path, mounted_at: &Path, fs: FsType) -> Result<()>;
 
-    /// Grows an unmounted filesystem to its device's size where that can be done (ext4). Success
-    /// also if there is nothing to do or it only grows mounted. To be called before a mount for
-    /// writing, after [`Kernel::check`]: a mounted ext4 needs CAP_SYS_RESOURCE to grow.
+    /// Grows an unmounted filesystem to its device's size, where that is possible (ext4). Success
+    /// also if it already has that size, or if it grows only while mounted. Call it before a mount
+    /// for writing, after [`Kernel::check`]: a mounted ext4 needs CAP_SYS_RESOURCE to grow.
     fn grow_unmounted(&self, device: &Path, fs: FsType) -> Result<()> {
         let _ = (device, fs);
         Ok(())
     }
 
-    /// Whether this process may grow a filesystem while it is mounted: for ext4 the kernel asks
-    /// for CAP_SYS_RESOURCE.
+    /// True if this process may grow a mounted filesystem: for ext4 the kernel requires
+    /// CAP_SYS_RESOURCE.
     fn grows_mounted(&self, fs: FsType) -> bool {
         let _ = fs;
         true
     }
 
-    /// Whether somebody has claimed the device for himself alone: a filesystem that is mounted, in
-    /// whatever mount namespace, or a program at work on it.
+    /// True if the device is open exclusively: a filesystem on it is mounted in any mount
+    /// namespace, or a program works on it.
     fn is_claimed(&self, device: &Path) -> Result<bool> {
         let _ = device;
         Ok(false)
     }
 
-    /// Size the mounted filesystem takes on its device, in bytes (to see if it must grow).
+    /// Size of the mounted filesystem on its device, in bytes. Tells the caller if it must grow.
     fn fs_size(&self, mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64>;
 
-    /// Freezes the filesystem an open file or directory is on (FIFREEZE).
-    /// [`Error::Unsupported`] where it can't.
+    /// Freezes the filesystem of an open file or directory (FIFREEZE). [`Error::Unsupported`] if
+    /// the filesystem can't be frozen.
     fn freeze(&self, on: &File) -> Result<Freeze>;
 
-    /// Thaws (FITHAW). Success also if it was not frozen.
+    /// Thaws the filesystem (FITHAW). Success also if it was not frozen.
     fn thaw(&self, on: &File) -> Result<()>;
 
     /// Opens the root directory of a mount, to freeze or thaw it. [`Error::NotFound`] if the mount
-    /// is gone or another one hides it: a freeze would hit a stranger's filesystem.
+    /// is gone or another one hides it: a freeze would hit an unrelated filesystem.
     fn open_mount(&self, mount: &MountEntry) -> Result<File> {
         file::open_mount(mount)
     }
 
-    /// Writes back what is dirty on the filesystem an open file is on (syncfs), so that a freeze
-    /// right after it has little left to write.
+    /// Writes back the dirty data of an open file's filesystem (syncfs), so that a freeze right
+    /// after it has little left to write.
     fn sync_fs(&self, on: &File) -> Result<()> {
         file::sync_fs(on)
     }
@@ -498,11 +500,11 @@ pub trait Kernel: Send + Sync + 'static {
     /// Usage of the filesystem mounted at a path.
     fn usage(&self, at: &Path) -> Result<FsUsage>;
 
-    /// The filesystem's own error state, in words: ext4 `errors_count`, an XFS shutdown, btrfs
-    /// device errors. `None` if it reports none.
+    /// The error state that the filesystem reports, as text: ext4 `errors_count`, an XFS shutdown,
+    /// btrfs device errors. `None` if it reports none.
     fn fs_errors(&self, mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>>;
 
-    /// Filesystems whose tools are installed, with why the others can't be offered.
+    /// All filesystem types, each with the reason if its tools are missing or the kernel lacks it.
     fn filesystems(&self) -> Vec<(FsType, std::result::Result<(), String>)>;
 }
 
@@ -526,16 +528,16 @@ mod tests {
 
     #[test]
     fn a_changed_device_is_told_from_one_as_it_was_attached() {
-        // Offset, limit, block size, the block device behind it → what is said.
+        // Offset, limit, block size, device number of the backing block device → expected text.
         let table = [
             (0, 0, BLOCK_SIZE, 0, None),
             (4096, 0, BLOCK_SIZE, 0, Some("begins at byte 4096")),
             (0, 8192, BLOCK_SIZE, 0, Some("limited to 8192 bytes")),
             (4096, 8192, 512, 0, Some("from byte 4096 on")),
             (0, 0, 512, 0, Some("blocks are of 512 bytes")),
-            // Not known.
+            // Block size unknown.
             (0, 0, 0, 0, None),
-            // Kubelet's over a volume's device.
+            // Kubelet's loop device over a volume's device.
             (0, 0, 512, 0x700, None),
             (4096, 0, 512, 0x700, Some("begins at byte 4096")),
         ];

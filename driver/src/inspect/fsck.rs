@@ -1,9 +1,10 @@
-//! `hostloop fsck`: whether records, disk and kernel agree.
+//! `hostloop fsck`: checks that records, disk and kernel agree.
 //!
-//! Looking changes nothing and needs no lock: it works beside a running driver. A problem counts
-//! only if a second look, a moment later, shows it too, so that work under way is not mistaken for
-//! one. Repairing is what a driver does whenever it opens its pools, and needs them for itself; it
-//! never deletes what could be data. What was repaired is what a look afterwards shows no more.
+//! A check changes nothing and needs no lock, so it works beside a running driver. A problem counts
+//! only if a second look, a moment later, shows it too. Otherwise, work in progress would look like
+//! a problem. A repair is what a driver does whenever it opens its pools, and needs exclusive
+//! access to them. It never deletes possible data. A problem counts as repaired if a later look no
+//! longer shows it.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -29,7 +30,7 @@ pub use checks::{check, lasting};
 pub(crate) use checks::{tests as scene, volumes::of_volume as problem_of_volume};
 pub use problem::{Kind, Problem, Repair, Severity};
 
-/// `hostloop fsck`.
+/// Arguments of `hostloop fsck`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Looking needs no lock and changes nothing; repairing needs the pools for itself: \
@@ -38,7 +39,7 @@ pub use problem::{Kind, Problem, Repair, Severity};
                   them repaired, 3 it could not be done."
 )]
 pub struct Options {
-    /// Pools.
+    /// The configured pools
     #[command(flatten)]
     pub pools: PoolArgs,
 
@@ -51,41 +52,42 @@ pub struct Options {
     pub json: bool,
 }
 
-/// Nothing is wrong. (Notes may have been printed.)
+/// Exit code: nothing is wrong. (Notes may have been printed.)
 pub const CLEAN: u8 = 0;
-/// Problems were found and are still there.
+/// Exit code: problems were found and still exist.
 pub const PROBLEMS: u8 = 1;
-/// Problems were found, and all of them are repaired.
+/// Exit code: problems were found, and all of them are repaired.
 pub const REPAIRED: u8 = 2;
-/// The check, or the repair, could not be done.
+/// Exit code: the check or the repair failed.
 pub const FAILED: u8 = 3;
 
-/// Between the first look and the second.
+/// The pause between the first look and the second.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// Why a check, or a repair, could not be done.
+/// Why a check or a repair failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The command line contradicts itself.
+    /// The arguments contradict each other.
     #[error(transparent)]
     Arguments(#[from] PoolArgsError),
-    /// The kernel does not tell.
+    /// The kernel does not report loop devices or mounts.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
     /// The pools can't be opened for the repair.
     #[error("repairing: {0}")]
     Repair(#[from] storage::Error),
-    /// It could not be printed.
+    /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
 }
 
-/// What came of it: the form of `--json`. Names and meanings are stable; fields may be added.
+/// The result, in the form that `--json` prints. Names and meanings are stable; fields may be
+/// added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
-    /// What is wrong, the worst first.
+    /// The remaining problems, the worst first.
     pub problems: Vec<Problem>,
-    /// What was wrong and is repaired (`--repair`).
+    /// The problems that `--repair` fixed.
     pub repaired: Vec<Problem>,
 }
 
@@ -104,8 +106,8 @@ impl Outcome {
     }
 }
 
-/// Looks, repairs if asked to, and prints. It blocks. What keeps it from doing so is printed, too,
-/// and has an exit code of its own.
+/// Checks, repairs if requested, and prints the result. Blocks. Prints an error, too, and returns
+/// its own exit code.
 pub fn run(options: &Options) -> ExitCode {
     let kernel = Arc::new(Linux::new());
     let outcome = options
@@ -126,7 +128,7 @@ pub fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// Looks, and repairs if asked to.
+/// Checks the pools, and repairs them if requested.
 pub fn examine(
     specs: &[PoolSpec],
     options: &PoolOptions,
@@ -161,8 +163,8 @@ fn look_twice(
     Ok(lasting(&first, second))
 }
 
-/// Opens the pools that are there, which repairs them, and closes them again. One that is missing
-/// is not asked for: opening might make it anew.
+/// Opens the readable pools, which repairs them, and closes them again. Leaves out missing pools,
+/// because opening one might create it.
 fn recover(
     specs: &[PoolSpec],
     options: &PoolOptions,
@@ -171,11 +173,11 @@ fn recover(
     let survey = Survey::take(specs, &options.state_dir, &**kernel)?;
     let there = |spec: &&PoolSpec| survey.contents().any(|(pool, _)| pool.name == spec.name);
     let specs: Vec<PoolSpec> = specs.iter().filter(there).cloned().collect();
-    // One that is not open now is not repaired: a driver has it, or it can't be mounted.
+    // A pool that does not open now is not repaired: a driver has it open, or it can't be mounted.
     Ok(Pools::open(&specs, options.clone(), kernel.clone())?.complete()?)
 }
 
-/// The problems that are no longer there.
+/// The problems that no longer exist.
 fn gone(before: &[Problem], after: &[Problem]) -> Vec<Problem> {
     let same = |a: &Problem, b: &Problem| a.kind == b.kind && a.object == b.object;
     let gone = |b: &&Problem| !after.iter().any(|a| same(a, b));
@@ -195,7 +197,7 @@ fn print(outcome: &Outcome, repair: bool, json: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// The outcome in lines.
+/// Formats the outcome as lines of text.
 fn lines(outcome: &Outcome, repair: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for problem in &outcome.repaired {

@@ -1,9 +1,9 @@
-//! What is there: the pools as they lie on the disk, the loop devices and the mounts, read
-//! without a lock and without changing anything, beside a running driver or without one.
+//! The state of this node: pools on disk, loop devices and mounts. Reading it takes no lock and
+//! changes nothing, whether or not a driver is running.
 //!
-//! `status` shows it, `fsck` judges it. What is read here is not the driver's index but the disk
-//! itself, so broken records and stray files are part of it. Nothing is held still meanwhile: a
-//! reader must expect that a driver at work changes things between two looks.
+//! `status` shows it, and `fsck` checks it. It reads the disk instead of the driver's index, so it
+//! includes broken records and stray files. It blocks no changes: a running driver may change
+//! things between two reads.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use crate::kernel::Kernel;
 pub use crate::storage::scan::{Area, Contents, Image, Item, Leftover, Unreadable};
 use crate::storage::{PoolKind, PoolSpec};
 
-/// Everything, at about one moment.
+/// The whole state, at about one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// The configured pools, in order.
@@ -30,19 +30,19 @@ pub struct Survey {
 /// A configured pool.
 #[derive(Clone, Debug)]
 pub struct PoolSurvey {
-    /// Its name in the configuration.
+    /// The pool's name in the configuration.
     pub name: String,
-    /// What it is kept in.
+    /// Whether the pool is in a directory, a device or an image.
     pub kind: PoolKind,
-    /// Its path in the configuration.
+    /// The path in the configuration.
     pub path: PathBuf,
-    /// The file it is kept in, if that is an image.
+    /// The image file, if the pool is in one.
     pub image: Option<Image>,
-    /// The process that has the pool open, where that can be told.
+    /// The process that has the pool open, if known.
     pub driver: Option<lock_holder::Holder>,
-    /// Its filesystem, by the kernel's name.
+    /// The filesystem type, by the kernel's name.
     pub fs_type: String,
-    /// What is in it, or why it can't be read.
+    /// The pool's contents, or why they can't be read.
     pub state: Result<Contents, String>,
 }
 
@@ -70,15 +70,15 @@ impl PoolSurvey {
 }
 
 impl Survey {
-    /// Looks at these pools and at the kernel. A pool that can't be read is part of the answer;
-    /// only a kernel that doesn't tell is an error.
+    /// Reads these pools and the kernel's tables. The result includes pools that can't be read.
+    /// Only an unreadable kernel table is an error.
     pub fn take(
         specs: &[PoolSpec],
         state_dir: &Path,
         kernel: &dyn Kernel,
     ) -> crate::kernel::Result<Survey> {
-        // The kernel first: an image that is made and attached in between is then seen on the disk
-        // and not in use, which is harmless. The other way round it would be a stranger.
+        // Read the kernel first. An image that is created and attached in between then only looks
+        // unused, which is harmless. In the other order its device would look foreign.
         let kernel = KernelState::read(kernel)?;
         let pools = specs
             .iter()
@@ -87,7 +87,7 @@ impl Survey {
         Ok(Survey { pools, kernel })
     }
 
-    /// The pools that could be read.
+    /// The readable pools with their contents.
     pub fn contents(&self) -> impl Iterator<Item = (&PoolSurvey, &Contents)> {
         self.pools
             .iter()

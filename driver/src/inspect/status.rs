@@ -1,4 +1,4 @@
-//! `hostloop status`: what this node has, read from disk and kernel.
+//! `hostloop status`: the pools, volumes and devices of this node, read from disk and kernel.
 //!
 //! It needs no driver and no lock, and changes nothing.
 
@@ -19,14 +19,14 @@ pub mod table;
 
 pub use report::Report;
 
-/// `hostloop status`.
+/// Arguments of `hostloop status`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Reads disk and kernel itself and changes nothing: the driver may be running or \
                   not. The fields of --json are stable."
 )]
 pub struct Options {
-    /// Pools.
+    /// The configured pools
     #[command(flatten)]
     pub pools: PoolArgs,
 
@@ -35,21 +35,21 @@ pub struct Options {
     pub json: bool,
 }
 
-/// Why there is no answer.
+/// Why the status can't be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The command line contradicts itself.
+    /// The arguments contradict each other.
     #[error(transparent)]
     Arguments(#[from] PoolArgsError),
-    /// The kernel does not tell.
+    /// The kernel does not report loop devices or mounts.
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
-    /// It could not be printed.
+    /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
 }
 
-/// Looks and prints. It blocks.
+/// Takes a survey and prints it. Blocks.
 pub fn run(options: &Options) -> Result<ExitCode, Error> {
     let specs = options.pools.specs()?;
     let report = Report::of(&Survey::take(
@@ -69,7 +69,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The columns of the terminal on standard output, if it is one.
+/// Number of columns if standard output is a terminal.
 fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| usize::from(size.ws_col))

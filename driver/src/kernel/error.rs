@@ -1,4 +1,4 @@
-//! What a kernel operation can answer besides success.
+//! Errors of kernel operations.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,62 +8,63 @@ use super::{LoopInfo, loop_path};
 /// Result of a kernel operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A failed kernel operation: what was tried, on what, and why it failed.
+/// A failed kernel operation, with its object and the reason.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call failed.
     #[error("{op} {path}: {source}")]
     Io {
-        /// The operation, by its own name ("mount", "LOOP_CONFIGURE").
+        /// The operation's name ("mount", "LOOP_CONFIGURE").
         op: &'static str,
-        /// What it was done to.
+        /// The object of the operation.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         source: io::Error,
     },
-    /// No room (ENOSPC, EDQUOT).
+    /// No space left (ENOSPC, EDQUOT).
     #[error("{op} {path}: no space left")]
     NoSpace {
         /// The operation.
         op: &'static str,
-        /// What it was done to.
+        /// The object of the operation.
         path: PathBuf,
     },
-    /// In use (EBUSY), or taken by somebody else.
+    /// In use (EBUSY), or taken by another process.
     #[error("{op} {path}: busy")]
     Busy {
         /// The operation.
         op: &'static str,
-        /// What it was done to.
+        /// The object of the operation.
         path: PathBuf,
     },
-    /// Not there (any more).
+    /// The object does not exist (ENOENT).
     #[error("{op} {path}: not found")]
     NotFound {
         /// The operation.
         op: &'static str,
-        /// What it was done to.
+        /// The object of the operation.
         path: PathBuf,
     },
-    /// This kernel or filesystem can't do it.
+    /// This kernel or filesystem does not support the operation (EOPNOTSUPP).
     #[error("{op} {path}: not supported here")]
     Unsupported {
         /// The operation.
         op: &'static str,
-        /// What it was done to.
+        /// The object of the operation.
         path: PathBuf,
     },
-    /// A tool ended with an error.
+    /// A program failed.
     #[error("{tool} {path}: {message}")]
     Tool {
-        /// Its name ("mkfs.ext4").
+        /// The program's name ("mkfs.ext4").
         tool: String,
-        /// What it was run on.
+        /// The object of the program.
         path: PathBuf,
-        /// Exit code or signal, and the last lines it printed.
+        /// Exit code or signal, and the last lines of output.
         message: String,
     },
-    /// A loop device does not say which file it holds, and it may be the file in question.
+    /// The kernel does not report the backing file of a loop device, which may be the file in
+    /// question.
     #[error(
         "{device} does not say which file it holds, which may be {file}: the filesystem of that \
          file has shut down or hangs. Bring it back, or detach the device"
@@ -74,12 +75,12 @@ pub enum Error {
         /// The path the kernel shows for the file.
         file: PathBuf,
     },
-    /// It took longer than its limit.
+    /// The operation took longer than its limit.
     #[error("{op} {path}: not done after {seconds} s")]
     TimedOut {
         /// The operation.
         op: &'static str,
-        /// What it was done to.
+        /// The object of the operation.
         path: PathBuf,
         /// The limit, in seconds.
         seconds: u64,
@@ -87,7 +88,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Sorts an I/O error into the variants callers tell apart.
+    /// Maps an I/O error to the variants that callers distinguish.
     pub fn io(op: &'static str, path: impl AsRef<Path>, source: io::Error) -> Self {
         let path = path.as_ref().to_path_buf();
         match source.raw_os_error() {
@@ -107,7 +108,7 @@ impl Error {
         }
     }
 
-    /// Whether the pool (or whatever was written to) is full.
+    /// True if the written filesystem, usually the pool, is full.
     pub fn is_no_space(&self) -> bool {
         matches!(self, Error::NoSpace { .. })
     }

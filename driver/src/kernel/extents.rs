@@ -1,7 +1,7 @@
-//! Which bytes of a file are there, and which ones two files share (FIEMAP).
+//! Finds the allocated bytes of a file, and the bytes that two files share (FIEMAP).
 //!
-//! A map is read in windows, so that a file of a million extents costs no more memory than one of
-//! a few. What two maps say about each other is a pure function, [`delta`].
+//! This module reads a map in windows, so that a file of a million extents needs no more memory
+//! than one of a few. The pure function [`delta`] compares two maps.
 
 use std::fs::File;
 use std::io;
@@ -22,12 +22,12 @@ mod tests;
 pub struct Extent {
     /// Offset in the file, in bytes.
     pub logical: u64,
-    /// Where it is on the filesystem, in bytes; only meaningful if `addressed`.
+    /// Offset on the filesystem, in bytes; only meaningful if `addressed`.
     pub physical: u64,
     /// Length in bytes.
     pub length: u64,
-    /// The physical address stands for the content: not delayed, inline or encoded. Equal
-    /// addresses of two files then mean equal content.
+    /// True if the physical address identifies the content: the extent is not delayed, inline or
+    /// encoded. Equal addresses in two files then mean equal content.
     pub addressed: bool,
 }
 
@@ -36,7 +36,7 @@ impl Extent {
         self.logical.saturating_add(self.length)
     }
 
-    /// The part of it in `from..until`, if any.
+    /// The part of the extent within `from..until`, if any.
     fn clip(&self, from: u64, until: u64) -> Option<Extent> {
         let start = self.logical.max(from);
         let end = self.end().min(until);
@@ -48,7 +48,7 @@ impl Extent {
         })
     }
 
-    /// Where the byte at `offset`, which is in it, is on the filesystem.
+    /// The address on the filesystem of the byte at `offset`, which the extent must contain.
     fn address_at(&self, offset: u64) -> u64 {
         if self.addressed {
             self.physical.wrapping_add(offset - self.logical)
@@ -57,7 +57,7 @@ impl Extent {
         }
     }
 
-    /// Whether `next` goes on where this one ends, in the file and on the filesystem.
+    /// True if `next` continues this extent, both in the file and on the filesystem.
     fn runs_into(&self, next: &Extent) -> bool {
         self.end() == next.logical
             && self.addressed == next.addressed
@@ -75,7 +75,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// The offset behind its last byte.
+    /// The offset after the last byte.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
@@ -84,13 +84,15 @@ impl Range {
 /// A range in which two files may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Where.
+    /// The range in which they may differ.
     pub range: Range,
-    /// Taken as different by allocation alone; otherwise content has to be compared.
+    /// True if the allocation alone counts as a difference; false if the caller must compare
+    /// content.
     pub certain: bool,
 }
 
-/// Written extents of a file in order, flushed first. Unwritten (preallocated) ones are holes.
+/// Returns the written extents of a file in order, after writing the file back. Unwritten
+/// (preallocated) extents count as holes.
 pub fn extents(file: &File) -> Result<Vec<Extent>> {
     let len = length(file)?;
     let mut all = Vec::new();
@@ -103,8 +105,8 @@ pub fn extents(file: &File) -> Result<Vec<Extent>> {
     Ok(all)
 }
 
-/// Bytes of a file in blocks that other files share, flushed first: what writing to all of it
-/// would allocate anew.
+/// Number of bytes in blocks that other files share, after writing the file back. A write to the
+/// whole file would allocate this many bytes.
 pub fn shared_bytes(file: &File) -> Result<u64> {
     let len = length(file)?;
     let (mut at, mut shared) = (0, 0);
@@ -125,7 +127,7 @@ pub fn shared_bytes(file: &File) -> Result<u64> {
     Ok(shared)
 }
 
-/// Calls `emit` with every written run in `span`, in order, until it returns false.
+/// Calls `emit` with every written range in `span`, in order, until it returns false.
 pub fn allocated(file: &File, span: Range, emit: &mut dyn FnMut(Range) -> bool) -> Result<()> {
     let mut at = span.offset;
     while at < span.end() {
@@ -144,9 +146,9 @@ pub fn allocated(file: &File, span: Range, emit: &mut dyn FnMut(Range) -> bool) 
     Ok(())
 }
 
-/// Calls `emit` with every run in `span` in which `target` differs from `base`, in order, until it
-/// returns false. Never misses a difference while neither file is written to; tells too much
-/// rather than too little. `shares` as in [`delta`].
+/// Calls `emit` with every range in `span` in which `target` differs from `base`, in order, until
+/// it returns false. While no process writes to either file, it never misses a difference, but may
+/// report a range that does not differ. `shares` as in [`delta`].
 pub fn changed(
     base: &File,
     target: &File,
@@ -172,12 +174,13 @@ pub fn changed(
     Ok(())
 }
 
-/// Ranges of `target` that may differ from `base`, before content is looked at: pure.
+/// Returns the ranges of `target` that may differ from `base`, before a comparison of content.
+/// Pure.
 ///
-/// `shares` says that unchanged data stays shared between the two. Then a hole against data is
-/// taken as a difference, as are different addresses, and equal addresses are equal content; only
-/// extents without an address need a compare. Files that don't share need it wherever one of them
-/// has data: zeros may have been written out on one side only.
+/// `shares` means that unchanged data stays shared between the two files. Then a hole against data
+/// counts as a difference, and so do different addresses; equal addresses mean equal content. Only
+/// extents without an address need a comparison. Without sharing, every range needs one where
+/// either file has data: zeros may be written out in one file only.
 pub fn delta(base: &[Extent], target: &[Extent], shares: bool) -> Vec<Difference> {
     let (mut bases, mut targets) = (base.iter().peekable(), target.iter().peekable());
     let mut differences = Vec::new();
@@ -186,7 +189,7 @@ pub fn delta(base: &[Extent], target: &[Extent], shares: bool) -> Vec<Difference
         while bases.next_if(|e| e.end() <= at).is_some() {}
         while targets.next_if(|e| e.end() <= at).is_some() {}
         let (b, t) = (bases.peek().copied(), targets.peek().copied());
-        // As far as nothing changes in either map.
+        // The end of the range in which neither map changes.
         let edge = |e: &Extent| if e.logical > at { e.logical } else { e.end() };
         let Some(next) = [b, t].into_iter().flatten().map(edge).min() else {
             return differences;
@@ -199,8 +202,8 @@ pub fn delta(base: &[Extent], target: &[Extent], shares: bool) -> Vec<Difference
     }
 }
 
-/// What two extents (`None`: a hole) say about the byte at `at`: `None` if it is the same in both,
-/// else whether it certainly differs.
+/// Compares two extents (`None`: a hole) at the byte `at`. `None` if it is the same in both, else
+/// true if it certainly differs.
 fn judge(base: Option<Extent>, target: Option<Extent>, at: u64, shares: bool) -> Option<bool> {
     match (base, target) {
         (None, None) => None,
@@ -227,22 +230,23 @@ fn push(differences: &mut Vec<Difference>, from: u64, until: u64, certain: bool)
     }
 }
 
-/// Two maps of the same stretch that were true at one moment.
+/// Two maps of the same range that were valid at the same moment.
 struct Pair {
     base: Vec<Extent>,
     target: Vec<Extent>,
-    /// How far they go.
+    /// The offset at which both maps end.
     end: u64,
 }
 
-/// How often maps are read again while the filesystem moves extents about (a balance, a
-/// defragmentation) before their addresses are given up on.
+/// How often maps are read while the filesystem moves extents (a balance, a defragmentation). After
+/// that, their addresses do not count.
 const ATTEMPTS: usize = 4;
 
 impl Pair {
-    /// Reads the target's map between two readings of the base's. If an extent of the base moved
-    /// meanwhile, its old place may hold the target's data by now: equal addresses of different
-    /// content. With the base's map the same before and after, equal addresses were equal at once.
+    /// Reads the target's map between two readings of the base's map. If an extent of the base
+    /// moves meanwhile, its old place may hold data of the target: equal addresses of different
+    /// content. If the base's map is the same before and after, equal addresses were equal at one
+    /// moment.
     fn read(base: &File, target: &File, from: u64, until: u64) -> Result<Pair> {
         let mut attempt = 1;
         loop {
@@ -268,16 +272,16 @@ impl Pair {
     }
 }
 
-/// A stretch of a file's map.
+/// A part of a file's map.
 struct Window {
     /// Written extents, cut at the window's ends.
     extents: Vec<Extent>,
-    /// How far the map is known: the window's end, or less if it has too many extents for one
-    /// look, but always further than its start.
+    /// The offset up to which the map is known, always after the window's start. Less than the
+    /// window's end if there are too many extents for one call.
     end: u64,
 }
 
-/// Reads the map of `from..until` (not empty), or of the first part of it.
+/// Reads the map of `from..until` (not empty), or of its first part.
 fn window(file: &File, from: u64, until: u64) -> Result<Window> {
     let found = match fiemap::fiemap(file.as_fd(), from, until - from) {
         Ok(found) => found,
@@ -298,10 +302,10 @@ fn window(file: &File, from: u64, until: u64) -> Result<Window> {
     Ok(Window { extents, end })
 }
 
-/// What an extent of the kernel's means to us; `None` is a hole.
+/// Converts an extent of the kernel; `None` for a hole.
 fn written(raw: &fiemap::RawExtent) -> Option<Extent> {
-    // Known to leave the address meaningful. Any other flag (delayed, inline, encoded, not
-    // aligned, one of a later kernel) makes it doubtful.
+    // The address stays valid with these flags. Any other flag (delayed, inline, encoded, not
+    // aligned, or from a later kernel) makes it doubtful.
     const HARMLESS: u32 = fiemap::LAST | fiemap::MERGED | fiemap::SHARED;
     (raw.flags & fiemap::UNWRITTEN == 0).then(|| {
         let addressed = raw.flags & !HARMLESS == 0;
@@ -321,8 +325,8 @@ fn cannot_map(e: &io::Error) -> bool {
     )
 }
 
-/// The same by SEEK_DATA and SEEK_HOLE, for a filesystem without FIEMAP: one extent, without an
-/// address.
+/// Like [`window`], but with SEEK_DATA and SEEK_HOLE, for a filesystem without FIEMAP: one extent,
+/// without an address.
 fn seek_window(file: &File, from: u64, until: u64) -> Result<Window> {
     let failed = |op, e: Errno| Error::io(op, super::file::name_of(file), e.into());
     let start = match rustix::fs::seek(file, SeekFrom::Data(from)) {

@@ -1,6 +1,6 @@
-//! What is done to files alone: cloning, copying, allocating, and safe ways to open and replace.
+//! Operations on files alone: cloning, copying, allocating, and safe ways to open and replace.
 //!
-//! Every mutating function announces itself as an effect.
+//! Every function that changes something calls [`effect`] first.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,33 +19,33 @@ use super::{Error, FsUsage, MountEntry, Result, magic};
 #[cfg(test)]
 mod tests;
 
-/// The most bytes copied between two looks at `stop`.
+/// Maximum number of bytes to copy between two calls of `stop`.
 const COPY_STEP: u64 = 4 << 20;
 
-/// The most bytes unshared at a time, in bytes.
+/// Maximum number of bytes to unshare at a time.
 const UNSHARE_STEP: u64 = 16 << 20;
 
 /// How a copy was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
-    /// By reference (FICLONE): shares its extents with the source, whatever its size.
+    /// Cloned (FICLONE): the copy shares its extents with the source, whatever its size.
     Shared,
-    /// By value.
+    /// Copied this many bytes.
     Bytes(u64),
 }
 
-/// Where an open file is, for error messages: a path if the kernel still knows one.
+/// Path of an open file for error messages, if the kernel still knows one.
 pub(crate) fn name_of(fd: impl AsFd) -> PathBuf {
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(link))
 }
 
-/// Turns the error of an operation on an open file into ours, naming the file.
+/// Converts the error of an operation on an open file, and names the file in it.
 fn on_file<E: Into<io::Error>>(op: &'static str, file: impl AsFd) -> impl FnOnce(E) -> Error {
     move |e| Error::io(op, name_of(file), e.into())
 }
 
-/// The same for something beneath an open directory.
+/// Like [`on_file`], for a path beneath an open directory.
 fn beneath<'a, E: Into<io::Error>>(
     op: &'static str,
     dir: BorrowedFd<'a>,
@@ -54,8 +54,8 @@ fn beneath<'a, E: Into<io::Error>>(
     move |e| Error::io(op, name_of(dir).join(path), e.into())
 }
 
-/// FICLONE: makes `to` (empty) share all of `from`'s extents. `Unsupported` where the filesystem
-/// has no reflinks or the two files are on different filesystems.
+/// Makes `to` (empty) share all extents of `from` (FICLONE). `Unsupported` if the filesystem has no
+/// reflinks or the files are on different filesystems.
 pub fn clone(from: &File, to: &File) -> Result<()> {
     effect("file.clone").map_err(on_file("FICLONE", to))?;
     match retry(|| rustix::fs::ioctl_ficlone(to, from)) {
@@ -67,9 +67,10 @@ pub fn clone(from: &File, to: &File) -> Result<()> {
     }
 }
 
-/// Copies data and keeps holes (SEEK_DATA/SEEK_HOLE, copy_file_range, then read and write), and
-/// gives `to` the length of `from`. What `to` has allocated stays allocated, and must read as
-/// zeros. Nothing is shared afterwards. Stops with `TimedOut` once `stop` says so. Bytes copied.
+/// Copies data, keeps holes and gives `to` the length of `from` (SEEK_DATA/SEEK_HOLE,
+/// copy_file_range, then read and write). Allocated space in `to` stays allocated, and must read as
+/// zeros. The copy shares nothing. Stops with `TimedOut` once `stop` returns true. Returns the
+/// number of copied bytes.
 pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u64> {
     let began = Instant::now();
     let len = from.metadata().map_err(on_file("fstat", from))?.len();
@@ -93,7 +94,7 @@ pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u6
             let step = (end - at).min(COPY_STEP);
             let done = copy_step(from, to, at, step, &mut by_kernel)?;
             if done == 0 {
-                // The source became shorter; what is left of `to` is a hole.
+                // The source became shorter; the rest of `to` is a hole.
                 return Ok(copied);
             }
             at += done;
@@ -103,13 +104,13 @@ pub fn copy_sparse(from: &File, to: &File, stop: &dyn Fn() -> bool) -> Result<u6
     Ok(copied)
 }
 
-/// Whether copy_file_range between files of this filesystem surely copies. Where extents can be
-/// shared it shares them, and a copy that was to be independent (thick) would not be.
+/// True if copy_file_range on this filesystem always copies. On a filesystem with reflinks it
+/// shares extents, and an independent (thick) copy must not.
 fn copies_by_value(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|s| [magic::EXT4, magic::TMPFS].contains(&{ s.f_type }))
 }
 
-/// The next run of data at or after `at`, cut at `len`; `None` if only a hole is left.
+/// The next range of data at or after `at`, cut at `len`; `None` if only a hole is left.
 fn next_data(file: &File, at: u64, len: u64) -> Result<Option<(u64, u64)>> {
     if at >= len {
         return Ok(None);
@@ -126,7 +127,7 @@ fn next_data(file: &File, at: u64, len: u64) -> Result<Option<(u64, u64)>> {
     }
 }
 
-/// Copies up to `step` bytes at the same offset in both; 0 at the end of `from`.
+/// Copies up to `step` bytes at the same offset in both files. Returns 0 at the end of `from`.
 fn copy_step(from: &File, to: &File, at: u64, step: u64, by_kernel: &mut bool) -> Result<u64> {
     let len = usize::try_from(step).unwrap_or(usize::MAX);
     if *by_kernel {
@@ -136,7 +137,7 @@ fn copy_step(from: &File, to: &File, at: u64, step: u64, by_kernel: &mut bool) -
         });
         match copied {
             Ok(n) if n > 0 => return Ok(n as u64),
-            // Also 0: some filesystems answer that for files they can't copy in the kernel.
+            // Also 0: some filesystems return it for files that the kernel can't copy.
             Ok(_) | Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
                 *by_kernel = false;
             }
@@ -155,8 +156,8 @@ fn copy_step(from: &File, to: &File, at: u64, step: u64, by_kernel: &mut bool) -
     Ok(n as u64)
 }
 
-/// Allocates every block of `0..len` and sets the length (fallocate), never to less than it was.
-/// Contents stay.
+/// Allocates every block of `0..len` and extends the file to `len` if it is shorter (fallocate).
+/// The content stays.
 pub fn allocate(file: &File, len: u64) -> Result<()> {
     effect("file.allocate").map_err(on_file("fallocate", file))?;
     retry(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len))
@@ -173,7 +174,7 @@ pub fn set_len(file: &File, len: u64) -> Result<()> {
 /// btrfs.
 pub fn unshare(file: &File, len: u64) -> Result<()> {
     effect("file.unshare").map_err(on_file("FALLOC_FL_UNSHARE_RANGE", file))?;
-    // In steps: the file is locked during each, and somebody may be using it through a loop.
+    // In steps: each one locks the file, which may be in use through a loop device.
     for at in (0..len).step_by(UNSHARE_STEP as usize) {
         let step = (len - at).min(UNSHARE_STEP);
         retry(|| rustix::fs::fallocate(file, FallocateFlags::UNSHARE_RANGE, at, step))
@@ -182,15 +183,15 @@ pub fn unshare(file: &File, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes allocated to a file (`st_blocks`), shared ones included.
+/// Number of bytes allocated to a file (`st_blocks`), including shared ones.
 pub fn allocated_bytes(file: &File) -> Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let metadata = file.metadata().map_err(on_file("fstat", file))?;
     Ok(metadata.blocks() * 512)
 }
 
-/// Whether a file has any data at all: one of holes and preallocated space reads as zeros from end
-/// to end, and the filesystem knows it without reading.
+/// True if a file has any data. A file of holes and preallocated space has none and reads as zeros.
+/// The filesystem knows this without reading the file.
 pub fn has_data(file: &File) -> Result<bool> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(0)) {
         Ok(_) => Ok(true),
@@ -199,28 +200,27 @@ pub fn has_data(file: &File) -> Result<bool> {
     }
 }
 
-/// fsync. Names the file in an error.
+/// Calls fsync. An error names the file `what`.
 pub fn sync(file: &File, what: &Path) -> Result<()> {
     effect("file.sync")
         .and_then(|()| file.sync_all())
         .map_err(|e| Error::io("fsync", what, e))
 }
 
-/// fsync of a directory.
+/// Calls fsync on a directory.
 fn sync_dir(dir: BorrowedFd<'_>) -> Result<()> {
     effect("file.sync").map_err(on_file("fsync", dir))?;
-    // The handle may be an O_PATH one, which can't be synced.
+    // The handle may be an O_PATH one, on which fsync fails.
     rustix::fs::openat(dir, ".", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .and_then(rustix::fs::fsync)
         .map_err(on_file("fsync", dir))
 }
 
-/// Whether files in this directory can be cloned: tried with two small files that are unlinked
-/// at once.
+/// True if files in this directory can be cloned. Tries it with two small unlinked files.
 pub fn can_clone(dir: BorrowedFd<'_>) -> Result<bool> {
     let (from, to) = (scratch(dir, ".clone-from")?, scratch(dir, ".clone-to")?);
     match (&from).write_all(&[1; 4096]) {
-        // A full pool can still tell whether it clones: an empty file does as well.
+        // The test also works on a full pool: an empty file can be cloned as well.
         Err(e) if !is_full(&e) => return Err(on_file("write", &from)(e)),
         _ => {}
     }
@@ -235,7 +235,7 @@ fn is_full(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
-/// A new file in `dir` that has no name (O_TMPFILE), or lost it before this returns.
+/// Creates a file in `dir` without a name (O_TMPFILE), or unlinks it before returning.
 fn scratch(dir: BorrowedFd<'_>, name: &'static str) -> Result<File> {
     effect("file.scratch").map_err(beneath("open", dir, name))?;
     let mode = Mode::RUSR | Mode::WUSR;
@@ -251,7 +251,7 @@ fn scratch(dir: BorrowedFd<'_>, name: &'static str) -> Result<File> {
     Ok(fd.into())
 }
 
-/// `chattr +C` on a directory, so that files made in it are not copied on write (btrfs).
+/// Calls `chattr +C` on a directory, so that new files in it are not copied on write (btrfs).
 pub fn set_no_cow(dir: BorrowedFd<'_>) -> Result<()> {
     let flags = rustix::fs::ioctl_getflags(dir).map_err(on_file("FS_IOC_GETFLAGS", dir))?;
     if flags.contains(IFlags::NOCOW) {
@@ -261,7 +261,7 @@ pub fn set_no_cow(dir: BorrowedFd<'_>) -> Result<()> {
     rustix::fs::ioctl_setflags(dir, flags | IFlags::NOCOW).map_err(on_file("FS_IOC_SETFLAGS", dir))
 }
 
-/// Usage of the filesystem an open file is on.
+/// Usage of an open file's filesystem.
 pub fn usage(on: BorrowedFd<'_>) -> Result<FsUsage> {
     let s = rustix::fs::fstatvfs(on).map_err(on_file("statvfs", on))?;
     Ok(FsUsage {
@@ -292,19 +292,19 @@ pub(crate) fn open_mount(mount: &MountEntry) -> Result<File> {
     Ok(dir.into())
 }
 
-/// syncfs.
+/// Calls syncfs.
 pub(crate) fn sync_fs(on: &File) -> Result<()> {
     retry(|| rustix::fs::syncfs(on)).map_err(on_file("syncfs", on))
 }
 
-/// Makes a directory beneath `dir`, mode 0700; true if it was not there before.
+/// Creates a directory beneath `dir`, mode 0700; true if it did not exist before.
 pub fn make_dir(dir: BorrowedFd<'_>, name: &str) -> Result<bool> {
     single(dir, name)?;
     effect("file.mkdir").map_err(beneath("mkdir", dir, name))?;
     match rustix::fs::mkdirat(dir, name, Mode::RWXU) {
         Ok(()) => Ok(true),
         Err(Errno::EXIST) => {
-            // A file or a symlink of that name is no success.
+            // A file or a symlink with that name is an error.
             open_beneath(dir, name.as_ref(), OFlags::PATH | OFlags::DIRECTORY)?;
             Ok(false)
         }
@@ -317,7 +317,7 @@ pub fn open_beneath(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<F
     open_with(dir, path, flags, Mode::empty())
 }
 
-/// Makes a new file beneath `dir`, mode 0600; `Io(EEXIST)` if there is one.
+/// Creates a file beneath `dir`, mode 0600; `Io(EEXIST)` if it exists.
 pub fn create_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<File> {
     effect("file.create").map_err(beneath("create", dir, path))?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
@@ -329,16 +329,17 @@ fn open_with(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Res
     loop {
         match rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, mode, resolve) {
             Ok(fd) => return Ok(fd.into()),
-            // AGAIN: a rename elsewhere made it unsure whether we are still beneath.
+            // AGAIN: because of a concurrent rename, the kernel can't prove that the path stays
+            // beneath.
             Err(Errno::INTR | Errno::AGAIN) => {}
             Err(e) => return Err(beneath("open", dir, path)(e)),
         }
     }
 }
 
-/// Replaces (or makes) `name` in `dir` with `content`: temporary file, write, fsync, rename,
-/// fsync of the directory. After a crash there is the old content or the new one, and at most the
-/// temporary file (`.<name>.new`), which the next call takes over.
+/// Creates `name` in `dir` with `content`, or replaces it: temporary file, write, fsync, rename,
+/// fsync of the directory. After a crash, `name` has either the old content or the new one. A
+/// temporary file (`.<name>.new`) may remain, which the next call reuses.
 pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
     single(dir, name)?;
     let temporary = format!(".{name}.new");
@@ -354,15 +355,16 @@ pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
         rustix::fs::renameat(dir, &temporary, dir, name).map_err(io::Error::from)
     })();
     if let Err(e) = written {
-        // Best effort: a full disk must not keep half a record; the first error is what counts.
+        // Best effort: half a record must not fill a full disk. Report the first error, not this
+        // one.
         let _ = rustix::fs::unlinkat(dir, &temporary, AtFlags::empty());
         return Err(Error::io("replace", name_of(dir).join(name), e));
     }
     sync_dir(dir)
 }
 
-/// Opens and locks the temporary file of [`replace`]. Two replacements of one name at a time take
-/// turns: whoever waited for the lock finds the file renamed and makes a new one.
+/// Opens and locks the temporary file of [`replace`]. Concurrent replacements of one name take
+/// turns: a caller that waited for the lock finds the file renamed and creates a new one.
 fn own_temporary(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
     loop {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW;
@@ -378,8 +380,8 @@ fn own_temporary(dir: BorrowedFd<'_>, name: &str) -> Result<File> {
     }
 }
 
-/// Renames between two directories beneath the pool and fsyncs both. Fails if `to` exists
-/// (RENAME_NOREPLACE).
+/// Renames an entry between two directories beneath the pool and calls fsync on both. Fails if `to`
+/// exists (RENAME_NOREPLACE).
 pub fn rename(
     from_dir: BorrowedFd<'_>,
     from: &str,
@@ -395,9 +397,9 @@ pub fn rename(
     sync_dir(from_dir)
 }
 
-/// Unlinks the plain files in the directory `name` of `dir`, then the directory: one level, never
-/// through a symlink, never into a directory below (which is an error). A `name` that is no
-/// directory is unlinked itself. For the pool's own `incoming/` and `trash/`.
+/// Unlinks the plain files in the directory `name` of `dir`, then the directory. Removes only one
+/// level and follows no symlink; a subdirectory is an error. Unlinks `name` itself if it is not a
+/// directory. For the pool's own `incoming/` and `trash/`.
 pub fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
     single(dir, name)?;
     let entry = match open_beneath(dir, name.as_ref(), OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -421,7 +423,7 @@ pub fn remove_entry(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
     rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).map_err(beneath("rmdir", dir, name))
 }
 
-/// Names in a directory, sorted. One that is not UTF-8 (never ours) comes with replacement
+/// Names in a directory, sorted. A name that is not UTF-8 (never the driver's) has replacement
 /// characters.
 pub fn list(dir: BorrowedFd<'_>) -> Result<Vec<String>> {
     let mut names: Vec<String> = raw_names(dir)?
@@ -434,7 +436,7 @@ pub fn list(dir: BorrowedFd<'_>) -> Result<Vec<String>> {
 
 fn raw_names(dir: BorrowedFd<'_>) -> Result<Vec<std::ffi::CString>> {
     let mut names = Vec::new();
-    // Opened anew: the handle may be an O_PATH one, and its offset is the caller's.
+    // Open it again: the handle may be an O_PATH one, and its offset belongs to the caller.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let entries = rustix::fs::openat(dir, ".", flags, Mode::empty())
         .and_then(rustix::fs::Dir::new)
@@ -448,7 +450,7 @@ fn raw_names(dir: BorrowedFd<'_>) -> Result<Vec<std::ffi::CString>> {
     Ok(names)
 }
 
-/// Refuses a name that would lead out of the directory or further down.
+/// Rejects a name that leads out of the directory or further down.
 fn single(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         let e = io::Error::from_raw_os_error(libc::EINVAL);
@@ -457,7 +459,7 @@ fn single(dir: BorrowedFd<'_>, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Again while a signal interrupts it.
+/// Repeats the call while a signal interrupts it.
 fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     loop {
         match call() {

@@ -1,4 +1,4 @@
-//! `/proc/self/mountinfo`, parsed.
+//! Parses `/proc/self/mountinfo`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,48 +7,48 @@ use std::path::{Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
-/// One mount.
+/// One mount, which is one line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Mount ID, unique while the mount lives.
+    /// Mount ID, unique while the mount exists.
     pub id: u64,
-    /// The parent's mount ID.
+    /// Mount ID of the parent.
     pub parent: u64,
     /// Device number, major and minor. Anonymous for btrfs.
     pub device: (u32, u32),
-    /// The directory or file of the filesystem that is mounted ("/" unless a bind).
+    /// The mounted directory or file of the filesystem ("/" unless it is a bind mount).
     pub root: PathBuf,
-    /// Where.
+    /// The mount point.
     pub mount_point: PathBuf,
     /// Options of this mount ("ro", "relatime"…).
     pub options: Vec<String>,
     /// Filesystem type.
     pub fs_type: String,
-    /// The source, often `/dev/loopN`.
+    /// The mount source, often `/dev/loopN`.
     pub source: String,
     /// Options of the filesystem ("rw", "errors=remount-ro"…).
     pub super_options: Vec<String>,
-    /// The loop device whose node in `/dev` is bound here (N of `/dev/loopN`), attached or not.
+    /// N of `/dev/loopN` if this is a bind mount of that device node, attached or not.
     pub loop_node: Option<u32>,
 }
 
 impl MountEntry {
-    /// The loop device this is a filesystem mount of (`None` for a bind of a device node), by
-    /// device number, or by source where the number is anonymous.
+    /// The minor of the loop device that contains the mounted filesystem (`None` for a bind of a
+    /// device node). The device number decides, or the source if the number is anonymous.
     pub fn loop_minor(&self) -> Option<u32> {
         match self.device {
             (super::LOOP_MAJOR, minor) => Some(minor),
-            // Only btrfs: anywhere else a source with an anonymous number is but a word somebody
-            // chose, and a device node's own mount (devtmpfs, tmpfs) has one as well.
+            // Only btrfs: for other filesystems with an anonymous number, a user can choose any
+            // source. The mount of a device node (devtmpfs, tmpfs) has an anonymous number, too.
             (0, _) if self.fs_type == "btrfs" => loop_name(&self.source),
             _ => None,
         }
     }
 
-    /// The loop device whose node is mounted, where this is the device and the folder of `/dev`.
+    /// The loop device of a bound device node, if `/dev` is the directory `dev` on `device`.
     fn loop_node_in(&self, device: (u32, u32), dev: &Path) -> Option<u32> {
         let root = self.root.to_str()?;
-        // Of a node that was removed while it was bound.
+        // The kernel adds this suffix if the node was removed while it was bound.
         let root = Path::new(root.strip_suffix("//deleted").unwrap_or(root));
         let is_in = self.device == device && root.parent() == Some(dev);
         if !is_in || self.loop_minor().is_some() {
@@ -57,13 +57,13 @@ impl MountEntry {
         loop_name(&format!("/dev/{}", root.file_name()?.to_str()?))
     }
 
-    /// The mount itself is read-only.
+    /// True if the mount itself is read-only.
     pub fn read_only(&self) -> bool {
         self.options.iter().any(|o| o == "ro")
     }
 }
 
-/// N of `/dev/loopN`, written as the kernel writes it.
+/// Parses N of `/dev/loopN`, in the kernel's notation only.
 pub(crate) fn loop_name(path: &str) -> Option<u32> {
     let digits = path.strip_prefix("/dev/loop")?;
     let minor: u32 = digits.parse().ok()?;
@@ -78,7 +78,7 @@ pub struct MountTable {
 }
 
 impl MountTable {
-    /// Parses mountinfo text. Lines that are no mountinfo are an error, with the line in it.
+    /// Parses mountinfo text. An invalid line is an error that contains the line.
     pub fn parse(text: &[u8]) -> Result<MountTable, String> {
         let entries = text
             .split(|&b| b == b'\n')
@@ -93,9 +93,9 @@ impl MountTable {
         Ok(table)
     }
 
-    /// Finds the mounts of loop devices' nodes: binds of what is in this namespace's own `/dev`. A
-    /// node on another filesystem is nothing to go by. A pod may make one of any name and number,
-    /// and have kubelet bind it.
+    /// Finds bind mounts of loop device nodes in this namespace's own `/dev`. A node on another
+    /// filesystem proves nothing: a pod may create one with any name and number, and have kubelet
+    /// bind it.
     pub(super) fn find_loop_nodes(&mut self) {
         let dev = Path::new("/dev");
         let Some(on) = self.at(dev).or_else(|| self.at(Path::new("/"))) else {
@@ -127,8 +127,8 @@ impl MountTable {
     }
 }
 
-/// `ID PARENT MAJOR:MINOR ROOT MOUNT-POINT OPTIONS [TAG…] - TYPE SOURCE SUPER-OPTIONS`, split at
-/// single spaces: a source can be empty.
+/// Parses `ID PARENT MAJOR:MINOR ROOT MOUNT-POINT OPTIONS [TAG…] - TYPE SOURCE SUPER-OPTIONS`. It
+/// splits at single spaces, because a source can be empty.
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|&b| b == b' ');
     let id = number(fields.next()?)?;
@@ -174,8 +174,8 @@ fn words(field: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Undoes the kernel's octal escapes (`\040` for a space; also TAB, LF, backslash and `#`).
-/// A backslash that starts none stays as it is.
+/// Undoes the kernel's octal escapes (`\040` for a space; also TAB, LF, backslash and `#`). A
+/// backslash that does not start an escape stays.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,4 +1,4 @@
-//! What a filesystem says of its own features.
+//! Queries a filesystem for its features.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,7 +9,7 @@ use super::{Error, Result, file};
 /// `XFS_FSOP_GEOM_FLAGS_REFLINK`.
 const FLAG_REFLINK: u32 = 1 << 20;
 
-/// `struct xfs_fsop_geom`: the fields in use, and room for the others.
+/// `struct xfs_fsop_geom`: the fields in use, and padding for the others.
 #[repr(C)]
 struct Geometry {
     blocksize: u32,
@@ -28,8 +28,8 @@ nix::ioctl_read!(
     Geometry
 );
 
-/// Whether files of this filesystem can share extents (reflinks), told without trying, which would
-/// change something. `None` for a filesystem of which that is not known.
+/// True if files of this filesystem can share extents (reflinks). The query changes nothing, unlike
+/// an attempt. `None` for a filesystem for which this is unknown.
 pub fn shares_extents(on: BorrowedFd<'_>) -> Result<Option<bool>> {
     let error = |e: rustix::io::Errno| Error::io("statfs", file::name_of(on), e.into());
     Ok(match rustix::fs::fstatfs(on).map_err(error)?.f_type {
@@ -59,7 +59,7 @@ fn xfs(on: BorrowedFd<'_>) -> Result<Geometry> {
         after: [0; 40],
     };
     // SAFETY: the descriptor is open, and the kernel writes one struct of this size (256 bytes,
-    // which is part of the request number) to where the pointer leads.
+    // which is part of the request number) to the pointer's target.
     unsafe { xfs_geometry(on.as_raw_fd(), &raw mut geometry) }
         .map_err(|e| Error::io("XFS_IOC_FSGEOMETRY", file::name_of(on), e.into()))?;
     Ok(geometry)

@@ -1,5 +1,4 @@
-//! The checks: what a survey shows goes in, what is wrong with it comes out. Nothing is looked at
-//! here that is not in the survey.
+//! Pure checks: they take a survey and return its problems, and read nothing else.
 
 use crate::inspect::inventory::{Contents, PoolSurvey, Survey, Uses};
 
@@ -12,7 +11,7 @@ mod records;
 pub(crate) mod tests;
 pub(super) mod volumes;
 
-/// Everything that is wrong, the worst first.
+/// Returns all problems, the worst first.
 pub fn check(survey: &Survey) -> Vec<Problem> {
     let uses = Uses::of(survey);
     let mut problems = Vec::new();
@@ -37,8 +36,8 @@ pub fn check(survey: &Survey) -> Vec<Problem> {
     problems
 }
 
-/// The problems of one look that another look shows as well: what a driver at work had only under
-/// way at the time is not among them.
+/// Returns the problems of the second look that the first look also shows. This leaves out the
+/// intermediate states of a running driver.
 pub fn lasting(first: &[Problem], second: Vec<Problem>) -> Vec<Problem> {
     let seen = |p: &Problem| {
         first
@@ -83,8 +82,8 @@ fn problem(
     }
 }
 
-/// The severity of a trace that work leaves while it is under way: nothing wrong while a driver
-/// runs, else `without`.
+/// The severity of a trace that work in progress leaves: a note while a driver runs, else
+/// `without`.
 fn unless_running(pool: &PoolSurvey, without: Severity) -> Severity {
     match pool.driver {
         Some(_) => Severity::Note,
@@ -92,14 +91,14 @@ fn unless_running(pool: &PoolSurvey, without: Severity) -> Severity {
     }
 }
 
-/// All snapshots' directory names of the readable pools.
+/// True if a readable pool has a snapshot with this directory name.
 fn snapshot_there(survey: &Survey, name: &str) -> bool {
     survey
         .contents()
         .any(|(_, c)| c.snapshots.iter().any(|s| s.name == name))
 }
 
-/// Whether the pool of an ID is among those that could be read.
+/// True if the pool with this ID is readable.
 fn readable(survey: &Survey, id: crate::storage::PoolId) -> bool {
     survey.contents().any(|(_, c): (_, &Contents)| c.id == id)
 }

@@ -1,21 +1,21 @@
-//! What a check can find, and what is done about it.
+//! The problems that `fsck` can find, and how each is repaired.
 
 use serde::Serialize;
 
-/// How bad a problem is.
+/// How bad a problem is. The order is from harmless to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Worth knowing; nothing is wrong. Does not count for the exit code.
     Note,
-    /// Space is held for nothing, or a promise is not kept.
+    /// Space is wasted, or a guarantee is not met.
     Warning,
     /// Data is missing or in danger, or something can't be used.
     Error,
 }
 
 impl Severity {
-    /// The word for it.
+    /// The name of the severity in the output.
     pub fn as_str(self) -> &'static str {
         match self {
             Severity::Note => "note",
@@ -25,68 +25,68 @@ impl Severity {
     }
 }
 
-/// What kind of problem. The names are stable: they are in the JSON.
+/// The kind of a problem. The names are stable, because they are in the JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A configured pool can't be read.
     PoolMissing,
-    /// A record that can't be read.
+    /// A record can't be read.
     RecordUnreadable,
-    /// A record a newer build wrote.
+    /// A newer build wrote the record.
     RecordNewer,
-    /// A directory without a record.
+    /// A directory has no record.
     RecordMissing,
-    /// A record that speaks of another ID than its directory, or of another pool.
+    /// A record contains another ID than its directory's, or another pool's.
     RecordMisplaced,
-    /// An entry not named by an ID.
+    /// The name of an entry is not an ID.
     Stranger,
-    /// A record without its image.
+    /// A record has no image.
     ImageMissing,
-    /// An image shorter than the record says.
+    /// An image is shorter than recorded.
     ImageShort,
-    /// An image longer than the record says.
+    /// An image is longer than recorded.
     ImageLong,
-    /// An image whose space was promised and is not taken.
+    /// The space of a thick image is not fully allocated.
     NotThick,
-    /// One name for two.
+    /// Two objects have the same name.
     DuplicateName,
-    /// A snapshot of a group that is not there.
+    /// A snapshot belongs to a group that does not exist.
     GroupMissing,
-    /// A group that lacks a snapshot.
+    /// A group lacks one of its snapshots.
     GroupIncomplete,
-    /// An entry left under `incoming/` or `trash/`.
+    /// An entry is left under `incoming/` or `trash/`.
     Leftover,
-    /// Two writable loop devices over one image.
+    /// Two loop devices are over one image, and at least one is writable.
     LoopTwice,
-    /// A loop device over a deleted image.
+    /// A loop device is over a deleted image.
     LoopOverDeleted,
-    /// A loop device nobody uses.
+    /// A loop device is not in use.
     LoopUnused,
-    /// A loop device with one of our IDs in its path, but without a known backing file.
+    /// The path of a loop device contains an ID of the driver, but its backing file is unknown.
     LoopSilent,
-    /// A loop device that one of its users changed, so that it shows other bytes of its image.
+    /// A user of a loop device changed it, so that it shows other bytes of its image.
     LoopChanged,
-    /// A record says staged and there is no loop device.
+    /// A record says that the volume is staged, and there is no loop device.
     StageWithoutLoop,
-    /// A record says staged and nothing is mounted there.
+    /// A record says that the volume is staged, and nothing is mounted there.
     StageWithoutMount,
     /// A staged raw block volume is on another loop device than its record says.
     StageOtherLoop,
-    /// A volume is mounted or bound, and its record knows of no staging.
+    /// A volume is mounted or bound, and its record has no staging.
     UseWithoutStage,
-    /// A freeze was begun and its end is not on record.
+    /// The start of a freeze is recorded, and its end is not.
     FreezeLeft,
-    /// Formatting was begun and its end is not on record.
+    /// The start of mkfs is recorded, and its end is not.
     FormatLeft,
-    /// Direct I/O was asked for and is not in force.
+    /// Direct I/O is requested and not active.
     DirectIoOff,
-    /// A loop device that has not taken its image's size over.
+    /// The size of a loop device differs from the size of its image.
     LoopSize,
 }
 
 impl Kind {
-    /// Whether it is about something that nobody owns any more.
+    /// True if the problem is about an object without an owner.
     pub fn is_orphan(self) -> bool {
         matches!(
             self,
@@ -102,36 +102,37 @@ impl Kind {
     }
 }
 
-/// What is done about a problem.
+/// Who repairs a problem, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "by", content = "how", rename_all = "lowercase")]
 pub enum Repair {
-    /// The driver's recovery does it: at its next start, or now by `fsck --repair`.
+    /// The driver's recovery repairs it: at its next start, or now with `fsck --repair`.
     Recovery,
-    /// A person has to: what.
+    /// A person has to repair it, in this way.
     Person(String),
-    /// It needs none, or the driver does it when the volume is next used: what happens.
+    /// No repair is needed, or the driver repairs it at the volume's next use. The text explains
+    /// it.
     Itself(String),
 }
 
-/// One finding.
+/// One problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// How bad.
+    /// The severity.
     pub severity: Severity,
-    /// What kind.
+    /// The kind.
     pub kind: Kind,
-    /// What it is about: an ID, a path below the pool, a device.
+    /// The object: an ID, a path below the pool, or a device.
     pub object: String,
-    /// The pool by name, where it is about one.
+    /// The pool's name, if the problem is about one pool.
     pub pool: Option<String>,
-    /// What is wrong, in a sentence.
+    /// The problem, as a sentence that follows the object's name.
     pub what: String,
-    /// What is done about it.
+    /// The repair.
     pub repair: Repair,
 }
 
-/// A person's repair.
+/// A repair by a person.
 pub(super) fn person(how: impl Into<String>) -> Repair {
     Repair::Person(how.into())
 }

@@ -1,4 +1,4 @@
-//! Who holds a file's lock, from `/proc/locks`: asked without taking it.
+//! Finds the holder of a file's lock in `/proc/locks`, without taking the lock.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use crate::storage::scan::{Image, LOCK};
 /// A process that holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Its process ID as seen from here; `None` if it belongs to another PID namespace, or if the
-    /// lock belongs to an open file rather than to a process.
+    /// The process ID as seen from here; `None` if the process is in another PID namespace, or if
+    /// the lock belongs to an open file rather than to a process.
     pub pid: Option<u32>,
 }
 
-/// Who has the pool in a directory open. `device` is its filesystem's number in the mount table:
-/// on btrfs `stat` gives another, and locks are listed by this one.
+/// Finds the process that has the pool in a directory open. `device` is the filesystem's device
+/// number in the mount table: `/proc/locks` uses this one, and on btrfs `stat` returns another.
 pub fn of_pool(root: &Path, device: (u32, u32)) -> Option<Holder> {
     let lock = Image::at(&root.join(LOCK)).ok()??;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
@@ -25,10 +25,10 @@ pub fn of_pool(root: &Path, device: (u32, u32)) -> Option<Holder> {
     holder(&locks, file)
 }
 
-/// The holder of a lock on this file, in the text of `/proc/locks`.
+/// Finds the holder of a lock on this file, in the text of `/proc/locks`.
 ///
-/// A line reads `12: FLOCK  ADVISORY  WRITE 4711 fd:00:393224 0 EOF`; one that only waits has
-/// `->` after its number.
+/// A line reads `12: FLOCK  ADVISORY  WRITE 4711 fd:00:393224 0 EOF`. A process that only waits has
+/// `->` after the number.
 pub fn holder(locks: &str, file: FileId) -> Option<Holder> {
     locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
@@ -44,7 +44,7 @@ pub fn holder(locks: &str, file: FileId) -> Option<Holder> {
     })
 }
 
-/// `fd:00:393224`: major and minor in hex, inode in decimal.
+/// Parses `fd:00:393224`: major and minor in hex, inode in decimal.
 fn file_id(text: &str) -> Option<FileId> {
     let mut parts = text.split(':');
     let major = u32::from_str_radix(parts.next()?, 16).ok()?;

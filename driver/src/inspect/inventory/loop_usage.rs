@@ -1,8 +1,8 @@
-//! Which loop devices and mounts are ours, and what each is for.
+//! Finds the loop devices and mounts that belong to the driver, and the purpose of each.
 //!
-//! A loop device is known by the device and inode number of the file behind it. Only where that
-//! file is deleted, so that no number can be looked up, the path the kernel remembers is read:
-//! it holds an ID of ours, and the filesystem must be the pool's.
+//! The device and inode number of the backing file identify a loop device. A deleted file has no
+//! number to look up. For such a file the path that the kernel remembers decides: it must contain
+//! an ID of the driver, and the filesystem must be the pool's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,43 +11,43 @@ use crate::diagnose::kernel_state::loop_below;
 use crate::diagnose::pool::PoolFiles;
 use crate::kernel::{FileId, LoopInfo, MountEntry};
 
-/// What a loop device of ours is over.
+/// The object under one of the driver's loop devices.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
-    /// The image a pool is kept in.
+    /// The image file that contains a pool.
     Pool(String),
-    /// A volume's image, by the name of its directory.
+    /// A volume's image, by its directory name.
     Volume(String),
-    /// A snapshot's image, likewise.
+    /// A snapshot's image, by its directory name.
     Snapshot(String),
     /// An image under `incoming/` or `trash/`, as `<area>/<name>`.
     Leftover(String),
-    /// A file of ours that has been deleted: what the kernel says of it.
+    /// A deleted file of a pool, by the path that the kernel reports.
     Deleted(String),
-    /// Another loop device: this is the read-only second loop of a raw block volume.
+    /// Another loop device. This one is the read-only second loop of a raw block volume.
     Loop(u32),
 }
 
-/// A loop device of ours.
+/// A loop device that belongs to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopUse {
     /// The device.
     pub device: LoopInfo,
-    /// What it is over.
+    /// The object under the device.
     pub owner: Owner,
-    /// Where its filesystem is mounted, and where its node is bound, in the table's order.
+    /// Mounts of the device's filesystem and binds of its node, in the mount table's order.
     pub mounts: Vec<MountEntry>,
 }
 
-/// The loop devices and mounts of ours, by minor.
+/// The driver's loop devices and mounts.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
-    /// By minor.
+    /// The loop devices by minor.
     pub loops: BTreeMap<u32, LoopUse>,
 }
 
 impl Uses {
-    /// Sorts out what belongs to the surveyed pools.
+    /// Finds the loop devices and mounts that belong to the surveyed pools.
     pub fn of(survey: &Survey) -> Uses {
         let known = known_images(survey);
         let mut loops = BTreeMap::new();
@@ -60,7 +60,8 @@ impl Uses {
                 loops.insert(device.minor, loop_use(survey, device, owner));
             }
         }
-        // A loop over a loop of ours is ours; one level is all we ever stack above an image.
+        // A loop over one of the driver's loops is also the driver's. The stack has only this one
+        // level above an image.
         for device in &survey.kernel.loops {
             let below = loop_below(device).filter(|minor| loops.contains_key(minor));
             if let Some(minor) = below {
@@ -70,7 +71,7 @@ impl Uses {
         Uses { loops }
     }
 
-    /// The loops over what `owner` says.
+    /// The loops over this object.
     pub fn over<'a>(&'a self, owner: &'a Owner) -> impl Iterator<Item = &'a LoopUse> {
         self.loops.values().filter(move |l| l.owner == *owner)
     }
@@ -81,7 +82,7 @@ impl Uses {
         self.loops.values().filter(|l| l.owner == owner).collect()
     }
 
-    /// All mounts of ours, each once, in the order of their mount IDs.
+    /// All mounts of the driver, each once, ordered by mount ID.
     pub fn mounts(&self) -> Vec<(&LoopUse, &MountEntry)> {
         let mut seen = BTreeSet::new();
         let mut all: Vec<_> = self
@@ -134,8 +135,8 @@ fn add_contents(known: &mut BTreeMap<FileId, Owner>, contents: &Contents) {
     }
 }
 
-/// A deleted file is ours if it was on a pool's filesystem, in a directory named by an ID of that
-/// very pool.
+/// Returns an owner if the deleted file was on a pool's filesystem, in a directory named by an ID
+/// of the same pool.
 fn deleted_owner(survey: &Survey, device: &LoopInfo) -> Option<Owner> {
     let here = |contents: &Contents| {
         let files = PoolFiles {

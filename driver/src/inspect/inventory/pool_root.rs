@@ -1,4 +1,4 @@
-//! Where a configured pool's files are, found without mounting anything.
+//! Finds the directory of a configured pool without mounting anything.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use crate::kernel::{LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
 use crate::storage::scan::Image;
 use crate::storage::{PoolKind, PoolSpec};
 
-/// What kind of pool is configured.
+/// The kind of the configured pool.
 pub fn kind(spec: &PoolSpec) -> PoolKind {
     let block = std::fs::metadata(&spec.path).is_ok_and(|m| m.file_type().is_block_device());
     match spec.image_bytes {
@@ -17,14 +17,14 @@ pub fn kind(spec: &PoolSpec) -> PoolKind {
     }
 }
 
-/// The file a pool is kept in, if it is to be kept in one.
+/// The path of the pool's image, if the pool is configured as an image.
 pub fn image_path(spec: &PoolSpec) -> Option<PathBuf> {
     spec.image_bytes
         .map(|_| spec.path.join(PoolSpec::image_name(&spec.name)))
 }
 
-/// The directory of a pool, or why it can't be found. A pool in a device or image is found where
-/// the driver mounts it, if that is what is mounted there.
+/// The directory of a pool, or why it can't be found. A pool in a device or image is at the
+/// driver's mount point, if that device is mounted there.
 pub(super) fn root(
     spec: &PoolSpec,
     state_dir: &Path,
@@ -63,7 +63,7 @@ pub(super) fn root(
     }
 }
 
-/// The mount a path is on.
+/// The mount that contains a path.
 pub(super) fn enclosing<'a>(mounts: &'a MountTable, path: &Path) -> Option<&'a MountEntry> {
     let above = path.ancestors();
     above.filter_map(|path| mounts.at(path)).next()

@@ -1,5 +1,5 @@
-//! What `hostloop status` says, as data: the form of `--json`. Names and meanings are stable;
-//! fields may be added. All sizes are in bytes, all times nanoseconds since the epoch.
+//! The data of `hostloop status`, in the form that `--json` prints. Names and meanings are stable;
+//! fields may be added. All sizes are in bytes, all times in nanoseconds since the epoch.
 
 use std::path::PathBuf;
 
@@ -12,23 +12,22 @@ use crate::kernel::{MountEntry, loop_path};
 use crate::storage::{Access, Format, FreezeIntent, PoolKind, Provisioning, Source};
 use crate::storage::{GroupRecord, SnapshotRecord, VolumeRecord};
 
-/// Everything.
+/// The whole output of `hostloop status`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The configured pools, in order.
     pub pools: Vec<PoolReport>,
     /// The volumes with a readable record, oldest first in each pool.
     pub volumes: Vec<VolumeReport>,
-    /// The snapshots, likewise.
+    /// The snapshots with a readable record, oldest first in each pool.
     pub snapshots: Vec<SnapshotReport>,
-    /// The group snapshots, likewise.
+    /// The group snapshots with a readable record, oldest first in each pool.
     pub groups: Vec<GroupReport>,
-    /// The loop devices of ours, by minor.
+    /// The driver's loop devices, by minor.
     pub loops: Vec<LoopReport>,
-    /// The mounts of ours, in the order they were made.
+    /// The driver's mounts, in the order they were made.
     pub mounts: Vec<MountReport>,
-    /// What belongs to nobody, or can't be read: the problems of `hostloop fsck` that are about
-    /// such things.
+    /// What has no owner or can't be read: the problems of `hostloop fsck` about such things.
     pub orphans: Vec<Problem>,
 }
 
@@ -39,153 +38,154 @@ pub struct PoolReport {
     pub name: String,
     /// `directory`, `device` or `image`.
     pub kind: &'static str,
-    /// As configured.
+    /// The configured path.
     pub path: PathBuf,
-    /// `open` (a driver has it), `closed` (nobody has), or `missing`.
+    /// `open` (a driver has it open), `closed` (no driver has), or `missing`.
     pub state: &'static str,
-    /// Why it is missing.
+    /// The reason if the pool is missing.
     pub why: Option<String>,
-    /// The driver's process ID, where it can be told from here.
+    /// The driver's process ID, if it is visible from this PID namespace.
     pub pid: Option<u32>,
-    /// Its identity, part of every ID in it.
+    /// The pool's ID, part of every ID in it.
     pub id: Option<String>,
-    /// Where its files are.
+    /// The pool's root directory.
     pub root: Option<PathBuf>,
-    /// Its filesystem, by the kernel's name.
+    /// The filesystem type, by the kernel's name.
     pub fs: Option<String>,
-    /// Whether snapshots share blocks; null if that is not known.
+    /// Whether snapshots share blocks; null if unknown.
     pub reflinks: Option<bool>,
-    /// Size of its filesystem.
+    /// Size of the pool's filesystem.
     pub size_bytes: Option<u64>,
-    /// Free space of its filesystem.
+    /// Free space of the pool's filesystem.
     pub free_bytes: Option<u64>,
-    /// Promised to volumes and snapshots.
+    /// Bytes promised to volumes and snapshots.
     pub promised_bytes: Option<u64>,
-    /// Volumes in it.
+    /// Number of volumes in the pool.
     pub volumes: usize,
-    /// Snapshots in it.
+    /// Number of snapshots in the pool.
     pub snapshots: usize,
 }
 
 /// A volume.
 #[derive(Clone, Debug, Serialize)]
 pub struct VolumeReport {
-    /// Its ID.
+    /// The volume's ID.
     pub id: String,
-    /// The name it was made by.
+    /// The name in the CreateVolume request.
     pub name: String,
-    /// Kubelet's handle, if it is an inline volume.
+    /// Kubelet's handle for an inline volume.
     pub inline: Option<String>,
-    /// Its pool by name.
+    /// The name of the volume's pool.
     pub pool: String,
-    /// Its size.
+    /// The volume's size.
     pub size_bytes: u64,
-    /// What it takes on the disk, blocks shared with others included; null without an image.
+    /// Bytes allocated on disk, including blocks shared with others; null without an image.
     pub allocated_bytes: Option<u64>,
     /// `thin` or `thick`.
     pub provisioning: Provisioning,
-    /// `none`, `ext4`, `xfs`, `btrfs` or `raw`; one that was not finished ends in `?`.
+    /// `none`, `ext4`, `xfs`, `btrfs` or `raw`; a `?` at the end means that mkfs did not finish.
     pub format: String,
-    /// The snapshot or volume it was made from.
+    /// The snapshot or volume that is the content source.
     pub source: Option<String>,
-    /// Nodes it is published to.
+    /// Nodes to which the volume is published.
     pub published_nodes: Vec<String>,
-    /// Where it is staged.
+    /// The staging path.
     pub staged_at: Option<PathBuf>,
-    /// `block` or `mount`, if it is staged.
+    /// `block` or `mount`, if the volume is staged.
     pub staged_as: Option<&'static str>,
-    /// Its loop devices.
+    /// The volume's loop devices, including those over them.
     pub loops: Vec<PathBuf>,
-    /// Direct I/O is in force; null without a loop device.
+    /// True if direct I/O is active; null without a loop device.
     pub direct_io: Option<bool>,
-    /// Since when a freeze has been under way.
+    /// When a freeze that has not ended began.
     pub frozen_since_ns: Option<u64>,
-    /// Where its filesystem is mounted, and its device bound.
+    /// Where the volume's filesystem is mounted or its device is bound.
     pub mounts: Vec<PathBuf>,
-    /// When it was made.
+    /// When the volume was created.
     pub created_ns: u64,
 }
 
 /// A snapshot.
 #[derive(Clone, Debug, Serialize)]
 pub struct SnapshotReport {
-    /// Its ID.
+    /// The snapshot's ID.
     pub id: String,
-    /// The name it was made by.
+    /// The name in the request that created the snapshot.
     pub name: String,
-    /// Its pool by name.
+    /// The name of the snapshot's pool.
     pub pool: String,
-    /// The volume it was taken of.
+    /// The ID of the source volume.
     pub source: String,
-    /// That volume is still there.
+    /// True if the source volume still exists.
     pub source_exists: bool,
-    /// The volume's size then.
+    /// The source volume's size when the snapshot was taken.
     pub size_bytes: u64,
-    /// What it takes on the disk, blocks shared with others included; null without an image.
+    /// Bytes allocated on disk, including blocks shared with others; null without an image.
     pub allocated_bytes: Option<u64>,
-    /// The group it belongs to.
+    /// The group snapshot of which this is a member.
     pub group: Option<String>,
-    /// The moment it holds.
+    /// The point in time that the snapshot shows.
     pub created_ns: u64,
 }
 
 /// A group snapshot.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupReport {
-    /// Its ID.
+    /// The group snapshot's ID.
     pub id: String,
-    /// The name it was made by.
+    /// The name in the request that created the group snapshot.
     pub name: String,
-    /// Its pool by name.
+    /// The name of the pool.
     pub pool: String,
-    /// Its snapshots.
+    /// The IDs of the member snapshots.
     pub snapshots: Vec<String>,
-    /// The moment it holds.
+    /// The point in time that the snapshots show.
     pub created_ns: u64,
 }
 
 /// A loop device.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoopReport {
-    /// Its node.
+    /// The device node.
     pub device: PathBuf,
-    /// What it is over: `pool`, `volume`, `snapshot`, `leftover`, `deleted` or `loop`.
+    /// The kind of object that the device is over: `pool`, `volume`, `snapshot`, `leftover`,
+    /// `deleted` or `loop`.
     pub over: &'static str,
     /// Which: a pool's name, an ID, a path, a device.
     pub object: String,
-    /// Its size.
+    /// The device's size.
     pub size_bytes: u64,
-    /// Its logical block size.
+    /// The logical block size.
     pub block_size: u32,
-    /// Direct I/O is in force.
+    /// True if direct I/O is active.
     pub direct_io: bool,
-    /// Writes fail.
+    /// True if the device is read-only.
     pub read_only: bool,
-    /// It goes away at its last close.
+    /// True if the kernel detaches the device at its last close.
     pub autoclear: bool,
 }
 
 /// A mount.
 #[derive(Clone, Debug, Serialize)]
 pub struct MountReport {
-    /// Where.
+    /// The mount point.
     pub path: PathBuf,
     /// `filesystem` or `device` (the node of a raw block volume).
     pub kind: &'static str,
-    /// The filesystem; that of `/dev` for a device.
+    /// The filesystem type; for a device, that of `/dev`.
     pub fs: String,
-    /// Its loop device.
+    /// The loop device that is mounted or bound.
     pub device: PathBuf,
-    /// What that is over: a pool's name, an ID, a path, a device.
+    /// The object under the loop device: a pool's name, an ID, a path, or a device.
     pub object: String,
-    /// Writes through it fail.
+    /// True if the mount is read-only.
     pub read_only: bool,
-    /// All its options, the filesystem's included.
+    /// All options of the mount and its filesystem.
     pub options: Vec<String>,
 }
 
 impl Report {
-    /// What a survey shows.
+    /// Builds the report from a survey.
     pub fn of(survey: &Survey) -> Report {
         let uses = Uses::of(survey);
         let mut report = Report {
@@ -253,7 +253,7 @@ fn pool(pool: &PoolSurvey) -> PoolReport {
     }
 }
 
-/// A pool's kind in a word.
+/// The name of a pool's kind in the output.
 pub fn kind(kind: PoolKind) -> &'static str {
     match kind {
         PoolKind::Directory => "directory",

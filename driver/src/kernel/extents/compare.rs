@@ -1,4 +1,4 @@
-//! Comparing what two files hold.
+//! Compares the content of two files.
 
 use std::fs::File;
 use std::io;
@@ -7,14 +7,14 @@ use std::os::unix::fs::FileExt;
 use super::super::{BLOCK_SIZE, Error, Result, file};
 use super::Range;
 
-/// Bytes read of each file at a time.
+/// Bytes to read from each file at a time.
 const STEP: usize = 256 << 10;
 
-/// The unit of what is told to differ.
+/// Differences are reported in units of this size, in bytes.
 const UNIT: usize = BLOCK_SIZE as usize;
 
-/// Calls `emit` with every run of differing blocks in `range`, in order, until it returns false;
-/// false if it did. What is behind a file's end reads as zeros.
+/// Calls `emit` with every run of differing blocks in `range`, in order, until it returns false.
+/// Returns false if it did. Bytes after a file's end read as zeros.
 pub(super) fn contents(
     base: &File,
     target: &File,
@@ -49,7 +49,7 @@ pub(super) fn contents(
     Ok(run.is_none_or(emit))
 }
 
-/// Reads the whole buffer, with zeros for what is behind the end.
+/// Fills the whole buffer, with zeros after the end of the file.
 fn fill(from: &File, buffer: &mut [u8], at: u64) -> Result<()> {
     let mut done = 0;
     while done < buffer.len() {

@@ -4,16 +4,16 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Extents asked for at a time.
+/// Maximum number of extents per call.
 pub(super) const BATCH: usize = 512;
 
 /// The last extent of the file.
 pub(super) const LAST: u32 = 0x0001;
 /// Allocated, but reads as zeros.
 pub(super) const UNWRITTEN: u32 = 0x0800;
-/// Several blocks the filesystem keeps one by one, told as one.
+/// The filesystem keeps these blocks one by one; the kernel merged them into one extent.
 pub(super) const MERGED: u32 = 0x1000;
-/// Another file has it too.
+/// Another file shares the extent.
 pub(super) const SHARED: u32 = 0x2000;
 /// Write the file back first.
 const SYNC: u32 = 0x0001;
@@ -30,7 +30,7 @@ pub(super) struct RawExtent {
     reserved: [u32; 3],
 }
 
-/// `struct fiemap`, with room for what it answers.
+/// `struct fiemap`, with space for the returned extents.
 #[repr(C)]
 struct Request {
     start: u64,
@@ -42,7 +42,7 @@ struct Request {
     extents: [RawExtent; BATCH],
 }
 
-/// Size of `struct fiemap` without extents: what the ioctl's number is made of.
+/// Size of `struct fiemap` without extents, from which the ioctl's number is computed.
 const HEADER: usize = size_of::<Request>() - size_of::<[RawExtent; BATCH]>();
 
 nix::ioctl_readwrite_bad!(
@@ -51,8 +51,8 @@ nix::ioctl_readwrite_bad!(
     Request
 );
 
-/// The first extents that touch `start..start + length`, at most [`BATCH`], the file written back
-/// before.
+/// Returns the first extents that touch `start..start + length`, at most [`BATCH`], after writing
+/// the file back.
 pub(super) fn fiemap(file: BorrowedFd<'_>, start: u64, length: u64) -> io::Result<Vec<RawExtent>> {
     let mut request = Box::new(Request {
         start,
@@ -64,7 +64,7 @@ pub(super) fn fiemap(file: BorrowedFd<'_>, start: u64, length: u64) -> io::Resul
         extents: [RawExtent::default(); BATCH],
     });
     // SAFETY: the kernel writes to the header and to at most `extent_count` extents, all of which
-    // are in `request`, and plain integers are valid whatever it writes.
+    // are in `request`. Plain integers are valid with any value.
     unsafe { fs_ioc_fiemap(file.as_raw_fd(), &raw mut *request) }?;
     let mapped = (request.mapped_extents as usize).min(BATCH);
     Ok(request.extents[..mapped].to_vec())

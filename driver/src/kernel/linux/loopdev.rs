@@ -1,4 +1,4 @@
-//! Loop devices: attached in one call, found by the file behind them, and detached for sure.
+//! Loop devices: attaches with one call, finds devices by backing file, and verifies each detach.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,13 +20,14 @@ use crate::kernel::{
     file_id, loop_path,
 };
 
-/// Others may take the free device between our asking for one and our taking it; so many times
-/// in a row is no coincidence.
+/// Another process may take the free device between the query and the attach. So many times in a
+/// row is no coincidence.
 const ATTEMPTS: u32 = 128;
 
-/// Free nodes kept in a `/dev` that doesn't make its own: kubelet's losetup fails without that of
-/// the device that is free just then. Others on the machine (nodes of kind, for one) take devices
-/// too, and no node appears here for what they let go: so it is more than a few.
+/// Number of nodes of free devices to keep in a static `/dev`. Kubelet's losetup fails without the
+/// node of the device that is free at that moment. Other users of the machine (for example, kind
+/// nodes) take devices, too, and a device that they free gets no node here. So this is more than a
+/// few.
 const SPARE_NODES: usize = 16;
 
 /// `/dev/loop-control`, open.
@@ -43,14 +44,14 @@ pub(super) fn attach(linux: &Linux, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
     // Only now: closing the last handle would detach an autoclear device.
     drop(configured);
     if held.is_err() {
-        // Nobody has heard of the device yet; the first error is what counts.
+        // No other code knows the device yet. Report the first error, not this one.
         let _ = file_id(spec.backing).and_then(|backing| detach(linux, minor, backing));
     }
     held
 }
 
-/// What callers keep: open for reading only, since a writer is in the way of a mount where the
-/// kernel protects mounted devices (CONFIG_BLK_DEV_WRITE_MOUNTED=n).
+/// Opens the device that callers hold, for reading only. A writer blocks a mount if the kernel
+/// protects mounted devices (CONFIG_BLK_DEV_WRITE_MOUNTED=n).
 fn hold(linux: &Linux, minor: u32, spec: &LoopSpec<'_>) -> Result<LoopDevice> {
     let file = open_node(linux.dev_makes_nodes(), minor, false)?;
     let direct_io = direct_io(minor)?;
@@ -85,7 +86,7 @@ pub(super) fn bare_attach(backing: &File) -> Result<(u32, File)> {
     Ok((minor, device))
 }
 
-/// Opening a block device with O_EXCL claims it, which only one at a time can.
+/// Opening a block device with O_EXCL claims it, and only one opener at a time can claim it.
 pub(super) fn is_claimed(device: &Path) -> Result<bool> {
     let mut options = OpenOptions::new();
     match options.read(true).custom_flags(libc::O_EXCL).open(device) {
@@ -106,7 +107,8 @@ fn attach_free(linux: &Linux, spec: &LoopSpec<'_>) -> Result<(u32, File)> {
         let unbound = |minor: &u32| !is_bound(*minor) && (*minor == free || !is_attached(*minor));
         let minor = (free..).find(unbound).unwrap_or(free);
         match attach_at(linux, spec, minor) {
-            // Somebody was faster, or it is just being detached. Never clear it: it is theirs.
+            // Another process took the device, or the kernel is detaching it. Never clear it: it
+            // belongs to that process.
             Err(Error::Busy { .. }) => {}
             Err(Error::Io { ref source, .. }) if is(source, libc::ENXIO) => {}
             other => return other.map(|device| (minor, device)),
@@ -130,9 +132,9 @@ fn attach_at(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
     configure(linux, spec, minor)
 }
 
-/// LOOP_CONFIGURE; the device comes back open, which keeps it attached.
+/// Calls LOOP_CONFIGURE and returns the open device. The open handle keeps it attached.
 fn configure(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
-    // A device opened for reading only is configured read-only.
+    // The kernel configures a device read-only if it is open only for reading.
     let device = open_node(linux.dev_makes_nodes(), minor, !spec.read_only)?;
     let wanted = [
         (spec.read_only, flags::READ_ONLY),
@@ -150,7 +152,8 @@ fn configure(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
     let failed = |e| Error::io("LOOP_CONFIGURE", loop_path(minor), e);
     effect("loop.attach").map_err(failed)?;
     match ioctl::loop_configure(&device, &with(wanted)) {
-        // Kernels differ in whether they refuse direct I/O that can't be or go on without it.
+        // If direct I/O is impossible, some kernels fail with EINVAL and others continue without
+        // it.
         Err(e) if is(&e, libc::EINVAL) && spec.direct_io => {
             ioctl::loop_configure(&device, &with(wanted & !flags::DIRECT_IO)).map_err(failed)?;
         }
@@ -159,7 +162,7 @@ fn configure(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
     Ok(device)
 }
 
-/// Minors with something attached, in order.
+/// Minors of the attached devices, in order.
 pub(super) fn attached_minors() -> Result<Vec<u32>> {
     let failed = |e| Error::io("readdir", "/sys/block", e);
     let mut minors = Vec::new();
@@ -178,8 +181,8 @@ fn is_attached(minor: u32) -> bool {
     sysfs(minor, "loop/backing_file").exists()
 }
 
-/// These devices, without those that have nothing attached. A device that fails or hangs does not
-/// hide the others.
+/// Queries these devices, and leaves out those without a backing file. A device that fails or hangs
+/// does not hide the others.
 pub(super) fn infos(linux: &Linux, minors: &[u32]) -> Vec<LoopInfo> {
     let makes_nodes = linux.dev_makes_nodes();
     let answers = linux
@@ -198,8 +201,8 @@ pub(super) fn infos(linux: &Linux, minors: &[u32]) -> Vec<LoopInfo> {
     known.collect()
 }
 
-/// Opening a device tells most about it, and is safe: one that is on its way to detach, and would
-/// have gone if we had not held it, goes when we close it.
+/// Opens a device to query it. This is safe even if the kernel is about to detach the device: it
+/// then detaches it when this handle closes.
 fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
     let Some(backing_path) = backing_path(minor)? else {
         return Ok(None);
@@ -237,7 +240,8 @@ fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
     }))
 }
 
-/// What sysfs shows of a device that can't be queried. Reading sysfs asks no filesystem.
+/// Returns what sysfs shows of a device that can't be queried. Reading sysfs does not call a
+/// filesystem.
 fn silent_info(minor: u32) -> Option<LoopInfo> {
     let backing_path = match backing_path(minor) {
         Ok(path) => path?,
@@ -263,7 +267,7 @@ fn silent_info(minor: u32) -> Option<LoopInfo> {
     })
 }
 
-/// Path of the backing file: `None` if nothing is attached, empty if the path is longer than the
+/// Path of the backing file. `None` if nothing is attached, empty if the path is longer than the
 /// kernel shows.
 fn backing_path(minor: u32) -> Result<Option<String>> {
     match read_attribute(&sysfs(minor, "loop/backing_file")) {
@@ -274,7 +278,7 @@ fn backing_path(minor: u32) -> Result<Option<String>> {
     }
 }
 
-/// The device open for reading if this is what is attached to it.
+/// Opens the device for reading; `None` if it does not have this backing file.
 fn open_attached(linux: &Linux, minor: u32, backing: FileId) -> Result<Option<File>> {
     if !is_attached(minor) {
         return Ok(None);
@@ -295,7 +299,7 @@ fn open_attached(linux: &Linux, minor: u32, backing: FileId) -> Result<Option<Fi
     })
 }
 
-/// Queries one device.
+/// Runs a query on one device.
 fn ask<T: Send + 'static>(
     asking: &Asking,
     minor: u32,
@@ -325,7 +329,7 @@ pub(super) fn open(linux: &Linux, minor: u32, backing: FileId) -> Result<LoopDev
 }
 
 pub(super) fn detach(linux: &Linux, minor: u32, backing: FileId) -> Result<Detached> {
-    // While we hold it open nobody can put another file behind this minor.
+    // While this handle is open, no process can attach another file to this minor.
     let Some(device) = open_attached(linux, minor, backing)? else {
         return Ok(Detached::Gone);
     };
@@ -351,7 +355,7 @@ pub(super) fn detach_silent(linux: &Linux, minor: u32, path: &str) -> Result<Det
         Err(e) if is_gone(&e) => return Ok(Detached::Gone),
         Err(e) => return Err(e),
     };
-    // Checked again: while the device is open, no other file can be attached to this minor.
+    // Check again: while the device is open, no other file can be attached to this minor.
     if !same()? || clear(device, minor)? || !same()? {
         return Ok(Detached::Gone);
     }
@@ -367,8 +371,8 @@ fn clear(device: File, minor: u32) -> Result<bool> {
         other => other.map_err(failed)?,
     }
     drop(device);
-    // Success means little: with another opener the kernel only marks it. Some look at every
-    // device for a moment (udev, a concurrent listing), so give them one.
+    // Success proves little: if another process has the device open, the kernel only marks it. Some
+    // processes open every device for a moment (udev, a concurrent listing), so wait for them.
     Ok([0, 1, 2, 5, 10, 20, 40].into_iter().any(|pause| {
         sleep(Duration::from_millis(pause));
         !is_attached(minor)
@@ -385,7 +389,7 @@ pub(super) fn set_direct_io(device: &LoopDevice, on: bool) -> Result<bool> {
     let failed = |e| Error::io("LOOP_SET_DIRECT_IO", device.path(), e);
     effect("loop.direct-io").map_err(failed)?;
     match ioctl::loop_set_direct_io(&device.file, on) {
-        // A backing file that can't do it: the answer below says so.
+        // The backing file can't do direct I/O; the value read below shows it.
         Err(e) if is(&e, libc::EINVAL) && on => {}
         other => other.map_err(failed)?,
     }
@@ -405,26 +409,26 @@ pub(super) fn flush(device: &LoopDevice) -> Result<()> {
         .map_err(|e| Error::io("fsync", device.path(), e))
 }
 
-/// The minor this is a loop device's node of.
+/// The minor of a loop device's node; `None` for any other file.
 fn loop_node(metadata: &std::fs::Metadata) -> Option<u32> {
     let rdev = metadata.rdev();
     let is_loop = metadata.file_type().is_block_device() && rustix::fs::major(rdev) == LOOP_MAJOR;
     is_loop.then(|| rustix::fs::minor(rdev))
 }
 
-/// Whether direct I/O is in force, by sysfs: asking for it is not getting it.
+/// True if direct I/O is active according to sysfs. A request for it may have no effect.
 fn direct_io(minor: u32) -> Result<bool> {
     Ok(read_attribute(&sysfs(minor, "loop/dio"))? == "1")
 }
 
-/// Opens `/dev/loopN`, and makes the node where nobody else does.
+/// Opens `/dev/loopN`, and creates the node if `/dev` is static.
 fn open_node(makes_nodes: bool, minor: u32, write: bool) -> Result<File> {
     let path = loop_path(minor);
     let open = || OpenOptions::new().read(true).write(write).open(&path);
     let mut opened = open();
     if matches!(&opened, Err(e) if is(e, libc::ENOENT)) {
         if makes_nodes {
-            // It does so on its own, and will in a moment.
+            // devtmpfs creates the node in a moment.
             sleep(Duration::from_millis(10));
         }
         make_node(minor)?;
@@ -439,7 +443,7 @@ fn open_node(makes_nodes: bool, minor: u32, write: bool) -> Result<File> {
     Ok(file)
 }
 
-/// Makes `/dev/loopN` if it is missing.
+/// Creates `/dev/loopN` if it is missing.
 fn make_node(minor: u32) -> Result<()> {
     let path = loop_path(minor);
     if path.exists() {
@@ -455,7 +459,7 @@ fn make_node(minor: u32) -> Result<()> {
     }
 }
 
-/// Keeps nodes of free devices in a static `/dev`, the lowest: kubelet puts a loop of its own on
+/// Keeps nodes of the lowest free devices in a static `/dev`. Kubelet attaches a loop device to
 /// block volumes, and its losetup takes the lowest free one.
 pub(super) fn keep_spares(linux: &Linux) {
     if linux.dev_makes_nodes() {
@@ -471,7 +475,7 @@ pub(super) fn keep_spares(linux: &Linux) {
 }
 
 impl Linux {
-    /// Whether `/dev` is the kernel's own (devtmpfs), where device nodes appear by themselves.
+    /// True if `/dev` is a devtmpfs, in which the kernel creates device nodes.
     fn dev_makes_nodes(&self) -> bool {
         *self.devtmpfs.get_or_init(|| {
             super::mount::table().is_ok_and(|table| {
@@ -487,7 +491,7 @@ fn is(e: &io::Error, errno: i32) -> bool {
     e.raw_os_error() == Some(errno)
 }
 
-/// Errors of a device that went away between two looks.
+/// True for the error of a device that disappeared between two calls.
 fn is_gone(e: &Error) -> bool {
     match e {
         Error::NotFound { .. } => true,

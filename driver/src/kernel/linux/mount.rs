@@ -1,5 +1,5 @@
-//! Mounts. They follow no symlink at the target and have their flags from the first moment; a
-//! volume's XFS gives up after failed writes of metadata.
+//! Mounts. They follow no symlink at the target and have their flags from the start. A volume's XFS
+//! shuts down if its metadata can't be written.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,7 +22,7 @@ use crate::kernel::{BindFlags, Error, FsType, MountEntry, MountSpec, MountTable,
 #[cfg(test)]
 mod tests;
 
-/// This thread's mount table (its process's, unless the thread went into a namespace alone).
+/// Reads this thread's mount table (its process's, unless the thread alone entered a namespace).
 pub(super) fn table() -> Result<MountTable> {
     let path = "/proc/thread-self/mountinfo";
     let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
@@ -43,14 +43,14 @@ pub(super) fn mount(spec: &MountSpec<'_>) -> Result<()> {
     if spec.fs == FsType::Xfs
         && let Err(e) = device_number(spec.device).and_then(xfs_gives_up)
     {
-        // Better no mount than one that can hang for ever.
+        // No mount is better than one that can hang without limit.
         let _ = umount2(spec.target, MntFlags::UMOUNT_NOFOLLOW);
         return Err(e);
     }
     Ok(())
 }
 
-/// A mount target, pinned: what is mounted on is what was looked at, and no symlink.
+/// A pinned mount target: the mount goes onto the inspected file or directory, never a symlink.
 struct Target(File);
 
 impl Target {
@@ -67,14 +67,14 @@ impl Target {
         Ok(Target(file))
     }
 
-    /// A path to it for mount(2), which takes no handle.
+    /// A path to the target for mount(2), which takes no handle.
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 }
 
-/// Says which option it was, if mount(2) only says EINVAL: the newer calls take options one by
-/// one and answer in words. Nothing is mounted by asking.
+/// Finds the wrong option if mount(2) only returns EINVAL. The newer calls take options one by one
+/// and return a message. This mounts nothing.
 fn explained(e: io::Error, fs: FsType, data: &str) -> io::Error {
     if e.raw_os_error() != Some(libc::EINVAL) {
         return e;
@@ -91,7 +91,7 @@ fn explained(e: io::Error, fs: FsType, data: &str) -> io::Error {
     });
     let mut words = [0; 512];
     match File::from(context).read(&mut words) {
-        // The first character is the level, then a blank.
+        // The first character is the level, and a space follows.
         Ok(n) if refused && n > 2 => {
             let words = String::from_utf8_lossy(&words[2..n]).trim_end().to_owned();
             io::Error::new(io::ErrorKind::InvalidInput, words)
@@ -100,7 +100,7 @@ fn explained(e: io::Error, fs: FsType, data: &str) -> io::Error {
     }
 }
 
-/// Number of a block device.
+/// Device number of a block device.
 fn device_number(device: &Path) -> Result<u64> {
     let metadata = std::fs::metadata(device).map_err(|e| Error::io("stat", device, e))?;
     if metadata.file_type().is_block_device() {
@@ -111,15 +111,15 @@ fn device_number(device: &Path) -> Result<u64> {
     }
 }
 
-/// Limits on a volume's XFS for retries of metadata writes: seconds, and a number of retries, about
-/// twice as many as fit into that time.
+/// Limits for retries of metadata writes on a volume's XFS: seconds, and a number of retries. The
+/// number is about twice as many as fit into that time.
 const GIVE_UP: [&str; 2] = ["30", "1000"];
 /// The kernel's default: no limit.
 const NEVER: [&str; 2] = ["-1", "-1"];
 
-/// Makes a mounted XFS give up (shut down) after half a minute in which its metadata can't be
-/// written, instead of trying for ever: a freeze or unmount that waits for it would hang in the
-/// kernel, and no signal helps then. Limits that somebody has set already stay.
+/// Limits retries of a mounted XFS: it shuts down if its metadata can't be written for half a
+/// minute. Without a limit, a freeze or unmount that waits for the write would hang in the kernel,
+/// and no signal ends it. Limits that an operator has set stay.
 pub(super) fn xfs_gives_up(device: u64) -> Result<()> {
     xfs_retries(device, NEVER, GIVE_UP)
 }
@@ -129,7 +129,7 @@ pub(super) fn xfs_retries_forever(device: &Path) -> Result<()> {
     xfs_retries(device_number(device)?, GIVE_UP, NEVER)
 }
 
-/// Changes the limits on retries of metadata writes where they have the expected values.
+/// Changes the limits on retries of metadata writes if they have the expected values.
 fn xfs_retries(device: u64, before: [&str; 2], after: [&str; 2]) -> Result<()> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let link = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
@@ -160,7 +160,7 @@ pub(super) fn bind(source: &Path, target: &Path, flags: BindFlags) -> Result<()>
             | api::OpenTreeFlags::AT_SYMLINK_NOFOLLOW,
     )
     .map_err(|e| Error::io("open_tree", source, e.into()))?;
-    // The clone is not mounted yet, so nothing uses it before it has its flags.
+    // The clone is not mounted yet, so no process uses it before it has its flags.
     ioctl::set_flags(&tree, flags).map_err(|e| Error::io("mount_setattr", target, e))?;
     effect("bind").map_err(|e| Error::io("bind", target, e))?;
     api::move_mount(
@@ -176,7 +176,7 @@ pub(super) fn bind(source: &Path, target: &Path, flags: BindFlags) -> Result<()>
 pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()> {
     let top = Target::open(target)?;
     let failed = |e: rustix::io::Errno| Error::io("remount", target, e.into());
-    // fspick starts from what the filesystem has, unlike MS_REMOUNT, which wants all said again.
+    // fspick keeps the filesystem's options; MS_REMOUNT would need all of them again.
     let context = api::fspick(
         &top.0,
         "",
@@ -186,14 +186,14 @@ pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()>
     let context = context.as_fd();
     effect("remount").map_err(|e| Error::io("remount", target, e))?;
     match (on, fs) {
-        // In the background and in large pieces, btrfs' own default.
+        // Discards in the background and in large pieces, the default of btrfs.
         (true, FsType::Btrfs) => api::fsconfig_set_string(context, "discard", "async"),
         (true, _) => api::fsconfig_set_flag(context, "discard"),
         (false, _) => api::fsconfig_set_flag(context, "nodiscard"),
     }
     .and_then(|()| api::fsconfig_reconfigure(context))
     .map_err(failed)?;
-    // A filesystem may take the option at a remount and leave things as they are.
+    // A filesystem may accept the option at a remount and ignore it.
     match entry_of(&top.0)? {
         Some(entry) if discards(&entry) == on => Ok(()),
         Some(_) => Err(Error::Unsupported {
@@ -207,7 +207,7 @@ pub(super) fn remount_discard(target: &Path, fs: FsType, on: bool) -> Result<()>
     }
 }
 
-/// The mount an open file or directory is on.
+/// The mount that contains an open file or directory.
 fn entry_of(file: &File) -> Result<Option<MountEntry>> {
     let failed = |e: rustix::io::Errno| Error::io("statx", name_of(file), e.into());
     let stat =
@@ -226,8 +226,8 @@ fn discards(entry: &MountEntry) -> bool {
 pub(super) fn unmount(target: &Path) -> Result<()> {
     effect("unmount").map_err(|e| Error::io("unmount", target, e))?;
     let mut answer = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
-    // A program that another thread is just starting has copies of this process's handles until
-    // it is executed, which is no reason to fail.
+    // A program that another thread is starting has copies of this process's handles until exec.
+    // That is no reason to fail.
     for pause in [1, 4, 15, 60] {
         if answer != Err(nix::Error::EBUSY) {
             break;
@@ -236,7 +236,7 @@ pub(super) fn unmount(target: &Path) -> Result<()> {
         answer = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
     }
     match answer {
-        // No mount is rooted there.
+        // No mount has its root there.
         Err(nix::Error::EINVAL) => Err(Error::NotFound {
             op: "unmount",
             path: target.to_path_buf(),

@@ -1,4 +1,4 @@
-//! Loop devices nobody should have, or should have twice.
+//! Finds loop devices that no volume or pool needs, and images with two writable loop devices.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::storage::pool_named_in;
 
 use super::{Kind, Problem, Repair, Severity, person, problem};
 
-/// Checks the loop devices of ours. A loop over a loop of ours is left alone: that is a read-only
+/// Checks the driver's loop devices. A loop over one of them is not a problem: it is a read-only
 /// publication, or kubelet's way of holding a raw block volume.
 pub(super) fn check(survey: &Survey, uses: &Uses, found: &mut Vec<Problem>) {
     found.extend(twice(uses));
@@ -24,8 +24,8 @@ pub(super) fn check(survey: &Survey, uses: &Uses, found: &mut Vec<Problem>) {
     }));
 }
 
-/// More than one loop device over one image, one of them writable at least: each has a page cache
-/// of its own.
+/// Finds images with more than one loop device, at least one of them writable. Each device has its
+/// own page cache.
 fn twice(uses: &Uses) -> Vec<Problem> {
     let mut over: BTreeMap<&Owner, Vec<&LoopUse>> = BTreeMap::new();
     for l in uses.loops.values() {
@@ -70,7 +70,7 @@ fn silent(device: &LoopInfo) -> Option<Problem> {
 }
 
 fn changed(l: &LoopUse) -> Option<Problem> {
-    // The driver attaches none of these. Who looks into one may attach it in any way.
+    // The driver attaches none of these. A person may attach one to inspect it.
     if let Owner::Snapshot(_) | Owner::Leftover(_) | Owner::Deleted(_) = l.owner {
         return None;
     }
@@ -108,7 +108,7 @@ fn over_deleted(l: &LoopUse, path: &str) -> Problem {
     )
 }
 
-/// A loop device that is mounted nowhere and that no record speaks of.
+/// Reports a loop device that is not mounted and not in any record.
 fn unused(l: &LoopUse, name: &str) -> Option<Problem> {
     l.mounts.is_empty().then(|| {
         problem(

@@ -4,8 +4,9 @@ use crate::inspect::inventory::{Contents, Survey};
 
 use super::{Kind, Problem, Repair, Severity, person, problem, readable, snapshot_there};
 
-/// Members without their group, and groups without a member. What may be in a pool that can't be
-/// read is not missed. A snapshot whose volume is gone is in order: it outlives it.
+/// Finds members without their group, and groups without a member. A member or group may be in an
+/// unreadable pool, so its absence does not count then. A snapshot without its source volume is
+/// correct: snapshots outlive volumes.
 pub(super) fn check(survey: &Survey, contents: &Contents, found: &mut Vec<Problem>) {
     for item in &contents.snapshots {
         let group = item.record.as_ref().ok().and_then(|s| s.group);
@@ -17,7 +18,8 @@ pub(super) fn check(survey: &Survey, contents: &Contents, found: &mut Vec<Proble
             .contents()
             .any(|(_, c)| c.groups.iter().any(|g| g.name == name));
         if !there {
-            // On its way in or out its record is there, and says what is to be freed.
+            // During creation and deletion the group's record is a leftover, which recovery
+            // handles.
             let mut leftovers = survey.contents().flat_map(|(_, c)| &c.leftovers);
             let (why, repair) = match leftovers.any(|l| l.name == name) {
                 true => ("was never finished, or is half deleted", Repair::Recovery),

@@ -7,9 +7,9 @@ use crate::storage::{GroupRecord, PoolId, SnapshotRecord, VolumeRecord};
 
 use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
 
-/// What every record says of itself.
+/// What every record states about itself.
 pub(super) trait Record {
-    /// Its ID and the pool in it.
+    /// The record's ID, and the pool ID that it contains.
     fn identity(&self) -> (String, PoolId);
 }
 
@@ -31,7 +31,7 @@ impl Record for GroupRecord {
     }
 }
 
-/// Records that can't be read or are in the wrong place, entries that are not ours, leftovers.
+/// Finds records that can't be read or are in the wrong place, foreign entries, and leftovers.
 pub(super) fn check(pool: &PoolSurvey, contents: &Contents, found: &mut Vec<Problem>) {
     found.extend(contents.volumes.iter().filter_map(|i| item(contents, i)));
     found.extend(contents.snapshots.iter().filter_map(|i| item(contents, i)));
@@ -110,8 +110,8 @@ fn leftover(pool: &PoolSurvey, leftover: &Leftover) -> Problem {
     )
 }
 
-/// One name for two volumes, snapshots or groups, or one inline handle for two volumes: whatever
-/// pool they are in, a repeated call could not tell which is meant.
+/// Finds volumes, snapshots or groups with the same name, and volumes with the same inline handle,
+/// across all pools. A repeated request could not identify the object.
 pub(super) fn duplicates(survey: &Survey, found: &mut Vec<Problem>) {
     let mut names: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     let mut add = |what, name, id: String| names.entry((what, name)).or_default().push(id);

@@ -1,4 +1,4 @@
-//! Volumes' and snapshots' records against their images and the kernel.
+//! Checks the records of volumes and snapshots against their images and the kernel.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::inspect::status::humanize::bytes;
 
 use super::{Kind, Problem, Repair, Severity, person, problem, unless_running};
 
-/// Checks everything that has a record and should have an image.
+/// Checks every volume and snapshot with a record.
 pub(super) fn check(
     survey: &Survey,
     pool: &PoolSurvey,
@@ -51,8 +51,8 @@ fn image(found: Option<inventory::Image>) -> Image {
     }
 }
 
-/// An issue of a volume in words; `None` if [`devices`](super::devices) reports it for every loop
-/// device, also for those of volumes without a readable record.
+/// Describes an issue of a volume. `None` if [`devices`](super::devices) reports it: that module
+/// checks every loop device, including those of volumes without a readable record.
 pub(crate) fn of_volume(pool: &PoolSurvey, name: &str, issue: Issue) -> Option<Problem> {
     let warning = |kind, what, repair| problem(Severity::Warning, kind, name, what, repair);
     let error = |kind, what, repair| problem(Severity::Error, kind, name, what, repair);
