@@ -253,7 +253,8 @@ impl std::fmt::Display for FsType {
 /// Result of probing a device's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// No signature, and only zeros in all places that were read (see [`linux::blank`]).
+    /// The device has no signature, and only zeros in all places that were read (see
+    /// [`linux::blank`]).
     Blank,
     /// The device has no known signature, but bytes other than zero, like an encrypted device
     /// without a header.
@@ -389,8 +390,8 @@ pub trait Kernel: Send + Sync + 'static {
     /// [`Detached::Gone`] if it has another one.
     fn loop_detach(&self, minor: u32, backing: FileId) -> Result<Detached>;
 
-    /// Detaches a device without a reported backing file, after checking that it still has this
-    /// backing path. Verifies that it really went.
+    /// Detaches a device without a reported backing file, if it still has this backing path.
+    /// Verifies that it is gone.
     fn loop_detach_silent(&self, minor: u32, backing_path: &str) -> Result<Detached>;
 
     /// Detaches a device, identified by its backing file or, if that is unknown, by its backing

@@ -1,8 +1,8 @@
 //! The health of volumes and pools, as CSI reports it.
 //!
-//! [`View`] gathers facts, [`diagnose`] judges them, and this maps its issues to [`Condition`]s. Each
-//! has a status and a reason of its own, as the specification asks ("ControllerListVolumeHealth",
-//! "NodeGetStorageHealth").
+//! [`View`] gathers facts, [`diagnose`] judges them, and this module maps the issues to
+//! [`Condition`]s. Each condition has its own status and reason, as the specification requires
+//! ("ControllerListVolumeHealth", "NodeGetStorageHealth").
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,36 +25,36 @@ use crate::diagnose::{
 };
 use crate::storage::{Pools, Provisioning, VolumeHandle, VolumeRecord};
 
-/// Something wrong with a volume.
+/// A problem of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// How bad it is.
+    /// The severity, as a CSI status.
     pub status: VolumeHealthErrorType,
-    /// What it is, in one CamelCase word; one condition of a volume each.
+    /// The problem as one CamelCase word. A volume has at most one condition per reason.
     pub reason: &'static str,
-    /// What it is, for people.
+    /// A message for people.
     pub message: String,
 }
 
-/// Something wrong with a pool.
+/// A problem of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The pool's name.
     pub pool: String,
-    /// How bad it is.
+    /// The severity, as a CSI status.
     pub status: StorageHealthErrorType,
-    /// What it is, in one CamelCase word; one problem of a pool each.
+    /// The problem as one CamelCase word. A pool has at most one problem per reason.
     pub reason: &'static str,
-    /// What it is, for people.
+    /// A message for people.
     pub message: String,
 }
 
-/// What is wrong with a volume; nothing, if nothing is known to be.
+/// Returns the known problems of a volume; empty for a healthy one.
 pub fn volume(pools: &Pools, record: &VolumeRecord) -> Vec<VolumeHealthEntry> {
     entries(View::take(pools).judge(pools, record))
 }
 
-/// What is wrong with the pools; nothing, if nothing is known to be.
+/// Returns the known problems of the pools; empty if they are healthy.
 pub fn storage(pools: &Pools) -> Vec<Problem> {
     let looks = pools.look().into_iter();
     looks
@@ -62,8 +62,8 @@ pub fn storage(pools: &Pools) -> Vec<Problem> {
         .collect()
 }
 
-/// What is wrong with the pools, as NodeGetStorageHealth answers it: one entry for each status and
-/// reason, whatever the number of pools it holds for.
+/// Formats the problems of the pools for NodeGetStorageHealth: one entry for each status and
+/// reason, however many pools have it.
 pub fn backends(problems: &[Problem]) -> Vec<StorageBackendHealth> {
     let mut merged: BTreeMap<(i32, &str), Vec<String>> = BTreeMap::new();
     for problem in problems {
@@ -80,7 +80,7 @@ pub fn backends(problems: &[Problem]) -> Vec<StorageBackendHealth> {
     merged.into_iter().map(entry).collect()
 }
 
-/// Conditions as the protocol carries them.
+/// Converts conditions to CSI messages.
 pub fn entries(conditions: Vec<Condition>) -> Vec<VolumeHealthEntry> {
     let entry = |c: Condition| VolumeHealthEntry {
         status: c.status as i32,
@@ -90,7 +90,7 @@ pub fn entries(conditions: Vec<Condition>) -> Vec<VolumeHealthEntry> {
     conditions.into_iter().map(entry).collect()
 }
 
-/// A volume's health as the protocol carries it.
+/// Builds the CSI message with a volume's health.
 pub fn message(id: impl ToString, health_statuses: Vec<VolumeHealthEntry>) -> csi::VolumeHealth {
     csi::VolumeHealth {
         volume_id: id.to_string(),
@@ -98,7 +98,7 @@ pub fn message(id: impl ToString, health_statuses: Vec<VolumeHealthEntry>) -> cs
     }
 }
 
-/// What a pool's facts mean.
+/// Maps a pool's facts to problems.
 pub fn of_pool(facts: &PoolFacts) -> Vec<Problem> {
     use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
     let problem = |status, reason, message: String| Problem {
@@ -120,24 +120,24 @@ pub fn of_pool(facts: &PoolFacts) -> Vec<Problem> {
     diagnose::pool::judge(facts).into_iter().map(of).collect()
 }
 
-/// What is known of a volume.
+/// Facts about a volume.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VolumeFacts {
-    /// Its pool.
+    /// Facts about the volume's pool.
     pub(crate) pool: PoolFacts,
-    /// Only a thin volume needs free space in its pool.
+    /// Needed because only a thin volume needs free space in its pool.
     pub(crate) provisioning: Provisioning,
-    /// How its record differs from its image and the kernel.
+    /// Differences between the volume's record, its image and the kernel.
     pub(crate) issues: Vec<Issue>,
-    /// What its mounted filesystem says of its own errors.
+    /// Errors that the mounted filesystem reports.
     pub(crate) errors: Option<String>,
-    /// How long a freeze may last.
+    /// Maximum duration of a freeze.
     pub(crate) max_freeze: Duration,
-    /// What the pool noticed about it.
+    /// Problems that the pool reports about the volume.
     pub(crate) findings: Vec<String>,
 }
 
-/// What a volume's facts mean: at most one condition for each reason.
+/// Maps a volume's facts to conditions, at most one for each reason.
 pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
     use VolumeHealthErrorType::{Degraded, Inaccessible};
     if let Some(why) = facts.pool.unreachable() {
@@ -167,7 +167,7 @@ pub(crate) fn of_volume(facts: &VolumeFacts) -> Vec<Condition> {
     all
 }
 
-/// The condition of a volume in a missing pool that this node has had before.
+/// The condition of a volume in a missing pool that this node had before.
 pub fn of_missing_pool(pools: &Pools, volume: &VolumeHandle) -> Option<Condition> {
     let VolumeHandle::Id(id) = volume else {
         return None;
@@ -180,7 +180,7 @@ pub fn of_missing_pool(pools: &Pools, volume: &VolumeHandle) -> Option<Condition
     Some(condition(status, "PoolGone", message))
 }
 
-/// What it means that a volume's record can't be read.
+/// The condition of a volume with an unreadable record.
 pub fn unreadable_record(why: &str) -> Condition {
     condition(VolumeHealthErrorType::Inaccessible, "RecordUnreadable", why)
 }
@@ -197,8 +197,8 @@ fn condition(
     }
 }
 
-/// What an issue means for the users of the volume. `None` if it does not harm them, or if a call
-/// under way explains it.
+/// The condition that an issue causes for users of the volume. `None` if it does not harm them, or
+/// if a running call explains it.
 fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
     use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
     let device = |minor: &u32| format!("/dev/loop{minor}");
@@ -290,7 +290,7 @@ fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
             );
             (Inaccessible, "Frozen", message)
         }
-        // NodeStageVolume is under way, or the next call puts it right.
+        // NodeStageVolume is running, or the next call repairs it.
         Issue::NoDevice { minor: None, .. }
         | Issue::NotMounted { staging: true, .. }
         | Issue::Formatting(_)
@@ -302,9 +302,9 @@ fn of_issue(issue: &Issue, max_freeze: Duration) -> Option<Condition> {
     Some(condition(status, reason, message))
 }
 
-/// How long ago a freeze began, if that is longer than one may last.
+/// How long ago a freeze began, if that exceeds the limit.
 fn overdue(since_ns: u64, limit: Duration) -> Option<Duration> {
-    // Thawing and writing that down take a moment themselves.
+    // Thawing and recording it take a moment.
     const GRACE: Duration = Duration::from_secs(5);
     let since = UNIX_EPOCH + Duration::from_nanos(since_ns);
     let time = SystemTime::now().duration_since(since).ok()?;

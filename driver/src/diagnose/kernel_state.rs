@@ -1,4 +1,4 @@
-//! One look at the kernel: the attached loop devices, the mount table, and who uses which device.
+//! The kernel's state: the attached loop devices, the mount table, and the users of each device.
 
 use std::path::Path;
 
@@ -14,15 +14,15 @@ pub struct KernelState {
 }
 
 impl KernelState {
-    /// Reads both. Mounts come first: a device that is attached and mounted meanwhile then shows as
-    /// attached, not as a mount of an unknown device.
+    /// Reads both. Mounts come first: a device that is attached and mounted meanwhile then appears
+    /// as attached, not as a mount of an unknown device.
     pub fn read(kernel: &dyn Kernel) -> kernel::Result<KernelState> {
         let mounts = kernel.mounts()?;
         let loops = kernel.loops()?;
         Ok(KernelState { loops, mounts })
     }
 
-    /// An attached device.
+    /// The attached device with this minor.
     pub fn device(&self, minor: u32) -> Option<&LoopInfo> {
         self.loops.iter().find(|l| l.minor == minor)
     }
@@ -38,13 +38,13 @@ impl KernelState {
         self.loops.iter().filter(over)
     }
 
-    /// Where the device's filesystem is mounted, binds included.
+    /// Mount points of the device's filesystem, including bind mounts.
     pub(crate) fn mounted_at(&self, minor: u32) -> Vec<&Path> {
         let mounts = self.mounts.of_loop(minor);
         mounts.map(|m| m.mount_point.as_path()).collect()
     }
 
-    /// Where the device's node is bound, also if nothing is attached to it any more.
+    /// Paths where the device's node is bound, even if nothing is attached to the device now.
     pub(crate) fn bound_at(&self, minor: u32) -> Vec<&Path> {
         let bound = self.mounts.of_loop_node(minor);
         bound.map(|m| m.mount_point.as_path()).collect()
@@ -61,7 +61,7 @@ impl KernelState {
         mounts.chain(self.mounts.of_loop_node(minor))
     }
 
-    /// What uses the device, in words. Empty for an idle device.
+    /// Describes the users of the device. Empty for an idle device.
     pub(crate) fn users(&self, minor: u32) -> Vec<String> {
         let at = |how: &str, paths: Vec<&Path>| -> Vec<String> {
             let at = |p: &Path| format!("{how} at {}", p.display());
@@ -82,15 +82,16 @@ impl KernelState {
     }
 }
 
-/// The loop device that a loop device is over.
+/// The minor of the loop device under this one, if there is one.
 pub(crate) fn loop_below(device: &LoopInfo) -> Option<u32> {
     let below = device.backing_rdev;
     let is_loop = below != 0 && rustix::fs::major(below) == LOOP_MAJOR;
     is_loop.then(|| rustix::fs::minor(below))
 }
 
-/// True if several devices over one image, at least one of them writable, have a page cache each.
-/// Writes through one destroy what the others wrote. Read-only devices alone destroy nothing.
+/// True if several devices are over one image and at least one is writable. Each has its own page
+/// cache, so writes through one overwrite those through another. Read-only devices alone are
+/// harmless.
 pub(crate) fn destroy_data<'a>(devices: impl IntoIterator<Item = &'a LoopInfo>) -> bool {
     let (mut count, mut writable) = (0, false);
     for device in devices {

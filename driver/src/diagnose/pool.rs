@@ -1,4 +1,4 @@
-//! One judge of a pool: what it is like, and which loop devices are over its files. Pure.
+//! Judges the state of a pool, and finds the loop devices over its files. Pure.
 
 use std::path::Path;
 
@@ -8,46 +8,46 @@ use crate::storage::{PoolId, pool_named_in};
 #[cfg(test)]
 mod tests;
 
-/// What is known of a pool.
+/// Facts about a pool.
 #[derive(Clone, Debug, Default)]
 pub struct PoolFacts {
-    /// Its name.
+    /// The pool's name.
     pub name: String,
-    /// Why it is not open, if it is not.
+    /// The reason if the pool is not open.
     pub missing: Option<String>,
-    /// Why it does not answer, if it is open and does not.
+    /// The reason if the pool is open but does not answer.
     pub silent: Option<String>,
-    /// Usage of its filesystem, if that could be read.
+    /// Usage of the pool's filesystem, if it could be read.
     pub usage: Option<FsUsage>,
-    /// Bytes that are never promised.
+    /// Reserved bytes, which no volume gets.
     pub reserve_bytes: u64,
-    /// What the pool noticed about itself.
+    /// Problems that the pool itself reports.
     pub findings: Vec<String>,
 }
 
-/// Something wrong with a pool, and in words what.
+/// A problem of a pool, with a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolIssue {
-    /// It is not open.
+    /// The pool is not open.
     Missing(String),
-    /// It is open and does not answer.
+    /// The pool is open but does not answer.
     Silent(String),
-    /// Its filesystem is read-only.
+    /// The pool's filesystem is read-only.
     ReadOnly,
     /// Thin volumes may soon find no space.
     NearlyFull(String),
-    /// The pool noticed something itself.
+    /// The pool itself reports a problem.
     Findings(String),
 }
 
 impl PoolFacts {
-    /// Why nothing in the pool can be reached.
+    /// The reason if the whole pool is unreachable.
     pub fn unreachable(&self) -> Option<&str> {
         self.missing.as_deref().or(self.silent.as_deref())
     }
 
-    /// How full the pool is, if it is nearly full: free is less than the reserve. Without a reserve,
-    /// less than a hundredth.
+    /// Describes how full the pool is, if its free space is less than the reserve, or less than 1 %
+    /// if that is more. `None` if it is not nearly full.
     pub fn nearly_full(&self) -> Option<String> {
         let usage = self.usage?;
         let floor = self.reserve_bytes.max(usage.total_bytes / 100);
@@ -60,7 +60,7 @@ impl PoolFacts {
     }
 }
 
-/// What is wrong with a pool. Of an unreachable pool nothing else is known.
+/// Returns the issues of a pool. For an unreachable pool, that is the only one.
 pub fn judge(facts: &PoolFacts) -> Vec<PoolIssue> {
     if let Some(why) = &facts.missing {
         return vec![PoolIssue::Missing(why.clone())];
@@ -79,21 +79,22 @@ pub fn judge(facts: &PoolFacts) -> Vec<PoolIssue> {
     issues
 }
 
-/// Where a pool's files are.
+/// Location of a pool's files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolFiles<'a> {
-    /// The pool's identity.
+    /// The pool's ID.
     pub(crate) id: PoolId,
-    /// The device number of its filesystem, as `stat` gives it.
+    /// The device number of its filesystem, as `stat` returns it.
     pub(crate) device: u64,
-    /// Its directory.
+    /// The pool's root directory.
     pub(crate) root: &'a Path,
 }
 
 impl PoolFiles<'_> {
-    /// True if a loop device is over one of the pool's files. The device's path comes from the mount
-    /// namespace of the process that attached it, and another node's pool may have the same path.
-    /// So the ID in the path counts. A path without an ID must lead to the same file from here.
+    /// True if a loop device is over one of the pool's files. The device's path comes from the
+    /// mount namespace of the process that attached it, and another node's pool may have the same
+    /// path. So the ID in the path counts. A path without an ID must lead to the same file from
+    /// here.
     pub(crate) fn holds(
         &self,
         device: &LoopInfo,

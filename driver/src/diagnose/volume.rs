@@ -1,4 +1,4 @@
-//! What the kernel shows of a volume, and whether that is what its record says.
+//! What the kernel shows of a volume, and whether it agrees with the volume's record.
 //!
 //! Unpublish and unstage go by the kernel, not by the record. A loop device belongs to a volume if
 //! its backing file is the volume's image, by device and inode.
@@ -26,7 +26,7 @@ pub(crate) struct VolumeIdentity {
 }
 
 impl VolumeIdentity {
-    /// A volume with its record, and its image unless that is missing.
+    /// Identifies a volume by its record, and by its image unless that is missing.
     pub(crate) fn of(record: &VolumeRecord, image: Option<FileId>) -> VolumeIdentity {
         let minors = record.stage.iter().flat_map(|stage| {
             let read_only = stage.read_only_loops.values().copied();
@@ -39,7 +39,7 @@ impl VolumeIdentity {
         }
     }
 
-    /// A volume without a record, or with one that can't be read now.
+    /// Identifies a volume without a record, or with one that can't be read now.
     pub(crate) fn unrecorded(id: VolumeId) -> VolumeIdentity {
         VolumeIdentity {
             id,
@@ -48,7 +48,7 @@ impl VolumeIdentity {
         }
     }
 
-    /// A volume with this image and nothing else.
+    /// Identifies a volume by this image only.
     #[cfg(test)]
     pub(crate) fn over(image: FileId) -> VolumeIdentity {
         let id = VolumeId::generate(crate::storage::PoolId::generate());
@@ -62,7 +62,7 @@ impl VolumeIdentity {
         self.id
     }
 
-    /// The volume's image, if it is at hand.
+    /// The volume's image, if it is known.
     pub(crate) fn image(&self) -> Option<FileId> {
         self.image
     }
@@ -87,37 +87,37 @@ impl VolumeIdentity {
     }
 }
 
-/// What is at a path.
+/// The object that is mounted at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Nothing is mounted there.
     Nothing,
     /// The volume's filesystem.
     Filesystem {
-        /// Of its loop device.
+        /// Minor of the filesystem's loop device.
         minor: u32,
         /// The mount is read-only.
         read_only: bool,
     },
     /// The volume's loop device, or the read-only one over it.
     Device {
-        /// Of the device that is bound there.
+        /// Minor of the device that is bound there.
         minor: u32,
-        /// It is the read-only one.
+        /// True if it is the read-only device.
         read_only: bool,
     },
-    /// A loop device that was the volume's, or that nothing is attached to any more.
+    /// A former loop device of the volume, or a device to which nothing is attached now.
     Stale,
-    /// Something else, in words.
+    /// Something else, described in words.
     Foreign(String),
 }
 
-/// What the kernel shows of one volume.
+/// The kernel's view of one volume.
 #[derive(Debug)]
 pub(crate) struct VolumeState<'k> {
     identity: VolumeIdentity,
     kernel: Cow<'k, KernelState>,
-    /// Minors of the devices over its image.
+    /// Minors of the devices over the volume's image.
     own: BTreeSet<u32>,
 }
 
@@ -133,7 +133,7 @@ impl VolumeState<'static> {
 }
 
 impl<'k> VolumeState<'k> {
-    /// The volume's part of a look at the kernel.
+    /// Selects the volume's part of a kernel state.
     pub(crate) fn of(kernel: &'k KernelState, identity: VolumeIdentity) -> VolumeState<'k> {
         VolumeState::new(Cow::Borrowed(kernel), identity)
     }
@@ -159,13 +159,13 @@ impl<'k> VolumeState<'k> {
         loops.filter(|l| self.own.contains(&l.minor))
     }
 
-    /// Loop devices over the volume's loop devices: our read-only ones, and kubelet's.
+    /// Loop devices over the volume's loop devices: the driver's read-only ones, and kubelet's.
     pub(crate) fn over(&self) -> impl Iterator<Item = &LoopInfo> {
         let loops = self.kernel.loops.iter();
         loops.filter(|l| loop_below(l).is_some_and(|below| self.own.contains(&below)))
     }
 
-    /// The read-only ones among them that this driver attached.
+    /// The read-only devices among [`VolumeState::over`] that this driver attached.
     pub(crate) fn read_only(&self) -> impl Iterator<Item = &LoopInfo> {
         self.over()
             .filter(|l| l.read_only && self.identity.recorded.contains(&l.minor))
@@ -209,7 +209,7 @@ impl<'k> VolumeState<'k> {
         self.mounts().find(|e| e.id == top.id)
     }
 
-    /// The mount of a staged filesystem: at its staging path, or else anywhere. `None` for a raw
+    /// The mount of a staged filesystem: at its staging path, or else at any path. `None` for a raw
     /// block volume.
     pub(crate) fn staged_mount(&self, stage: &Stage) -> Option<&MountEntry> {
         match stage.capability.access {
@@ -218,8 +218,8 @@ impl<'k> VolumeState<'k> {
         }
     }
 
-    /// A mount of all of the volume's filesystem that can be written through, at this path or
-    /// anywhere: a read-only bind can't be grown by, and its superblock is read-only if none can.
+    /// A writable mount of the volume's whole filesystem, at this path or any other. A read-only
+    /// bind mount can't be used to grow it. If no mount is writable, the superblock is read-only.
     pub(crate) fn whole_mount(&self, path: &Path) -> Option<&MountEntry> {
         let writable = |e: &&MountEntry| {
             let read_only = e.read_only() || e.super_options.iter().any(|o| o == "ro");
@@ -234,7 +234,7 @@ impl<'k> VolumeState<'k> {
         })
     }
 
-    /// What is mounted or bound at a path.
+    /// Finds what is mounted or bound at a path.
     pub(crate) fn at(&self, path: &Path) -> Found {
         let Some(entry) = self.kernel.mounts.at(path) else {
             return Found::Nothing;
@@ -271,7 +271,8 @@ impl<'k> VolumeState<'k> {
         }
     }
 
-    /// Where the device nodes of the volume's loop devices, and of those over them, are bound.
+    /// Paths where the device nodes of the volume's loop devices, and of those over them, are
+    /// bound.
     pub(crate) fn bound(&self) -> Vec<PathBuf> {
         let minors: BTreeSet<u32> = self.own().chain(self.over()).map(|l| l.minor).collect();
         let bound = minors
@@ -280,10 +281,10 @@ impl<'k> VolumeState<'k> {
         bound.map(|e| e.mount_point.clone()).collect()
     }
 
-    /// Everywhere the volume is besides its staging path: its filesystem, or its device.
+    /// All paths of the volume besides its staging path, of its filesystem or its device.
     ///
-    /// The node of a mounted volume's device is never bound. A bind of it is left from another
-    /// volume that had a device of that number before.
+    /// The driver never binds the node of a mounted volume's device. Such a bind is left from
+    /// another volume that had a device with the same number before.
     pub(crate) fn published(&self, stage: &Stage) -> Vec<PathBuf> {
         let mut all: Vec<_> = match stage.capability.access {
             Access::Mount { .. } => self.mounts().map(|e| e.mount_point.clone()).collect(),
@@ -295,8 +296,8 @@ impl<'k> VolumeState<'k> {
         all
     }
 
-    /// Targets the volume is published at. A bind of one of its directories is none: kubelet makes
-    /// such for `subPath`.
+    /// Target paths at which the volume is published. A bind mount of one of its directories does
+    /// not count: kubelet creates those for `subPath`.
     pub(crate) fn targets(&self, stage: &Stage) -> Vec<PathBuf> {
         let parts: Vec<&Path> = self
             .mounts()

@@ -70,7 +70,7 @@ pub enum Error {
          file has shut down or hangs. Bring it back, or detach the device"
     )]
     Silent {
-        /// The device.
+        /// The loop device.
         device: PathBuf,
         /// The path the kernel shows for the file.
         file: PathBuf,

@@ -1,22 +1,21 @@
 //! A kernel in memory, for tests.
 //!
-//! [`Model`] keeps a loop table and a mount table and follows the rules of the real one, the
-//! surprising ones included: a busy device is detached at its last close, an unmounted frozen
-//! filesystem stays and holds its device, a clone of an XFS needs `nouuid`. A script that is run
-//! against both kernels (`tests/kernel/sys/conformance.rs`) keeps it honest.
+//! [`Model`] keeps a loop table and a mount table and follows the rules of the real kernel, even
+//! the surprising ones. The kernel detaches a busy device at its last close. An unmounted frozen
+//! filesystem stays and holds its device. A clone of an XFS needs `nouuid`. A test
+//! (`tests/kernel/sys/conformance.rs`) runs the same script against both kernels.
 //!
-//! Backing files are real. What mkfs makes is a small mark at the start of the file, so a clone or
-//! a copy of an image carries its filesystem along. Directories are real as well, but nothing is
-//! really mounted on them: what a test writes below a mount point stays in the directory. Loop
-//! minors begin at [`FIRST_MINOR`], where the machine has no devices, so that code which opens a
-//! device by its path can't touch one.
+//! Backing files are real. mkfs writes a small mark at the start of the file, so a clone or a copy
+//! of an image includes its filesystem. Directories are real as well, but the model does not really
+//! mount on them: what a test writes below a mount point stays in the directory. Loop minors begin
+//! at [`FIRST_MINOR`], where the machine has no devices. So code that opens a device by its path
+//! can't touch a real one.
 //!
-//! A test makes calls fail with [`Model::fail`] or [`Model::hook`], and reads what was done with
-//! [`Model::effects`]. Operations are named as their effects are ("loop.attach", "loop.detach",
+//! A test makes calls fail with [`Model::fail`] or [`Model::hook`], and reads the calls with
+//! [`Model::effects`]. Operations have the names of their effects ("loop.attach", "loop.detach",
 //! "loop.grow", "loop.direct-io", "loop.read-ahead", "loop.flush", "mount", "bind", "remount",
-//! "unmount", "mkfs", "check", "grow", "trim", "freeze", "thaw"), and questions as their methods
-//! are ("loops", "loop_info", "loop_open", "mounts", "probe", "fs_size", "usage",
-//! "fs_errors").
+//! "unmount", "mkfs", "check", "grow", "trim", "freeze", "thaw"). Queries have the names of their
+//! methods ("loops", "loop_info", "loop_open", "mounts", "probe", "fs_size", "usage", "fs_errors").
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -36,7 +35,7 @@ mod tests;
 pub use fake_signature::Content;
 use state::State;
 
-/// The lowest minor the model gives away.
+/// The lowest minor that the model assigns.
 pub const FIRST_MINOR: u32 = 1_000_000;
 
 type Hook = Arc<Mutex<dyn FnMut(&Path) -> Result<()> + Send>>;
@@ -54,7 +53,7 @@ impl std::fmt::Debug for Model {
     }
 }
 
-/// What a test wants to happen, and what happened.
+/// The failures and hooks that a test requests, and the effects so far.
 #[derive(Default)]
 struct Script {
     faults: Vec<Fault>,
@@ -65,13 +64,13 @@ struct Script {
 
 struct Fault {
     op: &'static str,
-    /// Calls that go well before.
+    /// Number of calls that succeed before the failure.
     skip: usize,
     errno: i32,
     afterwards: bool,
 }
 
-/// Something that was done, or tried.
+/// An operation that was done or tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
     /// Its name ("mount").
@@ -81,18 +80,19 @@ pub struct Effect {
 }
 
 impl Model {
-    /// A machine with nothing attached, and nothing mounted but `/` and `/dev`.
+    /// A machine with no attached devices, and no mounts except `/` and `/dev`.
     pub fn new() -> Model {
         Model::default()
     }
 
-    /// Makes the `nth` call of `op` from now on (1 is the next) fail with this errno, before
-    /// anything is done.
+    /// Makes the `nth` call of `op` from now on (1 is the next) fail with this errno, before it
+    /// changes anything.
     pub fn fail(&self, op: &'static str, nth: usize, errno: i32) {
         self.fault(op, nth, errno, false);
     }
 
-    /// Like [`Model::fail`], but what was asked for is done before it fails (of an mkfs, half).
+    /// Like [`Model::fail`], but the operation happens before the call fails (only half of an
+    /// mkfs).
     pub fn fail_afterwards(&self, op: &'static str, nth: usize, errno: i32) {
         self.fault(op, nth, errno, true);
     }
@@ -106,33 +106,33 @@ impl Model {
         });
     }
 
-    /// Has `hook` called before every call of `op`, with what it is done to. It may block, panic,
-    /// call the model, or answer an error. A later hook for the same `op` takes its place.
+    /// Calls `hook` with the path of the object before every call of `op`. The hook may block,
+    /// panic, call the model, or return an error. A later hook for the same `op` replaces it.
     pub fn hook(&self, op: &'static str, hook: impl FnMut(&Path) -> Result<()> + Send + 'static) {
         lock(&self.script)
             .hooks
             .insert(op, Arc::new(Mutex::new(hook)));
     }
 
-    /// Takes all hooks and faults away.
+    /// Removes all hooks and faults.
     pub fn behave(&self) {
         let mut script = lock(&self.script);
         script.hooks.clear();
         script.faults.clear();
     }
 
-    /// Everything done or tried so far, in order.
+    /// All operations done or tried so far, in order.
     pub fn effects(&self) -> Vec<Effect> {
         lock(&self.script).effects.clone()
     }
 
-    /// The names of [`Model::effects`] since the last time this was asked.
+    /// The names of [`Model::effects`] since the last call of this method.
     pub fn take_effects(&self) -> Vec<&'static str> {
         let effects = std::mem::take(&mut lock(&self.script).effects);
         effects.into_iter().map(|e| e.op).collect()
     }
 
-    /// Somebody has the mount at this path in use (or no longer): unmounting it is EBUSY.
+    /// Makes the mount at this path busy (or not): unmounting a busy mount fails with EBUSY.
     pub fn set_busy(&self, mount_point: &Path, busy: bool) {
         let mut state = lock(&self.state);
         state.busy.retain(|path| path != mount_point);
@@ -141,7 +141,7 @@ impl Model {
         }
     }
 
-    /// Files with this identity can do no direct I/O (or can again), in use or not.
+    /// Disables (or enables) direct I/O for the file with this identity, even while it is in use.
     pub fn set_direct_io(&self, backing: FileId, possible: bool) {
         let mut state = lock(&self.state);
         state.buffered.retain(|id| *id != backing);
@@ -153,12 +153,12 @@ impl Model {
         }
     }
 
-    /// Writes what is to be found on a device over this file.
+    /// Writes this content to a file, for devices over it.
     pub fn set_content(&self, backing: &File, content: &Content) -> Result<()> {
         fake_signature::write(backing, content)
     }
 
-    /// Has the filesystem on an attached device report this, as after an error.
+    /// Makes the filesystem on an attached device report these errors.
     pub fn set_fs_errors(&self, minor: u32, errors: Option<&str>) {
         if let Some(sb) = lock(&self.state)
             .supers
@@ -168,7 +168,7 @@ impl Model {
         }
     }
 
-    /// Has the filesystem on an attached device turn read-only, as after an error.
+    /// Makes the filesystem on an attached device read-only, as after an error.
     pub fn turn_read_only(&self, minor: u32) {
         if let Some(sb) = lock(&self.state)
             .supers
@@ -178,29 +178,30 @@ impl Model {
         }
     }
 
-    /// The filesystem of a device's backing file stops answering (or answers again). While it does
-    /// not answer, the kernel does not report the backing file.
+    /// Makes the filesystem of a device's backing file stop answering (or answer again). While it
+    /// does not answer, the kernel does not report the backing file.
     pub fn set_silent(&self, minor: u32, silent: bool) {
         if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
             slot.silent = silent;
         }
     }
 
-    /// Changes which bytes of its file a device shows, as a process that may write to it can.
+    /// Changes the bytes of its file that a device shows, as a process with write access can.
     pub fn tamper(&self, minor: u32, offset: u64, size_limit: u64) {
         if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
             (slot.offset, slot.size_limit) = (offset, size_limit);
         }
     }
 
-    /// A user of the device changed its logical block size (LOOP_SET_BLOCK_SIZE).
+    /// Changes a device's logical block size, as its user can (LOOP_SET_BLOCK_SIZE).
     pub fn set_block_size(&self, minor: u32, bytes: u32) {
         if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
             slot.block_size = bytes;
         }
     }
 
-    /// Somebody who may read a read-only device put another file behind it (LOOP_CHANGE_FD).
+    /// Replaces the file behind a read-only device, as a process with read access can
+    /// (LOOP_CHANGE_FD).
     pub fn change_backing(&self, minor: u32, backing: &File) -> Result<()> {
         let file = super::file_id(backing)?;
         if let Some(slot) = lock(&self.state).loops.get_mut(&minor) {
@@ -209,12 +210,12 @@ impl Model {
         Ok(())
     }
 
-    /// This filesystem's tools are not installed.
+    /// Makes the tools of this filesystem unavailable.
     pub fn set_absent(&self, fs: FsType) {
         lock(&self.script).absent.push(fs);
     }
 
-    /// Whether the filesystem on a device is frozen, mounted or not.
+    /// True if the filesystem on a device is frozen, mounted or not.
     pub fn is_frozen(&self, minor: u32) -> bool {
         let state = lock(&self.state);
         state
@@ -223,12 +224,12 @@ impl Model {
             .is_some_and(|sb| sb.frozen)
     }
 
-    /// Everything attached or mounted is gone; what is on the disk stays.
+    /// Clears all devices and mounts; the content of files stays.
     pub fn reboot(&self) {
         *lock(&self.state) = State::default();
     }
 
-    /// Announces an effect or a question, and says what is to fail with what after it was done.
+    /// Records an effect or a query. Returns the error with which it must fail after it is done.
     fn enter(&self, op: &'static str, path: &Path, is_effect: bool) -> Result<Option<Error>> {
         if is_effect {
             lock(&self.script).effects.push(Effect {
@@ -241,7 +242,7 @@ impl Model {
             let mut script = lock(&self.script);
             (script.hooks.get(op).cloned(), script.next_fault(op))
         };
-        // Neither lock is held: the hook may call us.
+        // This holds neither lock, because the hook may call the model.
         if let Some(hook) = hook {
             lock(&hook)(path)?;
         }
@@ -253,7 +254,7 @@ impl Model {
         }
     }
 
-    /// Changes the state, between looks at which devices nobody holds any more.
+    /// Changes the state. Detaches unused autoclear devices before and after the change.
     fn act<T>(
         &self,
         op: &'static str,
@@ -265,7 +266,7 @@ impl Model {
         late.map_or(Ok(done), Err)
     }
 
-    /// Looks at the state.
+    /// Reads the state.
     fn ask<T>(
         &self,
         op: &'static str,
@@ -287,7 +288,7 @@ impl Model {
 }
 
 impl Script {
-    /// The fault that is due now, as errno and whether it comes afterwards.
+    /// The fault that is due now, as errno and whether the call fails only afterwards.
     fn next_fault(&mut self, op: &str) -> Option<(i32, bool)> {
         let mut due = None;
         self.faults.retain_mut(|fault| {
@@ -305,7 +306,7 @@ impl Script {
     }
 }
 
-/// A test that panics in one thread must not hide behind a poisoned lock in another.
+/// A panicking test in one thread must not hide behind a poisoned lock in another.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The kernel itself.
+//! The real kernel.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ mod ioctl;
 mod loopdev;
 mod mount;
 
-/// The machine's own kernel, as seen from this process's mount namespace.
+/// The kernel of this machine, as seen from this process's mount namespace.
 #[derive(Debug, Default)]
 pub struct Linux {
-    /// Whether `/dev` makes its own nodes; looked up when first asked.
+    /// True if `/dev` is a devtmpfs; set at the first use.
     devtmpfs: OnceLock<bool>,
     asking: asking::Asking,
     /// For opens only, which work even on a device that hangs when it is queried.
@@ -28,13 +28,13 @@ pub struct Linux {
 }
 
 impl Linux {
-    /// A handle on it. Nothing is done yet.
+    /// Creates a handle, without any call to the kernel.
     pub fn new() -> Linux {
         Linux::default()
     }
 
-    /// What is missing for serving volumes at all, in words with a cure; empty if nothing is.
-    /// Filesystems have their own say in [`Kernel::filesystems`].
+    /// What the driver lacks to serve volumes, each with a remedy; empty if it lacks nothing.
+    /// [`Kernel::filesystems`] checks the filesystems.
     pub fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         if !rustix::process::geteuid().is_root() {
@@ -45,7 +45,8 @@ impl Linux {
                 "loop devices: {e} (is the module `loop` loaded, and /dev the host's?)"
             ));
         }
-        // Absent until the module is loaded, which opening the control device does above.
+        // The file exists only once the module is loaded; opening the control device above loads
+        // it.
         let max_part = std::fs::read_to_string("/sys/module/loop/parameters/max_part");
         missing.extend(refuse_partitions(&max_part.unwrap_or_default()));
         for dir in ["/sys/block", "/proc/self"] {
@@ -64,7 +65,7 @@ impl Kernel for Linux {
 
     fn loops(&self) -> Result<Vec<LoopInfo>> {
         let loops = loopdev::infos(self, &loopdev::attached_minors()?);
-        // Before each publication of a block volume the devices are looked at.
+        // The driver lists the devices before each publication of a block volume.
         loopdev::keep_spares(self);
         Ok(loops)
     }
@@ -178,14 +179,14 @@ impl Kernel for Linux {
     }
 }
 
-/// Attaches a file to a free loop device by the fewest calls there are, with 4096-byte blocks and
-/// direct I/O. The floor that benchmarks compare [`Kernel::loop_attach`] with, and no more. The
-/// device detaches when the handle is closed.
+/// Attaches a file to a free loop device with the fewest calls, with 4096-byte blocks and direct
+/// I/O. Only a baseline for benchmarks of [`Kernel::loop_attach`]. The device detaches when the
+/// handle is closed.
 pub fn bare_attach(backing: &File) -> Result<(u32, File)> {
     loopdev::bare_attach(backing)
 }
 
-/// Refuses loop devices with partitions (module parameter `max_part`). If it is not 0, the minor of
+/// Rejects loop devices with partitions (module parameter `max_part`). If it is not 0, the minor of
 /// `/dev/loopN` is a multiple of N, with partitions in between. The kernel then also scans each
 /// device for a partition table, which a user of the volume may have written. This driver
 /// identifies devices by N.

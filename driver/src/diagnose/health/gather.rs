@@ -1,4 +1,4 @@
-//! Facts about volumes and pools, from disk and kernel.
+//! Gathers facts about volumes and pools from disk and kernel.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +11,7 @@ use crate::kernel::{self, FileId, FsType, Kernel};
 use crate::storage::{self, About, Format, Look, PoolId, Pools, Slot, VolumeHandle, VolumeRecord};
 
 impl PoolFacts {
-    /// The facts from a look at a pool; `look` is `None` if the pool is missing.
+    /// Collects the facts from a look at a pool; `look` is `None` if the pool is missing.
     pub fn of(pools: &Pools, slot: &Slot, look: Option<Look>) -> PoolFacts {
         let mut facts = PoolFacts {
             name: slot.spec.name.clone(),
@@ -43,16 +43,16 @@ impl PoolFacts {
     }
 }
 
-/// Pools, loop devices and mounts, read at one time: what many volumes are looked at with.
+/// Pools, loop devices and mounts, read at one time and used to judge many volumes.
 #[derive(Debug)]
 pub struct View {
     pools: BTreeMap<PoolId, PoolFacts>,
-    /// Or why it can't be read.
+    /// The error if the kernel's tables can't be read.
     kernel: Result<KernelState, String>,
 }
 
 impl View {
-    /// Looks.
+    /// Reads the pools and the kernel's tables.
     pub fn take(pools: &Pools) -> View {
         let looks = pools.look().into_iter();
         let facts =
@@ -63,8 +63,8 @@ impl View {
         }
     }
 
-    /// What is wrong with a volume. If it was staged or unstaged since the view was taken, it is
-    /// looked at again; if it is gone, nothing is.
+    /// Returns the conditions of a volume. If it was staged or unstaged after the view was taken,
+    /// reads the kernel again. A deleted volume has no conditions.
     pub fn judge(&self, pools: &Pools, record: &VolumeRecord) -> Vec<Condition> {
         let facts = self.facts(pools, record);
         match pools.volume(&VolumeHandle::Id(record.id)) {
@@ -76,7 +76,7 @@ impl View {
         }
     }
 
-    /// What is known of a volume.
+    /// Collects the facts about a volume.
     fn facts(&self, pools: &Pools, record: &VolumeRecord) -> VolumeFacts {
         let pool = self.pools.get(&record.id.pool()).cloned();
         let mut facts = VolumeFacts {
@@ -90,7 +90,7 @@ impl View {
             ..VolumeFacts::default()
         };
         if facts.pool.unreachable().is_some() {
-            // Looking at its files might never end.
+            // Reading the volume's files might never return.
             return facts;
         }
         let kernel = match &self.kernel {
@@ -127,8 +127,8 @@ fn look_at_image(pools: &Pools, record: &VolumeRecord) -> (Image, Option<FileId>
     }
 }
 
-/// What the mounted filesystem says of its own errors. An error of asking is none of these: a mount
-/// may go meanwhile.
+/// Errors that the mounted filesystem reports. A failed query does not count: the mount may
+/// disappear meanwhile.
 fn filesystem_errors(
     kernel: &dyn Kernel,
     state: &VolumeState<'_>,

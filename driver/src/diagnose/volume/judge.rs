@@ -1,7 +1,7 @@
-//! One judge of a volume: its record against its image and the kernel. Pure.
+//! Compares a volume's record with its image and the kernel. Pure.
 //!
-//! It reports what differs. How bad that is, and what to do, is up to the caller: health runs beside
-//! the driver's own work and ignores what a call under way explains, `fsck` does not.
+//! It only reports differences. The caller decides how bad one is and what to do. Health runs
+//! beside the driver's own work and ignores what a running call explains; `fsck` does not.
 
 use std::cmp::Ordering;
 use std::path::PathBuf;
@@ -14,25 +14,25 @@ use crate::storage::{Access, Capability, Format, Provisioning, Stage, VolumeReco
 /// A volume's image file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Image {
-    /// It is there.
+    /// The image exists.
     Present {
-        /// Its length.
+        /// Length in bytes.
         bytes: u64,
-        /// Bytes allocated to it, shared ones included.
+        /// Allocated bytes, including shared ones.
         allocated: u64,
     },
     /// The record has no image.
     Missing,
-    /// It could not be looked at, and why.
+    /// The image could not be read, for this reason.
     Unreadable(String),
 }
 
 /// A difference between a volume's record, its image and the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Issue {
-    /// There is no image. These devices still hold the deleted file.
+    /// The image is missing. These devices still hold the deleted file.
     ImageMissing { held_by: Vec<u32> },
-    /// The image could not be looked at.
+    /// The image could not be read.
     ImageUnreadable(String),
     /// The image is shorter than recorded.
     ImageShort { bytes: u64, recorded: u64 },
@@ -58,33 +58,33 @@ pub(crate) enum Issue {
     OtherDevice { path: PathBuf, was: u32, is: u32 },
     /// A target has lost its read-only device.
     ReadOnlyDeviceLost { target: PathBuf, minor: u32 },
-    /// The volume is staged and attached, and its filesystem is not what the staging path shows.
-    /// `staging` is true if NodeStageVolume may not have come to mounting it.
+    /// The volume is staged and attached, but the staging path does not show its filesystem.
+    /// `staging` is true if NodeStageVolume may not have mounted it yet.
     NotMounted { path: PathBuf, staging: bool },
     /// The mounted filesystem has shut down.
     FilesystemShutDown,
-    /// The mounted filesystem is read-only, and was staged for writing.
+    /// The mounted filesystem is read-only, but the volume was staged for writing.
     FilesystemReadOnly,
-    /// The record has no staging, and the volume is mounted or bound.
+    /// The record has no staging, but the volume is mounted or bound.
     UsedUnstaged { minor: u32, at: PathBuf },
-    /// A freeze is recorded, and its end is not.
+    /// The start of a freeze is recorded, and its end is not.
     Frozen { since_ns: u64 },
-    /// The beginning of mkfs is recorded, and its end is not.
+    /// The start of mkfs is recorded, and its end is not.
     Formatting(FsType),
 }
 
-/// An image's length against its record.
+/// Result of comparing an image's length with its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// They agree.
+    /// The lengths agree.
     Same,
-    /// The end is lost.
+    /// The image is too short: its end is lost.
     Short,
     /// An expansion was interrupted. This is the length to record, in bytes.
     Long(u64),
 }
 
-/// Compares an image's length with the recorded one. A last part of a block does not count: no loop
+/// Compares an image's length with the recorded one. A partial last block does not count: no loop
 /// device shows it.
 pub(crate) fn length(bytes: u64, recorded: u64) -> Length {
     let whole = whole_blocks(bytes);
@@ -181,9 +181,10 @@ fn device_issues(record: &VolumeRecord, image: &Image, state: &VolumeState<'_>) 
     issues
 }
 
-/// The devices of a staged volume.
+/// Finds issues with the devices of a staged volume.
 fn stage_issues(stage: &Stage, image: &Image, state: &VolumeState<'_>) -> Vec<Issue> {
-    // Without an image there is no telling whether a device has lost it: that is an issue already.
+    // Without an image, it is unknown whether a device lost it. The missing image is an issue
+    // already.
     if !matches!(image, Image::Present { .. }) {
         return Vec::new();
     }
@@ -206,12 +207,12 @@ fn stage_issues(stage: &Stage, image: &Image, state: &VolumeState<'_>) -> Vec<Is
     issues
 }
 
-/// The filesystem of a volume that is staged to be mounted.
+/// Finds issues with the filesystem of a volume that is staged as a mount.
 fn mount_issues(record: &VolumeRecord, stage: &Stage, state: &VolumeState<'_>) -> Vec<Issue> {
     let mut issues = Vec::new();
     let mount = state.staged_mount(stage);
     if state.mount_at(&stage.path).is_none() && state.own().next().is_some() {
-        // A new filesystem is made between attaching and mounting.
+        // NodeStageVolume makes a new filesystem after attaching and before mounting.
         let formatted = matches!(record.format, Format::Done(_));
         issues.push(Issue::NotMounted {
             path: stage.path.clone(),

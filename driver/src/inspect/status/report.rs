@@ -34,7 +34,7 @@ pub struct Report {
 /// A pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolReport {
-    /// Its name in the configuration.
+    /// The pool's name in the configuration.
     pub name: String,
     /// `directory`, `device` or `image`.
     pub kind: &'static str,
@@ -151,7 +151,7 @@ pub struct LoopReport {
     /// The kind of object that the device is over: `pool`, `volume`, `snapshot`, `leftover`,
     /// `deleted` or `loop`.
     pub over: &'static str,
-    /// Which: a pool's name, an ID, a path, a device.
+    /// That object: a pool's name, an ID, a path, or a device.
     pub object: String,
     /// The device's size.
     pub size_bytes: u64,

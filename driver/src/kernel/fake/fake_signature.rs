@@ -1,4 +1,4 @@
-//! What is on a device, as a mark at the start of the file behind it.
+//! The content of a fake device: a mark at the start of its backing file.
 
 use std::fs::File;
 use std::io;
@@ -9,42 +9,42 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::file::name_of;
 use crate::kernel::{BLOCK_SIZE, Error, FsType, Probe, Result};
 
-/// First bytes of a mark; then JSON, then zeros to the end of the block.
+/// First bytes of a mark. JSON follows, then zeros to the end of the block.
 const MAGIC: &[u8] = b"\x01model-filesystem\n";
 
-/// What can be found on a device.
+/// The content of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
-    /// Nothing.
+    /// No data.
     Blank,
     /// A filesystem.
     Filesystem {
-        /// Which.
+        /// The filesystem type.
         fs: FsType,
-        /// Its UUID.
+        /// The filesystem's UUID.
         uuid: String,
-        /// The size it takes, in bytes.
+        /// The size of the filesystem, in bytes.
         size: u64,
     },
-    /// A filesystem that is recognised but does not mount.
+    /// A filesystem that is recognised but can't be mounted.
     Broken {
-        /// Which.
+        /// The filesystem type.
         fs: FsType,
-        /// Its UUID.
+        /// The filesystem's UUID.
         uuid: String,
-        /// True if its mkfs was cut short; false if it was damaged later.
+        /// True if its mkfs was interrupted; false if it was damaged later.
         unfinished: bool,
     },
     /// Bytes without a signature.
     Unknown,
-    /// Something else, by blkid's name for it.
+    /// Other content, by blkid's name for it.
     Other(String),
-    /// More than one thing.
+    /// More than one signature.
     Ambivalent,
 }
 
 impl Content {
-    /// The size a filesystem takes.
+    /// The size of the filesystem, in bytes; `None` for other content.
     pub(super) fn size(&self) -> Option<u64> {
         match self {
             Content::Filesystem { size, .. } => Some(*size),

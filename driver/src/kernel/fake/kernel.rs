@@ -1,4 +1,4 @@
-//! What the model answers.
+//! Implements [`Kernel`] for the model.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -108,10 +108,10 @@ impl Kernel for Model {
     fn unmount(&self, target: &Path) -> Result<()> {
         self.act("unmount", target, |s| {
             let path = match place("unmount", target) {
-                // Nothing is mounted on a symlink itself.
+                // Nothing can be mounted on a symlink.
                 Err(Error::Io { .. }) => Err(errno("unmount", target, libc::ENOENT)),
-                // A directory that was removed from under its mount, which nothing forbids here
-                // (the real one answers EBUSY).
+                // The directory was removed under its mount. The model allows that; the real kernel
+                // returns EBUSY.
                 Err(Error::NotFound { .. }) => Ok(lexical(target)),
                 other => other,
             }?;
@@ -122,7 +122,7 @@ impl Kernel for Model {
             if has_children || s.busy.contains(&path) {
                 return Err(errno("unmount", target, libc::EBUSY));
             }
-            // A frozen filesystem goes from the table like any other, and stays frozen.
+            // An unmounted frozen filesystem leaves the table like any other, and stays frozen.
             s.mounts.retain(|m| m.entry.id != entry.id);
             Ok(())
         })
@@ -162,7 +162,7 @@ impl Kernel for Model {
                 .uuid
                 .map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
             let content = match &late {
-                // What is discarded first is the superblock, and what follows has no signature.
+                // A discard erases the superblock first, and the remaining data has no signature.
                 Some(_) if spec.force && spec.discard => Content::Unknown,
                 Some(_) => Content::Broken {
                     fs,
@@ -286,7 +286,7 @@ impl Kernel for Model {
         }
     }
 
-    /// Nothing is ever dirty, and the machine's own filesystem below has other users.
+    /// The model has no dirty data, and the machine's own filesystem has other users.
     fn sync_fs(&self, _on: &File) -> Result<()> {
         Ok(())
     }
@@ -296,7 +296,7 @@ impl Kernel for Model {
             let path = place("statvfs", at)?;
             let read_only = s.containing(&path).is_some_and(|m| m.entry.read_only());
             let Some((_, sb)) = s.super_of(&path) else {
-                // The model has no filesystem there, the machine does.
+                // The model has no filesystem there, so use the machine's.
                 let dir = File::open(at).map_err(|e| Error::io("open", at, e))?;
                 return file::usage(dir.as_fd());
             };
@@ -351,7 +351,7 @@ impl Model {
             if !same(s)? {
                 return Ok(Detached::Gone);
             }
-            // Set even while the device is held: it then detaches at its last close.
+            // The flag stays set while the device is held: it then detaches at its last close.
             s.slot(minor, "LOOP_CLR_FD")?.autoclear = true;
             s.settle();
             Ok(match s.loops.contains_key(&minor) {

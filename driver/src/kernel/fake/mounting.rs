@@ -1,4 +1,4 @@
-//! What the model checks before it mounts.
+//! Checks and options of mounts in the model.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::kernel::mount_flags::flags_and_data;
 use crate::kernel::mountinfo::loop_name;
 use crate::kernel::{BindFlags, Error, FsType, LOOP_MAJOR, MountEntry, MountSpec, Result};
 
-/// The real place a path means; no symlink, and there.
+/// Resolves an existing path that is not a symlink.
 pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {
     let failed = |e| Error::io(op, path, e);
     if std::fs::symlink_metadata(path)
@@ -21,7 +21,7 @@ pub(super) fn place(op: &'static str, path: &Path) -> Result<PathBuf> {
     std::fs::canonicalize(path).map_err(failed)
 }
 
-/// Where a path leads whose last component is not there.
+/// Resolves a path that may lack its last component.
 pub(super) fn lexical(path: &Path) -> PathBuf {
     match (path.parent().map(std::fs::canonicalize), path.file_name()) {
         (Some(Ok(parent)), Some(name)) => parent.join(name),
@@ -110,7 +110,7 @@ fn mount_words(flags: libc::c_ulong) -> Vec<String> {
     shown.into_iter().map(str::to_owned).collect()
 }
 
-/// Adds a bind's own flags to those of its source mount.
+/// Adds a bind mount's flags to those of its source mount.
 fn add(options: &mut Vec<String>, flags: BindFlags) {
     if flags.read_only {
         options.retain(|o| o != "rw" && o != "ro");

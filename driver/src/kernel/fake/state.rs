@@ -1,4 +1,4 @@
-//! The tables: loops, superblocks, mounts, and who holds what.
+//! The model's tables: loop devices, superblocks, mounts, and the holders of each device.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,7 +18,7 @@ use crate::kernel::{
     MountTable, Result, file_id, loop_path,
 };
 
-/// A block device: a loop, or a regular file that plays a disk.
+/// A block device: a loop device, or a regular file in place of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Device {
     Loop(u32),
@@ -30,7 +30,7 @@ pub(super) struct Slot {
     pub(super) backing: FileId,
     pub(super) rdev: u64,
     path: String,
-    /// Keeps a deleted file alive, and a loop beneath open.
+    /// The open file keeps a deleted file, or a loop device below, in use.
     file: File,
     pub(super) size: u64,
     pub(super) read_only: bool,
@@ -45,14 +45,14 @@ pub(super) struct Slot {
     pub(super) silent: bool,
 }
 
-/// A filesystem in use. It lives while it is mounted, and on while it is frozen.
+/// A filesystem in use. It exists while it is mounted or frozen.
 pub(super) struct Super {
     pub(super) fs: FsType,
     pub(super) uuid: String,
     pub(super) read_only: bool,
     pub(super) frozen: bool,
     pub(super) errors: Option<String>,
-    /// The device, by path.
+    /// Path of the device.
     pub(super) source: PathBuf,
     options: Vec<String>,
 }
@@ -66,7 +66,8 @@ pub(super) struct Mounted {
 
 pub(super) struct State {
     pub(super) loops: BTreeMap<u32, Slot>,
-    /// What plays `/dev/loopN`: an inode of its own, on which every opener has a shared lock.
+    /// Files in place of `/dev/loopN`: each has its own inode, and every opener has a shared lock
+    /// on it.
     nodes: BTreeMap<u32, File>,
     pub(super) supers: BTreeMap<Device, Super>,
     pub(super) mounts: Vec<Mounted>,
@@ -107,13 +108,13 @@ impl Default for State {
     }
 }
 
-/// An error by number.
+/// Builds an error from an errno.
 pub(super) fn errno(op: &'static str, path: impl AsRef<Path>, number: i32) -> Error {
     Error::io(op, path, io::Error::from_raw_os_error(number))
 }
 
 impl State {
-    /// Detaches the autoclear devices nobody holds; one may have held another.
+    /// Detaches the autoclear devices that nothing holds. Repeats this, since one may hold another.
     pub(super) fn settle(&mut self) {
         let mounts = &self.mounts;
         self.supers
@@ -128,7 +129,7 @@ impl State {
         }
     }
 
-    /// Whether anything has the device open: a handle, a filesystem, a loop over it.
+    /// True if anything holds the device open: a handle, a filesystem, or a loop device over it.
     pub(super) fn is_held(&self, minor: u32) -> bool {
         let opened = self.nodes.get(&minor).is_some_and(|node| {
             let exclusive = rustix::fs::flock(node, FlockOperation::NonBlockingLockExclusive);
@@ -190,7 +191,7 @@ impl State {
         self.table().of_loop_node(minor).next().is_some()
     }
 
-    /// The minor whose node this is.
+    /// The minor of the device node with this identity.
     fn node_minor(&self, id: FileId) -> Option<u32> {
         self.nodes
             .iter()
@@ -198,7 +199,7 @@ impl State {
             .map(|(minor, _)| *minor)
     }
 
-    /// A new handle on an attached device.
+    /// Opens a new handle on an attached device.
     pub(super) fn open(&mut self, minor: u32) -> Result<LoopDevice> {
         let path = loop_path(minor);
         let failed = |e| Error::io("open", &path, e);
@@ -212,7 +213,7 @@ impl State {
                 vacant.insert(node.map_err(|e| failed(e.into()))?.into())
             }
         };
-        // Not a duplicate: only another open file has a lock of its own.
+        // Not a duplicate: only a separate open file has its own lock.
         let file = File::open(format!("/proc/self/fd/{}", node.as_raw_fd())).map_err(failed)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared)
             .map_err(|e| failed(e.into()))?;
@@ -248,7 +249,7 @@ impl State {
         })
     }
 
-    /// Takes the size of what is beneath over.
+    /// Sets the device's size to that of the file or device below.
     pub(super) fn resize(&mut self, minor: u32) -> Result<()> {
         let below = self
             .loops
@@ -275,7 +276,7 @@ impl State {
             .ok_or_else(|| errno(op, loop_path(minor), libc::ENXIO))
     }
 
-    /// The device a path means.
+    /// The device at a path.
     pub(super) fn device(&self, path: &Path) -> Result<Device> {
         if let Some(minor) = path.to_str().and_then(loop_name) {
             return match self.loops.contains_key(&minor) {
@@ -287,7 +288,7 @@ impl State {
         file_id(&file).map(Device::Disk)
     }
 
-    /// The file where a device's bytes really are, and whether the device takes writes.
+    /// The file that contains a device's bytes, and whether the device accepts writes.
     fn bytes(&self, path: &Path) -> Result<(File, bool)> {
         let mut minor = match self.device(path)? {
             Device::Loop(minor) => minor,
@@ -349,18 +350,18 @@ impl State {
             .find(|m| m.entry.mount_point == path)
     }
 
-    /// The mount a path is on.
+    /// The mount that contains a path.
     pub(super) fn containing(&self, path: &Path) -> Option<&Mounted> {
         path.ancestors().find_map(|above| self.at(above))
     }
 
-    /// The filesystem a path is on, if it is on a device of ours.
+    /// The filesystem of a path, if it is on a device of the model.
     pub(super) fn super_of(&mut self, path: &Path) -> Option<(Device, &mut Super)> {
         let device = self.containing(path)?.device?;
         self.supers.get_mut(&device).map(|sb| (device, sb))
     }
 
-    /// Makes or finds the superblock of a device.
+    /// Creates or finds the superblock of a device.
     pub(super) fn use_super(&mut self, device: Device, new: impl FnOnce() -> Super) {
         self.supers.entry(device).or_insert_with(new);
     }
@@ -374,7 +375,7 @@ impl State {
         self.mounts.push(mounted);
     }
 
-    /// The mount table, with what the superblocks say now.
+    /// The mount table, with the current options of the superblocks.
     pub(super) fn table(&self) -> MountTable {
         let entries = self.mounts.iter().map(|mounted| {
             let mut entry = mounted.entry.clone();
@@ -391,8 +392,7 @@ impl State {
     }
 }
 
-/// Whether a file was opened for writing; over one that was not, the kernel makes a read-only
-/// device.
+/// True if a file is open for writing. Otherwise the kernel makes a read-only device over it.
 fn takes_writes(file: &File) -> bool {
     rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR))
 }
@@ -425,7 +425,7 @@ impl Super {
         });
     }
 
-    /// As mountinfo shows them: what differs from the default.
+    /// The options that differ from the default, as mountinfo shows them.
     fn words(&self) -> Vec<String> {
         let mut words = vec![if self.read_only { "ro" } else { "rw" }.to_owned()];
         let said = self.options.iter().any(|o| is_discard(o));

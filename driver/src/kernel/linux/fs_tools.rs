@@ -1,4 +1,4 @@
-//! The programs that look at, make, check and grow filesystems, run without a shell.
+//! Runs the programs that probe, make, check and grow filesystems, without a shell.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -15,16 +15,16 @@ mod tests;
 
 use command::{Output, Tool, find};
 
-/// Looking takes milliseconds, on a device that answers.
+/// Time limit for a probe, which takes milliseconds on a working device.
 const LOOK: Duration = Duration::from_secs(60);
-/// Making or growing writes little, but on a busy disk.
+/// Time limit for making or growing, which writes little, but perhaps to a busy disk.
 const MAKE: Duration = Duration::from_secs(15 * 60);
-/// A full check reads all metadata.
+/// Time limit for a full check, which reads all metadata.
 const CHECK: Duration = Duration::from_secs(2 * 60 * 60);
 
 pub(super) fn probe(device: &Path) -> Result<Probe> {
     let file = open(device)?;
-    // blkid answers "nothing" for what it can't read as well.
+    // blkid finds "nothing" on an unreadable device, too.
     blank::readable(&file, device)?;
     let output = Tool::new("blkid", LOOK)
         .args(["-p", "-o", "export", "--"])
@@ -52,8 +52,8 @@ pub(super) fn probe(device: &Path) -> Result<Probe> {
     }
 }
 
-/// True if the superblock says that mkfs is still running. mkfs.xfs sets this byte before anything
-/// else and clears it at its end, and the kernel mounts no such filesystem.
+/// True if the superblock says that mkfs has not finished. mkfs.xfs sets this byte first and clears
+/// it last, and the kernel does not mount such a filesystem.
 fn xfs_in_progress(file: &File, device: &Path) -> Result<bool> {
     /// `sb_inprogress` in the on-disk superblock.
     const OFFSET: u64 = 126;
@@ -63,8 +63,8 @@ fn xfs_in_progress(file: &File, device: &Path) -> Result<bool> {
     Ok(byte != [0])
 }
 
-/// Reads blkid's `KEY=value` lines. A filesystem beats a partition table beside it; a device it
-/// says something about, but no type (a partition's place in its table), is blank.
+/// Parses blkid's `KEY=value` lines. A filesystem wins over a partition table beside it. Output
+/// without a type (for example, a partition's place in its table) means blank.
 fn parse_probe(output: &str) -> Probe {
     let value = |key: &str| {
         output
@@ -93,8 +93,9 @@ pub(super) fn mkfs(spec: &MkfsSpec<'_>) -> Result<()> {
     })?;
     effect("mkfs").map_err(|e| Error::io("mkfs", spec.device, e))?;
     if spec.force && spec.fs == FsType::Btrfs {
-        // mkfs.btrfs refuses a UUID that is on the device already, even from its own first attempt. The
-        // others overwrite their superblock, so the device has a signature whenever a kill comes.
+        // mkfs.btrfs rejects a UUID that is on the device already, even from its own first attempt.
+        // The others overwrite their superblock, so the device has a signature even if mkfs is
+        // killed.
         Tool::new("wipefs", MAKE)
             .args(["--all", "--quiet", "--"])
             .arg(spec.device)
@@ -116,15 +117,15 @@ fn mkfs_name(fs: FsType) -> &'static str {
     }
 }
 
-/// Arguments before the device. The class's options come after ours, to win where both set one.
+/// Arguments before the device. Options of the StorageClass come last and override the driver's.
 fn mkfs_arguments(spec: &MkfsSpec<'_>) -> Vec<String> {
     let mut words: Vec<&str> = vec!["-q"];
     let uuid;
     let mut rest = spec.options.to_vec();
     match spec.fs {
         FsType::Ext4 => {
-            // Without -F it asks about what looks like a mistake, and there is nobody to answer.
-            // The block size is never left to guesses by size (see `BLOCK_SIZE`).
+            // Without -F, mke2fs asks about a likely mistake, and no person can answer. A fixed
+            // block size keeps mke2fs from guessing it by size (see `BLOCK_SIZE`).
             words.extend(["-F", "-b", "4096"]);
             if !spec.discard {
                 rest = with_extended(&rest, "nodiscard");
@@ -145,8 +146,8 @@ fn mkfs_arguments(spec: &MkfsSpec<'_>) -> Vec<String> {
     words.into_iter().map(str::to_owned).chain(rest).collect()
 }
 
-/// Adds an extended option of mke2fs: of several `-E` it takes only the last, so that a user's
-/// would silently take ours away.
+/// Adds an extended option of mke2fs. Of several `-E`, mke2fs uses only the last, so a separate one
+/// from a user would remove the driver's.
 fn with_extended(options: &[String], ours: &str) -> Vec<String> {
     let mut extended = vec![ours.to_owned()];
     let mut others = Vec::new();
@@ -195,7 +196,7 @@ pub(super) fn grow(device: &Path, mounted_at: &Path, fs: FsType) -> Result<()> {
         message,
     };
     match fs {
-        // The kernel asks for it, and resize2fs would only say "permission denied".
+        // The kernel requires it, and resize2fs would only say "permission denied".
         FsType::Ext4 if !grows_mounted(fs) => {
             return Err(refused(
                 "a mounted ext4 grows only with CAP_SYS_RESOURCE, which this process lacks; \
@@ -230,30 +231,31 @@ pub(super) fn grow_unmounted(device: &Path, fs: FsType) -> Result<()> {
     match fs {
         FsType::Ext4 if fs::ext4_size_on(device)? < fs::device_size(device)? => {
             effect("grow").map_err(|e| Error::io("grow", device, e))?;
-            // resize2fs insists on a full check just before.
+            // resize2fs requires a full check just before.
             e2fsck(device, &["-f", "-p"])?;
             Tool::new("resize2fs", MAKE)
                 .arg(device)
                 .run(device)?
                 .expect_zero("resize2fs", device)
         }
-        // These two grow mounted, and only so.
+        // XFS and btrfs grow only while mounted.
         _ => Ok(()),
     }
 }
 
-/// Many sandboxes take CAP_SYS_RESOURCE away from root.
+/// True if this process may grow a mounted filesystem. Many sandboxes take CAP_SYS_RESOURCE away
+/// from root.
 pub(super) fn grows_mounted(fs: FsType) -> bool {
     const CAP_SYS_RESOURCE: u32 = 24;
     let status = super::read_attribute(Path::new("/proc/thread-self/status"));
-    // If nobody tells, the attempt will.
+    // If the capabilities are unknown, the attempt will show it.
     let may = status
         .ok()
         .and_then(|s| has_capability(&s, CAP_SYS_RESOURCE));
     fs != FsType::Ext4 || may.unwrap_or(true)
 }
 
-/// Whether the effective set in this `/proc/PID/status` has a capability.
+/// True if the effective set in this `/proc/PID/status` has a capability.
 fn has_capability(status: &str, number: u32) -> Option<bool> {
     let set = status
         .lines()
@@ -272,7 +274,7 @@ impl Output {
     }
 }
 
-/// The programs a filesystem needs, and the Debian package with them.
+/// The programs that a filesystem needs, and their Debian package.
 fn needs(fs: FsType) -> (&'static [&'static str], &'static str) {
     match fs {
         FsType::Ext4 => (&["mkfs.ext4", "e2fsck", "resize2fs"], "e2fsprogs"),
@@ -297,7 +299,7 @@ fn offered(fs: FsType) -> std::result::Result<(), String> {
             return Err(format!("{program} is not installed (package {package})"));
         }
     }
-    // Also has the kernel load its module; nothing is mounted.
+    // This also makes the kernel load its module; it mounts nothing.
     rustix::mount::fsopen(fs.as_str(), rustix::mount::FsOpenFlags::FSOPEN_CLOEXEC)
         .map(drop)
         .map_err(|e| match e {
