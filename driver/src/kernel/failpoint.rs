@@ -1,26 +1,26 @@
-//! The one place where a test can stop the world.
+//! Failpoints, at which a test can fail or kill the driver.
 //!
-//! Every change the driver makes to the disk or the kernel is announced here just before it is
-//! made. In a normal build that is nothing at all. With the feature `failpoints`, the environment
-//! variable `FAILPOINTS` chooses one (`FAILPOINTS="effect=16*off->return(kill)"` dies before the
-//! seventeenth effect, `"loop.attach=return(ENOSPC)"` makes every attach fail), so that a crash
-//! test walks through all the places between two effects without knowing their names.
+//! The driver calls [`effect`] just before every change to the disk or the kernel. In a normal
+//! build that call does nothing. With the feature `failpoints`, the environment variable
+//! `FAILPOINTS` selects a call. `FAILPOINTS="effect=16*off->return(kill)"` kills the driver before
+//! the seventeenth effect. `"loop.attach=return(ENOSPC)"` makes every attach fail. So a crash test
+//! covers all places between two effects without knowing their names.
 
 use std::io;
 
-/// Announces an effect. An error is what the effect is to fail with, in a test.
+/// Announces an effect. In a test, returns the error with which the effect must fail.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn effect(_name: &'static str) -> io::Result<()> {
     Ok(())
 }
 
-/// Announces an effect. An error is what the effect is to fail with, in a test.
+/// Announces an effect. In a test, returns the error with which the effect must fail.
 #[cfg(feature = "failpoints")]
 pub fn effect(name: &'static str) -> io::Result<()> {
     for point in ["effect", name] {
         if let Some(action) = fail::eval(point, |action| action.unwrap_or_default()) {
-            // For the test that set it, which reads the log to see that it was reached and where.
+            // The test reads the log to see that the driver reached the failpoint, and where.
             eprintln!("fail point at {name}: {action}");
             return act(&action);
         }
@@ -34,7 +34,7 @@ fn act(action: &str) -> io::Result<()> {
         "ENOSPC" => libc::ENOSPC,
         "EBUSY" => libc::EBUSY,
         "EIO" => libc::EIO,
-        // SIGKILL, not abort: nothing may run after it, no handler and no destructor.
+        // SIGKILL, not abort: no handler and no destructor may run after it.
         _ => {
             let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::SIGKILL);
             loop {

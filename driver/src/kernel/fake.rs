@@ -73,9 +73,9 @@ struct Fault {
 /// An operation that was done or tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// Its name ("mount").
+    /// The operation's name ("mount").
     pub op: &'static str,
-    /// What it was done to.
+    /// The object of the operation.
     pub path: PathBuf,
 }
 

@@ -1,4 +1,4 @@
-//! `f_type` of `statfs`, from `linux/magic.h`.
+//! Values of `f_type` in `statfs`, from `linux/magic.h`.
 
 pub(crate) const BTRFS: i64 = 0x9123_683e;
 /// Also the magic number in the superblock.

@@ -1,7 +1,7 @@
-//! The mkfs options that a class may set, by filesystem.
+//! The mkfs options that a StorageClass may set, by filesystem.
 //!
-//! An option is in a table only if it reads no file, reaches no other device and does not change
-//! how the kernel treats errors. mkfs itself checks what a value means.
+//! A table contains an option only if it reads no file, reaches no other device and does not change
+//! how the kernel treats errors. mkfs itself checks the meaning of a value.
 
 use super::FsType;
 
@@ -11,11 +11,11 @@ struct Allowed {
     value: Value,
 }
 
-/// What an option accepts as its value.
+/// The values that an option accepts.
 enum Value {
-    /// It takes no value.
+    /// The option takes no value.
     None,
-    /// A number of bytes, blocks or items, with a unit of one letter if the tool knows one.
+    /// A number of bytes, blocks or items, with a one-letter unit if the tool knows one.
     Size,
     /// A percentage up to 50.
     Percent,
@@ -25,9 +25,9 @@ enum Value {
     Label(usize),
     /// One of these words.
     OneOf(&'static [&'static str]),
-    /// A comma-separated list of these words; `^` in front of a word switches it off.
+    /// A comma-separated list of these words; `^` before a word switches it off.
     Features(&'static [&'static str]),
-    /// A comma-separated list of these keys, written as key=value.
+    /// A comma-separated list of these keys, in the form key=value.
     Pairs(&'static [(&'static str, Value)]),
 }
 
@@ -39,9 +39,9 @@ const fn option(names: &'static [&'static str], value: Value) -> Allowed {
 
 const SWITCH: Value = OneOf(&["0", "1"]);
 
-/// Left out on purpose: -d, -l and -z read or write files, -e and -S concern errors and damage,
-/// -E offset and blocks-count leave the device's bounds to the user, -E discard would take away a
-/// thick volume's space, -O journal_dev and -J device reach other devices.
+/// Left out on purpose: -d, -l and -z read or write files, -e and -S concern errors and damage, -E
+/// offset and blocks-count let the user exceed the device's bounds, -E discard would free a thick
+/// volume's space, -O journal_dev and -J device reach other devices.
 static EXT4: &[Allowed] = &[
     // Loop devices have blocks of this size.
     option(&["-b"], OneOf(&["4096"])),
@@ -179,8 +179,7 @@ static XFS: &[Allowed] = &[
     option(&["-s"], Pairs(&[("size", Size)])),
 ];
 
-/// Left out on purpose: --rootdir and --subvol copy files, profiles other than these need further
-/// devices.
+/// Left out on purpose: --rootdir and --subvol copy files, and other profiles need more devices.
 static BTRFS: &[Allowed] = &[
     option(&["-d", "--data"], OneOf(&["dup", "single"])),
     option(&["-L", "--label"], Label(255)),
@@ -219,7 +218,7 @@ fn table(fs: FsType) -> &'static [Allowed] {
     }
 }
 
-/// Checks the mkfs options of a class. The error says why mkfs may not get them.
+/// Checks the mkfs options of a StorageClass. The error says why an option is not allowed.
 pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -246,7 +245,7 @@ pub fn check_mkfs_options(fs: FsType, words: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Finds the option that a word names, with the value if the word also contains one.
+/// Finds the option that a word names, with its value if the word contains one.
 fn find(fs: FsType, word: &str) -> Option<(&'static str, Option<&str>, &'static Value)> {
     table(fs).iter().find_map(|option| {
         option.names.iter().find_map(|name| {
@@ -334,7 +333,7 @@ fn is(holds: bool, otherwise: &str) -> Result<(), String> {
     holds.then_some(()).ok_or_else(|| otherwise.to_owned())
 }
 
-/// Digits, and a unit of one letter.
+/// True for digits with an optional one-letter unit.
 fn is_size(word: &str) -> bool {
     let digits = word
         .strip_suffix(|c: char| c.is_ascii_alphabetic())

@@ -1,4 +1,4 @@
-//! Mount options, sorted as mount(8) sorts them.
+//! Classifies mount options like mount(8).
 
 use super::FsType;
 
@@ -13,7 +13,7 @@ use super::FsType;
 pub fn safe_options(fs: FsType) -> &'static [&'static str] {
     match fs {
         FsType::Ext4 => &["nosuid", "nodev", "errors=remount-ro", "noinit_itable"],
-        // These two never panic on errors.
+        // XFS and btrfs never panic on errors.
         FsType::Xfs | FsType::Btrfs => &["nosuid", "nodev"],
     }
 }
@@ -21,7 +21,7 @@ pub fn safe_options(fs: FsType) -> &'static [&'static str] {
 /// Flags that a bind mount has in addition to those of its source mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindFlags {
-    /// Nothing can be written through it.
+    /// The bind mount is read-only.
     pub read_only: bool,
     /// Set-user-ID bits and file capabilities have no effect.
     pub nosuid: bool,
@@ -30,7 +30,7 @@ pub struct BindFlags {
 }
 
 impl BindFlags {
-    /// For a volume that is mounted with the [`safe_options`] and then with these options.
+    /// Flags for a volume that is mounted with the [`safe_options`] and then with these options.
     pub fn of(options: &[String], read_only: bool) -> BindFlags {
         let safe = ["nosuid", "nodev"].map(str::to_owned);
         let (bits, _) = flags_and_data(false, &[&safe, options].concat());
@@ -42,7 +42,7 @@ impl BindFlags {
     }
 }
 
-/// The mount(2) flag an option stands for, and whether it sets it.
+/// The mount(2) flag of an option, and whether the option sets or clears it.
 pub(crate) fn flag(option: &str) -> Option<(libc::c_ulong, bool)> {
     Some(match option {
         "ro" => (libc::MS_RDONLY, true),
@@ -76,7 +76,7 @@ pub(crate) fn flag(option: &str) -> Option<(libc::c_ulong, bool)> {
     })
 }
 
-/// Options that mean something to fstab's readers, and nothing to the kernel.
+/// True for options that matter to readers of fstab but not to the kernel.
 pub(crate) fn is_for_others(option: &str) -> bool {
     matches!(
         option,
@@ -95,7 +95,8 @@ pub(crate) fn is_for_others(option: &str) -> bool {
         .any(|prefix| option.starts_with(prefix))
 }
 
-/// Flags of mount(2) and the words left for the filesystem. `read_only` wins over a later "rw".
+/// Flags of mount(2) and the remaining words for the filesystem. `read_only` wins over a later
+/// "rw".
 pub(crate) fn flags_and_data(read_only: bool, options: &[String]) -> (libc::c_ulong, Vec<String>) {
     let mut flags = 0;
     let mut data = Vec::new();
@@ -147,7 +148,7 @@ mod tests {
                 0,
                 "data=ordered,errors=panic",
             ),
-            // Not ours to interpret: the filesystem refuses them.
+            // The filesystem rejects these words, not this function.
             (false, "bind remount loop", 0, "bind,remount,loop"),
         ] {
             let words: Vec<String> = options.split(' ').map(str::to_owned).collect();

@@ -30,7 +30,7 @@ fn sound() -> VolumeFacts {
     }
 }
 
-/// What has been done to a sound volume, and what is to be said of it.
+/// A change to a healthy volume, and the expected conditions.
 type Case = (
     &'static str,
     fn(&mut VolumeFacts),
@@ -148,7 +148,7 @@ fn pools_are_judged() {
             &[(StorageDegraded, "PoolNearlyFull")],
         ),
         (|f| f.usage = Some(usage(50)), &[]),
-        // Nothing kept free: the last hundredth.
+        // Without a reserve, the last 1 % counts.
         (
             |f| {
                 f.reserve_bytes = 0;
@@ -213,7 +213,7 @@ fn a_freeze_is_overdue_after_its_limit() {
     assert_eq!(overdue(ago(0), limit), None);
     assert_eq!(overdue(ago(12), limit), None);
     assert!(overdue(ago(20), limit).is_some());
-    // A clock that was set back says nothing.
+    // A freeze in the future, after the clock was set back, is not overdue.
     let ahead = SystemTime::now() + Duration::from_secs(100);
     assert_eq!(
         overdue(

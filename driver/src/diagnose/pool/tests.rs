@@ -22,9 +22,9 @@ fn a_device_is_the_pools_by_its_file_and_not_by_its_path() {
         (&deleted, 9, None, true),
         (&begins_nowhere, 9, None, true),
         (&snapshot, 9, None, true),
-        // A copy elsewhere.
+        // A copy on another filesystem.
         (&own, 8, None, false),
-        // Another node's pool, which has the same path there.
+        // A pool of another node with the same path there.
         (&other, 9, None, false),
         ("/pool/something", 9, Some(3), true),
         ("/pool/something", 9, Some(4), false),

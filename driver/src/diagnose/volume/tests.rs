@@ -1,4 +1,4 @@
-//! Records against images and kernels in every state: what health and `fsck` make of it.
+//! Tests of health and `fsck` with records, images and kernel states of every kind.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::storage::{FreezeIntent, PoolId, PoolKind, Provisioning};
 
 const IMAGE: FileId = FileId { dev: 1, ino: 2 };
 
-/// A volume, its image, and what the kernel shows.
+/// A volume, its image, and the kernel's state.
 struct Scene {
     record: VolumeRecord,
     image: Image,
@@ -69,7 +69,7 @@ impl Scene {
         self.record.stage.as_mut().unwrap()
     }
 
-    /// Staged as a raw block volume instead, and published read-only at /ro from loop 4.
+    /// Stages the volume as a raw block volume, published read-only at /ro from loop 4.
     fn raw(&mut self) {
         self.stage().capability.access = Access::Block;
         self.stage().read_only_loops.insert("/ro".into(), 4);
@@ -151,8 +151,8 @@ fn kinds(issues: Vec<Issue>) -> Vec<Kind> {
     problems.map(|p| p.kind).collect()
 }
 
-/// What was done to a sound volume, its conditions, and its problems. `fsck` finds what is wrong
-/// with a device when it checks all devices.
+/// A change to a healthy volume, its conditions, and its problems. `fsck` finds problems of a
+/// device when it checks all devices.
 type Case = (
     &'static str,
     fn(&mut Scene),
@@ -454,7 +454,7 @@ fn health_and_fsck_agree_on_a_volume() {
     }
 }
 
-/// Unstage and unpublish go by this, too: a pod that puts a file of its own behind its read-only
+/// Unstage and unpublish use the same rule. A pod that puts its own file behind its read-only
 /// device must not keep another pod's volume staged.
 #[test]
 fn a_path_identifies_only_writable_devices() {

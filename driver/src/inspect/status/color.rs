@@ -1,4 +1,4 @@
-//! The styles of text on a terminal. `anstream` removes them where the output is no terminal, or
+//! The styles of text on a terminal. `anstream` removes them if the output is not a terminal or
 //! `NO_COLOR` is set.
 
 use anstyle::{AnsiColor, Style};
@@ -9,14 +9,14 @@ use crate::inspect::fsck::Severity;
 pub const TITLE: Style = Style::new().bold();
 /// An explanation.
 pub const QUIET: Style = Style::new().dimmed();
-/// What is right, or was repaired.
+/// A correct or repaired object.
 pub const GOOD: Style = AnsiColor::Green.on_default();
 /// A warning.
 pub const WARNING: Style = AnsiColor::Yellow.on_default();
 /// An error.
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// The text in a style.
+/// Puts a text in a style.
 pub fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }

@@ -1,9 +1,9 @@
-//! Sizes and ages as a person reads them.
+//! Formats sizes and ages for people.
 
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// Bytes in the largest binary unit that leaves at least one, to three figures: `1.50 GiB`,
-/// `12.3 MiB`, `512 MiB`; a round number without decimals: `4 KiB`.
+/// Bytes in the largest binary unit with a value of at least one, to three figures: `1.50 GiB`,
+/// `12.3 MiB`, `512 MiB`. A round number has no decimals: `4 KiB`.
 pub fn bytes(n: u64) -> String {
     let mut power = (63 - n.max(1).leading_zeros() as usize) / 10;
     let scaled = |power: usize| n as f64 / (1u64 << (10 * power)) as f64;
@@ -33,7 +33,7 @@ pub fn age(then_ns: u64, now_ns: u64) -> String {
     }
 }
 
-/// "1 volume", "3 volumes".
+/// A number with its noun: "1 volume", "3 volumes".
 pub fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

@@ -1,12 +1,12 @@
-//! A report as tables for a terminal.
+//! Formats a report as tables for a terminal.
 
 use super::color::{self, BAD, QUIET, TITLE, paint};
 use super::humanize::{age, bytes, count};
 use super::report::{Report, VolumeReport};
 use super::table::{Column, lines, long, numbers, words};
 
-/// The report in lines. `width` is the terminal's, if there is one; `now_ns` is what ages are
-/// counted from.
+/// Formats the report as lines. `width` is the terminal's, if there is one. Ages are relative to
+/// `now_ns`.
 pub fn text(report: &Report, width: Option<usize>, now_ns: u64) -> Vec<String> {
     let mut page = Page {
         lines: Vec::new(),
@@ -28,7 +28,7 @@ struct Page {
 }
 
 impl Page {
-    /// A table under its heading; nothing at all without rows.
+    /// Adds a table under its heading, or nothing if there are no rows.
     fn table(&mut self, heading: &str, columns: &[Column], rows: &[Vec<String>]) {
         if rows.is_empty() {
             return;
@@ -141,7 +141,7 @@ fn volumes(report: &Report, page: &mut Page, now_ns: u64) {
     page.table("Volumes", &columns, &rows.collect::<Vec<_>>());
 }
 
-/// What a volume is used for, in a word or two.
+/// Describes the use of a volume in a word or two.
 fn usage(v: &VolumeReport) -> String {
     let staged = match (v.staged_as, &v.inline) {
         (None, _) => return "-".to_owned(),
@@ -149,7 +149,7 @@ fn usage(v: &VolumeReport) -> String {
         (Some("block"), None) => "block",
         (Some(_), None) => "mount",
     };
-    // The first mount of a filesystem is the staging itself.
+    // The first mount of a filesystem is the staging mount.
     let pods = match v.staged_at.as_ref() {
         Some(at) => v.mounts.iter().filter(|m| *m != at).count(),
         None => v.mounts.len(),

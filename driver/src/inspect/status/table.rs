@@ -1,17 +1,17 @@
-//! A table of text in columns, fit to a width.
+//! A table of text in columns, fitted to a width.
 
 /// A column.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     title: &'static str,
-    /// Its cells are aligned to the right.
+    /// True if the cells are aligned to the right.
     numeric: bool,
-    /// In a narrow terminal the middle of its cells is left out ("vol-3f2a…89ab"), down to this
-    /// many characters.
+    /// Minimum width in characters: in a narrow terminal, cells lose their middle
+    /// ("vol-3f2a…89ab"). `None` keeps them whole.
     least: Option<usize>,
 }
 
-/// A column of words that stay whole.
+/// A column of words that are never shortened.
 pub const fn words(title: &'static str) -> Column {
     Column {
         title,
@@ -38,8 +38,8 @@ pub const fn long(title: &'static str, least: usize) -> Column {
 
 const GAP: &str = "  ";
 
-/// The lines of a table: the heading, then one for each row. Every row has a cell for every
-/// column. `width` is what fits; `None` (no terminal) leaves everything whole.
+/// The lines of a table: the heading, then one for each row. Every row has a cell for every column.
+/// `width` is the available width; `None` (no terminal) shortens nothing.
 pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
     let mut widths: Vec<usize> = columns
         .iter()
@@ -59,7 +59,7 @@ pub fn lines(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> 
         .collect()
 }
 
-/// Takes the excess from the widest column that may still give, one character at a time.
+/// Narrows the widest column that can still shrink, one character at a time, until the table fits.
 fn shrink(columns: &[Column], widths: &mut [usize], width: usize) {
     let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP.len() * (widths.len() - 1);
     while total(widths) > width {
@@ -89,7 +89,7 @@ fn line(columns: &[Column], widths: &[usize], row: &[String]) -> String {
     line.trim_end().to_owned()
 }
 
-/// The text in at most `width` characters, with "…" where some are left out.
+/// Shortens a text to at most `width` characters, with "…" in place of the missing ones.
 pub fn without_middle(text: &str, width: usize) -> String {
     let chars: Vec<char> = text.chars().collect();
     if chars.len() <= width {

@@ -94,7 +94,7 @@ fn runs_are_joined_and_cut() {
     assert_eq!(cut, [at(2, 12, 1), at(3, 20, 1), vague(4, 1)]);
 }
 
-/// A block of a file: a hole, or where it is and whether that counts.
+/// A block of a file: `None` is a hole, else its address and whether that is valid.
 type Block = Option<(u64, bool)>;
 
 fn map(file: &[Block]) -> Vec<Extent> {
@@ -112,7 +112,7 @@ fn map(file: &[Block]) -> Vec<Extent> {
 fn file() -> impl Strategy<Value = Vec<Block>> {
     let block = prop_oneof![
         2 => Just(None),
-        // Few places, so that two files often share one.
+        // Few addresses, so that two files often share one.
         6 => (0u64..12).prop_map(|place| Some((place, true))),
         1 => (0u64..12).prop_map(|place| Some((place, false))),
     ];
@@ -192,7 +192,7 @@ fn compare_stops_when_told() {
     assert_eq!(calls, 2);
 }
 
-/// More extents than one look takes, on whatever filesystem the test runs on.
+/// The file has more extents than one call returns, on any filesystem under the test.
 #[test]
 fn a_file_of_many_extents_is_read_in_windows() {
     let blocks = 2 * fiemap::BATCH as u64 + 100;

@@ -103,7 +103,7 @@ fn fails_after_the_deed() {
     b.model.fail_afterwards("mkfs", 1, libc::EIO);
     assert!(b.mkfs(&device).is_err());
     let at = b.dir("at");
-    // Half a filesystem: recognised, and no good.
+    // A half-made filesystem is recognised but can't be mounted.
     assert!(matches!(
         b.model.probe(&device.path()).unwrap(),
         Probe::Filesystem { .. }
@@ -130,7 +130,7 @@ fn a_hook_may_block_and_look() {
     });
     std::thread::scope(|scope| {
         let frozen = scope.spawn(|| b.model.freeze(&File::open(&at).unwrap()));
-        // Other calls go on meanwhile.
+        // Other calls continue meanwhile.
         assert!(!b.model.is_frozen(device.minor));
         assert_eq!(b.model.loops().unwrap().len(), 1);
         go.send(()).unwrap();

@@ -108,7 +108,7 @@ fn replaces_whole() {
         let read = std::fs::read_to_string(t.path().join("record")).unwrap();
         assert_eq!(read, content);
     }
-    // What a crash left is taken over, not appended to.
+    // A temporary file from a crash is overwritten, not appended to.
     std::fs::write(t.path().join(".record.new"), "rubbish left by a crash").unwrap();
     replace(d.as_fd(), "record", b"4").unwrap();
     assert_eq!(std::fs::read(t.path().join("record")).unwrap(), b"4");

@@ -3,8 +3,7 @@
 //! LOOP_GET_STATUS64 asks the filesystem of the backing file for its inode. If that filesystem
 //! hangs (NFS without its server, FUSE without its daemon), the ioctl does not return and can't be
 //! interrupted. So another thread makes the call, and the caller gives up after a while. That
-//! thread stays with the device, and it is the only one: no other queries the device before it has
-//! answered.
+//! thread stays with the device. No other thread queries the device before it has answered.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,14 +12,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the devices of one question may take to answer together. A healthy one needs
-/// microseconds.
+/// Total time for the devices of one query to answer. A healthy device needs microseconds.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a device may keep the others waiting before they are asked beside it.
+/// Time without an answer after which more threads share the remaining devices.
 const STALL: Duration = Duration::from_millis(20);
 
-/// How many threads without a job are kept.
+/// Maximum number of idle threads to keep.
 const IDLE: usize = 4;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -30,11 +28,11 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(super) struct Asking {
     patience: Duration,
     turns: Arc<Turns>,
-    /// Threads that wait for a job. A thread ends when its sender is dropped.
+    /// Senders to idle threads. A thread ends when its sender is dropped.
     idle: Mutex<Vec<Sender<Job>>>,
 }
 
-/// The devices with a query under way, and when it began.
+/// The devices with a running query, and when it began.
 #[derive(Debug, Default)]
 struct Turns {
     under_way: Mutex<HashMap<u32, Instant>>,
@@ -50,7 +48,7 @@ enum Unasked {
     Lost,
 }
 
-/// The right to ask a device, until it is dropped.
+/// The exclusive right to query a device, until it is dropped.
 struct Turn<'a> {
     turns: &'a Turns,
     minor: u32,
@@ -71,9 +69,9 @@ impl Asking {
         }
     }
 
-    /// Queries these devices. They share the patience: however many are slow or hang, the call takes
-    /// no longer. A device without an answer in time has `None`. Later calls do not wait for that
-    /// device before it has answered.
+    /// Queries these devices. They share the patience: however many are slow or hang, the call
+    /// takes no longer. A device that does not answer in time gets `None`. Later calls do not wait
+    /// for that device before it has answered.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         minors: &[u32],
@@ -100,8 +98,8 @@ impl Asking {
     }
 
     /// Queries each of these devices once, by its index in a list, unless another call queries it
-    /// now. One thread goes through them in order. Whenever no answer comes for a moment, the number
-    /// of threads that share the remaining devices doubles.
+    /// now. One thread queries them in order. Whenever no answer comes for a moment, the number of
+    /// threads that share the remaining devices doubles.
     fn ask_once<T: Send + 'static>(
         &self,
         devices: Vec<(usize, u32)>,
@@ -145,7 +143,7 @@ impl Asking {
             let more = workers.len().max(1).min(lock(&left).len());
             workers.extend((0..more).filter_map(|_| self.run(job())));
         }
-        // Threads that still wait for a device have no other device to query after it.
+        // Threads that still wait for a device must not query another device after it.
         lock(&left).by_ref().for_each(drop);
         if asked.len() == all {
             let mut idle = lock(&self.idle);
@@ -175,7 +173,7 @@ impl Asking {
 }
 
 impl Turns {
-    /// Takes the turn to query a device, unless another call keeps it for longer than a moment.
+    /// Takes the right to query a device, unless another call keeps it for longer than a moment.
     fn take(&self, minor: u32, patience: Duration) -> Result<Turn<'_>, Unasked> {
         let mut under_way = self.free(minor, patience, Instant::now() + STALL)?;
         under_way.insert(minor, Instant::now());
@@ -270,7 +268,7 @@ mod tests {
         );
     }
 
-    /// Device 5 is well, all others need so long.
+    /// Device 5 answers at once; all others take this long.
     fn slow(needed: Duration) -> impl Fn(u32) + Clone + Send + Sync + 'static {
         move |minor| {
             if minor != 5 {
@@ -279,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Asks forty devices that need so long, and measures how long that takes.
+    /// Queries forty devices that take this long, and measures the total time.
     fn timed(asking: &Asking, needed: Duration) -> (Duration, Vec<(u32, Option<()>)>) {
         let minors: Vec<u32> = (0..40).collect();
         let started = Instant::now();

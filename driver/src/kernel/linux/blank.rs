@@ -1,10 +1,9 @@
-//! Tells whether a device is blank. A missing signature does not prove that.
+//! Checks if a device is blank. A missing signature does not prove that.
 //!
-//! An encrypted device without a header (plain dm-crypt, a detached LUKS header) is random bytes
-//! from its first to its last. Other data has its metadata at the ends: the first partition begins
-//! at 1 MiB, and GPT, RAID and ZFS keep copies at the end. So [`ENDS`] are read completely, and
-//! samples in between find data that begins elsewhere. A new, discarded or thin device reads as
-//! zeros.
+//! An encrypted device without a header (plain dm-crypt, a detached LUKS header) has random bytes
+//! everywhere. Other data has its metadata at the ends: the first partition begins at 1 MiB, and
+//! GPT, RAID and ZFS keep copies at the end. So this reads [`ENDS`] completely, and samples in
+//! between to find data that begins elsewhere. A new, discarded or thin device reads as zeros.
 
 use std::fs::File;
 use std::ops::Range;
@@ -15,14 +14,15 @@ use crate::kernel::{Error, Result};
 
 /// Bytes to read at each end.
 const ENDS: u64 = 2 << 20;
-/// Samples between the ends, evenly spaced. On a rotating disk they take a second or two, once.
+/// Number of samples between the ends, evenly spaced. On a rotating disk they take a second or two,
+/// once.
 const SAMPLES: u64 = 128;
 /// Length of a sample in bytes.
 const SAMPLE: u64 = 4096;
 /// Bytes at each end that may hold signatures.
 const SIGNATURES: u64 = 256 << 10;
 
-/// Reads the places where signatures are: a device with read errors there is not blank, whatever a
+/// Reads the places where signatures are. A device with read errors there is not blank, whatever a
 /// tool reports.
 pub(super) fn readable(device: &File, path: &Path) -> Result<()> {
     let size = size(device, path)?;

@@ -1,4 +1,4 @@
-//! Mounted filesystems: sizes, freezing, trimming, and what they say of themselves.
+//! Mounted filesystems: sizes, usage, freezing, and the errors that they report.
 
 use std::fs::File;
 use std::io;
@@ -13,9 +13,9 @@ use crate::kernel::{Error, Freeze, FsType, FsUsage, Result, magic, reflink_suppo
 
 pub(super) fn size(mounted_at: &Path, device: &Path, fs: FsType) -> Result<u64> {
     match fs {
-        // In the page cache of the device, where the mounted filesystem keeps it too.
+        // The mounted filesystem keeps its superblock in the device's page cache.
         FsType::Ext4 => ext4_size_on(device),
-        // These two keep theirs apart from the device's cache, so they are asked.
+        // XFS and btrfs keep theirs outside the device's page cache, so ask the filesystem.
         FsType::Xfs => reflink_support::xfs_bytes(open(mounted_at)?.as_fd()),
         FsType::Btrfs => ioctl::btrfs_device(&open(mounted_at)?)
             .map(|device| device.total_bytes)
@@ -41,7 +41,7 @@ pub(super) fn ext4_size_on(device: &Path) -> Result<u64> {
     })
 }
 
-/// Size from the first 4096 bytes of an ext4 device; `None` if they are none.
+/// Size from the first 4096 bytes of an ext4 device; `None` for other content.
 fn ext4_size(block: &[u8; 4096]) -> Option<u64> {
     const SUPERBLOCK: usize = 1024;
     const INCOMPAT_64BIT: u32 = 0x80;
@@ -68,8 +68,8 @@ fn ext4_size(block: &[u8; 4096]) -> Option<u64> {
 pub(super) fn freeze(on: &File) -> Result<Freeze> {
     let failed = |e| Error::io("FIFREEZE", name_of(on), e);
     if rustix::fs::fstatfs(on).is_ok_and(|s| s.f_type == magic::XFS) {
-        // Done at the mount, unless that was cut short (or not by us); without it a freeze on a
-        // full pool never comes back.
+        // The mount sets this limit, unless it was interrupted or another program mounted it.
+        // Without the limit, a freeze on a full pool never returns.
         mount::xfs_gives_up(on.metadata().map_err(failed)?.dev())?;
     }
     effect("freeze").map_err(failed)?;
@@ -91,7 +91,7 @@ pub(super) fn thaw(on: &File) -> Result<()> {
 
 pub(super) fn usage(at: &Path) -> Result<FsUsage> {
     use std::os::fd::AsFd;
-    // Not through a path twice: what is on top there is what is counted.
+    // Open the path once, so that the result is the usage of the topmost mount.
     let on = rustix::fs::open(
         at,
         rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
@@ -102,7 +102,7 @@ pub(super) fn usage(at: &Path) -> Result<FsUsage> {
 }
 
 pub(super) fn errors(mounted_at: &Path, minor: u32, fs: FsType) -> Result<Option<String>> {
-    // A filesystem that shut itself down answers nothing else.
+    // A filesystem that has shut down fails every other query.
     match open(mounted_at).and_then(|dir| {
         dir.metadata()
             .map_err(|e| Error::io("stat", mounted_at, e))?;
@@ -135,7 +135,7 @@ fn ext4_errors(minor: u32) -> Result<Option<String>> {
     if count == "0" {
         return Ok(None);
     }
-    // Newer than the count; leaving them out is better than no answer.
+    // This attribute is newer than the count and may be missing. Report the count without it then.
     let place = attribute("last_error_func").unwrap_or_default();
     Ok(Some(match place.as_str() {
         "" => format!("ext4 counts {count} errors"),
@@ -183,7 +183,7 @@ mod tests {
             (256, 2, true, Some(1 << 20)),
             (25600, 2, false, Some(100 << 20)),
             (1 << 33, 2, true, Some(1 << 45)),
-            // The high half is something else without the feature.
+            // Without the 64-bit feature, the field of the high half has another meaning.
             (5 << 32 | 8, 0, false, Some(8192)),
             (1, 7, true, None),
             (1, u32::MAX, true, None),

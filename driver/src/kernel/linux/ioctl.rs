@@ -1,5 +1,5 @@
-//! The system calls no crate wraps: loop, freeze and filesystem ioctls, mount_setattr, and the
-//! parent-death signal. All of the driver's unsafe code is here; each function is one call.
+//! System calls that no crate wraps: loop, freeze and filesystem ioctls, mount_setattr, and the
+//! parent-death signal. Each function is one call.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -23,7 +23,7 @@ mod ioctls {
     nix::ioctl_none_bad!(loop_ctl_get_free, lo::LOOP_CTL_GET_FREE);
     nix::ioctl_write_int_bad!(loop_ctl_add, lo::LOOP_CTL_ADD);
 
-    // The kernel declares these two with an `int` argument it never looks at.
+    // The kernel declares these two with an `int` argument, but never reads it.
     nix::ioctl_none_bad!(
         fifreeze,
         nix::request_code_readwrite!(b'X', 119, size_of::<libc::c_int>())
@@ -63,7 +63,7 @@ const _: () = {
     assert!(size_of::<loop_config>() == 304);
 };
 
-/// What LOOP_CONFIGURE is given.
+/// The arguments of LOOP_CONFIGURE.
 pub(super) struct Configure<'a> {
     pub(super) backing: BorrowedFd<'a>,
     pub(super) block_size: u32,
@@ -75,7 +75,7 @@ fn done<T>(result: nix::Result<T>) -> io::Result<T> {
     result.map_err(io::Error::from)
 }
 
-/// LOOP_CONFIGURE.
+/// Calls LOOP_CONFIGURE.
 pub(super) fn loop_configure(device: &File, with: &Configure<'_>) -> io::Result<()> {
     let mut config = loop_config {
         fd: with.backing.as_raw_fd().cast_unsigned(),
@@ -122,7 +122,7 @@ pub(super) mod flags {
     pub(in super::super) const DIRECT_IO: u32 = lo::LO_FLAGS_DIRECT_IO as u32;
 }
 
-/// LOOP_GET_STATUS64; ENXIO if nothing is attached.
+/// Calls LOOP_GET_STATUS64; ENXIO if nothing is attached.
 pub(super) fn loop_get_status(device: &File) -> io::Result<loop_info64> {
     let mut info = empty_info();
     // SAFETY: `info` is a whole loop_info64 for the kernel to fill.
@@ -130,51 +130,52 @@ pub(super) fn loop_get_status(device: &File) -> io::Result<loop_info64> {
     Ok(info)
 }
 
-/// LOOP_CLR_FD.
+/// Calls LOOP_CLR_FD.
 pub(super) fn loop_clear(device: &File) -> io::Result<()> {
     // SAFETY: takes no argument.
     done(unsafe { ioctls::loop_clr_fd(device.as_raw_fd()) }).map(drop)
 }
 
-/// LOOP_SET_CAPACITY.
+/// Calls LOOP_SET_CAPACITY.
 pub(super) fn loop_set_capacity(device: &File) -> io::Result<()> {
     // SAFETY: takes no argument.
     done(unsafe { ioctls::loop_set_capacity(device.as_raw_fd()) }).map(drop)
 }
 
-/// LOOP_SET_DIRECT_IO.
+/// Calls LOOP_SET_DIRECT_IO.
 pub(super) fn loop_set_direct_io(device: &File, on: bool) -> io::Result<()> {
     // SAFETY: takes an integer.
     done(unsafe { ioctls::loop_set_direct_io(device.as_raw_fd(), on.into()) }).map(drop)
 }
 
-/// LOOP_CTL_GET_FREE: the lowest minor nothing is attached to, added if there is none.
+/// Calls LOOP_CTL_GET_FREE: returns the lowest unattached minor, and adds a device if there is
+/// none.
 pub(super) fn loop_get_free(control: &impl AsRawFd) -> io::Result<u32> {
     // SAFETY: takes no argument.
     let minor = done(unsafe { ioctls::loop_ctl_get_free(control.as_raw_fd()) })?;
     u32::try_from(minor).map_err(io::Error::other)
 }
 
-/// LOOP_CTL_ADD; EEXIST if there is one.
+/// Calls LOOP_CTL_ADD; EEXIST if the device exists.
 pub(super) fn loop_add(control: &impl AsRawFd, minor: u32) -> io::Result<()> {
     let minor = i32::try_from(minor).map_err(io::Error::other)?;
     // SAFETY: takes an integer.
     done(unsafe { ioctls::loop_ctl_add(control.as_raw_fd(), minor) }).map(drop)
 }
 
-/// FIFREEZE; EBUSY if it is frozen.
+/// Calls FIFREEZE; EBUSY if the filesystem is frozen.
 pub(super) fn freeze(on: &File) -> io::Result<()> {
-    // SAFETY: the argument is not looked at.
+    // SAFETY: the kernel does not read the argument.
     done(unsafe { ioctls::fifreeze(on.as_raw_fd()) }).map(drop)
 }
 
-/// FITHAW; EINVAL if it is not frozen.
+/// Calls FITHAW; EINVAL if the filesystem is not frozen.
 pub(super) fn thaw(on: &File) -> io::Result<()> {
-    // SAFETY: the argument is not looked at.
+    // SAFETY: the kernel does not read the argument.
     done(unsafe { ioctls::fithaw(on.as_raw_fd()) }).map(drop)
 }
 
-/// BTRFS_IOC_DEV_INFO of the first device.
+/// Calls BTRFS_IOC_DEV_INFO for the first device.
 pub(super) fn btrfs_device(on: &File) -> io::Result<BtrfsDevice> {
     let mut device = BtrfsDevice {
         devid: 1,
@@ -183,12 +184,12 @@ pub(super) fn btrfs_device(on: &File) -> io::Result<BtrfsDevice> {
         total_bytes: 0,
         after: [0; 507],
     };
-    // SAFETY: as large as the kernel's structure (asserted above), for it to fill.
+    // SAFETY: the kernel fills a structure of the same size as its own (asserted above).
     done(unsafe { ioctls::btrfs_dev_info(on.as_raw_fd(), &raw mut device) })?;
     Ok(device)
 }
 
-/// BTRFS_IOC_GET_DEV_STATS of the first device.
+/// Calls BTRFS_IOC_GET_DEV_STATS for the first device.
 pub(super) fn btrfs_stats(on: &File) -> io::Result<BtrfsStats> {
     let mut stats = BtrfsStats {
         devid: 1,
@@ -197,12 +198,12 @@ pub(super) fn btrfs_stats(on: &File) -> io::Result<BtrfsStats> {
         values: [0; 5],
         after: [0; 121],
     };
-    // SAFETY: as large as the kernel's structure (asserted above), for it to fill.
+    // SAFETY: the kernel fills a structure of the same size as its own (asserted above).
     done(unsafe { ioctls::btrfs_dev_stats(on.as_raw_fd(), &raw mut stats) })?;
     Ok(stats)
 }
 
-/// mount_setattr on an open mount. Flags that are not in `flags` stay unchanged.
+/// Calls mount_setattr on an open mount. Flags that are not in `flags` stay unchanged.
 pub(super) fn set_flags(mount: impl AsFd, flags: BindFlags) -> io::Result<()> {
     let bits = [
         (flags.read_only, libc::MOUNT_ATTR_RDONLY),
@@ -216,7 +217,7 @@ pub(super) fn set_flags(mount: impl AsFd, flags: BindFlags) -> io::Result<()> {
         propagation: 0,
         userns_fd: 0,
     };
-    // SAFETY: an empty path with AT_EMPTY_PATH means the handle itself; `attr` is whole, its size
+    // SAFETY: an empty path with AT_EMPTY_PATH means the handle itself. `attr` is whole, its size
     // is given, and the kernel only reads it.
     let answer = unsafe {
         libc::syscall(
@@ -235,8 +236,8 @@ pub(super) fn set_flags(mount: impl AsFd, flags: BindFlags) -> io::Result<()> {
     }
 }
 
-/// Has the kernel kill the command's process when the thread that starts it ends. That thread
-/// must wait for it, or it dies too early.
+/// Makes the kernel kill the command's process when the thread that starts it ends. That thread
+/// must wait for the process; otherwise the kernel kills it too early.
 pub(super) fn dies_with_us(command: &mut Command) {
     let parent = std::process::id();
     // SAFETY: between fork and exec only async-signal-safe calls are made, and nothing allocates.
@@ -245,7 +246,7 @@ pub(super) fn dies_with_us(command: &mut Command) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // We may have died before the call above.
+            // This process may have died before the call above.
             if libc::getppid().cast_unsigned() != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }

@@ -34,7 +34,7 @@ fn what_changes_a_filesystem_alone_is_allowed() {
 fn what_reads_a_file_or_concerns_errors_is_refused() {
     use FsType::{Btrfs, Ext4, Xfs};
     for (fs, words, named) in [
-        // Files of the container or the node.
+        // Options that read files of the container or the node.
         (Ext4, "-d etc", "-d"),
         (Ext4, "-detc", "-detc"),
         (Ext4, "-m 0 -d .", "-d"),
@@ -54,7 +54,7 @@ fn what_reads_a_file_or_concerns_errors_is_refused() {
         (Btrfs, "-Mr etc", "-Mr"),
         (Btrfs, "-u x", "-u"),
         (Btrfs, "--shrink", "--shrink"),
-        // Options for the kernel's handling of errors, and for half a filesystem.
+        // Options that change the kernel's handling of errors, or make half a filesystem.
         (Ext4, "-e panic", "-e"),
         (Ext4, "-epanic", "-epanic"),
         (Ext4, "-S", "-S"),
@@ -65,14 +65,14 @@ fn what_reads_a_file_or_concerns_errors_is_refused() {
         (Ext4, "-E discard", "discard"),
         (Ext4, "-n", "-n"),
         (Xfs, "-N", "-N"),
-        // Other devices.
+        // Options that reach other devices.
         (Ext4, "-J device=LABEL=x", "device"),
         (Ext4, "-O journal_dev", "journal_dev"),
         (Ext4, "-O none", "none"),
         (Xfs, "-l logdev=x", "logdev"),
         (Xfs, "-r rtdev=x", "-r"),
         (Btrfs, "-d raid0", "raid0"),
-        // Neither an option nor the value of one.
+        // Words that are neither an option nor the value of one.
         (Ext4, "-m 0 loop7", "loop7"),
         (Ext4, "1000", "1000"),
         (Ext4, "--", "--"),
@@ -115,8 +115,8 @@ fn names_are_told_apart() {
             for name in option.names {
                 let long = name.starts_with("--");
                 assert!(long || name.len() == 2, "{fs} {name}");
-                // No other name begins with a short name: the rest would be read as the short one's
-                // value.
+                // No other name begins with a short name: mkfs would read the rest as the short
+                // one's value.
                 let others = table(fs)
                     .iter()
                     .flat_map(|o| o.names)

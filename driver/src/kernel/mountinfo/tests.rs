@@ -49,7 +49,7 @@ fn reads_what_the_kernel_writes() {
     assert!(!table.at(Path::new("/block")).unwrap().read_only());
 }
 
-/// A pod may make device nodes on a filesystem of its own and have kubelet bind them.
+/// A pod may make device nodes on its own filesystem and have kubelet bind them.
 #[test]
 fn only_a_node_in_dev_itself_is_a_loop_devices_node() {
     let root = "22 1 254:0 / / rw - ext4 /dev/root rw";
@@ -57,7 +57,7 @@ fn only_a_node_in_dev_itself_is_a_loop_devices_node() {
     let folder = "30 22 0:25 /node/dev /dev rw - tmpfs tmpfs rw";
     let hidden = "29 22 0:24 / /dev rw - devtmpfs devtmpfs rw";
     let pods = "31 22 254:0 /var/lib /var/lib rw - ext4 /dev/root rw";
-    // What is mounted before, the mount of a file, whose node that is.
+    // Earlier mounts, the mount of a file, and the expected minor of its device node.
     let table: [(&[&str], &str, Option<u32>); 16] = [
         (
             &[root, own],
@@ -108,7 +108,7 @@ fn only_a_node_in_dev_itself_is_a_loop_devices_node() {
             Some(5),
         ),
         (&[root, folder], "0:25 /loop5 /t rw - tmpfs tmpfs rw", None),
-        // Without a mount there, it is one of the root's.
+        // Without a mount there, it is a folder of the root filesystem.
         (
             &[root],
             "254:0 /dev/loop5 /t rw - ext4 /dev/root rw",

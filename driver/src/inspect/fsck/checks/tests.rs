@@ -1,4 +1,4 @@
-//! Surveys of pools that are in order, and of pools that are not: one thing wrong in each.
+//! Surveys of healthy pools, and of pools with one problem each.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -338,7 +338,7 @@ fn a_changed_device_is_told_where_the_driver_attached_it() {
         block_size: 512,
         ..device
     };
-    // What kubelet puts over a volume's device.
+    // Kubelet's loop device over a volume's device.
     let kubelets = LoopInfo {
         backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4),
         ..on_loop(6, 50)
@@ -362,7 +362,7 @@ fn a_changed_device_is_told_where_the_driver_attached_it() {
 fn what_is_in_order_is_no_problem() {
     let mut scene = Scene::new();
     assert_eq!(check(scene.survey()), []);
-    // A second, read-only loop that is on record, and kubelet's own loop over a block device.
+    // A second, recorded read-only loop, and kubelet's loop over a block device.
     let second = |minor, read_only| LoopInfo {
         backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 4),
         read_only,
@@ -384,15 +384,15 @@ fn what_is_in_order_is_no_problem() {
         .source = volume.record.unwrap().id;
     scene.survey.kernel.loops.retain(|l| l.minor == 3);
     assert_eq!(check(scene.survey()), []);
-    // What is in a pool that can't be read is not missed.
+    // Objects in an unreadable pool do not count as missing.
     let elsewhere = GroupId::generate(PoolId::generate());
     scene.contents().snapshots[0].record.as_mut().unwrap().group = Some(elsewhere);
     scene.contents().groups.clear();
     assert_eq!(check(scene.survey()), []);
 }
 
-/// A group that is half deleted is on record among what waits to be freed. Without that, nothing
-/// says that its members are not needed.
+/// The record of a half-deleted group is among the leftovers. Without that record, nothing shows
+/// that its members are not needed.
 #[test]
 fn only_a_group_on_its_way_in_or_out_has_its_members_freed() {
     let mut scene = Scene::new();

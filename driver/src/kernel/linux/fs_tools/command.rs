@@ -1,5 +1,5 @@
-//! Runs a program: found by name, in a bare environment and an empty directory, with a time limit.
-//! The program never outlives this process.
+//! Runs a program, found by name, in an empty environment and directory, with a time limit. The
+//! program never outlives this process.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -15,7 +15,7 @@ use rustix::mount as api;
 use crate::kernel::linux::ioctl;
 use crate::kernel::{Error, Result};
 
-/// Where programs are, whatever this process's environment says first.
+/// Directories of programs, searched after `PATH`.
 const SYSTEM_DIRS: [&str; 6] = [
     "/usr/local/sbin",
     "/usr/local/bin",
@@ -28,22 +28,22 @@ const SYSTEM_DIRS: [&str; 6] = [
 /// Lines of a program's output that go into an error.
 const LAST_LINES: usize = 5;
 
-/// A program about to be run.
+/// A program with its arguments, before the start.
 pub(super) struct Tool {
     name: &'static str,
     arguments: Vec<OsString>,
     limit: Duration,
 }
 
-/// How a program ended.
+/// The result of a program.
 pub(super) struct Output {
-    /// Exit code; 128 and the signal's number for one that was killed.
+    /// Exit code; 128 plus the signal's number if a signal killed the program.
     pub(super) code: i32,
     pub(super) stdout: String,
     pub(super) stderr: String,
 }
 
-/// The directories programs are looked for in: `PATH`, then the system's.
+/// The directories to search for programs: `PATH`, then the system's.
 fn search_path() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -52,7 +52,7 @@ fn search_path() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where a program is.
+/// Path of a program, if it is installed.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     search_path()
         .into_iter()
@@ -61,7 +61,7 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// The working directory of programs: the root of a read-only filesystem that is mounted nowhere. A
-/// relative path leads to nothing in it, and no process can create anything there.
+/// relative path finds nothing in it, and no process can create anything there.
 fn empty_directory() -> rustix::io::Result<&'static OwnedFd> {
     static EMPTY: OnceLock<OwnedFd> = OnceLock::new();
     if let Some(made) = EMPTY.get() {
@@ -99,7 +99,7 @@ impl Tool {
         self
     }
 
-    /// Runs it to its end, which this thread waits for. `on` is only for messages.
+    /// Runs the program and waits for its end. `on` is only for messages.
     pub(super) fn run(self, on: &Path) -> Result<Output> {
         let failed = |message: String| Error::Tool {
             tool: self.name.to_owned(),
@@ -134,7 +134,7 @@ impl Tool {
     }
 }
 
-/// Collects a program's output and waits for it; `None` if it had to be killed at the limit.
+/// Collects a program's output and waits for its end; `None` if the time limit killed it.
 fn finish(mut child: Child, limit: Duration) -> std::io::Result<Option<Output>> {
     let end = Instant::now() + limit;
     let streams = (
@@ -143,12 +143,12 @@ fn finish(mut child: Child, limit: Duration) -> std::io::Result<Option<Output>> 
     );
     let (Some(stdout), Some(stderr)) = (text(streams.0, end), text(streams.1, end)) else {
         child.kill()?;
-        // Killed, but in the kernel until its I/O ends: that may be never, so we don't wait. It
-        // is reaped from here once it does go.
+        // The killed process stays in the kernel until its I/O ends, perhaps without limit, so this
+        // does not wait. A thread reaps it when it ends.
         std::thread::spawn(move || child.wait());
         return Ok(None);
     };
-    // Both ends are closed, so it is gone or about to be.
+    // Both streams are closed, so the program has ended or is about to.
     let status = child.wait()?;
     Ok(Some(Output {
         code: code(status),
@@ -157,12 +157,12 @@ fn finish(mut child: Child, limit: Duration) -> std::io::Result<Option<Output>> 
     }))
 }
 
-/// Reads a stream to its end on a thread of its own, so that neither of two fills up.
+/// Reads a stream to its end on its own thread, so that neither of two streams fills up.
 fn collect(mut stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came before an error is still the best there is to show.
+        // If reading fails, the output before the error is still useful.
         let _ = stream.read_to_end(&mut bytes);
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });
@@ -188,7 +188,7 @@ fn code(status: ExitStatus) -> i32 {
 }
 
 impl Output {
-    /// An error with the code and the last lines it printed.
+    /// Builds an error from the code and the last lines of output.
     pub(super) fn failed(&self, tool: &str, path: &Path) -> Error {
         let mut lines: Vec<&str> = [&self.stdout, &self.stderr]
             .into_iter()
