@@ -1,6 +1,6 @@
 //! The kernel interface of the driver: loop devices, mounts, filesystems and freezing.
 //!
-//! The driver calls the kernel only through the [`Kernel`] trait. [`linux::Linux`] is the real one.
+//! The [`Kernel`] trait has two implementations. [`linux::Linux`] calls the real kernel.
 //! [`fake::Model`] keeps a loop table and a mount table in memory, so that a test can cause what a
 //! real kernel rarely shows, such as an error in the middle of a mount. Files are real in both:
 //! [`file`] has plain functions for operations that need only a file.
@@ -189,7 +189,7 @@ impl LoopInfo {
 pub enum Detached {
     /// The device has no backing file any more.
     Gone,
-    /// Another process holds the device open; the kernel detaches it at the last close.
+    /// Another handle holds the device open; the kernel detaches it at the last close.
     WhenClosed,
 }
 
@@ -321,7 +321,7 @@ pub struct MountSpec<'a> {
 pub enum Freeze {
     /// This call froze it, so the caller must thaw it.
     Frozen,
-    /// Another process had frozen it (EBUSY), so the caller must never thaw it.
+    /// It was frozen before this call (EBUSY), so the caller must never thaw it.
     AlreadyFrozen,
 }
 

@@ -355,8 +355,8 @@ pub fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> Result<()> {
         rustix::fs::renameat(dir, &temporary, dir, name).map_err(io::Error::from)
     })();
     if let Err(e) = written {
-        // Best effort: leave no half-written record on a full disk. Report the first error, not this
-        // one.
+        // Best effort: leave no half-written record on a full disk. Report the first error, not
+        // this one.
         let _ = rustix::fs::unlinkat(dir, &temporary, AtFlags::empty());
         return Err(Error::io("replace", name_of(dir).join(name), e));
     }

@@ -153,8 +153,8 @@ impl Asking {
         asked
     }
 
-    /// Runs the job on a thread. Returns the sender for the thread's next job; `None` if no thread can
-    /// be started.
+    /// Runs the job on a thread. Returns the sender for the thread's next job; `None` if no thread
+    /// can be started.
     fn run(&self, job: Job) -> Option<Sender<Job>> {
         let idle = lock(&self.idle).pop();
         let worker = match idle {

@@ -30,7 +30,7 @@ const ATTEMPTS: u32 = 128;
 /// few.
 const SPARE_NODES: usize = 16;
 
-/// `/dev/loop-control`, open.
+/// Opens `/dev/loop-control`.
 pub(super) fn control() -> Result<LoopControl> {
     LoopControl::open().map_err(|e| Error::io("open", "/dev/loop-control", e))
 }

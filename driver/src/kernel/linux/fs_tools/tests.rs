@@ -101,7 +101,7 @@ fn mkfs_is_told_what_it_needs() {
     }
 }
 
-/// mke2fs could copy the content of its working directory.
+/// `mkfs.ext4 -d` would copy a directory below its working directory.
 #[test]
 fn tools_find_nothing_in_their_working_directory() {
     let dir = tempfile::tempdir().unwrap();
