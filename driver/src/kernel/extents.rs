@@ -202,8 +202,8 @@ pub fn delta(base: &[Extent], target: &[Extent], shares: bool) -> Vec<Difference
     }
 }
 
-/// Compares two extents (`None`: a hole) at the byte `at`. `None` if it is the same in both, else
-/// true if it certainly differs.
+/// Compares two extents (`None`: a hole) at the byte `at`. `None` if it is the same in both,
+/// `Some(true)` if it certainly differs, `Some(false)` if content must decide.
 fn judge(base: Option<Extent>, target: Option<Extent>, at: u64, shares: bool) -> Option<bool> {
     match (base, target) {
         (None, None) => None,

@@ -421,7 +421,7 @@ fn direct_io(minor: u32) -> Result<bool> {
     Ok(read_attribute(&sysfs(minor, "loop/dio"))? == "1")
 }
 
-/// Opens `/dev/loopN`, and creates the node if `/dev` is static.
+/// Opens `/dev/loopN`. Creates the node first if `/dev` does not do so.
 fn open_node(makes_nodes: bool, minor: u32, write: bool) -> Result<File> {
     let path = loop_path(minor);
     let open = || OpenOptions::new().read(true).write(write).open(&path);
