@@ -1,13 +1,13 @@
-//! Tells users what a driver knows of the health of their volumes, as events on their claims, and
-//! operators, as metrics.
+//! Reports the health of volumes: to users as events on their claims, and to operators as metrics.
 //!
-//! The driver is asked at intervals: for all volumes that something is wrong with, if it can list
-//! them, and else for each bound volume. The storage below a node's volumes is asked for, too: what
-//! is wrong there is told at the node. A condition is told when it begins, when it changes, from
-//! time to time while it lasts, and when it is over.
+//! The watcher asks the driver at intervals. If the driver supports ControllerListVolumeHealth, one
+//! list returns all unhealthy volumes. Otherwise the watcher asks for each bound volume. It also
+//! asks for the storage below a node's volumes, and reports problems there on the Node. A condition
+//! produces an event when it begins, when it changes, periodically while it lasts, and when it
+//! ends.
 //!
-//! What was told is remembered by the process only. After a restart a condition that lasts is told
-//! once more, and of one that ended meanwhile nothing is told.
+//! Only the process remembers which events it sent. After a restart it reports a lasting condition
+//! again, and does not report the end of a condition that ended meanwhile.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -31,12 +31,12 @@ mod nodes;
 use decide::{Change, Finding, Volume};
 pub use metrics::Conditions;
 
-/// How often this looks, and at what.
+/// Flags of the health watcher.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Health")]
 pub struct Options {
-    /// How often the driver is asked for all volumes that are not well, if it can list them
+    /// How often to list all unhealthy volumes, if the driver can list them
     #[arg(
         long = "list-volumes-interval",
         env = "HOSTLOOP_LIST_VOLUMES_INTERVAL",
@@ -46,7 +46,7 @@ pub struct Options {
     )]
     pub list_interval: Duration,
 
-    /// How often each volume is asked for otherwise, and the storage of this node in any case
+    /// How often to check the storage of this node, and each volume if the driver can't list them
     #[arg(
         long,
         env = "HOSTLOOP_MONITOR_INTERVAL",
@@ -56,7 +56,7 @@ pub struct Options {
     )]
     pub monitor_interval: Duration,
 
-    /// Tell claims whose pods run on a node that is down
+    /// Emit events on claims if their pods run on a node that is down
     #[arg(
         long = "enable-node-watcher",
         env = "HOSTLOOP_ENABLE_NODE_WATCHER",
@@ -79,16 +79,16 @@ impl Default for Options {
     }
 }
 
-/// `--timeout`, unless told otherwise.
+/// Default of `--timeout`.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// `--worker-threads`, unless told otherwise: how many volumes are asked for at a time.
+/// Default of `--worker-threads`: the number of volumes checked at once.
 const WORKERS: usize = 10;
 
-/// The most of a list that is taken in one answer.
+/// Page size of ControllerListVolumeHealth.
 const PAGE: i32 = 500;
 
-/// Looks at what the driver can tell of, until told to stop.
+/// Runs the health watcher until `context.stop`.
 pub async fn run(context: Context, options: Options, conditions: Conditions) {
     let driver = &context.driver;
     let lists = driver.can(ControllerCapability::ListVolumeHealth);
@@ -118,26 +118,26 @@ pub async fn run(context: Context, options: Options, conditions: Conditions) {
         }
     };
     let of_nodes = async {
-        // It has to see all nodes, and so is the leader's where every node has loops of its own.
+        // The node watcher needs all nodes. With a process on every node, the leader runs it.
         if options.node_watcher && context.scope == Scope::Cluster {
             nodes::run(&context).await;
         }
     };
     let all = async { tokio::join!(of_volumes, of_storage, of_nodes) };
     context.stop.run_until_cancelled(all).await;
-    // Without anything to look at, it still runs until the stop.
+    // Without anything to check, the controller still runs until the stop.
     context.stop.cancelled().await;
 }
 
-/// Tells claims whose pods run on a node that is down, if that is wanted: for the one that leads
-/// where every node has loops of its own, with caches of the whole cluster.
+/// Runs the node watcher, if it is enabled. With a process on every node, the leader calls this
+/// with cluster-wide caches.
 pub(crate) async fn run_for_all(context: Context, options: Options) {
     if options.node_watcher {
         context.stop.run_until_cancelled(nodes::run(&context)).await;
     }
 }
 
-/// Asks the driver, and tells.
+/// Asks the driver for health, and emits events.
 struct Watcher {
     context: Context,
     conditions: Conditions,
@@ -177,16 +177,16 @@ impl Watcher {
             .conditions
             .volumes(|known| decide::judge(known, &volumes, &found, Instant::now()));
         for (claim, change) in changes {
-            // It may have been lost while the driver was asked.
+            // The leadership may have been lost during the calls to the driver.
             if self.context.acts() {
                 self.tell(claim, "Volume", change);
             }
         }
     }
 
-    /// What is wrong with volumes, for all of them.
+    /// The findings of all volumes, from ControllerListVolumeHealth.
     async fn list(&self, volumes: &[Volume]) -> Result<HashMap<String, Vec<Finding>>, Failure> {
-        // Those that are not listed are well.
+        // Volumes that the driver does not list are healthy.
         let mut found: HashMap<String, Vec<Finding>> = volumes
             .iter()
             .map(|volume| (volume.handle.clone(), Vec::new()))
@@ -207,7 +207,7 @@ impl Watcher {
                     findings.extend(entry.health_statuses.into_iter().map(Finding::from));
                 }
             }
-            // The same token again would never end.
+            // A repeated token would cause an endless loop.
             if page.next_token.is_empty() || page.next_token == token {
                 return Ok(found);
             }
@@ -215,7 +215,7 @@ impl Watcher {
         }
     }
 
-    /// What is wrong with each volume, for those that could be asked for.
+    /// The findings of each volume for which ControllerGetVolumeHealth succeeded.
     async fn get(&self, volumes: &[Volume]) -> HashMap<String, Vec<Finding>> {
         let handles: BTreeSet<String> =
             volumes.iter().map(|volume| volume.handle.clone()).collect();
@@ -259,7 +259,7 @@ impl Watcher {
             Change::Abnormal(what) => tracing::warn!(what, "the storage is not well"),
             Change::Normal => tracing::info!("the storage is well again"),
         }
-        // Which node's it is, is known to the one that serves a node only.
+        // Only a process that serves one node knows which node the storage belongs to.
         if let Some(node) = self.context.scope.node() {
             self.tell(node_reference(node), "Storage", change);
         }
@@ -284,7 +284,7 @@ impl Watcher {
     }
 }
 
-/// What is wrong with a volume, if that could be found out.
+/// The findings of one volume; `None` if the call failed.
 async fn get_one(csi: Csi, timeout: Duration, handle: String) -> Option<(String, Vec<Finding>)> {
     let request = csi::ControllerGetVolumeHealthRequest {
         volume_id: handle.clone(),
@@ -314,7 +314,7 @@ fn served(context: &Context) -> Vec<Volume> {
     volumes.filter_map(bound).collect()
 }
 
-/// A node as its events name it: kubelet puts the name for the UID.
+/// A reference to a Node for events. Like kubelet, it uses the node's name as UID.
 pub(crate) fn node_reference(name: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -326,7 +326,7 @@ pub(crate) fn node_reference(name: &str) -> ObjectReference {
 }
 
 fn ticks(interval: Duration) -> tokio::time::Interval {
-    // Zero is no interval.
+    // `tokio::time::interval` panics on a period of zero.
     let mut ticks = tokio::time::interval(interval.max(Duration::from_secs(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks

@@ -1,21 +1,20 @@
-//! Tidies up after nodes that are gone for good.
+//! Cleans up after deleted nodes.
 //!
-//! A local volume is its node's, and so is all work on it: when a node is gone, nobody is left who
-//! could detach its volumes, delete them or take their objects' finalizers. Here the leader does
-//! what that node would have done, and nothing else would be true:
+//! Only the node of a local volume can detach it, delete it, or remove the finalizers of its
+//! objects. After the node is deleted, no process would do that. The leader then does it instead:
 //!
-//! | object | what is done |
+//! | object | action |
 //! |---|---|
-//! | VolumeAttachment that is being deleted | our finalizer is taken off |
-//! | PersistentVolume, Released, to be deleted | deleted with our finalizers: its data is gone |
-//! | PersistentVolume, Bound | an event, for it and its claim, now and again |
-//! | claim that waits for a volume on the node | a node is to be chosen anew |
-//! | content of a snapshot that is being deleted, policy Delete | our finalizer is taken off |
-//! | CSIStorageCapacity | deleted |
+//! | VolumeAttachment that is being deleted | remove our finalizer |
+//! | PersistentVolume, Released, policy Delete | delete it, remove our finalizers: its data is gone |
+//! | PersistentVolume, Bound | repeat an event on it and its claim |
+//! | claim that waits for a volume on the node | have the scheduler select another node |
+//! | content of a snapshot that is being deleted, policy Delete | remove our finalizer |
+//! | CSIStorageCapacity | delete it |
 //!
-//! A node is gone when none of its name has been seen for a grace period, and the API server, asked
-//! for it by name, has none. A node that is there and out of service (by its taint) lets go of
-//! attachments only. What is retained is never touched.
+//! A node counts as gone if no node of that name was seen for a grace period, and a live GET on the
+//! API server confirms it. If a node exists but has the out-of-service taint, only its
+//! VolumeAttachments are released. Objects with policy Retain are never deleted here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,15 +39,15 @@ use decide::{Leftover, Rules, Seen};
 use grace_period::Since;
 use node_resolver::Places;
 
-/// Between two looks, at most and at least.
+/// The longest and the shortest wait between two passes.
 const LOOK: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(1));
 
-/// What it is told on the command line.
+/// Flags of the node cleanup.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Gone nodes")]
 pub struct Options {
-    /// How long there must be no such node before what it left behind is tidied up
+    /// How long a node must be missing before its leftover objects are cleaned up
     #[arg(
         long,
         env = "HOSTLOOP_GONE_NODE_GRACE",
@@ -65,19 +64,20 @@ struct Tidier {
     rules: Rules,
     grace: Duration,
     capacities: Option<Store<CSIStorageCapacity>>,
-    /// This driver's volumes by where they are: a cluster has few places, and many volumes in each.
+    /// The driver's volumes by node affinity. A cluster has few affinities, with many volumes each.
     by_affinity: Index<PersistentVolume>,
-    /// Claims that wait for a volume, by the node it is to be on.
+    /// Claims that wait for a volume, by selected node.
     waiting: Index<PersistentVolumeClaim>,
     places: Places,
     absent: Since<String>,
-    /// Volumes that were told of, by UID, and when.
+    /// When a bound volume was last reported, by UID.
     told: BTreeMap<String, Instant>,
-    /// How many were in this pass.
+    /// The number of volumes reported in this pass.
     told_now: usize,
 }
 
-/// Runs until `context.stop`. `capacities` are the objects of all nodes, if there are any.
+/// Runs until `context.stop`. `capacities` holds the capacity objects of all nodes, if the cluster
+/// serves them.
 pub(crate) async fn run(
     context: Context,
     options: Options,
@@ -143,7 +143,8 @@ impl Tidier {
         }
     }
 
-    /// What there is, but of volumes and claims only what may be of nodes that are not there.
+    /// The objects of the cluster. Of volumes and claims, only those that may belong to missing
+    /// nodes.
     fn seen(&self, nodes: Vec<Arc<Node>>) -> Seen {
         let caches = &self.context.caches;
         let absent = |node: &String| self.places.absent(node).is_some();
@@ -160,7 +161,7 @@ impl Tidier {
         }
     }
 
-    /// Volumes on nodes that are not there, and those of these claims.
+    /// Volumes on missing nodes, and the volumes of these claims.
     fn volumes(&self, claims: &[Arc<PersistentVolumeClaim>]) -> Vec<Arc<PersistentVolume>> {
         let mut volumes = Vec::new();
         for place in self.by_affinity.keys() {
@@ -180,9 +181,9 @@ impl Tidier {
         volumes
     }
 
-    /// Looks at everything once.
+    /// Makes one pass over all objects.
     async fn pass(&mut self) {
-        // By a watch of nodes that does not get on, all may seem to be gone.
+        // If the node watch is stuck, all nodes may seem to be gone.
         let blind = self.context.caches.nodes().trouble().is_some();
         if blind || !self.context.leader.leads() {
             return;
@@ -222,7 +223,7 @@ impl Tidier {
         }
     }
 
-    /// Tidies up after one node; says whether to go on.
+    /// Cleans up after one node. False if the pass must stop.
     async fn tidy(&mut self, node: &String, leftovers: Vec<Leftover>, fate: Fate) -> bool {
         if leftovers.iter().all(|leftover| leftover.action.is_none()) {
             return true;

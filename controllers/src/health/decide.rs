@@ -1,4 +1,4 @@
-//! What is to be told.
+//! Decides which health events to emit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,60 +10,60 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-/// How often a condition that lasts is told again. API servers keep an event for an hour.
+/// How often a lasting condition is reported again. API servers keep an event for an hour.
 pub(super) const REPEAT: Duration = Duration::from_secs(30 * 60);
 
-/// A volume whose health is of interest.
+/// A bound volume that the watcher checks.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Volume {
     /// The PV's UID.
     pub(super) uid: String,
-    /// Its name.
+    /// The PV's name.
     pub(super) name: String,
-    /// The driver's name for it. PVs may share one.
+    /// The CSI volume handle. Several PVs may share one.
     pub(super) handle: String,
     /// The claim it is bound to.
     pub(super) claim: ObjectReference,
 }
 
-/// Something that is wrong.
+/// A problem that the driver reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// How bad it is, in a word.
+    /// The severity, in one word.
     pub(super) status: &'static str,
-    /// What it is, in a word.
+    /// The kind of problem, in one word.
     pub(super) reason: String,
-    /// What it is, for people.
+    /// Details for people.
     pub(super) message: String,
 }
 
-/// A condition that was told.
+/// A condition that was reported.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Condition {
     /// The PV's name; empty for storage.
     pub(super) volume: String,
-    /// Who was told.
+    /// The object that received the event.
     pub(super) claim: ObjectReference,
-    /// What was found last.
+    /// The latest findings.
     pub(super) findings: Vec<Finding>,
-    /// When it was told last.
+    /// When the condition was last reported.
     pub(super) told: Instant,
 }
 
-/// Those of volumes, by the PVs' UIDs.
+/// Conditions of volumes, by the PV's UID.
 pub(super) type Known = BTreeMap<String, Condition>;
 
-/// What is told.
+/// The content of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Something is wrong, namely this.
+    /// The object has the problems in this text.
     Abnormal(String),
-    /// Nothing is, any more.
+    /// All problems are gone.
     Normal,
 }
 
 impl Volume {
-    /// A PV of this driver that is bound.
+    /// Returns a bound PV of this driver.
     pub(super) fn bound(volume: &PersistentVolume, driver: &str) -> Option<Volume> {
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.as_ref().filter(|csi| csi.driver == driver)?;
@@ -77,7 +77,7 @@ impl Volume {
             claim: ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("PersistentVolumeClaim".to_owned()),
-                // A version of long ago would say nothing.
+                // The claim may have changed since it was bound, so that version is useless.
                 resource_version: None,
                 ..claim.clone()
             },
@@ -86,7 +86,7 @@ impl Volume {
 }
 
 impl Finding {
-    /// A volume the driver knows nothing of.
+    /// The finding for a volume that the driver does not know.
     pub(super) fn volume_not_found() -> Finding {
         Finding {
             status: "Inaccessible",
@@ -127,9 +127,8 @@ impl From<StorageBackendHealth> for Finding {
     }
 }
 
-/// What is to be told of volumes after what was found for their handles, and what is known from
-/// then on. A handle for which nothing was found out, not even that it is well, stays as it was; a
-/// volume that is gone is forgotten.
+/// Decides which volume events to emit, and updates `known`. A handle without an entry in `found`
+/// keeps its condition: an empty entry means healthy. Deleted volumes are removed from `known`.
 pub(super) fn judge(
     known: &mut Known,
     volumes: &[Volume],
@@ -159,7 +158,7 @@ pub(super) fn judge(
     changes
 }
 
-/// What is to be told of one thing, and its condition from then on.
+/// Decides which event to emit for one object, and updates its condition.
 pub(super) fn judge_one(
     known: &mut Option<Condition>,
     findings: &[Finding],
@@ -168,7 +167,7 @@ pub(super) fn judge_one(
     if findings.is_empty() {
         return known.take().map(|_| Change::Normal);
     }
-    // Messages have numbers that change all the time; what it is does not.
+    // Compare only the kinds, because messages contain numbers that change constantly.
     let told = known.as_ref().filter(|known| {
         kinds(&known.findings) == kinds(findings) && now.duration_since(known.told) < REPEAT
     });
@@ -182,7 +181,7 @@ pub(super) fn judge_one(
     told.is_none().then(|| Change::Abnormal(text(findings)))
 }
 
-/// What is wrong, without what is said of it.
+/// The kinds of findings, without their messages.
 pub(super) fn kinds(findings: &[Finding]) -> BTreeSet<(&str, &str)> {
     findings
         .iter()

@@ -1,4 +1,4 @@
-//! The conditions there are, as metrics.
+//! Metrics of the current health conditions.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 
 use super::decide::{Condition, Known, kinds};
 
-/// The conditions of volumes and storage, as they were found last. Clones are the same ones.
+/// The latest conditions of volumes and storage. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Conditions(Arc<Mutex<State>>);
 
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl Conditions {
-    /// Has them shown by a registry.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register_collector(Box::new(self.clone()));
     }
@@ -52,7 +52,7 @@ impl Collector for Conditions {
         let name = "hostloop_volume_health_abnormal";
         let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::<i64>::TYPE)?;
         for condition in state.volumes.values() {
-            // A sample may be there only once, whatever the driver says.
+            // Each sample must be unique, even if the driver reports a finding twice.
             for (status, reason) in kinds(&condition.findings) {
                 // Everyone who can reach the endpoint can read metrics, so labels must not name a
                 // claim.

@@ -1,4 +1,4 @@
-//! Tells of claims whose pods run on a node that is down.
+//! Emits events on claims if their pods run on a node that is down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use super::decide::Volume;
 use super::ticks;
 use crate::runtime::{Context, EventKind};
 
-/// How long a node must be down to be told of. Shorter is not worth it: nodes restart.
+/// How long a node must be down before it is reported. Restarts of nodes take less time.
 const DOWN: Duration = Duration::from_secs(300);
 
-/// How often nodes are looked at.
+/// The interval of checks.
 const LOOK: Duration = Duration::from_secs(30);
 
 /// A node that is down.
 #[derive(Clone, Debug, PartialEq)]
 struct Down {
-    /// Since when, as far as was seen here.
+    /// When this process first saw the node down.
     since: Instant,
-    /// Whose claims were told of it, once they were.
+    /// The claims that received an event; `None` before the report.
     told: Option<Vec<ObjectReference>>,
 }
 
-/// What has happened to a node.
+/// A change of a node's state.
 #[derive(Clone, Debug, PartialEq)]
 enum Change {
-    /// It has been down for long.
+    /// The node has been down for at least [`DOWN`].
     Failed(String),
-    /// It is up again, which is of interest to these claims.
+    /// The node is up again. These claims received an event when it failed.
     Recovered(String, Vec<ObjectReference>),
 }
 
-/// Looks at nodes while this process leads. It does not end by itself.
+/// Checks the nodes while this process leads. Never returns.
 pub(super) async fn run(context: &Context) {
     let caches = &context.caches;
     let (nodes, pods, volumes) = (caches.nodes(), caches.pods(), caches.volumes());
@@ -95,13 +95,13 @@ fn tell(
     }
 }
 
-/// What has happened to nodes of which it was seen whether they are ready.
+/// Compares the nodes' readiness with `known`, and returns the changes.
 fn decide(
     known: &mut BTreeMap<String, Down>,
     nodes: &BTreeMap<String, bool>,
     now: Instant,
 ) -> Vec<Change> {
-    // One that was taken out of the cluster has not recovered.
+    // A node that was removed from the cluster has not recovered.
     known.retain(|node, _| nodes.contains_key(node));
     let mut changes = Vec::new();
     for (node, ready) in nodes {
@@ -134,7 +134,7 @@ fn is_ready(node: &Node) -> bool {
     ready.any(|condition| condition.status == "True")
 }
 
-/// Claims on volumes of the driver that pods on a node use.
+/// Claims on the driver's volumes that pods on this node use.
 fn in_use(
     node: &str,
     pods: &[Arc<Pod>],
@@ -155,7 +155,8 @@ fn in_use(
         .collect()
 }
 
-/// The claims a pod uses, by namespace and name; those made for it have its name and the volume's.
+/// Namespace and name of the claims that a pod uses. The claim of a generic ephemeral volume is
+/// named after the pod and the volume.
 fn claims_of(pod: &Pod) -> Vec<(String, String)> {
     let volumes = pod
         .spec
@@ -205,7 +206,7 @@ mod tests {
             (0, &[("a", true), ("b", false)], vec![]),
             (100, &[("a", false), ("b", true)], vec![]),
             (399, &[("a", false), ("b", true)], vec![]),
-            // A short while is nothing, and begins anew.
+            // A short outage is not reported, and the next one starts from zero.
             (399, &[("a", true)], vec![]),
             (400, &[("a", false)], vec![]),
             (699, &[("a", false)], vec![]),
@@ -225,7 +226,7 @@ mod tests {
                 }
             }
         }
-        // One that goes while it is down is forgotten.
+        // A node that is deleted while it is down is forgotten.
         decide(&mut known, &seen(&[("a", false)]), start);
         assert!(decide(&mut known, &seen(&[]), start + DOWN).is_empty());
         assert!(known.is_empty());

@@ -14,7 +14,7 @@ use fake::{Answer, Fake};
 
 mod fake;
 
-/// The loop at work, and what it tells.
+/// The running health watcher, and the events it emits.
 struct Run {
     fake: Fake,
     told: Receiver<Event>,
@@ -22,7 +22,7 @@ struct Run {
     running: JoinHandle<()>,
 }
 
-/// A PV on a node, bound to a claim, of a handle.
+/// A PV with this handle on a node, bound to a claim.
 fn pv(handle: &str, node: &str) -> PersistentVolume {
     let value = json!({
         "metadata": {"name": format!("pv-{handle}"), "uid": handle, "resourceVersion": "1"},
@@ -98,7 +98,7 @@ fn node(name: &str) -> Scope {
 }
 
 impl Run {
-    /// What is told within so many seconds: reason, about whom, and message.
+    /// The events within the next `seconds`: reason, object and message.
     async fn tells(&mut self, seconds: u64) -> Vec<String> {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         let mut told = Vec::new();
@@ -203,7 +203,7 @@ async fn each_volume_is_asked_for_where_nothing_is_listed() {
          Inaccessible: VolumeNotFound: the driver knows no such volume",
     ];
     assert_eq!(run.tells(1).await, expected);
-    // What can't be told now is as it was.
+    // A failed call leaves the condition as it was.
     run.sets("bad", Answer::Error);
     assert!(run.tells(60).await.is_empty());
     run.sets("bad", Answer::Healthy);
@@ -227,7 +227,7 @@ async fn one_of_many_tells_for_the_cluster() {
         .send(Some(Instant::now() + Duration::from_secs(100)))
         .unwrap();
     assert_eq!(run.tells(61).await.len(), 1);
-    // Whoever leads now tells of it; this one only once it leads again.
+    // Another process leads now and reports; this one reports only when it leads again.
     run.sets("one", Answer::Ill("Other"));
     assert!(run.tells(600).await.is_empty());
     leads
@@ -251,7 +251,7 @@ async fn the_storage_is_told_of_at_its_node() {
     assert_eq!(run.tells(60).await, [well]);
     run.ends().await;
 
-    // Which node a driver for the whole cluster is on says nothing.
+    // A driver that serves the whole cluster has no node to report storage problems on.
     fake.state().storage = vec!["Full"];
     let mut run = start(&fake, Scope::Cluster, Leadership::always(), Vec::new()).await;
     assert!(run.tells(100).await.is_empty());

@@ -1,4 +1,4 @@
-//! Doing it. Each object is told what was done with it and why.
+//! Applies the actions, and reports each with an event on its object.
 
 use std::time::Duration;
 
@@ -14,27 +14,26 @@ use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE};
 use crate::runtime::{ApiError, EventKind, Resource};
 use crate::snapshotter::names::{GROUP, SINGLE};
 
-/// The reason of events.
+/// The event reason for deleted nodes.
 const GONE: &str = "NodeGone";
-/// Of those about nodes that are there.
+/// The event reason for nodes with the out-of-service taint.
 const OUT: &str = "NodeOutOfService";
-/// A volume that is bound is told of again after this.
+/// How long until a bound volume is reported again.
 const AGAIN: Duration = Duration::from_secs(3600);
-/// Volumes that are told of in one pass, at most: the others have their turn in the next.
+/// The most bound volumes that one pass reports. Later passes report the others.
 const TOLD_AT_ONCE: usize = 100;
 
-/// How it can be that a node does nothing.
+/// Why a node can't clean up after itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// There is none of its name.
+    /// No node of this name exists.
     Gone,
-    /// It is out of service.
+    /// The node has the out-of-service taint.
     OutOfService,
 }
 
 impl Tidier {
-    /// Whether a node's fate is as the caches say: asked of the server itself. What can't be told
-    /// is not so.
+    /// Confirms a node's fate with a live GET on the API server. False if the request fails.
     pub(super) async fn is_proven(&self, node: &str, fate: Fate) -> bool {
         match (self.kube.get::<Node>("", node).await, fate) {
             (Ok(None), Fate::Gone) => true,
@@ -47,7 +46,7 @@ impl Tidier {
         }
     }
 
-    /// Does one thing; says whether to go on with the others.
+    /// Performs one action. False if the pass must stop.
     pub(super) async fn perform(&mut self, leftover: Leftover, fate: Fate) -> bool {
         let Leftover { node, action } = leftover;
         let Some(action) = action else { return true };
@@ -115,8 +114,7 @@ impl Tidier {
         Ok(())
     }
 
-    /// Deletes a volume's object, if it is as it was seen: it may have been given another policy
-    /// or claim since.
+    /// Deletes a PV, if it still is as it was seen. Its policy or claim may have changed since.
     async fn delete(&self, node: &str, seen: &PersistentVolume) -> Result<(), ApiError> {
         let now = self
             .kube
@@ -143,7 +141,7 @@ impl Tidier {
         self.release(&volume).await
     }
 
-    /// Takes our finalizers off a volume that is being deleted.
+    /// Removes our finalizers from a PV that is being deleted.
     async fn release(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
         let Some(patch) = self.rules.let_go(volume) else {
             return Ok(());
@@ -178,7 +176,7 @@ impl Tidier {
         Ok(())
     }
 
-    /// Has a node chosen anew for a claim.
+    /// Removes the selected node from a claim, so that the scheduler selects another.
     async fn clear(&self, node: &str, claim: &PersistentVolumeClaim) -> Result<(), ApiError> {
         let Some(volume) = self.rules.volume_of(claim) else {
             return Ok(());
@@ -198,7 +196,7 @@ impl Tidier {
         let patch = json!({"metadata": metadata});
         match self.kube.merge(claim, patch).await {
             Ok(written) => self.context.caches.claims().apply_write(written),
-            // It has changed: the next pass sees what it has become.
+            // The claim has changed; the next pass reads the new version.
             Err(error) if error.is_conflict() || error.is_not_found() => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -210,7 +208,7 @@ impl Tidier {
         Ok(())
     }
 
-    /// Tells of a volume that is bound, and its user, but not too often.
+    /// Emits an event on a bound volume and its claim, rate-limited.
     fn tell_of(&mut self, node: &str, volume: &PersistentVolume) {
         let Some(uid) = volume.uid() else { return };
         let now = Instant::now();

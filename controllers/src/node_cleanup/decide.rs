@@ -1,5 +1,5 @@
-//! What nodes that are not there have left behind, and what is to be done about it once they are
-//! known to be gone.
+//! Finds the objects that missing nodes left behind, and decides what to do with them once the
+//! nodes are known to be gone.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,21 +18,22 @@ use crate::runtime::Resource;
 use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use crate::snapshotter::names::{AnnotationKeys, GROUP, SINGLE};
 
-/// The taint by which an administrator says that a node is down and will not come back as it was.
+/// The taint with which an administrator declares that a node is down and will not come back as it
+/// was.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// What does not change while the process runs.
+/// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     /// The driver's name.
     pub(super) driver: String,
-    /// The attacher's finalizer, of attachments and volumes.
+    /// The attacher's finalizer on attachments and volumes.
     pub(super) attached: String,
-    /// What volumes are called.
+    /// How PVs are named.
     pub(super) naming: Naming,
 }
 
-/// What there is.
+/// The objects of the cluster.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) nodes: Vec<Arc<Node>>,
@@ -44,28 +45,28 @@ pub(super) struct Seen {
     pub(super) capacities: Vec<Arc<CSIStorageCapacity>>,
 }
 
-/// What is to be done.
+/// An action on a leftover object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
-    /// The attachment waits for the node, to be detached.
+    /// Remove the finalizer of an attachment that waits for the node to detach it.
     ReleaseAttachment(Arc<VolumeAttachment>),
-    /// The volume was to be deleted, and is gone with its node: its object is to go, too.
+    /// Delete the PV. The data of its volume is gone with the node.
     DeleteVolume(Arc<PersistentVolume>),
-    /// Its object is going already, and waits for us.
+    /// Remove our finalizers from a PV that is already being deleted.
     ReleaseVolume(Arc<PersistentVolume>),
-    /// The volume is in use, or was: whether it is given up is its user's to say.
+    /// Report a bound volume. Only its user may give it up.
     TellOfVolume(Arc<PersistentVolume>),
-    /// The claim waits for a volume on the node.
+    /// Have another node selected for a claim that waits for a volume on the node.
     ClearClaim(Arc<PersistentVolumeClaim>),
-    /// The scheduler is told of room on the node.
+    /// Delete the object that reports capacity of the node to the scheduler.
     DeleteCapacity(Arc<CSIStorageCapacity>),
-    /// The snapshot was to be deleted, and is gone with its node.
+    /// Remove the finalizer of a snapshot content. The snapshot is gone with the node.
     ReleaseContent(Arc<VolumeSnapshotContent>),
-    /// The same of several.
+    /// The same for a group of snapshots.
     ReleaseGroup(Arc<VolumeGroupSnapshotContent>),
 }
 
-/// An object that names a node which is not there, and what is to be done if that is gone.
+/// An object that names a missing node, and the action to take if the node is gone.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Leftover {
     pub(super) node: String,
@@ -73,7 +74,7 @@ pub(super) struct Leftover {
 }
 
 impl Rules {
-    /// All that names nodes which are not there.
+    /// Returns all objects that name missing nodes.
     pub(super) fn leftovers(&self, seen: &Seen, places: &Places) -> Vec<Leftover> {
         let mut found = Vec::new();
         let mut note = |node: Option<String>, action: Option<Action>| {
@@ -112,7 +113,7 @@ impl Rules {
         found
     }
 
-    /// Attachments that wait for nodes which are out of service, with these nodes.
+    /// Returns attachments that wait for nodes with the out-of-service taint.
     pub(super) fn out_of_service(&self, seen: &Seen) -> Vec<Leftover> {
         let nodes = seen.nodes.iter().filter(|node| is_out_of_service(node));
         let nodes: BTreeSet<String> = nodes.map(|node| node.name_any()).collect();
@@ -128,20 +129,20 @@ impl Rules {
         .collect()
     }
 
-    /// One that is not being deleted may be somebody's who means it.
+    /// An attachment that is not being deleted may be wanted.
     fn attachment(&self, attachment: &Arc<VolumeAttachment>) -> Option<Action> {
         let waits = is_going(&**attachment) && finalizers::has(&**attachment, &self.attached);
         waits.then(|| Action::ReleaseAttachment(attachment.clone()))
     }
 
-    /// Where a volume of the driver's is: what is so of one is so of all that say the same.
+    /// A volume's node affinity as a key. Volumes with equal keys are on the same nodes.
     pub(super) fn place(&self, volume: &PersistentVolume) -> Option<String> {
         let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
         let text = || serde_json::to_string(affinity).ok();
         self.is_ours(volume).then(text)?
     }
 
-    /// The node of a claim that waits for a volume of the driver's.
+    /// The selected node of a claim that waits for a volume of this driver.
     pub(super) fn awaited(&self, claim: &PersistentVolumeClaim) -> Option<String> {
         let node = pvc::selected_node(claim).filter(|_| self.waits(claim))?;
         Some(node.to_owned())
@@ -153,7 +154,7 @@ impl Rules {
         csi.is_some_and(|csi| csi.driver == self.driver)
     }
 
-    /// What becomes of a volume whose node is gone.
+    /// The action for a volume if its node is gone.
     pub(super) fn volume(
         &self,
         volume: &Arc<PersistentVolume>,
@@ -178,7 +179,7 @@ impl Rules {
         }
     }
 
-    /// Where our finalizers of a volume are among its finalizers, the last first.
+    /// The positions of our finalizers on a PV, last first.
     fn holds(&self, volume: &PersistentVolume) -> Vec<usize> {
         let ours = [VOLUME_FINALIZER, &self.attached];
         let all = volume.finalizers().iter().enumerate().rev();
@@ -187,7 +188,7 @@ impl Rules {
             .collect()
     }
 
-    /// Takes them off, all others staying as they are.
+    /// A JSON patch that removes our finalizers and keeps the others.
     pub(super) fn let_go(&self, volume: &PersistentVolume) -> Option<Value> {
         let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": volume.uid()})];
         for place in self.holds(volume) {
@@ -199,7 +200,7 @@ impl Rules {
         (patch.len() > 1).then(|| json!(patch))
     }
 
-    /// Whether a claim waits for a volume of the driver's.
+    /// True if a claim waits for a volume of this driver.
     fn waits(&self, claim: &PersistentVolumeClaim) -> bool {
         pvc::is_for(claim, &self.driver) && pvc::is_pending(claim) && !is_going(claim)
     }
@@ -213,12 +214,12 @@ impl Rules {
         (!with_volume.contains(&uid)).then(|| Action::ClearClaim(claim.clone()))
     }
 
-    /// The name of the volume of a claim.
+    /// The name of the PV that is created for a claim.
     pub(super) fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<String> {
         claim.uid().map(|uid| self.naming.volume(&uid))
     }
 
-    /// The UIDs of claims that volumes name.
+    /// The UIDs of claims that these PVs reference.
     fn with_volume(&self, volumes: &[Arc<PersistentVolume>]) -> BTreeSet<String> {
         volumes
             .iter()
@@ -227,12 +228,12 @@ impl Rules {
     }
 }
 
-/// The UID of the claim a volume names.
+/// The UID of the claim that a PV references.
 pub(super) fn claim_of(volume: &PersistentVolume) -> Option<String> {
     volume.spec.as_ref()?.claim_ref.as_ref()?.uid.clone()
 }
 
-/// Whether an administrator has given a node up, and it is as down as they say.
+/// True if an administrator has set the out-of-service taint, and the node is not ready.
 pub(super) fn is_out_of_service(node: &Node) -> bool {
     let taints = node
         .spec
@@ -248,7 +249,7 @@ pub(super) fn is_out_of_service(node: &Node) -> bool {
     taints.next().is_some() && !is_ready
 }
 
-/// The volumes attachments name, whosever they are.
+/// The PVs that attachments of any driver name.
 fn attached(attachments: &[Arc<VolumeAttachment>]) -> BTreeSet<&str> {
     let sources = attachments.iter().map(|attachment| &attachment.spec.source);
     sources
@@ -277,8 +278,8 @@ fn group(content: &Arc<VolumeGroupSnapshotContent>) -> Option<Action> {
     to_go.then(|| Action::ReleaseGroup(content.clone()))
 }
 
-/// Whether a content is to go as its user wants, and nothing but the node holds it. That the node
-/// was about to make the snapshot does not matter any more.
+/// True if the user wants the content deleted, and only the node's finalizer holds it. A snapshot
+/// that the node was about to create no longer matters.
 fn waits_for_us<K: Resource>(content: &K, marks: &AnnotationKeys, unbound: bool) -> bool {
     let asked = unbound || content.annotations().contains_key(marks.being_deleted);
     is_going(content) && asked && finalizers::has(content, marks.finalizer)

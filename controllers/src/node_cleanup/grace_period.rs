@@ -1,11 +1,11 @@
-//! How long something has been so.
+//! Tracks how long a state has lasted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What has been seen, and since when without a break.
+/// The keys in the state, and since when without a break.
 #[derive(Debug)]
 pub(crate) struct Since<K>(BTreeMap<K, Instant>);
 
@@ -16,8 +16,8 @@ impl<K> Default for Since<K> {
 }
 
 impl<K: Ord + Clone> Since<K> {
-    /// Takes note of what is so now; what is not any more begins anew if it comes back. Gives what
-    /// has been so for long enough.
+    /// Records the keys that are in the state now. A key that was absent starts again from zero.
+    /// Returns the keys that have been in the state for at least `grace`.
     pub(crate) fn due(&mut self, now: BTreeSet<K>, at: Instant, grace: Duration) -> BTreeSet<K> {
         self.0.retain(|key, _| now.contains(key));
         for key in now {
@@ -29,12 +29,12 @@ impl<K: Ord + Clone> Since<K> {
             .collect()
     }
 
-    /// It was not so after all.
+    /// Removes a key that was not in the state after all.
     pub(crate) fn forget(&mut self, key: &K) {
         self.0.remove(key);
     }
 
-    /// When the next will have been so for long enough, of those that have not yet.
+    /// When the next key completes its grace period, among those that have not yet.
     pub(crate) fn next(&self, at: Instant, grace: Duration) -> Option<Instant> {
         let ends = self.0.values().map(|since| *since + grace);
         ends.filter(|end| *end > at).min()

@@ -1,7 +1,7 @@
-//! Which node an object belongs to, among those that are not there any more.
+//! Finds the missing node that an object belongs to.
 //!
-//! Here a mistake costs the data of a node that is well. So a node is named only where nothing
-//! speaks for another: an object that a node which is there could have is that one's.
+//! A mistake here costs the data of a healthy node. So a node is named only if nothing points to
+//! another: an object that an existing node could own belongs to that node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::runtime::scope::{MAX_LABEL, node_label};
 
 type Segments = BTreeMap<String, String>;
 
-/// The nodes there are, and what is known of those there were.
+/// The existing nodes, and what is known of earlier ones.
 #[derive(Default)]
 pub(super) struct Places {
     nodes: Vec<Arc<Node>>,
-    /// Their names.
+    /// Names of the existing nodes.
     present: BTreeSet<String>,
-    /// Nodes the driver was seen on, with the labels that say where they are.
+    /// Nodes that had the driver, with their topology labels.
     known: BTreeMap<String, Arc<Node>>,
-    /// Labels of the driver's whose value is the node's name, on each node that has them.
+    /// Topology keys of the driver with the node's name as value, on every node that has them.
     naming: BTreeSet<String>,
 }
 
 impl Places {
-    /// Takes note of the nodes there are.
+    /// Updates the existing nodes.
     pub(super) fn note(&mut self, nodes: &[Arc<Node>], csi_nodes: &[Arc<CSINode>], driver: &str) {
         self.nodes = nodes.to_vec();
         self.present = nodes.iter().map(|node| node.name_any()).collect();
@@ -54,7 +54,7 @@ impl Places {
                 self.known.insert(node.name_any(), Arc::new(place));
             }
         }
-        // Also of nodes the driver is not on just now.
+        // This includes nodes without the driver at present.
         keys_of_driver.retain(|key| {
             let is_name = |node: &Arc<Node>| {
                 let value = node.labels().get(key);
@@ -65,19 +65,19 @@ impl Places {
         self.naming = keys_of_driver;
     }
 
-    /// Forgets nodes that are not there and that nothing names.
+    /// Forgets missing nodes that no object names.
     pub(super) fn forget_all_but(&mut self, named: &BTreeSet<String>) {
         let present = &self.present;
         self.known
             .retain(|name, _| present.contains(name) || named.contains(name));
     }
 
-    /// A node by its name, if that can be one and it is not there.
+    /// Returns the node if the name is valid and no such node exists.
     pub(super) fn absent(&self, name: &str) -> Option<String> {
         (is_name(name) && !self.present.contains(name)).then(|| name.to_owned())
     }
 
-    /// A node by what a label says, which is cut where a name is too long.
+    /// Returns the missing node for a label value. The label truncates long names.
     pub(super) fn absent_by_label(&self, value: &str) -> Option<String> {
         if self.present.iter().any(|name| node_label(name) == value) {
             return None;
@@ -89,7 +89,7 @@ impl Places {
         known.next().and_then(|name| self.absent(name))
     }
 
-    /// The node a volume is on, if its affinity names one that is not there, and that one alone.
+    /// Returns the node of a volume, if its affinity names exactly one node and that is missing.
     pub(super) fn of_volume(&self, volume: &PersistentVolume) -> Option<String> {
         let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
         let terms = &affinity.required.as_ref()?.node_selector_terms;
@@ -117,7 +117,7 @@ impl Places {
         self.absent(&name)
     }
 
-    /// What all terms say of the node's name; an error if they say different things.
+    /// The node name that all terms agree on; an error if they differ.
     fn by_name(&self, terms: &[NodeSelectorTerm]) -> Result<Option<String>, ()> {
         let mut names = BTreeSet::new();
         for term in terms {
@@ -130,7 +130,7 @@ impl Places {
                     _ => return Err(()),
                 };
             }
-            // A term that names no node admits any.
+            // A term without a name matches any node.
             if of_term.is_empty() && terms.len() > 1 {
                 return Err(());
             }
@@ -142,7 +142,7 @@ impl Places {
         }
     }
 
-    /// The node a capacity object is kept by, if it is not there.
+    /// The missing node that manages a capacity object.
     pub(super) fn of_capacity(&self, object: &CSIStorageCapacity) -> Option<String> {
         let label = object.labels().get(plan::MANAGED_BY)?;
         let is_kept_by = |name: &String| manager(Some(name)) == *label;
@@ -166,26 +166,26 @@ impl Places {
     }
 }
 
-/// The labels by which a node says where it is, to this driver.
+/// The topology keys that a node's CSINode lists for this driver.
 fn keys<'a>(csi_node: &'a CSINode, driver: &str) -> impl Iterator<Item = &'a str> {
     let drivers = csi_node.spec.drivers.iter();
     let registered = drivers.filter(move |known| known.name == driver);
     registered.flat_map(|known| known.topology_keys.iter().flatten().map(String::as_str))
 }
 
-/// What the label of a capacity object says that is kept by a node, or by one process for all.
+/// The managed-by label of a capacity object; `None` is one process for the whole cluster.
 fn manager(node: Option<&str>) -> String {
     plan::Writer::new("", node).managed_by
 }
 
-/// The node such a label names. Of a name that was too long there is just a hash, eight digits.
+/// The node that a managed-by label names. A long name is replaced by an eight-digit hash.
 fn managing_node(label: &str) -> Option<&str> {
     let node = label.strip_prefix(&manager(None))?.strip_prefix('-')?;
     let hash = node.len() == 8 && node.bytes().all(|c| c.is_ascii_hexdigit());
     (!hash).then_some(node)
 }
 
-/// Whether a node can have this name. Users write them on claims.
+/// True if a node can have this name. Users can write any text into claims.
 fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());

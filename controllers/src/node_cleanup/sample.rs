@@ -1,4 +1,4 @@
-//! Objects as nodes leave them behind.
+//! Objects that nodes leave behind.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::runtime::Resource;
 use crate::runtime::scope::{MANAGED_BY, SELECTED_NODE};
 use crate::testing::DRIVER;
 
-/// The key by whose value the driver names nodes.
+/// The topology key with the node's name as value.
 pub(super) const KEY: &str = "t/node";
 const DELETED: &str = "2026-01-01T00:00:00Z";
 
@@ -16,7 +16,7 @@ pub(super) fn object<K: Resource>(value: Value) -> Arc<K> {
     Arc::new(serde_json::from_value(value).expect("an object of the kind"))
 }
 
-/// `object`, with what `change` says of it.
+/// Merges `change` into `object`.
 pub(super) fn with(mut object: Value, change: Value) -> Value {
     json_patch::merge(&mut object, &change);
     object
@@ -41,7 +41,7 @@ pub(super) fn csi_node(name: &str) -> Value {
     })
 }
 
-/// One of the driver's on a node, bound, to be deleted one day.
+/// A bound volume of the driver on a node, with policy Delete.
 pub(super) fn volume(name: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume",
@@ -60,7 +60,7 @@ pub(super) fn volume(name: &str, node: &str) -> Value {
     })
 }
 
-/// An affinity to nodes by name.
+/// A node affinity to nodes by name.
 pub(super) fn on(nodes: &[&str]) -> Value {
     let matching = json!([{"key": KEY, "operator": "In", "values": nodes}]);
     json!({"required": {"nodeSelectorTerms": [{"matchExpressions": matching}]}})
@@ -80,7 +80,7 @@ pub(super) fn attachment(name: &str, volume: &str, node: &str) -> Value {
     })
 }
 
-/// One that waits for a volume on a node.
+/// A claim that waits for a volume on a node.
 pub(super) fn claim(name: &str, node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -95,7 +95,7 @@ pub(super) fn claim(name: &str, node: &str) -> Value {
     })
 }
 
-/// One whose user has deleted the snapshot.
+/// A content after the user has deleted its snapshot.
 pub(super) fn content(name: &str, node: &str) -> Value {
     deleted(json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",

@@ -37,7 +37,7 @@ impl Bench {
         self.world.add(&watch(&self.world.context.caches), value);
     }
 
-    /// One of each, of a node.
+    /// Adds one object of each kind that belongs to a node.
     fn fill(&self, node: &str) {
         self.add(
             |caches| caches.attachments(),
@@ -61,7 +61,7 @@ impl Bench {
         self.world.add(&watch, room);
     }
 
-    /// What is written so many seconds later.
+    /// The writes of a pass after this many seconds.
     async fn after(&mut self, seconds: u64) -> Vec<String> {
         advance(Duration::from_secs(seconds)).await;
         self.tidier.pass().await;
@@ -108,7 +108,7 @@ async fn what_a_gone_node_left_is_tidied_up() {
     ] {
         assert_eq!(api.get(gone), None, "{gone}");
     }
-    // The last finalizer is the control plane's.
+    // The control plane removes the last finalizer.
     let left = &api.get("volumes/released").expect("a volume")["metadata"]["finalizers"];
     assert_eq!(*left, json!(["kubernetes.io/pv-protection"]));
     for kept in ["bound", "retained"] {
@@ -158,11 +158,11 @@ async fn its_return_cancels_all() {
 async fn only_the_server_proves_it() {
     let mut bench = bench();
     bench.fill("n2");
-    // The cache has missed it.
+    // The cache misses a node that exists.
     bench.world.api.put(node("n2"));
     bench.after(0).await;
     assert_eq!(bench.after(GRACE).await, NOTHING);
-    // The grace period begins anew.
+    // The grace period starts again.
     bench.world.api.take("nodes/n2");
     assert_eq!(bench.after(1).await, NOTHING);
     assert_eq!(bench.after(GRACE - 1).await, NOTHING);
@@ -190,7 +190,7 @@ async fn who_does_not_lead_does_nothing() {
     bench.fill("n2");
     assert_eq!(bench.after(0).await, NOTHING);
     assert_eq!(bench.after(2 * GRACE).await, NOTHING);
-    // What was seen while others led does not count.
+    // Observations without the leadership do not count.
     leads.send_replace(Some(Instant::now() + Duration::from_secs(GRACE / 2)));
     assert_eq!(bench.after(0).await, NOTHING);
     assert_eq!(bench.after(GRACE).await, NOTHING, "the lead was lost");
@@ -243,7 +243,7 @@ async fn a_deletion_that_was_cut_short_is_finished() {
 async fn a_claim_with_a_volume_is_left_alone() {
     let mut bench = bench();
     bench.add(|caches| caches.claims(), claim("c", "n2"));
-    // The cache does not know it yet.
+    // The cache misses a volume that exists.
     bench.world.api.put(volume("pvc-uid-of-c", "n2"));
     bench.after(0).await;
     assert_eq!(bench.after(GRACE).await, NOTHING);

@@ -19,7 +19,7 @@ fn a_condition_is_told_when_it_changes() {
     let full = |percent: &str| vec![finding("Full", percent)];
     let both = || vec![finding("Full", "91%"), finding("Slow", "")];
     let repeat = REPEAT.as_secs();
-    // What is found, after so many seconds, and what is told.
+    // Case, time in seconds, findings, and the expected change.
     let steps: [(&str, u64, Vec<Finding>, Option<Change>); 12] = [
         ("well at first", 0, vec![], None),
         ("ill", 1, full("90%"), abnormal("Degraded: Full: 90%")),
@@ -94,7 +94,8 @@ fn each_claim_is_told_of_its_volume() {
         Told,
         &'static [&'static str],
     );
-    // The volumes there are; what is found; who is told that it is well or not; who is ill then.
+    // Case, volumes, findings by handle, expected events by claim, and the volumes unhealthy after
+    // that.
     let steps: [Step; 7] = [
         (
             "all well",

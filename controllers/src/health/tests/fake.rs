@@ -1,4 +1,4 @@
-//! A driver that tells of health what it was told to.
+//! A fake driver with scripted health answers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,7 +10,7 @@ use crate::runtime::csi::Csi;
 use crate::runtime::driver::{ControllerCapability, NodeCapability, Service};
 use crate::testing::Handlers;
 
-/// What it answers, by volume.
+/// The answer for one volume.
 #[derive(Clone)]
 pub(super) enum Answer {
     Healthy,
@@ -20,7 +20,7 @@ pub(super) enum Answer {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// It can tell nothing.
+    /// The driver has no health capability.
     pub(super) silent: bool,
     pub(super) lists: bool,
     /// ControllerListVolumeHealth is supported but fails now.
@@ -119,7 +119,7 @@ impl State {
         csi::NodeGetCapabilitiesResponse { capabilities }
     }
 
-    /// One on a page.
+    /// Pages hold one volume each.
     fn list(&mut self, from: &str) -> Result<csi::ControllerListVolumeHealthResponse, Status> {
         self.calls.push(format!("list {from}"));
         if self.list_fails {

@@ -12,14 +12,14 @@ fn rules() -> Rules {
     }
 }
 
-/// n1 is there, others are not.
+/// n1 exists; other nodes do not.
 fn places() -> Places {
     let mut places = Places::default();
     places.note(&[object(node("n1"))], &[object(csi_node("n1"))], DRIVER);
     places
 }
 
-/// What is said of everything that was seen: of which node it is, and what to do.
+/// The node and the action for each leftover.
 fn said(seen: &Seen) -> Vec<String> {
     let leftovers = rules().leftovers(seen, &places());
     leftovers.iter().map(word).collect()
@@ -40,7 +40,7 @@ fn word(leftover: &Leftover) -> String {
     format!("{} {action}", leftover.node)
 }
 
-/// What is said of one object.
+/// The node and the action for one object.
 fn one<K: Resource>(value: Value, put: impl Fn(&mut Seen, Arc<K>)) -> String {
     let mut seen = Seen::default();
     put(&mut seen, object(value));

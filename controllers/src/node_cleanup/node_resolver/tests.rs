@@ -4,7 +4,7 @@ use super::super::sample::{KEY, capacity, csi_node, node, object, on, volume, wi
 use super::*;
 use crate::testing::DRIVER;
 
-/// n1 is there; n2 was, and n3 nobody has seen.
+/// n1 exists; n2 existed earlier; n3 was never seen.
 fn places() -> Places {
     let mut places = Places::default();
     let all = [object(node("n1")), object(node("n2"))];
@@ -94,7 +94,7 @@ fn a_node_that_lost_its_labels_is_still_there() {
     assert_eq!(places.of_volume(&object(volume("v", "n2"))), None);
 }
 
-/// Where values are not names, only nodes that were seen are known by them.
+/// If label values are not node names, only nodes seen earlier can be resolved from them.
 #[test]
 fn values_that_are_no_names_prove_nothing() {
     let id = |name: &str, id: &str| with(node(name), json!({"metadata": {"labels": {KEY: id}}}));
@@ -116,7 +116,7 @@ fn values_that_are_no_names_prove_nothing() {
         let found = places.of_volume(&object(volume("v", value)));
         assert_eq!(found.as_deref(), expected, "{value}");
     }
-    // Nor is a volume anywhere that two could have.
+    // A label value that two nodes share does not identify a node.
     let all = [
         object(id("n1", "n1")),
         object(id("n2", "id-2")),
@@ -128,7 +128,7 @@ fn values_that_are_no_names_prove_nothing() {
     assert_eq!(places.of_volume(&object(volume("v", "id-3"))), None);
 }
 
-/// The driver is starting there, perhaps.
+/// The driver may be starting on that node.
 #[test]
 fn a_value_that_is_no_name_counts_without_the_driver() {
     let other = json!({"metadata": {"labels": {KEY: "id-3"}}});
@@ -238,7 +238,7 @@ fn capacities_are_who_keeps_them() {
         json!({"metadata": {"labels": null}}),
     );
     assert_eq!(places().of_capacity(&object(bare)), None);
-    // The label is that of a node which is there.
+    // The label matches an existing node.
     let mut places = places();
     places.note(&[object(node(&long))], &[], DRIVER);
     assert_eq!(
