@@ -1,9 +1,10 @@
 //! The attacher: VolumeAttachments become ControllerPublishVolume and ControllerUnpublishVolume.
 //!
-//! Kubernetes makes a VolumeAttachment for each volume a node is to have, if the driver's
-//! CSIDriver asks for that (`attachRequired`; without it there are none, and nothing is to be done
-//! here), and deletes it when the node does not need the volume any more. A finalizer on it keeps
-//! it until the volume is detached; another on the volume keeps that until nothing is attached.
+//! Kubernetes creates a VolumeAttachment for each volume that a node needs, if the driver's
+//! CSIDriver sets `attachRequired`, and deletes it when the node no longer needs the volume.
+//! Without `attachRequired` there are no VolumeAttachments, and the attacher has no work. A
+//! finalizer keeps the VolumeAttachment until the volume is detached. Another one keeps the PV
+//! until no attachment is left.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -29,28 +30,28 @@ use decide::Rules;
 pub use publish::PublishError;
 pub(crate) use reconcile::{ListError, Published, list};
 
-/// How long a call may take unless told otherwise.
+/// Default timeout of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// Attachments that are worked on at once unless told otherwise.
+/// Default number of attachments worked on at once.
 const WORKERS: usize = 10;
 
-/// What it is told on the command line.
+/// Flags of the attacher.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub struct Options {
-    /// How often all VolumeAttachments are looked at again; 0 is never
+    /// How often to reconcile all VolumeAttachments again; 0 is never
     #[arg(
         long = "resync", id = "attacher-resync", env = "HOSTLOOP_RESYNC",
         value_name = "DURATION", default_value = "10m", value_parser = duration::parse
     )]
     pub resync: Duration,
-    /// How often VolumeAttachments are compared with what the driver says is attached
+    /// How often to compare VolumeAttachments with the attachments that the driver lists
     #[arg(
         long = "reconcile-sync", env = "HOSTLOOP_RECONCILE_SYNC",
         value_name = "DURATION", default_value = "1m", value_parser = duration::parse
     )]
     pub reconcile_sync: Duration,
-    /// How many volumes to ask the driver for at once when listing them; 0 is no limit
+    /// Page size of ListVolumes; 0 is no limit
     #[arg(
         long = "max-entries",
         env = "HOSTLOOP_MAX_ENTRIES",
@@ -60,10 +61,10 @@ pub struct Options {
     pub max_entries: u32,
 }
 
-/// It does not fail: what goes wrong is tried again.
+/// The attacher never fails: it retries every error.
 pub type Error = Infallible;
 
-/// The finalizer of a driver's attachments, and of volumes that are attached.
+/// The finalizer on a driver's attachments and on attached volumes.
 pub(crate) fn finalizer(driver: &str) -> String {
     format!("external-attacher/{}", lease_name(driver))
 }
@@ -76,15 +77,15 @@ struct Attacher {
     attachments: Store<VolumeAttachment>,
     volumes: Store<PersistentVolume>,
     csi_nodes: Store<CSINode>,
-    /// Attachments by their volume.
+    /// Attachments by PV name.
     of_volume: Index<VolumeAttachment>,
-    /// Attachments the driver says something else of than their status.
+    /// Attachments with a status that contradicts the driver.
     forced: Mutex<BTreeSet<String>>,
     queue: Queue<String>,
     volume_queue: Queue<String>,
 }
 
-/// Attaches and detaches until `context.stop`.
+/// Runs the attacher until `context.stop`.
 pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     let needed = needed(&context);
     if context.stop.run_until_cancelled(needed).await.is_none() {
@@ -153,8 +154,8 @@ pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits until there can be attachments of the driver. One that can't attach has none where its
-/// CSIDriver says so: and a node is not to be told of those of all other drivers, on all nodes.
+/// Waits until the driver can have attachments. If a driver can't attach and its CSIDriver says so,
+/// it has none. The node then need not watch the attachments of all other drivers on all nodes.
 async fn needed(context: &Context) {
     let driver = &context.driver;
     let attaches = driver.can(ControllerCapability::PublishUnpublishVolume);
@@ -171,7 +172,7 @@ async fn needed(context: &Context) {
     }
 }
 
-/// Whether volumes are used without being attached.
+/// True if the driver's volumes are used without being attached.
 fn rests(driver: &CSIDriver) -> bool {
     driver.spec.attach_required == Some(false)
 }
@@ -208,7 +209,7 @@ impl Attacher {
         }
     }
 
-    /// Whether an attachment is this process's.
+    /// True if this process is responsible for an attachment.
     fn is_mine(&self, attachment: &VolumeAttachment) -> bool {
         attachment.spec.attacher == self.rules.driver
             && self.context.scope.has_node(&attachment.spec.node_name)
@@ -237,7 +238,7 @@ impl Attacher {
         }
     }
 
-    /// Takes the finalizer off a volume that is to go, once nothing is attached.
+    /// Removes the finalizer from a PV that is being deleted, once no attachment names it.
     async fn volume(&self, name: &str) -> Outcome {
         let volume = self.volumes.get(name);
         let Some(volume) = volume.filter(|volume| self.context.may_have(volume)) else {

@@ -6,7 +6,7 @@
 //! | object | action |
 //! |---|---|
 //! | VolumeAttachment that is being deleted | remove our finalizer |
-//! | PersistentVolume, Released, policy Delete | delete it, remove our finalizers: its data is gone |
+//! | PersistentVolume, Released, policy Delete | delete it, remove finalizers: its data is gone |
 //! | PersistentVolume, Bound | repeat an event on it and its claim |
 //! | claim that waits for a volume on the node | have the scheduler select another node |
 //! | content of a snapshot that is being deleted, policy Delete | remove our finalizer |

@@ -1,13 +1,13 @@
-//! What a node sees, where every node has loops of its own.
+//! Decides how much of the cluster a node watches, when every node has its own controllers.
 //!
-//! Its watches show what the label [`NODE_LABEL`](crate::runtime::scope::NODE_LABEL) (of contents,
-//! `managed-by`) says is its own: what concerns one node is not told to a hundred. The leader writes
-//! the labels. So that nobody waits for ever on the leader:
+//! The node watches only objects with its label [`NODE_LABEL`](crate::runtime::scope::NODE_LABEL),
+//! or `managed-by` for snapshot contents. So a change that concerns one node is not sent to a
+//! hundred. The leader writes the labels. Two fallbacks cover a missing leader:
 //!
-//! - Without a leader for long, the watches are widened to everything, and each loop picks what is
-//!   its own as it always does; once there is a leader again they are narrowed. Chance decides when,
-//!   so that not all nodes list everything at once.
-//! - Now and then a node lists what has no label, and labels what is its own.
+//! - After a long time without a leader, the node watches everything, and each controller picks its
+//!   own objects as usual. When a leader exists again, the watches become narrow again. The delays
+//!   are jittered, so that not all nodes list everything at once.
+//! - From time to time, a node lists unlabelled objects, and labels its own.
 
 use crate::cli::{Args, LeaderTasks};
 use crate::roles::Role;

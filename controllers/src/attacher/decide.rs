@@ -1,4 +1,4 @@
-//! What is to be done about an attachment, and about a volume's finalizer.
+//! Decides what to do with an attachment, and with the finalizer of a PV.
 
 use hostloop_proto::csi::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use k8s_openapi::api::core::v1::{
@@ -11,113 +11,113 @@ use sha2::{Digest, Sha256};
 
 use crate::api::pv::{self, AccessModesError};
 
-/// The annotation that keeps the driver's ID of the node, for when its CSINode is gone.
+/// The annotation that stores the driver's node ID, for detaching after the CSINode is gone.
 pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
-/// What does not change while the process runs.
+/// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]
 pub struct Rules {
     /// The driver's name.
     pub driver: String,
-    /// The finalizer of its volumes and attachments.
+    /// The finalizer on the driver's PVs and attachments.
     pub finalizer: String,
-    /// It attaches at all: PUBLISH_UNPUBLISH_VOLUME.
+    /// The driver has the capability PUBLISH_UNPUBLISH_VOLUME.
     pub attaches: bool,
-    /// PUBLISH_READONLY.
+    /// The driver has the capability PUBLISH_READONLY.
     pub read_only: bool,
-    /// SINGLE_NODE_MULTI_WRITER.
+    /// The driver has the capability SINGLE_NODE_MULTI_WRITER.
     pub multi_writer: bool,
-    /// The filesystem of volumes that name none.
+    /// The filesystem type of volumes that name none.
     pub default_fstype: String,
 }
 
-/// What there is.
+/// The objects that a decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// The attachment.
     pub attachment: &'a VolumeAttachment,
-    /// The volume its source names, if there is one of this name.
+    /// The PV that the attachment names, if it exists.
     pub volume: Option<&'a PersistentVolume>,
-    /// The CSINode of its node, if there is one.
+    /// The CSINode of the attachment's node, if it exists.
     pub csi_node: Option<&'a CSINode>,
-    /// The driver says otherwise than its status: act whatever that is.
+    /// The driver contradicts the attachment's status: call it whatever the status is.
     pub forced: bool,
 }
 
-/// What is to be done.
+/// The action for an attachment.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Nothing.
+    /// Do nothing.
     Nothing,
-    /// Say that it is attached: there is nothing else to attaching.
+    /// Set the status to attached. The driver needs no call.
     MarkAttached,
-    /// Attach it.
+    /// Call ControllerPublishVolume.
     Attach(Box<Attach>),
-    /// Detach it.
+    /// Call ControllerUnpublishVolume.
     Detach(Box<Detach>),
 }
 
-/// How to attach.
+/// The calls and writes that attach a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attach {
-    /// The call, without secrets.
+    /// The request, without secrets.
     pub request: ControllerPublishVolumeRequest,
-    /// Where those are.
+    /// The reference to the secret, if any.
     pub secret: Option<SecretReference>,
-    /// The volume has no finalizer yet.
+    /// True if the PV lacks the finalizer.
     pub needs_volume_finalizer: bool,
-    /// What the attachment needs before, if anything.
+    /// A patch of the attachment to write before the call, if needed.
     pub prepare: Option<Value>,
 }
 
-/// How to detach.
+/// The call that detaches a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Detach {
-    /// The call, without secrets.
+    /// The request, without secrets.
     pub request: ControllerUnpublishVolumeRequest,
-    /// Where those are.
+    /// The reference to the secret, if any.
     pub secret: Option<SecretReference>,
 }
 
-/// Why nothing can be done.
+/// Why an attachment can't be handled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// Its source says nothing.
+    /// The attachment's source is empty.
     #[error("its source has neither inlineVolumeSpec nor persistentVolumeName")]
     NoSource,
-    /// Its source says two things.
+    /// The attachment's source sets both fields.
     #[error("its source has both inlineVolumeSpec and persistentVolumeName")]
     TwoSources,
-    /// The volume is not there.
+    /// The PV does not exist.
     #[error("there is no PersistentVolume {0}")]
     NoVolume(String),
-    /// The volume is about to be deleted.
+    /// The PV is being deleted.
     #[error("PersistentVolume {0} is marked for deletion")]
     Deleting(String),
-    /// It is not a CSI volume.
+    /// The PV or inline volume has no CSI source.
     #[error("{0} is not a CSI volume")]
     NotCsi(String),
-    /// It is another driver's volume.
+    /// The volume belongs to another driver.
     #[error("{volume} is a volume of CSI driver {driver}")]
     OtherDriver {
         /// The volume.
         volume: String,
-        /// Whose it is.
+        /// That driver.
         driver: String,
     },
-    /// Its access modes fit no call.
+    /// The access modes fit no CSI access mode.
     #[error("{volume}: {source}")]
     AccessModes {
         /// The volume.
         volume: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: AccessModesError,
     },
-    /// The node is not known.
+    /// The node has no CSINode.
     #[error("there is no CSINode {0}")]
     NoNode(String),
-    /// The driver is not on the node, or has not said so yet.
+    /// The CSINode does not list the driver: it is absent, or has not registered yet.
     #[error("CSINode {node} does not contain driver {driver}")]
     NotOnNode {
         /// The node.
@@ -129,16 +129,16 @@ pub enum Trouble {
 
 /// The volume of an attachment.
 pub struct Source<'a> {
-    /// How messages call it.
+    /// The volume's name in messages.
     pub name: String,
-    /// Its specification.
+    /// The volume's specification.
     pub spec: &'a PersistentVolumeSpec,
-    /// The CSI part of that.
+    /// The CSI part of the specification.
     pub csi: &'a CSIPersistentVolumeSource,
 }
 
 impl Rules {
-    /// What is to be done about an attachment of this driver.
+    /// Decides what to do with an attachment. Another driver's attachment needs nothing.
     pub fn decide(&self, seen: Seen<'_>) -> Result<Action, Trouble> {
         let attachment = seen.attachment;
         if attachment.spec.attacher != self.driver {
@@ -211,7 +211,7 @@ impl Rules {
         })
     }
 
-    /// The volume an attachment is of.
+    /// Returns the volume of an attachment.
     pub fn source<'a>(
         &self,
         attachment: &'a VolumeAttachment,
@@ -238,7 +238,7 @@ impl Rules {
         Ok(Source { name, spec, csi })
     }
 
-    /// The driver's ID of a node, as its CSINode says.
+    /// Returns the driver's ID of a node from its CSINode.
     pub fn node_id<'a>(
         &self,
         node: &str,
@@ -259,8 +259,8 @@ impl Rules {
         }
     }
 
-    /// The same, or what the attachment remembers: a node that is gone, or is shut down, must not
-    /// keep a volume from being detached.
+    /// Returns the node ID from the CSINode, or else from the attachment's annotation. A node that
+    /// is gone or shut down must not prevent detaching.
     pub fn node_id_of<'a>(
         &self,
         attachment: &'a VolumeAttachment,
@@ -273,8 +273,8 @@ impl Rules {
             })
     }
 
-    /// The finalizer and the node's ID, where they are not there yet. The list is written as a
-    /// whole, so it is bound to the version it was read from.
+    /// Adds the finalizer and the node ID where they are missing. The patch replaces the whole list
+    /// of finalizers, so it is bound to the version that was read.
     fn prepare(&self, attachment: &VolumeAttachment, node_id: &str) -> Option<Value> {
         let mut metadata = Map::new();
         if !self.has_finalizer(attachment.finalizers()) {
@@ -291,7 +291,7 @@ impl Rules {
         Some(bound(attachment, metadata))
     }
 
-    /// Takes the finalizer off an attachment; nothing if it has none.
+    /// Removes the finalizer from an attachment; `None` if it has none.
     pub fn release(&self, attachment: &VolumeAttachment) -> Option<Value> {
         if !self.has_finalizer(attachment.finalizers()) {
             return None;
@@ -306,17 +306,17 @@ impl Rules {
         Some(bound(attachment, metadata))
     }
 
-    /// Whether the driver's finalizer is among these.
+    /// True if the driver's finalizer is in the list.
     pub fn has_finalizer(&self, finalizers: &[String]) -> bool {
         finalizers.contains(&self.finalizer)
     }
 
-    /// Whether the finalizer keeps a volume that is being deleted.
+    /// True if a PV is being deleted and has the finalizer.
     pub fn keeps(&self, volume: &PersistentVolume) -> bool {
         volume.metadata.deletion_timestamp.is_some() && self.has_finalizer(volume.finalizers())
     }
 
-    /// Puts the finalizer on a volume; nothing if it has it.
+    /// Adds the finalizer to a PV; `None` if it has it already.
     pub fn protect(&self, volume: &PersistentVolume) -> Option<Value> {
         let present = volume.finalizers();
         if self.has_finalizer(present) {
@@ -336,7 +336,7 @@ impl Rules {
         })
     }
 
-    /// Takes the finalizer off a volume that is to go and that no attachment names.
+    /// Removes the finalizer from a PV that is being deleted and that no attachment names.
     pub fn unprotect(&self, volume: &PersistentVolume, named: bool) -> Option<Value> {
         if volume.metadata.deletion_timestamp.is_none() || named {
             return None;
@@ -350,8 +350,8 @@ impl Rules {
         ]))
     }
 
-    /// Whether a change of an attachment asks for work. What this loop itself wrote at its last
-    /// try does not: it would do away with the backoff.
+    /// True if a change of an attachment needs work. The attacher's own writes do not: they would
+    /// bypass the backoff.
     pub fn asks(&self, old: &VolumeAttachment, new: &VolumeAttachment) -> bool {
         self.essence(old) != self.essence(new)
             || self.has_finalizer(old.finalizers()) && !self.has_finalizer(new.finalizers())
@@ -378,7 +378,7 @@ impl Rules {
     }
 }
 
-/// Whether its status says so.
+/// True if the attachment's status says that it is attached.
 pub fn is_attached(attachment: &VolumeAttachment) -> bool {
     attachment
         .status
@@ -386,7 +386,7 @@ pub fn is_attached(attachment: &VolumeAttachment) -> bool {
         .is_some_and(|status| status.attached)
 }
 
-/// How an attachment is called by who makes it for pods, and awaited by kubelet.
+/// The attachment name that the attach-detach controller uses and kubelet waits for.
 pub fn expected_name(handle: &str, driver: &str, node: &str) -> String {
     let mut hash = Sha256::new();
     for part in [handle, driver, node] {
@@ -400,7 +400,7 @@ pub fn expected_name(handle: &str, driver: &str, node: &str) -> String {
     format!("csi-{digits}")
 }
 
-/// A patch of metadata that holds for this version of this object only.
+/// A metadata patch that applies only to this version of this object.
 fn bound(attachment: &VolumeAttachment, mut metadata: Map<String, Value>) -> Value {
     metadata.insert("uid".to_owned(), json!(attachment.uid()));
     let version = json!(attachment.resource_version());

@@ -1,4 +1,4 @@
-//! Attaching and detaching: the calls, and the writes before and after them.
+//! Attaches and detaches: the CSI calls, and the writes before and after them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,28 +17,29 @@ use crate::runtime::ApiError;
 use crate::runtime::csi::Failure;
 use crate::secrets::{self, SecretError};
 
-/// Why an attachment is not as it should be.
+/// Why an attachment could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
-    /// Nothing can be done.
+    /// The attachment can't be handled as it is.
     #[error(transparent)]
     Trouble(#[from] Trouble),
-    /// The secrets can't be had.
+    /// The secret could not be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The API server did not take it.
+    /// A request to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The driver did not do it.
+    /// The CSI call failed.
     #[error("{}", pv::rpc_error(.0))]
     Call(#[from] Failure),
-    /// This is now somebody else's work.
+    /// Another process is responsible now.
     #[error("another process has taken over")]
     NotOurs,
 }
 
 impl PublishError {
-    /// Whether users should see it. What only says that another try is needed is not theirs.
+    /// True if users should see the error. Conflicts and missing objects only lead to another
+    /// attempt.
     fn is_for_users(&self) -> bool {
         match self {
             PublishError::NotOurs => false,
@@ -56,7 +57,7 @@ impl PublishError {
 }
 
 impl Attacher {
-    /// Brings an attachment in line.
+    /// Reconciles an attachment.
     pub(super) async fn sync(
         &self,
         attachment: &Arc<VolumeAttachment>,
@@ -87,8 +88,8 @@ impl Attacher {
         done
     }
 
-    /// The volume and the node's CSINode. The watches may be behind the one that told of the
-    /// attachment, so what they do not have is asked for.
+    /// Returns the PV and the CSINode. Their watches may lag behind the watch of attachments, so a
+    /// missing object is read from the API server.
     async fn look(
         &self,
         attachment: &VolumeAttachment,
@@ -155,8 +156,8 @@ impl Attacher {
         Ok(())
     }
 
-    /// An attachment may be made by hand and is then served like any other; but no pod waits for
-    /// one that is not called so.
+    /// Warns about an unexpected name. An attachment made by hand is served like any other, but
+    /// kubelet waits only for the expected name.
     fn check_name(&self, attachment: &VolumeAttachment, handle: &str) {
         let expected = expected_name(handle, &self.rules.driver, &attachment.spec.node_name);
         let name = attachment.name_any();
@@ -169,8 +170,8 @@ impl Attacher {
         }
     }
 
-    /// Puts the finalizer on a volume. Others write to volumes, too, as to bind them: so once more
-    /// with what the server has, if that is something else.
+    /// Adds the finalizer to a PV. Other clients also write PVs, for example to bind them, so a
+    /// conflict is retried once with the server's version.
     async fn protect(&self, volume: &PersistentVolume) -> Result<(), PublishError> {
         let Some(patch) = self.rules.protect(volume) else {
             return Ok(());
@@ -196,7 +197,7 @@ impl Attacher {
         Ok(())
     }
 
-    /// Only what differs is written: a forced try often finds all well.
+    /// Writes only differences, because a forced attempt often finds nothing to change.
     async fn mark_attached(
         &self,
         attachment: &VolumeAttachment,
@@ -226,7 +227,8 @@ impl Attacher {
         Ok(())
     }
 
-    /// The finalizer goes first: an attachment with it, attached or not, would be detached again.
+    /// Removes the finalizer first: an attachment that has it would be detached again, attached or
+    /// not.
     async fn mark_detached(&self, attachment: &VolumeAttachment) -> Result<(), PublishError> {
         let mut current = attachment.clone();
         if let Some(patch) = self.rules.release(attachment) {
@@ -237,7 +239,7 @@ impl Attacher {
                 Err(error) => return Err(error.into()),
             }
             if current.finalizers().is_empty() {
-                // Nothing kept it any more: it is gone.
+                // The object was deleted with its last finalizer.
                 return Ok(());
             }
             self.attachments.apply_write(current.clone());
@@ -270,7 +272,7 @@ impl Attacher {
         Ok(())
     }
 
-    /// To be asked before each write and call.
+    /// Call this before each write and CSI call.
     fn ours(&self) -> Result<(), PublishError> {
         match self.context.acts() {
             true => Ok(()),
@@ -279,7 +281,7 @@ impl Attacher {
     }
 }
 
-/// Bound to the object, not to a version of it: it holds whatever else is changed.
+/// The patch is bound to the object's UID, not its version: it stays true after other changes.
 fn attached_patch(
     attachment: &VolumeAttachment,
     context: &BTreeMap<String, String>,
@@ -334,7 +336,7 @@ fn error_patch(
     let field = match deleting {
         true => "detachError",
         false => {
-            // Null takes away the code of an earlier error.
+            // Null removes the code of an earlier error.
             told["errorCode"] = json!(error.code());
             "attachError"
         }

@@ -1,4 +1,4 @@
-//! What the driver says is attached, compared with what the attachments say.
+//! Compares the attachments that the driver lists with the VolumeAttachments.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::decide::{Rules, Seen, is_attached};
 use crate::runtime::csi::{Csi, Failure};
 use crate::runtime::driver::ControllerCapability;
 
-/// The driver's IDs of nodes, by volume handle.
+/// The driver's node IDs, by volume handle.
 pub(crate) type Published = BTreeMap<String, Vec<String>>;
 
-/// Why there is no list.
+/// Why the list of attachments is not available.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListError {
     #[error(transparent)]
@@ -27,7 +27,7 @@ pub(crate) enum ListError {
 }
 
 impl Attacher {
-    /// Compares now and then, and has what differs worked on whatever its status says.
+    /// Compares periodically, and queues attachments that differ, whatever their status says.
     pub(super) async fn reconcile(&self, every: Duration, max_entries: u32) {
         let can = |capability| self.context.driver.can(capability);
         let told = can(ControllerCapability::ListVolumes)
@@ -67,7 +67,7 @@ impl Attacher {
                     }
                 },
             };
-            // What other nodes have is in no list of this driver.
+            // The driver on this node does not list volumes of other nodes.
             if volume
                 .as_ref()
                 .is_some_and(|volume| !self.context.may_have(volume))
@@ -95,8 +95,8 @@ impl Attacher {
     }
 }
 
-/// Whether the driver says otherwise of an attachment than its status. Of what can't be told
-/// (no volume, no node) it does not.
+/// True if the driver's list contradicts an attachment's status. False if the volume or the node is
+/// unknown.
 fn differs(rules: &Rules, seen: Seen<'_>, published: &Published) -> bool {
     let attachment: &VolumeAttachment = seen.attachment;
     let source = rules.source(attachment, seen.volume);
@@ -109,7 +109,7 @@ fn differs(rules: &Rules, seen: Seen<'_>, published: &Published) -> bool {
     found != is_attached(attachment)
 }
 
-/// All volumes, page by page, within one deadline.
+/// Lists all volumes, page by page, within one deadline.
 pub(crate) async fn list(
     csi: &Csi,
     max_entries: u32,

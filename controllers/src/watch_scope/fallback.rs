@@ -1,4 +1,4 @@
-//! How wide a node's watches are.
+//! Widens a node's watches while there is no leader.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::runtime::lease::LeaderObservation;
 use crate::runtime::watch::fraction;
 use crate::runtime::{Context, Width};
 
-/// How long there is no leader, or one again, before the watches follow; chance adds up to as much
-/// again.
+/// How long a leader must be missing or present before the watch scope changes. Jitter adds up to
+/// the same time again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// When the width is to be another, if things stay as they are, and which. `chance` is in 0..1.
+/// When to change the watch scope if nothing else changes, and to what. `chance` is in 0..1.
 fn due(width: Width, sight: LeaderObservation, chance: f64) -> Option<(Instant, Width)> {
     let other = match (width, sight.led) {
         (Width::Narrow, false) => Width::Whole,
@@ -23,7 +23,7 @@ fn due(width: Width, sight: LeaderObservation, chance: f64) -> Option<(Instant, 
     Some((sight.since + wait, other))
 }
 
-/// Widens and narrows the watches until `context.stop`.
+/// Changes the watch scope until `context.stop`.
 pub(super) async fn run(context: &Context) {
     let (caches, mut leader) = (&context.caches, context.leader.clone());
     let followed = async {

@@ -1,5 +1,5 @@
-//! What has no label, although it is a node's own: it is looked for now and then, and labelled, which
-//! brings it into the node's sight.
+//! Finds and labels objects that belong to this node but lack its label. With the label, the node's
+//! watches see them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::runtime::{ApiError, Context, Kube, Ownership, Resource, Store, Width}
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use crate::snapshotter::{handle_in, handles_in_group};
 
-/// How often it is looked for, on average, unless told otherwise.
+/// Default interval of searches, on average.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
-/// How long the driver has to tell of a volume, unless told otherwise.
+/// Default timeout of a CSI call about one volume.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Pages of each kind that are looked at. Other drivers' claims have no label, either, and a cluster
-/// may have any number of them.
+/// The most pages of each kind that one search reads. Other drivers' claims have no label either,
+/// and a cluster may have any number of them.
 const PAGES: usize = 20;
 
-/// Repairs missing labels until `context.stop`; those of snapshot contents only if `contents` is
-/// set.
+/// Repairs missing labels until `context.stop`. Snapshot contents are included only if `contents`
+/// is set.
 pub(super) async fn run(context: &Context, node: &str, contents: bool) {
     let search = Search {
         context,
@@ -36,7 +36,8 @@ pub(super) async fn run(context: &Context, node: &str, contents: bool) {
     let every = context.common.resync_period.unwrap_or(RESYNC);
     let rounds = async {
         loop {
-            // From half of it to one and a half: all nodes do the same.
+            // Jitter from half to one and a half intervals keeps nodes from searching at the same
+            // time.
             tokio::time::sleep(every.mul_f64(0.5 + fraction())).await;
             search.round().await;
         }
@@ -54,7 +55,7 @@ struct Search<'a> {
 impl Search<'_> {
     async fn round(&self) {
         if self.context.caches.width() == Width::Whole {
-            // Everything is in sight.
+            // The watches see everything.
             return;
         }
         self.told("volumes", self.volumes().await);
@@ -82,20 +83,20 @@ impl Search<'_> {
 
     fn told(&self, what: &str, result: Result<(), ApiError>) {
         match result {
-            // A kind the cluster does not have.
+            // The cluster does not have this kind.
             Ok(()) | Err(ApiError::NotFound { .. }) => {}
             Err(error) => tracing::warn!(what, %error, "not all that has no label was looked at"),
         }
     }
 
-    /// Whether there are handles, and all are of this node's pools.
+    /// True if there are handles, and all belong to this node's pools.
     fn is_own<'h>(&self, handles: impl IntoIterator<Item = &'h str>) -> bool {
         let mut handles = handles.into_iter().peekable();
         let pools = &self.context.pools;
         handles.peek().is_some() && handles.all(|handle| pools.own(handle) == Some(true))
     }
 
-    /// Volumes that are sure to be this node's, and those of which only the driver can tell.
+    /// Labels this node's volumes. If the object does not show the owner, the driver is asked.
     async fn volumes(&self) -> Result<(), ApiError> {
         let watch = self.context.caches.volumes();
         let mut own = Vec::new();
@@ -127,7 +128,7 @@ impl Search<'_> {
         }
     }
 
-    /// Claims of volumes that are known by now, and those whose volumes are to be made here.
+    /// Labels claims that are bound to this node's volumes, or that get volumes here.
     async fn claims(&self) -> Result<(), ApiError> {
         let volumes = self.context.caches.volumes();
         let own = |claim: &PersistentVolumeClaim| {
@@ -142,7 +143,7 @@ impl Search<'_> {
         self.labelled(NODE_LABEL, &watch, own).await
     }
 
-    /// Labels what is this node's own of a kind.
+    /// Labels this node's objects of a kind.
     async fn labelled<K: Resource>(
         &self,
         key: &str,
@@ -153,7 +154,7 @@ impl Search<'_> {
         self.label(key, watch, own).await
     }
 
-    /// What has no label, of what may be its own.
+    /// Returns unlabelled objects that `is_own` accepts.
     async fn unlabelled<K: Resource>(
         &self,
         key: &str,
@@ -193,7 +194,7 @@ impl Search<'_> {
                     );
                     watch.apply_write(written);
                 }
-                // It has changed, and so is told to whom it concerns, or is looked at next time.
+                // The object has changed. The watch reports it, or the next search finds it.
                 Err(ApiError::Conflict { .. } | ApiError::NotFound { .. }) => {}
                 // An admission policy lets only the controller write this label.
                 Err(error @ ApiError::Rejected { .. }) => {
@@ -206,14 +207,14 @@ impl Search<'_> {
     }
 }
 
-/// Whether a volume is of this driver, and sure to be this node's.
+/// True if a volume certainly belongs to this driver and this node.
 fn owns_volume(context: &Context, volume: &PersistentVolume) -> bool {
     let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
     csi.is_some_and(|csi| csi.driver == context.driver.name)
         && context.owner(volume) == Ownership::Local
 }
 
-/// Whether a claim is this node's: it has one of its volumes, or is to get one.
+/// True if a claim has a volume of this node, or is to get one.
 fn owns_claim(
     context: &Context,
     node: &str,

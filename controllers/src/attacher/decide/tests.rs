@@ -14,7 +14,7 @@ fn rules() -> Rules {
     }
 }
 
-/// JSON objects laid over one another.
+/// Merges `patch` into `base`.
 fn over(mut base: Value, patch: Value) -> Value {
     json_patch::merge(&mut base, &patch);
     base
@@ -57,7 +57,7 @@ fn csi_node(driver: &str) -> CSINode {
 
 const DELETED: &str = "2026-01-02T03:04:05Z";
 
-/// In short: what is done, or why nothing is.
+/// The action or the error, in short.
 fn told(rules: &Rules, seen: Seen<'_>) -> String {
     match rules.decide(seen) {
         Ok(Action::Nothing) => "nothing".to_owned(),
@@ -85,7 +85,7 @@ fn what_is_done() {
         (deleted.clone(), false, "nothing"),
         (deleted, true, "detach id-1"),
         (ours.clone(), false, "detach id-1"),
-        // The node's own word comes first.
+        // The CSINode's ID takes precedence over the annotation.
         (annotated.clone(), false, "detach id-1"),
         (json!({"spec": {"attacher": "other"}}), true, "nothing"),
         (
@@ -119,7 +119,7 @@ fn what_is_done() {
             Some("other"),
             "CSINode n1 does not contain driver csi.example",
         ),
-        // Only detaching believes the annotation.
+        // Only detaching uses the annotation.
         (
             json!({"metadata": {"annotations": {NODE_ID: "id-0"}}}),
             None,
@@ -349,7 +349,7 @@ fn what_asks_for_work() {
 #[test]
 fn names_are_those_kubelet_awaits() {
     let name = expected_name("h", "csi.example", "n1");
-    // As `printf hcsi.examplen1 | sha256sum` has it.
+    // The expected value is the output of `printf hcsi.examplen1 | sha256sum`.
     let sum = "cf85157d754b2a6e4ff460d9984e6fdc89bd1140f4d0a49d7ccc92c5a2eaef6e";
     assert_eq!(name, format!("csi-{sum}"));
     assert_ne!(name, expected_name("h", "csi.example", "n2"));

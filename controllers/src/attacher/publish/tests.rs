@@ -98,7 +98,7 @@ async fn attaching_writes_in_order() {
     };
     assert_eq!((&*request.volume_id, &*request.node_id), ("h", "id-1"));
     assert_eq!(request.secrets["key"], "hush");
-    // And now there is nothing more to do; nor when forced, but the call.
+    // A second attempt changes nothing. A forced one repeats only the call.
     assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
     assert_eq!(setup.world.script.calls(), []);
     setup.attacher.forced().insert("va".to_owned());
@@ -203,7 +203,7 @@ async fn an_attachment_others_keep_is_told_to_be_detached() {
             r#"va/status {"status":{"attached":false,"attachmentMetadata":null,"detachError":null}}"#
         ]
     );
-    // It has no finalizer of ours, so it is done with.
+    // Without our finalizer, the attachment needs no further work.
     assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
     assert_eq!(setup.world.script.calls().len(), 1);
 }
@@ -218,7 +218,7 @@ async fn a_volume_is_freed_when_nothing_names_it() {
     setup.add(json!({}));
     assert_eq!(setup.attacher.volume("pv").await, Outcome::Done);
     assert_eq!(setup.world.api.writes(), [""; 0]);
-    // Attaching it is refused now.
+    // The PV is being deleted, so attaching it fails.
     assert_eq!(setup.attacher.attachment("va").await, Outcome::Failed);
     let error = setup.stored().unwrap()["status"]["attachError"].clone();
     assert_eq!(
@@ -255,7 +255,7 @@ async fn others_attachments_are_left_alone() {
         segments: Default::default(),
     };
     assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
-    // Nor is anything done by who does not lead.
+    // A process without the leadership does nothing.
     setup.add(json!({}));
     let (_led, leader) = crate::runtime::Leadership::told();
     setup.attacher.context.leader = leader;
@@ -295,7 +295,7 @@ async fn attachments_are_watched_where_there_can_be_any() {
         let needed = crate::attacher::needed(&world.context);
         let found = tokio::time::timeout(wait, needed).await.is_ok();
         assert_eq!(found, expected, "{required:?}");
-        // It may become so.
+        // The CSIDriver may be changed to require attaching.
         drivers.apply_write(driver(2, Some(true)));
         crate::attacher::needed(&world.context).await;
     }
@@ -303,7 +303,7 @@ async fn attachments_are_watched_where_there_can_be_any() {
 
 #[test]
 fn secrets_go_nowhere_else() {
-    // The request is the only thing that holds them, and does not print them.
+    // Only the request holds the secrets, and its Debug output hides them.
     let request = ControllerPublishVolumeRequest {
         secrets: [("key".to_owned(), "hush".to_owned())].into(),
         ..Default::default()

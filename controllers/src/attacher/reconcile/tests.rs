@@ -70,7 +70,7 @@ fn world() -> (World, Attacher) {
 #[tokio::test]
 async fn what_differs_is_worked_on_whatever_its_status_says() {
     let (world, attacher) = world();
-    // As told: a and d. Otherwise: b is there, c is on another node.
+    // The driver agrees on a and d. It contradicts b (attached) and c (on another node).
     world
         .script
         .page(page(&[("a", &["id-0", "id-1"]), ("b", &["id-1"])], "2"));

@@ -69,7 +69,7 @@ async fn a_node_labels_what_is_its_own() {
     ] {
         world.api.put(object);
     }
-    // One that is in sight by now leads to its claim.
+    // A volume in the cache determines the owner of its claim.
     let mut known = volume("known", "vol-a1-1", DRIVER);
     known["metadata"]["labels"] = json!({NODE_LABEL: "n1"});
     world.add(&volumes, known);
@@ -85,7 +85,7 @@ async fn a_node_labels_what_is_its_own() {
     let expected = [
         format!("ours {}", label(NODE_LABEL)),
         format!("known {}", label(NODE_LABEL)),
-        // Its volume was found just before.
+        // The previous step has just labelled its volume.
         format!("ours {}", label(NODE_LABEL)),
         format!("waiting {}", label(NODE_LABEL)),
         format!("content {}", label(MANAGED_BY)),
@@ -93,7 +93,7 @@ async fn a_node_labels_what_is_its_own() {
     assert_eq!(world.api.writes(), expected);
     search.round().await;
     assert!(world.api.writes().is_empty());
-    // What is in sight needs no label.
+    // While the watches see everything, no labels are needed.
     world.context.caches.set_width(Width::Whole);
     world.api.lists();
     search.round().await;
