@@ -1,4 +1,4 @@
-//! What every controller is made of: a queue of keys, workers, counts, and one way to start and
+//! The common parts of all controllers: a queue of keys, workers, metrics, and one way to start and
 //! stop them.
 
 mod builder;

@@ -1,8 +1,8 @@
 //! The Kubernetes side of hostloop.
 //!
-//! It knows a CSI driver as a client knows it, over a gRPC channel, and never the driver's own
-//! code: so it can run in front of any driver. [`runtime`] is what all its loops are built on;
-//! every loop is a module of its own, with its decisions as pure functions.
+//! It treats a CSI driver as a client does, over a gRPC channel, and never uses the driver's code.
+//! So it can run in front of any driver. [`runtime`] is the base of all controllers. Every
+//! controller is a module of its own, with its decisions as pure functions.
 
 pub mod api;
 pub mod attacher;

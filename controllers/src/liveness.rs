@@ -1,4 +1,4 @@
-//! Tells kubelet whether the process is to live on: `/healthz`, 200 or 500.
+//! Serves the liveness endpoint for kubelet: `/healthz`, 200 or 500.
 //!
 //! Each request joins the running Probe call or starts one. It also evaluates the [`Checks`] that
 //! other parts of the process have added. Kubelet reacts to a failure by restarting the container,
@@ -22,35 +22,35 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::csi::Csi;
 
-/// The usual port.
+/// The default port.
 pub const PORT: u16 = 9808;
 
-/// How long a probe may usually take.
+/// The default timeout of a Probe call.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long connections may hold up the end.
+/// How long open connections may delay the end.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Why the endpoint is not there.
+/// Why the endpoint is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address can't be had.
+    /// The address can't be bound.
     #[error("listening on {address} for liveness probes: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It ended.
+    /// The server ended.
     #[error("serving liveness probes: {0}")]
     Serve(#[source] io::Error),
 }
 
-/// Whether one part of the process is well, and if not, why.
+/// Checks one part of the process. The error is the reason.
 type Check = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// What has to be well besides the driver. Clones share it, and more can be added at any time.
+/// Checks besides the driver's Probe. Clones share them, and checks can be added at any time.
 #[derive(Clone, Default)]
 pub struct Checks(Arc<RwLock<Vec<(String, Check)>>>);
 
@@ -64,7 +64,7 @@ impl fmt::Debug for Checks {
 }
 
 impl Checks {
-    /// Adds one. It is called for each request, and must only look at what is known.
+    /// Adds a check. It runs for each request, so it must only read state that is already known.
     pub fn add(
         &self,
         name: impl Into<String>,
@@ -74,7 +74,7 @@ impl Checks {
         checks.push((name.into(), Box::new(check)));
     }
 
-    /// Those that fail, a line each.
+    /// The failed checks, one line each.
     pub fn failures(&self) -> Vec<String> {
         let checks = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let failures = checks
@@ -84,12 +84,12 @@ impl Checks {
     }
 }
 
-/// How to serve it.
+/// Options of the endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Where (`--health-port`, on all addresses: kubelet asks at the pod's).
+    /// The address to listen on (`--health-port`, on all addresses: kubelet uses the pod's).
     pub address: SocketAddr,
-    /// How long the driver may take to answer (`--probe-timeout`).
+    /// The timeout of a Probe call (`--probe-timeout`).
     pub probe_timeout: Duration,
 }
 
@@ -102,7 +102,7 @@ impl Default for Options {
     }
 }
 
-/// Answers until told to stop.
+/// Serves the endpoint until `stop`.
 pub async fn run(
     options: Options,
     csi: Option<Csi>,
@@ -118,7 +118,7 @@ pub async fn run(
     serve(listener, Liveness::new(csi, probe_timeout, checks), stop).await
 }
 
-/// Answers at a listener until told to stop.
+/// Serves the endpoint on a listener until `stop`.
 pub async fn serve(
     listener: TcpListener,
     liveness: Liveness,
@@ -135,7 +135,7 @@ pub async fn serve(
     };
     tokio::select! {
         served = served.into_future() => served.map_err(Error::Serve),
-        // A connection on which nothing comes.
+        // A connection without traffic is dropped.
         () = overdue => Ok(()),
     }
 }
@@ -150,7 +150,7 @@ async fn healthz(State(liveness): State<Liveness>) -> (StatusCode, String) {
     }
 }
 
-/// What liveness is judged by. Clones are one in what they do at a time.
+/// The state behind the endpoint. Clones share the running Probe call.
 #[derive(Clone, Debug)]
 pub struct Liveness {
     csi: Option<Csi>,
@@ -173,7 +173,7 @@ impl Liveness {
         }
     }
 
-    /// Whether all is well now; if not, everything that is not, a line each.
+    /// Runs all checks and the Probe. The error has one line for each failure.
     pub async fn look(&self) -> Result<(), String> {
         let mut failures = self.checks.failures();
         failures.extend(self.probe().await.err());

@@ -40,13 +40,13 @@ pub use setup::{Setup, Source};
 use tasks::Tasks;
 pub use telemetry::Telemetry;
 
-/// How long `NodeGetInfo` may take.
+/// Timeout of `NodeGetInfo`.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// The wait before it is asked again.
+/// The wait before `NodeGetInfo` is called again.
 const RETRY: Duration = Duration::from_secs(1);
-/// A watch that has failed for so long, although the server answers, does not recover by itself.
+/// How long a watch may fail while the API server answers. A longer failure needs a restart.
 const STALE: Duration = Duration::from_secs(300);
-/// Runs what was picked until `stop` is set, or until one of them ends.
+/// Runs the selected controllers until `stop` is set, or until one of them ends.
 pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> Result<(), Error> {
     setup.check().map_err(Error::Args)?;
     setup.driver = setup.driver.counted(view.common());
@@ -84,7 +84,7 @@ pub async fn run(mut setup: Setup, view: Telemetry, stop: CancellationToken) -> 
     ended
 }
 
-/// Registration and liveness.
+/// Starts registration and liveness.
 fn begin_for_kubelet(setup: &Setup, checks: &Checks, stop: &CancellationToken, tasks: &mut Tasks) {
     let (args, kubelet) = (&setup.args, &setup.args.kubelet);
     let endpoint = kubelet.kubelet_registration_path.clone();
@@ -122,7 +122,7 @@ fn begin_for_kubelet(setup: &Setup, checks: &Checks, stop: &CancellationToken, t
     }
 }
 
-/// All addresses of this machine: of both families where it has IPv6.
+/// The wildcard address: for IPv4 and IPv6 if this machine has IPv6.
 fn everywhere() -> IpAddr {
     match Path::new("/proc/net/if_inet6").exists() {
         true => Ipv6Addr::UNSPECIFIED.into(),
@@ -130,7 +130,7 @@ fn everywhere() -> IpAddr {
     }
 }
 
-/// The loops that work with the API server.
+/// Starts the controllers that work with the API server.
 async fn begin_loops(
     setup: Setup,
     view: Telemetry,
@@ -150,7 +150,7 @@ async fn begin_loops(
     let limit = Limit::new(setup.args.api.kube_api_qps, setup.args.api.kube_api_burst);
     let kube = Kube::new(client.clone(), limit, metrics.clone(), "hostloop");
     if let Some(labels) = setup.labels.clone() {
-        // Before the driver is asked where its node is: it may not know without them.
+        // Start this before NodeGetInfo: the driver may not know its topology without the labels.
         let read = labels.run(kube.clone(), stop.clone());
         tasks.begin("reading the node's labels", read);
     }
@@ -229,7 +229,8 @@ async fn begin_loops(
     Ok(tasks)
 }
 
-/// Kubelet starts the process anew if a watch has failed for long although the server answers.
+/// Fails the liveness check if a watch has failed for long although the API server answers. Kubelet
+/// then restarts the process.
 fn watch_over(checks: &Checks, caches: &Arc<Caches>, kube: &Kube) {
     let (caches, kube) = (caches.clone(), kube.clone());
     checks.add("watches", move || {

@@ -12,9 +12,9 @@ use super::Context;
 use super::queue::{Outcome, Queue};
 use crate::runtime::{Change, Resource, Store};
 
-/// A controller that is being put together. Nothing happens before [`Controller::run`].
+/// A controller under construction. It does nothing before [`Controller::run`].
 ///
-/// `T` is what its workers share.
+/// `T` is the state that its workers share.
 #[must_use = "a controller does nothing until it runs"]
 pub struct Controller<T> {
     context: Context,
@@ -32,7 +32,7 @@ impl<T> fmt::Debug for Controller<T> {
 }
 
 impl<T: Send + Sync + 'static> Controller<T> {
-    /// A controller without watches and workers.
+    /// Creates a controller without watches and workers.
     pub fn new(context: &Context, shared: Arc<T>) -> Self {
         Controller {
             context: context.clone(),
@@ -101,7 +101,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self
     }
 
-    /// Reconciles the keys of a queue, at most `workers` at once. `name` is the queue's name in the
+    /// Reconciles the keys of a queue, at most `workers` at once. `name` labels the queue in the
     /// metrics.
     pub fn work<K, F>(
         mut self,
@@ -122,7 +122,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self
     }
 
-    /// Queues these keys again after each `period`; never if it is zero.
+    /// Queues these keys after each `period`; never if it is zero.
     pub fn resync<K, I>(
         mut self,
         period: Duration,
@@ -146,7 +146,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self
     }
 
-    /// Runs `task` beside the workers, and drops it at the stop.
+    /// Runs `task` next to the workers, and drops it at the stop.
     pub fn beside<F>(mut self, task: impl FnOnce(Arc<T>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -155,12 +155,12 @@ impl<T: Send + Sync + 'static> Controller<T> {
         self
     }
 
-    /// Lets the watches feed the queues, from now on.
+    /// Starts feeding the queues from the watches.
     pub(crate) fn listen(&mut self) {
         self.feeds.drain(..).for_each(|feed| feed());
     }
 
-    /// Runs until the context's stop. Keys in a worker's hands are finished first.
+    /// Runs until the context's stop. Workers first finish the keys they hold.
     pub async fn run(mut self) {
         let stop = self.context.stop.clone();
         let ready = stop.run_until_cancelled(&mut self.ready);
@@ -176,7 +176,7 @@ impl<T: Send + Sync + 'static> Controller<T> {
     }
 }
 
-/// Works on a queue until the stop, and counts what comes of it.
+/// Works on a queue until the stop, and counts the outcomes.
 async fn work<K, F>(
     context: &Context,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! What every loop is given.
+//! The context that every controller receives.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use super::queue::{Backoff, Queue};
 use crate::runtime::caches::Wide;
 use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Pools, Room, Scope};
 
-/// What every loop is given. Clones share it.
+/// The context that every controller receives. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// The CSI driver.
     pub driver: Arc<Driver>,
-    /// The API server.
+    /// The client of the API server.
     pub kube: Kube,
-    /// What has been seen of it.
+    /// The caches of the API server's objects.
     pub caches: Arc<Caches>,
-    /// Tells users what happened to their objects.
+    /// Sends events about objects to users.
     pub events: Events,
-    /// Counts.
+    /// The metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// Whose objects these loops serve.
+    /// The nodes that these controllers serve.
     pub scope: Scope,
-    /// Which handles are of this node's driver, if it says so.
+    /// Tells which volume handles belong to this node's driver, if the driver provides that.
     pub pools: Pools,
-    /// Whether this process does the work that one does for the cluster.
+    /// Whether this process leads, for work that one process does for the whole cluster.
     pub leader: Leadership,
-    /// Told when the driver may have more or less room than before.
+    /// The signal that the driver's free capacity may have changed.
     pub room: Arc<Room>,
-    /// Set when the loops are to end.
+    /// Set when the controllers must end.
     pub stop: CancellationToken,
-    /// What all loops take from the command line.
+    /// Flags that all controllers share.
     pub common: Common,
 }
 
-/// What the upstream sidecars have under one name with different defaults: given, it is for all
-/// loops; not given, each has its own.
+/// Flags that the upstream sidecars share by name but with different defaults. A given flag applies
+/// to all controllers; otherwise each has its own default.
 #[derive(Clone, Debug, Default)]
 pub struct Common {
-    /// `--timeout`: of one CSI call.
+    /// `--timeout`, of one CSI call.
     pub timeout: Option<Duration>,
     /// `--worker-threads`.
     pub worker_threads: Option<usize>,
@@ -50,7 +50,7 @@ pub struct Common {
     pub retry_interval_start: Option<Duration>,
     /// `--retry-interval-max`.
     pub retry_interval_max: Option<Duration>,
-    /// `--resync-period`: between two looks at everything.
+    /// `--resync-period`, between two full passes.
     pub resync_period: Option<Duration>,
     /// `--extra-create-metadata`.
     pub extra_create_metadata: bool,
@@ -59,7 +59,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// The backoff of queues: 1 s to 5 min unless told otherwise.
+    /// The backoff of queues; the default is 1 s to 5 min.
     pub fn backoff(&self) -> Backoff {
         Backoff {
             start: self.retry_interval_start.unwrap_or(Duration::from_secs(1)),
@@ -69,8 +69,8 @@ impl Common {
 }
 
 impl Context {
-    /// Whether this process does now what is within its scope: a node's part always, the whole
-    /// only as the leader. To be asked before each write and call.
+    /// True if this process may act now. A process that serves one node always may; one that serves
+    /// the cluster needs the lead. Call this before each write and CSI call.
     pub fn acts(&self) -> bool {
         match self.scope {
             Scope::Node { .. } => true,
@@ -78,13 +78,13 @@ impl Context {
         }
     }
 
-    /// An empty queue with the backoff of the command line.
+    /// Creates an empty queue with the backoff from the command line.
     pub fn queue<K: Clone + Eq + Hash>(&self) -> Queue<K> {
         Queue::new(self.common.backoff())
     }
 
-    /// The same with caches of the whole cluster, as long as those are held: for work that has to
-    /// see everything, where every node has loops of its own.
+    /// Returns the context with cluster-wide caches, which exist while `Wide` is held. Tasks that
+    /// need every object use it if every node has its own controllers.
     pub fn with_all(self) -> (Self, Wide) {
         let wide = self.caches.wide();
         let caches = wide.caches();

@@ -1,4 +1,4 @@
-//! What is counted of the loops, by upstream's names.
+//! Metrics of the controllers, with upstream's names.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -50,7 +50,7 @@ struct Named {
 type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 type ReadQueue = Box<dyn Fn() -> Stats + Send + Sync>;
 
-/// The counts of a process's loops.
+/// The metrics of a process's controllers.
 pub struct Metrics {
     driver: OnceLock<String>,
     calls: Seconds<CallLabels>,
@@ -90,12 +90,12 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Names the driver, once it is known. Calls before are an unknown driver's.
+    /// Sets the driver's name in the metrics. Earlier calls count as those of an unknown driver.
     pub fn introduce(&self, driver: &str) {
         self.driver.get_or_init(|| driver.to_owned());
     }
 
-    /// Has what is counted shown by a registry.
+    /// Registers the metrics.
     pub fn register(self: &Arc<Self>, registry: &mut Registry) {
         registry.register(
             "csi_sidecar_operations_seconds",
@@ -140,7 +140,7 @@ impl Metrics {
         registry.register_collector(Box::new(Queues(self.clone())));
     }
 
-    /// A CSI call was answered; `method` is the full path.
+    /// Counts an answered CSI call; `method` is the full path.
     pub fn csi_call(&self, method: &'static str, code: Code, took: Duration) {
         let driver = self.driver.get().map_or("unknown-driver", String::as_str);
         let labels = CallLabels {
@@ -153,7 +153,7 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    /// A call to the API server was answered.
+    /// Counts an answered request to the API server.
     pub fn api_call<T>(&self, verb: &'static str, kind: &str, answer: &Result<T, ApiError>) {
         let labels = ApiLabels {
             verb,
@@ -163,28 +163,29 @@ impl Metrics {
         self.api.get_or_create(&labels).inc();
     }
 
-    /// Counts what is told by watches of a kind.
+    /// Returns the counter of objects that watches of a kind deliver.
     pub fn watched(&self, kind: &str) -> Counter {
         let kind = kind.to_owned();
         self.watched.get_or_create(&KindLabels { kind }).clone()
     }
 
-    /// Counts bytes the API server answers. `verb` is `get`, `list` or `watch`, or `write`.
+    /// Returns the counter of bytes received from the API server. `verb` is `get`, `list`, `watch`
+    /// or `write`.
     pub fn received(&self, resource: &str, verb: &'static str) -> Counter {
         let resource = resource.to_owned();
         let labels = ReceivedLabels { resource, verb };
         self.received.get_or_create(&labels).clone()
     }
 
-    /// Has a queue shown.
+    /// Adds a queue to the metrics.
     pub fn watch_queue(&self, name: &'static str, read: ReadQueue) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        // A loop that begins again, as after leading was lost and gained, has a new queue.
+        // A controller that restarts, as after losing and regaining the lead, has a new queue.
         queues.retain(|(known, _)| *known != name);
         queues.push((name, read));
     }
 
-    /// A queue's key was worked on.
+    /// Counts a key that was worked on, with its outcome and duration.
     pub fn worked(&self, queue: &'static str, outcome: Outcome, took: Duration) {
         let labels = Named {
             name: queue.to_owned(),
@@ -195,18 +196,18 @@ impl Metrics {
         }
     }
 
-    /// An event was not sent.
+    /// Counts an event that was not sent.
     pub fn event_lost(&self) {
         self.events_lost.inc();
     }
 
-    /// Events that were not sent so far.
+    /// The number of events that were not sent.
     #[cfg(test)]
     pub(crate) fn lost_events(&self) -> u64 {
         self.events_lost.get()
     }
 
-    /// Whether a lease is held.
+    /// Records whether a lease is held.
     pub fn leads(&self, lease: &str, leads: bool) {
         let labels = Named {
             name: lease.to_owned(),
@@ -215,7 +216,7 @@ impl Metrics {
     }
 }
 
-/// Reads the queues when somebody looks.
+/// Reads the queues on each scrape.
 #[derive(Debug)]
 struct Queues(Arc<Metrics>);
 

@@ -1,10 +1,10 @@
-//! A queue of keys to work on, for a loop that brings the world in line key by key.
+//! A queue of keys for a controller that reconciles its objects key by key.
 //!
-//! - A key is worked on by one worker at a time, however often it is added.
-//! - Added while it waits, it is not added twice. Added while it is worked on, it is worked on
-//!   once more after that, since what the worker read may be outdated.
-//! - A key whose work failed comes back after `start × 2ⁿ`, at most `max`; success forgets the
-//!   failures. Adding it meanwhile brings it forward: something has changed.
+//! - Only one worker at a time works on a key, however often it is added.
+//! - A key that is added while it waits is not added twice. A key that is added during its work is
+//!   worked on once more after that, because the worker may have read outdated objects.
+//! - A key that failed comes back after `start × 2ⁿ`, at most `max`. Success resets its failures.
+//!   Adding the key earlier brings it forward, because something has changed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
@@ -17,17 +17,17 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::runtime::tasks::{finish, unless_panicked};
 
-/// How long a failed key waits.
+/// The delay of failed keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure.
+    /// The delay after the first failure.
     pub start: Duration,
-    /// At most.
+    /// The longest delay.
     pub max: Duration,
 }
 
 impl Backoff {
-    /// The wait after this many failures in a row, of which there is at least one.
+    /// The delay after this many failures in a row, at least one.
     pub fn delay(&self, failures: u32) -> Duration {
         let doubled = 2_u32
             .checked_pow(failures.saturating_sub(1))
@@ -36,36 +36,37 @@ impl Backoff {
     }
 }
 
-/// What came of working on a key.
+/// The result of working on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All is as it should be; earlier failures are forgotten.
+    /// Success. Earlier failures are forgotten.
     Done,
-    /// Likewise, and it is to be looked at again after this time.
+    /// As `Done`, but the key is queued again after this time.
     RequeueAfter(Duration),
-    /// It failed: once more after the backoff.
+    /// Failure. The key is queued again after the backoff.
     Failed,
-    /// It failed, and will for long: once more after this time, and the failure counts.
+    /// Failure that will last. The key is queued again after this time, and the failure counts.
     RetryAfter(Duration),
 }
 
-/// Where a key is.
+/// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In line.
+    /// Ready for a worker.
     Ready,
-    /// Not before this instant; the number tells entries of one instant apart.
+    /// Waits until this instant. The number distinguishes entries with equal instants.
     Waiting(Instant, u64),
-    /// In a worker's hands, added again since or not, and when it was asked back for.
+    /// A worker has the key. Holds whether it was added again, and the requested time of a delayed
+    /// add.
     Running { again: bool, at: Option<Instant> },
 }
 
-/// What can be seen of a queue.
+/// A queue's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Keys that could be worked on now.
+    /// The number of keys that are ready for a worker.
     pub ready: usize,
-    /// Keys that were put in line, since the queue was made.
+    /// The number of keys that became ready since the queue was created.
     pub adds: u64,
 }
 
@@ -96,7 +97,7 @@ impl<K> Clone for Queue<K> {
     }
 }
 
-/// A key in a worker's hands. Dropped without [`Item::end`], as by a panic, it has failed.
+/// A key that a worker holds. Dropping it without [`Item::end`], as by a panic, counts as failure.
 pub struct Item<K: Clone + Eq + Hash> {
     queue: Queue<K>,
     key: K,
@@ -104,7 +105,7 @@ pub struct Item<K: Clone + Eq + Hash> {
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
-    /// An empty one.
+    /// Creates an empty queue.
     pub fn new(backoff: Backoff) -> Self {
         let state = State {
             adds: 0,
@@ -122,32 +123,32 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Has a key worked on, as soon as a worker is free.
+    /// Queues a key for the next free worker.
     pub fn add(&self, key: K) {
         self.lock().add(key);
         self.changed.notify_one();
     }
 
-    /// Has a key worked on after some time, unless it is before.
+    /// Queues a key after a delay, unless it becomes ready earlier.
     pub fn add_after(&self, key: K, delay: Duration) {
         self.lock().add_at(key, Instant::now() + delay);
         self.changed.notify_one();
     }
 
-    /// The next key, once there is one; `None` once the queue is closed.
+    /// Returns the next key when one is ready, or `None` when the queue is closed.
     pub async fn next(&self) -> Option<Item<K>> {
         loop {
             let changed = self.changed.notified();
             let wake = {
                 let mut state = self.lock();
                 if state.closed {
-                    // The next worker is to see it, too.
+                    // Wake the next worker, so that it sees the close too.
                     self.changed.notify_one();
                     return None;
                 }
                 state.advance(Instant::now());
                 if let Some(key) = state.take() {
-                    // One wake-up may have stood for several keys.
+                    // One wake-up may stand for several keys.
                     if !state.ready.is_empty() || !state.waiting.is_empty() {
                         self.changed.notify_one();
                     }
@@ -169,8 +170,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Works on keys, so many at once at most, until the queue is closed and what is under way is
-    /// done. What is needed to work on a key may be large, and is there only while one is worked on.
+    /// Works on keys, at most `at_once` at a time, until the queue is closed and running work is
+    /// done. The future of a key may be large, and exists only while the key is worked on.
     pub async fn work<F>(&self, at_once: usize, on: impl Fn(K) -> F)
     where
         K: Send + 'static,
@@ -190,18 +191,18 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         finish(running).await;
     }
 
-    /// Gives no key out any more, and takes none.
+    /// Closes the queue: it neither hands out nor accepts keys.
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
     }
 
-    /// Keys that could be worked on now.
+    /// The number of keys that are ready for a worker.
     pub fn depth(&self) -> usize {
         self.stats().ready
     }
 
-    /// What can be seen of it.
+    /// The queue's statistics.
     pub fn stats(&self) -> Stats {
         let mut state = self.lock();
         state.advance(Instant::now());
@@ -211,7 +212,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Failures in a row of a key.
+    /// The number of failures in a row of a key.
     pub fn failures(&self, key: &K) -> u32 {
         self.lock().failures.get(key).copied().unwrap_or(0)
     }
@@ -227,7 +228,7 @@ impl<K: Clone + Eq + Hash> Item<K> {
         &self.key
     }
 
-    /// Gives it back.
+    /// Returns the key to the queue with its outcome.
     pub fn end(mut self, outcome: Outcome) {
         self.give_back(outcome);
     }
@@ -293,7 +294,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.waiting.insert((at, self.count), key);
     }
 
-    /// Puts in line what has waited long enough.
+    /// Makes keys ready that have waited long enough.
     fn advance(&mut self, now: Instant) {
         while let Some(entry) = self.waiting.first_entry() {
             if entry.key().0 > now {

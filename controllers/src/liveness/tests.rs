@@ -19,7 +19,7 @@ async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     )
 }
 
-/// The endpoint of a driver, with a probe timeout.
+/// An endpoint for a driver, with a probe timeout in milliseconds.
 async fn endpoint(
     driver: &Driver,
     timeout: u64,
@@ -69,7 +69,7 @@ async fn checks_fail_it_with_all_there_is_to_say() {
     let (address, _stop) = endpoint(&driver, 500, checks.clone()).await;
     let stale = Arc::new(AtomicBool::new(false));
     let watch = stale.clone();
-    // Also those that are added when it is served already.
+    // Checks can be added while the endpoint is served.
     checks.add("registrar", || Ok(()));
     checks.add("watch of claims", move || {
         if watch.load(Ordering::Relaxed) {

@@ -21,7 +21,7 @@ use crate::{
     attacher, capacity, health, provisioner, resizer, snapshot_controller, snapshotter, watch_scope,
 };
 
-/// What a controller starts with, beside its context.
+/// The inputs of a controller, besides its context.
 #[derive(Clone)]
 pub(super) struct Inputs {
     pub(super) args: Args,
@@ -34,7 +34,7 @@ type Running = BoxFuture<'static, Result<(), String>>;
 /// A controller that calls the driver.
 struct Entry {
     role: Role,
-    /// Its lease in front of a driver of this name, where one process serves the whole cluster.
+    /// The lease name for a driver of this name, if one process serves the whole cluster.
     lease: fn(&str) -> String,
     /// False if the flags or the scope rule the controller out.
     is_enabled: fn(&Args, &Context) -> bool,
@@ -152,7 +152,7 @@ pub(super) struct Manager<'a> {
 }
 
 impl Manager<'_> {
-    /// Starts those that were picked and that the driver has a use for.
+    /// Starts the selected controllers that the driver supports.
     pub(super) fn start(mut self) {
         let tasks = self.inputs.args.election.leader_tasks;
         if tasks != LeaderTasks::Only {
@@ -200,7 +200,7 @@ impl Manager<'_> {
         });
     }
 
-    /// Starts what decides how much of the cluster this node watches.
+    /// Starts the controller that sets how much of the cluster this node watches.
     fn start_watch_scope(&mut self) {
         let narrow = watch_scope::is_narrow(&self.inputs.args, &self.context.leader);
         if self.context.scope.node().is_none() || !narrow {
@@ -212,7 +212,7 @@ impl Manager<'_> {
         self.tasks.begin("the watches", run.map(Ok));
     }
 
-    /// Starts the cluster-wide tasks, where every node has a process.
+    /// Starts the cluster-wide tasks, if every node has a process.
     fn start_leader_tasks(&mut self) {
         if !self.context.scope.is_per_node() {
             return;
@@ -271,8 +271,8 @@ impl Manager<'_> {
 /// Upstream's name of the lease of the cluster's snapshot-controller.
 const SNAPSHOT_CONTROLLER: &str = "snapshot-controller-leader";
 
-/// Runs a controller whenever this process leads. It ends with each lead; what it has under way is
-/// fenced, because it checks the lead before each write.
+/// Runs a controller while this process leads. It ends when the lead is lost. Work still under way
+/// is fenced, because it checks the lead before each write.
 async fn while_leading<F>(
     context: Context,
     mut leader: Leadership,

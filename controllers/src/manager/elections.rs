@@ -1,4 +1,4 @@
-//! Who leads: leases, as the loops need them.
+//! Leader election: acquires the leases that the controllers need.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::cli::{Args, LeaderTasks};
 use crate::runtime::lease::{LeaseConfig, hold, lease_name, observe};
 use crate::runtime::{Context, Leadership, Metrics, Scope};
 
-/// Leases, as they are needed.
+/// Acquires leases on demand.
 pub(super) struct Elections {
     args: Args,
     client: Client,
@@ -45,7 +45,7 @@ impl Elections {
         }
     }
 
-    /// The lead among processes of which every node has one.
+    /// Returns the leadership among processes of which every node has one.
     pub(super) fn of_nodes(
         &mut self,
         driver: &str,
@@ -73,7 +73,8 @@ impl Elections {
         leader
     }
 
-    /// The lead of one loop among processes that serve the whole cluster, if it is elected.
+    /// Returns the lease and leadership of one controller among processes that serve the whole
+    /// cluster; `None` without an election.
     pub(super) fn of_loop(
         &mut self,
         context: &Context,
@@ -129,8 +130,8 @@ impl Elections {
     }
 }
 
-/// Different for every process, and the same for a container that was started anew in its pod: it
-/// may go on at once with what it held.
+/// The identity of this process in leases, different for every process. A container that restarts
+/// in its pod keeps it, so it can continue at once with leases it held.
 fn identity() -> String {
     let of_pod = std::env::var("POD_NAME")
         .ok()

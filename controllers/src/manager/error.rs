@@ -3,24 +3,24 @@
 use crate::runtime::driver::DriverError;
 use crate::runtime::kube::ClientError;
 
-/// Why the controllers do not run, or no longer.
+/// Why the controllers did not start, or have stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line contradicts itself.
     #[error("{0}")]
     Args(String),
-    /// There is no API server to work with.
+    /// The client of the API server could not be created.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The driver can't be worked with.
+    /// The driver can't be used.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// A controller ended by itself.
+    /// A controller ended before the stop.
     #[error("{role} ended: {why}")]
     Ended {
-        /// Its name.
+        /// The controller's name.
         role: &'static str,
-        /// The reason.
+        /// The cause.
         why: String,
     },
     /// Another process leads now.

@@ -1,4 +1,4 @@
-//! Labels of this node, read for a driver that does not talk to the API server itself.
+//! Reads labels of this node for a driver that does not talk to the API server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,15 +11,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::Kube;
 
-/// The wait before the second look at a node; doubled with each further one.
+/// The wait before the second attempt to read the node; it doubles with each further one.
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest wait.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Takes labels; says which are missing, or why the process can't go on with what they are now.
+/// Receives the labels. Returns the missing keys, or an error if the process can't continue with
+/// these labels.
 type Take = dyn Fn(&BTreeMap<String, String>) -> Result<Vec<String>, String> + Send + Sync;
 
-/// Labels of this node that its driver is to know.
+/// Labels of this node that the driver needs.
 #[derive(Clone)]
 pub struct NodeLabels {
     node: String,
@@ -35,8 +36,8 @@ impl fmt::Debug for NodeLabels {
 }
 
 impl NodeLabels {
-    /// These, of the node of this name. `take` is given those there are, again and again until it
-    /// says that none is missing; its error ends the process.
+    /// Reads `keys` of the node with this name. `take` receives the present labels, repeatedly
+    /// until it reports none missing. Its error ends the process.
     pub fn new(
         node: &str,
         keys: Vec<String>,
@@ -49,7 +50,7 @@ impl NodeLabels {
         }
     }
 
-    /// Reads them, however long that takes, and rests.
+    /// Reads the labels, however long that takes, then waits for the stop.
     pub(super) async fn run(self, kube: Kube, stop: CancellationToken) -> Result<(), String> {
         let read = stop.run_until_cancelled(self.read(kube)).await;
         let read = read.unwrap_or(Ok(()));
@@ -138,7 +139,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(60)).await;
         let zone = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
         assert_eq!(*taken.lock().expect("the labels"), [BTreeMap::new(), zone]);
-        // It rests until it is told to stop.
+        // The task runs until the stop.
         assert!(!running.is_finished());
         stop.cancel();
         assert_eq!(running.await.expect("no panic"), Ok(()));

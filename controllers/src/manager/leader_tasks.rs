@@ -14,8 +14,8 @@ use crate::runtime::driver::ControllerCapability;
 use crate::runtime::tasks::finish;
 use crate::{capacity, health, node_cleanup, placement, provisioner, snapshotter};
 
-/// Does it until `context.stop`, which is set when the lead is lost. The caches of `context` are
-/// replaced by ones of the whole cluster.
+/// Runs the tasks until `context.stop`, which is set when the lead is lost. Replaces the caches of
+/// `context` with cluster-wide ones.
 pub(crate) async fn run(
     context: Context,
     args: Args,

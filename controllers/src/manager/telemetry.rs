@@ -1,4 +1,4 @@
-//! What the process shows of its controllers: metrics, and whether leases are renewed.
+//! Exposes metrics of the controllers, and whether their leases are renewed.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::{capacity, health, orphaned_volumes, placement, provisioner, snapshot
 /// Upstream's grace for a lease that could not be renewed.
 const LEASE_GRACE: Duration = Duration::from_secs(20);
 
-/// Metrics and leases of the controllers, for the process around them. Clones share them.
+/// Metrics and leases of the controllers, for the surrounding process. Clones share them.
 #[derive(Clone)]
 pub struct Telemetry(Arc<Shared>);
 
@@ -25,7 +25,7 @@ struct Shared {
     leaders: Mutex<Vec<(String, Leadership)>>,
 }
 
-/// The metrics that only one controller has.
+/// The metrics of individual controllers.
 #[derive(Clone, Default)]
 pub(super) struct Counts {
     pub(super) capacity: capacity::Metrics,
@@ -54,7 +54,7 @@ impl fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// Metrics that are all zero.
+    /// Returns metrics that are all zero.
     pub fn new() -> Self {
         let metrics = Arc::new(Metrics::default());
         let mut registry = Registry::default();

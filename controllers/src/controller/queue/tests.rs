@@ -14,7 +14,7 @@ fn queue() -> Queue<&'static str> {
     })
 }
 
-/// The key that is there now, without waiting.
+/// The key that is ready now, without waiting.
 async fn now(queue: &Queue<&'static str>) -> Option<Item<&'static str>> {
     timeout(Duration::ZERO, queue.next()).await.ok().flatten()
 }
@@ -118,7 +118,7 @@ async fn news_bring_a_failed_key_forward_but_its_failures_count_on() {
     item.end(Outcome::Failed);
     assert_eq!(queue.failures(&"a"), 2);
 
-    // And news during the work outrun the backoff.
+    // A change during the work takes precedence over the backoff.
     advance(2 * START).await;
     let item = now(&queue).await.unwrap();
     queue.add("a");
@@ -157,7 +157,7 @@ async fn the_earlier_of_two_times_counts() {
     advance(20 * START).await;
     assert_eq!(key_now(&queue).await, None);
 
-    // Asked for while it is worked on: not before the work is done, nor forgotten.
+    // A delayed add during the work takes effect after the work is done.
     queue.add("a");
     let item = now(&queue).await.unwrap();
     queue.add_after("a", START);
@@ -187,7 +187,7 @@ async fn workers_wake_for_what_is_due() {
         })
         .collect();
     tokio::task::yield_now().await;
-    // Three keys due at once, and one wake-up each must not be relied upon.
+    // Three keys become due at once. The workers must not depend on one wake-up for each.
     for key in ["a", "b", "c"] {
         queue.add_after(key, 5 * START);
     }
@@ -234,8 +234,8 @@ async fn a_panic_at_work_is_not_swallowed() {
     queue.work(2, |_| async { panic!("a worker's") }).await;
 }
 
-/// Many keys, several at once, random failures: every key ends done, never runs twice at once, and
-/// there are never more at once than may be.
+/// Many keys, several workers, random failures: every key ends done, no key runs twice at once, and
+/// the limit of workers holds.
 #[tokio::test(start_paused = true)]
 async fn everything_gets_done() {
     const KEYS: usize = 50;
