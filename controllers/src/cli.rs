@@ -1,5 +1,5 @@
-//! The command line of the loops. Names are upstream's where upstream has the flag; what several
-//! sidecars have under one name is one flag here, for all of them.
+//! The command line of the controllers. Flags have upstream's names where upstream has the flag. A
+//! flag that several sidecars share is one flag here, for all of them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,12 +15,11 @@ use crate::{
     snapshotter,
 };
 
-/// What all loops take.
+/// Flags of all controllers.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Controllers")]
 pub struct Args {
-    /// What runs: names of controllers, * for all but the snapshot-controller, -name to leave one
-    /// out
+    /// Which controllers run: names, * for all except the snapshot-controller, -name to exclude one
     #[arg(
         long,
         env = "HOSTLOOP_CONTROLLERS",
@@ -30,7 +29,7 @@ pub struct Args {
     )]
     pub controllers: Roles,
 
-    /// Serve one node's volumes (true), or the whole cluster's (false) [default: true in `run`,
+    /// Serve one node's volumes (true) or the whole cluster's (false) [default: true in `run`,
     /// false in `controllers`]
     #[arg(
         long,
@@ -42,20 +41,20 @@ pub struct Args {
     )]
     pub node_deployment: Option<bool>,
 
-    /// The Kubernetes name of this node; the environment's NODE_NAME is read, too [default: the
-    /// ID the driver gives the node]
+    /// The Kubernetes name of this node; NODE_NAME from the environment is used too [default: the
+    /// node ID that the driver returns]
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     pub node_name: Option<String>,
 
-    /// How long one CSI call may take [default: 10s; 15s to attach, 1m for snapshots]
+    /// Timeout of one CSI call [default: 10s; 15s to attach, 1m for snapshots]
     #[arg(long, env = "HOSTLOOP_TIMEOUT", value_name = "DURATION", value_parser = duration::parse)]
     pub timeout: Option<Duration>,
 
-    /// Objects each controller works on at once [default: 100 claims, 10 of anything else]
+    /// Objects that each controller works on at once [default: 100 claims, 10 of anything else]
     #[arg(long, env = "HOSTLOOP_WORKER_THREADS", value_name = "N")]
     pub worker_threads: Option<usize>,
 
-    /// The wait after a first failure; doubled with each further one
+    /// The wait after the first failure; it doubles after each further one
     #[arg(
         long,
         env = "HOSTLOOP_RETRY_INTERVAL_START",
@@ -75,11 +74,11 @@ pub struct Args {
     )]
     pub retry_interval_max: Duration,
 
-    /// How often everything is looked at again [default: 10m to resize, 15m for the rest]
+    /// How often to reconcile all objects again [default: 10m to resize, 15m for the rest]
     #[arg(long, env = "HOSTLOOP_RESYNC_PERIOD", value_name = "DURATION", value_parser = duration::parse)]
     pub resync_period: Option<Duration>,
 
-    /// Tell the driver the names of claims, volumes and snapshots
+    /// Pass the names of claims, volumes and snapshots to the driver
     #[arg(
         long,
         env = "HOSTLOOP_EXTRA_CREATE_METADATA",
@@ -91,68 +90,68 @@ pub struct Args {
     )]
     pub extra_create_metadata: bool,
 
-    /// The API server.
+    /// Flags of the API server's client.
     #[command(flatten)]
     pub api: ApiArgs,
 
-    /// Leader election.
+    /// Flags of leader election.
     #[command(flatten)]
     pub election: ElectionArgs,
 
-    /// Kubelet.
+    /// Flags of registration and liveness.
     #[command(flatten)]
     pub kubelet: KubeletArgs,
 
-    /// Storage capacity.
+    /// Flags of the capacity controller.
     #[command(flatten)]
     pub capacity: capacity::Options,
 
-    /// Placement.
+    /// Flags of placement.
     #[command(flatten)]
     pub placement: placement::Flags,
 
-    /// The attacher.
+    /// Flags of the attacher.
     #[command(flatten)]
     pub attacher: attacher::Options,
 
-    /// The resizer.
+    /// Flags of the resizer.
     #[command(flatten)]
     pub resizer: resizer::Options,
 
-    /// The snapshotter.
+    /// Flags of the snapshotter.
     #[command(flatten)]
     pub snapshotter: snapshotter::Options,
 
-    /// Health.
+    /// Flags of the health watcher.
     #[command(flatten)]
     pub health: health::Options,
 
-    /// Nodes that are gone.
+    /// Flags of the node cleanup.
     #[command(flatten)]
     pub gone: node_cleanup::Options,
 
-    /// Volumes nobody knows.
+    /// Flags of the search for volumes without a PV.
     #[command(flatten)]
     pub orphans: orphaned_volumes::Options,
 
-    /// The snapshot-controller.
+    /// Flags of the snapshot-controller.
     #[command(flatten)]
     pub snapshot_controller: snapshot_controller::Options,
 
-    /// Volumes.
+    /// Flags of the provisioner.
     #[command(flatten)]
     pub provisioner: provisioner::Options,
 }
 
-/// How the API server is reached.
+/// How to reach the API server.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "API server")]
 pub struct ApiArgs {
-    /// A kubeconfig file [default: the pod's service account]
+    /// The kubeconfig file [default: the pod's service account]
     #[arg(long, env = "HOSTLOOP_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Requests a second; 0 leaves limiting to the server
+    /// The limit of requests per second; 0 leaves limiting to the server
     #[arg(
         long,
         env = "HOSTLOOP_KUBE_API_QPS",
@@ -161,7 +160,7 @@ pub struct ApiArgs {
     )]
     pub kube_api_qps: f64,
 
-    /// Requests at once after a quiet time, where --kube-api-qps is set
+    /// The burst of requests after a quiet time, if --kube-api-qps is set
     #[arg(
         long,
         env = "HOSTLOOP_KUBE_API_BURST",
@@ -171,11 +170,12 @@ pub struct ApiArgs {
     pub kube_api_burst: u32,
 }
 
-/// Who does what one process does for the cluster.
+/// Which process does the work that one process does for the whole cluster.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Leader election")]
 pub struct ElectionArgs {
-    /// Elect a leader; without it this process leads [default: where every node has a process]
+    /// Elect a leader; without an election this process leads [default: true if every node has a
+    /// process]
     #[arg(
         long,
         env = "HOSTLOOP_LEADER_ELECTION",
@@ -200,7 +200,7 @@ pub struct ElectionArgs {
     #[arg(long, env = "HOSTLOOP_LEADER_ELECTION_NAMESPACE", value_name = "NAME")]
     pub leader_election_namespace: Option<String>,
 
-    /// How long others wait for a leader that is silent
+    /// How long other processes wait for a leader that does not renew its lease
     #[arg(
         long,
         env = "HOSTLOOP_LEADER_ELECTION_LEASE_DURATION",
@@ -210,7 +210,7 @@ pub struct ElectionArgs {
     )]
     pub leader_election_lease_duration: Duration,
 
-    /// How long a leader leads that can't renew its lease
+    /// How long a leader keeps leading when it can't renew its lease
     #[arg(
         long,
         env = "HOSTLOOP_LEADER_ELECTION_RENEW_DEADLINE",
@@ -220,7 +220,7 @@ pub struct ElectionArgs {
     )]
     pub leader_election_renew_deadline: Duration,
 
-    /// The wait between two tries
+    /// The wait between attempts to acquire or renew the lease
     #[arg(
         long,
         env = "HOSTLOOP_LEADER_ELECTION_RETRY_PERIOD",
@@ -253,7 +253,7 @@ pub struct ElectionArgs {
 /// Where the cluster-wide tasks run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LeaderTasks {
-    /// In whichever process holds the lease: every process is a candidate.
+    /// In the process that holds the lease: every process is a candidate.
     #[default]
     Elected,
     /// In another process. This one serves its node, and reads the lease to see whether a leader
@@ -264,11 +264,11 @@ pub enum LeaderTasks {
     Only,
 }
 
-/// What kubelet sees.
+/// Flags of the endpoints for kubelet.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Kubelet")]
 pub struct KubeletArgs {
-    /// The directory kubelet looks for drivers in
+    /// The directory in which kubelet looks for plugin sockets
     #[arg(
         long,
         env = "HOSTLOOP_PLUGIN_REGISTRATION_PATH",
@@ -277,7 +277,7 @@ pub struct KubeletArgs {
     )]
     pub plugin_registration_path: PathBuf,
 
-    /// The driver's socket, as kubelet sees it [default: the endpoint in `run`; without it
+    /// The path of the driver's socket on the host [default: the endpoint in `run`; without it
     /// `controllers` registers nothing]
     #[arg(long, env = "HOSTLOOP_KUBELET_REGISTRATION_PATH", value_name = "PATH")]
     pub kubelet_registration_path: Option<PathBuf>,
@@ -291,7 +291,7 @@ pub struct KubeletArgs {
     )]
     pub health_port: u16,
 
-    /// How long the driver's Probe may take
+    /// Timeout of the driver's Probe
     #[arg(
         long,
         env = "HOSTLOOP_PROBE_TIMEOUT",
@@ -309,7 +309,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 }
 
 impl Args {
-    /// What loops share.
+    /// The flags that all controllers share.
     pub fn common(&self, default_fstype: &str) -> Common {
         Common {
             timeout: self.timeout,
@@ -324,7 +324,7 @@ impl Args {
 }
 
 impl ElectionArgs {
-    /// Labels of the leases.
+    /// The labels of the leases.
     pub fn labels(&self) -> BTreeMap<String, String> {
         self.leader_election_labels.iter().cloned().collect()
     }

@@ -1,9 +1,10 @@
-//! Makes a driver known to the kubelet of its node.
+//! Registers a driver with the kubelet of its node.
 //!
-//! Kubelet watches a directory for sockets, asks each that appears who it is, tells it how its
-//! registration went, and drops the plugin when the socket's file is gone. So ours is there from
-//! when the driver answers until it is to stop, and no longer. Kubelet asks again by itself after
-//! it was restarted; should the file have gone from under us meanwhile, it is made again.
+//! Kubelet watches a directory for sockets. It asks each new socket which plugin it serves, then
+//! reports whether the registration succeeded. It unregisters the plugin when the socket file is
+//! gone. So the registrar's socket exists from the time the driver answers until the stop. After a
+//! restart, kubelet asks again. If something else removes the socket file, the registrar creates it
+//! again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,44 +34,44 @@ pub use health::{Health, Verdict};
 use socket::Bound;
 use stream::AuthorityRewrite;
 
-/// The kind of plugin a CSI driver is.
+/// The plugin type of CSI drivers.
 const TYPE: &str = "CSIPlugin";
 
-/// The version of the CSI that kubelet looks for: any 1.x is one to it.
+/// The CSI version for kubelet, which treats every 1.x alike.
 const VERSIONS: [&str; 1] = ["1.0.0"];
 
-/// How long the driver may take to say who it is, before it is asked again.
+/// Timeout of each call that asks the driver for its name and readiness.
 const ASK_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long until it is asked again.
+/// The wait before the driver is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often the socket's file is looked after.
+/// How often the socket file is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How long a predecessor that still serves the socket may take to go.
+/// How long to wait for a predecessor that still serves the socket.
 const PREDECESSOR: Duration = Duration::from_secs(30);
 
-/// How long calls and idle connections may hold up the end.
+/// How long calls and idle connections may delay the end.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Connections that wait to be served. Kubelet has one.
+/// The most connections that wait to be served. Kubelet uses one.
 const CONNECTIONS: usize = 4;
 
-/// How to register a driver.
+/// Options of the registration.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The directory kubelet watches (`--plugin-registration-path`).
     pub registration_dir: PathBuf,
-    /// The driver's socket, as kubelet sees it (`--kubelet-registration-path`).
+    /// The driver's socket path on the host (`--kubelet-registration-path`).
     pub endpoint: PathBuf,
-    /// The driver that is expected to answer, if that is known beforehand.
+    /// The expected name of the driver, if it is known beforehand.
     pub driver_name: Option<String>,
-    /// What others learn of the registration by.
+    /// Publishes the state of the registration.
     pub health: Health,
 }
 
-/// Why a driver is not registered, or not any more.
+/// Why a driver is not registered, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket can't have this path.
@@ -78,55 +79,55 @@ pub enum Error {
     Path {
         /// The path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The driver's name can't be used.
     #[error("the driver calls itself {name:?}: {why}")]
     Name {
-        /// What it answered.
+        /// The name that the driver returned.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// Another process serves the socket.
     #[error("registration socket {0} is served by another process; stop that one first")]
     Served(PathBuf),
-    /// What lies there is no socket.
+    /// The path exists, but is not a socket.
     #[error("{0} exists and is no socket; it is left as it is")]
     NotASocket(PathBuf),
     /// A system call failed.
     #[error("{op} {path}: {source}")]
     Io {
-        /// The call.
+        /// The name of the system call.
         op: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Kubelet does not want the driver.
+    /// Kubelet rejected the driver.
     #[error("kubelet refused to register driver {driver}: {message}")]
     Refused {
         /// The driver.
         driver: String,
-        /// What kubelet says.
+        /// Kubelet's message.
         message: String,
     },
-    /// The service ended.
+    /// The server ended.
     #[error("registration of driver {driver}: {source}")]
     Serve {
         /// The driver.
         driver: String,
-        /// Why.
+        /// The cause.
         source: tonic::transport::Error,
     },
 }
 
-/// Registers the driver as soon as it is ready, and keeps it registered until told to stop.
+/// Registers the driver when it is ready, and keeps it registered until `stop`.
 ///
-/// An error means that it is not, and that trying again here won't help: the process is to end, so
-/// that it is started anew with what may have changed.
+/// After an error the driver is not registered, and retrying here does not help. The process must
+/// end, so that it restarts with changed conditions.
 pub async fn run(options: Options, csi: Csi, stop: CancellationToken) -> Result<(), Error> {
     let Some(driver) = stop.run_until_cancelled(ready(&csi)).await else {
         return Ok(());
@@ -144,7 +145,7 @@ pub async fn run(options: Options, csi: Csi, stop: CancellationToken) -> Result<
     ended
 }
 
-/// Waits until the driver is ready. Its name.
+/// Waits until the driver is ready, and returns its name.
 async fn ready(csi: &Csi) -> String {
     let mut told = String::new();
     loop {
@@ -169,7 +170,7 @@ async fn ask(csi: &Csi) -> Result<String, String> {
     if probe.map_err(|error| error.to_string())?.ready == Some(false) {
         return Err("Probe: not ready".to_owned());
     }
-    // Kubelet asks this next, and refuses a driver that can't tell yet.
+    // Kubelet calls NodeGetInfo next, and rejects a driver that can't answer yet.
     let node = csi
         .node_get_info(csi::NodeGetInfoRequest {}, ASK_DEADLINE)
         .await;
@@ -179,7 +180,7 @@ async fn ask(csi: &Csi) -> Result<String, String> {
     }
 }
 
-/// Whether the driver is the expected one, and its name can be part of a file's.
+/// Checks that the name is the expected one, and can be part of a file name.
 fn check_name(name: &str, expected: Option<&str>) -> Result<(), Error> {
     let bad = |why: String| Error::Name {
         name: name.to_owned(),
@@ -203,7 +204,7 @@ fn check_name(name: &str, expected: Option<&str>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The socket, once a predecessor that may be on its way out is gone.
+/// Creates the socket, after waiting for a predecessor that may be ending.
 async fn first(path: &Path) -> Result<Bound, Error> {
     let patience = tokio::time::Instant::now() + PREDECESSOR;
     loop {
@@ -217,7 +218,7 @@ async fn first(path: &Path) -> Result<Bound, Error> {
     }
 }
 
-/// Serves the socket until told to stop, refused, or unable to go on.
+/// Serves the socket until `stop`, kubelet's rejection, or an error.
 async fn serve(
     options: &Options,
     driver: &str,
@@ -244,7 +245,7 @@ async fn serve(
             ending.clone().cancelled_owned(),
         );
     let mut server = pin!(server);
-    // Ends with the socket's file gone: before calls are waited for.
+    // Ending removes the socket file before it waits for calls.
     let ended = tokio::select! {
         () = stop.cancelled() => Ok(()),
         Some(message) = refused.recv() => Err(Error::Refused {
@@ -257,12 +258,12 @@ async fn serve(
         }
     };
     ending.cancel();
-    // Kubelet's last call gets its answer; a connection that says nothing is not waited for.
+    // Kubelet's last call is answered, but an idle connection does not delay the end.
     let _ = tokio::time::timeout(GRACE, server).await;
     ended
 }
 
-/// Takes connections, and looks after the socket's file. Ends if somebody else took it.
+/// Accepts connections, and checks the socket file. Returns if another process took the path.
 async fn accept(
     health: &Health,
     mut bound: Bound,
@@ -273,12 +274,13 @@ async fn accept(
     loop {
         tokio::select! {
             accepted = bound.accept() => match accepted {
-                // None is lost: whoever can't be served now will come again.
+                // A client that can't be served now connects again.
                 Ok(stream) => {
                     let _ = connections.try_send(AuthorityRewrite::new(stream));
                 }
                 Err(error) => {
-                    // Out of descriptors, most likely. It passes, but not at once.
+                    // Most likely the process has no free file descriptors. Waiting gives it time
+                    // to recover.
                     tracing::warn!(%error, "can't take a connection to the registration socket");
                     tokio::time::sleep(ASK_AGAIN).await;
                 }
@@ -302,7 +304,7 @@ async fn accept(
     }
 }
 
-/// What kubelet calls.
+/// The gRPC service that kubelet calls.
 struct Service {
     info: PluginInfo,
     health: Health,
@@ -325,7 +327,7 @@ impl Registration for Service {
             tracing::info!(driver = self.info.name, "kubelet has registered the driver");
             self.health.registered();
         } else {
-            // If it is full, one refusal is on its way, and one is enough.
+            // A full channel already holds a rejection, and one is enough.
             let _ = self.refused.try_send(status.error);
         }
         Ok(Response::new(RegistrationStatusResponse {}))

@@ -1,40 +1,40 @@
-//! Which loops run: `--controllers`.
+//! The controllers that a process can run, and the selection by `--controllers`.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// A loop, by the name it is picked by.
+/// A controller that can be selected by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Volumes for claims.
+    /// Creates and deletes volumes for claims.
     Provisioner,
-    /// Volumes at nodes.
+    /// Attaches volumes to nodes.
     Attacher,
-    /// Larger volumes, and modified ones.
+    /// Expands and modifies volumes.
     Resizer,
-    /// Snapshots for contents.
+    /// Takes snapshots for snapshot contents.
     Snapshotter,
-    /// What room there is, for the scheduler.
+    /// Publishes free capacity for the scheduler.
     Capacity,
-    /// Events about volumes that are not well.
+    /// Emits events about unhealthy volumes.
     Health,
-    /// The driver, for kubelet.
+    /// Registers the driver with kubelet.
     Registrar,
-    /// Whether the process is alive, for kubelet.
+    /// Serves the liveness endpoint for kubelet.
     Liveness,
-    /// Nodes for claims, where every node has loops of its own.
+    /// Selects nodes for claims, if every node has its own controllers.
     Placement,
-    /// What nodes leave behind that are gone.
+    /// Cleans up after deleted nodes.
     GoneNodes,
-    /// Volumes nobody knows.
+    /// Finds volumes without a PV.
     Orphans,
-    /// Contents for snapshots: the part that is the cluster's, not a driver's.
+    /// Creates snapshot contents for snapshots: the part for the cluster, not for one driver.
     SnapshotController,
 }
 
 impl Role {
-    /// All there are.
+    /// All controllers.
     pub const ALL: [Role; 12] = [
         Role::Provisioner,
         Role::Attacher,
@@ -50,7 +50,7 @@ impl Role {
         Role::SnapshotController,
     ];
 
-    /// Its name.
+    /// The controller's name in `--controllers`.
     pub fn name(self) -> &'static str {
         match self {
             Role::Provisioner => "provisioner",
@@ -75,24 +75,24 @@ impl fmt::Display for Role {
     }
 }
 
-/// Those that were picked.
+/// The selected controllers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roles(BTreeSet<Role>);
 
 impl Roles {
-    /// Whether this one was.
+    /// True if this controller is selected.
     pub fn has(&self, role: Role) -> bool {
         self.0.contains(&role)
     }
 }
 
-/// A list that can't be read.
+/// An invalid value of `--controllers`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolesError {
-    /// A word that is no loop's name.
+    /// The list contains an unknown name.
     #[error("there is no controller {0:?}; there are {names}", names = names())]
     Unknown(String),
-    /// Nothing is left.
+    /// The list selects no controller.
     #[error("this picks no controller at all")]
     Nothing,
 }
@@ -104,8 +104,8 @@ fn names() -> String {
 impl FromStr for Roles {
     type Err = RolesError;
 
-    /// Reads a list: names, `*` for all but the snapshot-controller, and `-name` for all of the
-    /// others without this one. A list of `-name` alone begins with `*`.
+    /// Parses a list: names, `*` for all except the snapshot-controller, and `-name` to exclude
+    /// one. A list that only excludes starts from `*`.
     fn from_str(list: &str) -> Result<Self, RolesError> {
         let words: Vec<&str> = list
             .split(',')

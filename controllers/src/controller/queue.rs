@@ -66,7 +66,8 @@ enum Place {
 pub struct Stats {
     /// The number of keys that are ready for a worker.
     pub ready: usize,
-    /// The number of keys that became ready since the queue was created.
+    /// The number of keys that adding made ready since the queue was created. Delayed keys do not
+    /// count.
     pub adds: u64,
 }
 

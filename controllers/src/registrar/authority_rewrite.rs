@@ -1,30 +1,31 @@
-//! What makes kubelet's calls acceptable to an HTTP/2 server that reads its headers strictly.
+//! Makes kubelet's calls acceptable to a strict HTTP/2 server.
 //!
-//! Kubelet sends the socket's path, percent-encoded, as `:authority`. An authority may not contain
-//! that, and the server here resets such a stream before any of our code sees it. So the bytes are
-//! put right on their way in: the value is overwritten, in place and at the same length, by a name
-//! that is valid and says nothing. Nothing here depends on the authority.
+//! Kubelet sends the percent-encoded path of the socket as `:authority`. Percent-encoding is not
+//! valid there, so the server resets the stream before any handler runs. The rewrite therefore
+//! overwrites the value in the incoming bytes, in place and at the same length, with a valid and
+//! meaningless name. Nothing here depends on the authority.
 //!
-//! The cure follows HTTP/2 framing (RFC 9113) and HPACK (RFC 7541) only as far as it must to find
-//! that value: literals are skipped by their length, nothing is decoded and nothing kept. What it
-//! can't follow it leaves as it is from there on, for the server to judge.
+//! The rewrite follows HTTP/2 framing (RFC 9113) and HPACK (RFC 7541) only as far as needed to find
+//! the value. It skips literals by their length, decodes nothing and stores nothing. If it can't
+//! follow the bytes, it passes everything from there on unchanged, and the server decides.
 //!
-//! A literal may at the same time be an entry of the peer's dynamic table, to which later fields
-//! refer by number. They then mean the overwritten value, on every stream alike. The numbers hold:
-//! they count from the newest entry, and the server's table, whose entry is never larger than the
-//! peer's (Huffman coding is used where it is shorter), drops old entries no sooner than the peer's.
+//! A literal may also become an entry of the peer's dynamic table, to which later fields refer by
+//! index. These fields then mean the overwritten value, on every stream. The indexes stay valid,
+//! because they count from the newest entry. The server's table also drops old entries no sooner
+//! than the peer's: its entry is never larger, because the peer uses Huffman coding only where that
+//! is shorter.
 
-/// What each connection starts with.
+/// The start of each connection.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The largest frame a peer may send to a server that has not asked for larger ones. A longer one
-/// is no frame, or will be refused.
+/// The largest frame that a peer may send, unless the server allows more. A longer one is not a
+/// frame, or will be rejected.
 pub(super) const MAX_FRAME: u32 = 16 << 10;
 
-/// The static table's entry `:authority`.
+/// The index of `:authority` in the static table.
 const AUTHORITY: u32 = 1;
 
-/// What the value is made of. Any number of these is a valid host.
+/// The letter that overwrites the value. Any number of these is a valid host.
 const HARMLESS: u8 = b'x';
 
 const HEADERS: u8 = 1;
@@ -34,26 +35,26 @@ const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 const PRIORITY_LENGTH: u32 = 5;
 
-/// Follows what one client sends, and overwrites its authorities.
+/// Follows the bytes of one client, and overwrites its authorities.
 #[derive(Debug, Default)]
 pub(super) struct Cure {
     place: Place,
-    /// The header block that is not complete, if any: its stream, and where in it we are.
+    /// The unfinished header block, if any: its stream, and the position in it.
     block: Option<(u32, Field)>,
 }
 
-/// Where in the connection the next byte is.
+/// The position of the next byte in the connection.
 #[derive(Debug)]
 enum Place {
-    /// This many bytes of the preface are past.
+    /// In the preface, after this many bytes.
     Preface(usize),
-    /// In a frame's header, of which this much is past.
+    /// In a frame header, after this many bytes.
     Header([u8; 9], usize),
-    /// At the number of padding bytes.
+    /// At the length of the padding.
     PadLength(Frame),
-    /// In the payload.
+    /// In the payload of a frame.
     Payload(Frame),
-    /// Somewhere that can't be followed.
+    /// At bytes that can't be followed.
     Lost,
 }
 
@@ -63,59 +64,59 @@ impl Default for Place {
     }
 }
 
-/// What is left of a frame's payload, in the order in which it comes.
+/// The rest of a frame's payload, in the order of its parts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
-    /// Bytes about priority, which precede the fragment.
+    /// Bytes of priority, before the fragment.
     priority: u32,
-    /// Bytes of a header block.
+    /// Bytes of the header block fragment.
     fragment: u32,
-    /// Other bytes: padding, or all of a frame that has no headers.
+    /// Other bytes: padding, or the whole payload of a frame without headers.
     rest: u32,
-    /// The header block is complete after this frame.
+    /// True if the header block ends with this frame.
     ends_block: bool,
 }
 
-/// Where in a header block the next byte is.
+/// The position of the next byte in a header block.
 #[derive(Clone, Copy, Debug)]
 enum Field {
     /// At the start of a field.
     Start,
-    /// In the number of a field that has nothing else.
+    /// In the integer of a field that has nothing else.
     Number(Integer),
-    /// In the number of a literal's name.
+    /// In the index of a literal's name.
     Name(Integer),
     /// At the length of a string.
     Length(Text),
-    /// In it.
+    /// In the length of a string.
     LengthGoesOn(Text, Integer),
-    /// In the string, with this many bytes to come.
+    /// In a string, before this many bytes.
     String(Text, u32),
 }
 
-/// Which string.
+/// The kind of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Text {
-    /// A name that is not in the tables; a value follows.
+    /// A literal name; a value follows.
     Name,
-    /// The value we look for.
+    /// The value of `:authority`.
     Authority,
     /// Another value.
     Value,
 }
 
-/// A number whose prefix was full.
+/// An integer that does not fit into its prefix.
 #[derive(Clone, Copy, Debug)]
 struct Integer {
     value: u32,
     shift: u32,
 }
 
-/// The block does not follow the rules, or goes beyond what is sane.
+/// The block is invalid, or its integers are unreasonably large.
 struct Senseless;
 
 impl Cure {
-    /// Takes the next bytes from the client, however they happen to be cut.
+    /// Processes the next bytes from the client. They may be split anywhere.
     pub(super) fn feed(&mut self, bytes: &mut [u8]) {
         for byte in bytes {
             if matches!(self.place, Place::Lost) {
@@ -125,7 +126,7 @@ impl Cure {
         }
     }
 
-    /// Takes one byte and gives the one to pass on.
+    /// Processes one byte, and returns the byte to pass on.
     fn step(&mut self, byte: u8) -> u8 {
         let mut passed = byte;
         self.place = match std::mem::replace(&mut self.place, Place::Lost) {
@@ -153,16 +154,16 @@ impl Cure {
         passed
     }
 
-    /// Begins the frame that has this header.
+    /// Begins the frame with this header.
     fn begin(&mut self, header: &[u8; 9]) -> Place {
         let [a, b, c, kind, flags, stream @ ..] = *header;
         let length = u32::from_be_bytes([0, a, b, c]);
-        // The highest bit is reserved and means nothing.
+        // The highest bit is reserved and ignored.
         let stream = u32::from_be_bytes(stream) & 0x7fff_ffff;
         if length > MAX_FRAME {
             return Place::Lost;
         }
-        // A block that has begun goes on in the next frame, whatever else there is to send.
+        // A header block continues in the next frame: no other frame may come between.
         let field = match (kind, self.block.take()) {
             (HEADERS, None) => Field::Start,
             (CONTINUATION, Some((begun, field))) if begun == stream => field,
@@ -193,13 +194,13 @@ impl Cure {
         self.divide(frame, 0)
     }
 
-    /// Goes on after the number of padding bytes, which is itself part of the payload.
+    /// Continues after the length of the padding, which is itself part of the payload.
     fn pad(&mut self, mut frame: Frame, padding: u32) -> Place {
         frame.fragment -= 1;
         self.divide(frame, padding)
     }
 
-    /// Takes what is not of the header block out of the fragment.
+    /// Removes padding and priority from the length of the fragment.
     fn divide(&mut self, mut frame: Frame, padding: u32) -> Place {
         match frame.fragment.checked_sub(frame.priority + padding) {
             Some(fragment) => {
@@ -211,7 +212,7 @@ impl Cure {
         }
     }
 
-    /// Takes a byte of the payload.
+    /// Processes one byte of the payload.
     fn payload(&mut self, mut frame: Frame, byte: u8) -> Result<(u8, Place), Senseless> {
         let mut passed = byte;
         if frame.priority > 0 {
@@ -227,7 +228,7 @@ impl Cure {
         Ok((passed, self.go_on(frame)))
     }
 
-    /// The place after what has been taken of this frame.
+    /// Returns the place that follows the bytes processed so far.
     fn go_on(&mut self, frame: Frame) -> Place {
         if frame.priority + frame.fragment + frame.rest > 0 {
             return Place::Payload(frame);
@@ -240,12 +241,12 @@ impl Cure {
 }
 
 impl Place {
-    /// Before a frame.
+    /// At the start of a frame.
     const FRAME: Place = Place::Header([0; 9], 0);
 }
 
 impl Field {
-    /// Takes one byte of a block, and gives the one to pass on and what comes next.
+    /// Processes one byte of a header block. Returns the byte to pass on, and the next position.
     fn step(self, byte: u8) -> Result<(u8, Field), Senseless> {
         let next = match self {
             Field::Start => Field::start(byte),
@@ -274,10 +275,10 @@ impl Field {
         Ok((byte, next))
     }
 
-    /// What follows the first byte of a field.
+    /// Returns the position after the first byte of a field.
     fn start(byte: u8) -> Field {
-        // Indexed; literal that becomes an entry of the table; change of the table's size; literal
-        // that does not become an entry, or never may.
+        // The cases in order: indexed field; literal that enters the table; change of the table's
+        // size; literal that does not enter the table, or never may.
         let (bits, literal) = match byte {
             0x80.. => (7, false),
             0x40.. => (6, true),
@@ -292,7 +293,7 @@ impl Field {
         }
     }
 
-    /// What follows the number of a literal's name.
+    /// Returns the position after the index of a literal's name.
     fn named(index: u32) -> Field {
         Field::Length(match index {
             0 => Text::Name,
@@ -301,13 +302,13 @@ impl Field {
         })
     }
 
-    /// A string's first byte: whether it is in Huffman code, and how long it is.
+    /// Processes the first byte of a string: its Huffman flag and its length.
     fn length(text: Text, byte: u8) -> (u8, Field) {
         let next = match Integer::prefix(byte, 7) {
             Ok(length) => Field::string(text, length),
             Err(number) => Field::LengthGoesOn(text, number),
         };
-        // What is written over it is in no code.
+        // The overwritten value is not Huffman-coded.
         let passed = if text == Text::Authority {
             byte & 0x7f
         } else {
@@ -316,7 +317,7 @@ impl Field {
         (passed, next)
     }
 
-    /// What follows a string's length, or one of its bytes.
+    /// Returns the position after a string's length, or after one of its bytes.
     fn string(text: Text, left: u32) -> Field {
         match (text, left) {
             (Text::Name, 0) => Field::Length(Text::Value),
@@ -327,7 +328,7 @@ impl Field {
 }
 
 impl Integer {
-    /// Reads a number's first byte, in whose lower bits it is, unless it does not fit.
+    /// Reads an integer's prefix from the lower bits of its first byte. An error if it continues.
     fn prefix(byte: u8, bits: u32) -> Result<u32, Integer> {
         let full = (1 << bits) - 1;
         let value = u32::from(byte) & full;
@@ -338,9 +339,9 @@ impl Integer {
         }
     }
 
-    /// Reads one more byte of it. True if that was the last one.
+    /// Reads one more byte of the integer. True if it was the last one.
     fn step(self, byte: u8) -> Result<(Integer, bool), Senseless> {
-        // No number here can sensibly need more bits.
+        // Valid integers here never need more bits.
         if self.shift > 21 {
             return Err(Senseless);
         }

@@ -1,11 +1,11 @@
-//! How the registration is, for those who watch over the process.
+//! The state of the registration, for health checks.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::socket::{Id, Name, id_at};
 
-/// How the registration is. Clones are about the same one.
+/// The state of the registration. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     state: Arc<Mutex<State>>,
@@ -13,27 +13,27 @@ pub struct Health {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The socket that listens: its path, and which file is ours.
+    /// The listening socket: its path, and the identity of its file.
     socket: Option<(PathBuf, Id)>,
     registered: bool,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The socket is where kubelet finds it.
+    /// The socket file is in its place.
     Good,
-    /// Nothing has been registered yet, since the driver is not ready; or nothing is to be any
-    /// more. Its own probe tells about the driver.
+    /// Nothing is registered: the driver is not ready yet, or the registrar has stopped. The
+    /// driver's own Probe reports its state.
     Idle,
-    /// There is no socket, though there should be.
+    /// The socket file is missing.
     NoSocket(String),
-    /// There is something else in its place.
+    /// Another file is in the socket's place.
     Mismatch(String),
 }
 
 impl Verdict {
-    /// As an HTTP status.
+    /// Returns the HTTP status.
     pub fn status(&self) -> u16 {
         match self {
             Verdict::Good => 200,
@@ -44,7 +44,7 @@ impl Verdict {
 }
 
 impl Health {
-    /// Looks at the socket.
+    /// Checks the socket file.
     pub fn verdict(&self) -> Verdict {
         let Some((path, id)) = self.lock(|state| state.socket.clone()) else {
             return Verdict::Idle;
@@ -58,8 +58,8 @@ impl Health {
         }
     }
 
-    /// What to fail a liveness check with. That the driver is not ready is for its own probe to
-    /// tell.
+    /// Returns the error for a liveness check. It ignores a driver that is not ready, because the
+    /// driver's Probe reports that.
     pub fn check(&self) -> Result<(), String> {
         match self.verdict() {
             Verdict::Good | Verdict::Idle => Ok(()),
@@ -67,8 +67,7 @@ impl Health {
         }
     }
 
-    /// Whether kubelet has said that it uses the driver, and the socket has not been replaced
-    /// since.
+    /// True if kubelet has confirmed the registration, and the socket has not been replaced since.
     pub fn is_registered(&self) -> bool {
         self.lock(|state| state.registered)
     }
@@ -89,7 +88,7 @@ impl Health {
     }
 
     fn lock<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        // Nothing done under the lock leaves it half done.
+        // An update under the lock is never left half done.
         look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -1,8 +1,8 @@
 //! The registration socket's file.
 //!
-//! Kubelet calls as soon as it sees a socket, so its name appears when it listens and has its mode.
-//! It is made in a directory that nobody else may enter, under names that kubelet overlooks, and
-//! then renamed.
+//! Kubelet connects as soon as it sees a socket, so the file must not appear before it listens and
+//! has its mode. The registrar creates it in a private directory, under names that kubelet ignores,
+//! and then renames it.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -19,29 +19,29 @@ use super::Error;
 /// The longest path a Unix socket can have, in bytes (`sun_path` without its NUL).
 const MAX_PATH: usize = 107;
 
-/// How long another process may take to take a connection, in which case it serves.
+/// How long connecting may take. A timeout means that another process serves the socket.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// A listening socket with its name, which goes when this is dropped.
+/// A listening socket with its file, which is removed on drop.
 #[derive(Debug)]
 pub(super) struct Bound {
-    // First, so that it is dropped first: whoever finds the name is answered.
+    // Dropped first, because every client that finds the file must be answered.
     name: Name,
     listener: UnixListener,
 }
 
-/// A socket's name.
+/// The file of a socket.
 #[derive(Debug)]
 pub(super) struct Name {
     path: PathBuf,
     id: Id,
 }
 
-/// Which file it is, whatever its name.
+/// Device and inode number, which identify a file under any name.
 pub(super) type Id = (u64, u64);
 
 impl Bound {
-    /// Makes the socket, in place of one that nobody serves any more.
+    /// Creates the socket, and replaces one that no process serves.
     pub(super) async fn new(path: &Path) -> Result<Bound, Error> {
         check_path(path)?;
         let dir = path.parent().unwrap_or(path);
@@ -52,8 +52,8 @@ impl Bound {
         let inner = private.socket();
         let failed = |op| failure(op, path);
         let meta = fs::symlink_metadata(&inner).map_err(failed("stat"))?;
-        // Between the look above and now another may have come; whoever is last has the name, and
-        // the other one notices.
+        // Another process may have taken the path since the check above. The last rename wins, and
+        // the other process notices.
         fs::rename(&inner, path).map_err(failed("rename to"))?;
         let name = Name {
             path: path.to_owned(),
@@ -62,29 +62,29 @@ impl Bound {
         Ok(Bound { name, listener })
     }
 
-    /// Its name.
+    /// The socket's file.
     pub(super) fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The next connection.
+    /// Accepts the next connection.
     pub(super) async fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().await.map(|(stream, _)| stream)
     }
 }
 
 impl Name {
-    /// Its path.
+    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which file it is.
+    /// The identity of the file.
     pub(super) fn id(&self) -> Id {
         self.id
     }
 
-    /// Whether it still names this socket.
+    /// True if the path still leads to this socket.
     pub(super) fn is_there(&self) -> bool {
         matches!(id_at(&self.path), Ok(Some(id)) if id == self.id)
     }
@@ -100,7 +100,7 @@ impl Drop for Name {
     }
 }
 
-/// Which file is at a path, if any.
+/// The identity of the file at a path, if any.
 pub(super) fn id_at(path: &Path) -> io::Result<Option<Id>> {
     match fs::symlink_metadata(path) {
         Ok(meta) => Ok(Some((meta.dev(), meta.ino()))),
@@ -109,7 +109,7 @@ pub(super) fn id_at(path: &Path) -> io::Result<Option<Id>> {
     }
 }
 
-/// A directory that only we may enter, for a socket that has no mode yet.
+/// A directory that only this user may enter, for a socket that has no mode yet.
 struct Private {
     path: PathBuf,
 }
@@ -120,7 +120,7 @@ impl Private {
         let count = MADE.fetch_add(1, Ordering::Relaxed);
         let path = dir.join(format!(".hostloop-{}-{count}", std::process::id()));
         let private = Private { path };
-        // Left by a process of the same number that was killed just here, in another container.
+        // A killed process with the same PID in another container may have left this directory.
         private.remove();
         let made = fs::DirBuilder::new().mode(0o700).create(&private.path);
         made.map_err(failure("mkdir", &private.path))?;
@@ -131,8 +131,8 @@ impl Private {
         self.path.join(".sock")
     }
 
-    /// Makes the socket in it. By way of the directory's descriptor, since this path is longer than
-    /// the one that has to fit.
+    /// Creates the socket in the directory. The path goes through the directory's descriptor,
+    /// because the full path is longer than the final one and may not fit.
     fn listen(&self) -> Result<UnixListener, Error> {
         let opened = fs::File::open(&self.path).map_err(failure("open", &self.path))?;
         let by_fd = format!("/proc/self/fd/{}/.sock", opened.as_raw_fd());
@@ -155,8 +155,8 @@ impl Drop for Private {
     }
 }
 
-/// Makes the directory as kubelet would. Only itself: without what is above it, there is no kubelet
-/// here.
+/// Creates the directory with kubelet's mode, but not its parents: without them, this is not
+/// kubelet's host.
 fn make_dir(dir: &Path) -> Result<(), Error> {
     match fs::DirBuilder::new().mode(0o755).create(dir) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failure("mkdir", dir)(error)),
@@ -182,8 +182,8 @@ fn check_path(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes a socket that nobody serves. Not by renaming over it: kubelet has to see it go, to
-/// forget what was registered by it.
+/// Removes a socket that no process serves. A rename over it is not enough: kubelet must see the
+/// removal to unregister the old socket.
 async fn remove_stale(path: &Path) -> Result<(), Error> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -195,13 +195,13 @@ async fn remove_stale(path: &Path) -> Result<(), Error> {
     }
     let connected = tokio::time::timeout(CONNECT, UnixStream::connect(path)).await;
     match connected {
-        // Its process died without removing it. Or it goes this moment.
+        // Its process died without removing it, or is removing it now.
         Ok(Err(error))
             if matches!(
                 error.kind(),
                 ErrorKind::ConnectionRefused | ErrorKind::NotFound
             ) => {}
-        // Somebody listens, and may be behind with taking connections.
+        // A process listens, but may be slow to accept connections.
         Ok(Ok(_)) | Err(_) => return Err(Error::Served(path.to_owned())),
         Ok(Err(error)) if error.kind() == ErrorKind::WouldBlock => {
             return Err(Error::Served(path.to_owned()));

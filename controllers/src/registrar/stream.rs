@@ -1,4 +1,4 @@
-//! A connection from which what a client sends comes out cured.
+//! A connection on which the client's bytes are rewritten.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use tonic::transport::server::Connected;
 
 use super::authority_rewrite::Cure;
 
-/// A connection with the [`Cure`] applied to what is read.
+/// A connection that applies the [`Cure`] to the bytes read.
 #[derive(Debug)]
 pub(super) struct AuthorityRewrite<S> {
     stream: S,
@@ -69,7 +69,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for AuthorityRewrite<S> {
 }
 
 impl<S> Connected for AuthorityRewrite<S> {
-    /// Kubelet is all that can reach it: who it is says nothing more.
+    /// Only kubelet can reach the socket, so the peer's identity is not needed.
     type ConnectInfo = ();
 
     fn connect_info(&self) {}

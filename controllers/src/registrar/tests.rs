@@ -20,9 +20,9 @@ const SOON: Duration = Duration::from_secs(20);
 const SOCKET: &str = "memory.csi.dev-reg.sock";
 const ENDPOINT: &str = "/var/lib/kubelet/plugins/memory.csi.dev/csi.sock";
 
-/// All that grpc-go 1.79, in the way kubelet 1.36 uses it, sends for two calls of GetInfo to
-/// `/var/lib/kubelet/plugins_registry/hostloop.csi.dev-reg.sock`. The second refers to the first's
-/// authority by its number.
+/// The bytes of two GetInfo calls by grpc-go 1.79, as kubelet 1.36 uses it, to
+/// `/var/lib/kubelet/plugins_registry/hostloop.csi.dev-reg.sock`. The second call refers to the
+/// first one's authority by its index.
 const KUBELET: &str = "\
     505249202a20485454502f322e300d0a0d0a534d0d0a0d0a000000040000000000000000040100000000\
     00008b0104000000018386459c62ba2d98d558598c84d83498f52fb4b31909b06931ea63115392a94f41b25458\
@@ -37,7 +37,7 @@ fn unhex(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// What kubelet would send without compressing anything.
+/// The bytes that kubelet would send without compression.
 fn plain() -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     for (name, value) in [
@@ -81,7 +81,7 @@ const DATA: u8 = 0;
 const RST_STREAM: u8 = 3;
 const PROTOCOL_ERROR: [u8; 4] = [0, 0, 0, 1];
 
-/// Sends bytes in pieces, and waits for an answer to each of the streams: data, or a reset.
+/// Sends bytes in pieces, and waits for data or a reset on each of the streams.
 async fn exchange(
     mut connection: impl AsyncReadExt + AsyncWriteExt + Unpin,
     bytes: &[u8],
@@ -164,7 +164,7 @@ async fn a_cured_one_answers_kubelet() {
     }
 }
 
-/// A registrar at work in a directory of its own.
+/// A running registrar with its own directory.
 struct Run {
     dir: TempDir,
     driver: Driver,
@@ -270,7 +270,7 @@ async fn a_driver_is_registered_while_it_runs() {
         kubelet.notify_registration_status(good).await.unwrap();
         assert!(run.health.is_registered());
 
-        // Kubelet's connection, still open, does not hold up the end.
+        // Kubelet's open connection does not delay the end.
         run.stop.cancel();
         let (dir, ended) = run.ended().await;
         ended.unwrap();
@@ -333,7 +333,7 @@ async fn a_socket_that_goes_is_made_again() {
     run.is_good().await;
     run.kubelet().await.get_info(InfoRequest {}).await.unwrap();
 
-    // The whole directory, likewise.
+    // Removing the whole directory has the same effect.
     fs::remove_file(run.socket()).unwrap();
     fs::remove_dir(run.dir.path()).unwrap();
     run.is_good().await;

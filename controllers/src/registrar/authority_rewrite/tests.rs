@@ -5,7 +5,8 @@ use super::*;
 const DATA: u8 = 0;
 const SETTINGS: u8 = 4;
 
-/// The path kubelet sends, as it is and in Huffman code (any bytes will do: it is not decoded).
+/// The path that kubelet sends: plain, and as Huffman code (any bytes will do, because they are not
+/// decoded).
 const PLAIN: &[u8] = b"%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fhostloop.csi.dev-reg.sock";
 const HUFFMAN: &[u8] = &[
     0x15, 0x8c, 0x3b, 0xb0, 0x76, 0x50, 0x56, 0x30, 0xa0, 0x68, 0xf1, 0x55, 0x63, 0x05,
@@ -48,7 +49,7 @@ fn join(parts: &[&[u8]]) -> Vec<u8> {
     parts.concat()
 }
 
-/// What comes out if the bytes go in as pieces of these sizes, and then the rest at once.
+/// The output for the input split into pieces of these sizes, with the rest in one piece.
 fn cured(bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let mut cure = Cure::default();
@@ -66,7 +67,7 @@ fn after_preface(frames: &[u8]) -> Vec<u8> {
     join(&[PREFACE, frames])
 }
 
-/// Fields around the authority as a client sends them: method, scheme, a path, two header fields.
+/// A typical header block around the authority: method, scheme, a path, two header fields.
 fn block(authority: &[u8]) -> Vec<u8> {
     join(&[
         &[0x83, 0x86],
@@ -294,7 +295,7 @@ fn what_cannot_be_followed_passes_as_it_is() {
     }
 }
 
-/// A field as it is sent, and as it is to come out.
+/// A field as sent, and as expected after the rewrite.
 fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let text = || (any::<bool>(), prop::collection::vec(any::<u8>(), 0..200));
     let first = prop::sample::select(vec![(0x40u8, 6u32), (0x00, 4), (0x10, 4)]);
@@ -323,7 +324,7 @@ fn field() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     prop_oneof![2 => plain.prop_map(|bytes| (bytes.clone(), bytes)), 1 => authority]
 }
 
-/// Frames: a block of headers in several, or another one. As sent, and as it is to come out.
+/// Frames with one header block in several parts, or another frame: as sent, and as expected.
 fn frames() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     let fields = prop::collection::vec(field(), 0..8);
     let cuts = prop::collection::vec(any::<prop::sample::Index>(), 0..4);
@@ -415,7 +416,7 @@ proptest! {
         }
         let whole = cured(&sent, &[]);
         prop_assert_eq!(&cured(&sent, &sizes), &whole);
-        // Headers are never changed into something else than harmless letters and plain lengths.
+        // The rewrite changes bytes only to the harmless letter, or clears the Huffman bit.
         for (before, after) in sent.iter().zip(&whole) {
             prop_assert!(before == after || *after == HARMLESS || *after == before & 0x7f);
         }

@@ -1,4 +1,4 @@
-//! A driver that has nothing but a name.
+//! A minimal driver that has only a name.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use tonic::Status;
 use crate::runtime::csi::Csi;
 use crate::testing::Handlers;
 
-/// What it answers to Probe.
+/// The answer to Probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Unset,
@@ -19,7 +19,7 @@ pub(crate) enum State {
     Hanging,
 }
 
-/// The driver, and how often it was probed.
+/// The driver, with a count of its Probe calls.
 #[derive(Clone)]
 pub(crate) struct Driver {
     pub(crate) name: &'static str,
@@ -40,7 +40,7 @@ impl Driver {
         *self.state.lock().unwrap() = state;
     }
 
-    /// Serves it at the other end of pipes in memory.
+    /// Serves the driver over in-memory pipes.
     pub(crate) fn serve(&self) -> Csi {
         let handlers = Handlers::default();
         let name = self.name.to_owned();
