@@ -1,8 +1,8 @@
-//! The resizer: claims that ask for more than they have become ControllerExpandVolume, and claims
-//! that ask for another VolumeAttributesClass become ControllerModifyVolume.
+//! The resizer: calls ControllerExpandVolume for claims that request a larger size, and
+//! ControllerModifyVolume for claims that request another VolumeAttributesClass.
 //!
-//! What is under way is written in the claim's status before each call, so that whoever comes
-//! after a crash, and kubelet, know what to finish: see [`recover`] and [`modify`].
+//! Before each call, the resizer writes the operation into the claim's status. So kubelet, and any
+//! process after a crash, know what to finish: see [`recover`] and [`modify`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -34,18 +34,18 @@ pub mod recover;
 use claim::{Claim, volume_name};
 use pods_by_claim::Users;
 
-/// How long a call may take unless told otherwise.
+/// Default timeout of a CSI call.
 const TIMEOUT: &str = "10s";
-/// How often all claims are looked at again unless told otherwise.
+/// Default interval of reconciling all claims again.
 const RESYNC: Duration = Duration::from_secs(600);
-/// What is infeasible is tried again this late, unless told otherwise.
+/// Default delay before an infeasible operation is tried again.
 const SLOW: Duration = Duration::from_secs(300);
 
-/// What it is told on the command line.
+/// Flags of the resizer.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub struct Options {
-    /// How many claims the resizer works on at once, unless --worker-threads says so
+    /// How many claims the resizer works on at once, unless --worker-threads is given
     #[arg(
         long = "workers",
         env = "HOSTLOOP_WORKERS",
@@ -53,19 +53,19 @@ pub struct Options {
         default_value_t = 10
     )]
     pub workers: usize,
-    /// How long a ControllerExpandVolume may take, unless --timeout says so
+    /// Timeout of a ControllerExpandVolume, unless --timeout is given
     #[arg(
         long = "resize-timeout", env = "HOSTLOOP_RESIZE_TIMEOUT",
         value_name = "DURATION", default_value = TIMEOUT, value_parser = duration::parse
     )]
     pub resize_timeout: Duration,
-    /// How long a ControllerModifyVolume may take, unless --timeout says so
+    /// Timeout of a ControllerModifyVolume, unless --timeout is given
     #[arg(
         long = "modify-timeout", env = "HOSTLOOP_MODIFY_TIMEOUT",
         value_name = "DURATION", default_value = TIMEOUT, value_parser = duration::parse
     )]
     pub modify_timeout: Duration,
-    /// Wait with expanding a volume that can't be expanded in use until no pod uses it
+    /// If the driver can't expand a volume in use, wait until no pod uses it
     #[arg(
         long = "handle-volume-inuse-error", env = "HOSTLOOP_HANDLE_VOLUME_INUSE_ERROR",
         value_name = "BOOL", value_parser = boolean::parse,
@@ -73,7 +73,7 @@ pub struct Options {
         num_args = 0..=1
     )]
     pub handle_volume_inuse_error: bool,
-    /// Tell the driver the names of claim and volume when modifying
+    /// Pass the names of claim and volume to the driver when modifying
     #[arg(
         long = "extra-modify-metadata", env = "HOSTLOOP_EXTRA_MODIFY_METADATA",
         value_name = "BOOL", value_parser = boolean::parse,
@@ -83,28 +83,28 @@ pub struct Options {
     pub extra_modify_metadata: bool,
 }
 
-/// It does not fail: what goes wrong is tried again.
+/// The resizer never fails: it retries every error.
 pub type Error = Infallible;
 
-/// Why a claim is not as it should be.
+/// Why a claim could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 enum ResizeError {
-    /// The API server did not take it.
+    /// A request to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The secrets can't be had.
+    /// The secret could not be read.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The volume's access modes fit no call.
+    /// The volume's access modes fit no CSI access mode.
     #[error(transparent)]
     AccessModes(#[from] AccessModesError),
-    /// The driver did not do it.
+    /// The CSI call failed.
     #[error("{}", pv::rpc_error(.0))]
     Call(#[from] Failure),
-    /// This is now somebody else's work.
+    /// Another process is responsible now.
     #[error("another process has taken over")]
     NotOurs,
-    /// This process ends.
+    /// This process is stopping.
     #[error("stopped")]
     Stopped,
 }
@@ -112,27 +112,27 @@ enum ResizeError {
 /// Namespace and name of a claim.
 type Key = (String, String);
 
-/// What is to be worked on for modifying.
+/// A key of the queue for modifications.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ModifyKey {
     /// A claim.
     Claim(Key),
-    /// The claims that ask for a class.
+    /// All claims that request this class.
     Class(String),
 }
 
-/// What is remembered of a claim from one try to the next.
+/// State of a claim that is kept between attempts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Memory {
-    /// The last expansion failed for good.
+    /// The last expansion failed with a final error.
     final_error: bool,
     /// The last expansion failed because the volume was in use.
     in_use: bool,
-    /// What is infeasible is not tried again before.
+    /// An infeasible expansion is not tried again before this time.
     expand_after: Option<Instant>,
-    /// Nobody knows whether the last modification goes on.
+    /// It is unknown whether the last modification is still running.
     uncertain: bool,
-    /// As for expanding.
+    /// An infeasible modification is not tried again before this time.
     modify_after: Option<Instant>,
 }
 
@@ -140,27 +140,27 @@ struct Resizer {
     context: Context,
     kube: Kube,
     options: Options,
-    /// The driver's controller expands, not its node alone.
+    /// True if the driver expands in its controller, not only on the node.
     controller_expands: bool,
     multi_writer: bool,
     slow: Duration,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
     memory: Arc<Mutex<BTreeMap<Key, Memory>>>,
-    /// Watched from the first time a volume can't be expanded in use.
+    /// Pods are watched from the first time that a volume can't be expanded in use.
     users: OnceCell<Users>,
     queue: Queue<Key>,
     modify_queue: Queue<ModifyKey>,
     classes: OnceLock<Classes>,
 }
 
-/// The classes, and the claims that ask for them.
+/// The classes, and the claims that request them.
 struct Classes {
     watch: Store<VolumeAttributesClass>,
     claims: Index<PersistentVolumeClaim>,
 }
 
-/// Expands and modifies until `context.stop`.
+/// Expands and modifies volumes until `context.stop`.
 pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     let driver = &context.driver;
     let expands = driver.can(ControllerCapability::ExpandVolume)
@@ -240,8 +240,8 @@ impl Resizer {
         self.context.common.resync_period.unwrap_or(RESYNC)
     }
 
-    /// The volume of a claim, if it is ours to work on. `live` has it asked for where the watch
-    /// has not seen it yet.
+    /// Returns the PV of a claim, if this process is responsible for it. With `live`, a PV missing
+    /// from the cache is read from the API server.
     async fn volume_of(
         &self,
         claim: &PersistentVolumeClaim,
@@ -264,7 +264,7 @@ impl Resizer {
             && self.context.may_have(volume)
     }
 
-    /// Writes a claim's status, if there is something to write.
+    /// Applies a patch to a claim's status; does nothing without a patch.
     async fn write(
         &self,
         claim: Arc<PersistentVolumeClaim>,
@@ -279,7 +279,7 @@ impl Resizer {
         Ok(Arc::new(written))
     }
 
-    /// Writes a volume.
+    /// Applies a patch to a PV.
     async fn write_volume(
         &self,
         volume: &PersistentVolume,
@@ -291,7 +291,7 @@ impl Resizer {
         Ok(written)
     }
 
-    /// To be asked before each write and call.
+    /// Call this before each write and CSI call.
     fn ours(&self) -> Result<(), ResizeError> {
         match self.context.acts() {
             true => Ok(()),
@@ -307,7 +307,8 @@ impl Resizer {
         change(lock(&self.memory).entry(key.clone()).or_default());
     }
 
-    /// Has the claims looked at that could not be expanded because a pod used them.
+    /// Returns a callback that queues released claims, if their expansion failed because a pod used
+    /// them.
     fn awaited(&self) -> impl Fn(BTreeSet<Key>) + Send + Sync + 'static {
         let (queue, memory) = (self.queue.clone(), self.memory.clone());
         move |left| {
@@ -329,13 +330,13 @@ fn key_of(claim: &PersistentVolumeClaim) -> Key {
     (claim.namespace().unwrap_or_default(), claim.name_any())
 }
 
-/// How long it is still too early, if it is.
+/// The time left until `not_before`; `None` if it has passed.
 fn too_early(not_before: Option<Instant>) -> Option<Duration> {
     let left = not_before?.saturating_duration_since(Instant::now());
     Some(left).filter(|left| !left.is_zero())
 }
 
-/// Of a try that failed.
+/// The outcome of a failed attempt.
 fn outcome_of(error: &ResizeError, key: &Key) -> Outcome {
     match error {
         ResizeError::NotOurs | ResizeError::Stopped => Outcome::Done,

@@ -1,5 +1,5 @@
-//! What loops are tested against: an API server of a few kinds and a CSI driver, both in memory
-//! and both telling what they were asked.
+//! In-memory counterparts for tests of controllers: an API server and a CSI driver. Both record the
+//! requests they receive.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ pub(crate) use driver::{Call, Handlers, NODE_ID, Script};
 /// The name of the scripted driver.
 pub(crate) const DRIVER: &str = "csi.example";
 
-/// Options as they are when nothing is said.
+/// Returns options with all defaults.
 pub(crate) fn options<T: clap::Args>() -> T {
     let command = T::augment_args(clap::Command::new("test"));
     let matches = command.get_matches_from(["test"]);
     T::from_arg_matches(&matches).expect("defaults")
 }
 
-/// A loop's surroundings.
+/// The surroundings of a controller under test.
 pub(crate) struct World {
     pub(crate) api: Api,
     pub(crate) script: Script,
@@ -39,7 +39,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// With a driver that can do this.
+    /// Creates a world with a driver that has these capabilities.
     pub(crate) fn new(capabilities: &[ControllerCapability]) -> Self {
         let api = Api::default();
         let script = Script::default();
@@ -68,13 +68,13 @@ impl World {
         }
     }
 
-    /// Puts an object in the server and in a watch of it.
+    /// Stores an object in the server and in a cache.
     pub(crate) fn add<K: Resource>(&self, watch: &Store<K>, object: serde_json::Value) {
         let stored = self.api.put(object);
         watch.apply_write(serde_json::from_value(stored).expect("an object of the kind"));
     }
 
-    /// The events told since last asked, as `Normal Reason: message`.
+    /// The events since the last look, as `Normal Reason: message`.
     pub(crate) fn events(&mut self) -> Vec<String> {
         let mut told = Vec::new();
         while let Ok(event) = self.events.try_recv() {

@@ -1,4 +1,4 @@
-//! A claim as the resizer reads it, and patches of its status.
+//! Reads claims for the resizer, and builds patches of their status.
 
 use k8s_openapi::api::core::v1::{
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition,
@@ -12,18 +12,18 @@ use serde_json::{Map, Value, json};
 
 use crate::quantity;
 
-/// The resource that is resized.
+/// The name of the resource that is resized.
 pub const STORAGE: &str = "storage";
 
-/// The controller is at it, or was when it failed.
+/// The controller is expanding the volume, or was when it failed.
 pub const RESIZING: &str = "Resizing";
-/// Kubelet is to grow the filesystem.
+/// Kubelet must grow the filesystem.
 pub const FILE_SYSTEM_RESIZE_PENDING: &str = "FileSystemResizePending";
-/// The controller failed for good.
+/// The controller failed with a final error.
 pub const CONTROLLER_RESIZE_ERROR: &str = "ControllerResizeError";
-/// Kubelet failed for good.
+/// Kubelet failed with a final error.
 pub const NODE_RESIZE_ERROR: &str = "NodeResizeError";
-/// All conditions that speak of resizing.
+/// All condition types about resizing.
 pub const RESIZE_CONDITIONS: [&str; 4] = [
     RESIZING,
     FILE_SYSTEM_RESIZE_PENDING,
@@ -31,23 +31,23 @@ pub const RESIZE_CONDITIONS: [&str; 4] = [
     NODE_RESIZE_ERROR,
 ];
 
-/// What is read of a claim; what is not there has a value that says so.
+/// Accessors for a claim's fields. Missing strings read as "", missing quantities as `None`.
 pub trait Claim {
-    /// Its status; an empty one if it has none.
+    /// The claim's status, if it has one.
     fn state(&self) -> Option<&PersistentVolumeClaimStatus>;
-    /// The size its user asks for.
+    /// The requested size.
     fn requested(&self) -> Option<&Quantity>;
-    /// The size it has, as users see it.
+    /// The current size, as users see it.
     fn capacity(&self) -> Option<&Quantity>;
-    /// The size an expansion begun earlier is to reach.
+    /// The target size of an expansion that was begun.
     fn allocated(&self) -> Option<&Quantity>;
-    /// How far that is; "" if nothing is under way.
+    /// The progress of that expansion; "" if none is under way.
     fn resize_status(&self) -> &str;
-    /// A condition, if it holds.
+    /// A condition of this type, if it is true.
     fn condition(&self, kind: &str) -> Option<&PersistentVolumeClaimCondition>;
-    /// Whether it is bound to a volume.
+    /// True if the claim is bound to a volume.
     fn is_bound(&self) -> bool;
-    /// Whether that is this volume, by the volume's own word.
+    /// True if the PV references this claim (same namespace and UID).
     fn is_bound_to(&self, volume: &PersistentVolume) -> bool;
 }
 
@@ -98,26 +98,26 @@ impl Claim for PersistentVolumeClaim {
     }
 }
 
-/// The volume a claim names.
+/// The name of the PV that a claim is bound to.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     let name = claim.spec.as_ref()?.volume_name.as_deref()?;
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// The size of a volume.
+/// The size of a PV.
 pub fn volume_capacity(volume: &PersistentVolume) -> Option<&Quantity> {
     volume.spec.as_ref()?.capacity.as_ref()?.get(STORAGE)
 }
 
-/// A size in bytes; none at all is none, and what can't be read is too much to reach.
+/// A size in bytes. A missing quantity is 0, and an unreadable one is `i64::MAX`.
 pub fn size(quantity: Option<&Quantity>) -> i64 {
     quantity.map_or(0, |quantity| {
         quantity::bytes(&quantity.0).unwrap_or(i64::MAX)
     })
 }
 
-/// A patch of a claim's status. What is as it should be already is left out of it, and a patch
-/// that would change nothing is none.
+/// A patch of a claim's status. It omits fields that already have their value. If nothing would
+/// change, there is no patch.
 pub struct StatusPatch<'a> {
     claim: &'a PersistentVolumeClaim,
     annotations: Map<String, Value>,
@@ -127,7 +127,7 @@ pub struct StatusPatch<'a> {
 }
 
 impl<'a> StatusPatch<'a> {
-    /// One that changes nothing yet.
+    /// Creates an empty patch.
     pub fn of(claim: &'a PersistentVolumeClaim, now: Timestamp) -> Self {
         StatusPatch {
             claim,
@@ -138,7 +138,7 @@ impl<'a> StatusPatch<'a> {
         }
     }
 
-    /// Has a condition hold, for this reason and with this message.
+    /// Sets a condition to true, with this reason and message.
     pub fn hold(&mut self, kind: &str, reason: Option<&str>, message: Option<&str>) -> &mut Self {
         let known = self.known(kind);
         if let Some(known) = known
@@ -158,7 +158,7 @@ impl<'a> StatusPatch<'a> {
             "lastProbeTime": Time(self.now), "lastTransitionTime": since,
         });
         let had = |field: fn(&PersistentVolumeClaimCondition) -> bool| known.is_some_and(field);
-        // Elements are merged field by field: what is not to stay is taken away.
+        // A strategic merge keeps missing fields, so obsolete ones are set to null.
         if reason.is_some() || had(|known| known.reason.is_some()) {
             condition["reason"] = json!(reason);
         }
@@ -169,7 +169,7 @@ impl<'a> StatusPatch<'a> {
         self
     }
 
-    /// Has conditions gone.
+    /// Removes conditions.
     pub fn drop(&mut self, kinds: &[&str]) -> &mut Self {
         for kind in kinds {
             if self.known(kind).is_some() {
@@ -180,7 +180,7 @@ impl<'a> StatusPatch<'a> {
         self
     }
 
-    /// How far resizing is.
+    /// Sets the progress of the expansion.
     pub fn resize_status(&mut self, status: Option<&str>) -> &mut Self {
         if self.claim.resize_status() != status.unwrap_or_default() {
             self.set("allocatedResourceStatuses", json!({ STORAGE: status }));
@@ -188,7 +188,7 @@ impl<'a> StatusPatch<'a> {
         self
     }
 
-    /// The size it is to reach.
+    /// Sets the target size of the expansion.
     pub fn allocated(&mut self, quantity: &Quantity) -> &mut Self {
         if self.claim.allocated() != Some(quantity) {
             self.set("allocatedResources", json!({ STORAGE: quantity }));
@@ -196,7 +196,7 @@ impl<'a> StatusPatch<'a> {
         self
     }
 
-    /// The size it has.
+    /// Sets the current size.
     pub fn capacity(&mut self, quantity: &Quantity) -> &mut Self {
         if self.claim.capacity() != Some(quantity) {
             self.set("capacity", json!({ STORAGE: quantity }));
@@ -204,7 +204,7 @@ impl<'a> StatusPatch<'a> {
         self
     }
 
-    /// An annotation, or none.
+    /// Sets or removes an annotation.
     pub fn annotation(&mut self, key: &str, value: Option<&str>) -> &mut Self {
         if self.claim.annotations().get(key).map(String::as_str) != value {
             self.annotations.insert(key.to_owned(), json!(value));
@@ -212,13 +212,14 @@ impl<'a> StatusPatch<'a> {
         self
     }
 
-    /// Any field of the status.
+    /// Sets any field of the status.
     pub fn set(&mut self, field: &str, value: Value) -> &mut Self {
         self.status.insert(field.to_owned(), value);
         self
     }
 
-    /// The patch, bound to the claim; and to the version that was read, if it depends on that.
+    /// Returns the patch, bound to the claim's UID. With `versioned`, it is also bound to the
+    /// version that was read.
     pub fn finish(&mut self, versioned: bool) -> Option<Value> {
         if !self.conditions.is_empty() {
             let conditions = std::mem::take(&mut self.conditions);

@@ -22,19 +22,19 @@ use crate::controller::queue::Outcome;
 use crate::quantity;
 use crate::runtime::csi::{Call, Class, Failure, class};
 
-/// On a volume: the size users saw before it was expanded, until kubelet is done.
+/// Annotation of a PV: the size that users saw before the expansion, until kubelet is done.
 const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
-/// On a claim: kubelet has nothing to do.
+/// Annotation of a claim: kubelet has nothing to expand.
 const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 
-/// How an expansion ended.
+/// The result of an expansion.
 struct Expanded {
     capacity: Quantity,
     node_too: bool,
 }
 
-/// Whether a change of a claim asks for work: its user's wishes, or kubelet's results. What this
-/// loop itself writes does not.
+/// True if a change of a claim needs work: a new request, or a result of kubelet. The resizer's own
+/// writes do not.
 pub(super) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     let ours = [CONTROLLER_IN_PROGRESS, CONTROLLER_INFEASIBLE, NODE_PENDING];
     let status = new.resize_status();
@@ -45,7 +45,7 @@ pub(super) fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> 
 }
 
 impl Resizer {
-    /// Brings a claim in line.
+    /// Reconciles the size of a claim's volume.
     pub(super) async fn expand_claim(&self, key: &Key) -> Outcome {
         let Some(claim) = self.claims.get_in(&key.0, &key.1) else {
             return Outcome::Done;
@@ -105,7 +105,7 @@ impl Resizer {
         }
     }
 
-    /// Once kubelet is done, nobody asks any more what was before.
+    /// Removes the earlier capacity when kubelet is done and it is not needed any more.
     async fn forget_earlier_capacity(
         &self,
         claim: &PersistentVolumeClaim,
@@ -147,7 +147,7 @@ impl Resizer {
                 node_too: true,
             });
         }
-        // The volume is one of the driver's: it has both.
+        // The PV belongs to the driver, so it has a spec and a CSI source.
         let spec = volume.spec.clone().unwrap_or_default();
         let csi = spec.csi.clone().unwrap_or_default();
         let capability = pv::capability(&spec, self.multi_writer, "")?;
@@ -178,7 +178,7 @@ impl Resizer {
         })
     }
 
-    /// The volume first: what the claim says is by what the volume has.
+    /// Writes the PV first, because the claim's status follows from the PV's capacity.
     async fn record(
         &self,
         claim: Arc<PersistentVolumeClaim>,
@@ -226,7 +226,7 @@ impl Resizer {
             .events
             .warning(claim.as_ref(), "VolumeResizeFailed", &message);
         tracing::warn!(namespace = key.0, claim = key.1, "{message}");
-        // What failed before the call says nothing of an earlier one.
+        // An error before the call says nothing about an earlier call.
         let class = match &error {
             ResizeError::Call(failure) => meaning(failure),
             _ => Class::InBackground,
@@ -258,8 +258,8 @@ fn meaning(failure: &Failure) -> Class {
     class(Call::Expand, failure.code())
 }
 
-/// Before the call. An expansion to the same size as before is the same expansion, of which no
-/// more is written than that it goes on.
+/// The patch before the call. If the target size is the `same` as before, it is the same expansion,
+/// and the patch only marks it as in progress.
 fn begin_patch(
     claim: &PersistentVolumeClaim,
     target: &Quantity,
@@ -283,7 +283,7 @@ fn begin_patch(
     patch.finish(true)
 }
 
-/// After the call.
+/// The patch after a successful call.
 fn end_patch(claim: &PersistentVolumeClaim, expanded: &Expanded) -> Option<serde_json::Value> {
     let mut patch = StatusPatch::of(claim, now());
     if expanded.node_too {
@@ -302,7 +302,7 @@ fn end_patch(claim: &PersistentVolumeClaim, expanded: &Expanded) -> Option<serde
     patch.finish(true)
 }
 
-/// After a call that failed for good. It is true of the claim whatever else was written since.
+/// The patch after a final error. It stays true whatever else was written meanwhile.
 fn failure_patch(
     claim: &PersistentVolumeClaim,
     message: &str,

@@ -1,9 +1,9 @@
-//! Which VolumeAttributesClass a volume is to be modified to, and how that is written in the
-//! claim.
+//! Decides which VolumeAttributesClass a volume is modified to, and how the claim records it.
 //!
-//! The class in the claim's spec is a wish, the current one in its status is what the volume has,
-//! and the target in the status is what is being tried. A try whose end nobody knows is made again
-//! with the same target until its end is known: the driver could still be at it.
+//! The class in the claim's spec is the request. The current class in its status is what the volume
+//! has, and the target class in its status is the running attempt. An attempt with an unknown
+//! result is repeated with the same target until the result is known, because the driver may still
+//! be working.
 
 use hostloop_proto::calls::code_name;
 use k8s_openapi::api::core::v1::{
@@ -19,37 +19,38 @@ use crate::runtime::csi::{Call, Class, Failure, class};
 
 mod apply;
 
-/// It goes on, or is tried again.
+/// The modification is running, or will be tried again.
 pub const IN_PROGRESS: &str = "InProgress";
-/// There is no such class yet.
+/// The class does not exist yet.
 pub const PENDING: &str = "Pending";
-/// The driver never will.
+/// The driver can never do this modification.
 pub const INFEASIBLE: &str = "Infeasible";
 
-/// A modification goes on.
+/// A modification is running.
 const MODIFYING: &str = "ModifyingVolume";
-/// The last try failed.
+/// The last attempt failed.
 const MODIFY_ERROR: &str = "ModifyVolumeError";
 
-/// On a volume: the secret its modification needs.
+/// Annotation of a PV: the name of the secret for modifications.
 const SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
-/// Where that is.
+/// Annotation of a PV: the namespace of that secret.
 const SECRET_NAMESPACE: &str = "volume.kubernetes.io/controller-modify-secret-namespace";
 
-/// What is to be done.
+/// The next step for a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing.
     Nothing,
-    /// The user wants none any more: say so.
+    /// The user withdrew the request: record that.
     Cancel,
-    /// Make the last try again, to this class.
+    /// Repeat the last attempt, with this class.
     Continue(String),
-    /// Try this class.
+    /// Start an attempt with this class.
     Begin(String),
 }
 
-/// What is to be done about a claim. `uncertain`: nobody knows whether the last try goes on.
+/// Decides the next step for a claim. `uncertain`: it is unknown whether the last attempt is
+/// running.
 pub fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
     if !claim.is_bound() {
         return Step::Nothing;
@@ -72,26 +73,26 @@ pub fn decide(claim: &PersistentVolumeClaim, uncertain: bool) -> Step {
     }
 }
 
-/// Whether what is wished for is what was tried last: what was infeasible still is.
+/// True if the request equals the last target, so that an infeasible one is still infeasible.
 pub fn is_same_try(claim: &PersistentVolumeClaim) -> bool {
     let target = status(claim).and_then(|s| s.target_volume_attributes_class_name.as_deref());
     !wished(claim).is_empty() && target == Some(wished(claim))
 }
 
-/// Whether a try whose end is not known is written in a claim.
+/// True if the claim records an attempt without a result.
 pub fn is_in_progress(claim: &PersistentVolumeClaim) -> bool {
     status(claim).is_some_and(|status| status.status == IN_PROGRESS)
 }
 
-/// Whether a change of a claim asks for work. What this loop writes does not, but that it is done:
-/// the user may have changed the wish meanwhile.
+/// True if a change of a claim needs work. Of the resizer's own writes, only completion does,
+/// because the user may have changed the request meanwhile.
 pub fn asks(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     wished(old) != wished(new)
         || status(old).is_some() && status(new).is_none()
         || !old.is_bound() && new.is_bound()
 }
 
-/// The class a claim's user wishes for; "" for none.
+/// The class that the claim requests; "" for none.
 pub fn wished(claim: &PersistentVolumeClaim) -> &str {
     let spec = claim.spec.as_ref();
     let name = spec.and_then(|spec| spec.volume_attributes_class_name.as_deref());
@@ -108,7 +109,7 @@ fn status(claim: &PersistentVolumeClaim) -> Option<&ModifyVolumeStatus> {
     claim.status.as_ref()?.modify_volume_status.as_ref()
 }
 
-/// The secret a modification needs.
+/// The secret for modifying a volume.
 pub fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
     let told = |key| {
         let value = volume.annotations().get(key).cloned();
@@ -124,7 +125,7 @@ pub fn secret_of(volume: &PersistentVolume) -> Option<SecretReference> {
     csi.controller_expand_secret_ref.clone()
 }
 
-/// There is no such class: nothing but that is written.
+/// The patch for a class that does not exist: it only records that.
 pub fn pending_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
     let mut patch = StatusPatch::of(claim, now());
     if status(claim).is_none_or(|status| status.status != PENDING) {
@@ -133,7 +134,7 @@ pub fn pending_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
     patch.finish(true)
 }
 
-/// Before the first call to this class.
+/// The patch before the first call with this class.
 pub fn begin_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
     let mut patch = StatusPatch::of(claim, now());
     set_status(&mut patch, claim, IN_PROGRESS, target);
@@ -142,7 +143,7 @@ pub fn begin_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value>
     patch.finish(true)
 }
 
-/// After a call that failed.
+/// The patch after a failed call.
 pub fn failure_patch(
     claim: &PersistentVolumeClaim,
     target: &str,
@@ -180,7 +181,7 @@ pub fn infeasible_patch(
     patch.finish(true)
 }
 
-/// After the call. It is true of the claim whatever else was written since.
+/// The patch after a successful call. It stays true whatever else was written meanwhile.
 pub fn end_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
     let mut patch = StatusPatch::of(claim, now());
     if status(claim).is_some() {
@@ -192,7 +193,7 @@ pub fn end_patch(claim: &PersistentVolumeClaim, target: &str) -> Option<Value> {
     patch.drop(&[MODIFYING, MODIFY_ERROR]).finish(false)
 }
 
-/// Nothing is wished for any more.
+/// The patch after the user withdrew the request.
 pub fn cancel_patch(claim: &PersistentVolumeClaim) -> Option<Value> {
     let mut patch = StatusPatch::of(claim, now());
     patch.drop(&[MODIFYING]).finish(false)
@@ -214,7 +215,7 @@ fn set_status(
     }
 }
 
-/// What a failed call means.
+/// Classifies a failed call.
 pub fn meaning(failure: &Failure) -> Class {
     class(Call::Modify, failure.code())
 }

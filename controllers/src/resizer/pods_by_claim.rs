@@ -1,5 +1,5 @@
-//! Which claims pods use. Pods are many, so they are watched only once a driver has said of a
-//! volume that it can't be expanded while it is in use.
+//! Tracks which claims are used by pods. A cluster has many pods, so they are watched only after
+//! the driver reports that it can't expand a volume in use.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use kube::ResourceExt;
 use super::Key;
 use crate::runtime::{Change, Index, Store};
 
-/// The pods, by the claims they use.
+/// Pods, indexed by the claims they use.
 pub(super) struct Users(Index<Pod>);
 
 impl Users {
-    /// Over a watch that has seen all pods there are. `left` is told of claims a pod uses no
-    /// longer; another may.
+    /// Creates the index over a watch that has synced. `left` receives claims that a pod has
+    /// stopped using; another pod may still use them.
     pub(super) fn of(
         watch: &Store<Pod>,
         left: impl Fn(BTreeSet<Key>) + Send + Sync + 'static,
@@ -37,7 +37,7 @@ impl Users {
         Users(watch.index(keys_of))
     }
 
-    /// Whether any uses this claim.
+    /// True if any pod uses this claim.
     pub(super) fn any(&self, key: &Key) -> bool {
         !self.0.get(&text(key)).is_empty()
     }
@@ -47,7 +47,7 @@ fn text(key: &Key) -> String {
     format!("{}/{}", key.0, key.1)
 }
 
-/// The claims a pod uses, unless it has ended.
+/// The claims of a pod; none if the pod has ended.
 fn claims(pod: &Pod) -> BTreeSet<Key> {
     let phase = pod
         .status
@@ -61,7 +61,7 @@ fn claims(pod: &Pod) -> BTreeSet<Key> {
     let named = volumes.unwrap_or_default().iter().filter_map(|volume| {
         let named = volume.persistent_volume_claim.as_ref();
         let name = named.map(|source| source.claim_name.clone());
-        // A generic ephemeral volume has a claim of its own, called so.
+        // A generic ephemeral volume has its own claim with this name.
         let own = || format!("{}-{}", pod.name_any(), volume.name);
         name.or_else(|| volume.ephemeral.as_ref().map(|_| own()))
     });

@@ -1,44 +1,44 @@
-//! The size to expand a volume to. That is not always what the user asks for now: an expansion
-//! that was begun may still be going on, in the driver or in kubelet, and has to come to an end
-//! first; after a failure the user may have asked for less.
+//! Determines the size to expand a volume to, which may differ from the current request. An
+//! expansion that was begun may still be running in the driver or in kubelet, and must finish
+//! first. After a failure the user may have requested a smaller size.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::claim::{Claim, FILE_SYSTEM_RESIZE_PENDING, size, volume_capacity};
 
-/// The driver is at it, or nobody knows whether it is.
+/// The driver is expanding, or it is unknown whether it is.
 pub const CONTROLLER_IN_PROGRESS: &str = "ControllerResizeInProgress";
-/// The driver never will.
+/// The driver can never do this expansion.
 pub const CONTROLLER_INFEASIBLE: &str = "ControllerResizeInfeasible";
-/// It is kubelet's turn.
+/// Kubelet must expand next.
 pub const NODE_PENDING: &str = "NodeResizePending";
-/// Kubelet is at it.
+/// Kubelet is expanding.
 pub const NODE_IN_PROGRESS: &str = "NodeResizeInProgress";
-/// Kubelet never will.
+/// Kubelet can never do this expansion.
 pub const NODE_INFEASIBLE: &str = "NodeResizeInfeasible";
 
-/// What the decision is made by.
+/// The inputs of the decision.
 #[derive(Clone, Debug)]
 pub struct Sizes<'a> {
-    /// What the user asks for.
+    /// The size that the user requests.
     pub requested: &'a Quantity,
-    /// What the volume has.
+    /// The capacity of the PV.
     pub volume: Option<&'a Quantity>,
-    /// What was being expanded to.
+    /// The target of the expansion that was begun.
     pub allocated: Option<&'a Quantity>,
-    /// How far that was.
+    /// The progress of that expansion.
     pub status: &'a str,
-    /// The driver's last error was final: nothing is going on.
+    /// True if the driver's last error was final, so that no expansion is running.
     pub final_error: bool,
-    /// The condition FileSystemResizePending holds.
+    /// True if the condition FileSystemResizePending holds.
     pub node_pending: bool,
-    /// The driver's controller expands, not its node alone.
+    /// True if the driver expands in its controller, not only on the node.
     pub controller_expands: bool,
 }
 
 impl<'a> Sizes<'a> {
-    /// Of a claim and its volume; none if the claim asks for no more than it has.
+    /// Reads the sizes of a claim and its PV; `None` if the claim requests no more than it has.
     pub fn of(
         claim: &'a PersistentVolumeClaim,
         volume: &'a PersistentVolume,
@@ -59,7 +59,7 @@ impl<'a> Sizes<'a> {
         })
     }
 
-    /// The size to expand to; none if there is nothing to do here.
+    /// The size to expand to; `None` if there is nothing to do here.
     pub fn target(&self) -> Option<&'a Quantity> {
         let begun = self.allocated.unwrap_or(self.requested);
         let reached = |quantity| size(self.volume) >= size(Some(quantity));
@@ -77,13 +77,13 @@ impl<'a> Sizes<'a> {
             NODE_INFEASIBLE => Some(self.requested),
             CONTROLLER_IN_PROGRESS | CONTROLLER_INFEASIBLE => Some(begun),
             "" if self.allocated.is_some() => self.allocated,
-            // An API server that does not know this recovery leaves only the condition.
+            // An older API server without this recovery keeps only the condition.
             _ => Some(self.requested).filter(|_| !self.node_pending),
         }
     }
 }
 
-/// Whether a claim asks for more than it has.
+/// True if a claim requests more than it has.
 pub fn is_wanted(claim: &PersistentVolumeClaim) -> bool {
     claim.is_bound() && size(claim.requested()) > size(claim.capacity())
 }
@@ -99,10 +99,10 @@ mod tests {
             NODE_INFEASIBLE as NI, NODE_PENDING as NW,
         };
         let stop = None;
-        // The volume, what was begun, how far it is, whether the last error was final, and
-        // whether the condition holds; 4 is asked for.
+        // PV size, begun target, progress, final error, condition, and expected target. The request
+        // is 4.
         for (volume, allocated, status, final_error, node_pending, expected) in [
-            // The volume is smaller than what is asked for.
+            // The PV is smaller than the request.
             (2, Some(3), NI, false, false, Some(3)),
             (2, None, NI, false, false, Some(4)),
             (2, Some(3), NW, false, false, Some(3)),
@@ -123,7 +123,7 @@ mod tests {
             (2, Some(3), "", false, false, Some(4)),
             (2, None, "", false, true, Some(4)),
             (2, Some(3), "Newer", false, false, Some(4)),
-            // It is not.
+            // The PV has at least the requested size.
             (4, Some(4), NW, false, true, stop),
             (8, Some(8), NW, false, true, stop),
             (4, None, NW, false, false, stop),

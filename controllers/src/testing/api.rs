@@ -27,7 +27,7 @@ type Answer = Result<(u16, Value), Failure>;
 pub(crate) struct Asked {
     /// `GET`, `POST`, …
     pub(crate) method: String,
-    /// The path of the request; that of a watch ends with `?watch`.
+    /// The path of the request; the path of a watch ends with `?watch`.
     pub(crate) path: String,
     /// The parameters after the path.
     pub(crate) query: BTreeMap<String, String>,
@@ -50,7 +50,7 @@ impl Asked {
         self.path.ends_with("?watch")
     }
 
-    /// What was selected: `pods fieldSelector=a=b`.
+    /// The list with its selectors: `pods fieldSelector=a=b`.
     fn list(&self) -> Option<String> {
         let target = Target::of(&self.path)?;
         if self.method != "GET" || self.is_watch() || target.name.is_some() {
@@ -64,7 +64,7 @@ impl Asked {
         Some(format!("{}{}", target.plural, given.collect::<String>()))
     }
 
-    /// `name[/status] <body>`, without what binds the write to a version.
+    /// The write as `name[/status] <body>`, without UID and version.
     fn write(self) -> String {
         if self.method == "POST" {
             return format!("create {} {}", self.short(), self.body);
@@ -81,12 +81,12 @@ impl Asked {
     }
 }
 
-/// What goes wrong with a request.
+/// A failure of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// It is answered with this code, and nothing is done.
+    /// The request fails with this code, and changes nothing.
     Refuse(u16),
-    /// It is never answered, and nothing is done.
+    /// The request gets no answer, and changes nothing.
     Hang,
 }
 
@@ -95,7 +95,7 @@ struct Rule {
     methods: &'static [&'static str],
     /// The end of the path of a request, or the plural of its kind.
     path: String,
-    /// How many requests it is for; all if absent.
+    /// The number of requests it applies to; all if `None`.
     left: Option<usize>,
     fault: Fault,
 }
@@ -109,7 +109,7 @@ struct State {
     rules: Vec<Rule>,
 }
 
-/// The server. Clones are the same one.
+/// The API server. Clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Api(Arc<Mutex<State>>);
 
@@ -120,14 +120,14 @@ impl Api {
         self.lock().store.put(Key::of(&object), object)
     }
 
-    /// The object whose path ends so.
+    /// Returns the object with a path that ends with `path`.
     pub(crate) fn get(&self, path: &str) -> Option<Value> {
         let state = self.lock();
         let mut found = state.store.ending(path);
         found.next().map(|(_, object)| object.clone())
     }
 
-    /// Takes the objects away whose paths end so, finalizers or not.
+    /// Removes the objects with paths that end with `path`, even with finalizers.
     pub(crate) fn take(&self, path: &str) {
         let mut state = self.lock();
         let keys: Vec<Key> = state
@@ -140,7 +140,8 @@ impl Api {
         }
     }
 
-    /// Refuses the next write to a path with this suffix; the path of a watch ends with `?watch`.
+    /// Refuses the next write to a path with this suffix. A suffix that ends with `?watch` applies
+    /// to watches.
     pub(crate) fn refuse(&self, path: &str, code: u16) {
         let methods = if path.ends_with("?watch") {
             &["GET"]
@@ -150,13 +151,13 @@ impl Api {
         self.fault(methods, path, Some(1), Fault::Refuse(code));
     }
 
-    /// Refuses reads of a path that ends so, from now on.
+    /// Refuses all further reads of paths with this suffix.
     pub(crate) fn hide(&self, path: &str, code: u16) {
         self.fault(&["GET"], path, None, Fault::Refuse(code));
     }
 
-    /// The next requests (all if there is no number) by these methods (any if there are none) go
-    /// wrong like this. `path` is the end of their path or the plural of the kind.
+    /// Makes the next `left` requests fail (all if `None`). An empty `methods` means any method.
+    /// `path` is a suffix of the request path, or the plural of the kind.
     pub(crate) fn fault(
         &self,
         methods: &'static [&'static str],
@@ -173,7 +174,7 @@ impl Api {
         });
     }
 
-    /// Nothing goes wrong any more.
+    /// Removes all faults.
     pub(crate) fn heal(&self) {
         self.lock().rules.clear();
     }
@@ -198,19 +199,19 @@ impl Api {
         self.lock().store.bookmark();
     }
 
-    /// The writes since last asked: `name[/status] <body>`, without what binds them to a version.
+    /// The writes since the last look: `name[/status] <body>`, without UID and version.
     pub(crate) fn writes(&self) -> Vec<String> {
         let writes = self.lock().taken(|asked| asked.method != "GET");
         writes.into_iter().map(Asked::write).collect()
     }
 
-    /// The lists since last asked, each with what was selected: `pods fieldSelector=a=b`.
+    /// The lists since the last look, with their selectors: `pods fieldSelector=a=b`.
     pub(crate) fn lists(&self) -> Vec<String> {
         let lists = self.lock().taken(|asked| asked.list().is_some());
         lists.iter().filter_map(Asked::list).collect()
     }
 
-    /// A client of the server.
+    /// Creates a client of the server.
     pub(crate) fn client(&self) -> Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -277,7 +278,7 @@ impl State {
     }
 }
 
-/// A body without the version and UID it is bound to.
+/// Removes UID and version from a body.
 fn unbound(mut body: Value) -> Value {
     if let Some(Value::Object(metadata)) = body.get_mut("metadata") {
         metadata.remove("uid");
@@ -326,7 +327,8 @@ mod tests {
             map["metadata"]["resourceVersion"]
         );
         assert!(events.try_next().await.expect("an end").is_none());
-        // A new real server has compacted nothing yet, so only this one is asked for it.
+        // A new kube-apiserver has not compacted yet, so this case runs only on the in-memory
+        // server.
         api.compact();
         let events = maps.watch(&WatchParams::default(), "1").await;
         let expired = events.expect("a watch").boxed().try_next().await;

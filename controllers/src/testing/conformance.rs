@@ -1,6 +1,7 @@
-//! What the controllers rely on in an API server, as cases that run on the one in memory and on
-//! kube-apiserver (`test/tests/loops/conformance.rs` includes this file). A case that fails on one
-//! of them alone shows that tests on the other prove nothing about it.
+//! Cases for the behaviour of an API server that the controllers rely on. They run on the in-memory
+//! server and on kube-apiserver (`test/tests/loops/conformance.rs` includes this file). A case that
+//! fails on only one of them shows that the two servers differ, so tests on one prove nothing about
+//! the other.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const JSON_PATCH: &str = "application/json-patch+json";
 const NODES: &str = "/api/v1/nodes";
 const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 
-/// Runs all cases, with objects in this namespace and cluster-wide ones whose names begin with it.
+/// Runs all cases. Objects are in this namespace; names of cluster-wide objects begin with it.
 pub(crate) async fn conforms(client: &Client, namespace: &str) {
     let mut failed = Vec::new();
     macro_rules! run {
@@ -53,7 +54,7 @@ pub(crate) async fn conforms(client: &Client, namespace: &str) {
     assert_eq!(failed, [""; 0]);
 }
 
-/// An answer: its code, and its body.
+/// The answer to a request.
 struct Answer {
     what: String,
     code: u16,
@@ -61,14 +62,14 @@ struct Answer {
 }
 
 impl Answer {
-    /// The body, of an answer with this code.
+    /// Returns the body, after checking the code.
     #[track_caller]
     fn code(self, code: u16) -> Value {
         assert_eq!(self.code, code, "{}: {}", self.what, self.body);
         self.body
     }
 
-    /// The message of a failure with this code and reason.
+    /// Returns the message of a failure, after checking its code and reason.
     #[track_caller]
     fn failed(self, code: u16, reason: &str) -> String {
         assert_eq!(self.code, code, "{}: {}", self.what, self.body);
@@ -78,13 +79,13 @@ impl Answer {
     }
 }
 
-/// Where a case has its objects.
+/// The namespace and names of a case's objects.
 struct Site {
     client: Client,
     namespace: String,
     /// The path of the namespace's ConfigMaps.
     maps: String,
-    /// Names begin so: cases run on one server and leave their objects behind.
+    /// The prefix of names: cases share one server and leave their objects behind.
     prefix: String,
 }
 
@@ -98,7 +99,7 @@ impl Site {
         }
     }
 
-    /// A request; `content` is the type of its body.
+    /// Sends a request; `content` is the content type of its body.
     async fn ask(&self, method: &str, path: &str, content: &str, body: Value) -> Answer {
         let body = if body.is_null() {
             Vec::new()
@@ -138,7 +139,7 @@ impl Site {
         self.ask("DELETE", path, "application/json", body).await
     }
 
-    /// Creates a ConfigMap of the case, and returns its path and itself.
+    /// Creates a ConfigMap for the case, and returns its path and content.
     async fn map(&self, name: &str, metadata: Value) -> (String, Value) {
         let name = format!("{}-{name}", self.prefix);
         let mut metadata = metadata;
@@ -149,7 +150,7 @@ impl Site {
         (format!("{}/{name}", self.maps), made)
     }
 
-    /// Watches the case's ConfigMaps by a label, from this version on.
+    /// Watches the ConfigMaps with a label, starting at this version.
     async fn watch(
         &self,
         label: &str,
@@ -176,7 +177,7 @@ fn names(list: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The next event of a watch that is no bookmark, as `Added name`.
+/// Returns the next event that is not a bookmark, as `Added name`.
 async fn next(
     events: &mut (impl Stream<Item = kube::Result<WatchEvent<DynamicObject>>> + Unpin),
 ) -> (String, DynamicObject) {
@@ -423,7 +424,7 @@ async fn an_update_replaces_all_but_what_the_server_sets(site: &Site) {
     let mut other = made.clone();
     other["data"] = json!({"b": "2"});
     other["metadata"] = json!({"name": made["metadata"]["name"]});
-    // Without a version it is not bound to one.
+    // A PUT without a version applies to any version.
     let put = site.put(&path, other).await.code(200);
     assert_eq!(put["data"], json!({"b": "2"}));
     assert!(put["metadata"]["labels"].is_null(), "{put}");
@@ -565,7 +566,7 @@ async fn an_object_goes_with_its_last_finalizer(site: &Site) {
     let set = |list: Value| json!({"metadata": {"finalizers": list}});
     let more = json!(["conformance.test/a", "conformance.test/c"]);
     site.merge(&path, set(more)).await.failed(422, "Invalid");
-    // A patch does not take the mark away.
+    // A patch can't remove the deletion timestamp.
     let one =
         json!({"metadata": {"finalizers": ["conformance.test/b"], "deletionTimestamp": null}});
     let one = site.merge(&path, one).await.code(200);
@@ -608,12 +609,12 @@ async fn a_watch_follows_changes(site: &Site) {
         Some(version(&changed)),
         "a deletion has a version of its own"
     );
-    // From the version of a list, it tells all that came after.
+    // A watch from the version of a list reports all later changes.
     let mut late = site.watch("of=watch", &version(&list)).await;
     for expected in ["Added b", "Modified b", "Deleted b"] {
         assert_eq!(next(&mut late).await.0, expected);
     }
-    // From no version, it begins with what there is.
+    // A watch from version 0 starts with the existing objects.
     let mut all = site.watch("of=watch", "0").await;
     assert_eq!(next(&mut all).await.0, "Added a");
 }

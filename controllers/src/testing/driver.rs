@@ -1,5 +1,5 @@
-//! A CSI driver in memory that answers each call as a test says. All fake drivers of the
-//! controllers' tests are this one with other answers.
+//! An in-memory CSI driver with scripted answers. All fake drivers in the controllers' tests are
+//! this one with different handlers.
 
 use std::any::{Any, TypeId};
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +21,7 @@ use crate::runtime::csi::Csi;
 /// The driver's ID of its node.
 pub(crate) const NODE_ID: &str = "id-1";
 
-/// A call it got.
+/// A recorded call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Call {
     Publish(ControllerPublishVolumeRequest),
@@ -36,7 +36,7 @@ type AnyAnswer = Result<Box<dyn Any + Send>, Status>;
 type Handler = Arc<dyn Fn(Box<dyn Any>) -> BoxFuture<'static, AnyAnswer> + Send + Sync>;
 type Unknown = Arc<dyn Fn(&'static str) + Send + Sync>;
 
-/// Calls have handlers by the types of their requests; those without are UNIMPLEMENTED.
+/// Handlers of CSI calls, by request type. A call without a handler returns UNIMPLEMENTED.
 #[derive(Clone, Default)]
 pub(crate) struct Handlers(
     Arc<Mutex<HashMap<TypeId, Handler>>>,
@@ -44,7 +44,7 @@ pub(crate) struct Handlers(
 );
 
 impl Handlers {
-    /// Answers the calls with this request like this.
+    /// Sets the asynchronous handler for a request type.
     pub(crate) fn on_async<Q: Any, R: Any + Send>(
         &self,
         handler: impl Fn(Q) -> BoxFuture<'static, Result<R, Status>> + Send + Sync + 'static,
@@ -58,7 +58,7 @@ impl Handlers {
         handlers.insert(TypeId::of::<Q>(), Arc::new(handler));
     }
 
-    /// Answers the calls with this request like this, at once.
+    /// Sets the synchronous handler for a request type.
     pub(crate) fn on<Q: Any, R: Any + Send>(
         &self,
         handler: impl Fn(Q) -> Result<R, Status> + Send + Sync + 'static,
@@ -66,7 +66,7 @@ impl Handlers {
         self.on_async(move |request| std::future::ready(handler(request)).boxed());
     }
 
-    /// Calls this with the names of methods without a handler.
+    /// Sets a callback that receives the names of methods without a handler.
     pub(crate) fn on_unknown(&self, unknown: impl Fn(&'static str) + Send + Sync + 'static) {
         *self.1.lock().expect("the handlers") = Some(Arc::new(unknown));
     }
@@ -91,12 +91,12 @@ impl Handlers {
         Ok(Response::new(*answer.expect("the answer to this request")))
     }
 
-    /// Serves all services at the other end of pipes in memory, from the first connection on.
+    /// Serves all services over in-memory pipes, from the first connection on.
     pub(crate) fn serve(&self) -> Csi {
         let (sender, receiver) = mpsc::unbounded_channel::<DuplexStream>();
         let waiting = Arc::new(Mutex::new(Some((receiver, self.clone()))));
         Csi::over(move || {
-            // There is a runtime by the first connection, if not before it.
+            // A Tokio runtime may not exist before the first connection.
             if let Some((receiver, handlers)) = waiting.lock().expect("the driver").take() {
                 tokio::spawn(handlers.serve_over(receiver));
             }
@@ -210,7 +210,7 @@ impl State {
     }
 }
 
-/// A driver that records its calls and fails when told to. Clones are the same one.
+/// A driver that records its calls and fails on request. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Script {
     state: Arc<Mutex<State>>,
@@ -258,27 +258,27 @@ impl Script {
         self.state.lock().expect("the driver")
     }
 
-    /// The next call fails so.
+    /// Makes the next call fail with this status.
     pub(crate) fn fail(&self, status: Status) {
         self.lock().errors.push_back(status);
     }
 
-    /// The next list is this page.
+    /// Sets the next page of ListVolumes.
     pub(crate) fn page(&self, page: ListVolumesResponse) {
         self.lock().pages.push_back(page);
     }
 
-    /// What expanding answers.
+    /// Sets the answer to ControllerExpandVolume.
     pub(crate) fn expands(&self, answer: ControllerExpandVolumeResponse) {
         self.lock().expanded = Some(answer);
     }
 
-    /// The calls since last asked.
+    /// The calls since the last look.
     pub(crate) fn calls(&self) -> Vec<Call> {
         std::mem::take(&mut self.lock().calls)
     }
 
-    /// A channel to it.
+    /// Returns a channel to the driver.
     pub(crate) fn serve(&self) -> Csi {
         self.handlers.serve()
     }

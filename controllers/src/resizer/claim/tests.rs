@@ -86,7 +86,7 @@ fn a_condition_that_holds_on_keeps_since_when() {
         );
         assert_eq!(written["message"], json!(message));
     }
-    // One that did not hold begins to.
+    // A condition that was false becomes true.
     let mut over = condition(RESIZING);
     over["status"] = json!("False");
     let patch = patched(json!({"conditions": [over]}), |patch| {

@@ -26,7 +26,7 @@ fn options() -> Options {
     }
 }
 
-/// A claim of 4Gi whose volume has 2.
+/// A claim of 4Gi with a PV of 2Gi.
 fn setup_of(capabilities: &[crate::runtime::driver::ControllerCapability], claim: Value) -> Setup {
     let world = World::new(capabilities);
     let resizer = Resizer::new(world.context.clone(), options());
@@ -88,7 +88,7 @@ impl Setup {
         });
     }
 
-    /// The sizes the driver was asked for since last.
+    /// The sizes of the expansion calls since the last look.
     fn asked(&self) -> Vec<i64> {
         let calls = self.world.script.calls().into_iter();
         calls
@@ -169,10 +169,10 @@ async fn a_volume_that_needs_its_node_waits_for_that() {
         told[1].starts_with("Normal FileSystemResizeRequired: "),
         "{told:?}"
     );
-    // It is kubelet's now.
+    // The expansion now waits for kubelet.
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.asked(), [4]);
-    // And when it is done, what was before is forgotten.
+    // When kubelet is done, the earlier capacity is removed.
     let mut claim = setup.claim();
     claim["status"] = json!({"phase": "Bound", "capacity": {"storage": "4Gi"}});
     setup.world.add(&setup.resizer.claims, claim);
@@ -234,7 +234,7 @@ async fn what_is_not_known_to_have_failed_goes_on() {
     assert_eq!(setup.work().await, Outcome::Failed);
     assert_eq!(setup.resize_status(), CONTROLLER_IN_PROGRESS);
     assert_eq!(setup.condition_types(), [RESIZING]);
-    // More is asked for meanwhile, but what was begun comes first.
+    // A larger request must wait for the expansion that was begun.
     let mut claim = setup.claim();
     claim["spec"]["resources"]["requests"]["storage"] = json!("8Gi");
     setup.world.add(&setup.resizer.claims, claim);
@@ -242,7 +242,7 @@ async fn what_is_not_known_to_have_failed_goes_on() {
     assert_eq!(setup.work().await, Outcome::Failed);
     assert_eq!(setup.condition_types(), [RESIZING, CONTROLLER_RESIZE_ERROR]);
     assert_eq!(setup.resize_status(), CONTROLLER_IN_PROGRESS);
-    // That has failed for good.
+    // The first expansion has now failed with a final error.
     setup.expands(8, false);
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.asked(), [4, 4, 8]);
@@ -279,7 +279,7 @@ async fn a_volume_in_use_waits_until_it_is_not() {
     let mut pod = pod;
     pod["status"]["phase"] = json!("Succeeded");
     setup.world.add(&pods, pod);
-    // It need not wait for the next try.
+    // The claim is queued at once, without waiting for the backoff.
     assert_eq!(setup.resizer.queue.depth(), 1);
     assert_eq!(setup.work().await, Outcome::Done);
     assert_eq!(setup.asked(), [4]);

@@ -35,8 +35,8 @@ enum Target {
 }
 
 impl Resizer {
-    /// The modifying part. Only this part waits for VolumeAttributesClasses, because an API server
-    /// may not serve them.
+    /// Creates the controller for modifications. Only this part waits for VolumeAttributesClasses,
+    /// because an API server may not serve them.
     pub(in super::super) fn modifier(self: &Arc<Self>) -> Controller<Self> {
         let (queue, memory) = (&self.modify_queue, self.memory.clone());
         Controller::new(&self.context, self.clone())
@@ -47,7 +47,8 @@ impl Resizer {
             })
             .feed(&self.claims, queue, move |change| match change {
                 Change::Applied { old, new } => {
-                    // A claim that comes into sight is as one that existed at the start.
+                    // A claim that enters the watch scope is treated like one that existed at the
+                    // start.
                     if old.is_none() && is_in_progress(new) {
                         lock(&memory).entry(key_of(new)).or_default().uncertain = true;
                     }
@@ -83,7 +84,7 @@ impl Resizer {
         })
     }
 
-    /// Of what was in progress when the last process ended, nobody knows whether it goes on.
+    /// After a restart, it is unknown whether a modification in progress is still running.
     pub(in super::super) fn recall_uncertain(&self) {
         for claim in self.claims.each() {
             if is_in_progress(&claim) {
@@ -92,7 +93,7 @@ impl Resizer {
         }
     }
 
-    /// Brings a claim in line, or those that waited for a class.
+    /// Reconciles a claim, or queues the claims that request a class.
     pub(in super::super) async fn modify_key(&self, key: ModifyKey) -> Outcome {
         let key = match key {
             ModifyKey::Claim(key) => key,
@@ -235,12 +236,12 @@ impl Resizer {
         let timeout = timeout.unwrap_or(self.options.modify_timeout);
         let csi = &self.context.driver.csi;
         csi.controller_modify_volume(request, timeout).await?;
-        // A volume may have become thick.
+        // The modification may have made the volume thick.
         self.context.room.change();
         Ok(())
     }
 
-    /// The volume first: were the claim first, nobody would come back for the volume.
+    /// Writes the PV first: if the claim were complete, nothing would return to fix the PV.
     async fn completed(
         &self,
         key: &Key,
@@ -322,7 +323,7 @@ impl Resizer {
     }
 }
 
-/// What `--extra-modify-metadata` adds to the parameters.
+/// The parameters that `--extra-modify-metadata` adds.
 fn names(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> BTreeMap<String, String> {
     [
         ("csi.storage.k8s.io/pvc/name", claim.name_any()),

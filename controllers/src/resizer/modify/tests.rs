@@ -32,7 +32,7 @@ fn claim(wished: &str, current: &str, status: &str, modifying: bool) -> Persiste
 fn what_is_done() {
     let begin = |class: &str| Step::Begin(class.to_owned());
     let go_on = |class: &str| Step::Continue(class.to_owned());
-    // Wished, current, how far, uncertain, condition.
+    // Requested class, current class, status, uncertain, ModifyingVolume condition, expected step.
     for (wished, current, status, uncertain, modifying, expected) in [
         ("", "", "", false, false, Step::Nothing),
         ("a", "a", "", false, false, Step::Nothing),
@@ -47,12 +47,12 @@ fn what_is_done() {
         ("b", "a", "InProgress b", false, true, begin("b")),
         ("c", "a", "InProgress b", false, true, begin("c")),
         ("c", "a", "InProgress b", true, true, go_on("b")),
-        // Back to what it has, of which is not known that it still has it.
+        // Back to the current class, which the volume may no longer have.
         ("a", "a", "InProgress b", true, true, go_on("b")),
         ("a", "a", "InProgress b", false, true, begin("a")),
         ("a", "a", "Infeasible b", false, true, begin("a")),
         ("a", "a", "Pending", false, false, begin("a")),
-        // Nothing is wished for any more.
+        // The request was withdrawn.
         ("", "a", "", false, false, Step::Nothing),
         ("", "", "Pending", false, false, Step::Nothing),
         ("", "", "Infeasible b", false, true, Step::Cancel),

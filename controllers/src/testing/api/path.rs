@@ -6,7 +6,7 @@ const STORAGE: &str = "/apis/storage.k8s.io/v1";
 const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1";
 const GROUP_SNAPSHOTS: &str = "/apis/groupsnapshot.storage.k8s.io/v1";
 
-/// Which object it is. Objects are listed in this order.
+/// The identity of an object. Lists are in this order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     /// `/api/v1`, `/apis/storage.k8s.io/v1`, …
@@ -17,7 +17,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The place of an object by its kind and name.
+    /// Returns the key from an object's kind and name.
     pub(super) fn of(object: &Value) -> Key {
         let kind = object["kind"].as_str().expect("a kind");
         let lower = kind.to_lowercase();
@@ -55,12 +55,12 @@ impl Key {
         }
     }
 
-    /// Whether it is a custom resource.
+    /// True for a custom resource.
     pub(super) fn is_custom(&self) -> bool {
         self.group == SNAPSHOTS || self.group == GROUP_SNAPSHOTS
     }
 
-    /// Whether its kind has a status subresource.
+    /// True if the kind has a status subresource.
     pub(super) fn has_status(&self) -> bool {
         let without = [
             "configmaps",
@@ -74,18 +74,18 @@ impl Key {
         !without.contains(&self.plural.as_str()) && !self.plural.ends_with("classes")
     }
 
-    /// Whether a write of the status leaves the metadata alone.
+    /// True if a write of the status leaves the metadata unchanged.
     pub(super) fn protects_metadata(&self) -> bool {
         self.is_custom() || self.plural == "volumeattachments"
     }
 }
 
-/// What a path leads to: an object, its status, or the objects of a kind.
+/// The target of a path: an object, its status, or the objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) group: String,
     pub(super) plural: String,
-    /// Of an object in one, or of a list that is limited to one.
+    /// The namespace of the object, or the namespace that the list is limited to.
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
     pub(super) status: bool,
@@ -116,14 +116,14 @@ impl Target {
         })
     }
 
-    /// Whether this list has that object.
+    /// True if this list contains the object.
     pub(super) fn contains(&self, key: &Key) -> bool {
         self.group == key.group
             && self.plural == key.plural
             && (self.namespace.is_none() || self.namespace == key.namespace)
     }
 
-    /// The object it leads to.
+    /// Returns the key of an object in the target's collection.
     pub(super) fn key(&self, name: &str) -> Key {
         Key {
             group: self.group.clone(),
@@ -134,7 +134,7 @@ impl Target {
     }
 }
 
-/// A path without its group, version and the word `namespaces`: `ns/kind/name`.
+/// Shortens a path to `ns/kind/name`, without group, version and `namespaces`.
 pub(super) fn short(path: &str) -> String {
     let path = path.trim_matches('/');
     let depth = if path.starts_with("api/") { 2 } else { 3 };

@@ -1,17 +1,17 @@
-//! Selectors of lists and watches, and the parameters they come in.
+//! Selectors of lists and watches, and the parsing of query parameters.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Whether the selectors of a request select an object.
+/// True if the selectors of a request match an object.
 pub(super) fn selects(query: &BTreeMap<String, String>, object: &Value) -> bool {
     let label = |key: &str| {
         object["metadata"]["labels"][key]
             .as_str()
             .map(str::to_owned)
     };
-    // A field that is not there is empty.
+    // A missing field counts as empty.
     let field = |path: &str| {
         let pointer = format!("/{}", path.replace('.', "/"));
         Some(match object.pointer(&pointer) {
@@ -24,7 +24,7 @@ pub(super) fn selects(query: &BTreeMap<String, String>, object: &Value) -> bool 
     meets(selector("labelSelector"), label) && meets(selector("fieldSelector"), field)
 }
 
-/// Whether values meet all requirements: `k`, `!k`, `k=v`, `k!=v`, `k in (v,w)`, `k notin (v,w)`.
+/// True if values meet all requirements: `k`, `!k`, `k=v`, `k!=v`, `k in (v,w)`, `k notin (v,w)`.
 fn meets(selector: &str, value: impl Fn(&str) -> Option<String>) -> bool {
     let mut depth = 0;
     let requirements = selector.split(|letter| {
@@ -52,7 +52,7 @@ fn meets(selector: &str, value: impl Fn(&str) -> Option<String>) -> bool {
     })
 }
 
-/// The parameters after the path of a request.
+/// Parses the query parameters of a request.
 pub(super) fn query(text: &str) -> BTreeMap<String, String> {
     let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
     pairs
@@ -60,7 +60,7 @@ pub(super) fn query(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A value without percent-encoding.
+/// Decodes percent-encoding.
 fn decoded(text: &str) -> String {
     let mut pieces = text.split('%');
     let mut plain = pieces.next().unwrap_or_default().replace('+', " ");

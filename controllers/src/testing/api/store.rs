@@ -1,4 +1,4 @@
-//! The objects, their versions, and what requests make of them.
+//! Stores the objects and their versions, and applies requests to them.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::select::selects;
 use super::watch::{Stream, Watcher, response};
 use super::{Answer, Asked};
 
-/// When all objects are created and deleted.
+/// The creation and deletion time of all objects.
 const NOW: &str = "2026-01-01T00:00:00Z";
 
-/// How an API server answers a JSON patch that can't be applied. It names no reason.
+/// The message for a JSON patch that can't be applied. The answer has no reason.
 const UNFIT_PATCH: &str = "the server rejected our request due to an error in our request";
 
 /// An error as the API server reports it.
@@ -34,7 +34,7 @@ impl Failure {
         }
     }
 
-    /// What a test asked for.
+    /// The failure that a test requested.
     pub(super) fn scripted(code: u16) -> Failure {
         let reason = match code {
             400 => "BadRequest",
@@ -87,7 +87,7 @@ impl Failure {
     }
 }
 
-/// What became of an object at a version.
+/// A change of an object at a version.
 pub(super) struct Change {
     pub(super) version: u64,
     pub(super) key: Key,
@@ -142,13 +142,13 @@ impl Store {
     }
 
     pub(super) fn compact(&mut self) {
-        // So that not even a list of now is recent enough for what was read before it.
+        // After this, even a new list has a later version than anything read before.
         self.version += 1;
         self.oldest = self.version;
         self.changes.clear();
     }
 
-    /// The objects whose paths end so.
+    /// The objects with paths that end with `path`.
     pub(super) fn ending(&self, path: &str) -> impl Iterator<Item = (&Key, &Value)> {
         let all = self.objects.iter();
         all.filter(move |(key, _)| key.path().ends_with(path))
@@ -220,7 +220,7 @@ impl Store {
         Ok((201, self.put(key, object)))
     }
 
-    /// A page of a list. All pages show the objects as they were at the version of the first.
+    /// Returns a page of a list. All pages show the objects at the version of the first page.
     fn list(&self, target: &Target, query: &BTreeMap<String, String>) -> Answer {
         let (version, after) = match query.get("continue").filter(|token| !token.is_empty()) {
             None => (self.version, None),
@@ -275,7 +275,7 @@ impl Store {
         Ok((200, object))
     }
 
-    /// Stores what a write makes of an object, as far as the write may change it.
+    /// Stores the result of a write, limited to the fields that the write may change.
     fn update(
         &mut self,
         target: &Target,
@@ -290,7 +290,7 @@ impl Store {
                 "the object has been modified; please apply your changes to the latest version";
             return Err(Failure::conflict(&key, why));
         }
-        // The subresource takes the status, the object takes the rest.
+        // The status subresource changes only the status; the object itself changes the rest.
         if target.status {
             let status = new["status"].take();
             let metadata = new["metadata"].take();
@@ -339,7 +339,7 @@ impl Store {
             return Err(Failure::invalid(&key, why));
         }
         if deleting && !has_finalizers(&new) {
-            // The answer is the object of the request at the version that was read.
+            // The answer has the content of the request and the version that was read.
             self.remove(&key);
         } else if new != old {
             new = self.set(key, new);
@@ -359,7 +359,7 @@ fn has_finalizers(object: &Value) -> bool {
     finalizers(object).next().is_some()
 }
 
-/// Sets a field to a value, which may be none.
+/// Sets a field to a value, or removes it if the value is null.
 fn keep(object: &mut Value, field: &str, value: &Value) {
     match value {
         Value::Null => object
@@ -389,7 +389,8 @@ fn patched(key: &Key, old: &Value, content: &str, patch: Value) -> Result<Value,
     Ok(new)
 }
 
-/// A strategic merge as far as claims need it: conditions are merged by their type, or replaced.
+/// A strategic merge as far as claims need it: conditions are merged by type, or the list is
+/// replaced.
 fn strategic(object: &mut Value, mut patch: Value) {
     let conditions = patch["status"]
         .as_object_mut()

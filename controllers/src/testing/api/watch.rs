@@ -30,8 +30,8 @@ impl Watcher {
         self.events.send(line.into()).is_ok()
     }
 
-    /// Sends a change as this watch sees it: an object that its selectors no longer select is
-    /// deleted for it. False if the other end is gone.
+    /// Sends a change as this watch sees it: an object that its selectors stop matching is reported
+    /// as deleted. False if the client is gone.
     pub(super) fn notify(&self, change: &Change) -> bool {
         if !self.target.contains(&change.key) {
             return !self.events.is_closed();
@@ -73,7 +73,7 @@ impl Watcher {
 }
 
 impl Store {
-    /// Begins a watch: first the changes since its version, or all objects if it has none.
+    /// Starts a watch: first the changes since its version, or all objects if it has none.
     pub(super) fn watch(&mut self, asked: &Asked) -> Stream {
         let (events, stream) = unbounded_channel();
         let watcher = Watcher {
@@ -122,7 +122,7 @@ impl Store {
 
 /// The body of an answer.
 pub(super) enum Stream {
-    /// This is all.
+    /// A complete body.
     Once(Option<Bytes>),
     /// The events of a watch.
     Open(UnboundedReceiver<Bytes>),

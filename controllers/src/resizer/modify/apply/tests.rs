@@ -20,7 +20,7 @@ fn class(name: &str, driver: &str) -> Value {
     })
 }
 
-/// A claim of class a that wishes for b.
+/// A claim of class a that requests class b.
 fn setup(claim: Value) -> Setup {
     let world = World::new(&[ModifyVolume]);
     let options = Options {
@@ -163,7 +163,7 @@ async fn a_class_that_is_not_there_is_waited_for() {
         setup.world.events(),
         ["Warning VolumeModifyFailed: There is no VolumeAttributesClass \"b\""]
     );
-    // When it comes, the claim is worked on.
+    // A class that is created queues its claims.
     assert_eq!(setup.resizer.modify_queue.depth(), 1);
     setup.put_class("b");
     assert_eq!(setup.resizer.modify_queue.depth(), 2);
@@ -261,7 +261,7 @@ async fn what_is_infeasible_is_tried_rarely_or_when_another_is_wished_for() {
     );
     assert!(matches!(setup.work().await, Outcome::RequeueAfter(left) if left <= slow));
     assert_eq!(setup.asked(), ["b"]);
-    // Nothing at all may be wished for, too.
+    // The request may also be withdrawn.
     setup.world.events();
     let before = setup.claim();
     setup.wish(Value::Null);
