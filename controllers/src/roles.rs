@@ -27,7 +27,7 @@ pub enum Role {
     Placement,
     /// Cleans up after deleted nodes.
     GoneNodes,
-    /// Finds volumes without a PV.
+    /// Finds volumes without a PV, and stale publications.
     Orphans,
     /// Creates snapshot contents for snapshots: the part for the cluster, not for one driver.
     SnapshotController,

@@ -278,8 +278,8 @@ fn group(content: &Arc<VolumeGroupSnapshotContent>) -> Option<Action> {
     to_go.then(|| Action::ReleaseGroup(content.clone()))
 }
 
-/// True if the user wants the content deleted, and only the node's finalizer holds it. A snapshot
-/// that the node was about to create no longer matters.
+/// True if the content is being deleted as its user wants, and has the snapshotter's finalizer. A
+/// snapshot that the node was about to create no longer matters.
 fn waits_for_us<K: Resource>(content: &K, marks: &AnnotationKeys, unbound: bool) -> bool {
     let asked = unbound || content.annotations().contains_key(marks.being_deleted);
     is_going(content) && asked && finalizers::has(content, marks.finalizer)
