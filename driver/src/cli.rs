@@ -1,8 +1,8 @@
 //! The command line.
 //!
-//! Names follow the host-path CSI driver's where the meaning is the same, so that its manifests
-//! work with the image swapped. Every flag can be given by the environment too, as
-//! `HOSTLOOP_<FLAG>`.
+//! Flags that mean the same as flags of the host-path CSI driver have the same names, so its
+//! manifests work with the image swapped. The environment variable `HOSTLOOP_<FLAG>` sets a flag
+//! too.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub use pools::{PoolArgs, PoolArgsError};
 pub(crate) use values::is_label_value;
 pub use values::{Cap, HttpEndpoint, Segment};
 
-/// Volumes for Kubernetes that are files on a node's own storage, each behind a loop device.
+/// Kubernetes volumes that are files on a node's own storage, each behind a loop device.
 #[derive(Debug, Parser)]
 #[command(
     name = "hostloop",
@@ -32,23 +32,23 @@ pub use values::{Cap, HttpEndpoint, Segment};
     propagate_version = true
 )]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve the CSI services on a Unix socket
     Serve(Box<ServeArgs>),
-    /// Serve them, and do all that Kubernetes wants done around them, in one process
+    /// Serve the CSI services and run the Kubernetes controllers for them, in one process
     Run(Box<RunArgs>),
-    /// Do what Kubernetes wants done, in front of any CSI driver
+    /// Run the Kubernetes controllers in front of any CSI driver
     Controllers(Box<ControllersArgs>),
-    /// Show pools, volumes, snapshots, loop devices and mounts, and what belongs to nobody
+    /// Show pools, volumes, snapshots, loop devices and mounts, and those without an owner
     Status(status::Options),
-    /// Check the records of the pools against disk and kernel; repair on request
+    /// Check the records of the pools against disk and kernel, and repair them on request
     Fsck(fsck::Options),
 }
 
@@ -69,7 +69,7 @@ Examples:
 #[derive(Clone, Debug, Args)]
 #[command(after_help = SERVE_EXAMPLES)]
 pub struct ServeArgs {
-    /// The Unix socket to serve on; CSI_ENDPOINT is read, too
+    /// The Unix socket to serve on; CSI_ENDPOINT sets it too
     #[arg(
         long,
         env = "HOSTLOOP_ENDPOINT",
@@ -79,7 +79,7 @@ pub struct ServeArgs {
     )]
     pub endpoint: Option<PathBuf>,
 
-    /// By the environment alone: the name other drivers know.
+    /// The endpoint under the environment variable of other CSI drivers; the flag is hidden
     #[arg(
         long = "csi-endpoint",
         env = "CSI_ENDPOINT",
@@ -88,16 +88,16 @@ pub struct ServeArgs {
     )]
     pub csi_endpoint: Option<PathBuf>,
 
-    /// This node's ID [default: the host's name]
+    /// This node's ID [default: the hostname]
     #[arg(long = "nodeid", env = "HOSTLOOP_NODEID", value_name = "ID")]
     pub node_id: Option<String>,
 
-    /// Pools.
+    /// The pools and their limits.
     #[command(flatten)]
     pub pools: PoolArgs,
 
-    /// How long to wait at start for the pools to open and recover. Then the driver serves the open
-    /// pools; the others stay UNAVAILABLE until they are open
+    /// How long startup waits for the pools to open and recover. Then the driver serves the open
+    /// pools; calls for the others return UNAVAILABLE until they are open
     #[arg(
         long,
         env = "HOSTLOOP_POOL_OPEN_TIMEOUT",
@@ -108,15 +108,15 @@ pub struct ServeArgs {
     )]
     pub pool_open_timeout: Duration,
 
-    /// Switches.
+    /// The boolean flags.
     #[command(flatten)]
     pub switches: Switches,
 
-    /// Limits.
+    /// Limits on volumes and their sizes.
     #[command(flatten)]
     pub limits: LimitArgs,
 
-    /// What volumes are like.
+    /// Properties of volumes.
     #[command(flatten)]
     pub volumes: VolumeArgs,
 
@@ -124,7 +124,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub watch: WatchArgs,
 
-    /// The version GetPluginInfo answers.
+    /// The version in the GetPluginInfo response.
     #[arg(
         long,
         env = "HOSTLOOP_VENDOR_VERSION",
@@ -138,17 +138,17 @@ pub struct ServeArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub struct RunArgs {
-    /// The CSI services.
+    /// The flags of the CSI services.
     #[command(flatten)]
     pub serve: ServeArgs,
 
-    /// Further keys that tell where the node is, with the values its labels have
+    /// Label keys to add to the node's topology, with the values of the node's labels
     ///
-    /// They are read from the API server at start, as topology.kubernetes.io/zone may be; volumes
-    /// are tied to them. What was read is remembered in --statedir, so that the node registers while
-    /// the API server is away. Until they have been read for the first time, NodeGetInfo answers
-    /// UNAVAILABLE and the driver is not registered; so it is while the node lacks one of them.
-    /// Labels that change afterwards are taken up at the next start.
+    /// The driver reads the labels from the API server at start, as it may read
+    /// topology.kubernetes.io/zone. Volumes are tied to them. --statedir keeps the values, so that
+    /// the node registers while the API server is unreachable. Until the first successful read, and
+    /// while the node lacks one of the labels, NodeGetInfo returns UNAVAILABLE and the driver is
+    /// not registered. Later changes of the labels take effect at the next start
     #[arg(
         long,
         env = "HOSTLOOP_TOPOLOGY_FROM_NODE_LABELS",
@@ -159,7 +159,7 @@ pub struct RunArgs {
     )]
     pub topology_from_node_labels: Vec<String>,
 
-    /// The Kubernetes loops.
+    /// The flags of the Kubernetes controllers.
     #[command(flatten)]
     pub controllers: hostloop_controllers::cli::Args,
 }
@@ -195,7 +195,8 @@ pub struct ControllersArgs {
     )]
     pub csi_address: PathBuf,
 
-    /// With --leader-tasks=only: hostloop's driver name in Kubernetes. The leader calls no driver
+    /// With --leader-tasks=only: hostloop's driver name in Kubernetes. The leader calls no CSI
+    /// driver
     #[arg(
         long = "drivername",
         env = "HOSTLOOP_DRIVERNAME",
@@ -205,7 +206,7 @@ pub struct ControllersArgs {
     )]
     pub driver_name: Option<String>,
 
-    /// The filesystem of volumes whose class names none [default: the driver chooses]
+    /// The filesystem of volumes if their class names none [default: the driver chooses]
     #[arg(
         long = "default-fstype",
         env = "HOSTLOOP_DEFAULT_FSTYPE",
@@ -215,7 +216,7 @@ pub struct ControllersArgs {
     )]
     pub default_fstype: String,
 
-    /// The Kubernetes loops.
+    /// The flags of the Kubernetes controllers.
     #[command(flatten)]
     pub controllers: hostloop_controllers::cli::Args,
 
@@ -224,11 +225,12 @@ pub struct ControllersArgs {
     pub watch: WatchArgs,
 }
 
-/// How many, and how large.
+/// Limits on the number and size of volumes.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitArgs {
-    /// Volumes the scheduler may place on this node; 0 leaves it to the scheduler
+    /// Maximum number of volumes that the scheduler places on this node; 0 leaves it to the
+    /// scheduler
     #[arg(
         long = "maxvolumespernode",
         env = "HOSTLOOP_MAXVOLUMESPERNODE",
@@ -237,7 +239,7 @@ pub struct LimitArgs {
     )]
     pub max_volumes_per_node: u64,
 
-    /// Volumes that may be published to this node at once; 0 is no limit
+    /// Maximum number of volumes published to this node at once; 0 means no limit
     #[arg(
         long,
         env = "HOSTLOOP_ATTACH_LIMIT",
@@ -246,7 +248,7 @@ pub struct LimitArgs {
     )]
     pub attach_limit: u64,
 
-    /// NodeExpandVolume refuses sizes above this [default: no limit]
+    /// NodeExpandVolume rejects sizes above this [default: no limit]
     #[arg(
         long,
         env = "HOSTLOOP_MAX_VOLUME_SIZE_NODE",
@@ -266,7 +268,7 @@ pub struct LimitArgs {
     )]
     pub max_inline_size: u64,
 
-    /// Maximum number of inline volumes on this node; 0 refuses all of them
+    /// Maximum number of inline volumes on this node; 0 rejects all of them
     #[arg(
         long,
         env = "HOSTLOOP_MAX_INLINE_VOLUMES",
@@ -286,11 +288,11 @@ pub struct LimitArgs {
     pub max_inline_total: u64,
 }
 
-/// What volumes are like.
+/// Properties of volumes.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Volumes")]
 pub struct VolumeArgs {
-    /// The filesystem of volumes that ask for none in particular: ext4, xfs or btrfs
+    /// The default filesystem of volumes: ext4, xfs or btrfs
     #[arg(
         long = "default-fstype",
         env = "HOSTLOOP_DEFAULT_FSTYPE",
@@ -300,7 +302,7 @@ pub struct VolumeArgs {
     )]
     pub default_fs: FsType,
 
-    /// The topology key whose value is the node's ID
+    /// The topology key for the node's ID
     #[arg(
         long,
         env = "HOSTLOOP_TOPOLOGY_KEY",
@@ -310,9 +312,9 @@ pub struct VolumeArgs {
     )]
     pub topology_key: String,
 
-    /// Further keys that tell where the node is, with their values here, as rack=r1,zone=z1;
-    /// repeat it, or separate them by commas. Volumes are tied to all of them, and kubelet labels
-    /// the node with them
+    /// Topology keys and values to add for this node, as rack=r1,zone=z1; repeat the flag, or
+    /// separate them by commas. Volumes are tied to all of them, and kubelet labels the node with
+    /// them
     #[arg(
         long,
         env = "HOSTLOOP_TOPOLOGY",
@@ -321,7 +323,7 @@ pub struct VolumeArgs {
     )]
     pub topology: Vec<Segment>,
 
-    /// Mutable parameters that are taken [default: all the driver knows]
+    /// Mutable parameters that the driver accepts [default: all that it knows]
     #[arg(
         long = "accepted-mutable-parameter-names",
         env = "HOSTLOOP_ACCEPTED_MUTABLE_PARAMETER_NAMES",
@@ -330,7 +332,7 @@ pub struct VolumeArgs {
     )]
     pub mutable_parameters: Vec<String>,
 
-    /// How changed blocks are told
+    /// The form of changed-block lists
     #[arg(
         long = "snapshot-metadata-block-type",
         env = "HOSTLOOP_SNAPSHOT_METADATA_BLOCK_TYPE",
@@ -341,22 +343,22 @@ pub struct VolumeArgs {
     pub metadata_blocks: BlockType,
 }
 
-/// How changed blocks are told.
+/// The form of changed-block lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BlockType {
-    /// In blocks of 4096 bytes.
+    /// Blocks of 4096 bytes.
     #[value(name = "FIXED_LENGTH")]
     Fixed,
-    /// In runs of any length.
+    /// Extents of any length.
     #[value(name = "VARIABLE_LENGTH")]
     Variable,
 }
 
-/// What can be seen of the driver.
+/// Logging, metrics and health endpoints.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Logging and HTTP")]
 pub struct WatchArgs {
-    /// The form of log lines
+    /// The format of log lines
     #[arg(
         long,
         env = "HOSTLOOP_LOG_FORMAT",
@@ -365,7 +367,8 @@ pub struct WatchArgs {
     )]
     pub log_format: LogFormat,
 
-    /// error, warn, info, debug or trace; or by module, as in info,hostloop_driver::storage=debug
+    /// error, warn, info, debug or trace, optionally per module, as in
+    /// info,hostloop_driver::storage=debug
     #[arg(
         long,
         env = "HOSTLOOP_LOG_LEVEL",
@@ -374,26 +377,26 @@ pub struct WatchArgs {
     )]
     pub log_level: String,
 
-    /// The verbosity of Go programs, for manifests made for them: 5 and more is debug.
+    /// The verbosity flag of Go programs, for existing manifests: 5 and above means debug.
     #[arg(long = "v", env = "HOSTLOOP_V", value_name = "N", hide = true)]
     pub verbosity: Option<u8>,
 
-    /// Serve /metrics and /healthz here, as HOST:PORT or :PORT [default: nowhere]
+    /// Serve /metrics and /healthz here, as HOST:PORT or :PORT [default: not served]
     #[arg(long, env = "HOSTLOOP_HTTP_ENDPOINT", value_name = "ADDRESS")]
     pub http_endpoint: Option<HttpEndpoint>,
 }
 
-/// The form of log lines.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Lines for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl ServeArgs {
-    /// The socket. clap has seen to it that there is one.
+    /// The path of the socket. clap requires one on the command line.
     pub fn endpoint(&self) -> Option<&PathBuf> {
         self.endpoint.as_ref().or(self.csi_endpoint.as_ref())
     }

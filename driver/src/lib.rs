@@ -1,10 +1,10 @@
-//! hostloop: a CSI driver whose volumes are files on a node's own storage, each behind a loop
-//! device, formatted and mounted for real.
+//! hostloop: a CSI driver that keeps volumes as files on a node's own storage. Each volume is
+//! behind a loop device, formatted and mounted for real.
 //!
-//! The crate is laid out from the kernel up: [`sys`] wraps what the kernel does, [`pool`] keeps
-//! volumes and snapshots on disk, [`controller`] and [`node`] are the CSI services over both.
-//! These know no locks, no runtime and no wire: [`server`] adds them. [`args`] and [`run`] make a
-//! program of it.
+//! The crate is laid out from the kernel up: [`kernel`] wraps system calls, [`storage`] keeps
+//! volumes and snapshots on disk, [`controller`] and [`node`] are the CSI services over both. The
+//! services contain no operation locks, async runtime or transport: [`grpc`] adds them. [`cli`] and
+//! [`serve`] make a program of it.
 
 #[cfg(test)]
 extern crate self as hostloop_driver;

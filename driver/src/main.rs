@@ -7,11 +7,11 @@ use clap::Parser;
 use hostloop_driver::cli::{Cli, Command};
 use hostloop_driver::{inspect::fsck, inspect::status, serve};
 
-/// A command line that can't be read (EX_USAGE). Not clap's 2, which `fsck` means something by.
+/// The exit status for an invalid command line (EX_USAGE). clap's 2 has a meaning for `fsck`.
 const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
-    // Reads FAILPOINTS; the points are gone when it is dropped.
+    // This reads FAILPOINTS; dropping it removes the failpoints.
     #[cfg(feature = "failpoints")]
     let _scenario = fail::FailScenario::setup();
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
             eprintln!("hostloop: {}", sentence(&error));
             ExitCode::FAILURE
         }),
-        // Help and version come here, too.
+        // clap returns help and version as errors, too.
         Err(said) => match (said.print(), said.use_stderr()) {
             (Ok(()), false) => ExitCode::SUCCESS,
             (Ok(()), true) => ExitCode::from(USAGE),
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error and what caused it, each said once: many of them name their cause themselves.
+/// The error and its causes, each once: many messages already contain their cause.
 fn sentence(error: &anyhow::Error) -> String {
     error.chain().fold(String::new(), |said, cause| {
         let cause = cause.to_string();

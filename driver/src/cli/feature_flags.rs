@@ -1,11 +1,11 @@
-//! The boolean flags: `--flag`, `--flag=true` and `--flag=false`, as Go programs take them.
+//! The boolean flags: `--flag`, `--flag=true` and `--flag=false`, as Go programs accept them.
 
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
 macro_rules! switches {
     ($($(#[doc = $doc:literal])+ $field:ident, $env:literal, $default:literal;)+) => {
-        /// What is served, and how strictly.
+        /// The services to offer, and how strictly they check requests.
         #[derive(Clone, Debug, Args, PartialEq, Eq)]
         #[command(next_help_heading = "Switches (each also as --flag=false)")]
         pub struct Switches {
@@ -30,12 +30,12 @@ macro_rules! switches {
 }
 
 switches! {
-    /// Serve ControllerPublishVolume and ControllerUnpublishVolume. Attaching protects nothing on
-    /// a local volume and costs a pod seconds; switch it off together with attachRequired
+    /// Serve ControllerPublishVolume and ControllerUnpublishVolume. Attaching protects nothing on a
+    /// local volume and delays a pod by seconds; switch it off together with attachRequired
     enable_attach, "HOSTLOOP_ENABLE_ATTACH", "true";
-    /// Say on which node volumes and snapshots are, and obey what claims ask for
+    /// Report the node of volumes and snapshots, and obey the topology requirements of claims
     enable_topology, "HOSTLOOP_ENABLE_TOPOLOGY", "true";
-    /// Serve the expansion of volumes
+    /// Serve volume expansion
     enable_volume_expansion, "HOSTLOOP_ENABLE_VOLUME_EXPANSION", "true";
     /// Leave expansion to the node service
     disable_controller_expansion, "HOSTLOOP_DISABLE_CONTROLLER_EXPANSION", "false";
@@ -45,11 +45,10 @@ switches! {
     enable_controller_modify_volume, "HOSTLOOP_ENABLE_CONTROLLER_MODIFY_VOLUME", "true";
     /// Serve the changed blocks of snapshots
     enable_snapshot_metadata, "HOSTLOOP_ENABLE_SNAPSHOT_METADATA", "true";
-    /// Refuse to stage a volume that was not published to this node before
+    /// Reject NodeStageVolume for a volume that is not published to this node
     check_volume_lifecycle, "HOSTLOOP_CHECK_VOLUME_LIFECYCLE", "false";
-    /// Refuse access modes that speak of several nodes; otherwise all their pods come to the
-    /// volume's node
+    /// Reject multi-node access modes; otherwise all pods of such a volume run on the volume's node
     reject_multi_node, "HOSTLOOP_REJECT_MULTI_NODE", "false";
-    /// Take over fsGroup from kubelet (VOLUME_MOUNT_GROUP). fsGroupPolicy File does it better
+    /// Apply fsGroup instead of kubelet (VOLUME_MOUNT_GROUP). fsGroupPolicy File does it better
     volume_mount_group, "HOSTLOOP_VOLUME_MOUNT_GROUP", "false";
 }

@@ -1,4 +1,4 @@
-//! The flags about pools, which every command shares.
+//! The flags about pools, which all subcommands share.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,20 +9,20 @@ use hostloop_controllers::runtime::duration;
 use super::values::{self, Cap};
 use crate::storage::{PoolOptions, PoolSpec, Reserve, config};
 
-/// Which pools there are, and what they may promise.
+/// The pools, and the limits on what they promise.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Pools")]
 pub struct PoolArgs {
-    /// A place for volumes; repeat it for several (in the environment, separate them by ';').
-    /// PATH is a directory or an empty block device.
+    /// A pool for volumes; repeat the flag for several pools (in the environment, separate them by
+    /// ';'). PATH is a directory or an empty block device.
     ///
-    /// The driver formats an empty block device once, with XFS, and mounts it; it refuses one that
-    /// carries anything. Options: image=SIZE keeps the pool in one image file of that size in the
-    /// directory, which gives instant snapshots on a filesystem without reflinks, and a hard cap;
-    /// preallocate takes the image's space at once; wipe also formats a block device that holds
-    /// bytes without a known signature (refused otherwise, since they may be encrypted data);
-    /// capacity=SIZE promises no more than that; inline allows inline volumes of pods in this pool.
-    /// If no pool has the option inline, only the first pool allows them.
+    /// The driver formats an empty block device once, with XFS, and mounts it. It rejects a device
+    /// that holds any data. Options: image=SIZE keeps the pool in one image file of that size in
+    /// the directory, which gives instant snapshots on a filesystem without reflinks, and a hard
+    /// cap; preallocate allocates the image's space at once; wipe also formats a block device that
+    /// holds bytes without a known signature (rejected otherwise, since they may be encrypted
+    /// data); capacity=SIZE promises at most SIZE; inline allows inline volumes of pods in this
+    /// pool. If no pool has the option inline, only the first pool allows them
     #[arg(
         long = "pool",
         env = "HOSTLOOP_POOL",
@@ -32,8 +32,8 @@ pub struct PoolArgs {
     )]
     pub pools: Vec<PoolSpec>,
 
-    /// Promise no more than this from a pool, whatever its filesystem has; repeat it for several
-    /// pools (or separate them by commas)
+    /// Promise at most this much from a pool, whatever space its filesystem has; repeat the flag
+    /// for several pools (or separate them by commas)
     #[arg(
         long = "capacity",
         env = "HOSTLOOP_CAPACITY",
@@ -52,12 +52,12 @@ pub struct PoolArgs {
     )]
     pub driver_name: String,
 
-    /// Where the driver keeps which pools it knows, and mounts the pools that are devices or
-    /// images [default: /var/lib/kubelet/plugins/<drivername>]
+    /// Directory for the registry of known pools and the mounts of pools that are devices or images
+    /// [default: /var/lib/kubelet/plugins/<drivername>]
     #[arg(long = "statedir", env = "HOSTLOOP_STATEDIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Promise this many times the room there is to thin volumes
+    /// Promise this many times the available space to thin volumes
     #[arg(
         long,
         env = "HOSTLOOP_OVERCOMMIT",
@@ -76,7 +76,7 @@ pub struct PoolArgs {
     )]
     pub reserve: Reserve,
 
-    /// No volume is larger than this [default: no limit but the pool's]
+    /// Maximum size of a volume [default: no limit but the pool's]
     #[arg(
         long,
         env = "HOSTLOOP_MAX_VOLUME_SIZE",
@@ -85,7 +85,7 @@ pub struct PoolArgs {
     )]
     pub max_volume_size: Option<u64>,
 
-    /// The longest a filesystem may stay frozen while a snapshot of it is copied (pools without
+    /// Maximum time that a filesystem may stay frozen while its snapshot is copied (pools without
     /// reflinks)
     #[arg(
         long,
@@ -97,25 +97,25 @@ pub struct PoolArgs {
     pub max_freeze: Duration,
 }
 
-/// Flags about pools that contradict each other.
+/// Errors in the combination of the flags about pools.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolArgsError {
-    /// Two pools of one name.
+    /// Two pools have the same name.
     #[error("--pool: two pools are named {0:?}")]
     Twice(String),
-    /// Two pools at one place.
+    /// Two pools have the same path.
     #[error("--pool: {0:?} and {1:?} are at the same path")]
     SamePath(String, String),
-    /// A cap for no pool.
+    /// A cap names an unknown pool.
     #[error("--capacity: no pool is named {0:?}")]
     CapOfNone(String),
-    /// Two caps for one pool.
+    /// A pool has two caps.
     #[error("--capacity: pool {0:?} has two capacities")]
     TwoCaps(String),
 }
 
 impl PoolArgs {
-    /// The pools, in order.
+    /// The pools, in the order of the command line.
     pub fn specs(&self) -> Result<Vec<PoolSpec>, PoolArgsError> {
         let mut specs = self.pools.clone();
         for (n, spec) in specs.iter().enumerate() {
@@ -139,13 +139,13 @@ impl PoolArgs {
         Ok(specs)
     }
 
-    /// Where the state is.
+    /// The state directory: `--statedir`, or the default for the driver's name.
     pub fn state_dir(&self) -> PathBuf {
         let default = || PathBuf::from("/var/lib/kubelet/plugins").join(&self.driver_name);
         self.state_dir.clone().unwrap_or_else(default)
     }
 
-    /// What holds for all of them.
+    /// The options that apply to all pools.
     pub fn options(&self) -> PoolOptions {
         PoolOptions {
             state_dir: self.state_dir(),

@@ -31,10 +31,10 @@ fn every_flag_can_be_given_by_the_environment() {
             };
             let env = arg.get_env().and_then(|env| env.to_str());
             let expected = match long {
-                // What to do, not how.
+                // These are subcommands or clap's own flags, so they have no variable.
                 "help" | "version" | "cleanup" => None,
                 "csi-endpoint" => Some("CSI_ENDPOINT".to_owned()),
-                // The name that manifests give it.
+                // Manifests set this variable.
                 "node-name" => Some("NODE_NAME".to_owned()),
                 _ => Some(format!(
                     "HOSTLOOP_{}",
@@ -130,7 +130,7 @@ fn switches_take_a_value_or_none() {
             .enable_attach
     );
     assert!(serve("--enable-attach=maybe").is_err());
-    // Not the next word, which may be another flag's.
+    // The next word may be another flag, so it is not the value.
     assert!(serve("--enable-attach false").is_err());
 }
 
@@ -261,7 +261,7 @@ fn label_keys_and_values() {
     }
 }
 
-/// The page lists each of upstream's flags, and whether `hostloop controllers` has it.
+/// The page lists each of upstream's flags, and says whether `hostloop controllers` has it.
 #[test]
 fn the_page_of_upstreams_flags_is_true() {
     let mut all = Cli::command();

@@ -1,4 +1,4 @@
-//! How the words of the command line are read.
+//! Parsers for the values of flags.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,12 +25,12 @@ pub(super) fn endpoint(word: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(path))
 }
 
-/// `NAME=QUANTITY`, the cap of a pool.
+/// `NAME=QUANTITY`: the cap of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cap {
-    /// The pool.
+    /// The pool's name.
     pub pool: String,
-    /// Bytes it may promise.
+    /// Maximum bytes that the pool promises.
     pub bytes: u64,
 }
 
@@ -49,18 +49,18 @@ impl std::str::FromStr for Cap {
     }
 }
 
-/// A filesystem.
+/// Parses a filesystem type.
 pub(super) fn filesystem(word: &str) -> Result<FsType, String> {
     FsType::parse(word).ok_or_else(|| format!("{word:?} is none of ext4, xfs, btrfs"))
 }
 
-/// A driver's name.
+/// Parses and checks a driver name.
 pub(super) fn driver_name(word: &str) -> Result<String, String> {
     identity::check_name(word).map_err(|why| format!("{word:?} {why}"))?;
     Ok(word.to_owned())
 }
 
-/// How often the pool's room may be promised: at least once.
+/// Parses an overcommit factor, at least 1.
 pub(super) fn overcommit(word: &str) -> Result<f64, String> {
     match word.parse::<f64>() {
         Ok(factor) if factor.is_finite() && factor >= 1.0 => Ok(factor),
@@ -68,7 +68,7 @@ pub(super) fn overcommit(word: &str) -> Result<f64, String> {
     }
 }
 
-/// A label key of Kubernetes: an optional DNS prefix and `/`, then a name.
+/// Parses a Kubernetes label key: an optional DNS prefix and `/`, then a name.
 pub(super) fn label_key(word: &str) -> Result<String, String> {
     let (prefix, name) = word
         .split_once('/')
@@ -86,12 +86,12 @@ pub(super) fn label_key(word: &str) -> Result<String, String> {
     ))
 }
 
-/// `KEY=VALUE`, a part of where the node is.
+/// `KEY=VALUE`: one topology segment of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// A label's key.
+    /// A Kubernetes label key.
     pub key: String,
-    /// A label's value.
+    /// A Kubernetes label value.
     pub value: String,
 }
 
@@ -115,7 +115,7 @@ impl std::str::FromStr for Segment {
     }
 }
 
-/// A label value of Kubernetes, which a node's ID becomes in its topology.
+/// True if the text is a Kubernetes label value, as a node ID must be for its topology.
 pub(crate) fn is_label_value(value: &str) -> bool {
     is_label(value, &['-', '_', '.'])
 }
@@ -128,7 +128,7 @@ fn is_label(text: &str, inner: &[char]) -> bool {
         && text.chars().all(|c| plain(c) || inner.contains(&c))
 }
 
-/// Where HTTP is served: `HOST:PORT`, or `:PORT` on all addresses.
+/// The address for HTTP: `HOST:PORT`, or `:PORT` on all addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpEndpoint(pub String);
 

@@ -1,5 +1,6 @@
-//! The rig of all the driver's tests: it opens pools over a kernel, the fake or Linux, and calls the
-//! services as an orchestrator does. The unit tests and the programs in `tests/` each compile it.
+//! The rig of all the driver's tests. It opens pools over a kernel, the fake or Linux, and calls
+//! the services as an orchestrator does. The unit tests and the programs in `tests/` each compile
+//! it.
 
 #![allow(
     dead_code,

@@ -1,4 +1,4 @@
-//! Volumes and capabilities as tests ask for them, in the pool's terms and in CSI's.
+//! Volumes and capabilities for tests, as pool types and as CSI messages.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,7 +37,7 @@ pub(crate) fn new(name: &str) -> NewVolume {
     }
 }
 
-/// A volume for any use on one node, at least as large as its filesystem must be.
+/// A volume for any use on one node. Its size is at least the minimum of its filesystem.
 pub(crate) fn new_volume(access: Access, bytes: u64) -> NewVolume {
     let floor = match access {
         Access::Mount { fs, .. } => fs.minimum_bytes(),
@@ -66,7 +66,7 @@ pub(crate) fn copy_of(source: Source, access: Access, bytes: u64) -> NewVolume {
     }
 }
 
-/// Mounted with this filesystem.
+/// Access through a mount of this filesystem.
 pub(crate) fn on(fs: FsType) -> Access {
     Access::Mount {
         fs,
@@ -79,7 +79,7 @@ pub(crate) fn ext4() -> Access {
     on(FsType::Ext4)
 }
 
-/// ext4 by one writer.
+/// An ext4 mount for a single writer.
 pub(crate) fn mounted() -> Capability {
     Capability {
         access: ext4(),
@@ -87,7 +87,7 @@ pub(crate) fn mounted() -> Capability {
     }
 }
 
-/// A raw block device by one writer.
+/// A raw block device for a single writer.
 pub(crate) fn raw() -> Capability {
     Capability {
         access: Access::Block,
@@ -124,7 +124,7 @@ pub(crate) fn block() -> csi::VolumeCapability {
     block_as(Mode::SingleNodeMultiWriter)
 }
 
-/// The mount capability with these mount flags.
+/// Adds these mount flags to the mount capability.
 pub(crate) fn with_flags(
     mut capability: csi::VolumeCapability,
     flags: &[&str],
@@ -135,7 +135,7 @@ pub(crate) fn with_flags(
     capability
 }
 
-/// The mount capability with this group for the volume.
+/// Adds this volume mount group to the mount capability.
 pub(crate) fn with_group(
     mut capability: csi::VolumeCapability,
     group: &str,
@@ -146,7 +146,7 @@ pub(crate) fn with_group(
     capability
 }
 
-/// Parameters, a context or a topology's segments.
+/// A map for parameters, a volume context or topology segments.
 pub(crate) fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
     let entry = |(k, v): &(&str, &str)| (k.to_string(), v.to_string());
     entries.iter().map(entry).collect()
@@ -156,19 +156,19 @@ pub(crate) fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// The number of a loop device.
+/// The device number of a loop device with this minor.
 pub(crate) fn rdev(minor: u32) -> u64 {
     rustix::fs::makedev(7, minor)
 }
 
-/// Bytes that depend on the seed.
+/// A pattern of bytes that depends on the seed.
 pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
         .collect()
 }
 
-/// Writes a file with such bytes, and syncs it.
+/// Writes a file with the pattern of this seed, and syncs it.
 pub(crate) fn write(at: &Path, seed: u8, len: usize) {
     let file = File::create(at).unwrap();
     file.write_all_at(&pattern(seed, len), 0).unwrap();

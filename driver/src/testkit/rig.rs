@@ -76,7 +76,7 @@ impl<K: TestKernel> Rig<K> {
         Rig::over(site, Configs::default())
     }
 
-    /// A site with empty pools that promise much more than they have, not opened yet.
+    /// A site with empty pools that promise much more than they have. They are not open yet.
     pub(crate) fn site(specs: &[&str]) -> Site<K> {
         let mut site = Site::new(specs);
         site.options.overcommit = 1000.0;
@@ -141,7 +141,8 @@ impl<K: TestKernel> Rig<K> {
         self.create(new_volume(access, bytes))
     }
 
-    /// A filesystem and a raw block volume in use: at "a" with the target "p", at "b" with "q".
+    /// Stages and publishes a filesystem volume at "a" and "p", and a raw block volume at "b" and
+    /// "q".
     pub(crate) fn both_in_use(&self) -> [VolumeId; 2] {
         let id = self.staged(ext4(), "a", &mount("ext4"));
         let raw = self.staged(Access::Block, "b", &block());
@@ -150,7 +151,7 @@ impl<K: TestKernel> Rig<K> {
         [id, raw]
     }
 
-    /// A volume of 16 MiB that is staged.
+    /// Creates and stages a volume of 16 MiB.
     pub(crate) fn staged(
         &self,
         access: Access,
@@ -184,7 +185,7 @@ impl<K: TestKernel> Rig<K> {
         loops.remove(0)
     }
 
-    /// A staging directory, which kubelet makes.
+    /// A staging directory, which kubelet creates.
     pub(crate) fn staging(&self, name: impl ToString) -> PathBuf {
         let path = self.root().join("stage").join(name.to_string());
         std::fs::create_dir_all(&path).unwrap();
@@ -277,7 +278,7 @@ impl<K: TestKernel> Rig<K> {
         Ok(self.node.node_get_volume_stats(request)?.usage)
     }
 
-    /// Paths beneath the rig where something is mounted, pools aside, in the kernel's order.
+    /// Mount points beneath the rig except those of pools, in the kernel's order.
     pub(crate) fn mounted(&self) -> Vec<PathBuf> {
         let table = self.kernel.mounts().unwrap();
         let points = table.entries.into_iter().map(|e| e.mount_point);
@@ -298,7 +299,8 @@ impl<K: TestKernel> Rig<K> {
         mounts.at(&self.target(target))?.loop_node
     }
 
-    /// The volume's device goes, soon: a listing or a child of another test can hold it for a moment.
+    /// Waits until the volume's device is gone: a listing or a child of another test can hold it
+    /// for a moment.
     #[track_caller]
     pub(crate) fn assert_detached(&self, id: impl ToString) {
         let id = id.to_string();
@@ -311,7 +313,7 @@ impl<K: TestKernel> Rig<K> {
         assert_eq!(self.loops(&id), Vec::new());
     }
 
-    /// Nothing of the volume is left but its record and image.
+    /// Checks that only the volume's record and image are left.
     #[track_caller]
     pub(crate) fn assert_clean(&self, id: impl ToString) {
         let id = id.to_string();
@@ -319,7 +321,7 @@ impl<K: TestKernel> Rig<K> {
         self.assert_detached(&id);
     }
 
-    /// No mount, target or record of a stage is left.
+    /// Checks that no mount, target or record of a stage is left.
     #[track_caller]
     pub(crate) fn assert_unused(&self, id: impl ToString) {
         assert_eq!(self.mounted(), Vec::<PathBuf>::new());
@@ -333,18 +335,19 @@ impl<K: TestKernel> Rig<K> {
 }
 
 impl Rig {
-    /// How many loop devices the fake kernel has.
+    /// The number of loop devices of the fake kernel.
     pub(crate) fn attached(&self) -> usize {
         self.kernel.loops().unwrap().len()
     }
 
-    /// Whether a volume's filesystem is frozen, mounted or not.
+    /// True if a volume's filesystem is frozen, mounted or not.
     pub(crate) fn is_frozen(&self, id: impl ToString) -> bool {
         let frozen = |l: &LoopInfo| self.kernel.is_frozen(l.minor);
         self.loops(id).iter().any(frozen)
     }
 
-    /// Nothing of the volume is left, even if its image can't be opened, and no other loop device.
+    /// Checks that nothing of the volume is left, even if its image can't be opened, and no other
+    /// loop device.
     #[track_caller]
     pub(crate) fn assert_all_clean(&self, id: impl ToString, after: &str) {
         assert_eq!(self.attached(), 0, "{after}");

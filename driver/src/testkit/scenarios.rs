@@ -1,6 +1,6 @@
 //! Scenarios of the node service that every kernel must pass, the fake and Linux. Files beneath a
-//! mount are written and read on Linux only: the fake mounts nothing, so that they would stay in the
-//! target's own directory.
+//! mount are written and read on Linux only: the fake mounts nothing, so the files would stay in
+//! the target directory.
 
 use std::os::unix::fs::symlink;
 
@@ -10,7 +10,7 @@ use hostloop_driver::storage::{Access, Format, FreezeIntent, VolumeId};
 
 use super::*;
 
-/// Defines a test for each scenario, on the kernel of this rig.
+/// Defines a test for each scenario, on the kernel of the including rig.
 macro_rules! scenarios {
     ($kernel:ty: $($name:ident),+ $(,)?) => {
         $(#[test]
@@ -21,7 +21,7 @@ macro_rules! scenarios {
 }
 pub(crate) use scenarios;
 
-/// Every scenario, as a list of names for a macro.
+/// Passes the names of all scenarios to a macro.
 macro_rules! all_scenarios {
     ($kernel:ty) => {
         $crate::testkit::scenarios::scenarios!($kernel:
@@ -53,7 +53,7 @@ fn assert_kept<K: TestKernel>(rig: &Rig<K>, at: &str, seed: u8) {
     }
 }
 
-/// Loop devices over a volume's own device.
+/// Loop devices over a volume's loop device.
 fn devices_over<K: TestKernel>(
     rig: &Rig<K>,
     id: VolumeId,
@@ -94,7 +94,7 @@ pub(crate) fn a_block_volume_lives<K: TestKernel>() {
     refused!(rig.publish(id, "a", "dir", &cap, false), Error::Path { .. });
     std::fs::remove_dir(rig.target("dir")).unwrap();
 
-    // An open device is neither unstaged nor staged again.
+    // An open device can neither be unstaged nor staged again.
     let held = rig.kernel.loop_reopen(&device).unwrap();
     refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
     assert!(rig.record(id).stage.is_some());
@@ -129,8 +129,8 @@ pub(crate) fn a_read_only_block_volume_is_a_device_of_its_own<K: TestKernel>() {
     rig.assert_clean(id);
 }
 
-/// Kubelet binds the published node once more, and attaches a loop device of its own over it. A
-/// detach by the driver would succeed without effect.
+/// Kubelet binds the published node once more, and attaches its own loop device over it. A detach
+/// by the driver would succeed without effect.
 pub(crate) fn kubelets_own_devices_hold_a_block_volume<K: TestKernel>() {
     let rig = Rig::<K>::new();
     let cap = block();
@@ -230,7 +230,8 @@ pub(crate) fn a_freeze_that_a_copy_left_ends<K: TestKernel>() {
         freeze();
         thawed_and_clean();
 
-        // Unmounted while it was frozen: the kernel keeps the filesystem and its device.
+        // The filesystem was unmounted while frozen: the kernel keeps the filesystem and its
+        // device.
         for then_stage in [true, false] {
             rig.stage(id, "a", &cap).unwrap();
             freeze();

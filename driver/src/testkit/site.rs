@@ -19,10 +19,11 @@ use super::new;
 
 /// A kernel that tests can run on.
 pub(crate) trait TestKernel: Kernel + Sized + 'static {
-    /// Other processes and threads use this kernel too: what was closed can stay open for a moment.
+    /// Other processes and threads use this kernel too, so a closed file can stay open for a
+    /// moment.
     const SHARED: bool = false;
 
-    /// The kernel, after a check for what the tests need.
+    /// Returns the kernel after a check of the tests' requirements.
     fn get() -> Self;
 
     /// Unmounts and detaches everything beneath the directory.
@@ -50,7 +51,7 @@ impl TestKernel for Linux {
 
     fn clean(&self, root: &Path) {
         let beneath = |path: &Path| path.starts_with(root);
-        // A device can hold a mount, and a mount a device; a child of another test, either of them.
+        // A device can hold a mount, and a mount a device. A child of another test can hold either.
         for _ in 0..40 {
             let table = self.mounts().unwrap_or_default();
             for entry in table.entries.iter().rev() {
@@ -73,7 +74,7 @@ impl TestKernel for Linux {
             if all.is_empty() && !table.entries.iter().any(|e| beneath(&e.mount_point)) {
                 break;
             }
-            // A loop over a loop holds the one beneath.
+            // A loop device over another one holds that one, so it is detached first.
             all.sort_by_key(|l| (l.backing_rdev == 0, std::cmp::Reverse(l.minor)));
             for info in all {
                 let _ = self.loop_release(info);
@@ -83,7 +84,7 @@ impl TestKernel for Linux {
     }
 }
 
-/// Configured pools, and the process that has them open.
+/// Configured pools, and the simulated process that has them open.
 pub(crate) struct Site<K: TestKernel = Model> {
     opened: Option<Arc<Pools>>,
     pub(crate) kernel: Arc<K>,
@@ -104,7 +105,8 @@ impl Site {
 }
 
 impl<K: TestKernel> Site<K> {
-    /// Pools as on the command line, with `DIR` for the temporary directory; not opened yet.
+    /// Configures pools as on the command line, with `DIR` for the temporary directory. They are
+    /// not open yet.
     pub(crate) fn new(specs: &[&str]) -> Site<K> {
         let mut builder = tempfile::Builder::new();
         builder.prefix("hostloop-test-");
@@ -145,7 +147,7 @@ impl<K: TestKernel> Site<K> {
         Pools::open(&self.specs, self.options.clone(), self.kernel.clone())
     }
 
-    /// The pools, of which some may be missing.
+    /// Opens the pools; some of them may be missing.
     pub(crate) fn start(&self) -> Arc<Pools> {
         // A child of another test can inherit a lock until it runs its program.
         let is_locked = |opened: &Result<Arc<Pools>>| match opened {
@@ -167,14 +169,14 @@ impl<K: TestKernel> Site<K> {
         opened.unwrap()
     }
 
-    /// Opens the pools as a process that starts again does.
+    /// Opens the pools, as after a restart of the process.
     pub(crate) fn open(&mut self) -> &Pools {
         self.opened = None;
         self.opened = Some(self.start());
         self.pools()
     }
 
-    /// Closes the pools as the end of a process does.
+    /// Closes the pools, as at the end of the process.
     pub(crate) fn close(&mut self) {
         self.opened = None;
     }
@@ -202,7 +204,7 @@ impl<K: TestKernel> Site<K> {
         self.specs[0].path.join(path)
     }
 
-    /// A volume of 4 MiB in the first pool.
+    /// Creates a volume of 4 MiB in the first pool.
     pub(crate) fn make(&self, name: &str) -> Arc<VolumeRecord> {
         self.pools().create_volume(&self.pool(), new(name)).unwrap()
     }
@@ -211,17 +213,17 @@ impl<K: TestKernel> Site<K> {
         file_id(self.pools().open_image(volume, false).unwrap()).unwrap()
     }
 
-    /// A loop device over a volume's image.
+    /// Attaches a loop device to a volume's image.
     pub(crate) fn attach(&self, volume: &VolumeRecord) -> LoopDevice {
         self.attach_file(&self.pools().open_image(volume, true).unwrap())
     }
 
-    /// A loop device over a file, until it is detached or the site is dropped.
+    /// Attaches a loop device to a file, until it is detached or the site is dropped.
     pub(crate) fn attach_file(&self, backing: &File) -> LoopDevice {
         attach(&*self.kernel, backing, false)
     }
 
-    /// How many loop devices are over a file.
+    /// The number of loop devices over a file.
     pub(crate) fn loops_over(&self, file: &File) -> usize {
         self.kernel.loops_of(file_id(file).unwrap()).unwrap().len()
     }
@@ -252,7 +254,7 @@ impl<K: TestKernel> Drop for Site<K> {
     }
 }
 
-/// A loop device over a file, with direct I/O.
+/// Attaches a loop device to a file, with direct I/O.
 pub(crate) fn attach(kernel: &dyn Kernel, backing: &File, autoclear: bool) -> LoopDevice {
     let spec = LoopSpec {
         backing,
