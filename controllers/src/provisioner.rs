@@ -1,11 +1,12 @@
-//! The provisioner: makes volumes for claims, and deletes the volumes of deleted claims.
+//! The provisioner: creates volumes for PersistentVolumeClaims, and deletes the volumes of deleted
+//! claims.
 //!
 //! For each claim, [`gather`] collects what a decision needs, [`decide`] decides without any call,
 //! and [`apply`] carries it out. A claim takes one CreateVolume call and one write, the complete
-//! PersistentVolume. [`in_flight`] remembers what is between the two: a call without a final answer
-//! is repeated, and the write is repeated until the API server accepts it. Several processes may
-//! work on one claim, after a restart or a move. The name of the PersistentVolume decides which
-//! volume the claim gets; the others are deleted.
+//! PersistentVolume. [`in_flight`] remembers the state between the two. It repeats a call without a
+//! final answer, and repeats the write until the API server accepts it. After a restart or a move,
+//! several processes may work on one claim. The name of the PersistentVolume decides which volume
+//! the claim gets; the others are deleted.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -57,7 +58,7 @@ const RESYNC: Duration = Duration::from_secs(15 * 60);
 #[group(skip)]
 #[command(next_help_heading = "Provisioner")]
 pub struct Options {
-    /// Prefix of the names of volumes
+    /// Prefix of volume names
     #[arg(
         long,
         env = "HOSTLOOP_VOLUME_NAME_PREFIX",
@@ -66,7 +67,7 @@ pub struct Options {
     )]
     pub volume_name_prefix: String,
 
-    /// Digits of the claim's UID in the names of volumes; all of it, with dashes, if negative
+    /// Number of digits of the claim's UID in volume names; if negative, the whole UID with dashes
     #[arg(
         long,
         env = "HOSTLOOP_VOLUME_NAME_UUID_LENGTH",
@@ -76,7 +77,7 @@ pub struct Options {
     )]
     pub volume_name_uuid_length: i64,
 
-    /// Workers that remove the finalizers of claims that are not cloned any more
+    /// Workers that remove the finalizers of claims that are no longer being cloned
     #[arg(
         long,
         env = "HOSTLOOP_CLONING_PROTECTION_THREADS",
@@ -95,7 +96,8 @@ pub struct Options {
     )]
     pub snapshot_orphan_sweep_interval: Duration,
 
-    /// Ask for a volume on the selected node, instead of one that can be reached from there
+    /// Send only the topology of the selected node in CreateVolume, not those of other nodes as
+    /// well
     #[arg(
         long,
         env = "HOSTLOOP_STRICT_TOPOLOGY",
@@ -109,7 +111,7 @@ pub struct Options {
     )]
     pub strict_topology: bool,
 
-    /// Tell the driver of all places there are if a volume may be anywhere
+    /// Send all known topologies to the driver if a volume may be anywhere
     #[arg(
         long,
         env = "HOSTLOOP_IMMEDIATE_TOPOLOGY",
@@ -123,7 +125,7 @@ pub struct Options {
     )]
     pub immediate_topology: bool,
 
-    /// Mark volumes whose only access mode is ReadOnlyMany as read-only
+    /// Mark volumes as read-only if ReadOnlyMany is their only access mode
     #[arg(
         long,
         env = "HOSTLOOP_CONTROLLER_PUBLISH_READONLY",
@@ -137,7 +139,8 @@ pub struct Options {
     )]
     pub controller_publish_readonly: bool,
 
-    /// Refuse to restore a snapshot into a volume of another mode, unless its content allows it
+    /// Reject a restore with another volume mode than the snapshot's source, unless the content
+    /// allows it
     #[arg(
         long,
         env = "HOSTLOOP_PREVENT_VOLUME_MODE_CONVERSION",
@@ -155,56 +158,57 @@ pub struct Options {
 /// Why the provisioner can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Volumes would have no names.
+    /// An empty prefix could leave volumes without names.
     #[error("--volume-name-prefix is empty: names of volumes must begin with something")]
     NoPrefix,
 }
 
-/// Namespace and name.
+/// A namespace and a name.
 type Named = (String, String);
 
-/// The provisioner at work.
+/// The running provisioner.
 struct Provisioner {
     context: Context,
     metrics: Metrics,
     settings: Settings,
-    /// The API server, with writes done in its own name.
+    /// The API client. Its writes have the provisioner's own field manager.
     kube: Kube,
     timeout: Duration,
-    /// The wait before a volume's object is tried to be written again.
+    /// The wait before a failed write of a PersistentVolume is repeated.
     retry: Duration,
     identity: String,
     in_flight: InFlight,
-    /// Lets sources go; where every node has loops of its own, that is the leader's.
+    /// Removes source finalizers. `None` if every node runs a provisioner: then the leader does it
+    /// in [`run_for_all`].
     protection: Option<Arc<Protection>>,
     /// Claims by UID.
     claims: Index<PersistentVolumeClaim>,
-    /// Claims by class.
+    /// Claims by StorageClass.
     by_class: Index<PersistentVolumeClaim>,
-    /// Attachments by volume; none if the driver does not attach.
+    /// VolumeAttachments by volume; `None` if the driver does not attach.
     attachments: Option<Index<VolumeAttachment>>,
-    /// Volumes without a PersistentVolume, by name.
+    /// Names of volumes that still need a PersistentVolume.
     pending_pvs: Queue<String>,
 }
 
-/// What there is to do, by keys.
+/// The work queues.
 #[derive(Clone)]
 struct Queues {
-    /// Claims, by UID.
+    /// UIDs of claims.
     claims: Queue<String>,
-    /// Volumes, by name.
+    /// Names of PersistentVolumes.
     volumes: Queue<String>,
-    /// Classes that changed, by name.
+    /// Names of StorageClasses that changed.
     classes: Queue<String>,
 }
 
-/// Does what has to see all claims, where every node has loops of its own: for the one that leads,
-/// with caches of the whole cluster.
+/// Runs the leader's part, which needs caches of the whole cluster, if every node runs a
+/// provisioner.
 pub(crate) async fn run_for_all(context: Context, options: Options) {
     source_protection::run(context, options).await;
 }
 
-/// Runs it until `context.stop`.
+/// Runs the provisioner until `context.stop`.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Error> {
     if options.volume_name_prefix.is_empty() {
         return Err(Error::NoPrefix);
@@ -261,12 +265,12 @@ impl Provisioner {
         }
     }
 
-    /// Has the capacity objects updated: the driver's free space may have changed.
+    /// Signals the capacity controller that the driver's free space may have changed.
     fn room_changed(&self) {
         self.context.room.change();
     }
 
-    /// Waits until all has been seen that is decided by.
+    /// Waits until the caches that decisions depend on have synced.
     async fn synced(&self) {
         let caches = &self.context.caches;
         caches.claims().synced().await;
@@ -294,7 +298,7 @@ impl Provisioner {
         }
     }
 
-    /// Has changes fill the queues.
+    /// Registers watch handlers that fill the queues.
     fn listen(&self, queues: &Queues) {
         let caches = &self.context.caches;
         self.require_live_checks();
@@ -333,7 +337,8 @@ impl Provisioner {
         }
     }
 
-    /// Claims that are there when this process begins may have volumes an earlier one made.
+    /// Marks all current claims for a live check: an earlier process may have created volumes for
+    /// them.
     fn require_live_checks(&self) {
         let all = self.context.caches.claims().each();
         let driver = &self.context.driver.name;
@@ -385,7 +390,7 @@ impl Provisioner {
         controller.run().await;
     }
 
-    /// Has everything looked at every so often, and when this process begins to lead.
+    /// Queues everything at each resync and when this process becomes leader.
     async fn refill(&self, queues: &Queues) {
         let mut leader = self.context.leader.clone();
         let every = self.context.common.resync_period.unwrap_or(RESYNC);
@@ -412,7 +417,7 @@ impl Provisioner {
                 () = again => {}
             }
             if !led && leader.leads() {
-                // Who led before may have made volumes for them.
+                // The previous leader may have created volumes for these claims.
                 self.require_live_checks();
             }
             self.add_all(queues);

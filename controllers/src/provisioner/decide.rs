@@ -1,5 +1,5 @@
-//! Decides what to do for a claim, and what its CreateVolume call says. Makes no call, writes
-//! nothing and emits nothing.
+//! Decides what to do for a claim, and builds its CreateVolume request. Makes no call, writes
+//! nothing and emits no events.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -25,17 +25,17 @@ use super::naming::Naming;
 use super::secrets::{self, About, Use};
 use super::source::{self, SourceObjects, Target};
 
-/// What the command line says of volumes.
+/// Provisioning flags and capabilities that decisions depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// What volumes are called.
+    /// The naming of volumes.
     pub(crate) naming: Naming,
     /// `--default-fstype`.
     pub(crate) fs_type: String,
     /// `--extra-create-metadata`.
     pub(crate) extra_metadata: bool,
-    /// The driver supports topology. Otherwise its accessible topology does not go into the node
-    /// affinity.
+    /// True if the driver supports topology. Otherwise its accessible topology does not go into the
+    /// node affinity.
     pub(crate) has_topology: bool,
     /// `--controller-publish-readonly`.
     pub(crate) publish_read_only: bool,
@@ -47,11 +47,11 @@ pub(crate) struct Settings {
     pub(crate) immediate_topology: bool,
 }
 
-/// What is the same for all claims.
+/// Inputs that are the same for all claims.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
     pub(super) driver: &'a Driver,
-    /// The volumes that these loops serve.
+    /// The volumes that this process serves.
     pub(super) scope: &'a Scope,
     /// The pools of this node's driver.
     pub(super) pools: &'a Pools,
@@ -68,17 +68,17 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// A claim and what decides whether it gets a volume.
+/// A claim, and the facts that decide whether it gets a volume.
 #[derive(Clone, Debug)]
 pub(super) struct ClaimFacts {
     pub(super) claim: Arc<PersistentVolumeClaim>,
-    /// This process leads.
+    /// True if this process leads.
     pub(super) leads: bool,
-    /// The claim's class, if it exists. Not looked up for a claim of another process.
+    /// The claim's class, if it exists. Not looked up for a claim that another process serves.
     pub(super) class: Option<Arc<StorageClass>>,
-    /// The claim's PersistentVolume exists.
+    /// True if the claim's PersistentVolume exists.
     pub(super) has_volume: bool,
-    /// The time until a call that failed for good may be repeated.
+    /// The remaining time before a call with a final error may be repeated.
     pub(super) wait: Option<Duration>,
     /// The plan of a CreateVolume call that may still be running.
     pub(super) last: Option<Arc<Plan>>,
@@ -89,7 +89,7 @@ pub(super) struct ClaimFacts {
 pub(super) struct Inputs {
     pub(super) source: SourceObjects,
     pub(super) nodes: Vec<NodeTopology>,
-    /// What the requirement of an earlier call for the same node was made from.
+    /// The inputs of the topology requirement in an earlier call for the same node.
     pub(super) known_topology: Option<RequirementInputs>,
     pub(super) attributes: Option<Arc<VolumeAttributesClass>>,
 }
@@ -97,25 +97,25 @@ pub(super) struct Inputs {
 /// What to do for a claim.
 #[derive(Debug)]
 pub(super) enum Decision {
-    /// Forget the claim: this driver does not provision it, or not any more.
+    /// Forget the claim: this driver does not provision it, or no longer does.
     NotOurs,
-    /// Nothing, or nothing in this process.
+    /// Do nothing, at least in this process.
     Nothing,
-    /// Nothing before this time has passed.
+    /// Do nothing before this time has passed.
     Wait(Duration),
     /// Leave the claim to an external populator for sources of this kind.
     External(String),
-    /// Make its volume.
+    /// Create its volume.
     Create(Box<Creation>),
 }
 
-/// A volume to make, and what to do before the call.
+/// A volume to create, and the steps before the call.
 #[derive(Debug)]
 pub(super) struct Creation {
     pub(super) plan: Plan,
-    /// The source needs the finalizer that keeps it while it is read.
+    /// True if the source needs the finalizer that keeps it while the driver reads it.
     pub(super) protects_source: bool,
-    /// What the requirement was made from: a repeated call must send the same.
+    /// The inputs of the topology requirement: a repeated call must send the same one.
     pub(super) topology: Option<RequirementInputs>,
 }
 
@@ -155,7 +155,7 @@ pub(super) fn screen(
     if !pvc::is_due(claim, class, context) {
         return settled(Decision::Nothing);
     }
-    // A call that may still be running is repeated, whatever exists by now.
+    // A call that may still be running is repeated, whatever objects exist now.
     if facts.last.is_none() {
         if facts.has_volume {
             return settled(Decision::Nothing);
@@ -223,13 +223,13 @@ fn create(
     })
 }
 
-/// The node that the volume is made for. A node's own process makes volumes only there.
+/// The node that the volume is created for. On a node, the provisioner creates volumes only there.
 pub(super) fn selected_node<'a>(draft: &'a Draft, scope: &'a Scope) -> Option<&'a str> {
     scope.node().or(pvc::selected_node(&draft.claim))
 }
 
-/// True if another node could be selected for a claim when there is no room here. If volumes are on
-/// one node, a volume with a source must be on the node of its source.
+/// True if the claim can move to another node when the selected one is out of space. If volumes are
+/// on one node, a volume with a source must be on the node of its source.
 pub(super) fn is_movable(
     claim: &PersistentVolumeClaim,
     scope: &Scope,
@@ -244,7 +244,7 @@ pub(super) fn is_movable(
     elsewhere && pvc::selected_node(claim).is_some()
 }
 
-/// Checks that a volume is still wanted by the claim it was made for. `Err` says why not.
+/// Checks that the claim still wants the volume that was created for it. `Err` says why not.
 pub(super) fn still_wants(
     now: Option<&PersistentVolumeClaim>,
     then: &PersistentVolumeClaim,
@@ -257,7 +257,7 @@ pub(super) fn still_wants(
     if pvc::volume_name(now).is_some_and(|name| name != volume) {
         return Err("its claim has got another volume");
     }
-    // A volume of one node is of no use to a pod that was moved to another.
+    // A pod that moved to another node cannot use a volume on the old node.
     let moved = pvc::selected_node(now) != pvc::selected_node(then);
     if scope.node().is_some() && moved {
         return Err("its claim was moved to another node");
@@ -265,7 +265,7 @@ pub(super) fn still_wants(
     Ok(())
 }
 
-/// The secrets of a volume.
+/// References to the secrets of a volume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Secrets {
     pub(crate) provisioner: Option<SecretReference>,
@@ -277,30 +277,30 @@ pub(crate) struct Secrets {
     pub(crate) controller_modify: Option<SecretReference>,
 }
 
-/// A volume to make, as far as its claim and class describe it.
+/// A volume to create, as its claim and class describe it.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     pub(crate) claim: Arc<PersistentVolumeClaim>,
     pub(crate) class: Arc<StorageClass>,
-    /// The volume's name, for the driver and as an object.
+    /// The name of the volume and of its PersistentVolume.
     pub(crate) name: String,
-    /// Bytes.
+    /// The size in bytes.
     pub(crate) size: i64,
     pub(crate) volume_mode: VolumeMode,
     pub(crate) capabilities: Vec<VolumeCapability>,
     pub(crate) source: DataSource,
 }
 
-/// A volume to be made.
+/// A complete plan for one CreateVolume call.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) draft: Draft,
-    /// The call, without its secrets: they are read when it is made.
+    /// The request without secrets: they are read right before the call.
     pub(crate) request: CreateVolumeRequest,
     pub(crate) secrets: Secrets,
 }
 
-/// What is looked up for a draft.
+/// References that are resolved for a draft.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     pub(crate) source: Option<VolumeContentSource>,
@@ -308,7 +308,7 @@ pub(crate) struct Found {
     pub(crate) attributes: Option<Arc<VolumeAttributesClass>>,
 }
 
-/// The volume that a claim and its class describe, if the driver can make it.
+/// Derives a draft from a claim and its class. Fails if the driver cannot create such a volume.
 pub(crate) fn draft(
     claim: &Arc<PersistentVolumeClaim>,
     class: &Arc<StorageClass>,
@@ -377,7 +377,7 @@ fn able(claim: &PersistentVolumeClaim, source: &DataSource, driver: &Driver) -> 
     Ok(())
 }
 
-/// The volume mode, with the filesystem type of the class or else the default one.
+/// The volume mode, with the filesystem type of the class or the default one.
 fn volume_mode(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
@@ -407,7 +407,7 @@ fn volume_mode(
     }
 }
 
-/// Completes a draft with what was found for it.
+/// Completes a draft with the resolved references.
 pub(crate) fn finish(
     draft: Draft,
     found: Found,
@@ -470,7 +470,7 @@ fn all_secrets(draft: &Draft, parameters: &BTreeMap<String, String>) -> Result<S
     })
 }
 
-/// The parameters for the driver. Rejects reserved parameters that the provisioner does not know.
+/// The class parameters for the driver. Rejects unknown parameters with the reserved prefix.
 fn stripped(
     class: &str,
     given: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! Deletes volumes of deleted claims, and keeps their PersistentVolumes until then by a finalizer.
+//! Deletes volumes of deleted claims. A finalizer keeps their PersistentVolumes until then.
 
 use hostloop_proto::csi::DeleteVolumeRequest;
 use k8s_openapi::api::core::v1::{PersistentVolume, SecretReference};
@@ -23,21 +23,21 @@ use crate::api::pvc::NO_ANNOTATIONS;
 
 const FAILED: &str = "VolumeFailedDelete";
 
-/// What a volume's object calls for.
+/// The action that a PersistentVolume needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// Nothing.
+    /// No action.
     Nothing,
-    /// It is to be kept until its volume is deleted.
+    /// Add the finalizer that keeps it until its volume is deleted.
     AddFinalizer,
-    /// Its volume will not be deleted.
+    /// Remove the finalizer: its volume will not be deleted.
     RemoveFinalizer,
-    /// Its volume is to be deleted.
+    /// Delete its volume.
     Delete,
 }
 
-/// True if the volume is this driver's and no other provisioner made it. A volume of a migrated
-/// in-tree plugin has no CSI source, so it is left alone.
+/// True if this driver and no other provisioner created the volume. A volume of a migrated in-tree
+/// plugin has no CSI source, so this returns false for it.
 fn is_of(volume: &PersistentVolume, driver: &str) -> bool {
     let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
     let annotation = |key: &str| volume.annotations().get(key).map(String::as_str);
@@ -46,7 +46,7 @@ fn is_of(volume: &PersistentVolume, driver: &str) -> bool {
             || annotation(MIGRATED_TO) == Some(driver))
 }
 
-/// What it calls for, of this driver.
+/// Decides the action for a PersistentVolume.
 pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
     if !is_of(volume, driver) {
         return Work::Nothing;
@@ -66,7 +66,7 @@ pub(super) fn decide(volume: &PersistentVolume, driver: &str) -> Work {
     }
 }
 
-/// Why a volume is not deleted yet.
+/// The reason why a volume is not deleted yet.
 #[derive(Debug, thiserror::Error)]
 enum Obstacle {
     #[error("persistentvolume {volume} is still attached to node {node}")]
@@ -83,7 +83,7 @@ enum Obstacle {
 }
 
 impl Provisioner {
-    /// Works on a volume, by its name.
+    /// Reconciles the PersistentVolume of this name.
     pub(super) async fn volume(&self, name: &str) -> Outcome {
         let watch = self.context.caches.volumes();
         let Some(volume) = watch.get(name) else {
@@ -131,8 +131,8 @@ impl Provisioner {
                 tracing::warn!(volume = %name, %obstacle, "a volume is not deleted yet");
                 let (events, message) = (&self.context.events, obstacle.to_string());
                 match obstacle {
-                    // Every node finds the same, so one event is enough, and only the leader tries
-                    // again.
+                    // Every node gets the same result. So one event is enough, and only the leader
+                    // tries again.
                     Obstacle::Nowhere => {
                         events.shared_warning(volume, FAILED, message);
                         if !self.context.leader.leads() {
@@ -147,10 +147,10 @@ impl Provisioner {
         }
     }
 
-    /// Deletes a volume and its object; `false` if there is nothing to delete after all.
+    /// Deletes a volume and its PersistentVolume. Returns `false` if the deletion is no longer due.
     async fn deleted(&self, seen: &PersistentVolume) -> Result<bool, Obstacle> {
         let (driver, name) = (&self.context.driver, seen.name_any());
-        // Data is at stake: its object may have been given another policy or claim since.
+        // To protect data, read it live: its policy or claim may have changed since.
         let now = self.kube.get::<PersistentVolume>("", &name).await?;
         let Some(volume) = now.filter(|now| now.uid() == seen.uid()) else {
             return Ok(false);
@@ -186,8 +186,8 @@ impl Provisioner {
         Ok(true)
     }
 
-    /// True if this process may delete a volume. DeleteVolume succeeds for a missing volume, so it
-    /// proves nothing on a node that would not have the volume.
+    /// True if this process may delete a volume. DeleteVolume succeeds for a missing volume, so its
+    /// success proves nothing on a node that cannot have the volume.
     async fn is_here(&self, volume: &PersistentVolume, id: &str) -> Result<bool, Obstacle> {
         let driver = &self.context.driver;
         match self.context.owner(volume) {
@@ -263,7 +263,7 @@ fn without_secrets(volume: &str, error: &dyn std::error::Error) -> Credentials {
     Credentials::new()
 }
 
-/// The class of a volume, from the field or from the beta annotation.
+/// The class name of a volume. The beta annotation wins over the field.
 fn class_name(volume: &PersistentVolume) -> &str {
     let spec = volume.spec.as_ref();
     let field = spec.and_then(|spec| spec.storage_class_name.as_ref());
@@ -271,8 +271,8 @@ fn class_name(volume: &PersistentVolume) -> &str {
     annotated.or(field).map_or("", String::as_str)
 }
 
-/// The deletion secret in a volume's annotations, which may say that there is none. `None` without
-/// the annotations.
+/// The deletion secret in a volume's annotations. `None` without the annotations, `Some(None)` if
+/// they say that the volume needs no secret.
 fn annotated_secret(volume: &PersistentVolume) -> Option<Option<SecretReference>> {
     let annotation = |key: &str| volume.annotations().get(key).cloned();
     let name = annotation(DELETION_SECRET_NAME)?;

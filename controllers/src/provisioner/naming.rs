@@ -1,4 +1,4 @@
-//! The names of volumes, which come from the UIDs of their claims.
+//! Derives the names of volumes from the UIDs of their claims.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
@@ -9,12 +9,12 @@ use super::Options;
 pub(crate) struct Naming {
     /// `--volume-name-prefix`.
     pub(crate) prefix: String,
-    /// `--volume-name-uuid-length`: digits of the UID; all of it, with dashes, if negative.
+    /// `--volume-name-uuid-length`: digits of the UID; if negative, the whole UID with dashes.
     pub(crate) uuid_length: i64,
 }
 
 impl Naming {
-    /// By the command line.
+    /// Reads the naming flags.
     pub(crate) fn new(options: &Options) -> Naming {
         Naming {
             prefix: options.volume_name_prefix.clone(),
@@ -39,14 +39,15 @@ impl Naming {
         self.volume(claim.metadata.uid.as_deref().unwrap_or_default())
     }
 
-    /// The UID of the claim a volume was made for, if the volume's name holds all of it.
+    /// The UID of the claim that a volume was created for, if the volume's name holds the whole
+    /// UID.
     pub(crate) fn claim<'a>(&self, name: &'a str) -> Option<&'a str> {
         let uid = name.strip_prefix(&self.prefix)?.strip_prefix('-')?;
         (self.uuid_length < 0 && is_uid(uid)).then_some(uid)
     }
 }
 
-/// Five groups of hexadecimal digits.
+/// True if the text is five groups of hexadecimal digits.
 fn is_uid(text: &str) -> bool {
     let groups: Vec<&str> = text.split('-').collect();
     let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();

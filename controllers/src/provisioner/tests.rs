@@ -1,4 +1,4 @@
-//! The provisioner against an API server and a driver that write down what is asked of them.
+//! Tests the provisioner against an API server and a driver that log their requests.
 
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ fn snapshot(finalizers: &[&str]) -> Value {
 }
 
 impl Rig {
-    /// A snapshot and its content, on the server.
+    /// Stores a snapshot and its content on the server.
     fn put_snapshot(&self, finalizers: &[&str]) {
         let content = json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
@@ -150,7 +150,7 @@ impl Rig {
             .apply_write(read(&class));
     }
 
-    /// A class whose volumes are made with a secret.
+    /// Adds a class with a secret for CreateVolume.
     fn secret_class(&self) {
         let names = json!({"csi.storage.k8s.io/provisioner-secret-name": "key",
                            "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}"});
@@ -165,7 +165,7 @@ impl Rig {
         objects.insert(SECRET.to_owned(), secret);
     }
 
-    /// A claim, seen by the watch and by the server.
+    /// Adds a claim to both the watch and the server.
     fn put_claim(&self, value: &Value) {
         let objects = &mut self.world.state().objects;
         objects.insert(CLAIM.to_owned(), value.clone());
@@ -176,7 +176,7 @@ impl Rig {
             .apply_write(read(value));
     }
 
-    /// Deletes everything from the server. The cache has another claim of the same name.
+    /// Deletes everything from the server. The cache then has another claim of the same name.
     fn replace_claim(&self) {
         self.world.state().objects.clear();
         let mut another = claim_value(None, &Value::Null);
@@ -229,7 +229,7 @@ async fn one_call_and_one_write() {
     let post = format!("POST {PV}");
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1", &post]);
     assert_eq!(rig.reasons(), ["ProvisioningSucceeded"]);
-    // It is known at once, before the watch tells.
+    // The provisioner knows this at once, before the watch reports it.
     assert_eq!(rig.work().await, Outcome::Done);
     assert!(rig.world.log().is_empty());
 }
@@ -246,7 +246,8 @@ async fn an_answer_that_is_late() {
             .contains("code = DeadlineExceeded desc = later")
     );
     rig.world.log();
-    // The claim is deleted, and another of its name exists. The volume must be found, to be deleted.
+    // The claim is deleted, and another claim has its name. The volume must be found, to be
+    // deleted.
     rig.replace_claim();
     assert_eq!(rig.work().await, Outcome::Done);
     let (claim, volume) = (format!("GET {CLAIM}"), format!("GET {PV}"));
@@ -307,7 +308,8 @@ async fn a_class_corrected_meanwhile_counts() {
     rig.world.log();
     assert_eq!(rig.work().await, Outcome::Failed);
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1"]);
-    // An invalid class is an error, and the call that may still be running is not forgotten.
+    // An invalid class is an error. The provisioner must still remember the call that may be
+    // running.
     rig.class("c-4", json!({"csi.storage.k8s.io/typo": "x"}));
     assert_eq!(rig.work().await, Outcome::Failed);
     assert!(rig.last_message().contains("csi.storage.k8s.io/typo"));
@@ -334,7 +336,7 @@ async fn an_object_that_cannot_be_written() {
     assert_eq!(rig.work().await, Outcome::Done);
     assert!(rig.last_message().contains("cannot be saved yet"));
     rig.world.log();
-    // The claim waits for it, without another call.
+    // The claim waits for the write, without another call.
     assert_eq!(rig.work().await, Outcome::Done);
     assert!(rig.world.log().is_empty());
     assert_eq!(rig.at_work.pending_pv("pvc-u-1").await, Outcome::Failed);
@@ -405,7 +407,7 @@ async fn what_cannot_be_made_is_tried_rarely() {
     assert_eq!(rig.work().await, slow);
     assert!(matches!(rig.work().await, Outcome::RetryAfter(_)));
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1"]);
-    // Another class of the same name is another matter.
+    // A new class of the same name ends the wait.
     rig.class("c-2", json!({}));
     assert_eq!(rig.work().await, slow);
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1"]);
@@ -448,7 +450,7 @@ async fn secrets_are_read_and_never_told() {
     assert_eq!(rig.world.state().created[0].secrets["word"], "open sesame");
 }
 
-/// By when it has all it needs it may lead no longer: the call is another's then.
+/// This process loses its lead while it reads the secret. The new leader then makes the call.
 #[tokio::test]
 async fn a_lead_that_is_lost_on_the_way() {
     for (leads, calls) in [(true, 3), (false, 1)] {
@@ -541,7 +543,7 @@ async fn a_claim_is_kept_while_it_is_cloned() {
     caches.claims().apply_write(read(&origin));
     caches.volumes().apply_write(read(&volume));
     rig.world.state().objects.insert(path.to_owned(), origin);
-    // Nothing came of it yet: the source waits.
+    // The call has no final answer: the source keeps its finalizer.
     let busy = Err(Status::aborted("busy"));
     rig.world.state().creations.push_back(busy);
     assert_eq!(rig.work().await, Outcome::Failed);

@@ -9,7 +9,7 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
 }
 
-/// An object with parts of it changed: by path, as `/spec/driver`.
+/// Returns the object with changes at paths such as `/spec/driver`.
 fn changed(mut value: Value, changes: &[(&str, Value)]) -> Value {
     for (path, new) in changes {
         let (parent, key) = path.rsplit_once('/').expect("a path");
@@ -200,7 +200,7 @@ fn claims() {
             vec![],
             Some("must name a StorageClass"),
         ),
-        // Bound to a volume that an administrator made.
+        // This claim is bound to a volume that an administrator created.
         (vec![("/spec/storageClassName", json!(""))], vec![], None),
         (
             vec![],
@@ -277,8 +277,8 @@ fn claims() {
     );
 }
 
-/// A node can make a volume with its own affinity and the handle of another node's volume. It can
-/// also write another node's snapshot handle into its own content.
+/// A node can create a PersistentVolume with its own affinity and the handle of another node's
+/// volume. It can also write another node's snapshot handle into its own content.
 #[test]
 fn a_source_is_one_only_if_all_say_that_it_is_here() {
     let scope = Scope::Node {
