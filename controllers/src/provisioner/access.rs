@@ -1,17 +1,17 @@
-//! How a volume is to be used: a claim's access modes and volume mode in CSI's terms.
+//! Translates a claim's access modes and volume mode to CSI terms.
 
 use hostloop_proto::csi::VolumeCapability;
 use hostloop_proto::csi::volume_capability::{
     AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode,
 };
 
-/// An access mode there is no CSI mode for.
+/// An access mode without an equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AccessError {
-    /// There is none at all.
+    /// The claim has no access modes.
     #[error("spec.accessModes is empty: name at least one, such as ReadWriteOnce")]
     None,
-    /// It is not known.
+    /// The access mode is unknown.
     #[error(
         "spec.accessModes has {0:?}: it must be ReadWriteOnce, ReadWriteOncePod, ReadOnlyMany or \
          ReadWriteMany"
@@ -19,21 +19,22 @@ pub(crate) enum AccessError {
     Unknown(String),
 }
 
-/// How the volume is seen in a pod.
+/// How a pod sees the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeMode {
-    /// As a device.
+    /// As a block device.
     Block,
     /// As a directory.
     Filesystem {
-        /// The filesystem; the driver's choice if empty.
+        /// The filesystem type; if empty, the driver chooses.
         fs_type: String,
         /// The mount options.
         flags: Vec<String>,
     },
 }
 
-/// The CSI mode of an access mode. Drivers that tell pods from nodes have finer ones.
+/// The CSI mode of an access mode. Drivers with the capability SINGLE_NODE_MULTI_WRITER have finer
+/// modes.
 fn mode(name: &str, has_writer_modes: bool) -> Result<Mode, AccessError> {
     Ok(match (name, has_writer_modes) {
         ("ReadWriteOnce", true) => Mode::SingleNodeMultiWriter,
@@ -45,7 +46,7 @@ fn mode(name: &str, has_writer_modes: bool) -> Result<Mode, AccessError> {
     })
 }
 
-/// One capability for each access mode.
+/// Returns one volume capability for each access mode.
 pub(crate) fn capabilities(
     modes: &[String],
     shape: &VolumeMode,

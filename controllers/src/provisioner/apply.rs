@@ -1,4 +1,4 @@
-//! Carries out what was decided for a claim: the CSI calls, writes and events.
+//! Carries out the decisions for claims: the CSI calls, writes and events.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -32,10 +32,10 @@ use super::volume;
 const SHORT: Duration = Duration::from_secs(1);
 /// Read the claim again after a CreateVolume call that took longer than this.
 const LONG: Duration = Duration::from_secs(5);
-/// How long to wait for the capacity objects before another node is selected: with the old ones,
+/// How long to wait for the capacity objects before another node is selected: with outdated ones,
 /// the scheduler would select the same node again.
 const TELLING: Duration = Duration::from_secs(5);
-/// How often to try at once to delete a volume that cannot be used.
+/// Number of immediate attempts to delete a volume that cannot be used.
 const DELETE_TRIES: u32 = 5;
 
 const PROVISIONING: &str = "Provisioning";
@@ -43,21 +43,21 @@ const SUCCEEDED: &str = "ProvisioningSucceeded";
 const FAILED: &str = "ProvisioningFailed";
 
 impl Plan {
-    /// The UID of the claim it is for.
+    /// The UID of the claim that the volume is for.
     pub(crate) fn uid(&self) -> &str {
         self.draft.claim.metadata.uid.as_deref().unwrap_or_default()
     }
 }
 
 impl Provisioner {
-    /// Works on a claim, by its UID.
+    /// Reconciles the claim of this UID.
     pub(super) async fn claim(&self, uid: &str) -> Outcome {
         if self.in_flight.has_pending_pv(uid) {
             return Outcome::Done;
         }
         if let Some(PendingAttempt::Background(plan)) = self.in_flight.attempt(uid) {
             if !self.context.acts() {
-                // The process that leads now finds the same volume by its name.
+                // The new leader finds the same volume by its name.
                 self.in_flight.forget(uid);
                 return Outcome::Done;
             }
@@ -87,7 +87,7 @@ impl Provisioner {
                 Outcome::Done
             }
             Decision::Create(creation) => {
-                // Only a claim that gets this far leaves a finalizer on its source.
+                // Earlier exits leave no finalizer on the source.
                 match self.begin(&creation, &source, true).await {
                     Ok(()) => self.make(Arc::new(creation.plan), false).await,
                     Err(error) => self.failed_early(&claim, error.into()).await,
@@ -106,7 +106,7 @@ impl Provisioner {
         Ok((decision, inputs.source))
     }
 
-    /// Repeats CreateVolume for a volume that an earlier call may have made. Only the topology
+    /// Repeats CreateVolume for a volume that an earlier call may have created. Only the topology
     /// stays the same: the claim, its class and its secrets may have been corrected since. If the
     /// claim is gone or now belongs to another process, the call is still needed: its answer names
     /// the volume to delete.
@@ -140,7 +140,7 @@ impl Provisioner {
         }
     }
 
-    /// Prepares a CreateVolume call: remembers its topology and protects the source.
+    /// Prepares a CreateVolume call: stores its topology and protects the source.
     async fn begin(
         &self,
         creation: &Creation,
@@ -157,7 +157,7 @@ impl Provisioner {
         }
     }
 
-    /// Keeps a source until the volume is made.
+    /// Adds the finalizer that protects a source until the volume exists.
     async fn add_source_finalizer(&self, source: &SourceObjects) -> Result<(), ApiError> {
         if let Some(snapshot) = &source.snapshot {
             finalizers::add(&self.kube, None, &**snapshot, SNAPSHOT_FINALIZER).await?;
@@ -169,10 +169,11 @@ impl Provisioner {
         Ok(())
     }
 
-    /// Removes the finalizer of a snapshot that no claim waits for any more. The sweep repeats what
-    /// fails here.
+    /// Removes the finalizer of a snapshot that no claim waits for any more. If this fails, the
+    /// sweep repeats it.
     ///
-    /// A node does not do this: it sees only its own claims, and a claim of another node may wait
+    /// A node skips this step: it sees only its own claims, and a claim of another node may wait
+    /// for the same snapshot. The leader sees all claims.
     /// for the same snapshot. The leader sees all claims.
     pub(super) async fn remove_source_finalizer(&self, draft: &Draft) {
         let (Some(protection), DataSource::Snapshot(name)) = (&self.protection, &draft.source)
@@ -196,7 +197,7 @@ impl Provisioner {
         }
     }
 
-    /// Makes a volume by its plan, for the first time or again.
+    /// Creates a volume by its plan, for the first time or again.
     async fn make(&self, plan: Arc<Plan>, again: bool) -> Outcome {
         let claim = plan.draft.claim.clone();
         let since = Instant::now();
@@ -204,12 +205,12 @@ impl Provisioner {
         let volume = match made {
             Ok(Some(volume)) => volume,
             Ok(None) => {
-                // The process that leads now makes the same volume, by its name.
+                // The new leader creates the same volume, by its name.
                 self.in_flight.forget(plan.uid());
                 return Outcome::Done;
             }
             Err(error) => {
-                // A failure may leave less room, too, or be for want of some.
+                // A failed call may have used space, or failed because space is short.
                 self.room_changed();
                 let source = plan.draft.source.clone();
                 return self.failed(&claim, source.kind(), Some(plan), error).await;
@@ -228,7 +229,8 @@ impl Provisioner {
             object,
             since,
         });
-        // From here on this remembers the volume, whatever becomes of the claim.
+        // From here on, the pending PersistentVolume keeps track of the volume if the claim is
+        // deleted.
         self.in_flight.add_pending_pv(pending.clone());
         self.in_flight.forget(plan.uid());
         if self.create_pv(&pending, doubtful).await == Outcome::Failed {
@@ -309,7 +311,7 @@ impl Provisioner {
         }
     }
 
-    /// Deletes a volume that can't be used, as far as one timeout allows.
+    /// Deletes a volume that cannot be used, within one timeout. Returns its fate for the message.
     async fn undo(&self, volume_id: String, secrets: BTreeMap<String, String>) -> String {
         let until = Instant::now() + self.timeout;
         let mut last = String::new();
@@ -338,7 +340,7 @@ impl Provisioner {
         self.failed(claim, source.kind(), None, error).await
     }
 
-    /// Reports a failure and does what it calls for.
+    /// Reports a failure and schedules the next attempt.
     async fn failed(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
@@ -400,7 +402,7 @@ impl Provisioner {
                 Outcome::Done
             }
             Err(ApiError::NotFound { .. }) => Outcome::Done,
-            // The claim has changed, so the decision is made again.
+            // The claim has changed, so the decision is repeated.
             Err(error) => {
                 tracing::info!(claim = %claim.name_any(), %error, "not rescheduled yet");
                 Outcome::Failed
@@ -426,7 +428,7 @@ impl Provisioner {
             })
     }
 
-    /// Reports a volume whose PersistentVolume exists.
+    /// Counts and reports a volume after its PersistentVolume is created.
     pub(super) fn succeeded(&self, pending: &PendingPv) {
         let (plan, draft) = (&pending.plan, &pending.plan.draft);
         let message = format!("Successfully provisioned volume {}", draft.name);
@@ -439,7 +441,7 @@ impl Provisioner {
             .provisioned(class_name, plan.draft.source.kind(), Some(took));
     }
 
-    /// Reports a PersistentVolume that cannot be written yet.
+    /// Reports that a PersistentVolume cannot be written yet.
     pub(super) fn pv_failed(&self, pending: &PendingPv, why: &str) {
         let draft = &pending.plan.draft;
         let message = format!("PersistentVolume {} cannot be saved yet: {why}", draft.name);

@@ -1,5 +1,5 @@
-//! Creates the PersistentVolume of a volume that was made. A write that fails is repeated, and the
-//! volume stays. The volume is deleted only if no claim wants it any more.
+//! Creates the PersistentVolume of a new volume. A failed write is repeated, and the volume stays.
+//! The volume is deleted only if no claim wants it any more.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ use super::error::without;
 use super::in_flight::PendingPv;
 use super::volume;
 
-/// What became of a volume.
+/// The outcome of work on a volume.
 enum Fate {
-    /// It has its object.
+    /// Its PersistentVolume exists.
     Saved,
-    /// It will not get one.
+    /// It will not get a PersistentVolume.
     Unwanted(&'static str),
-    /// This process has no say any more.
+    /// Another process is responsible for it now.
     NotOurs,
 }
 
 impl Provisioner {
-    /// Works on a volume that has no object yet, by its name.
+    /// Reconciles a volume without a PersistentVolume, by its name.
     pub(super) async fn pending_pv(&self, name: &str) -> Outcome {
         match self.in_flight.pending_pv(name) {
             None => Outcome::Done,
@@ -35,8 +35,8 @@ impl Provisioner {
         }
     }
 
-    /// Gives a volume its object, or deletes the volume if it is not wanted any more. If it is
-    /// doubtful, the claim is read first.
+    /// Creates the PersistentVolume of a volume, or deletes the volume if no claim wants it any
+    /// more. If `doubtful`, it reads the claim first.
     pub(super) async fn create_pv(&self, pending: &Arc<PendingPv>, doubtful: bool) -> Outcome {
         let name = &pending.plan.draft.name;
         match self.fate(pending, doubtful).await {
@@ -99,7 +99,7 @@ impl Provisioner {
                 let why = "its claim has got another volume of the same name";
                 match self.existing(pending, why).await? {
                     (fate, true) => Ok(fate),
-                    // It was there a moment ago.
+                    // The PersistentVolume existed a moment ago, so the write is tried again.
                     (_, false) => Err(error),
                 }
             }
@@ -107,7 +107,8 @@ impl Provisioner {
         }
     }
 
-    /// What becomes of the volume by the object there is of its name, and whether there is one.
+    /// Decides the outcome by the existing PersistentVolume of this name. The flag is true if that
+    /// object exists.
     async fn existing(
         &self,
         pending: &PendingPv,

@@ -1,4 +1,5 @@
-//! Why a claim has no volume yet: in words its user can act on, and with what is to come next.
+//! The reasons why a claim has no volume yet, in words its user can act on. Each has a state, which
+//! decides the next attempt.
 
 use std::collections::BTreeMap;
 
@@ -13,38 +14,38 @@ use crate::api::topology::TopologyError;
 /// What a failed attempt leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing: there is no volume, and none is being made.
+    /// No volume exists, and the driver is not creating one.
     Finished,
-    /// What there was before.
+    /// The state before the attempt still holds.
     NoChange,
-    /// There may be a volume: CreateVolume is repeated until the driver gives a final answer.
+    /// A volume may exist: CreateVolume is repeated until the driver gives a final answer.
     Background,
-    /// Nothing, and the scheduler is to choose another node.
+    /// No volume exists, and the scheduler must select another node.
     Reschedule,
-    /// Nothing, and the same again would fail the same: only after a long time.
+    /// No volume exists. The same call would fail again, so it is only repeated after a long time.
     Infeasible,
 }
 
-/// Why there is no volume.
+/// The reason why a claim has no volume.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The class is not there.
+    /// The class does not exist.
     #[error("StorageClass {name:?} does not exist: create it, or name another in the claim")]
     NoClass {
-        /// Its name.
+        /// The class's name.
         name: String,
     },
-    /// The driver can't make it.
+    /// The driver lacks a capability.
     #[error("the CSI driver {driver} cannot do this: it lacks {lacks}. {advice}")]
     Unable {
-        /// The driver.
+        /// The driver's name.
         driver: String,
-        /// The capability it does not have.
+        /// The capability that the driver lacks.
         lacks: &'static str,
-        /// What the user can do.
+        /// Advice for the user.
         advice: &'static str,
     },
-    /// A selector chooses among volumes that are there; this one is to be made.
+    /// The claim has a selector. Selectors choose among existing volumes only.
     #[error(
         "spec.selector of the claim is not supported for volumes that are made for claims: \
          remove it, or name a StorageClass without a provisioner"
@@ -55,44 +56,44 @@ pub(crate) enum Error {
         "the StorageClass has both parameters csi.storage.k8s.io/fstype and {old}: remove {old}"
     )]
     FsTypeTwice {
-        /// The older one, as it is written there.
+        /// The deprecated parameter's key.
         old: String,
     },
-    /// The access modes are no good.
+    /// The access modes are invalid.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The volume mode is not known.
+    /// The volume mode is unknown.
     #[error("spec.volumeMode is {0:?}: it must be Filesystem or Block")]
     Mode(String),
-    /// The size is no good.
+    /// The size is invalid.
     #[error(
         "spec.resources.requests.storage is {0:?}: it must be a size above 0 and below 8Ei, such \
          as 1Gi"
     )]
     Size(String),
-    /// The kind or place of the source is not supported.
+    /// The kind or namespace of the source is not supported.
     #[error(transparent)]
     DataSource(#[from] DataSourceError),
-    /// The source cannot be used, or not yet.
+    /// The source cannot be used, or cannot be used yet.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// There is no place for it.
+    /// The topology requirement cannot be met.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The secrets can't be made out.
+    /// The class's parameters name no valid secret.
     #[error(transparent)]
     Secret(#[from] TemplateError),
-    /// A secret is not there.
+    /// A secret does not exist.
     #[error(
         "secret {namespace}/{name}, named by parameters of StorageClass {class:?}, does not \
          exist: create it, or correct the class"
     )]
     NoSecret {
-        /// Its namespace.
+        /// The secret's namespace.
         namespace: String,
-        /// Its name.
+        /// The secret's name.
         name: String,
-        /// Where it is named.
+        /// The class that names the secret.
         class: String,
     },
     /// A secret can't be read.
@@ -105,60 +106,60 @@ pub(crate) enum Error {
          remove them (in a new class: parameters cannot be changed)"
     )]
     Parameters {
-        /// The class.
+        /// The class's name.
         class: String,
-        /// The parameters.
+        /// The unknown parameters.
         keys: String,
     },
-    /// The attributes class is not there.
+    /// The VolumeAttributesClass does not exist.
     #[error(
         "VolumeAttributesClass {name:?}, named by spec.volumeAttributesClassName, does not exist: \
          create it, or name another in the claim"
     )]
     NoAttributesClass {
-        /// Its name.
+        /// The name of the VolumeAttributesClass.
         name: String,
     },
-    /// The attributes class is another driver's.
+    /// The VolumeAttributesClass is for another driver.
     #[error(
         "VolumeAttributesClass {name:?} is for the driver {has}, but the claim's StorageClass \
          uses {driver}: name another in spec.volumeAttributesClassName"
     )]
     AttributesDriver {
-        /// The class.
+        /// The name of the VolumeAttributesClass.
         name: String,
-        /// Its driver.
+        /// The driver that the class names.
         has: String,
-        /// This driver.
+        /// This driver's name.
         driver: String,
     },
-    /// The API server did not answer as hoped.
+    /// A call to the API server failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The driver did not make it.
+    /// CreateVolume failed.
     #[error("rpc error: code = {code:?} desc = {message}")]
     Create {
-        /// The code.
+        /// The gRPC status code.
         code: tonic::Code,
-        /// The driver's words.
+        /// The driver's message, with secrets masked.
         message: String,
-        /// What it leaves.
+        /// The state after this error.
         state: State,
     },
-    /// The driver made something else.
+    /// The driver returned a volume that does not match the request.
     #[error("the CSI driver {driver} {what}; the volume was {fate}")]
     Unusable {
-        /// The driver.
+        /// The driver's name.
         driver: String,
-        /// What is wrong with it.
+        /// The defect of the volume.
         what: String,
-        /// Whether it could be deleted.
+        /// The outcome of the attempt to delete the volume.
         fate: String,
     },
 }
 
 impl Error {
-    /// What it leaves behind.
+    /// The state after a failed attempt with this error.
     pub(crate) fn state(&self) -> State {
         match self {
             Error::Unable { .. }

@@ -1,20 +1,19 @@
-//! Adding and taking finalizers, such that what others write in the meantime stays.
+//! Adds and removes finalizers without overwriting concurrent writes of other clients.
 
 use kube::ResourceExt;
 use serde_json::json;
 
 use crate::runtime::{ApiError, Kube, Resource, Store};
 
-/// How often an object that changed under a write is read again.
+/// How often a write is tried while its object keeps changing.
 const TRIES: usize = 5;
 
-/// Whether an object has a finalizer.
+/// True if an object has a finalizer.
 pub(crate) fn has<K: Resource>(object: &K, finalizer: &str) -> bool {
     object.finalizers().iter().any(|one| one == finalizer)
 }
 
-/// Adds one; nothing is written if it is there. An object that is gone stays gone: that is an
-/// error.
+/// Adds a finalizer; writes nothing if the object has it. Fails if the object is gone.
 pub(crate) async fn add<K: Resource>(
     kube: &Kube,
     watch: Option<&Store<K>>,
@@ -45,7 +44,7 @@ pub(crate) async fn add<K: Resource>(
     }
 }
 
-/// Takes one away; nothing is written if it is not there, or if the object is gone.
+/// Removes a finalizer; writes nothing if the object lacks it or is gone.
 pub(crate) async fn remove<K: Resource>(
     kube: &Kube,
     watch: Option<&Store<K>>,
@@ -65,11 +64,11 @@ pub(crate) async fn remove<K: Resource>(
             {"op": "remove", "path": path},
         ]);
         match kube.json(&object, patch).await {
-            // The last finalizer of an object that is being deleted takes it away.
+            // Removing the last finalizer of an object that is being deleted deletes it.
             Ok(written) if written.finalizers().is_empty() && is_going(&written) => return Ok(()),
             Ok(written) => return note(watch, written),
             Err(ApiError::NotFound { .. }) => return Ok(()),
-            // A patch that does not apply is refused in more than one way.
+            // The API server has several errors for a JSON patch that does not apply.
             Err(error @ (ApiError::Conflict { .. } | ApiError::Rejected { code: 422, .. }))
                 if tries < TRIES =>
             {
@@ -96,7 +95,7 @@ fn note<K: Resource>(watch: Option<&Store<K>>, written: K) -> Result<(), ApiErro
     Ok(())
 }
 
-/// The same object as it is now; not another of its name.
+/// Reads the same object again; `None` if it is gone or another object has its name.
 async fn again<K: Resource>(kube: &Kube, object: &K) -> Result<Option<K>, ApiError> {
     let namespace = object.namespace().unwrap_or_default();
     let now = kube.get::<K>(&namespace, &object.name_any()).await?;

@@ -1,4 +1,4 @@
-//! Collects what the decision about one claim needs, from the caches. Where a cache miss proves
+//! Collects the inputs of the decision about one claim, from the caches. Where a cache miss proves
 //! nothing, it asks the API server.
 
 use std::ops::ControlFlow;
@@ -49,7 +49,7 @@ impl Provisioner {
     }
 
     /// Collects everything about a claim. `last` is the plan of a CreateVolume call that may still
-    /// be running. Reads nothing more for a claim that the first part of the decision settles.
+    /// be running. If the first part of the decision settles the claim, nothing more is read.
     pub(super) async fn gather(
         &self,
         claim: &Arc<PersistentVolumeClaim>,
@@ -109,9 +109,9 @@ impl Provisioner {
     }
 
     /// True if the PersistentVolume of a claim exists. The API server is only asked about claims
-    /// for which an earlier process may have made a volume: a node's watch may not show that one.
-    /// For a newer claim, only another node could have made it. That is rare, and the name of the
-    /// PersistentVolume shows it.
+    /// for which an earlier process may have created a volume: a node's watch may not show that
+    /// volume. For a newer claim, only another node could have created it. That is rare, and the
+    /// name of the PersistentVolume reveals it.
     async fn has_volume(&self, claim: &PersistentVolumeClaim) -> Result<bool, ApiError> {
         let uid = claim.metadata.uid.as_deref().unwrap_or_default();
         let volumes = self.context.caches.volumes();
@@ -144,7 +144,7 @@ impl Provisioner {
         Ok(inputs)
     }
 
-    /// Snapshots and their contents are read live, because they may have become ready since.
+    /// Reads snapshots and their contents live, because they may have become ready since.
     async fn source(&self, draft: &Draft) -> Result<SourceObjects, ApiError> {
         let (kube, caches) = (&self.kube, &self.context.caches);
         let namespace = draft.claim.namespace().unwrap_or_default();
@@ -170,8 +170,8 @@ impl Provisioner {
         Ok(found)
     }
 
-    /// The nodes that volumes may be made for. The caches may not show a new node yet, so the node
-    /// `selected` is read live if they do not.
+    /// The nodes that volumes may be created for. If the caches do not show the node `selected`, it
+    /// is read live, because it may be new.
     async fn nodes(&self, selected: Option<&str>) -> Result<Vec<NodeTopology>, ApiError> {
         if let Scope::Node { name, segments } = &self.context.scope {
             return Ok(vec![NodeTopology {

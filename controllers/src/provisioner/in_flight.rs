@@ -1,5 +1,5 @@
-//! What is remembered of claims and volumes between attempts. All of it can be lost: a restart
-//! finds the same volume by its name.
+//! State of claims and volumes between attempts. All of it can be lost: after a restart, the
+//! provisioner finds the same volume by its name.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,28 +11,28 @@ use tokio::time::Instant;
 use super::decide::Plan;
 use crate::api::topology::RequirementInputs;
 
-/// The time until a call that cannot succeed is repeated.
+/// The wait before a call that cannot succeed is repeated.
 pub(crate) const SLOW: Duration = Duration::from_secs(300);
 
 /// How the last attempt for a claim ended.
 #[derive(Clone, Debug)]
 pub(crate) enum PendingAttempt {
-    /// The driver may still be making a volume. CreateVolume is repeated until the driver gives a
+    /// The driver may still be creating a volume. CreateVolume is repeated until the driver gives a
     /// final answer, even if the claim is gone. Holds the plan of the last call.
     Background(Arc<Plan>),
     /// The call failed for good with this class. It is repeated after this instant.
     Slow {
-        /// The class's UID.
+        /// The UID of the claim's class.
         class: Option<String>,
-        /// When to try again.
+        /// The time of the next attempt.
         until: Instant,
     },
 }
 
-/// A volume that was made and has no PersistentVolume yet.
+/// A volume that still needs its PersistentVolume.
 #[derive(Debug)]
 pub(crate) struct PendingPv {
-    /// What it was made for.
+    /// The plan of its CreateVolume call.
     pub(crate) plan: Arc<Plan>,
     /// The PersistentVolume to create.
     pub(crate) object: PersistentVolume,
@@ -48,7 +48,7 @@ struct Inner {
     topologies: HashMap<String, RequirementInputs>,
 }
 
-/// What is remembered, by UIDs of claims and names of volumes.
+/// State by the UID of a claim or the name of a volume.
 #[derive(Default)]
 pub(crate) struct InFlight(Mutex<Inner>);
 
@@ -61,7 +61,7 @@ impl InFlight {
     /// Records how an attempt ended.
     pub(crate) fn set_attempt(&self, uid: &str, attempt: PendingAttempt) {
         let mut inner = self.lock();
-        // The driver makes nothing, and the nodes may have changed before the next attempt.
+        // The driver is not creating a volume, and the nodes may change before the next attempt.
         if matches!(attempt, PendingAttempt::Slow { .. }) {
             inner.topologies.remove(uid);
         }
@@ -76,17 +76,17 @@ impl InFlight {
         inner.topologies.remove(uid);
     }
 
-    /// What the requirement of the last call for a claim (by UID) was made from.
+    /// The inputs of the topology requirement in the last call for a claim (by UID).
     pub(crate) fn topology(&self, uid: &str) -> Option<RequirementInputs> {
         self.lock().topologies.get(uid).cloned()
     }
 
-    /// Keeps it until the call for the claim has a final answer.
+    /// Stores these inputs until the call for the claim has a final answer.
     pub(crate) fn set_topology(&self, uid: &str, topology: RequirementInputs) {
         self.lock().topologies.insert(uid.to_owned(), topology);
     }
 
-    /// How long a claim must still wait, with a class of this UID.
+    /// The remaining wait of a claim, if its class has this UID.
     pub(crate) fn wait(&self, uid: &str, class_uid: Option<&String>) -> Option<Duration> {
         match self.lock().attempts.get(uid)? {
             PendingAttempt::Slow { class, until } if class.as_ref() == class_uid => {
@@ -97,13 +97,13 @@ impl InFlight {
         }
     }
 
-    /// Notes claims that an earlier process may have made volumes for. They are read live before
-    /// their PersistentVolumes are created.
+    /// Notes claims that an earlier process may have created volumes for. The provisioner reads
+    /// them live before it creates their PersistentVolumes.
     pub(crate) fn require_live_check(&self, uids: impl IntoIterator<Item = String>) {
         self.lock().live_checks.extend(uids);
     }
 
-    /// True if an earlier process may have made a volume for this claim.
+    /// True if an earlier process may have created a volume for this claim.
     pub(crate) fn needs_live_check(&self, uid: &str) -> bool {
         self.lock().live_checks.contains(uid)
     }
@@ -119,13 +119,13 @@ impl InFlight {
         self.lock().pending_pvs.values().any(is_for)
     }
 
-    /// Adds a volume whose PersistentVolume is still to be created.
+    /// Adds a volume that still needs its PersistentVolume.
     pub(crate) fn add_pending_pv(&self, pending: Arc<PendingPv>) {
         let name = pending.plan.draft.name.clone();
         self.lock().pending_pvs.insert(name, pending);
     }
 
-    /// Removes a volume that has its PersistentVolume, or is gone.
+    /// Removes a volume that has its PersistentVolume or is deleted.
     pub(crate) fn remove_pending_pv(&self, name: &str) {
         self.lock().pending_pvs.remove(name);
     }

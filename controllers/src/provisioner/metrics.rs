@@ -1,4 +1,4 @@
-//! What is counted of provisioning, by upstream's names.
+//! The provisioner's metrics, with the names of the upstream provisioner.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -29,7 +29,7 @@ fn durations<L: Clone + std::hash::Hash + Eq>() -> Durations<L> {
     Family::new_with_constructor(|| Histogram::new(BUCKETS))
 }
 
-/// The counts. Clones share them.
+/// The counters and histograms. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     provisioned: Family<Provision, Counter>,
@@ -54,7 +54,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Has them shown by a registry.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("controller");
         registry.register(

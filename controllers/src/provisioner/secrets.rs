@@ -1,5 +1,5 @@
-//! The secrets that a class names for CSI calls: under a call's own keys, under one pair of keys for
-//! all calls, or under deprecated keys.
+//! The secrets that a class names for CSI calls. A class names them under a call's own keys, under
+//! one pair of keys for all calls, or under deprecated keys.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ impl Use {
         }
     }
 
-    /// How it begins in the keys of old, which the later calls never had.
+    /// The prefix of the deprecated keys; `None` for calls that never had such keys.
     fn old(self) -> Option<&'static str> {
         match self {
             Use::Provisioner => Some("csiProvisionerSecret"),
@@ -106,21 +106,21 @@ pub(crate) fn is_key(key: &str) -> bool {
     key == all.name || key == all.namespace || Use::ALL.into_iter().any(of_use)
 }
 
-/// What templates are expanded for.
+/// The objects that templates are expanded for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
     /// The volume's name.
     pub(crate) volume: &'a str,
-    /// The claim's.
+    /// The claim's name.
     pub(crate) claim: &'a str,
-    /// Its namespace.
+    /// The claim's namespace.
     pub(crate) namespace: &'a str,
-    /// Its annotations.
+    /// The claim's annotations.
     pub(crate) annotations: &'a BTreeMap<String, String>,
 }
 
-/// The secret that a class names for a use, if any. The parameters for all uses count only if the
-/// use has none of its own.
+/// Returns the secret that a class names for a use, if any. The parameters for all uses count only
+/// if the use has none of its own.
 pub(crate) fn reference(
     of: Use,
     parameters: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! Checks what a volume is filled from: another claim's volume, or a snapshot.
+//! Checks the data source of a volume: another claim's volume, or a snapshot.
 
 use std::sync::Arc;
 
@@ -18,48 +18,48 @@ use crate::api::pvc::{self, DataSource};
 use crate::quantity;
 use crate::runtime::boolean;
 
-/// A source that can't be used, or not yet.
+/// A source that cannot be used, or cannot be used yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SourceError {
-    /// It is not there.
+    /// A source object does not exist.
     #[error(
         "the source of the claim, {what}, does not exist: create it, or correct spec.dataSource"
     )]
     Missing {
-        /// What.
+        /// The source, as a message names it.
         what: String,
     },
-    /// It is not as it has to be.
+    /// A source object does not meet the requirements.
     #[error("the source of the claim, {what}, cannot be used: {why}")]
     Unfit {
-        /// What.
+        /// The source, as a message names it.
         what: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The claim is too small for it.
+    /// The claim requests less than the source's size.
     #[error(
         "spec.resources.requests.storage is {requested}, but {what} needs at least {needed}: \
          make the claim's request larger"
     )]
     Small {
-        /// What.
+        /// The source, as a message names it.
         what: String,
-        /// The claim's request.
+        /// The size that the claim requests.
         requested: String,
-        /// The least.
+        /// The minimum size.
         needed: String,
     },
-    /// The volume is to be seen in another way.
+    /// The claim has another volume mode than the source.
     #[error("spec.volumeMode is {requested}, but {what} has {has}: {advice}")]
     Mode {
-        /// What.
+        /// The source, as a message names it.
         what: String,
-        /// The claim's mode.
+        /// The claim's volume mode.
         requested: String,
-        /// The source's.
+        /// The source's volume mode.
         has: String,
-        /// What the user can do.
+        /// Advice for the user.
         advice: &'static str,
     },
 }
@@ -77,8 +77,7 @@ impl SourceError {
     }
 }
 
-/// The objects of a data source, as far as they exist: a snapshot and its content, or a claim and
-/// its volume.
+/// The existing objects of a data source: a snapshot and its content, or a claim and its volume.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SourceObjects {
     pub(crate) snapshot: Option<Arc<VolumeSnapshot>>,
@@ -87,16 +86,16 @@ pub(crate) struct SourceObjects {
     pub(crate) volume: Option<Arc<PersistentVolume>>,
 }
 
-/// A claim that is to be filled.
+/// A claim that needs a volume from a data source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
-    /// It.
+    /// The claim.
     pub(crate) claim: &'a PersistentVolumeClaim,
-    /// Its size.
+    /// The size of its volume in bytes.
     pub(crate) size: i64,
-    /// The driver.
+    /// The driver's name.
     pub(crate) driver: &'a str,
-    /// The volumes that these loops serve.
+    /// The volumes that this process serves.
     pub(crate) scope: &'a Scope,
     /// The pools of this driver.
     pub(crate) pools: &'a Pools,
@@ -117,7 +116,7 @@ impl Target<'_> {
     }
 }
 
-/// The source for a CreateVolume call, if the objects can be one.
+/// Builds the source of a CreateVolume request from the objects, or rejects them.
 pub(crate) fn content_source(
     target: Target<'_>,
     source: &DataSource,
@@ -136,7 +135,7 @@ pub(crate) fn content_source(
     }
 }
 
-/// A snapshot as a source, if it can be one.
+/// Builds a snapshot source, or rejects the snapshot.
 fn from_snapshot(
     target: Target<'_>,
     name: &str,
@@ -185,8 +184,8 @@ fn from_snapshot(
         .and_then(|status| status.snapshot_handle.clone());
     let handle = handle.filter(|handle| !handle.is_empty());
     let snapshot_id = handle.ok_or_else(|| unfit("its content has no status.snapshotHandle"))?;
-    // The leader gives the label to the node of the volume that is bound in the namespace. A handle
-    // alone proves nothing: a node may have written it.
+    // The leader sets the label to the node of the volume that is bound in the namespace. A handle
+    // alone proves nothing: any node can write one.
     let is_made_from_volume = content.spec.source.volume_handle.is_some();
     if target.scope.node().is_some()
         && is_made_from_volume
@@ -196,7 +195,7 @@ fn from_snapshot(
             "no node manages VolumeSnapshotContent {bound} yet (its label {MANAGED_BY})"
         )));
     }
-    // What another node manages may name a snapshot of this one: that node wrote it.
+    // Another node can write a handle of this node's snapshot into the content that it manages.
     let owner = snapshotter::owner(
         target.scope,
         target.pools,
@@ -237,7 +236,7 @@ fn from_snapshot(
     })
 }
 
-/// Another claim's volume as a source, if it can be one.
+/// Builds a volume source from another claim's volume, or rejects it.
 fn from_claim(
     target: Target<'_>,
     name: &str,
@@ -281,7 +280,7 @@ fn from_claim(
             "PersistentVolume {bound} is not bound to it"
         )));
     }
-    // Another node may have made a volume with a handle of this node.
+    // Another node may have created a PersistentVolume with a handle of this node.
     if owner(target.scope, target.pools, volume) == Ownership::Remote {
         return Err(unfit(&format!(
             "the node affinity and the handle of PersistentVolume {bound} are not both of this node"

@@ -1,7 +1,8 @@
-//! Removes the finalizers of data sources that no claim waits for. This needs all claims, so one
-//! process does it for the cluster.
+//! Removes the finalizers of data sources that no claim waits for. This requires a view of all
+//! claims, so one process does it for the cluster.
 //!
 //! A source is checked when a claim stops waiting for it. A sweep checks all sources, because the
+//! process that should have removed a finalizer may have died.
 //! process that should have removed a finalizer may have died.
 
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub(crate) fn key(namespace: &str, asked: &DataSource) -> Option<String> {
     }
 }
 
-/// The snapshot or claim that a claim's volume is to be made from, while it has no volume.
+/// The snapshot or claim that a claim's volume needs as its source, while the claim has no volume.
 fn awaited_source(claim: &PersistentVolumeClaim) -> Option<DataSource> {
     if !pvc::is_pending(claim) {
         return None;
@@ -55,8 +56,8 @@ pub(crate) fn awaited(claim: &PersistentVolumeClaim) -> Vec<String> {
         .collect()
 }
 
-/// The claims (by namespace and name) that may need no finalizer after a change of this claim:
-/// itself and the source of its clone.
+/// The claims (by namespace and name) that may no longer need a finalizer after a change of this
+/// claim: itself and the source of its clone.
 fn touched(claim: &PersistentVolumeClaim) -> Vec<Named> {
     let namespace = claim.namespace().unwrap_or_default();
     let mut touched = Vec::new();
@@ -69,7 +70,7 @@ fn touched(claim: &PersistentVolumeClaim) -> Vec<Named> {
     touched
 }
 
-/// The snapshot (by namespace and name) that a changed claim does not wait for any more.
+/// The snapshot (by namespace and name) that a changed claim no longer waits for.
 fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
     let claim = change.object();
     let waits = matches!(change, Change::Applied { .. }) && pvc::is_pending(claim);
@@ -81,24 +82,24 @@ fn left(change: &Change<PersistentVolumeClaim>) -> Option<Named> {
     }
 }
 
-/// True if a deleted claim exists only because of its finalizer, and no clone waits for it.
+/// True if only the finalizer keeps a deleted claim, and no clone waits for the claim.
 fn is_idle(claim: &PersistentVolumeClaim, awaited: bool) -> bool {
     claim.metadata.deletion_timestamp.is_some()
         && finalizers::has(claim, CLONE_FINALIZER)
         && !awaited
 }
 
-/// The protection of sources, over caches of all claims and volumes.
+/// Source protection, which uses caches of all claims and volumes.
 pub(super) struct Protection {
     context: Context,
     kube: Kube,
     options: Options,
     naming: Naming,
-    /// Claims by what they wait for.
+    /// Claims by the source that they wait for.
     awaited: Index<PersistentVolumeClaim>,
-    /// Claims volumes are cloned from.
+    /// Claims that are the source of a clone.
     clones: Queue<Named>,
-    /// Snapshots volumes are restored from.
+    /// Snapshots that are the source of a volume.
     snapshots: Queue<Named>,
 }
 
@@ -159,13 +160,13 @@ impl Protection {
             .await;
     }
 
-    /// Whether the volume of a claim has its object.
+    /// True if the PersistentVolume of a claim exists.
     fn has_volume(&self, claim: &PersistentVolumeClaim) -> bool {
         let name = self.naming.volume_of(claim);
         self.context.caches.volumes().get(&name).is_some()
     }
 
-    /// Whether a claim, other than the one of this UID, waits for a volume from this source.
+    /// True if a claim, other than the one of this UID, waits for a volume from this source.
     pub(super) fn is_awaited(
         &self,
         namespace: &str,
@@ -179,14 +180,14 @@ impl Protection {
             but.is_none() || claim.metadata.uid.as_deref() != but
         };
         let waiting = self.awaited.get(&key);
-        // One that has its volume may not be bound to it yet.
+        // A claim with a PersistentVolume may not be bound to it yet.
         waiting
             .iter()
             .filter(others)
             .any(|claim| !self.has_volume(claim))
     }
 
-    /// Works on a claim that is a source, by its namespace and name.
+    /// Reconciles a claim that is a source, by its namespace and name.
     pub(super) async fn cloned(&self, namespace: &str, name: &str) -> Outcome {
         let watch = self.context.caches.claims();
         let Some(claim) = watch.get_in(namespace, name) else {
@@ -205,7 +206,7 @@ impl Protection {
         }
     }
 
-    /// Works on a snapshot, by its namespace and name.
+    /// Reconciles a snapshot that is a source, by its namespace and name.
     async fn restored(&self, (namespace, name): &Named) -> Outcome {
         let snapshots = self.context.caches.snapshots();
         let released = match snapshots.get_in(namespace, name) {

@@ -1,4 +1,4 @@
-//! What the driver made: whether it is what was asked for, and its object.
+//! Checks the driver's answer to CreateVolume, and builds the PersistentVolume.
 
 use std::collections::BTreeMap;
 
@@ -21,16 +21,16 @@ use crate::api::pvc;
 use crate::api::topology;
 use crate::quantity;
 
-/// An answer that can't be used.
+/// A CreateVolume response that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unusable {
-    /// The volume, if it has an ID.
+    /// The volume's ID, if the response has one.
     pub(crate) volume_id: Option<String>,
-    /// What is wrong, as the end of a sentence about the driver.
+    /// The defect, as the end of a sentence about the driver.
     pub(crate) what: String,
 }
 
-/// The volume of an answer, with its size filled in.
+/// Returns the volume of a valid response, with its size filled in.
 pub(crate) fn check(plan: &Plan, answer: CreateVolumeResponse) -> Result<Volume, Unusable> {
     let Some(mut volume) = answer.volume.filter(|volume| !volume.volume_id.is_empty()) else {
         return Err(Unusable {
@@ -59,13 +59,13 @@ pub(crate) fn check(plan: &Plan, answer: CreateVolumeResponse) -> Result<Volume,
     Ok(volume)
 }
 
-/// What this process is known by in volumes' attributes.
+/// The identity of this process in the attributes of volumes.
 pub(crate) fn identity(driver: &str, node: Option<&str>, millis: u128, random: u64) -> String {
     let node = node.map(|node| format!("-{node}")).unwrap_or_default();
     format!("{millis}-{}-{driver}{node}", random % 10_000)
 }
 
-/// The object of a volume.
+/// Builds the PersistentVolume of a volume.
 pub(crate) fn object(
     plan: &Plan,
     volume: &Volume,
@@ -165,7 +165,7 @@ fn csi(
     }
 }
 
-/// Whether an object is of this volume.
+/// True if a PersistentVolume belongs to this volume of the driver.
 pub(crate) fn is_of(object: &PersistentVolume, driver: &str, volume_id: &str) -> bool {
     let csi = object.spec.as_ref().and_then(|spec| spec.csi.as_ref());
     csi.is_some_and(|csi| csi.driver == driver && csi.volume_handle == volume_id)

@@ -41,7 +41,7 @@ pub(crate) fn class(change: &[(&str, Value)]) -> Arc<StorageClass> {
     Arc::new(serde_json::from_value(changed(value, change)).expect("a class"))
 }
 
-/// An object with parts of it changed: by path, as `/spec/driver`.
+/// Returns the object with changes at paths such as `/spec/driver`.
 fn changed(mut value: Value, changes: &[(&str, Value)]) -> Value {
     for (path, new) in changes {
         let (parent, key) = path.rsplit_once('/').expect("a path");
@@ -456,7 +456,7 @@ fn in_zone(name: &str, zone: &str) -> NodeTopology {
     }
 }
 
-/// A decision as text: what to create is the source, its protection, and the zones.
+/// A decision as text. For a volume to create, it names the source, its protection, and the zones.
 fn shown(decision: Result<Decision, Error>) -> String {
     let creation = match decision {
         Err(error) => return format!("{:?}: {error}", error.state()),

@@ -48,7 +48,7 @@ fn every_form() {
             &[(NS, "n")],
             Err("but not csi.storage.k8s.io/node-stage-secret-name:"),
         ),
-        // A use with parameters of its own ignores an incomplete pair for all uses.
+        // The node-stage parameters are complete, so an incomplete common pair is ignored.
         (&[(N, "s"), (NS, "n"), (ALL, "s")], Ok(Some(("n", "s")))),
         (
             &[(ALL, "s")],

@@ -1,4 +1,4 @@
-//! Deleting volumes.
+//! Tests of the deletion of volumes.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 
@@ -73,7 +73,7 @@ async fn an_attached_volume_is_not_deleted() {
     assert_eq!(rig.world.log(), [format!("GET {PV}")]);
 }
 
-/// Neither the affinity nor the driver says where the volume is. Nodes report it even if another
+/// Neither the affinity nor the driver shows the volume's node. Nodes report it even if another
 /// process leads.
 #[tokio::test]
 async fn a_volume_of_no_known_node_is_reported_once() {
@@ -142,7 +142,7 @@ async fn handles_of_other_pools_are_never_deleted() {
         let mut volume = released(affinity.clone());
         volume["spec"]["csi"]["volumeHandle"] = json!(handle);
         rig.release(&volume);
-        // The driver would say that all is well: it knows no such volume.
+        // DeleteVolume would succeed here, because this driver does not know the volume.
         assert_eq!(rig.delete().await, Outcome::Done);
         let found = rig.world.log().contains(&format!("DeleteVolume {handle}"));
         assert_eq!(found, deleted, "{handle} {affinity}");

@@ -1,11 +1,11 @@
-//! A node that sees what is its own, and the leader that sees everything.
+//! Tests of a node that watches only its own objects.
 
 use crate::runtime::scope::NODE_LABEL;
 use crate::runtime::watch::Selector;
 
 use super::*;
 
-/// On a node whose watches show its own.
+/// A rig on a node that watches only its own objects.
 fn on_node() -> Rig {
     let rig = rig(here(), true);
     let caches = rig.at_work.context.caches.clone();
@@ -26,7 +26,7 @@ async fn a_volume_out_of_sight_is_not_made_again() {
     let rig = on_node();
     rig.put_claim(&assigned(&Value::Null));
     rig.put_volume("elsewhere");
-    // It was there when this process began.
+    // The claim existed when this process began.
     rig.at_work.in_flight.require_live_check(["u-1".to_owned()]);
     assert_eq!(rig.work().await, Outcome::Done);
     assert_eq!(rig.world.log(), [format!("GET {PV}")]);
@@ -54,7 +54,7 @@ async fn a_new_volume_tells_its_node() {
     assert_eq!(rig.world.log(), ["CreateVolume pvc-u-1", &*post]);
     let labels = rig.world.state().objects[PV]["metadata"]["labels"].clone();
     assert_eq!(labels, json!({NODE_LABEL: "n1"}));
-    // Now it is in sight.
+    // Now the node's watch shows the volume.
     assert_eq!(rig.work().await, Outcome::Done);
     assert!(rig.world.log().is_empty());
 }

@@ -1,4 +1,4 @@
-//! Where volumes are asked for, and what happens when there is no room.
+//! Tests of the topology of CreateVolume calls, and of a driver that is out of space.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn on_node(extra: &[(&str, &str)]) -> Rig {
 }
 
 impl Rig {
-    /// A class, and a claim with it.
+    /// Adds a class, and a claim of that class.
     fn asks(&self, mode: &str, selected: Option<&str>, allowed: Value, parameters: Value) {
         let class = json!({"metadata": {"name": "fast", "uid": "c", "resourceVersion": "9"},
                            "provisioner": "d", "volumeBindingMode": mode,
@@ -49,7 +49,7 @@ impl Rig {
         caches.csi_nodes().apply_write(node);
     }
 
-    /// The requisite places of the CreateVolume calls.
+    /// The requisite topologies of the CreateVolume calls.
     fn required(&self) -> Vec<Vec<String>> {
         let created = self.world.state().created.clone();
         let places = created.into_iter().map(|request| {
@@ -79,7 +79,7 @@ async fn no_room_gives_the_node_back() {
             Status::resource_exhausted("full"),
             true,
         ),
-        // The leader selected the node, and selects another.
+        // The leader selected the node, so it selects another one.
         (
             NOW,
             true,
@@ -96,7 +96,7 @@ async fn no_room_gives_the_node_back() {
         ),
         // No node was selected, so none is cleared.
         (NOW, false, None, Status::resource_exhausted("full"), false),
-        // It may be being made: only here.
+        // The driver may still be creating the volume, so the claim stays on this node.
         (LATE, true, Some("n1"), Status::unavailable("busy"), false),
         (LATE, true, Some("n1"), Status::internal("broken"), false),
     ] {
@@ -135,7 +135,7 @@ async fn the_scheduler_is_told_of_the_room_first() {
     let working = rig.work();
     let telling = async {
         room.changed().await;
-        // Long enough for a write that does not wait.
+        // A write that does not wait would happen within this time.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let before = rig.is_cleared();
         room.told(room.changes());
@@ -228,13 +228,14 @@ async fn the_same_is_asked_for_until_it_is_known_what_came_of_it() {
     rig.node("n1", "a", 1);
     rig.node("n2", "b", 1);
     rig.asks(LATE, Some("n1"), Value::Null, secret);
-    // The requirement was made, and then there was no secret.
+    // The requirement is built, and then the secret is missing.
     assert_eq!(rig.work().await, Outcome::Failed);
-    // Its node is elsewhere now, and there is one more.
+    // The node's zone changes, and a node is added.
     rig.node("n1", "x", 2);
     rig.node("n3", "c", 1);
     rig.put_secret();
-    // It is being made: the same again. Then it has failed, and the nodes are read again.
+    // A running call is repeated with the same requirement. After its final error, the nodes are
+    // read again.
     let answers = [Status::aborted("busy"), Status::internal("broken")];
     rig.world.state().creations.extend(answers.map(Err));
     assert_eq!(rig.work().await, Outcome::Failed);

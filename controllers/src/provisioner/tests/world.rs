@@ -1,4 +1,4 @@
-//! An API server and a driver that write down what is asked of them, in one list.
+//! An API server and a driver that log their requests in one list.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use tonic::Status;
 use crate::runtime::csi::Csi;
 use crate::testing::Handlers;
 
-/// What is asked, and what is answered.
+/// The logged requests, and the responses to give.
 #[derive(Default)]
 pub(super) struct State {
     /// `POST persistentvolumes/pvc-1`, `CreateVolume pvc-1`, …
@@ -25,17 +25,17 @@ pub(super) struct State {
     pub(super) bodies: Vec<Value>,
     /// Objects by path, as `persistentvolumes/pvc-1` or `ns/persistentvolumeclaims/data`.
     pub(super) objects: BTreeMap<String, Value>,
-    /// Codes the next writes fail with; 0 is none.
+    /// HTTP status codes for the next failing writes; 0 lets a write succeed.
     pub(super) write_failures: VecDeque<u16>,
-    /// What the next CreateVolume calls answer; nothing is a good volume.
+    /// The responses to the next CreateVolume calls; without one, the call succeeds.
     pub(super) creations: VecDeque<Result<csi::Volume, Status>>,
     /// The requests of CreateVolume calls.
     pub(super) created: Vec<csi::CreateVolumeRequest>,
-    /// What the next DeleteVolume calls answer; nothing is success.
+    /// The errors of the next DeleteVolume calls; without one, the call succeeds.
     pub(super) deletions: VecDeque<Status>,
-    /// Volumes ControllerGetVolume knows.
+    /// IDs of volumes that ControllerGetVolume finds.
     pub(super) known: Vec<String>,
-    /// Reading this object takes so long that the reader leads no longer.
+    /// The path of an object. A read of it takes so long that the reader loses its lead.
     pub(super) slow: Option<(String, watch::Sender<Option<Instant>>)>,
 }
 
@@ -47,7 +47,7 @@ impl World {
         self.0.lock().expect("nobody panicked")
     }
 
-    /// What was asked since the last time.
+    /// Takes the requests since the last call.
     pub(super) fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.state().log)
     }
@@ -74,7 +74,7 @@ impl World {
             .expect("a response")
     }
 
-    /// The driver, at the other end of pipes in memory.
+    /// A client of the driver, over pipes in memory.
     pub(super) fn csi(&self) -> Csi {
         let handlers = Handlers::default();
         let world = self.clone();
@@ -92,7 +92,7 @@ impl World {
     }
 }
 
-/// A path without what all have: `ns/kind/name`.
+/// A path without the common prefix: `ns/kind/name`.
 fn short(path: &str) -> String {
     let parts: Vec<_> = path.trim_matches('/').split('/').collect();
     let skip = if parts[0] == "api" { 2 } else { 3 };

@@ -148,7 +148,7 @@ async fn the_least_object() {
     assert_eq!(object["metadata"]["annotations"], annotations);
 }
 
-/// The accessible topology of a driver without topology support does not reach the
+/// The accessible topology of a driver without topology support is left out of the
 /// PersistentVolume.
 #[tokio::test]
 async fn places_without_topology() {
