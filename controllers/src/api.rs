@@ -1,4 +1,4 @@
-//! What Kubernetes objects and CSI terms mean, for all controllers. These modules make no calls.
+//! Interprets Kubernetes objects and CSI terms for all controllers. These modules make no calls.
 
 pub(crate) mod names;
 pub(crate) mod node;

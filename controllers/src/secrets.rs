@@ -17,30 +17,30 @@ pub enum SecretError {
     /// The API server returned an error.
     #[error("secret {namespace}/{name}: {source}")]
     Unreadable {
-        /// Its namespace.
+        /// The secret's namespace.
         namespace: String,
-        /// Its name.
+        /// The secret's name.
         name: String,
-        /// Why.
+        /// The API server's error.
         #[source]
         source: ApiError,
     },
     /// The secret does not exist.
     #[error("there is no secret {namespace}/{name}")]
     Missing {
-        /// Its namespace.
+        /// The secret's namespace.
         namespace: String,
-        /// Its name.
+        /// The secret's name.
         name: String,
     },
-    /// CSI calls carry UTF-8 only.
+    /// A value is not UTF-8, which CSI requires.
     #[error("secret {namespace}/{name}: the value of {key:?} is not text")]
     NotText {
-        /// Its namespace.
+        /// The secret's namespace.
         namespace: String,
-        /// Its name.
+        /// The secret's name.
         name: String,
-        /// The key.
+        /// The key of the value.
         key: String,
     },
 }

@@ -1,5 +1,5 @@
-//! The kinds of `snapshot.storage.k8s.io/v1` and `groupsnapshot.storage.k8s.io/v1`, as the
-//! snapshot-controller, its driver-side loop and their users know them.
+//! The kinds of `snapshot.storage.k8s.io/v1` and `groupsnapshot.storage.k8s.io/v1`, for the
+//! snapshot-controller, the snapshotter and users of snapshots.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,10 +17,10 @@ pub mod crds;
 /// What happens to the snapshot when its objects are deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum DeletionPolicy {
-    /// It is deleted.
+    /// The snapshot is deleted.
     #[default]
     Delete,
-    /// It is kept.
+    /// The snapshot is kept.
     Retain,
 }
 
@@ -40,10 +40,10 @@ pub struct SnapshotError {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotSource {
-    /// A claim in the same namespace, to be snapshotted.
+    /// The claim in the same namespace to snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistent_volume_claim_name: Option<String>,
-    /// A content made beforehand.
+    /// The name of a pre-provisioned content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_snapshot_content_name: Option<String>,
 }
@@ -61,9 +61,9 @@ pub struct SnapshotSource {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotSpec {
-    /// Its source.
+    /// The source of the snapshot.
     pub source: SnapshotSource,
-    /// Its class; the default one of the driver if not given.
+    /// The snapshot class; by default, the driver's default class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_snapshot_class_name: Option<String>,
 }
@@ -72,16 +72,16 @@ pub struct VolumeSnapshotSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotStatus {
-    /// The content it is bound to.
+    /// The name of the bound content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_volume_snapshot_content_name: Option<String>,
-    /// When it was taken.
+    /// The time at which the snapshot was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
     /// True if volumes can be restored from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
-    /// The least size of a volume restored from it, as a quantity.
+    /// The minimum size of a restored volume, as a quantity.
     #[serde(
         default,
         deserialize_with = "quantity",
@@ -91,7 +91,7 @@ pub struct VolumeSnapshotStatus {
     /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
-    /// The group snapshot it is a member of.
+    /// The group snapshot that the snapshot belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_name: Option<String>,
 }
@@ -100,15 +100,15 @@ pub struct VolumeSnapshotStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContentSource {
-    /// The CSI volume to be snapshotted.
+    /// The CSI volume to snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_handle: Option<String>,
-    /// A CSI snapshot made beforehand.
+    /// The ID of a pre-provisioned CSI snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_handle: Option<String>,
 }
 
-/// A snapshot as the driver knows it.
+/// A CSI snapshot, as the driver reports it.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "snapshot.storage.k8s.io",
@@ -121,16 +121,16 @@ pub struct ContentSource {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotContentSpec {
-    /// The snapshot it is bound to.
+    /// The VolumeSnapshot that the content is bound to.
     pub volume_snapshot_ref: ObjectReference,
-    /// What happens to the CSI snapshot when this is deleted.
+    /// What happens to the CSI snapshot when the content is deleted.
     pub deletion_policy: DeletionPolicy,
     /// The driver's name.
     pub driver: String,
-    /// The class it was made from.
+    /// The class of the snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_snapshot_class_name: Option<String>,
-    /// Its source.
+    /// The source of the content.
     pub source: ContentSource,
     /// The volume mode of the source, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -144,10 +144,10 @@ pub struct VolumeSnapshotContentStatus {
     /// The CSI snapshot's ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_handle: Option<String>,
-    /// When it was taken, in nanoseconds since 1970.
+    /// The time at which the snapshot was taken, in nanoseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<i64>,
-    /// The least size of a volume restored from it, in bytes.
+    /// The minimum size of a restored volume, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restore_size: Option<i64>,
     /// True if volumes can be restored from it.
@@ -156,16 +156,16 @@ pub struct VolumeSnapshotContentStatus {
     /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
-    /// The CSI group snapshot it is a member of.
+    /// The ID of the CSI group snapshot that the snapshot belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_handle: Option<String>,
 }
 
-/// How snapshots are taken. Its fields stand beside its metadata, without a spec.
+/// A class of snapshots. Its fields stand beside its metadata, without a spec.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeSnapshotClass {
-    /// Its metadata.
+    /// Kubernetes object metadata.
     #[schemars(skip)]
     pub metadata: ObjectMeta,
     /// The driver's name.
@@ -182,15 +182,15 @@ pub struct VolumeSnapshotClass {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupSource {
-    /// Claims in the same namespace, to be snapshotted together.
+    /// A selector of the claims in the same namespace to snapshot together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// A content made beforehand.
+    /// The name of a pre-provisioned group content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_content_name: Option<String>,
 }
 
-/// A user's snapshot of several claims at one moment.
+/// A user's snapshot of several claims at one point in time.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "groupsnapshot.storage.k8s.io",
@@ -203,9 +203,9 @@ pub struct GroupSource {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupSnapshotSpec {
-    /// Its source.
+    /// The source of the group snapshot.
     pub source: GroupSource,
-    /// Its class; the default one of the driver if not given.
+    /// The group snapshot class; by default, the driver's default class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_class_name: Option<String>,
 }
@@ -214,10 +214,10 @@ pub struct VolumeGroupSnapshotSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupSnapshotStatus {
-    /// The content it is bound to.
+    /// The name of the bound group content.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bound_volume_group_snapshot_content_name: Option<String>,
-    /// When it was taken.
+    /// The time at which the group snapshot was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
     /// True if volumes can be restored from all of its members.
@@ -232,25 +232,25 @@ pub struct VolumeGroupSnapshotStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupContentSource {
-    /// The CSI volumes to be snapshotted.
+    /// The CSI volumes to snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_handles: Option<Vec<String>>,
-    /// CSI snapshots made beforehand.
+    /// The IDs of pre-provisioned CSI snapshots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_snapshot_handles: Option<GroupSnapshotHandles>,
 }
 
-/// A CSI group snapshot made beforehand.
+/// A pre-provisioned CSI group snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupSnapshotHandles {
-    /// Its ID.
+    /// The ID of the group snapshot.
     pub volume_group_snapshot_handle: String,
-    /// The IDs of its members.
+    /// The IDs of its member snapshots.
     pub volume_snapshot_handles: Vec<String>,
 }
 
-/// A group snapshot as the driver knows it.
+/// A CSI group snapshot, as the driver reports it.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "groupsnapshot.storage.k8s.io",
@@ -263,16 +263,16 @@ pub struct GroupSnapshotHandles {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupSnapshotContentSpec {
-    /// The group snapshot it is bound to.
+    /// The VolumeGroupSnapshot that the content is bound to.
     pub volume_group_snapshot_ref: ObjectReference,
-    /// What happens to the CSI group snapshot when this is deleted.
+    /// What happens to the CSI group snapshot when the content is deleted.
     pub deletion_policy: DeletionPolicy,
     /// The driver's name.
     pub driver: String,
-    /// The class it was made from.
+    /// The class of the group snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_class_name: Option<String>,
-    /// Its source.
+    /// The source of the group content.
     pub source: GroupContentSource,
 }
 
@@ -283,7 +283,7 @@ pub struct VolumeGroupSnapshotContentStatus {
     /// The CSI group snapshot's ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_group_snapshot_handle: Option<String>,
-    /// When it was taken.
+    /// The time at which the group snapshot was taken.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<Time>,
     /// True if volumes can be restored from all of its members.
@@ -292,7 +292,7 @@ pub struct VolumeGroupSnapshotContentStatus {
     /// The last error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<SnapshotError>,
-    /// Its members.
+    /// The member snapshots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_snapshot_info_list: Option<Vec<SnapshotInfo>>,
 }
@@ -301,28 +301,28 @@ pub struct VolumeGroupSnapshotContentStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotInfo {
-    /// The CSI volume it was taken of.
+    /// The CSI volume that was snapshotted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_handle: Option<String>,
     /// The CSI snapshot's ID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_handle: Option<String>,
-    /// When it was taken, in nanoseconds since 1970.
+    /// The time at which the snapshot was taken, in nanoseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<i64>,
     /// True if volumes can be restored from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_to_use: Option<bool>,
-    /// The least size of a volume restored from it, in bytes.
+    /// The minimum size of a restored volume, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restore_size: Option<i64>,
 }
 
-/// How group snapshots are taken. Its fields stand beside its metadata, without a spec.
+/// A class of group snapshots. Its fields stand beside its metadata, without a spec.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupSnapshotClass {
-    /// Its metadata.
+    /// Kubernetes object metadata.
     #[schemars(skip)]
     pub metadata: ObjectMeta,
     /// The driver's name.
@@ -335,13 +335,13 @@ pub struct VolumeGroupSnapshotClass {
     pub deletion_policy: DeletionPolicy,
 }
 
-/// A quantity, which others may have written as a number. One such object must not make a whole list
-/// unreadable.
+/// Reads a quantity, which other clients may have written as a number. One such object must not
+/// make a whole list unreadable.
 fn quantity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<Quantity>::deserialize(deserializer)?.map(|quantity| quantity.0))
 }
 
-/// A kind without a spec, which the derive does not know.
+/// Implements a kind without a spec, which the `CustomResource` derive does not support.
 macro_rules! specless {
     ($kind:ident, $group:literal, $plural:literal) => {
         impl kube::Resource for $kind {

@@ -1,43 +1,44 @@
-//! Names users, their tools and the other controllers know the provisioner's marks by.
+//! Annotations, finalizers and parameters that users, tools and other controllers rely on.
 
-/// On a claim: which provisioner is to make its volume.
+/// Claim annotation: the provisioner that must create the claim's volume.
 pub(crate) const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-/// The same, as older control planes write it.
+/// The beta form of that annotation, which older control planes write.
 pub(crate) const PROVISIONER_BETA: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// The class of a claim, as it was written before there was a field.
+/// Claim annotation: the class, from before the field existed.
 pub(crate) const CLASS_BETA: &str = "volume.beta.kubernetes.io/storage-class";
-/// On a claim or volume of an in-tree plugin: the CSI driver that took over.
+/// Annotation of claims and volumes of an in-tree plugin: the CSI driver they migrated to.
 pub(crate) const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
-/// On a volume: who made it.
+/// Volume annotation: the provisioner that created the volume.
 pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// On a volume: the secret DeleteVolume is called with.
+/// Volume annotation: the name of the secret for DeleteVolume.
 pub(crate) const DELETION_SECRET_NAME: &str =
     "volume.kubernetes.io/provisioner-deletion-secret-name";
-/// Its namespace.
+/// Volume annotation: the namespace of that secret.
 pub(crate) const DELETION_SECRET_NAMESPACE: &str =
     "volume.kubernetes.io/provisioner-deletion-secret-namespace";
-/// On a volume: the secret ControllerModifyVolume is called with.
+/// Volume annotation: the name of the secret for ControllerModifyVolume.
 pub(crate) const MODIFY_SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
-/// Its namespace.
+/// Volume annotation: the namespace of that secret.
 pub(crate) const MODIFY_SECRET_NAMESPACE: &str =
     "volume.kubernetes.io/controller-modify-secret-namespace";
-/// Keeps a volume's object until the volume is deleted.
+/// Finalizer that keeps a PersistentVolume until its volume is deleted.
 pub(crate) const VOLUME_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-/// Keeps a claim while volumes are cloned from it.
+/// Finalizer that keeps a claim while volumes are cloned from it.
 pub(crate) const CLONE_FINALIZER: &str = "provisioner.storage.kubernetes.io/cloning-protection";
-/// Keeps a snapshot while volumes are made from it.
+/// Finalizer that keeps a snapshot while volumes are created from it.
 pub(crate) const SNAPSHOT_FINALIZER: &str =
     "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
-/// On a snapshot content: a volume made from it may have another mode than its source.
+/// Annotation of a snapshot content: a restored volume may have another volume mode than its
+/// source.
 pub(crate) const ALLOW_MODE_CHANGE: &str =
     "snapshot.storage.kubernetes.io/allow-volume-mode-change";
-/// In a volume's attributes: which process made it.
+/// Volume attribute: the identity of the process that created the volume.
 pub(crate) const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
-/// The group of snapshots.
+/// The API group of snapshots.
 pub(crate) const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
-/// Class parameters with this prefix are for the provisioner, the others for the driver.
+/// Prefix of class parameters for the provisioner. The driver gets all other parameters.
 pub(crate) const RESERVED: &str = "csi.storage.k8s.io/";
-/// The filesystem of a class's volumes.
+/// Class parameter: the filesystem type of volumes.
 pub(crate) const FS_TYPE: &str = "csi.storage.k8s.io/fstype";
-/// The same, as it was written before; the driver sees this one, too.
+/// Class parameter: the deprecated form of the filesystem type. The driver gets this one too.
 pub(crate) const FS_TYPE_OLD: &str = "fstype";

@@ -1,4 +1,4 @@
-//! The nodes a volume can be used on: those its affinity admits.
+//! The nodes that can use a volume, according to its node affinity.
 
 use std::sync::Arc;
 
@@ -7,12 +7,13 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::ResourceExt;
 
-/// The node a volume is on, if its affinity says so: the first that fits.
+/// The first node that matches the affinity of a volume; `None` if it has no affinity.
 pub(crate) fn node_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<String> {
     nodes_of(volume, nodes)?.into_iter().next()
 }
 
-/// The nodes a volume's affinity admits; `None` if it has none, and the volume is anywhere.
+/// The nodes that match the affinity of a volume. `None` if it has no affinity, so any node can use
+/// it.
 pub(crate) fn nodes_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<Vec<String>> {
     let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
     let terms = &affinity.required.as_ref()?.node_selector_terms;
@@ -21,7 +22,7 @@ pub(crate) fn nodes_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option
     Some(fitting.map(|node| node.name_any()).collect())
 }
 
-/// A term without requirements admits nothing.
+/// True if a node matches a term. A term without requirements matches no node.
 fn admits(term: &NodeSelectorTerm, node: &Node) -> bool {
     let labels = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Translates a PersistentVolume into CSI terms, for all loops that make calls for existing
+//! Translates a PersistentVolume into CSI terms, for all controllers that make calls for existing
 //! volumes.
 
 use std::collections::BTreeSet;
@@ -14,25 +14,25 @@ use crate::runtime::csi::Failure;
 /// Access modes that have no equivalent in CSI.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessModesError {
-    /// ReadWriteOncePod with another one.
+    /// ReadWriteOncePod together with another access mode.
     #[error("access mode ReadWriteOncePod excludes all others")]
     OncePodAndOthers,
-    /// Many may read, one may write.
+    /// ReadOnlyMany together with ReadWriteOnce.
     #[error("CSI does not know ReadOnlyMany and ReadWriteOnce on the same volume")]
     ReadersAndWriter,
-    /// None, or none that is known.
+    /// No access mode, or no known one.
     #[error("no known access mode in {0:?}")]
     Unknown(Vec<String>),
 }
 
-/// A volume's handle, if it is this driver's.
+/// The volume handle; `None` if the volume belongs to another driver.
 pub(crate) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&'v str> {
     let csi = volume.spec.as_ref()?.csi.as_ref()?;
     (csi.driver == driver).then_some(&*csi.volume_handle)
 }
 
-/// All of a volume's access modes in one. `multi_writer` is the driver's capability
-/// SINGLE_NODE_MULTI_WRITER.
+/// Combines all access modes of a volume into one CSI mode. `multi_writer` is the driver's
+/// capability SINGLE_NODE_MULTI_WRITER.
 pub(crate) fn access_mode(modes: &[String], multi_writer: bool) -> Result<Mode, AccessModesError> {
     let set: BTreeSet<&str> = modes.iter().map(String::as_str).collect();
     if set.contains("ReadWriteOncePod") {
@@ -58,7 +58,8 @@ pub(crate) fn access_mode(modes: &[String], multi_writer: bool) -> Result<Mode, 
     }
 }
 
-/// A volume's capability. `default_fstype` is for filesystems of volumes that name none.
+/// The CSI capability of a volume. `default_fstype` applies to filesystem volumes that name no
+/// type.
 pub(crate) fn capability(
     spec: &PersistentVolumeSpec,
     multi_writer: bool,
@@ -85,7 +86,7 @@ pub(crate) fn capability(
     })
 }
 
-/// A failed call as users of Go programs know it from events and statuses.
+/// Formats a failed call as Go programs do in events and statuses.
 pub(crate) fn rpc_error(failure: &Failure) -> String {
     let code = code_name(failure.code());
     let message = failure.status.message();

@@ -1,4 +1,4 @@
-//! Claims: what they say, and whether a volume is to be made for one.
+//! Reads PersistentVolumeClaims, and decides whether a claim is due for a volume.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::quantity;
 
 /// The default volume mode.
 pub(crate) const FILESYSTEM: &str = "Filesystem";
-/// The other one.
+/// The volume mode of raw block volumes.
 pub(crate) const BLOCK: &str = "Block";
 
-/// An annotation that says something.
+/// A claim's annotation, unless it is empty.
 fn annotation<'a>(claim: &'a PersistentVolumeClaim, key: &str) -> Option<&'a str> {
     let value = claim.annotations().get(key).map(String::as_str);
     value.filter(|value| !value.is_empty())
@@ -39,7 +39,7 @@ pub(crate) fn told_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     annotated.or(field).map(String::as_str)
 }
 
-/// The volume a claim names, or got.
+/// The PersistentVolume that a claim names or is bound to.
 pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     let name = claim
         .spec
@@ -48,7 +48,7 @@ pub(crate) fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     name.filter(|name| !name.is_empty())
 }
 
-/// How the volume is to be seen.
+/// The volume mode, `Filesystem` by default.
 pub(crate) fn volume_mode(claim: &PersistentVolumeClaim) -> &str {
     let mode = claim
         .spec
@@ -57,19 +57,19 @@ pub(crate) fn volume_mode(claim: &PersistentVolumeClaim) -> &str {
     mode.unwrap_or(FILESYSTEM)
 }
 
-/// The attributes class a claim names.
+/// The VolumeAttributesClass that a claim names.
 pub(crate) fn attributes_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     let spec = claim.spec.as_ref();
     let name = spec.and_then(|spec| spec.volume_attributes_class_name.as_deref());
     name.filter(|name| !name.is_empty())
 }
 
-/// The node the scheduler chose.
+/// The node that the scheduler or the leader selected.
 pub(crate) fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
     annotation(claim, SELECTED_NODE)
 }
 
-/// The size asked for, or what is there in its stead.
+/// The requested size in bytes, or the invalid text in its place.
 pub(crate) fn requested(claim: &PersistentVolumeClaim) -> Result<i64, String> {
     let resources = claim.spec.as_ref().and_then(|spec| spec.resources.as_ref());
     let requests = resources.and_then(|resources| resources.requests.as_ref());
@@ -79,7 +79,7 @@ pub(crate) fn requested(claim: &PersistentVolumeClaim) -> Result<i64, String> {
     size.ok_or_else(|| text.to_owned())
 }
 
-/// Whether it has no volume yet, as far as is known.
+/// True if the claim is not bound to a volume yet, according to its phase.
 pub(crate) fn is_pending(claim: &PersistentVolumeClaim) -> bool {
     let phase = claim
         .status
@@ -99,7 +99,7 @@ pub(crate) fn is_for(claim: &PersistentVolumeClaim, driver: &str) -> bool {
             || annotation(claim, MIGRATED_TO) == Some(driver))
 }
 
-/// Whether its volume is to be made by this driver on this node.
+/// True if this driver must create the claim's volume on this node.
 pub(crate) fn is_assigned(claim: &PersistentVolumeClaim, driver: &str, node: &str) -> bool {
     is_for(claim, driver) && selected_node(claim) == Some(node)
 }
@@ -111,12 +111,12 @@ pub(crate) struct ClaimContext<'a> {
     pub(crate) driver: &'a str,
     /// The claims that this process serves.
     pub(crate) scope: &'a Scope,
-    /// Whether this process does the cluster's work.
+    /// True if this process leads.
     pub(crate) leads: bool,
 }
 
-/// Whether a claim is this process's, if it is to get a volume. Where one process serves each
-/// node, a claim without a selected node waits for the leader or the scheduler to select one.
+/// True if this process serves the claim. If one process serves each node, a claim without a
+/// selected node waits for the leader or the scheduler to select one.
 pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: ClaimContext<'_>) -> bool {
     match (standing.scope, selected_node(claim)) {
         (Scope::Cluster, _) => standing.leads,
@@ -125,7 +125,7 @@ pub(crate) fn is_here(claim: &PersistentVolumeClaim, standing: ClaimContext<'_>)
     }
 }
 
-/// Whether a volume is to be made for a claim, here and now.
+/// True if this process must create a volume for the claim now.
 pub(crate) fn is_due(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
@@ -139,17 +139,18 @@ pub(crate) fn is_due(
     placed && is_here(claim, standing)
 }
 
-/// True if this driver serves the claims of a class: its own, or migrated ones.
+/// True if this driver serves the claim's class: the class names this driver, or the claim is
+/// migrated to it.
 pub(crate) fn is_of(class: &StorageClass, claim: &PersistentVolumeClaim, driver: &str) -> bool {
     class.provisioner == driver || annotation(claim, MIGRATED_TO) == Some(driver)
 }
 
-/// Whether volumes of a class wait until a pod needs them.
+/// True if volumes of a class wait for their first pod.
 pub(crate) fn is_delayed(class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
 }
 
-/// What a claim's volume is filled from.
+/// The data source of a claim's volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DataSource {
     /// Nothing: the volume is empty.
@@ -163,7 +164,7 @@ pub(crate) enum DataSource {
 }
 
 impl DataSource {
-    /// The kind of the source, as it is counted; empty if there is no source.
+    /// The kind of the source for metrics; empty if there is no source.
     pub(crate) fn kind(&self) -> &str {
         match self {
             DataSource::Nothing => "",
@@ -177,16 +178,16 @@ impl DataSource {
 /// A data source that is not supported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DataSourceError {
-    /// It is in another namespace.
+    /// The source is in another namespace.
     #[error(
         "spec.dataSourceRef.namespace is {namespace:?}: sources in other namespaces are not \
          supported (feature CrossNamespaceVolumeDataSource is off)"
     )]
     OtherNamespace {
-        /// Which.
+        /// The source's namespace.
         namespace: String,
     },
-    /// It has no name.
+    /// The source has no name.
     #[error("spec.dataSource has no name")]
     NoName,
 }
@@ -219,7 +220,7 @@ pub(crate) fn data_source(claim: &PersistentVolumeClaim) -> Result<DataSource, D
     Ok(source)
 }
 
-/// No annotations, where some are needed by reference.
+/// An empty map, for callers that need a reference.
 pub(crate) static NO_ANNOTATIONS: BTreeMap<String, String> = BTreeMap::new();
 
 #[cfg(test)]

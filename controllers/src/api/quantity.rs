@@ -1,6 +1,6 @@
-//! Sizes as Kubernetes writes them: `20Gi`, `1.5G`, `1e9`.
+//! Kubernetes quantities: `20Gi`, `1.5G`, `1e9`.
 
-/// Whole bytes, rounded up; `None` if it is no quantity or past what 64 bits hold.
+/// Whole bytes, rounded up; `None` if the text is not a quantity or the value exceeds 64 bits.
 pub fn bytes(text: &str) -> Option<i64> {
     let (negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -19,7 +19,7 @@ pub fn bytes(text: &str) -> Option<i64> {
     let places = u32::try_from(fraction.len()).ok()?;
     let divisor = 10_i128.checked_pow(places)?.checked_mul(divisor)?;
     let scaled = digits.checked_mul(multiplier)?;
-    // Towards more room: up if positive, towards zero if negative.
+    // Rounds up, so negative values are rounded towards zero.
     let rounded = if negative {
         -(scaled / divisor)
     } else {
@@ -28,7 +28,7 @@ pub fn bytes(text: &str) -> Option<i64> {
     i64::try_from(rounded).ok()
 }
 
-/// What a suffix multiplies and divides by.
+/// The multiplier and the divisor of a suffix.
 fn scale(suffix: &str) -> Option<(i128, i128)> {
     let binary = |power: u32| Some((1_i128 << (10 * power), 1));
     let decimal = |power: i32| {
@@ -59,7 +59,7 @@ fn scale(suffix: &str) -> Option<(i128, i128)> {
     }
 }
 
-/// A size in its shortest exact binary form.
+/// Formats a size in its shortest exact binary form.
 pub fn written(bytes: i64) -> String {
     let mut number = bytes;
     let mut suffixes = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].into_iter();

@@ -1,10 +1,10 @@
-//! Templates for the names of secrets in the parameters of classes.
+//! Templates for secret names in class parameters.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
-/// Parameters with this prefix are for the controllers, not for the driver.
+/// Prefix of the parameters that the controllers use. The driver does not get them.
 pub(crate) const RESERVED: &str = "csi.storage.k8s.io/";
 
 /// A class parameter that is a template: its key and its value.
@@ -17,7 +17,7 @@ pub(crate) struct Templates<'a> {
     pub(crate) namespace: Template<'a>,
 }
 
-/// The parameters of a class name no valid secret.
+/// The reason why the parameters of a class name no valid secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TemplateError {
     #[error("the class has the parameter {given} but not {missing}: give both or none")]
@@ -42,7 +42,7 @@ pub(crate) enum TemplateError {
     },
 }
 
-/// The variables of templates.
+/// The variables that templates can use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variables<'a> {
     pub(crate) list: &'a [Variable<'a>],
@@ -50,8 +50,8 @@ pub(crate) struct Variables<'a> {
     pub(crate) annotations: Option<&'a BTreeMap<String, String>>,
 }
 
-/// One variable: its token, its value, and whether namespaces can use it too. What users choose
-/// must not select a namespace.
+/// A variable: its token, its value, and whether namespaces can use it too. A value that users
+/// choose must not select a namespace.
 pub(crate) type Variable<'a> = (&'a str, &'a str, bool);
 
 const ANNOTATION: (&str, &str) = ("pvc.annotations['", "']");
@@ -71,7 +71,7 @@ impl<'a> Variables<'a> {
         annotations.get(key).map(String::as_str)
     }
 
-    /// The allowed tokens, for error messages.
+    /// Lists the allowed tokens for error messages.
     fn known(&self, in_namespace: bool) -> String {
         let allowed = self.list.iter().filter(|it| it.2 || !in_namespace);
         let mut known: Vec<_> = allowed.map(|(name, ..)| format!("${{{name}}}")).collect();
@@ -89,7 +89,7 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// The template under one of two keys; giving both is an error.
+/// Returns the template under one of two keys. Both keys together are an error.
 fn template<'a>(
     parameters: &'a BTreeMap<String, String>,
     new: &'a str,
@@ -242,7 +242,7 @@ fn is_label(text: &str) -> bool {
     text.len() <= 63 && is_part(text)
 }
 
-/// DNS-1123 limits the length of the whole subdomain, not of its parts.
+/// True for a DNS-1123 subdomain. The length limit applies to the whole name, not to its parts.
 fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_part)
 }

@@ -1,5 +1,5 @@
-//! Where a volume may be: the topology requirement of a CreateVolume call, and the node affinity
-//! of a volume that was made.
+//! Topology of volumes: the topology requirement of a CreateVolume call, and the node affinity of
+//! the new volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,24 +11,24 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 
-/// A part of the cluster, by labels that nodes in it have.
+/// A topology segment: a part of the cluster whose nodes all have these labels.
 pub(crate) type Segment = BTreeMap<String, String>;
 
-/// A node, as the driver sees it.
+/// A node and its registration of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeTopology {
-    /// Its name.
+    /// The node's name.
     pub(crate) node: String,
-    /// Its labels.
+    /// The node's labels.
     pub(crate) labels: BTreeMap<String, String>,
-    /// The node has a CSINode.
+    /// True if the node has a CSINode.
     pub(crate) is_registered: bool,
-    /// The labels that tell where it is, as the driver registered them.
+    /// The topology keys that the driver registered in the CSINode.
     pub(crate) keys: BTreeSet<String>,
 }
 
 impl NodeTopology {
-    /// A node and what the driver registered in its CSINode.
+    /// Combines a node with the driver's entry in its CSINode.
     pub(crate) fn new(node: &Node, csi_node: Option<&CSINode>, driver: &str) -> Self {
         let drivers = csi_node.map(|node| node.spec.drivers.as_slice());
         let mut drivers = drivers.unwrap_or_default().iter();
@@ -42,7 +42,7 @@ impl NodeTopology {
         }
     }
 
-    /// Its values of these labels, if it has them all.
+    /// The node's values of these labels; `None` unless it has all of them.
     fn segment<'a>(&self, keys: impl IntoIterator<Item = &'a String>) -> Option<Segment> {
         keys.into_iter()
             .map(|key| Some((key.clone(), self.labels.get(key)?.clone())))
@@ -50,101 +50,102 @@ impl NodeTopology {
     }
 }
 
-/// What is known when a volume is to be made.
+/// Inputs of the topology requirement for a new volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TopologyRequest<'a> {
-    /// The claim's name. It spreads the volumes of a StatefulSet.
+    /// The claim's name. Its hash spreads the volumes of a StatefulSet.
     pub(crate) claim: &'a str,
     /// The class's `allowedTopologies`.
     pub(crate) allowed: &'a [TopologySelectorTerm],
-    /// The node that was selected, if one was.
+    /// The selected node, if there is one.
     pub(crate) selected: Option<&'a str>,
-    /// Just the selected node will do.
+    /// `--strict-topology`: require the selected node's own segment.
     pub(crate) strict: bool,
-    /// `--immediate-topology`: send all places if neither class nor scheduler names one.
+    /// `--immediate-topology`: send all segments if neither class nor scheduler names one.
     pub(crate) immediate: bool,
-    /// The nodes.
+    /// The nodes of the cluster.
     pub(crate) nodes: &'a [NodeTopology],
 }
 
-/// What of the cluster a requirement was made from. While a volume may be being made, the driver
-/// must be asked for the same again, whatever became of the nodes: so it is remembered.
+/// The cluster state that a requirement was built from. The driver may still be creating the
+/// volume, so a repeated call must send the same requirement even if nodes have changed. The
+/// provisioner remembers this state for that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequirementInputs {
-    /// The selected node, and where it is.
+    /// The selected node and its segment.
     selected: Option<(String, Segment)>,
-    /// Where else volumes can be, as far as that was asked.
+    /// Further segments for the volume, if they were needed.
     terms: Vec<Segment>,
 }
 
 impl RequirementInputs {
-    /// Whether it was seen for the same choice of a node: for another, it says nothing.
+    /// True if the state is for the same selected node. It does not apply to another one.
     pub(crate) fn is_of(&self, selected: Option<&str>) -> bool {
         self.selected.as_ref().map(|(node, _)| node.as_str()) == selected
     }
 }
 
-/// No place for a volume.
+/// The reason why the requirement cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TopologyError {
-    /// The node is gone.
+    /// The selected node does not exist.
     #[error("the selected node {node} does not exist (any more)")]
     NoNode {
-        /// Its name.
+        /// The node's name.
         node: String,
     },
     /// The node has no CSINode: kubelet has not registered a driver, or the node is being removed.
     #[error("the selected node {node} has no CSINode (any more)")]
     NoCsiNode {
-        /// Its name.
+        /// The node's name.
         node: String,
     },
-    /// The driver has not registered anywhere.
+    /// The driver has registered on no node.
     #[error(
         "the CSI driver has registered topology keys on no node yet: see that its pods run \
          (kubectl get csinodes -o yaml)"
     )]
     Nowhere,
-    /// It has, but the labels are on no node.
+    /// The driver has registered topology keys, but no node has all the labels for them.
     #[error("no node has all the topology labels the CSI driver registered: {keys}")]
     Unlabelled {
-        /// Those that are needed, by sets.
+        /// The sets of required labels.
         keys: String,
     },
-    /// The driver does not run there, or has not registered.
+    /// The driver does not run on the node, or has not registered there.
     #[error(
         "the CSI driver has registered no topology keys on node {node}: see that its pod runs \
          there and is registered (kubectl get csinode {node} -o yaml)"
     )]
     NoKeys {
-        /// Its name.
+        /// The node's name.
         node: String,
     },
-    /// Its labels have been taken away.
+    /// The node lacks labels for registered topology keys.
     #[error("node {node} has not all the topology labels the CSI driver registered: {keys}")]
     NoLabels {
-        /// Its name.
+        /// The node's name.
         node: String,
-        /// Those that are needed.
+        /// The required labels.
         keys: String,
     },
-    /// The class does not allow the node.
+    /// The class does not allow the selected node.
     #[error(
         "the selected node {node} ({place}) is not in allowedTopologies of the StorageClass \
          ({allowed}): extend them, or keep the pod off this node"
     )]
     NotAllowed {
-        /// Its name.
+        /// The node's name.
         node: String,
-        /// Where it is.
+        /// The node's segment.
         place: String,
-        /// What is allowed.
+        /// The segments that the class allows.
         allowed: String,
     },
 }
 
-/// The requirement (none if there is nothing to say), and what it was made from. What was seen
-/// before for the same node goes before what nodes are like now.
+/// Builds the requirement (`None` if nothing is required), and returns the state that it was built
+/// from. The state of an earlier call for the same node takes precedence over the current nodes.
 pub(crate) fn requirement(
     ask: TopologyRequest<'_>,
     before: Option<&RequirementInputs>,
@@ -180,7 +181,7 @@ pub(crate) fn requirement(
     Ok((Some(requirement), seen))
 }
 
-/// The nodes any of which will do, in no order. Those that nodes are in are noted in `seen`.
+/// The acceptable segments, unsorted. Stores the segments of nodes in `seen`.
 fn requisite(
     ask: TopologyRequest<'_>,
     seen: &mut RequirementInputs,
@@ -203,7 +204,7 @@ fn requisite(
             None => everywhere(ask.nodes)?,
             Some((_, segment)) => {
                 let keys = segment.keys().cloned().collect();
-                // The selected node is one of them, even if it has gone since it was seen.
+                // Includes the selected node, even if it is gone by now.
                 let own = std::iter::once(segment.clone());
                 own.chain(with_keys(ask.nodes, &keys)).collect()
             }
@@ -212,8 +213,8 @@ fn requisite(
     Ok(seen.terms.clone())
 }
 
-/// Where nodes are by these keys, as far as the driver registered them all there. A label alone is
-/// not the driver's word.
+/// The segments of nodes by these keys, if the driver registered all of the keys there. A label
+/// alone does not prove that the driver uses it.
 fn with_keys(nodes: &[NodeTopology], keys: &BTreeSet<String>) -> impl Iterator<Item = Segment> {
     nodes
         .iter()
@@ -221,8 +222,8 @@ fn with_keys(nodes: &[NodeTopology], keys: &BTreeSet<String>) -> impl Iterator<I
         .filter_map(move |place| place.segment(keys))
 }
 
-/// Where nodes are, by every set of keys that was registered on one: parts of a cluster may tell
-/// more of their nodes than others.
+/// The segments of all nodes, by each set of keys that is registered on some node. The driver may
+/// register more keys in one part of the cluster than in another.
 fn everywhere(nodes: &[NodeTopology]) -> Result<Vec<Segment>, TopologyError> {
     let sets: BTreeSet<_> = nodes.iter().map(|place| &place.keys).collect();
     let sets: Vec<_> = sets.into_iter().filter(|keys| !keys.is_empty()).collect();
@@ -251,7 +252,7 @@ fn topology(segments: Segment) -> Topology {
     Topology { segments }
 }
 
-/// The node of this name, and where it is.
+/// Finds the node of this name, and its segment.
 fn selected(node: &str, nodes: &[NodeTopology]) -> Result<(String, Segment), TopologyError> {
     let node = node.to_owned();
     let Some(place) = nodes.iter().find(|place| place.node == node) else {
@@ -289,13 +290,13 @@ fn shown(segment: &Segment) -> String {
     pairs.join(", ")
 }
 
-/// Whether all that a term says is so in a place.
+/// True if a segment contains all key-value pairs of a term.
 fn is_within(place: &Segment, term: &Segment) -> bool {
     term.iter()
         .all(|(key, value)| place.get(key) == Some(value))
 }
 
-/// Every combination of values that `allowedTopologies` allows.
+/// Expands `allowedTopologies` to all allowed combinations of values.
 fn flatten(allowed: &[TopologySelectorTerm]) -> Vec<Segment> {
     let mut all = Vec::new();
     for term in allowed {
@@ -312,19 +313,19 @@ fn flatten(allowed: &[TopologySelectorTerm]) -> Vec<Segment> {
                 })
                 .collect();
         }
-        // A term that says nothing allows nothing in particular.
+        // A term without expressions adds no restriction.
         all.extend(combined.into_iter().filter(|term| !term.is_empty()));
     }
     sort(&mut all);
     all
 }
 
-/// True if `allowedTopologies` allow a place with these labels.
+/// True if `allowedTopologies` allow these labels.
 pub(crate) fn allows(allowed: &[TopologySelectorTerm], place: &BTreeMap<String, String>) -> bool {
     allowed.is_empty() || flatten(allowed).iter().any(|term| is_within(place, term))
 }
 
-/// Sorts the terms: the position in this order selects the place of a volume.
+/// Sorts the terms: the position in this order selects a volume's first choice.
 fn sort(terms: &mut Vec<Segment>) {
     terms.sort_by(|one, other| {
         let lengths = one.len().cmp(&other.len());
@@ -333,8 +334,8 @@ fn sort(terms: &mut Vec<Segment>) {
     terms.dedup();
 }
 
-/// A number for a claim: the claims of a set of replicas (`data-web-0`, `data-web-1`, …) get
-/// numbers that follow each other, and all claims of one replica the same.
+/// A number for a claim. The claims of a StatefulSet (`data-web-0`, `data-web-1`, …) get
+/// consecutive numbers, and all claims of one replica get the same number.
 fn spread(claim: &str) -> u32 {
     let numbered = claim.rsplit_once('-').and_then(|(base, ordinal)| {
         let digits = ordinal.bytes().all(|c| c.is_ascii_digit());
@@ -350,14 +351,14 @@ fn spread(claim: &str) -> u32 {
     }
 }
 
-/// FNV-1, 32 bits.
+/// The FNV-1 hash, 32 bits.
 fn fnv(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash: u32, byte| {
         hash.wrapping_mul(0x0100_0193) ^ u32::from(byte)
     })
 }
 
-/// The affinity of a volume that can be reached from these nodes; none if from everywhere.
+/// The node affinity of a volume with this accessible topology; `None` if all nodes can access it.
 pub(crate) fn affinity(accessible: &[Topology]) -> Option<VolumeNodeAffinity> {
     let terms: Vec<_> = accessible
         .iter()

@@ -1,7 +1,7 @@
 //! The CustomResourceDefinitions of the snapshot kinds: the files in `deploy/crds`.
 //!
-//! Names, versions and rules agree with those of other snapshot-controllers, so that a cluster may
-//! have either's definitions.
+//! Names, versions and rules agree with those of other snapshot-controllers, so a cluster may have
+//! the definitions of either.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 

@@ -15,7 +15,7 @@ fn place(node: &str, labels: &str) -> NodeTopology {
     }
 }
 
-/// A node with labels of which the driver registered just these.
+/// A node with these labels. The driver registered only these keys.
 fn place_with(node: &str, labels: &str, keys: &[&str]) -> NodeTopology {
     NodeTopology {
         keys: keys.iter().map(|key| (*key).to_owned()).collect(),
@@ -30,7 +30,7 @@ fn segment(text: &str) -> Segment {
         .collect()
 }
 
-/// `zone=a|b rack=1` as a term of `allowedTopologies`.
+/// Parses `zone=a|b rack=1` as a term of `allowedTopologies`.
 fn term(text: &str) -> TopologySelectorTerm {
     let expressions = text.split_whitespace().filter_map(|pair| {
         let (key, values) = pair.split_once('=')?;
@@ -227,7 +227,7 @@ fn requirements() {
     }
 }
 
-/// Anywhere, of these nodes.
+/// A request that any of these nodes can meet.
 fn anywhere(nodes: &[NodeTopology]) -> TopologyRequest<'_> {
     TopologyRequest {
         claim: "claim",
@@ -257,7 +257,7 @@ fn without_a_registered_place_there_is_nothing_to_make() {
             vec![],
             Err("registered: rack, zone"),
         ),
-        // Such a class limits nothing, and says so.
+        // An empty term restricts nothing, so there is no requirement.
         ("an empty term", vec![], vec![no_term], Ok(None)),
     ] {
         let ask = TopologyRequest {
@@ -284,7 +284,7 @@ fn a_place_is_told_only_by_keys_registered_there() {
         place_with("half", "zone=d", &["zone", "rack"]),
     ];
     for (selected, expected) in [
-        // The fine ones have zones, too; the coarse one has no rack that the driver knows of.
+        // The driver registered zones on the fine nodes too, but no rack on the coarse node.
         (None, "zone=a; zone=b; zone=d; rack=1 zone=a"),
         (Some("fine"), "rack=1 zone=a"),
         (Some("coarse"), "zone=a; zone=b; zone=d"),
@@ -325,7 +325,7 @@ fn what_was_asked_for_is_asked_for_again() {
                     "{selected:?} {strict}"
                 );
             }
-            // Of another node it says nothing.
+            // The state does not apply to another selected node.
             let other = TopologyRequest {
                 selected: Some("n2"),
                 ..ask(&moved)
@@ -348,7 +348,7 @@ fn a_class_is_read_anew() {
     assert_eq!(list(&made.expect("a requirement").requisite), ["zone=a"]);
     let refused = requirement(TopologyRequest { allowed: &b, ..ask }, Some(&seen));
     assert!(matches!(refused, Err(TopologyError::NotAllowed { .. })));
-    // Now it limits nothing, and nodes are looked at; the selected one has gone since.
+    // Without `allowedTopologies`, the nodes count. The selected one is gone by now.
     let gone = [place("n2", "zone=b")];
     let again = TopologyRequest {
         nodes: &gone,

@@ -1,4 +1,4 @@
-//! Creates the definitions in a cluster that has none.
+//! Creates missing CustomResourceDefinitions in a cluster.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::runtime::{ApiError, Kube};
 
 /// How long the API server may take to serve a new kind.
 const SERVED_WITHIN: Duration = Duration::from_secs(10);
-/// The wait between two checks of that.
+/// The interval between checks that a new kind is served.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Creates the definitions of kinds that the API server does not serve, and waits until it does.
@@ -31,7 +31,7 @@ pub async fn ensure_crds(kube: &Kube) -> Result<(), ApiError> {
                 tracing::info!(name = crd.name_any(), "made the missing definition");
                 made.push(crd);
             }
-            // The cluster's definition does not serve our version. It is not changed.
+            // The cluster's definition does not serve this version. It stays unchanged.
             Err(ApiError::AlreadyExists { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -43,7 +43,7 @@ pub async fn ensure_crds(kube: &Kube) -> Result<(), ApiError> {
             }
         }
     };
-    // Watches of the kinds retry anyway; this only saves them the wait.
+    // Watches of the kinds retry anyway; waiting here saves them a retry.
     let _ = tokio::time::timeout(SERVED_WITHIN, served).await;
     Ok(())
 }
@@ -56,7 +56,7 @@ async fn is_served(kube: &Kube, crd: &CustomResourceDefinition) -> Result<bool, 
     Ok(served.contains(&crd.spec.names.plural))
 }
 
-/// The resources served of a group and version; none if that is not served at all.
+/// The resources of an API group version; empty if the API server does not serve it.
 async fn resources(kube: &Kube, version: &str) -> Result<BTreeSet<String>, ApiError> {
     let call = format!("list resources of {version}");
     let asked = kube.client().list_api_group_resources(version);

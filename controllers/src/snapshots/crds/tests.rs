@@ -94,7 +94,7 @@ fn definitions_agree_with_the_types() {
     }
 }
 
-/// The fields that a CEL rule reads of the object it stands at.
+/// The fields that a CEL rule reads from its own object.
 fn fields_of(rule: &str) -> Vec<String> {
     let rule = rule
         .replace("oldSelf.", "self.")

@@ -1,5 +1,5 @@
-//! Checks the properties of a requirement for every combination of what it depends on. For every
-//! place that could be named, the tests ask whether it may be in the requirement.
+//! Checks the properties of a requirement for every combination of its inputs. For every possible
+//! segment, the tests check whether the requirement may contain it.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -10,7 +10,7 @@ use crate::api::pvc::{self, ClaimContext};
 use crate::runtime::Scope;
 use crate::runtime::scope::SELECTED_NODE;
 
-/// Every value there is in these tests, and one there is not.
+/// For each key, every value in these tests, and values that no node has.
 const UNIVERSE: [(&str, &[&str]); 3] = [
     ("rack", &["1", "2", "9"]),
     ("site", &["x", "9"]),
@@ -30,7 +30,7 @@ const ALLOWED: [(&str, &[&str]); 7] = [
     ("where no node is", &["site=x"]),
 ];
 
-/// The node that is selected is on its own, and left out by those classes that name nodes.
+/// The node `far` is alone in its zone, and no class with `allowedTopologies` allows it.
 const SELECTED: [Option<&str>; 5] = [None, Some("n3"), Some("far"), Some("gone"), Some("fresh")];
 
 fn clusters() -> [(&'static str, Vec<NodeTopology>); 3] {
@@ -60,7 +60,7 @@ fn clusters() -> [(&'static str, Vec<NodeTopology>); 3] {
     [("uniform", uniform), ("mixed", mixed), ("stale", stale)]
 }
 
-/// Every place that some of the keys can name.
+/// Every segment that some of the keys can form.
 fn every_segment() -> Vec<Segment> {
     let mut all = vec![Segment::new()];
     for (key, values) in UNIVERSE {
@@ -79,7 +79,7 @@ fn every_segment() -> Vec<Segment> {
     all
 }
 
-/// Whether a term of `allowedTopologies` takes in a place, as the scheduler reads it.
+/// True if the scheduler would match a segment to a term of `allowedTopologies`.
 fn admits(term: &str, place: &Segment) -> bool {
     term.split_whitespace().all(|part| {
         let (key, values) = part.split_once('=').expect("key=values");
@@ -92,13 +92,13 @@ fn keys(segment: &Segment) -> BTreeSet<String> {
     segment.keys().cloned().collect()
 }
 
-/// Whether the driver says of a node that it is in a place: by keys it registered there, all of
-/// which are labels of the node.
+/// True if a node is in a segment. The driver must have registered all keys there, and the node
+/// must have all the labels.
 fn says(node: &NodeTopology, place: &Segment) -> bool {
     node.keys.is_superset(&keys(place)) && place.iter().all(|(k, v)| node.labels.get(k) == Some(v))
 }
 
-/// One combination.
+/// One combination of inputs.
 #[derive(Clone, Copy, Debug)]
 struct Case<'a> {
     strict: bool,
@@ -111,14 +111,14 @@ struct Case<'a> {
 
 #[derive(Debug, PartialEq)]
 enum Expected {
-    /// No CreateVolume call is to be made yet.
+    /// CreateVolume must not be called yet.
     NotDue,
     NoNode,
     NoCsiNode,
     NotAllowed,
-    /// Nothing is required.
+    /// Any node will do.
     Anywhere,
-    /// One of those that [`Case::names`] names.
+    /// The requirement lists the segments that match [`Case::names`].
     Places,
 }
 
@@ -146,7 +146,7 @@ impl Case<'_> {
         }
     }
 
-    /// Whether a place is to be among those that are required.
+    /// True if the requirement must contain a segment.
     fn names(&self, place: &Segment) -> bool {
         if let (true, Some((_, here))) = (self.strict, self.node()) {
             return *place == here;
@@ -205,14 +205,15 @@ fn segments(topologies: &[Topology]) -> Vec<Segment> {
     topologies.iter().map(|one| one.segments.clone()).collect()
 }
 
-/// The properties that every requirement must have.
+/// Checks the properties that every requirement must have.
 fn check(case: &Case<'_>, made: &TopologyRequirement, claim: &str, what: &str) {
     let (requisite, preferred) = (segments(&made.requisite), segments(&made.preferred));
     for place in every_segment() {
         let named = requisite.contains(&place);
         assert_eq!(named, case.names(&place), "{what}: {}", shown(&place));
     }
-    // All keys and values of these tests are of one length: texts sort as nodes do.
+    // All keys and values in these tests have the same length, so the text order is the segment
+    // order.
     let rank = |place: &Segment| (place.len(), shown(place));
     let rising = requisite
         .windows(2)
