@@ -1,28 +1,35 @@
-//! The driver-side loop of snapshots: what VolumeSnapshotContents and VolumeGroupSnapshotContents
-//! ask for is done by the CSI driver, and what came of it is written into their status.
+//! The snapshotter carries out the specs of VolumeSnapshotContents and VolumeGroupSnapshotContents
+//! with CSI calls, and writes the results to their status.
 //!
-//! The cluster's snapshot-controller makes the contents and binds them to what users ask for; an
-//! administrator makes them for snapshots that exist already (*pre-provisioned*).
+//! The cluster's snapshot-controller creates the contents and binds them to users' snapshots. An
+//! administrator creates contents for existing snapshots (*pre-provisioned*).
 //!
 //! # States of a content
 //!
-//! | it is | then |
-//! |---|---|
-//! | made of a volume, and not ready | marked *being created*; CreateSnapshot by the name `snapshot-<UID of the VolumeSnapshot>`, again and again, ever more rarely, until the snapshot is ready; the mark goes as soon as the driver says yes, or no for good |
-//! | made of a snapshot, or the member of a group, and not ready | the driver is asked about the snapshot until it is ready; a driver that can't be asked is believed |
-//! | annotated as a group's member, without status | left alone: the snapshot-controller is about to say which snapshot it is |
-//! | ready | nothing is done, but for a mark that was left behind |
-//! | deleted, while marked *being created* | as above: a snapshot that may yet come to be must be known before it can be deleted |
-//! | deleted, and *being deleted* (or not bound) | with policy Delete, a known handle and no group: DeleteSnapshot, then the status is cleared; in any case the finalizer is taken off |
-//! | failed | `status.error` says why and `readyToUse` is false; an event tells it when it is new; tried again, ever more rarely |
+//! - *Its source is a volume, and it is not ready:* The snapshotter annotates it as *being
+//!   created*. It calls CreateSnapshot with the name `snapshot-<UID of the VolumeSnapshot>`, with
+//!   backoff, until the snapshot is ready. The annotation goes after success or a final error.
+//! - *Its source is a snapshot or it is the member of a group, and it is not ready:* The snapshotter
+//!   checks the snapshot in the driver until it is ready. If the driver has no call for that, the
+//!   snapshot counts as ready.
+//! - *It is annotated as a group's member, and has no status:* The snapshotter waits, because the
+//!   snapshot-controller will soon write the snapshot's ID.
+//! - *It is ready:* The snapshotter only removes a leftover annotation.
+//! - *It is deleted while annotated as being created:* The snapshotter continues to create the
+//!   snapshot, because it needs the snapshot's ID to delete it.
+//! - *It is deleted, and annotated as being deleted (or not bound):* With the policy Delete, a known
+//!   handle and no group, the snapshotter calls DeleteSnapshot and clears the status. In any case
+//!   it removes the finalizer.
+//! - *It failed:* `status.error` contains the reason and `readyToUse` is false. A new error causes
+//!   an event. The snapshotter tries again with backoff.
 //!
-//! Groups go the same way by CreateVolumeGroupSnapshot, GetVolumeGroupSnapshot (for those made
-//! beforehand) and DeleteVolumeGroupSnapshot, with all their members' IDs. Their members' contents
-//! are made by the snapshot-controller, and are deleted with the group.
+//! Groups have the same states. Their calls are CreateVolumeGroupSnapshot, GetVolumeGroupSnapshot
+//! (for pre-provisioned groups) and DeleteVolumeGroupSnapshot, with all their members' IDs. The
+//! snapshot-controller creates the contents of their members. These are deleted with the group.
 //!
 //! # The owner of a content
 //!
-//! Where every node has these loops, the first of these that applies decides which node owns a
+//! If every node runs a snapshotter, the first of these that applies decides which node owns a
 //! content:
 //! 1. the pools of the handles in it, if the driver lists its pools;
 //! 2. the label `snapshot.storage.kubernetes.io/managed-by`, which the owner sets at the first step;
@@ -32,7 +39,7 @@
 //! A content without an owner stays, with its finalizer. If no snapshot has to be deleted for it,
 //! the leader removes the finalizer.
 //!
-//! A cluster without the group kinds has no groups, until it has: single snapshots do not wait.
+//! If a cluster lacks the group kinds, single snapshots do not wait for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,24 +66,24 @@ use content_reconciler::{Kind, Reconciler};
 use group::Groups;
 use single::Singles;
 
-/// The default number of keys of a kind that are reconciled at once.
+/// Default number of keys of a kind that are reconciled at once.
 const WORKERS: usize = 10;
-/// The default time between two resyncs.
+/// Default interval between resyncs.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
 
-/// What only this loop takes from the command line.
+/// The snapshotter's flags.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub struct Options {
-    /// Prefix of the names of snapshots.
+    /// Prefix of snapshot names
     #[arg(
         long,
         env = "HOSTLOOP_SNAPSHOT_NAME_PREFIX",
         default_value = "snapshot"
     )]
     pub snapshot_name_prefix: String,
-    /// How many characters of the VolumeSnapshot's UID (without dashes) the names have; -1: the
-    /// UID as it is.
+    /// Number of characters of the VolumeSnapshot's UID (without dashes) in snapshot names; -1
+    /// means the whole UID with dashes
     #[arg(
         long,
         env = "HOSTLOOP_SNAPSHOT_NAME_UUID_LENGTH",
@@ -84,15 +91,15 @@ pub struct Options {
         allow_negative_numbers = true
     )]
     pub snapshot_name_uuid_length: i32,
-    /// Prefix of the names of group snapshots.
+    /// Prefix of group snapshot names
     #[arg(
         long,
         env = "HOSTLOOP_GROUPSNAPSHOT_NAME_PREFIX",
         default_value = "groupsnapshot"
     )]
     pub groupsnapshot_name_prefix: String,
-    /// How many characters of the VolumeGroupSnapshot's UID (without dashes) the names have; -1:
-    /// the UID as it is.
+    /// Number of characters of the VolumeGroupSnapshot's UID (without dashes) in group snapshot
+    /// names; -1 means the whole UID with dashes
     #[arg(
         long,
         env = "HOSTLOOP_GROUPSNAPSHOT_NAME_UUID_LENGTH",
@@ -102,15 +109,15 @@ pub struct Options {
     pub groupsnapshot_name_uuid_length: i32,
 }
 
-/// Why the loop can't run.
+/// The reason why the snapshotter cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Names of that length would not tell snapshots apart.
+    /// Names with this length of UID would not be unique.
     #[error("--{flag}={length}: a length is at least 1, or -1 for the whole UID")]
     NameLength {
-        /// The flag.
+        /// The flag's name.
         flag: &'static str,
-        /// What was given.
+        /// The flag's value.
         length: i32,
     },
 }
@@ -140,15 +147,15 @@ impl Options {
     }
 }
 
-/// Runs the loop until the process stops, for the kinds that the driver serves.
+/// Runs the snapshotter until the process stops, for the kinds that the driver supports.
 pub async fn run(context: Context, options: Options) -> Result<(), Error> {
     options.check()?;
     run_on(context, options, Part::Own).await;
     Ok(())
 }
 
-/// The part of the one that leads, where every node has these loops, with caches of the whole
-/// cluster: no node sees contents without a label.
+/// Runs the leader's part if every node runs a snapshotter. It uses caches of the whole cluster,
+/// because no node sees contents without a label.
 pub(crate) async fn run_for_all(context: Context, options: Options) {
     run_on(context, options, Part::Unowned).await;
 }
@@ -157,7 +164,7 @@ async fn run_on(context: Context, options: Options, part: Part) {
     let driver = context.driver.clone();
     let groups = driver.serves(Service::GroupControllerService)
         && driver.can_group(GroupCapability::CreateDeleteGetVolumeGroupSnapshot);
-    // The members of groups have contents of their own.
+    // The members of groups have their own contents.
     let singles = driver.can(ControllerCapability::CreateDeleteSnapshot) || groups;
     if !singles {
         tracing::info!("the CSI driver takes no snapshots");
@@ -173,7 +180,7 @@ async fn run_on(context: Context, options: Options, part: Part) {
             run_kind::<Groups>(&context, shared.clone()).await;
         }
     };
-    // Each waits for its own kinds only.
+    // Each kind waits only for its own caches.
     tokio::join!(on_singles, on_groups);
     context.stop.cancelled().await;
 }
@@ -224,7 +231,7 @@ fn workers(context: &Context) -> usize {
     context.common.worker_threads.unwrap_or(WORKERS)
 }
 
-/// PersistentVolumes decide who owns a content, if there is more than one process.
+/// If there is more than one process, PersistentVolumes decide who owns a content.
 async fn volumes_synced(context: &Context) {
     if context.scope != Scope::Cluster {
         context.caches.volumes().synced().await;

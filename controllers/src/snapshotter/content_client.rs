@@ -1,4 +1,4 @@
-//! Writes contents of both kinds, and reports what failed.
+//! Writes contents of both kinds, and reports failures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,34 +20,35 @@ use crate::runtime::scope::MANAGED_BY;
 use crate::runtime::{ApiError, Context, Kube, Resource, Scope, Store};
 use crate::secrets::{SecretError, TemplateError};
 
-/// The default deadline of a CSI call.
+/// Default deadline of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How often a status is written before a conflict is an error.
+/// How often a status write is tried before a conflict is an error.
 const TRIES: usize = 4;
 
-/// Why work on a content failed.
+/// The reason why work on a content failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WorkError {
-    /// A call to the API server failed. Users can only mend what it rejects.
+    /// A call to the API server failed. Users can only fix the cause if the server rejects the
+    /// call.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The class, or what it says.
+    /// The parameters or annotations are invalid.
     #[error(transparent)]
     Parameter(#[from] ParameterError),
     /// The class names no valid secret.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// A secret that the class or the content names.
+    /// A secret that the class or the content names cannot be used.
     #[error(transparent)]
     Secret(SecretError),
-    /// The driver returned an error. Only the code and message are shown, since the rest differs from
-    /// call to call.
+    /// The driver returned an error. The message shows only the code and text, since the rest
+    /// differs from call to call.
     #[error("{}: {:?}: {}", .0.call, .0.code(), .0.status.message())]
     Call(Failure),
     /// The driver's answer has no snapshot.
     #[error("{call}: the answer is empty")]
     Empty {
-        /// Which call.
+        /// The name of the CSI call.
         call: &'static str,
     },
     /// The class does not exist.
@@ -55,31 +56,31 @@ pub(super) enum WorkError {
     NoClass {
         /// `VolumeSnapshotClass` or `VolumeGroupSnapshotClass`.
         kind: String,
-        /// Its name.
+        /// The class's name.
         name: String,
     },
-    /// No class is named, but one is needed.
+    /// The content names no class, but a new snapshot needs one.
     #[error("{content} names no class to take a snapshot by")]
     Classless {
-        /// Which content.
+        /// The content, as a message names it.
         content: String,
     },
     /// The content has no UID of a VolumeSnapshot.
     #[error("{content} is not bound to anything a snapshot could be taken for")]
     Unbound {
-        /// Which content.
+        /// The content, as a message names it.
         content: String,
     },
-    /// The driver does not know it.
+    /// The driver does not know the snapshot.
     #[error("the driver knows no snapshot {handle}")]
     NoSnapshot {
-        /// Its ID.
+        /// The snapshot's ID.
         handle: String,
     },
-    /// A group without members can't be named to the driver.
+    /// The group has no members, but the CSI call requires their IDs.
     #[error("{content} names no member of its group snapshot")]
     NoMembers {
-        /// Which content.
+        /// The content, as a message names it.
         content: String,
     },
 }
@@ -100,22 +101,22 @@ impl From<Failure> for WorkError {
 }
 
 impl WorkError {
-    /// True if users should see it, unlike an outage of the API server.
+    /// True if users should see the error, unlike an outage of the API server.
     pub(super) fn is_for_users(&self) -> bool {
         !matches!(self, WorkError::Api(error) if !matches!(error, ApiError::Rejected { .. }))
     }
 }
 
-/// Which contents are reconciled.
+/// The contents that a reconciler handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Those of this process.
+    /// The contents of this process.
     Own,
     /// Those without an owner: only their finalizer is removed.
     Unowned,
 }
 
-/// What reconcilers of both kinds share.
+/// State that reconcilers of both kinds share.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) part: Part,
@@ -137,7 +138,7 @@ impl Shared {
         }
     }
 
-    /// Whether the leader takes this step for a content without an owner. Such a step makes no call
+    /// True if the leader takes this step for a content without an owner. Such a step makes no call
     /// to the driver, so any process can take it.
     pub(super) fn is_unowned<K: Resource>(
         &self,
@@ -149,7 +150,7 @@ impl Shared {
         unowned && step.is_harmless() && self.context.leader.leads()
     }
 
-    /// The owner of a content, by the caches alone.
+    /// Determines the owner of a content from the caches alone.
     pub(super) fn owner<K: Resource>(
         &self,
         content: &K,
@@ -157,11 +158,11 @@ impl Shared {
         volume: Option<&str>,
     ) -> owner::Ownership {
         let context = &self.context;
-        // Another process leads by now, and has it.
+        // Another process leads by now and owns the content.
         if !context.acts() {
             return owner::Ownership::Remote;
         }
-        // It matters where there are others only.
+        // The source volumes only matter if other processes run a snapshotter.
         let volume = volume.filter(|_| context.scope != Scope::Cluster);
         let sources = volume.map_or_else(Vec::new, |volume| {
             context.caches.volumes_of(&context.driver.name, volume)
@@ -184,8 +185,8 @@ pub(super) struct ContentClient<K> {
 }
 
 impl<K: Content> ContentClient<K> {
-    /// Annotates a content before the driver takes its snapshot, and labels it with its node. A
-    /// content that changed since it was read is left alone.
+    /// Annotates a content before the driver takes its snapshot, and labels it with its node. The
+    /// write fails if the content has changed since it was read.
     pub(super) async fn begin(&self, content: &K, node: Option<String>) -> Result<K, ApiError> {
         let marked = content.annotations().contains_key(K::KEYS.being_created);
         if marked && node.is_none() {
@@ -236,7 +237,7 @@ impl<K: Content> ContentClient<K> {
             let Some(status) = news(&current) else {
                 return Ok(current);
             };
-            // The UID would not be looked at here, the version is.
+            // The API server ignores the UID in a status write, but checks the resourceVersion.
             let metadata = json!({"resourceVersion": current.resource_version()});
             let patch = json!({"metadata": metadata, "status": status});
             match self.kube.merge_status(&current, patch).await {
@@ -244,7 +245,7 @@ impl<K: Content> ContentClient<K> {
                 Err(error) if error.is_conflict() && tries < TRIES => {
                     tries += 1;
                     let newest: Option<K> = self.kube.get("", &current.name_any()).await?;
-                    // A new content of the same name is another.
+                    // A content with another UID is a new object of the same name.
                     let same = newest.filter(|newest| newest.uid() == current.uid());
                     let Some(newest) = same else {
                         return Err(error);
@@ -293,7 +294,7 @@ pub(super) struct EventTemplate {
     pub(super) message: &'static str,
 }
 
-/// The outcome of a last write.
+/// Maps the result of a final write to an outcome. A missing content counts as success.
 pub(super) fn quiet<K: Content>(content: &K, result: Result<(), ApiError>) -> Outcome {
     match result {
         Ok(()) => Outcome::Done,
@@ -306,7 +307,7 @@ pub(super) fn quiet<K: Content>(content: &K, result: Result<(), ApiError>) -> Ou
 }
 
 impl Shared {
-    /// The outcome of asking the driver for, or about, a snapshot.
+    /// Maps the result of a create or read call to an outcome, and reports errors.
     pub(super) async fn end<K: Content>(
         &self,
         contents: &ContentClient<K>,
@@ -317,10 +318,10 @@ impl Shared {
         match result {
             Ok(now) if now.is_ready() => match now.step() {
                 Step::Rest => Outcome::Done,
-                // It was deleted while its snapshot was taken.
+                // The content was deleted while the driver took its snapshot.
                 _ => Outcome::RequeueAfter(Duration::ZERO),
             },
-            // The driver is asked again with backoff until it is ready.
+            // The call is repeated with backoff until the snapshot is ready.
             Ok(_) => Outcome::Failed,
             Err(WorkError::Api(ApiError::NotFound { .. })) => Outcome::Done,
             Err(error) => self.report(contents, name, template, &error).await,
@@ -350,7 +351,7 @@ impl Shared {
         self.context
             .events
             .warning(content.as_ref(), template.reason, message.clone());
-        // Only if the content is unchanged: another process may have made it ready.
+        // Write only if the content is unchanged: another process may have made it ready.
         let metadata = json!({"resourceVersion": content.resource_version()});
         let patch = json!({"metadata": metadata, "status": status});
         match contents.kube.merge_status(content.as_ref(), patch).await {

@@ -1,4 +1,4 @@
-//! Reconciles contents of snapshots and of groups. [`Kind`] is what differs between them.
+//! Reconciles contents of both kinds. [`Kind`] contains the differences between them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     /// The request that deletes a snapshot.
     type Deletion: Send;
 
-    /// The names of the queues: of this process's contents, and of those without an owner.
+    /// The names of the queues: one for this process's contents, one for those without an owner.
     const QUEUES: (&'static str, &'static str);
     /// True if a change needs to be reconciled.
     const MATTERS: fn(&Self::Content, &Self::Content) -> bool;
@@ -84,7 +84,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     /// The change of a content's status by the driver's answer; `made` if the snapshot was taken for
     /// this content.
     fn news(content: &Self::Content, reported: &Self::Snapshot, made: bool) -> Option<Value>;
-    /// The status of a content after its snapshot is deleted.
+    /// The status patch for a content after its snapshot is deleted.
     fn cleared() -> Value;
 }
 
@@ -96,7 +96,7 @@ pub(super) struct ContentSpec<'a> {
     pub(super) user: &'a ObjectReference,
     /// The handles of the volumes to snapshot.
     pub(super) volumes: &'a [String],
-    /// True if the snapshot was made beforehand.
+    /// True if the snapshot is pre-provisioned.
     pub(super) taken: bool,
 }
 
@@ -110,11 +110,11 @@ pub(super) struct Wanted<'a> {
 
 /// The driver's answer about one snapshot.
 pub(super) enum Answer<T> {
-    /// The driver has it.
+    /// The driver has the snapshot.
     Found(T),
-    /// The driver has none of that ID.
+    /// The driver has no snapshot of that ID.
     Nothing,
-    /// The driver has no such call; the content is believed.
+    /// The driver has no call to check it, so the content is assumed to be right.
     Assumed(T),
 }
 
@@ -151,7 +151,7 @@ impl<K: Kind> Reconciler<K> {
         match self.owner(&content, &step).await {
             Ok(Ownership::Local) => {}
             Ok(Ownership::Remote) => return Outcome::Done,
-            // Its volumes, or the snapshot, may be seen later.
+            // The caches may show its volumes later, or the driver its snapshot.
             Ok(Ownership::Unknown) => return Outcome::Failed,
             Err(error) => {
                 tracing::warn!(content = name, %error, "the owner is unknown");
@@ -347,7 +347,7 @@ impl<K: Kind> Reconciler<K> {
         self.classes.get(name).map(Some).ok_or_else(missing)
     }
 
-    /// The secret for creating and deleting.
+    /// The secret for create and delete calls.
     pub(super) async fn secrets(&self, content: &K::Content) -> Result<Credentials, WorkError> {
         let keys = K::Content::KEYS;
         let secret = parameters::secret_by_annotations(content.annotations(), keys)?;

@@ -1,4 +1,4 @@
-//! What a content needs next.
+//! Decides the next step for a content.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use crate::snapshots::{
 
 /// A content, of either kind.
 pub(super) trait Content: Resource {
-    /// What is written on it.
+    /// The annotations and the finalizer of this kind.
     const KEYS: &'static AnnotationKeys;
 
-    /// What it needs next.
+    /// Decides the next step.
     fn step(&self) -> Step;
 
-    /// Whether anything has been said of its snapshot yet.
+    /// True if the status has been written.
     fn has_status(&self) -> bool;
 
-    /// Whether its snapshot can be used.
+    /// True if its snapshot is ready to use.
     fn is_ready(&self) -> bool;
 
-    /// What went wrong last.
+    /// The last error.
     fn error(&self) -> Option<&SnapshotError>;
 }
 
@@ -70,23 +70,23 @@ impl Content for VolumeGroupSnapshotContent {
     }
 }
 
-/// What a content needs next.
+/// The next step for a content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing is to be done.
+    /// No step.
     Rest,
     /// Ask the driver for the snapshot, by its name, until it is ready.
     Create,
     /// Ask the driver about a snapshot that was not taken for this content.
     Check {
-        /// Its ID.
+        /// The snapshot's ID.
         handle: String,
     },
     /// It is ready: remove the annotation for its creation.
     Settle,
     /// Delete the snapshot, then remove the content's finalizer.
     Delete {
-        /// Its ID.
+        /// The snapshot's ID.
         handle: String,
     },
     /// Remove the content's finalizer.
@@ -94,13 +94,13 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// True if it makes no call to the driver.
+    /// True if the step makes no call to the driver.
     pub(super) fn is_harmless(&self) -> bool {
         matches!(self, Step::Rest | Step::Settle | Step::Release)
     }
 }
 
-/// What a VolumeSnapshotContent needs.
+/// Decides the next step for a VolumeSnapshotContent.
 pub(super) fn single(content: &VolumeSnapshotContent) -> Step {
     let status = content.status.as_ref();
     let source = &content.spec.source;
@@ -129,14 +129,14 @@ pub(super) fn single(content: &VolumeSnapshotContent) -> Step {
         },
         None => match (group, known) {
             (Some(_), Some(handle)) => Step::Check { handle },
-            // The snapshot-controller is about to say which snapshot it is.
+            // The snapshot-controller will soon write which snapshot it is.
             _ if member => Step::Rest,
             _ => Step::Create,
         },
     }
 }
 
-/// What a VolumeGroupSnapshotContent needs.
+/// Decides the next step for a VolumeGroupSnapshotContent.
 pub(super) fn group(content: &VolumeGroupSnapshotContent) -> Step {
     let status = content.status.as_ref();
     let source = &content.spec.source;
@@ -162,7 +162,7 @@ pub(super) fn group(content: &VolumeGroupSnapshotContent) -> Step {
     }
 }
 
-/// The members of a group snapshot, by the driver or by the content made beforehand.
+/// The IDs of a group snapshot's members, from the driver or the pre-provisioned content.
 pub(super) fn members(content: &VolumeGroupSnapshotContent) -> Vec<String> {
     let reported: Vec<String> = content
         .status
@@ -181,8 +181,9 @@ fn is_set(uid: Option<&str>) -> bool {
     uid.is_some_and(|uid| !uid.is_empty())
 }
 
-/// Whether the content is to go. An unbound one goes when it is deleted; the others when
-/// the snapshot-controller says so, and not while the driver may yet make the snapshot.
+/// True if the deletion of a content is due. For an unbound content, a deletion timestamp is
+/// enough. A bound one also needs the snapshot-controller's annotation, and the driver must not be
+/// creating the snapshot.
 fn is_to_go<K: Content>(content: &K, unbound: bool) -> bool {
     let has = |key: &str| content.annotations().contains_key(key);
     content.meta().deletion_timestamp.is_some()
@@ -206,8 +207,8 @@ fn settle<K: Content>(content: &K) -> Step {
     }
 }
 
-/// Whether a change of a VolumeSnapshotContent is worth a look. Our own writes are not: they would
-/// bring a content forward that is to wait.
+/// True if a change of a VolumeSnapshotContent needs a reconcile. The snapshotter's own writes do
+/// not: they would cut the backoff of a content short.
 pub(super) fn single_matters(old: &VolumeSnapshotContent, new: &VolumeSnapshotContent) -> bool {
     let group = |content: &VolumeSnapshotContent| {
         let status = content.status.as_ref();
@@ -216,7 +217,7 @@ pub(super) fn single_matters(old: &VolumeSnapshotContent, new: &VolumeSnapshotCo
     old.spec != new.spec || group(old) != group(new) || matters(old, new)
 }
 
-/// Whether a change of a VolumeGroupSnapshotContent is worth a look.
+/// True if a change of a VolumeGroupSnapshotContent needs a reconcile.
 pub(super) fn group_matters(
     old: &VolumeGroupSnapshotContent,
     new: &VolumeGroupSnapshotContent,

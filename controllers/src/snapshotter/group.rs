@@ -1,4 +1,4 @@
-//! What is of VolumeGroupSnapshotContents alone.
+//! Implements [`Kind`] for VolumeGroupSnapshotContents.
 
 use std::collections::BTreeMap;
 
@@ -65,9 +65,9 @@ impl Kind for Groups {
         (&class.driver, class.parameters.as_ref())
     }
 
-    /// By its handle, its label, and else by the PersistentVolumes of all it is made from: a group is
-    /// where all of its volumes are. If they are on several nodes it has no owner, and the leader
-    /// reports that.
+    /// The handle and the label decide the owner, or else the PersistentVolumes of all source
+    /// volumes: a group is on the node of all its volumes. If they are on several nodes, the group
+    /// has no owner, and the leader reports that.
     fn owner(shared: &Shared, content: &Self::Content) -> Ownership {
         let made = owner::handle_of_group(content);
         let of = |volume| shared.owner(content, made.or(volume), volume);
@@ -143,7 +143,8 @@ impl Kind for Groups {
         Ok(())
     }
 
-    /// Who made a content that is found made its members' contents, too.
+    /// If the group was found and not created here, its creator also wrote the contents of its
+    /// members.
     fn news(content: &Self::Content, reported: &Self::Snapshot, made: bool) -> Option<Value> {
         let members = if made { &reported.snapshots[..] } else { &[] };
         status::of_group(content.status.as_ref(), reported, members)

@@ -1,4 +1,4 @@
-//! The names users, dashboards and the snapshot-controller know.
+//! Annotations, finalizers and labels that users, dashboards and the snapshot-controller rely on.
 
 /// Contents with this annotation are members of a group snapshot: they are never created or
 /// deleted one by one. Its value is the group's handle.
@@ -6,22 +6,24 @@ pub(super) const GROUP_MEMBER: &str = "groupsnapshot.storage.k8s.io/volumeGroupS
 /// A field of snapshot classes. A parameter of this name only reaches the driver.
 pub(super) const DELETION_POLICY: &str = "deletionPolicy";
 
-/// What is written on, and read from, contents of one kind.
+/// The annotations and the finalizer of contents of one kind.
 #[derive(Debug)]
 pub(crate) struct AnnotationKeys {
-    /// Annotation: the driver was asked to take the snapshot and has not said what came of it.
+    /// Annotation: the driver was asked to take the snapshot, and its final answer is not known
+    /// yet.
     pub(super) being_created: &'static str,
-    /// Annotation of the snapshot-controller: the user's object is being deleted.
+    /// The snapshot-controller's annotation: the VolumeSnapshot or VolumeGroupSnapshot is being
+    /// deleted.
     pub(crate) being_deleted: &'static str,
     /// The finalizer that keeps the content until the snapshot is gone.
     pub(crate) finalizer: &'static str,
-    /// Annotation: the name of the secret for creating and deleting.
+    /// Annotation: the name of the secret for create and delete calls.
     pub(super) secret_name: &'static str,
-    /// Annotation: its namespace.
+    /// Annotation: the namespace of that secret.
     pub(super) secret_namespace: &'static str,
 }
 
-/// Those of VolumeSnapshotContents.
+/// The keys of VolumeSnapshotContents.
 pub(crate) const SINGLE: AnnotationKeys = AnnotationKeys {
     being_created: "snapshot.storage.kubernetes.io/volumesnapshot-being-created",
     being_deleted: "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted",
@@ -30,7 +32,7 @@ pub(crate) const SINGLE: AnnotationKeys = AnnotationKeys {
     secret_namespace: "snapshot.storage.kubernetes.io/deletion-secret-namespace",
 };
 
-/// Those of VolumeGroupSnapshotContents.
+/// The keys of VolumeGroupSnapshotContents.
 pub(crate) const GROUP: AnnotationKeys = AnnotationKeys {
     being_created: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created",
     being_deleted: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted",
@@ -39,8 +41,8 @@ pub(crate) const GROUP: AnnotationKeys = AnnotationKeys {
     secret_namespace: "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace",
 };
 
-/// The name a snapshot is asked for by: the prefix and the UID of the user's object; with a length,
-/// so many of the UID's characters without its dashes.
+/// The name for a new snapshot: the prefix and the UID of the user's object. With a length, the
+/// name has only that many characters of the UID, without its dashes.
 pub(super) fn snapshot_name(prefix: &str, uid: &str, length: Option<usize>) -> String {
     match length {
         None => format!("{prefix}-{uid}"),

@@ -1,4 +1,4 @@
-//! Which node owns a content, where every node has loops of its own.
+//! Decides which node owns a content if every node runs a snapshotter.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use crate::runtime::scope::{MANAGED_BY, node_label};
 use crate::runtime::{Pools, Scope};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-/// Decides which node owns a content, by the label and by the pool in its handle. They must agree:
-/// a node can write another node's snapshot handle into its own content. Without either, the source
+/// Decides which node owns a content, by its label and the pool in its handle. They must agree: a
+/// node can write another node's snapshot handle into its own content. Without either, the source
 /// PersistentVolumes decide (several may share one handle). A volume without an affinity is
 /// ignored, as every node would claim it.
 pub(crate) fn owner<'a>(
@@ -47,7 +47,7 @@ pub(crate) fn owner<'a>(
     }
 }
 
-/// The owner of something that has several parts: the owner of all of them.
+/// Combines the owners of several parts: remote if one part is remote, and local if all parts are.
 pub(super) fn of_all(owners: &[Ownership]) -> Ownership {
     if owners.contains(&Ownership::Remote) {
         return Ownership::Remote;
@@ -58,7 +58,7 @@ pub(super) fn of_all(owners: &[Ownership]) -> Ownership {
     }
 }
 
-/// A handle in a content that tells where its snapshot is, or is to be.
+/// The handle in a content that shows the pool of its present or future snapshot.
 pub(crate) fn handle_in(content: &VolumeSnapshotContent) -> Option<&str> {
     let status = content.status.as_ref();
     let known = status.and_then(|status| status.snapshot_handle.as_deref());
@@ -68,7 +68,7 @@ pub(crate) fn handle_in(content: &VolumeSnapshotContent) -> Option<&str> {
         .or(source.volume_handle.as_deref())
 }
 
-/// The ID of a group, once it has one.
+/// The ID of a group snapshot, if it is known.
 pub(super) fn handle_of_group(content: &VolumeGroupSnapshotContent) -> Option<&str> {
     let status = content.status.as_ref();
     let known = status.and_then(|status| status.volume_group_snapshot_handle.as_deref());
@@ -76,7 +76,7 @@ pub(super) fn handle_of_group(content: &VolumeGroupSnapshotContent) -> Option<&s
     known.or(given.map(|given| given.volume_group_snapshot_handle.as_str()))
 }
 
-/// Handles in a group's content that tell together where it is, or is to be.
+/// The handles in a group content that show the pools of its present or future snapshots.
 pub(crate) fn handles_in_group(content: &VolumeGroupSnapshotContent) -> Vec<&str> {
     match handle_of_group(content) {
         Some(handle) => vec![handle],
@@ -88,8 +88,8 @@ pub(crate) fn handles_in_group(content: &VolumeGroupSnapshotContent) -> Vec<&str
     }
 }
 
-/// The label for the owner of a content, if it lacks one: its volume may be gone
-/// when it is deleted.
+/// The label with the owner of a content, if the content lacks it. The content's volume may be gone
+/// when the content is deleted.
 pub(super) fn label(scope: &Scope, labels: &BTreeMap<String, String>) -> Option<String> {
     let node = scope.node()?;
     (!labels.contains_key(MANAGED_BY)).then(|| node_label(node))
@@ -176,7 +176,7 @@ mod tests {
             let of = |scope| owner(scope, &pools, &labels, None, &sources);
             assert_eq!(of(&here), expected, "{labels:?}");
             assert_eq!(of(&Scope::Cluster), Ownership::Local);
-            // A leader without a node owns no content, and still recognizes contents without an
+            // A leader without a node owns no content, but still recognizes contents without an
             // owner.
             let others = match expected {
                 Ownership::Local => Ownership::Remote,

@@ -1,4 +1,4 @@
-//! What a class's parameters say: to the driver, and to the loops about secrets.
+//! Splits the parameters of a class into those for the driver and those that name secrets.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::SecretReference;
 use super::names::AnnotationKeys;
 use crate::api::secret_template::RESERVED;
 
-/// The keys of the secrets that loops read, without [`RESERVED`] and without `-name` and
+/// The keys of secrets that the snapshotter reads, without [`RESERVED`] and without `-name` and
 /// `-namespace`.
 const SECRETS: [&str; 4] = [
     "snapshotter-secret",
@@ -15,29 +15,29 @@ const SECRETS: [&str; 4] = [
     "group-snapshotter-secret",
     GROUP_GET_SECRET,
 ];
-/// The secret for asking about one snapshot.
+/// The secret for calls that check one snapshot.
 pub(super) const LIST_SECRET: &str = "snapshotter-list-secret";
-/// The secret for asking about a group snapshot.
+/// The secret for calls that check a group snapshot.
 pub(super) const GROUP_GET_SECRET: &str = "group-snapshotter-get-secret";
 
-/// A class or an annotation that can't be followed.
+/// An invalid class parameter or annotation.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ParameterError {
-    /// A key of the loops' own that they do not know.
+    /// An unknown key with the reserved prefix.
     #[error("the class's parameter {key} is not known, and {RESERVED} is reserved")]
     Unknown {
-        /// The key.
+        /// The parameter's key.
         key: String,
     },
-    /// Half of a reference to a secret.
+    /// A reference to a secret that lacks its name or namespace.
     #[error("{what}: both a name and a namespace must be given")]
     Half {
-        /// The annotation.
+        /// The annotation's key.
         what: String,
     },
 }
 
-/// The parameters that are the driver's.
+/// Returns the parameters for the driver. Fails on unknown keys with the reserved prefix.
 pub(super) fn for_driver(
     parameters: Option<&BTreeMap<String, String>>,
 ) -> Result<BTreeMap<String, String>, ParameterError> {
@@ -57,8 +57,7 @@ pub(super) fn for_driver(
     Ok(kept)
 }
 
-/// Where the secret for creating and deleting is, by what the snapshot-controller has written on
-/// the content.
+/// Returns the secret for create and delete calls from the snapshot-controller's annotations.
 pub(super) fn secret_by_annotations(
     annotations: &BTreeMap<String, String>,
     keys: &AnnotationKeys,

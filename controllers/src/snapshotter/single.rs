@@ -1,4 +1,4 @@
-//! What is of VolumeSnapshotContents alone.
+//! Implements [`Kind`] for VolumeSnapshotContents.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -96,7 +96,7 @@ impl Kind for Singles {
     ) -> Result<Option<Self::Snapshot>, Failure> {
         let csi = &shared.context.driver.csi;
         let answer = csi.create_snapshot(making, shared.timeout).await?;
-        // A snapshot taken for a content of its own is in no group.
+        // CreateSnapshot takes a snapshot for one content, so the snapshot is in no group.
         Ok(answer.snapshot.map(|reported| csi::Snapshot {
             group_snapshot_id: String::new(),
             ..reported
@@ -130,7 +130,8 @@ impl Kind for Singles {
             return Ok(Answer::Assumed(csi::Snapshot {
                 snapshot_id: handle.to_owned(),
                 ready_to_use: true,
-                // The driver cannot report the creation time, so use the time it is first seen.
+                // The driver cannot report the creation time, so the time of the first check is
+                // used.
                 creation_time: Some(SystemTime::now().into()),
                 ..csi::Snapshot::default()
             }));
@@ -172,7 +173,8 @@ impl Kind for Singles {
     }
 }
 
-/// For asking. Members of groups have no class; what made them is used for them.
+/// The secret for read calls. Members of groups have no class, so the secret that created them is
+/// used.
 async fn secrets(
     reconciler: &Reconciler<Singles>,
     content: &VolumeSnapshotContent,

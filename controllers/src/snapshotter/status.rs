@@ -1,4 +1,4 @@
-//! What is written into the status of contents, as merge patches of it.
+//! Builds merge patches for the status of contents.
 
 use hostloop_proto::csi;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -9,8 +9,8 @@ use crate::snapshots::{
     SnapshotError, VolumeGroupSnapshotContentStatus, VolumeSnapshotContentStatus,
 };
 
-/// What is new in what the driver says of a snapshot; `None` if nothing is. What is known already
-/// stays, but for readiness.
+/// The changes in the driver's report of a snapshot; `None` without changes. Known values stay,
+/// except readiness.
 pub(super) fn of_snapshot(
     old: Option<&VolumeSnapshotContentStatus>,
     reported: &csi::Snapshot,
@@ -46,8 +46,8 @@ pub(super) fn of_snapshot(
     (!new.is_empty()).then_some(Value::Object(new))
 }
 
-/// The same for a group snapshot. Its members are written once; `members` is empty if another
-/// writes them.
+/// The changes in the driver's report of a group snapshot. Its members are written once; `members`
+/// is empty if another process writes them.
 pub(super) fn of_group(
     old: Option<&VolumeGroupSnapshotContentStatus>,
     reported: &csi::VolumeGroupSnapshot,
@@ -84,7 +84,7 @@ pub(super) fn of_group(
     (!new.is_empty()).then_some(Value::Object(new))
 }
 
-/// That it is not ready, and why; `None` if just that is said already.
+/// An error and `readyToUse: false`; `None` if the status already has an error with this message.
 pub(crate) fn of_failure(
     old: Option<&SnapshotError>,
     message: &str,
@@ -99,12 +99,12 @@ pub(crate) fn of_failure(
     }))
 }
 
-/// What a content does not say any more once its snapshot is deleted.
+/// Clears the fields that do not apply after the snapshot is deleted.
 pub(super) fn cleared_single() -> Value {
     json!({"snapshotHandle": null, "readyToUse": null, "creationTime": null, "restoreSize": null})
 }
 
-/// The same for a group snapshot.
+/// Clears the fields that do not apply after the group snapshot is deleted.
 pub(super) fn cleared_group() -> Value {
     json!({
         "volumeGroupSnapshotHandle": null, "readyToUse": null, "creationTime": null, "error": null,
@@ -140,7 +140,7 @@ fn member(reported: &csi::Snapshot) -> Value {
     Value::Object(info)
 }
 
-/// Since 1970; a moment a driver does not tell is 1970 itself, as users of other drivers know it.
+/// Nanoseconds since 1970. Without a time from the driver this is 0, as in other implementations.
 fn nanoseconds(at: Option<(i64, i32)>) -> i64 {
     let (seconds, nanos) = at.unwrap_or_default();
     seconds

@@ -30,7 +30,7 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
 }
 
-/// A content as the snapshot-controller makes it, with this on top.
+/// A content as the snapshot-controller creates it, with these additions.
 fn content(more: Value) -> Value {
     let mut content = json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
@@ -56,7 +56,7 @@ fn and(mut one: Value, other: Value) -> Value {
 }
 
 fn secret() -> Value {
-    // "open"
+    // The base64 encoding of "open".
     json!({"metadata": {"name": "key"}, "data": {"pass": "b3Blbg=="}})
 }
 
@@ -83,7 +83,7 @@ fn all() -> [ControllerCapability; 3] {
     ]
 }
 
-/// A loop on one content.
+/// A snapshotter with one content.
 struct Single {
     world: World,
     context: Context,
@@ -121,7 +121,7 @@ impl Single {
         }
     }
 
-    /// What the driver says of a snapshot when it is asked next.
+    /// Sets the driver's next answer about a snapshot.
     fn answer(&self, answer: Result<hostloop_proto::csi::Snapshot, Status>) {
         self.world.singles.lock().unwrap().push_back(answer);
     }

@@ -14,7 +14,7 @@ fn delete(handle: &str) -> Step {
     }
 }
 
-/// Metadata with annotations by their last parts; `!` stands for a deletion timestamp.
+/// Metadata with annotations by the last part of their keys; `!` sets a deletion timestamp.
 fn metadata(keys: &AnnotationKeys, words: &str) -> Value {
     let mut metadata = json!({"name": "c", "annotations": {}, "finalizers": [keys.finalizer]});
     for word in words.split_whitespace() {
@@ -56,14 +56,14 @@ fn what_contents_need() {
     let failed = || json!({"readyToUse": false, "error": {"message": "no"}});
     let grouped = |ready: bool| json!({"snapshotHandle": "h", "readyToUse": ready, "volumeGroupSnapshotHandle": "g"});
     for (words, uid, policy, source, status, step) in [
-        // Made of a volume.
+        // Contents with a volume as their source.
         ("", "u", "Delete", volume(), none(), Step::Create),
         ("creating", "u", "Delete", volume(), none(), Step::Create),
         ("creating", "u", "Delete", volume(), failed(), Step::Create),
         ("", "u", "Delete", volume(), waiting(), Step::Create),
         ("", "u", "Delete", volume(), ready(), Step::Rest),
         ("creating", "u", "Delete", volume(), ready(), Step::Settle),
-        // Made beforehand.
+        // Pre-provisioned contents.
         ("", "u", "Delete", made(), none(), check("m")),
         ("", "", "Delete", made(), none(), check("m")),
         ("", "u", "Delete", made(), failed(), check("m")),
@@ -82,11 +82,11 @@ fn what_contents_need() {
         ),
         ("", "u", "Delete", volume(), grouped(false), check("h")),
         ("member", "u", "Delete", volume(), grouped(true), Step::Rest),
-        // On their way out: the snapshot-controller has not said so yet.
+        // Deleted contents without the snapshot-controller's annotation.
         ("!", "u", "Delete", volume(), ready(), Step::Rest),
         ("!", "u", "Delete", made(), ready(), Step::Rest),
         ("!", "u", "Delete", volume(), waiting(), Step::Create),
-        // It has.
+        // Deleted contents with the annotation.
         ("! deleting", "u", "Delete", volume(), ready(), delete("h")),
         (
             "! deleting",
@@ -130,7 +130,7 @@ fn what_contents_need() {
             ready(),
             delete("h"),
         ),
-        // The driver may yet make it.
+        // The driver may still create the snapshot.
         (
             "! deleting creating",
             "u",
@@ -155,7 +155,7 @@ fn what_contents_need() {
             ready(),
             Step::Settle,
         ),
-        // Deleted with its group.
+        // Members are deleted with their group.
         (
             "! deleting member",
             "u",
@@ -164,12 +164,12 @@ fn what_contents_need() {
             grouped(true),
             Step::Release,
         ),
-        // Not bound.
+        // Unbound contents.
         ("!", "", "Delete", made(), ready(), delete("h")),
         ("!", "", "Retain", made(), ready(), Step::Release),
         ("!", "", "Delete", made(), none(), Step::Release),
         ("!", "", "Delete", volume(), ready(), Step::Rest),
-        // Only marked.
+        // Contents with the annotation but no deletion timestamp.
         ("deleting", "u", "Delete", volume(), ready(), Step::Rest),
     ] {
         let what = content(words, uid, policy, source, status);

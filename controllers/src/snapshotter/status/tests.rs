@@ -54,7 +54,7 @@ fn news_of_snapshots() {
             json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10,
                 "readyToUse": true, "error": null}),
         ),
-        // What is not ready has not got over its error.
+        // A snapshot that is not ready keeps its last error.
         (
             failed,
             reported(false),

@@ -1,5 +1,5 @@
-//! What is asked and written for VolumeGroupSnapshotContents, in its order; and that single ones do
-//! not wait for them.
+//! Checks the calls and writes for VolumeGroupSnapshotContents, in order. Also checks that single
+//! snapshots do not wait for groups.
 
 use hostloop_proto::csi;
 use tonic::Status;
@@ -207,7 +207,7 @@ async fn ones_of_other_nodes() {
         [GET_SECRET, "GetGroup g a with pass=open"]
     );
     assert_eq!(one.event(), None);
-    // Once the driver here knows it, it is ours.
+    // Once this node's driver knows the group snapshot, this node owns the content.
     one.answer(Ok(group(true)));
     one.world.deletions.lock().unwrap().push_back(Ok(()));
     assert_eq!(one.sync().await, Outcome::Done);

@@ -1,4 +1,4 @@
-//! Which contents a node reconciles, where every node has these loops.
+//! Checks which contents a node reconciles if every node runs a snapshotter.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ async fn a_foreign_snapshot_is_not_taken_for_a_deleted_one() {
         assert_eq!(single.world.happened(), ["ListSnapshots h with"]);
         assert!(single.events().is_empty());
     }
-    // It does.
+    // Here the driver knows the snapshot.
     let single = at(None, false, content);
     single.answer(Ok(snapshot(true)));
     single.world.deletions.lock().unwrap().push_back(Ok(()));
@@ -131,10 +131,10 @@ async fn the_leader_lets_go_what_no_node_sees() {
     for (node, leads, content, released) in [
         (None, true, content(and(deleted(), kept())), true),
         (None, false, content(and(deleted(), kept())), false),
-        // Its snapshot is to be deleted, by the node that has it.
+        // Only the node that has the snapshot can delete it.
         (None, true, content(and(deleted(), gone())), false),
         (None, true, content(json!({})), false),
-        // It is a node's.
+        // The content belongs to a node.
         (Some("n2"), true, content(and(deleted(), kept())), false),
         (
             None,

@@ -1,4 +1,4 @@
-//! What is asked and written for VolumeSnapshotContents, in its order.
+//! Checks the calls and writes for VolumeSnapshotContents, in order.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -46,7 +46,7 @@ async fn one_is_made() {
             .is_none()
     );
     assert!(single.events().is_empty());
-    // Now there is nothing to do.
+    // Nothing is left to do.
     assert_eq!(single.sync().await, Outcome::Done);
     assert!(single.world.happened().is_empty());
 }
@@ -137,7 +137,7 @@ async fn failures_by_what_they_mean() {
             format!("SnapshotContentCheckandUpdateFailed: {later}"),
         ];
         assert_eq!(single.events(), events);
-        // Then it works, and the error goes.
+        // The next call succeeds, and the error is cleared.
         single.answer(Ok(snapshot(true)));
         assert_eq!(single.sync().await, Outcome::Done);
         assert_eq!(single.content()["status"], known(true));

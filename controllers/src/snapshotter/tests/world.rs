@@ -1,4 +1,4 @@
-//! A small API server and a small CSI driver, and one log of what both were asked.
+//! A small API server and a small CSI driver, with one log of the requests to both.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -20,19 +20,19 @@ use crate::runtime::events::Event;
 use crate::runtime::{Caches, Context, Driver, Events, Kube, Leadership, Metrics, Scope};
 use crate::testing::Handlers;
 
-/// The log, the objects by their paths, and what the driver is to answer next.
+/// The log, the objects by path, and the driver's next answers.
 #[derive(Clone, Default)]
 pub(super) struct World {
     pub(super) log: Arc<Mutex<Vec<String>>>,
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
-    /// Conflicts to answer status writes with, first.
+    /// Number of status writes that fail with a conflict first.
     pub(super) conflicts: Arc<Mutex<usize>>,
     pub(super) singles: Answers<csi::Snapshot>,
     pub(super) groups: Answers<csi::VolumeGroupSnapshot>,
     pub(super) deletions: Answers<()>,
 }
 
-/// Answers in their order; after the last, there is none such.
+/// Answers in order. After the last one, the driver returns an error.
 type Answers<T> = Arc<Mutex<VecDeque<Result<T, Status>>>>;
 
 fn next<T>(answers: &Answers<T>) -> Result<T, Status> {
@@ -55,14 +55,14 @@ impl World {
         self.objects.lock().unwrap().get(path).cloned()
     }
 
-    /// As if another client had written it.
+    /// Changes the object's version, as a write of another client does.
     pub(super) fn bump(&self, path: &str) {
         let mut objects = self.objects.lock().unwrap();
         let object = objects.get_mut(path).unwrap();
         object["metadata"]["resourceVersion"] = json!("9");
     }
 
-    /// What happened since this was last asked.
+    /// Takes the log entries since the last call.
     pub(super) fn happened(&self) -> Vec<String> {
         std::mem::take(&mut *self.log.lock().unwrap())
     }
@@ -106,7 +106,7 @@ impl World {
         (context, collected)
     }
 
-    /// All objects of a kind. Groups of snapshots are a kind this server has not got.
+    /// Lists all objects of a kind. This server does not serve group snapshots.
     fn list(&self, plural: &str) -> (StatusCode, Value) {
         if plural.starts_with("volumegroup") {
             return failure(StatusCode::NOT_FOUND, "NotFound");
@@ -174,7 +174,7 @@ impl World {
             object["metadata"]["resourceVersion"] = json!("77");
             return conflict;
         }
-        // As the server does: a status is not written by UID.
+        // Like the real API server, this one ignores the UID in a status write.
         for (key, minded) in [("uid", !status), ("resourceVersion", true)] {
             let wanted = &body["metadata"][key];
             if minded && !wanted.is_null() && *wanted != object["metadata"][key] {
@@ -274,7 +274,7 @@ fn failure(code: StatusCode, reason: &str) -> (StatusCode, Value) {
     (code, body)
 }
 
-/// They would make every expected line long, and the server checks them.
+/// Removes versions from a log entry: they make expected lines long, and the server checks them.
 fn without_versions(body: &Value) -> String {
     let mut body = body.clone();
     if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
