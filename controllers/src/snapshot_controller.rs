@@ -1,11 +1,13 @@
-//! The cluster's snapshot-controller: it creates contents for snapshots, binds them to each other,
-//! copies their status, and deletes them. The drivers' loops take the snapshots themselves.
+//! The cluster's snapshot-controller. It creates contents for snapshots, binds them to each other,
+//! copies their status, and deletes them. The snapshotters of the drivers take the snapshots
+//! themselves.
 //!
 //! Another snapshot-controller may run at the same time without an election. So every write carries
-//! the version it was decided on, and an object that exists already is used if it fits.
+//! the resourceVersion that it was decided on, and an object that exists already is used if it
+//! fits.
 //!
-//! Each key is worked on in steps: [`gather`] reads the caches, [`decide`] chooses the next step,
-//! [`apply`] writes it. [`Kind`] is what differs between snapshots and group snapshots.
+//! Each key is reconciled in steps: [`gather`] reads the caches, [`decide`] chooses the next step,
+//! [`apply`] writes it. [`Kind`] contains the differences between snapshots and group snapshots.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -38,15 +40,15 @@ use group::Groups;
 use kind::Kind;
 use snapshot::Snapshots;
 
-/// The wait before the definitions are tried again.
+/// The wait before a failed installation of the definitions is repeated.
 const DEFINITIONS_RETRY: Duration = Duration::from_secs(30);
 
-/// What the snapshot-controller takes from the command line.
+/// The snapshot-controller's flags.
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 #[command(next_help_heading = "Snapshot controller")]
 pub struct Options {
-    /// How often the snapshot-controller looks at all snapshots again
+    /// Interval between resyncs of all snapshots
     #[arg(
         long,
         env = "HOSTLOOP_SNAPSHOT_CONTROLLER_RESYNC_PERIOD",
@@ -56,8 +58,8 @@ pub struct Options {
     )]
     pub snapshot_controller_resync_period: Duration,
 
-    /// Label snapshots' contents with the node their volume is on, for drivers with loops on each
-    /// node
+    /// Label snapshot contents with the node of their volume, for drivers that run a snapshotter on
+    /// each node
     #[arg(
         long,
         env = "HOSTLOOP_ENABLE_DISTRIBUTED_SNAPSHOTTING",
@@ -70,7 +72,7 @@ pub struct Options {
     )]
     pub enable_distributed_snapshotting: bool,
 
-    /// Make the snapshot kinds' definitions if the cluster has none; there is never one changed
+    /// Create missing CustomResourceDefinitions of the snapshot kinds; existing ones stay unchanged
     #[arg(
         long,
         env = "HOSTLOOP_ENSURE_SNAPSHOT_CRDS",
@@ -87,25 +89,25 @@ pub struct Options {
 /// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    /// A snapshot, by namespace and name.
+    /// A VolumeSnapshot, by namespace and name.
     Snapshot(String, String),
-    /// A content.
+    /// A VolumeSnapshotContent, by name.
     Content(String),
-    /// A group.
+    /// A VolumeGroupSnapshot, by namespace and name.
     Group(String, String),
-    /// A group's content.
+    /// A VolumeGroupSnapshotContent, by name.
     GroupContent(String),
-    /// A claim that may have become one that can be snapshotted.
+    /// A claim that is newly bound, so snapshots of it can be taken.
     Claim(String, String),
-    /// A claim that may be held no longer.
+    /// A claim that may no longer need the source finalizer.
     Release(String, String),
-    /// A snapshot that may be restored from no longer.
+    /// A snapshot that claims may no longer be restored from.
     Restored(String, String),
-    /// Classes: there may be one now for those who wait for it.
+    /// The classes: snapshots that wait for a class may find one now.
     Classes,
 }
 
-/// Why a reconciliation ended early.
+/// The reason why a reconcile ended early.
 #[derive(Debug, thiserror::Error)]
 enum ReconcileError {
     /// Another process leads.
@@ -138,7 +140,7 @@ enum Next {
     End(Outcome),
 }
 
-/// What all reconciliations share.
+/// State that all reconciles share.
 #[derive(Clone)]
 struct Controller {
     context: Context,
@@ -149,7 +151,7 @@ struct Controller {
     queue: Queue<Key>,
 }
 
-/// The queue for handlers of watches, which outlive this run of the controller.
+/// The queue for watch handlers, which outlive this run of the controller.
 #[derive(Clone)]
 struct Inbox {
     queue: Queue<Key>,
@@ -164,7 +166,7 @@ impl Inbox {
     }
 }
 
-/// Runs it until the process stops; it reconciles only while it leads.
+/// Runs the controller until the process stops; it reconciles only while it leads.
 pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result<(), Infallible> {
     let watches = Watches::new(
         context.caches.clone(),
@@ -328,9 +330,9 @@ impl Controller {
         match worked {
             Ok(outcome) => outcome,
             Err(ReconcileError::NotLeading) => Outcome::Done,
-            // Decide on the rest once the watch reports the deletion.
+            // The other conditions are checked when the watch reports the deletion.
             Err(ReconcileError::Deleted) => Outcome::RequeueAfter(CONFLICT),
-            // The watch is about to report the current object.
+            // The watch will soon report the current object.
             Err(ReconcileError::Api(error)) if error.is_conflict() => {
                 Outcome::RequeueAfter(CONFLICT)
             }
@@ -341,7 +343,7 @@ impl Controller {
         }
     }
 
-    /// True if the key needs the group kinds to be listed first.
+    /// True if the group kinds must be listed before the key can be reconciled.
     fn concerns_group(&self, key: &Key) -> bool {
         match key {
             Key::Group(..) | Key::GroupContent(_) => true,
@@ -353,7 +355,7 @@ impl Controller {
         }
     }
 
-    /// Queues those that waited for a claim to be bound.
+    /// Queues the snapshots and groups that waited for a claim to be bound.
     fn claim(&self, namespace: &str, claim: &str) -> Outcome {
         let snapshots = self.watches.of_claim.get(&format!("{namespace}/{claim}"));
         self.queue_unready::<Snapshots>(snapshots);
@@ -361,7 +363,7 @@ impl Controller {
         Outcome::Done
     }
 
-    /// Queues those that could not be deleted while claims were restored from a snapshot.
+    /// Queues the snapshots and groups with a deletion that waited for restores from a snapshot.
     fn restored(&self, namespace: &str, name: &str) -> Outcome {
         let Some(snapshot) = self.watches.snapshots.get_in(namespace, name) else {
             return Outcome::Done;
@@ -380,7 +382,7 @@ impl Controller {
         Outcome::Done
     }
 
-    /// Queues those that waited for a class.
+    /// Queues the snapshots and groups that waited for a class.
     fn classes(&self) -> Outcome {
         self.queue_unready::<Snapshots>(self.watches.snapshots.all());
         self.queue_unready::<Groups>(self.watches.groups.all());
@@ -393,7 +395,7 @@ impl Controller {
         }
     }
 
-    /// Fails unless this process leads: to be asked right before each write.
+    /// Fails unless this process leads. Called right before each write.
     fn may_write(&self) -> Result<(), ReconcileError> {
         match self.leader.leads() {
             true => Ok(()),
@@ -401,7 +403,7 @@ impl Controller {
         }
     }
 
-    /// A merge patch of an object that must be as it was read.
+    /// Writes a merge patch, unless the object has changed since it was read.
     async fn merge<K: Resource>(
         &self,
         watch: &Store<K>,
@@ -414,7 +416,7 @@ impl Controller {
         note(watch, object, written)
     }
 
-    /// A merge patch of the status of an object that must be as it was read.
+    /// Writes a merge patch of the status, unless the object has changed since it was read.
     async fn merge_status<K: Resource>(
         &self,
         watch: &Store<K>,
@@ -431,8 +433,8 @@ impl Controller {
         note(watch, object, written)
     }
 
-    /// Makes an object. If there is one of its name already, that is taken note of: whether it
-    /// will do is decided at the next look.
+    /// Creates an object. If the name is taken, it stores the existing object in the cache, and the
+    /// next step decides whether that object fits.
     async fn create<K: Resource>(
         &self,
         watch: &Store<K>,
@@ -473,11 +475,11 @@ fn note<K: Resource>(watch: &Store<K>, old: &K, written: K) -> Result<(), Reconc
     Ok(())
 }
 
-/// The wait after a write that came too late.
+/// The wait after a write conflict.
 const CONFLICT: Duration = Duration::from_millis(200);
-/// The wait for what the watches report anyway.
+/// The wait for changes that the watches report anyway.
 const UNTOLD: Duration = Duration::from_secs(10);
-/// Steps for one object before others have their turn.
+/// Maximum number of steps for one object before other objects have their turn.
 const STEPS: usize = 100;
 
 fn key_of<K: Kind>(snapshot: &K::Snapshot) -> Key {
@@ -487,7 +489,7 @@ fn key_of<K: Kind>(snapshot: &K::Snapshot) -> Key {
     )
 }
 
-/// Whether a claim is bound that was not, as far as was known.
+/// True if a claim is bound and was not bound before, according to the cache.
 fn is_newly_bound(change: &Change<PersistentVolumeClaim>) -> bool {
     let bound = |claim: &PersistentVolumeClaim| {
         let status = claim.status.as_ref();

@@ -9,17 +9,17 @@
 //! - *Its source is a volume, and it is not ready:* The snapshotter annotates it as *being
 //!   created*. It calls CreateSnapshot with the name `snapshot-<UID of the VolumeSnapshot>`, with
 //!   backoff, until the snapshot is ready. The annotation goes after success or a final error.
-//! - *Its source is a snapshot or it is the member of a group, and it is not ready:* The snapshotter
-//!   checks the snapshot in the driver until it is ready. If the driver has no call for that, the
-//!   snapshot counts as ready.
+//! - *Its source is a snapshot or it is the member of a group, and it is not ready:* The
+//!   snapshotter checks the snapshot in the driver until it is ready. If the driver has no call
+//!   for that, the snapshot counts as ready.
 //! - *It is annotated as a group's member, and has no status:* The snapshotter waits, because the
 //!   snapshot-controller will soon write the snapshot's ID.
 //! - *It is ready:* The snapshotter only removes a leftover annotation.
 //! - *It is deleted while annotated as being created:* The snapshotter continues to create the
 //!   snapshot, because it needs the snapshot's ID to delete it.
-//! - *It is deleted, and annotated as being deleted (or not bound):* With the policy Delete, a known
-//!   handle and no group, the snapshotter calls DeleteSnapshot and clears the status. In any case
-//!   it removes the finalizer.
+//! - *It is deleted, and annotated as being deleted (or not bound):* With the policy Delete, a
+//!   known handle and no group, the snapshotter calls DeleteSnapshot and clears the status. In any
+//!   case it removes the finalizer.
 //! - *It failed:* `status.error` contains the reason and `readyToUse` is false. A new error causes
 //!   an event. The snapshotter tries again with backoff.
 //!
@@ -32,7 +32,8 @@
 //! If every node runs a snapshotter, the first of these that applies decides which node owns a
 //! content:
 //! 1. the pools of the handles in it, if the driver lists its pools;
-//! 2. the label `snapshot.storage.kubernetes.io/managed-by`, which the owner sets at the first step;
+//! 2. the label `snapshot.storage.kubernetes.io/managed-by`, which the owner sets at its first
+//!    step;
 //! 3. the affinity of the source's PersistentVolume;
 //! 4. the driver that knows the snapshot.
 //!

@@ -1,4 +1,4 @@
-//! Applies what was decided for snapshots, contents and claims.
+//! Applies decisions about snapshots, contents and claims.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -16,7 +16,7 @@ use crate::runtime::{ApiError, Resource, Store};
 use crate::snapshots::SnapshotError;
 
 impl Controller {
-    /// Takes steps for a snapshot until nothing is left to do or something must happen first.
+    /// Takes steps for a snapshot until it is done or must wait.
     pub(super) async fn reconcile<K: Kind>(
         &self,
         namespace: &str,
@@ -103,7 +103,7 @@ impl Controller {
         self.merge(watch, object, patch).await
     }
 
-    /// Creates an object for a snapshot, which fails if the API server rejects the object.
+    /// Creates an object for a snapshot. If the API server rejects the object, the snapshot fails.
     pub(super) async fn create_for<K: Kind, R: Resource>(
         &self,
         facts: &Facts<K>,
@@ -187,7 +187,8 @@ impl Controller {
         Ok(deleted?)
     }
 
-    /// Reports a failure in the snapshot's status and by an event, unless the status has it.
+    /// Reports a failure in the snapshot's status and by an event, unless the status already has
+    /// it.
     pub(super) async fn fail<K: Kind>(
         &self,
         facts: &Facts<K>,
@@ -214,7 +215,7 @@ impl Controller {
         Ok(Next::End(Outcome::Failed))
     }
 
-    /// Starts the clocks of a snapshot's operations.
+    /// Starts the duration metrics of a snapshot's operations.
     fn measure<K: Kind>(&self, facts: &Facts<K>) {
         let snapshot = &*facts.snapshot;
         let view = K::view(snapshot);
@@ -241,7 +242,7 @@ impl Controller {
         begin(Operation::CreateAndReady);
     }
 
-    /// Puts the finalizer of the driver's loop on a content that is bound.
+    /// Adds the snapshotter's finalizer to a bound content.
     pub(super) async fn reconcile_content<K: Kind>(
         &self,
         name: &str,

@@ -15,14 +15,14 @@ use super::status::StatusChange;
 use crate::api::secret_template::{self, SnapshotVariables};
 use crate::runtime::scope::{MANAGED_BY, node_label};
 
-/// A snapshot and all that the decision about it depends on.
+/// A snapshot and all other inputs of its decision.
 pub(super) struct Facts<K: Kind> {
     pub(super) snapshot: Arc<K::Snapshot>,
-    /// The content it names, or would have, if there is one of that name.
+    /// The content that the snapshot names or would get, if it exists.
     pub(super) content: Option<Arc<K::Content>>,
     /// All classes.
     pub(super) classes: Vec<Arc<K::Class>>,
-    /// All nodes, if contents are to be labelled with theirs.
+    /// All nodes, if contents are labelled with their node.
     pub(super) nodes: Option<Vec<Arc<Node>>>,
     /// What only this kind depends on.
     pub(super) own: K::OwnFacts,
@@ -33,19 +33,19 @@ pub(super) struct Facts<K: Kind> {
 pub(super) enum Step<K: Kind> {
     /// Nothing is left to do.
     Done,
-    /// Something that will come is missing: look again later.
+    /// A requirement is not met yet: try again later.
     Wait(String),
-    /// Write the name of the class.
+    /// Write the name of the class to the snapshot.
     SetClass(String),
-    /// Write these finalizers.
+    /// Write these finalizers to the snapshot.
     Finalizers(Vec<String>),
     /// Create the content.
     Create(Box<K::Content>),
     /// Bind the content to the snapshot, and write this class to it.
     Bind(Option<String>),
-    /// Write the status.
+    /// Write the snapshot's status.
     Status(StatusChange),
-    /// Annotate the content, so that the driver's loop learns of the deletion.
+    /// Annotate the content, so that the snapshotter sees the deletion.
     Mark,
     /// Delete the content.
     DeleteContent,
@@ -57,14 +57,14 @@ pub(super) enum Step<K: Kind> {
     Own(K::OwnStep),
 }
 
-/// Why a snapshot failed.
+/// The failure of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     /// The event's reason.
     pub(super) reason: &'static str,
-    /// What is wrong.
+    /// The message of the event and the status.
     pub(super) message: String,
-    /// True if it can't be restored from, either.
+    /// True if the snapshot cannot be restored from, either.
     pub(super) unready: bool,
 }
 
@@ -145,7 +145,7 @@ fn next<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
     Ok(K::copy_status(facts, content))
 }
 
-/// Whether the content can be this snapshot's.
+/// Checks that the content can belong to this snapshot.
 fn check<K: Kind>(
     facts: &Facts<K>,
     content: &K::Content,
@@ -176,7 +176,7 @@ fn check<K: Kind>(
     }
 }
 
-/// The next step for a snapshot without a content.
+/// Decides the next step for a snapshot without a content.
 fn make<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
     if let Some(name) = K::view(&facts.snapshot).class {
         return K::make(facts, class(facts, name)?);
@@ -195,7 +195,7 @@ fn class<'a, K: Kind>(facts: &'a Facts<K>, name: &str) -> Result<&'a K::Class, F
     })
 }
 
-/// The volume of a claim, if both are bound to each other.
+/// The PersistentVolume of a claim, if both are bound to each other.
 pub(super) fn volume_of<'a>(
     claim: &PersistentVolumeClaim,
     volume: Option<&'a PersistentVolume>,
@@ -216,13 +216,13 @@ pub(super) fn volume_of<'a>(
     Err(format!("volume {volume} is not bound to claim {name}"))
 }
 
-/// A volume's CSI source.
+/// The CSI source of a volume; fails for other volumes.
 pub(super) fn csi_of(volume: &PersistentVolume) -> Result<&CSIPersistentVolumeSource, String> {
     let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
     csi.ok_or_else(|| format!("volume {} is not of a CSI driver", volume.name_any()))
 }
 
-/// The handle of a volume, which must be of the class's driver.
+/// The handle of a volume. Fails if the class is for another driver.
 pub(super) fn handle_of<K: Kind>(
     class: &K::Class,
     volume: &PersistentVolume,

@@ -1,4 +1,4 @@
-//! Gathers from the caches what a decision depends on.
+//! Gathers the inputs of decisions from the caches.
 
 use std::sync::Arc;
 
@@ -28,15 +28,15 @@ pub(super) struct Watches {
     pub(super) group_classes: Store<VolumeGroupSnapshotClass>,
     pub(super) claims: Store<PersistentVolumeClaim>,
     pub(super) volumes: Store<PersistentVolume>,
-    /// If contents are to be labelled with nodes.
+    /// Nodes, if contents are labelled with their node.
     pub(super) nodes: Option<Store<Node>>,
-    /// Claims that wait for data, by the snapshot they want it of.
+    /// Claims that are being restored, by their source snapshot.
     restoring: Index<PersistentVolumeClaim>,
     /// Claims with the snapshot source finalizer, all under one key.
     protected: Index<PersistentVolumeClaim>,
-    /// Snapshots by the claim they are of.
+    /// Snapshots by their source claim.
     pub(super) of_claim: Index<VolumeSnapshot>,
-    /// Snapshots by the group that owns them, or that they say they are a member of.
+    /// Snapshots by the group in their owner references or status.
     pub(super) of_group: Index<VolumeSnapshot>,
     /// Group contents by driver and the CSI group snapshot's ID.
     by_group_handle: Index<VolumeGroupSnapshotContent>,
@@ -86,7 +86,7 @@ impl Watches {
         self.groups.is_synced() && self.group_contents.is_synced() && self.group_classes.is_synced()
     }
 
-    /// All that a decision about a snapshot depends on.
+    /// Gathers all inputs of the decision about a snapshot.
     pub(super) async fn gather<K: Kind>(
         &self,
         kube: &Kube,
@@ -235,8 +235,8 @@ impl Watches {
     }
 }
 
-/// A cluster-scoped object. If it must exist but is not in the cache, the API server is asked, since
-/// one watch may be ahead of another.
+/// Finds a cluster-scoped object. If it must exist but is not in the cache, the API server is
+/// asked, since one watch may be ahead of another.
 async fn find<K: Resource>(
     watch: &Store<K>,
     kube: &Kube,
@@ -264,7 +264,7 @@ fn protection(claim: &PersistentVolumeClaim) -> Vec<String> {
         .collect()
 }
 
-/// The snapshots a claim waits for the data of.
+/// The snapshots that a claim is being restored from.
 fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
     let status = claim.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
@@ -291,7 +291,7 @@ fn wanted(claim: &PersistentVolumeClaim) -> Vec<String> {
     wanted
 }
 
-/// The snapshots that this claim may keep from deletion.
+/// The snapshots that this claim may protect from deletion.
 pub(super) fn sources(claim: &PersistentVolumeClaim) -> Vec<(String, String)> {
     let spec = claim.spec.clone().unwrap_or_default();
     let own = claim.namespace().unwrap_or_default();
@@ -320,7 +320,7 @@ fn source_claim(snapshot: &VolumeSnapshot) -> Vec<String> {
     claim.iter().map(|claim| at(&namespace, claim)).collect()
 }
 
-/// The groups a snapshot is a member of.
+/// The groups that a snapshot belongs to.
 pub(super) fn groups_of(snapshot: &VolumeSnapshot) -> Vec<String> {
     let namespace = snapshot.namespace().unwrap_or_default();
     let owner = names::owning_group(snapshot).map(|owner| owner.name.clone());
@@ -386,7 +386,7 @@ mod tests {
                 "Pending",
                 &["team/snap"],
             ),
-            // Otherwise any user could block the deletion of another namespace's snapshots.
+            // Otherwise, any user could block the deletion of snapshots in other namespaces.
             (
                 json!({"dataSourceRef": source(json!("other"))}),
                 "Pending",

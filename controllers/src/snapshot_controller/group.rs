@@ -1,4 +1,4 @@
-//! VolumeGroupSnapshots.
+//! Implements [`Kind`] for VolumeGroupSnapshots.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -32,16 +32,16 @@ pub(super) struct Groups;
 
 type Facts = decide::Facts<Groups>;
 
-/// What only decisions about VolumeGroupSnapshots depend on.
+/// Inputs that only decisions about VolumeGroupSnapshots need.
 #[derive(Clone, Debug)]
 pub(super) struct GroupFacts {
-    /// All claims in its namespace, and the volumes they are bound to.
+    /// All claims in the group's namespace, with the volumes that they are bound to.
     pub(super) claims: Vec<(Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>)>,
-    /// The members that its content lists, as far as they exist.
+    /// The members that the group's content lists.
     pub(super) members: Vec<Member>,
-    /// The snapshots that it owns.
+    /// The snapshots that the group owns.
     pub(super) owned: Vec<Arc<VolumeSnapshot>>,
-    /// The names of those that claims are being restored from.
+    /// The names of the owned snapshots that claims are being restored from.
     pub(super) restoring: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ impl Kind for Groups {
         vec![names::GROUP_BOUND]
     }
 
-    /// The driver of the first volume.
+    /// The driver of the group's first volume.
     fn driver(facts: &Facts) -> Result<&str, String> {
         let volumes = volumes(facts)?;
         let first = volumes.first();
@@ -166,7 +166,7 @@ impl Kind for Groups {
         Ok(&decide::csi_of(first)?.driver)
     }
 
-    /// The finalizer, then the content.
+    /// Adds the finalizer first, then creates the content.
     fn make(facts: &Facts, class: &Self::Class) -> Result<Step<Self>, Failure> {
         let content = new_content(facts, class)
             .map_err(|message| Failure::new(Self::NAMES.reasons.make_content, message))?;
@@ -264,7 +264,7 @@ impl Kind for Groups {
         Ok(Next::Look)
     }
 
-    /// Its members waited for its deletion.
+    /// Queues the members, which waited for the group's deletion.
     fn deleted(controller: &Controller, namespace: &str, name: &str) {
         let members = &controller.watches.of_group;
         for member in members.get(&format!("{namespace}/{name}")) {
@@ -275,7 +275,7 @@ impl Kind for Groups {
     }
 }
 
-/// The volumes of the claims the selector fits.
+/// The volumes of the claims that the selector matches.
 fn volumes(facts: &Facts) -> Result<Vec<&PersistentVolume>, String> {
     let selector = facts
         .snapshot
@@ -298,7 +298,7 @@ fn volumes(facts: &Facts) -> Result<Vec<&PersistentVolume>, String> {
         .collect()
 }
 
-/// The node all volumes are on, if they are on any.
+/// The node of all volumes, if they have one.
 fn node(facts: &Facts, volumes: &[&PersistentVolume]) -> Result<Option<String>, String> {
     let Some(nodes) = &facts.nodes else {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! What VolumeSnapshots and VolumeGroupSnapshots have in common, for code that serves both.
+//! The [`Kind`] trait: differences between VolumeSnapshots and VolumeGroupSnapshots for shared
+//! code.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -48,7 +49,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     fn is_member(_: &Self::Snapshot) -> bool {
         false
     }
-    /// The finalizers that a snapshot with a content of this policy needs.
+    /// The finalizers that a snapshot needs if its content has this policy.
     fn finalizers(policy: DeletionPolicy) -> Vec<&'static str>;
     /// The driver of the snapshot's volumes.
     fn driver(facts: &Facts<Self>) -> Result<&str, String>;
@@ -74,7 +75,7 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
         facts: &Facts<Self>,
         step: Self::OwnStep,
     ) -> impl Future<Output = Result<Next, ReconcileError>> + Send;
-    /// Queues what waits until a snapshot does not exist.
+    /// Queues keys that wait until a snapshot is gone.
     fn deleted(_: &Controller, _namespace: &str, _name: &str) {}
 }
 
@@ -88,11 +89,11 @@ pub(super) type WatchesOf<'a, K> = (
 /// The fields that both kinds of snapshot have.
 pub(super) struct View<'a> {
     pub(super) class: Option<&'a str>,
-    /// The name of a content made beforehand.
+    /// The name of a pre-provisioned content in the spec.
     pub(super) given: Option<&'a str>,
-    /// True if its spec selects volumes.
+    /// True if the spec selects volumes.
     pub(super) selects_volumes: bool,
-    /// The content in its status; never empty.
+    /// The name of the content in the status; never empty.
     pub(super) bound: Option<&'a str>,
     pub(super) created: Option<&'a Time>,
     pub(super) ready: Option<bool>,
@@ -111,9 +112,9 @@ pub(super) struct ContentView<'a> {
     pub(super) policy: DeletionPolicy,
     pub(super) driver: &'a str,
     pub(super) class: Option<&'a str>,
-    /// True if it names volumes to snapshot.
+    /// True if the content's source is volumes.
     pub(super) of_volumes: bool,
-    /// True if it names a snapshot made beforehand.
+    /// True if the content is pre-provisioned.
     pub(super) beforehand: bool,
     pub(super) created: Option<Time>,
     pub(super) ready: Option<bool>,
@@ -160,12 +161,12 @@ pub(super) fn only_default_class<K: Kind>(
     }
 }
 
-/// The words that users and other controllers use for a kind.
+/// The words for a kind that users and other controllers use.
 pub(super) struct Names {
     pub(super) of: Of,
-    /// In the middle of a message.
+    /// The kind's name in the middle of a message.
     pub(super) noun: &'static str,
-    /// At the beginning of a message.
+    /// The kind's name at the start of a message.
     pub(super) title: &'static str,
     /// The two fields of a spec, one of which selects volumes.
     pub(super) sources: &'static str,

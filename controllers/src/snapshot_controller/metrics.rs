@@ -1,4 +1,4 @@
-//! How long snapshots take, by the names dashboards know.
+//! Metrics of the duration of snapshot operations, with the names of the upstream controller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,18 @@ const BUCKETS: [f64; 13] = [
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0,
 ];
 
-/// What is done for a snapshot or a group.
+/// An operation on a snapshot or a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Operation {
-    /// Until it has been taken.
+    /// The time until the snapshot is taken.
     Create,
-    /// Until it can be restored from.
+    /// The time until the snapshot can be restored from.
     CreateAndReady,
-    /// Until its object is gone.
+    /// The time until the object is gone.
     Delete,
 }
 
-/// Whether it is of one or of several.
+/// The kind of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Of {
     /// A VolumeSnapshot.
@@ -62,7 +62,7 @@ struct Begun {
 
 type Key = (Of, Operation, String);
 
-/// The times, and what is going on.
+/// The durations, and the operations in progress.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     seconds: Family<Labels, Histogram, fn() -> Histogram>,
@@ -82,7 +82,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Has them shown.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "snapshot_controller_operation_total_seconds",
@@ -96,7 +96,7 @@ impl Metrics {
         );
     }
 
-    /// An operation on an object of this UID has begun, unless it had already.
+    /// Starts an operation on the object of this UID, unless it is already in progress.
     pub(super) fn begin(
         &self,
         of: Of,
@@ -118,12 +118,12 @@ impl Metrics {
         self.show(&begun);
     }
 
-    /// An operation that had begun has succeeded.
+    /// Records the success of an operation in progress.
     pub(super) fn end(&self, of: Of, operation: Operation, uid: &str) {
         self.finish(of, operation, uid, "success");
     }
 
-    /// The object of this UID is gone: so is what was going on for it.
+    /// Ends all operations on the object of this UID, because it is gone.
     pub(super) fn gone(&self, of: Of, uid: &str) {
         let deleted = self.finish(of, Operation::Delete, uid, "success");
         for operation in [Operation::Create, Operation::CreateAndReady] {
@@ -136,7 +136,7 @@ impl Metrics {
         self.show(&self.lock());
     }
 
-    /// Another does the work: what began here does not end here.
+    /// Forgets all operations, because another process leads now.
     pub(super) fn forget(&self) {
         self.lock().clear();
         self.in_flight.set(0);

@@ -1,4 +1,4 @@
-//! The names the snapshot kinds' controllers, sidecars and users agree on.
+//! Annotations, finalizers and API groups that controllers, sidecars and users of snapshots share.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -7,74 +7,74 @@ use sha2::{Digest, Sha256};
 
 use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
 
-/// Holds a content until the driver's loop is done with it.
+/// Finalizer that keeps a content until the snapshotter is done with it.
 pub(super) const CONTENT_BOUND: &str =
     "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
-/// Holds a snapshot until its content is gone.
+/// Finalizer that keeps a snapshot until its content is gone.
 pub(super) const SNAPSHOT_BOUND: &str =
     "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
-/// Holds a snapshot while claims are restored from it.
+/// Finalizer that keeps a snapshot while claims are restored from it.
 pub(super) const SNAPSHOT_AS_SOURCE: &str =
     "snapshot.storage.kubernetes.io/volumesnapshot-as-source-protection";
-/// Holds a member until its group is gone.
+/// Finalizer that keeps a member until its group is gone.
 pub(super) const SNAPSHOT_IN_GROUP: &str =
     "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection";
-/// Holds a claim while snapshots of it are taken.
+/// Finalizer that keeps a claim while snapshots of it are taken.
 pub(super) const CLAIM_AS_SOURCE: &str = "snapshot.storage.kubernetes.io/pvc-as-source-protection";
-/// Holds a group content until the driver's loop is done with it.
+/// Finalizer that keeps a group content until the snapshotter is done with it.
 pub(super) const GROUP_CONTENT_BOUND: &str =
     "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection";
-/// Holds a group until its content is gone.
+/// Finalizer that keeps a group until its content is gone.
 pub(super) const GROUP_BOUND: &str =
     "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection";
 
-/// Says that a class is the default one of its driver, with the value `true`.
+/// Class annotation: with the value `true`, the class is the default of its driver.
 pub(super) const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
-/// The same, of a class for groups.
+/// Group class annotation: with the value `true`, the class is the default of its driver.
 pub(super) const DEFAULT_GROUP_CLASS: &str = "groupsnapshot.storage.kubernetes.io/is-default-class";
-/// Says on a content that its snapshot is being deleted.
+/// Content annotation: the VolumeSnapshot is being deleted.
 pub(super) const BEING_DELETED: &str =
     "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
-/// Says on a group content that its group is being deleted.
+/// Group content annotation: the VolumeGroupSnapshot is being deleted.
 pub(super) const GROUP_BEING_DELETED: &str =
     "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
-/// Says on a content which secret deletes its snapshot.
+/// Content annotation: the name of the secret for DeleteSnapshot.
 pub(super) const DELETION_SECRET_NAME: &str = "snapshot.storage.kubernetes.io/deletion-secret-name";
-/// In which namespace.
+/// Content annotation: the namespace of that secret.
 pub(super) const DELETION_SECRET_NAMESPACE: &str =
     "snapshot.storage.kubernetes.io/deletion-secret-namespace";
-/// Says on a group content which secret deletes its snapshots.
+/// Group content annotation: the name of the secret for DeleteVolumeGroupSnapshot.
 pub(super) const GROUP_DELETION_SECRET_NAME: &str =
     "groupsnapshot.storage.kubernetes.io/deletion-secret-name";
-/// In which namespace.
+/// Group content annotation: the namespace of that secret.
 pub(super) const GROUP_DELETION_SECRET_NAMESPACE: &str =
     "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace";
-/// Says on a member's content which CSI group snapshot it is of.
+/// Annotation of a member's content: the ID of its CSI group snapshot.
 pub(super) const GROUP_HANDLE: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
 
-/// The group of the single kinds.
+/// The API group of VolumeSnapshots, their contents and classes.
 pub(super) const SNAPSHOT_API: &str = "snapshot.storage.k8s.io";
-/// The group of the group kinds.
+/// The API group of VolumeGroupSnapshots, their contents and classes.
 pub(super) const GROUP_API: &str = "groupsnapshot.storage.k8s.io";
 
-/// The content a snapshot of this UID is given.
+/// The name of the content for a snapshot of this UID.
 pub(super) fn content_name(snapshot_uid: &str) -> String {
     format!("snapcontent-{snapshot_uid}")
 }
 
-/// The content a group of this UID is given.
+/// The name of the content for a group of this UID.
 pub(super) fn group_content_name(group_uid: &str) -> String {
     format!("groupsnapcontent-{group_uid}")
 }
 
-/// A group's member for a volume: the names of its snapshot and of that one's content.
+/// The names of a group's member for a volume: first the snapshot, then its content.
 pub(super) fn member_names(group_uid: &str, volume_handle: &str) -> (String, String) {
     let digest = Sha256::digest(format!("{group_uid}{volume_handle}"));
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     (format!("snapshot-{hex}"), format!("snapcontent-{hex}"))
 }
 
-/// The group a snapshot is a member of, by its owner.
+/// The group of a snapshot, according to its owner references.
 pub(super) fn owning_group(snapshot: &VolumeSnapshot) -> Option<&OwnerReference> {
     let is_group = |owner: &&OwnerReference| {
         let group = owner.api_version.split('/').next();
@@ -83,7 +83,7 @@ pub(super) fn owning_group(snapshot: &VolumeSnapshot) -> Option<&OwnerReference>
     snapshot.owner_references().iter().find(is_group)
 }
 
-/// How a member names its group as its owner.
+/// The owner reference from a member to its group.
 pub(super) fn owner(group: &VolumeGroupSnapshot) -> OwnerReference {
     OwnerReference {
         api_version: format!("{GROUP_API}/v1"),
@@ -94,7 +94,7 @@ pub(super) fn owner(group: &VolumeGroupSnapshot) -> OwnerReference {
     }
 }
 
-/// `namespace/name`, as messages and indexes have it.
+/// `namespace/name`, for messages and indexes.
 pub(super) fn path<K: ResourceExt>(object: &K) -> String {
     format!(
         "{}/{}",
@@ -103,18 +103,18 @@ pub(super) fn path<K: ResourceExt>(object: &K) -> String {
     )
 }
 
-/// Whether a content's reference names an object.
+/// The relation of a content's reference to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BindState {
-    /// It has the object's name and UID.
+    /// The reference has the object's name and UID.
     Bound,
-    /// It has the object's name and no UID.
+    /// The reference has the object's name and no UID.
     Free,
-    /// It names another object.
+    /// The reference names another object.
     Other,
 }
 
-/// Whether a reference names an object.
+/// Compares a content's reference with an object.
 pub(super) fn bind_state<K: ResourceExt>(reference: &ObjectReference, object: &K) -> BindState {
     let same_name =
         reference.name == object.meta().name && reference.namespace == object.meta().namespace;
@@ -126,7 +126,7 @@ pub(super) fn bind_state<K: ResourceExt>(reference: &ObjectReference, object: &K
     }
 }
 
-/// Finalizers with some more, or `None` if they are all there.
+/// The finalizers plus `more`; `None` if the object has them all.
 pub(super) fn with<K: ResourceExt>(object: &K, more: &[&str]) -> Option<Vec<String>> {
     let mut all = object.finalizers().to_vec();
     let known = all.len();
@@ -138,7 +138,7 @@ pub(super) fn with<K: ResourceExt>(object: &K, more: &[&str]) -> Option<Vec<Stri
     (all.len() > known).then_some(all)
 }
 
-/// Finalizers with some less, or `None` if they have none of those.
+/// The finalizers minus `less`; `None` if the object has none of them.
 pub(super) fn without<K: ResourceExt>(object: &K, less: &[&str]) -> Option<Vec<String>> {
     let (gone, kept): (Vec<String>, _) = object
         .finalizers()
@@ -148,12 +148,12 @@ pub(super) fn without<K: ResourceExt>(object: &K, less: &[&str]) -> Option<Vec<S
     (!gone.is_empty()).then_some(kept)
 }
 
-/// Whether an object is being deleted.
+/// True if an object is being deleted.
 pub(super) fn is_deleting<K: ResourceExt>(object: &K) -> bool {
     object.meta().deletion_timestamp.is_some()
 }
 
-/// Whether it has a finalizer.
+/// True if an object has a finalizer.
 pub(super) fn has<K: ResourceExt>(object: &K, finalizer: &str) -> bool {
     object.finalizers().iter().any(|one| one == finalizer)
 }

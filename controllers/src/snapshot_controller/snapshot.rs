@@ -1,4 +1,4 @@
-//! VolumeSnapshots.
+//! Implements [`Kind`] for VolumeSnapshots.
 
 use std::sync::Arc;
 
@@ -25,32 +25,32 @@ pub(super) struct Snapshots;
 
 type Facts = decide::Facts<Snapshots>;
 
-/// What only decisions about VolumeSnapshots depend on.
+/// Inputs that only decisions about VolumeSnapshots need.
 #[derive(Clone, Debug)]
 pub(super) struct SnapshotFacts {
-    /// The claim that the snapshot is of.
+    /// The source claim of the snapshot.
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
     /// The claim's finalizers without the source finalizer, if it has that one and no other
     /// snapshot needs it.
     pub(super) released_claim: Option<Vec<String>>,
-    /// The volume that claim is bound to, if it exists.
+    /// The volume that the claim is bound to, if it exists.
     pub(super) volume: Option<Arc<PersistentVolume>>,
-    /// How many claims are being restored from the snapshot.
+    /// The number of claims that are being restored from the snapshot.
     pub(super) restoring: usize,
-    /// The group that the snapshot names as its own, if it exists.
+    /// The group that the snapshot names in its owner references or status, if it exists.
     pub(super) group: Option<Arc<VolumeGroupSnapshot>>,
-    /// The group of the content, by the CSI group snapshot's ID.
+    /// The group of the content, found by the CSI group snapshot's ID.
     pub(super) group_of_content: GroupOfContent,
 }
 
 /// The group that a content belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum GroupOfContent {
-    /// It belongs to none.
+    /// The content belongs to no group.
     None,
-    /// It belongs to one that is not in the cache yet.
+    /// The content belongs to a group that is not in the cache yet.
     Unknown,
-    /// It belongs to the group of this name.
+    /// The content belongs to the group of this name.
     Named(String),
 }
 
@@ -180,7 +180,7 @@ impl Kind for Snapshots {
         Ok(&decide::csi_of(volume)?.driver)
     }
 
-    /// Finalizers, the claim's finalizer, then the content.
+    /// Adds finalizers to the snapshot, then to its claim, and then creates the content.
     fn make(facts: &Facts, class: &Self::Class) -> Result<Step<Self>, Failure> {
         let needed = Self::finalizers(class.deletion_policy);
         if let Some(finalizers) = names::with(&*facts.snapshot, &needed) {
@@ -316,13 +316,13 @@ impl Kind for Snapshots {
     }
 }
 
-/// Whether a snapshot may yet be taken, for which its claim must stay.
+/// True if the snapshot may still be taken, so its claim must stay.
 pub(super) fn needs_claim(snapshot: &VolumeSnapshot) -> bool {
     let given_up = names::is_deleting(snapshot) && !names::has(snapshot, names::SNAPSHOT_AS_SOURCE);
     !Snapshots::view(snapshot).is_ready() && !given_up
 }
 
-/// The claim of a snapshot, and the volume it is bound to.
+/// The source claim of a snapshot, and the volume that it is bound to.
 fn bound_volume(facts: &Facts) -> Result<(&PersistentVolumeClaim, &PersistentVolume), String> {
     let source = &facts.snapshot.spec.source;
     let name = source.persistent_volume_claim_name.as_deref();

@@ -15,14 +15,14 @@ use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotStat
 pub(super) struct StatusChange {
     /// A merge patch of the status.
     pub(super) patch: Value,
-    /// It says now that the snapshot has been taken.
+    /// True if the status now shows that the snapshot has been taken.
     pub(super) taken: bool,
-    /// It says now that the snapshot can be restored from.
+    /// True if the status now shows that the snapshot can be restored from.
     pub(super) ready: bool,
 }
 
-/// What a snapshot's status lacks of its content's. `group` is the group of the content, which the
-/// snapshot is thus a member of.
+/// The fields of a content's status that its snapshot lacks. `group` is the content's group, so the
+/// snapshot is a member of it.
 pub(super) fn of_snapshot(
     snapshot: &VolumeSnapshot,
     content: &VolumeSnapshotContent,
@@ -47,7 +47,7 @@ pub(super) fn of_snapshot(
     change::<Snapshots>(snapshot, content, fields)
 }
 
-/// What a snapshot's status lacks of its content's, beside these fields.
+/// The fields of a content's status that its snapshot lacks, added to `fields`.
 pub(super) fn change<K: Kind>(
     snapshot: &K::Snapshot,
     content: &K::Content,
@@ -65,7 +65,7 @@ pub(super) fn change<K: Kind>(
     if old.ready != Some(ready) {
         set(&mut fields, "readyToUse", json!(ready));
     }
-    // Compared as it is written: times there have no fractions.
+    // Comparing JSON ignores fractions of seconds, which the API does not store.
     let (error, new_error) = (json!(old.error), json!(new.error));
     if error != new_error {
         set(&mut fields, "error", new_error);
@@ -81,7 +81,7 @@ fn set(fields: &mut Map<String, Value>, name: &str, value: Value) {
     fields.insert(name.to_owned(), value);
 }
 
-/// Nanoseconds since 1970 as a time.
+/// Converts nanoseconds since 1970 to a time.
 pub(super) fn time(nanoseconds: i64) -> Option<Time> {
     let second = Timestamp::from_second(nanoseconds.div_euclid(1_000_000_000));
     second.ok().map(Time)
@@ -91,7 +91,7 @@ pub(super) fn time(nanoseconds: i64) -> Option<Time> {
 mod tests {
     use super::*;
 
-    /// What a snapshot of this status takes from a content of that one.
+    /// The changes that a snapshot with this status gets from a content with that status.
     fn taken(snapshot: Value, content: Value, group: Option<&str>) -> (Value, bool, bool) {
         let snapshot = json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
             "metadata": {"name": "s"}, "spec": {"source": {}}, "status": snapshot});

@@ -51,7 +51,7 @@ async fn a_claim_is_released_before_its_deleted_snapshot() {
     let controller = controller(&world);
     world.add(&controller.watches.claims, protected_claim());
     world.add(&controller.watches.snapshots, deleted_snapshot("snap"));
-    // The answer does not show whether the object is gone: it is looked at again.
+    // The response does not show whether the object is gone, so the key is reconciled again.
     assert_eq!(
         controller.work(snapshot_of("snap")).await,
         Outcome::RequeueAfter(CONFLICT)
@@ -123,7 +123,7 @@ async fn a_write_to_what_is_gone_is_retried_ever_more_rarely() {
     );
 }
 
-/// A group with one member that only lacks the handle of its group.
+/// Adds a group with one member, which only lacks the handle of its group.
 fn group_with_a_member(world: &World, controller: &Controller) {
     let (member, content) = names::member_names("g", "vol-1");
     let (api, group_api) = (names::SNAPSHOT_API, names::GROUP_API);
@@ -188,7 +188,7 @@ async fn a_definition_without_a_field_is_reported() {
     let field = "volumeGroupSnapshotHandle";
     world.api.undefine("volumesnapshotcontents", field);
     assert_eq!(controller.work(group_key()).await, Outcome::Failed);
-    // The first write changes what it can, the second changes nothing, the third reports that.
+    // The first write changes what it can. The second changes nothing, and the third reports that.
     let writes = world.api.writes();
     assert_eq!(writes.len(), 3, "{writes:#?}");
     let problem = "update the CustomResourceDefinition";

@@ -1,4 +1,4 @@
-//! What tests of both kinds share, and the rows that hold for both.
+//! Helpers for tests of both kinds, and the test cases that hold for both.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ pub(crate) fn of<T: serde::de::DeserializeOwned>(value: Value) -> Arc<T> {
     Arc::new(serde_json::from_value(value).unwrap())
 }
 
-/// An object with some changes.
+/// Returns the object with these changes merged.
 pub(crate) fn with(mut object: Value, changes: &Value) -> Value {
     json_patch::merge(&mut object, changes);
     object
 }
 
-/// Checks the next step, in short; `own` shortens steps of the kind's own.
+/// Checks the short form of the next step; `own` formats steps that only this kind has.
 #[track_caller]
 pub(crate) fn expect<K: Kind>(
     facts: &Facts<K>,
@@ -58,19 +58,19 @@ pub(crate) fn expect<K: Kind>(
     assert!(step.contains(expected), "{step}\nnot {expected}");
 }
 
-/// A kind with samples for tests. They are called `snap` in the namespace `team`, and their rows
-/// are written with the names of VolumeSnapshots.
+/// A kind with sample objects, called `snap` in the namespace `team`. Test cases use the names of
+/// VolumeSnapshots.
 trait Sample: Kind {
     /// Facts about a snapshot without a content.
     fn facts(snapshot: Value) -> Facts<Self>;
     fn snapshot() -> Value;
     /// A content that is bound to the snapshot.
     fn content() -> Value;
-    /// The source of a content that was made beforehand.
+    /// The source of a pre-provisioned content.
     fn handles() -> Value;
-    /// The field of a spec that selects volumes.
+    /// The spec field that selects volumes.
     const SELECTOR: &'static str;
-    /// A text about VolumeSnapshots as one about this kind.
+    /// Translates a text about VolumeSnapshots to one about this kind.
     fn translate(text: &str) -> String;
     fn expect(facts: &Facts<Self>, expected: &str);
 
@@ -149,8 +149,8 @@ impl Sample for Groups {
     }
 }
 
-/// Runs rows for one kind: changes of the snapshot, those of its content if there is one, and the
-/// next step.
+/// Runs the test cases for one kind: changes of the snapshot, changes of its content if it exists,
+/// and the next step.
 fn run<K: Sample>(rows: &[(Value, Option<Value>, &str)]) {
     for (snapshot, content, expected) in rows {
         let mut facts = K::facts(with(K::snapshot(), &K::value(snapshot)));
@@ -210,7 +210,7 @@ fn with_a_content<K: Sample>() {
     run::<K>(&[
         (json!({}), Some(json!({})), first.as_str()),
         (bound.clone(), Some(json!({})), "done"),
-        // A class that is gone hinders no snapshot that has its content.
+        // A missing class does not block a snapshot that has its content.
         (
             json!({"spec": {"volumeSnapshotClassName": "gone"}, "status": bound["status"]}),
             Some(json!({})),

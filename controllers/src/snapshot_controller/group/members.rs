@@ -1,7 +1,7 @@
-//! The members of a group: a snapshot and a content for each snapshot that the driver lists, bound
-//! to each other.
+//! The members of a group. Each snapshot that the driver lists needs a VolumeSnapshot and a
+//! content, bound to each other.
 //!
-//! Another controller may be making them in another order, so each piece is looked at on its own.
+//! Another controller may create them in another order, so each object is checked separately.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::snapshots::{
     VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotContentSpec, VolumeSnapshotSpec,
 };
 
-/// What there is of a member.
+/// The existing objects of a member.
 #[derive(Clone, Debug)]
 pub(in crate::snapshot_controller) struct Member {
-    /// What the driver reports of it.
+    /// The driver's report of the member.
     pub(in crate::snapshot_controller) info: SnapshotInfo,
-    /// The snapshot, if it has been made.
+    /// The member's VolumeSnapshot, if it exists.
     pub(in crate::snapshot_controller) snapshot: Option<Arc<VolumeSnapshot>>,
-    /// Its content, if it has been made.
+    /// The member's content, if it exists.
     pub(in crate::snapshot_controller) content: Option<Arc<VolumeSnapshotContent>>,
-    /// The volume it is of, if exactly one has that handle.
+    /// The member's source volume, if exactly one volume has that handle.
     pub(in crate::snapshot_controller) volume: Option<Arc<PersistentVolume>>,
 }
 
-/// The next thing to do for the members of a group, if there is one.
+/// Decides the next step for the members of a group; `None` if they are complete.
 pub(super) fn next(
     facts: &Facts,
     group_content: &VolumeGroupSnapshotContent,
@@ -56,7 +56,7 @@ pub(super) fn next(
     Ok(None)
 }
 
-/// A member and what it is of.
+/// A member together with its group.
 struct Whole<'a> {
     facts: &'a Facts,
     group_content: &'a VolumeGroupSnapshotContent,
@@ -87,7 +87,7 @@ impl Whole<'_> {
                 return Err(Failure::new("GroupSnapshotContentCreationFailed", message));
             }
         }
-        // Before the member is bound to it: a member is of a group from its first status on.
+        // This step precedes binding: the first status of a member must contain its group.
         if let Some(status) = self.content_status(content) {
             return Ok(Some(GroupStep::MemberContentStatus(
                 content.clone(),
@@ -129,7 +129,7 @@ impl Whole<'_> {
             finalizers: Some(finalizers.into_iter().map(str::to_owned).collect()),
             ..ObjectMeta::default()
         };
-        // A snapshot needs a source; that of a volume that is gone is a claim without a name.
+        // A snapshot needs a source. If the volume is gone, the source is a claim without a name.
         let claim = claim
             .and_then(|claim| claim.name.clone())
             .unwrap_or_default();
@@ -150,7 +150,7 @@ impl Whole<'_> {
         let group_content = self.group_content;
         let mut annotations =
             BTreeMap::from([(names::GROUP_HANDLE.to_owned(), self.handle.to_owned())]);
-        // The group's secrets were made out when its content was made.
+        // The secrets were resolved for the group's content, so they are copied from there.
         for (from, to) in [
             (
                 names::GROUP_DELETION_SECRET_NAME,
@@ -193,7 +193,7 @@ impl Whole<'_> {
         }
     }
 
-    /// The status a member's content lacks. What it has is the driver's loop's to change.
+    /// The missing fields of a content's status. The snapshotter changes existing fields.
     fn content_status(&self, content: &VolumeSnapshotContent) -> Option<Value> {
         let known = content.status.clone().unwrap_or_default();
         if known.snapshot_handle.is_some() && known.volume_group_snapshot_handle.is_some() {

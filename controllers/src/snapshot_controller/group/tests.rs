@@ -38,7 +38,7 @@ pub(crate) fn content(changes: Value) -> Value {
     )
 }
 
-/// A claim and its volume, of which there is the number in all names.
+/// A claim and its volume, with this number in all names.
 fn claim(number: usize, claim: Value, volume: Value) -> Claim {
     let name = format!("data-{number}");
     let it = json!({
@@ -64,7 +64,7 @@ fn class(name: &str, changes: Value) -> Arc<VolumeGroupSnapshotClass> {
     of(with(class, &changes))
 }
 
-/// All is there but the content.
+/// Facts with everything except the content.
 pub(crate) fn facts(it: Value) -> Facts {
     Facts {
         snapshot: of(it),

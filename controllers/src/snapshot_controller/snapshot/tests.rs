@@ -71,7 +71,7 @@ fn volume(changes: Value) -> Value {
     )
 }
 
-/// All is there but the content.
+/// Facts with everything except the content.
 pub(crate) fn facts(it: Value) -> Facts {
     Facts {
         snapshot: of(it),

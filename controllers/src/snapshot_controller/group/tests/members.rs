@@ -1,9 +1,9 @@
-//! A group's members.
+//! Tests of the members of groups.
 
 use super::*;
 use crate::snapshots::SnapshotInfo;
 
-/// A group with a content that has been taken, and with these parts of one member.
+/// A group that has been snapshotted, with these objects of one member.
 fn with_member(snapshot: Option<Value>, member_content: Option<Value>) -> Facts {
     let mut facts = facts(group(json!({})));
     facts.content = Some(of(content(json!({
@@ -144,7 +144,7 @@ fn the_members_made() {
 
 #[test]
 fn names_of_members() {
-    // As `printf g1vol-1 | sha256sum` says.
+    // The output of `printf g1vol-1 | sha256sum`.
     assert_eq!(
         names::member_names("g1", "vol-1").1,
         "snapcontent-3f24a93f41494e46f899e662d5c3d6377de1f934904867d498983a9a4a233481"

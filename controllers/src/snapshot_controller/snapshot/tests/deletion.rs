@@ -1,4 +1,4 @@
-//! Deleting a snapshot, and what is left alone.
+//! Tests of the deletion of a snapshot, and of objects that must stay unchanged.
 
 use super::*;
 
@@ -56,7 +56,7 @@ fn deletion() {
             0,
             "delete content",
         ),
-        // It stays until the content is gone.
+        // The snapshot stays until the content is gone.
         (
             json!(null),
             Some(json!({"metadata": going})),
@@ -82,7 +82,7 @@ fn deletion() {
             0,
             "finalizers 0",
         ),
-        // Another's content is left alone.
+        // The content of another snapshot stays unchanged.
         (
             json!(null),
             Some(json!({"spec": {"volumeSnapshotRef": {"uid": "other"}}})),
