@@ -23,8 +23,8 @@ use super::{Named, Options};
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
 
-/// The wait before a snapshot's finalizer is removed. Within it, this process sees new claims for the
-/// snapshot that a node may have seen already.
+/// The wait before a snapshot's finalizer is removed. Within it, this process sees new claims for
+/// the snapshot that a node may have seen already.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// The index key of a data source in this namespace.

@@ -224,7 +224,7 @@ impl<K: Content> ContentClient<K> {
         self.merge(content, json!({"metadata": metadata})).await
     }
 
-    /// Writes the status that `news` makes of the content. After a conflict it reads the content
+    /// Applies the patch from `news` to the content's status. After a conflict it reads the content
     /// again, so that the driver's answer is not lost.
     pub(super) async fn record(
         &self,

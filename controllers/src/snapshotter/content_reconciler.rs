@@ -81,8 +81,8 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
         deletion: Self::Deletion,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// The change of a content's status by the driver's answer; `made` if the snapshot was taken for
-    /// this content.
+    /// The change of a content's status after the driver's answer. `made` is true if the snapshot
+    /// was taken for this content.
     fn news(content: &Self::Content, reported: &Self::Snapshot, made: bool) -> Option<Value>;
     /// The status patch for a content after its snapshot is deleted.
     fn cleared() -> Value;
