@@ -144,11 +144,11 @@ pub struct RunArgs {
 
     /// Label keys to add to the node's topology, with the values of the node's labels
     ///
-    /// An example is topology.kubernetes.io/zone. The driver reads the labels from the API server at
-    /// start, and volumes are tied to them. --statedir keeps the values, so that the node registers
-    /// while the API server is unreachable. Until the first successful read, and while the node
-    /// lacks one of the labels, NodeGetInfo returns UNAVAILABLE and the driver is not registered.
-    /// Later changes of the labels take effect at the next start
+    /// An example is topology.kubernetes.io/zone. The driver reads the labels from the API server
+    /// at start, and volumes are tied to them. --statedir keeps the values, so that the node
+    /// registers while the API server is unreachable. Until the first successful read, and while
+    /// the node lacks one of the labels, NodeGetInfo returns UNAVAILABLE and the driver is not
+    /// registered. Later changes of the labels take effect at the next start
     #[arg(
         long,
         env = "HOSTLOOP_TOPOLOGY_FROM_NODE_LABELS",

@@ -246,8 +246,8 @@ impl Provisioner {
         let class_name = plan.draft.class.name_any();
         let secrets = plan.secrets.provisioner.as_ref();
         let secrets = match self.secret(secrets, &class_name).await {
-            // The secret may be gone with the claim's namespace. The call must still find the volume
-            // of the earlier call, so that it can be deleted.
+            // The secret may be gone with the claim's namespace. The call must still find the
+            // volume of the earlier call, so that it can be deleted.
             Err(Error::NoSecret { .. }) if again && self.claims.get(plan.uid()).is_empty() => {
                 Credentials::new()
             }

@@ -45,7 +45,8 @@ switches! {
     enable_controller_modify_volume, "HOSTLOOP_ENABLE_CONTROLLER_MODIFY_VOLUME", "true";
     /// Serve the changed blocks of snapshots
     enable_snapshot_metadata, "HOSTLOOP_ENABLE_SNAPSHOT_METADATA", "true";
-    /// Reject NodeStageVolume for a volume that is not published to this node
+    /// Reject NodeStageVolume and NodePublishVolume until ControllerPublishVolume has published the
+    /// volume to this node
     check_volume_lifecycle, "HOSTLOOP_CHECK_VOLUME_LIFECYCLE", "false";
     /// Reject multi-node access modes; otherwise all pods of such a volume run on the volume's node
     reject_multi_node, "HOSTLOOP_REJECT_MULTI_NODE", "false";
