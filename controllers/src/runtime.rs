@@ -1,5 +1,5 @@
-//! What all loops are built on: the API server and the CSI driver as they see them, what they have
-//! seen of it, a queue of keys to work on, and who may act.
+//! The foundations of all controllers: clients for the API server and the CSI driver, caches of API
+//! objects, work queues, and leadership.
 
 pub mod boolean;
 pub mod caches;

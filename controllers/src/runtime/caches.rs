@@ -1,10 +1,11 @@
-//! The watches all loops share, one per kind. Each begins when a loop first asks for it.
+//! The stores that all controllers share, one per kind. A watch starts when a controller first asks
+//! for its kind.
 //!
-//! Where every node has loops of its own, a node's watches show what concerns it: what a hundred
-//! nodes do must not be told to each of them. Claims, volumes and contents are narrowed by a label
-//! that somebody has to write, and so can be widened for when nobody does; pods and nodes by fields
-//! of their own. Attachments have neither. What one process does for all of them needs caches of the
-//! whole cluster, which its parts share while there are any ([`Caches::wide`]).
+//! On a node, the watches select only objects that concern this node: the changes of a hundred
+//! nodes must not reach each of them. A label selects claims, volumes and contents; if no process
+//! writes the label, the watch is widened to all objects. Field selectors narrow pods and nodes.
+//! VolumeAttachments support neither. Work that one process does for all nodes needs cluster-wide
+//! caches, which its controllers share while any of them runs ([`Caches::wide`]).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -26,26 +27,26 @@ use crate::snapshots::{
     VolumeSnapshotClass, VolumeSnapshotContent,
 };
 
-/// The watches.
+/// The stores of all kinds.
 pub struct Caches {
-    /// Without one nothing is watched: tests fill the watches themselves.
+    /// `None` starts no watches: tests fill the stores themselves.
     client: Option<Client>,
     stop: CancellationToken,
-    /// Counts what is told.
+    /// Counts the watch events.
     metrics: Option<Arc<Metrics>>,
-    /// Whose objects are watched, if not everybody's.
+    /// The node that the watches are narrowed to, if any.
     node: Option<String>,
-    /// It can be told of all contents whose they are.
+    /// True if a label assigns every content to its node.
     contents_told: bool,
     width: watch::Sender<Width>,
-    /// Those of the whole cluster beside these, while somebody needs them.
+    /// The cluster-wide caches, while they are in use.
     wide: Mutex<Weak<Shared>>,
     shared: Arc<Shared>,
-    /// Who is told of changes here.
+    /// Owns the handlers registered through these caches.
     term: Subscription,
 }
 
-/// What caches of the same objects share. The watches end with it.
+/// The state that caches of the same objects share. Dropping it ends the watches.
 struct Shared {
     watches: Watches,
     by_handle: OnceLock<Index<PersistentVolume>>,
@@ -65,14 +66,14 @@ impl Shared {
     }
 }
 
-/// Caches of the whole cluster for one who needs them: when this is dropped, it is told of nothing
-/// any more, and with the last such the watches end.
+/// Cluster-wide caches for one user. Dropping this removes its handlers; dropping the last one ends
+/// the watches.
 #[derive(Debug)]
 #[must_use = "nothing is told when it is dropped"]
 pub struct Wide(Arc<Caches>);
 
 impl Wide {
-    /// The caches.
+    /// Returns the caches.
     pub fn caches(&self) -> Arc<Caches> {
         self.0.clone()
     }
@@ -84,7 +85,7 @@ impl Drop for Wide {
     }
 }
 
-/// How a kind is narrowed to a node.
+/// Builds the selectors that narrow a kind to a node.
 type Narrow = fn(&Caches, &str) -> Selectors;
 
 macro_rules! narrow {
@@ -105,7 +106,7 @@ macro_rules! form {
     };
 }
 
-// A kind, how it is narrowed to a node, and whether there may be so many that they are packed.
+// A kind, how it is narrowed to a node, and `many` if its objects are packed.
 macro_rules! watches {
     ($($(#[$doc:meta])* $name:ident: $kind:ty $(, $narrow:ident $(, $many:ident)?)?;)+) => {
         #[derive(Default)]
@@ -224,7 +225,7 @@ fn by_name(_: &Caches, node: &str) -> Selectors {
 }
 
 impl Caches {
-    /// Of the whole cluster. None has begun yet.
+    /// Cluster-wide caches. No watch has started yet.
     pub fn new(client: Client, stop: CancellationToken) -> Self {
         Caches {
             client: Some(client),
@@ -234,7 +235,7 @@ impl Caches {
         }
     }
 
-    /// Of what concerns a node.
+    /// Caches of the objects that concern one node.
     pub fn of_node(client: Client, stop: CancellationToken, node: &str) -> Self {
         Caches {
             node: Some(node.to_owned()),
@@ -243,7 +244,7 @@ impl Caches {
         }
     }
 
-    /// With all contents, if only drivers can tell of some whose they are.
+    /// Watches all contents if `all` is set: the label is missing where only drivers know the node.
     pub fn with_contents(self, all: bool) -> Self {
         Caches {
             contents_told: !all,
@@ -251,7 +252,7 @@ impl Caches {
         }
     }
 
-    /// Counts what the watches are told.
+    /// Counts the watch events in these metrics.
     pub fn counted(self, metrics: Arc<Metrics>) -> Self {
         Caches {
             metrics: Some(metrics),
@@ -259,7 +260,7 @@ impl Caches {
         }
     }
 
-    /// Caches that watch nothing; for tests, which fill them by [`Store::apply_write`].
+    /// Caches that watch nothing. Tests fill them with [`Store::apply_write`].
     pub fn unwatched() -> Self {
         let stop = CancellationToken::new();
         Caches {
@@ -275,8 +276,8 @@ impl Caches {
         }
     }
 
-    /// Those of the whole cluster, beside these: for work that one process does for all. Whoever
-    /// asks while another has them shares its watches.
+    /// Returns cluster-wide caches for work that one process does for all nodes. All concurrent
+    /// users share the watches.
     pub fn wide(&self) -> Wide {
         let mut known = self.wide.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = known.upgrade().unwrap_or_else(|| {
@@ -293,9 +294,9 @@ impl Caches {
         }))
     }
 
-    /// The volumes of a driver that have this handle. Most clusters have work only now and then that
-    /// asks for that: volumes are put in order by it when it is first asked, which takes time then
-    /// (some milliseconds for a thousand of them), and memory from then on.
+    /// Returns the volumes of a driver with this handle. Most clusters rarely need this lookup, so
+    /// the first call builds the index. That takes some milliseconds for a thousand volumes, and
+    /// memory from then on.
     pub fn volumes_of(&self, driver: &str, handle: &str) -> Vec<Arc<PersistentVolume>> {
         let at = |driver: &str, handle: &str| format!("{driver}/{handle}");
         let keys = move |volume: &PersistentVolume| {
@@ -308,12 +309,12 @@ impl Caches {
         by_handle.get(&at(driver, handle))
     }
 
-    /// How wide a node's watches are.
+    /// The current width of the node's watches.
     pub fn width(&self) -> Width {
         *self.width.borrow()
     }
 
-    /// Has a node's watches made wider or narrower, where somebody's labels narrow them.
+    /// Widens or narrows the watches that a label narrows to the node.
     pub fn set_width(&self, width: Width) {
         self.width.send_replace(width);
     }

@@ -1,12 +1,13 @@
-//! What has been seen of a kind of objects: one watch of it, whose objects all loops share.
+//! A store of all objects of one kind, filled by one watch and shared by all controllers.
 //!
-//! A loop asks to be told of changes ([`Store::on_change`]), adds keys to its queue then, and reads
-//! the objects here when it works on a key. Its own writes are put in at once ([`Store::apply_write`]),
-//! so that it never decides by what it has itself outdated.
+//! A controller registers a handler for changes ([`Store::on_change`]) that adds keys to its queue.
+//! It reads the objects from the store when it works on a key. It also puts its own writes into the
+//! store at once ([`Store::apply_write`]), so it never decides from a state that it has already
+//! changed.
 //!
-//! A watch may show a part of the objects only ([`Selector`]). Then that an object is not here says
-//! nothing, and that it was deleted may mean that it is out of sight: what depends on an object's
-//! absence asks the server ([`Kube::find`](super::Kube::find)).
+//! A watch may select only a part of the objects ([`Selector`]). A missing object may then still
+//! exist, and a reported deletion may only mean that the object left the selection. Decisions that
+//! depend on an object's absence ask the API server ([`Kube::find`](super::Kube::find)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
@@ -32,28 +33,28 @@ pub use run::Range;
 pub(crate) use run::{config, fraction};
 pub use select::{Selector, Selectors, Width};
 
-/// Namespace ("" for kinds of the whole cluster) and name, with [`BETWEEN`] between. Indexes share it.
+/// Namespace (empty for cluster-scoped kinds), [`BETWEEN`] and name. Indexes share the allocation.
 type Key = Arc<str>;
 
-/// Less than any character of names, so that objects are in the order of their namespaces.
+/// Sorts before every character of a name, so objects are ordered by namespace.
 const BETWEEN: char = '\0';
 
-/// What happened to an object.
+/// A change of one object.
 #[derive(Clone, Debug)]
 pub enum Change<K> {
-    /// It is there, new or changed.
+    /// The object is new or changed.
     Applied {
-        /// As it was seen before.
+        /// The object as last seen before the change.
         old: Option<Arc<K>>,
-        /// As it is.
+        /// The object after the change.
         new: Arc<K>,
     },
-    /// It is gone, or out of sight; this is how it was last seen.
+    /// The object was deleted or left the selection; this is its last seen state.
     Deleted(Arc<K>),
 }
 
 impl<K> Change<K> {
-    /// The object, as last seen.
+    /// The object as last seen.
     pub fn object(&self) -> &Arc<K> {
         match self {
             Change::Applied { new, .. } => new,
@@ -65,7 +66,7 @@ impl<K> Change<K> {
 type Handler<K> = Arc<dyn Fn(&Change<K>) + Send + Sync>;
 type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 
-/// Who is told of changes. When it has left the watch, it is not any more.
+/// Identifies a subscriber. [`Store::leave`] removes its handlers.
 #[derive(Clone, Debug, Default)]
 pub struct Subscription(Arc<()>);
 
@@ -76,11 +77,11 @@ impl PartialEq for Subscription {
 }
 
 struct IndexState<K> {
-    /// Gone with the last [`Index`] that reads it.
+    /// Expires when the last [`Index`] that reads these entries is dropped.
     used: Weak<()>,
     keys_of: KeysOf<K>,
-    /// Most have one object for each key, for which a set of its own would be large. Where there are
-    /// many for one, they share its text, and so do indexes by the same.
+    /// Most keys have one object, so a set per key would waste memory. Entries with the same key
+    /// share its text, also across indexes.
     entries: BTreeSet<(Arc<str>, Key)>,
 }
 
@@ -89,13 +90,13 @@ struct State<K> {
     form: Encoding<K>,
     handlers: Vec<(Subscription, Handler<K>)>,
     indexes: Vec<IndexState<K>>,
-    /// The highest `resourceVersion` the watch has told of.
+    /// The highest `resourceVersion` that the watch has reported.
     seen: u64,
-    /// Keys told of since a list began; the others are gone when it ends.
+    /// Keys reported since a list began. When the list ends, all other objects are deleted.
     listing: Option<BTreeSet<Key>>,
-    /// What is asked for.
+    /// The selector of the current watch.
     selector: Selector,
-    /// All there are have been seen: what is not here is not there.
+    /// True once a list of all objects is complete: a missing object does not exist.
     whole: bool,
 }
 
@@ -105,16 +106,16 @@ struct Inner<K> {
     trouble: Mutex<Option<WatchError>>,
 }
 
-/// Why a watch does not get on.
+/// Why a watch makes no progress.
 #[derive(Clone, Debug)]
 pub struct WatchError {
-    /// Since when.
+    /// When the first of the consecutive failures occurred.
     pub since: Instant,
-    /// What failed last.
+    /// The last error.
     pub error: String,
 }
 
-/// The objects of a kind. Clones share them.
+/// All known objects of one kind. Clones share them.
 pub struct Store<K> {
     inner: Arc<Inner<K>>,
     term: Subscription,
@@ -135,7 +136,7 @@ impl<K> Debug for Store<K> {
     }
 }
 
-/// Objects of a watch by something else than their names.
+/// Looks up objects of a store by keys other than their names.
 pub struct Index<K> {
     watch: Store<K>,
     used: Arc<()>,
@@ -157,13 +158,13 @@ impl<K: Resource> Default for Store<K> {
 }
 
 impl<K: Resource> Store<K> {
-    /// One that has seen nothing, and does not until [`Store::run`]. Tests fill it by
+    /// Creates an empty store that stays empty until [`Store::run`]. Tests fill it with
     /// [`Store::apply_write`].
     pub fn new() -> Self {
         Store::in_form(Encoding::Open)
     }
 
-    /// The same, of objects that are kept in this form.
+    /// Creates an empty store that keeps its objects in this encoding.
     pub fn in_form(form: Encoding<K>) -> Self {
         let state = State {
             objects: BTreeMap::new(),
@@ -186,7 +187,7 @@ impl<K: Resource> Store<K> {
         }
     }
 
-    /// The same, by which this term is told of changes.
+    /// The same store; handlers registered through it belong to this subscription.
     pub fn of_term(&self, term: &Subscription) -> Self {
         Store {
             inner: self.inner.clone(),
@@ -194,16 +195,16 @@ impl<K: Resource> Store<K> {
         }
     }
 
-    /// This term is told of nothing any more.
+    /// Removes all handlers of this subscription.
     pub fn leave(&self, term: &Subscription) {
         let is_of = |(of, _): &mut (Subscription, Handler<K>)| of == term;
         let left: Vec<_> = self.lock().handlers.extract_if(.., is_of).collect();
-        // What handlers know may have parts in this watch: it is let go without the lock.
+        // The handlers may own clones of this store, so they are dropped after the lock.
         drop(left);
     }
 
-    /// Has every change told, from now on; what is there already is told at once. The handler
-    /// runs in the watch's way and must only take note, as by adding a key to a queue.
+    /// Calls `handler` for every object already known and for every later change. The handler runs
+    /// under the store's lock, so it must only take note, for example by adding a key to a queue.
     pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
         let mut state = self.lock();
         for object in state.objects.values() {
@@ -215,7 +216,7 @@ impl<K: Resource> Store<K> {
         state.handlers.push((self.term.clone(), Arc::new(handler)));
     }
 
-    /// Objects by what `keys_of` says of them.
+    /// Indexes the objects by the keys that `keys_of` returns.
     pub fn index(&self, keys_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Index<K> {
         let used = Arc::new(());
         let mut index = IndexState {
@@ -235,29 +236,29 @@ impl<K: Resource> Store<K> {
         }
     }
 
-    /// An object of the whole cluster.
+    /// Returns a cluster-scoped object.
     pub fn get(&self, name: &str) -> Option<Arc<K>> {
         self.get_in("", name)
     }
 
-    /// An object in a namespace.
+    /// Returns an object in a namespace.
     pub fn get_in(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         let kept = self.lock().kept(&named(namespace, name));
         kept.map(|kept| kept.get())
     }
 
-    /// All of them, by namespace and name.
+    /// Returns all objects, ordered by namespace and name.
     pub fn all(&self) -> Vec<Arc<K>> {
         self.each().collect()
     }
 
-    /// The same, one by one: of those that are packed there is only one at a time.
+    /// Iterates over all objects in that order. Packed objects are unpacked one at a time.
     pub fn each(&self) -> impl Iterator<Item = Arc<K>> + use<K> {
         let kept: Vec<_> = self.lock().objects.values().cloned().collect();
         kept.into_iter().map(|kept| kept.get())
     }
 
-    /// Those in a namespace.
+    /// Returns all objects in a namespace.
     pub fn all_in(&self, namespace: &str) -> Vec<Arc<K>> {
         let state = self.lock();
         let within = state.objects.range(named(namespace, "")..);
@@ -270,52 +271,51 @@ impl<K: Resource> Store<K> {
         kept.iter().map(StoredObject::get).collect()
     }
 
-    /// Whether what is not here is not there either, as far as the watch is: a part tells nothing of
-    /// the others.
+    /// True if the store lists all objects of the kind, so a missing object does not exist.
     pub fn is_whole(&self) -> bool {
         self.lock().whole
     }
 
-    /// Asks for this from now on; what is known stays until that was listed.
+    /// Switches to this selector. Known objects stay until the next list is complete.
     fn select(&self, selector: Selector) {
         let mut state = self.lock();
-        // More is known only when all was listed.
+        // A wider selection is complete only after its first list.
         state.whole &= selector.is_all();
         state.selector = selector;
         state.listing = None;
     }
 
-    /// As if this were asked for.
+    /// Pretends that the watch uses this selector.
     #[cfg(test)]
     pub(crate) fn note_selected(&self, selector: Selector) {
         self.select(selector);
     }
 
-    /// Whether everything there was at the start has been seen.
+    /// True once the first list is complete.
     pub fn is_synced(&self) -> bool {
         *self.inner.synced.borrow()
     }
 
-    /// As if everything had been seen.
+    /// Pretends that the first list is complete.
     #[cfg(test)]
     pub(crate) fn note_synced(&self) {
         self.inner.synced.send_replace(true);
     }
 
-    /// Waits for that.
+    /// Waits until the first list is complete.
     pub async fn synced(&self) {
         let mut synced = self.inner.synced.subscribe();
-        // The sender lives as long as this does.
+        // The sender lives as long as this store.
         let _ = synced.wait_for(|synced| *synced).await;
     }
 
-    /// Puts in what the server answered to a write, unless something newer has been seen.
+    /// Stores the API server's answer to a write, unless the watch has reported a newer version.
     pub fn apply_write(&self, object: K) {
         let mut state = self.lock();
         let version = version(&object);
         let key = key(&object);
         if !state.selector.shows(&object) {
-            // Nobody would tell what becomes of it.
+            // The watch does not report changes of objects outside its selection.
             let known = state.objects.get(&key).map(StoredObject::version);
             if known.is_some_and(|known| version > known) {
                 state.delete(&key);
@@ -324,7 +324,7 @@ impl<K: Resource> Store<K> {
         }
         let newer = match state.objects.get(&key) {
             Some(known) => version > known.version(),
-            // It may have been deleted since: then the watch is past it.
+            // The object may already be deleted: the watch has then reported a later version.
             None => version > state.seen || version == 0,
         };
         if newer {
@@ -332,7 +332,7 @@ impl<K: Resource> Store<K> {
         }
     }
 
-    /// Why it does not get on, if it does not.
+    /// Returns the watch's current error, if any.
     pub fn trouble(&self) -> Option<WatchError> {
         self.inner
             .trouble
@@ -366,8 +366,8 @@ impl<K: Resource> Store<K> {
                     listing.insert(key.clone());
                 }
                 let known = state.objects.get(&key).map(StoredObject::version);
-                // Our own write may have been put in before the watch tells of an older one, or of
-                // that very one, which is no news.
+                // The controller's own write may already be in the store when the watch reports the
+                // same version or an older one.
                 let told = version(&object);
                 if known.is_none_or(|known| told > known || told == 0) {
                     state.apply(key, object);
@@ -415,7 +415,7 @@ impl<K: Resource> Store<K> {
 }
 
 impl<K: Resource> Index<K> {
-    /// The objects that have this key.
+    /// Returns the objects with this key.
     pub fn get(&self, key: &str) -> Vec<Arc<K>> {
         let state = self.watch.lock();
         let entries = self.entries(&state).range(from(key));
@@ -425,7 +425,7 @@ impl<K: Resource> Index<K> {
         kept.iter().map(StoredObject::get).collect()
     }
 
-    /// One of them.
+    /// Returns the first object with this key.
     pub fn first(&self, key: &str) -> Option<Arc<K>> {
         let state = self.watch.lock();
         let (entry, named) = self.entries(&state).range(from(key)).next()?;
@@ -434,7 +434,7 @@ impl<K: Resource> Index<K> {
         kept.map(|kept| kept.get())
     }
 
-    /// The keys there are, in order.
+    /// Returns all keys in order.
     pub fn keys(&self) -> Vec<String> {
         let state = self.watch.lock();
         let mut keys: Vec<String> = Vec::new();
@@ -449,13 +449,13 @@ impl<K: Resource> Index<K> {
     fn entries<'s>(&self, state: &'s State<K>) -> &'s BTreeSet<(Arc<str>, Key)> {
         let mut indexes = state.indexes.iter();
         let own = indexes.find(|index| index.used.as_ptr() == Arc::as_ptr(&self.used));
-        // It is kept as long as this is.
+        // The store keeps the entries as long as this index exists.
         &own.expect("an index in use").entries
     }
 }
 
 impl<K: Resource> IndexState<K> {
-    /// Puts an object in. `texts` are those of its keys that other indexes have already.
+    /// Adds an object. `texts` holds the keys that other indexes already store for it.
     fn add(&mut self, key: &Key, object: &K, texts: &mut Vec<Arc<str>>) {
         for entry in (self.keys_of)(object) {
             let known = texts.iter().find(|text| ***text == *entry).cloned();
@@ -482,7 +482,7 @@ impl<K: Resource> State<K> {
     }
 
     fn apply(&mut self, key: Key, mut object: K) {
-        // Nobody reads them, and they are often half of an object.
+        // Managed fields are never read, and they are often half of an object.
         object.meta_mut().managed_fields = None;
         let new = Arc::new(object);
         let mut old = self.kept(&key).map(|old| old.get());
@@ -529,7 +529,7 @@ fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
     one.zip(other).is_none_or(|(one, other)| one == other)
 }
 
-/// An index's entries from this key on.
+/// The range of an index's entries that starts at this key.
 fn from(key: impl Into<Arc<str>>) -> RangeFrom<(Arc<str>, Key)> {
     (key.into(), Key::default())..
 }
@@ -542,7 +542,7 @@ fn named(namespace: &str, name: &str) -> Key {
     format!("{namespace}{BETWEEN}{name}").into()
 }
 
-/// Versions of one kind are decimal numbers that grow; the API promises so.
+/// Parses the `resourceVersion`: the API guarantees increasing decimal numbers within a kind.
 fn version<K: Resource>(object: &K) -> u64 {
     object
         .meta()

@@ -1,4 +1,4 @@
-//! How a watch keeps objects.
+//! How a store keeps objects in memory.
 
 use std::sync::Arc;
 
@@ -8,39 +8,39 @@ use super::lru::Recent;
 use super::{Key, version};
 use crate::runtime::Resource;
 
-/// How a watch keeps objects.
+/// How a store keeps objects in memory.
 pub enum Encoding<K> {
-    /// As they are worked with.
+    /// As deserialized objects.
     Open,
-    /// As JSON, of which only that is kept which another has not said already, and made anew
-    /// whenever one is asked for. Objects of a kind differ by little more than names and times: a
-    /// claim or volume takes a twentieth of the memory like that.
+    /// As JSON compressed against another object of the kind, and deserialized on each read.
+    /// Objects of a kind differ by little more than names and times. Packing reduces a claim or
+    /// volume to a twentieth of its memory.
     Packed(Packing<K>),
 }
 
-/// How objects are packed and made anew: code of its own for each kind, and not little. So only
-/// kinds have it that are packed.
+/// The functions that pack and unpack a kind. They add considerable code for each kind, so only
+/// packed kinds have them.
 pub struct Packing<K> {
     pack: fn(&K) -> serde_json::Result<Vec<u8>>,
     make: fn(&[u8]) -> serde_json::Result<K>,
-    /// What the next one is likely to be like.
+    /// The dictionary for the next object.
     pattern: Option<Arc<Dictionary<K>>>,
-    /// Those that were kept last, as they are worked with: they are looked at right after.
+    /// The last stored objects, unpacked: controllers read an object right after it changes.
     recent: Recent<K>,
 }
 
-/// An object by which others are packed. It is kept as long as one of them is.
+/// An object that serves as dictionary for others. It lives as long as one of them.
 pub(super) struct Dictionary<K> {
     json: Box<[u8]>,
     make: fn(&[u8]) -> serde_json::Result<K>,
 }
 
-/// An object as it is kept. Clones share it.
+/// An object as the store keeps it. Clones share the data.
 pub(super) enum StoredObject<K> {
     Open(Arc<K>),
     Packed {
         version: u64,
-        /// What is not in the pattern, compressed.
+        /// The object's JSON, compressed against the dictionary.
         rest: Arc<[u8]>,
         pattern: Arc<Dictionary<K>>,
     },
@@ -64,7 +64,7 @@ impl<K> Clone for StoredObject<K> {
 }
 
 impl<K: Resource> Encoding<K> {
-    /// Packed.
+    /// Creates an encoding that packs objects.
     pub fn packed() -> Self {
         Encoding::Packed(Packing {
             pack: serde_json::to_vec,
@@ -74,7 +74,7 @@ impl<K: Resource> Encoding<K> {
         })
     }
 
-    /// One that need not be made anew.
+    /// Returns an object that is still cached unpacked.
     pub(super) fn recent(&self, key: &Key) -> Option<Arc<K>> {
         match self {
             Encoding::Open => None,
@@ -82,7 +82,7 @@ impl<K: Resource> Encoding<K> {
         }
     }
 
-    /// It is not there any more.
+    /// Drops a deleted object from the cache.
     pub(super) fn forget(&mut self, key: &Key) {
         if let Encoding::Packed(packing) = self {
             packing.recent.remove(key);
@@ -96,16 +96,16 @@ impl<K: Resource> Encoding<K> {
         packing.recent.put(key.clone(), object.clone());
         match (packing.pack)(object) {
             Ok(json) => packing.keep(version(&**object), json),
-            // No kind has anything that JSON has not.
+            // Every kind serializes to JSON, so this does not happen.
             Err(_) => StoredObject::Open(object.clone()),
         }
     }
 }
 
 impl<K> Packing<K> {
-    /// By the pattern there is; an object that is not like it becomes the pattern of the next ones.
-    /// A claim has more to say when it is bound, and is the better pattern then: what is not in an
-    /// object costs nothing, and what is not in the pattern does.
+    /// Compresses against the current dictionary. An object that does not compress to half its size
+    /// becomes the next dictionary. A bound claim makes a better dictionary than a pending one:
+    /// surplus text in the dictionary costs nothing, but text missing from it does.
     fn keep(&mut self, version: u64, json: Vec<u8>) -> StoredObject<K> {
         if let Some(pattern) = &self.pattern {
             let rest = compress_prepend_size_with_dict(&json, &pattern.json);
@@ -131,7 +131,7 @@ impl<K> Packing<K> {
 }
 
 impl<K: Resource> StoredObject<K> {
-    /// The object.
+    /// Returns the object, unpacked if necessary.
     pub(super) fn get(&self) -> Arc<K> {
         match self {
             StoredObject::Open(object) => object.clone(),
@@ -150,7 +150,7 @@ impl<K: Resource> StoredObject<K> {
         }
     }
 
-    /// Bytes it has of its own, if it is packed.
+    /// Compressed size in bytes without the dictionary, if the object is packed.
     #[cfg(test)]
     pub(super) fn rest(&self) -> Option<usize> {
         match self {

@@ -1,12 +1,12 @@
-//! The objects of a watch that were told of last.
+//! The most recently changed objects of a watch.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Key;
 
-/// So many. An object is looked at by several loops within milliseconds of being told of, and then
-/// not for long.
+/// Number of objects. Several controllers read an object within milliseconds of its change, and
+/// then rarely.
 const COUNT: usize = 8;
 
 /// A few objects, the oldest first.
@@ -19,14 +19,14 @@ impl<K> Default for Recent<K> {
 }
 
 impl<K> Recent<K> {
-    /// As it was put in last, if it is not too long ago.
+    /// Returns the object as last stored, unless newer objects have displaced it.
     pub(super) fn get(&self, key: &Key) -> Option<Arc<K>> {
         let mut known = self.0.iter().rev();
         let (_, object) = known.find(|(known, _)| known == key)?;
         Some(object.clone())
     }
 
-    /// In place of what was known of it.
+    /// Stores an object and replaces its older version.
     pub(super) fn put(&mut self, key: Key, object: Arc<K>) {
         self.remove(&key);
         if self.0.len() == COUNT {

@@ -1,4 +1,4 @@
-//! The watch itself: what the server tells, again and again.
+//! Runs a watch: lists, watches and retries.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use super::{Selectors, Store, Width};
 use crate::runtime::queue::Backoff;
 use crate::runtime::{Metrics, Resource};
 
-/// The wait after the first failure of a watch, doubled with each.
+/// The wait after the first failure of a watch. It doubles with each further failure.
 const RETRY: Duration = Duration::from_millis(500);
-/// At most.
+/// The longest wait.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// How many objects a list brings at once. They are taken in one by one, and weigh twenty times what
-/// is kept of them: of five hundred, as others take, a new leader would need a third more memory than
-/// ever after.
+/// Objects per page of a list. An unpacked object takes twenty times the memory of a stored one.
+/// With the usual 500 per page, a new leader would briefly need a third more memory than it needs
+/// later.
 const PAGE: u32 = 100;
 
-/// What every watch begins with.
+/// The configuration that every watch starts from.
 pub(crate) fn config() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)
 }
 
-/// What is watched of a kind, and how wide.
+/// The part of a kind that a watch selects.
 #[derive(Debug)]
 pub struct Range {
-    /// What is asked for.
+    /// The selector for each width.
     pub selectors: Selectors,
-    /// How wide; the watch begins anew when another width is told.
+    /// The current width. The watch restarts if a new width changes the selector.
     pub width: watch::Receiver<Width>,
 }
 
@@ -49,13 +49,13 @@ impl Default for Range {
 }
 
 impl Range {
-    /// Waits until something else is to be asked for than at this width.
+    /// Waits until the width selects something else than `from` does.
     async fn changed(&mut self, from: Width) {
         let now = self.selectors.at(from).clone();
         let selectors = &self.selectors;
         let other = |width: &Width| *selectors.at(*width) != now;
         if self.width.wait_for(other).await.is_err() {
-            // It stays as it is.
+            // The sender is gone, so the width no longer changes.
             std::future::pending::<()>().await;
         }
     }
@@ -114,7 +114,7 @@ impl<K: Resource> Store<K> {
         noticing(client, move || watch.note(None))
     }
 
-    /// Takes what the server tells of one part.
+    /// Applies the watch's events to the store and retries after errors.
     async fn follow(&self, api: Api<K>, config: watcher::Config, count: impl Fn(u64)) {
         let mut failures = 0_u32;
         let events = watcher(api, config);
@@ -122,7 +122,7 @@ impl<K: Resource> Store<K> {
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
-                    // A list that is only tried again begins with this, too.
+                    // A retried list also begins with `Init`, so it does not prove success.
                     if !matches!(event, Event::Init) {
                         failures = 0;
                         self.note(None);
@@ -159,7 +159,7 @@ fn is_unknown_kind(error: &watcher::Error) -> bool {
     }
 }
 
-/// Half of it is chance: many watches that broke together must not come back together.
+/// Half of the wait is random, so that watches that failed together do not retry together.
 fn backoff(failures: u32) -> Duration {
     let whole = Backoff {
         start: RETRY,

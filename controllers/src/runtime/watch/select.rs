@@ -1,20 +1,20 @@
-//! What of a kind is watched.
+//! Which objects of a kind a watch selects.
 
 use kube::runtime::watcher;
 
 use crate::runtime::Resource;
 
-/// How much is watched.
+/// How many objects a node's watches select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
-    /// Everything, of kinds that labels would narrow.
+    /// All objects of the kinds that a label would narrow.
     #[default]
     Whole,
-    /// What labels say is one node's.
+    /// Only the objects that a label assigns to the node.
     Narrow,
 }
 
-/// What the server is asked for, of one kind.
+/// The label or field selector of a watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     label: Option<(&'static str, String)>,
@@ -22,12 +22,12 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Everything.
+    /// Selects all objects.
     pub fn all() -> Self {
         Selector::default()
     }
 
-    /// What has a label of this value.
+    /// Selects the objects with this label value.
     pub fn label(key: &'static str, value: String) -> Self {
         Selector {
             label: Some((key, value)),
@@ -35,7 +35,7 @@ impl Selector {
         }
     }
 
-    /// What has this value in a field the server selects by.
+    /// Selects the objects with this value in a field that the API server supports as selector.
     pub fn field(path: &'static str, value: String) -> Self {
         Selector {
             label: None,
@@ -43,13 +43,13 @@ impl Selector {
         }
     }
 
-    /// Whether it is everything.
+    /// True if all objects are selected.
     pub fn is_all(&self) -> bool {
         *self == Selector::default()
     }
 
-    /// Whether it shows an object, as far as labels tell: nothing that is written here changes a
-    /// field that is selected by.
+    /// True if the label selector matches an object. Fields are not checked: no write of this
+    /// process changes a field used as selector.
     pub fn shows<K: Resource>(&self, object: &K) -> bool {
         self.label.as_ref().is_none_or(|(key, value)| {
             let labels = object.meta().labels.as_ref();
@@ -70,7 +70,7 @@ impl Selector {
     }
 }
 
-/// What is asked for at each width.
+/// The selectors for each width.
 #[derive(Clone, Debug, Default)]
 pub struct Selectors {
     /// At [`Width::Whole`].
@@ -80,7 +80,7 @@ pub struct Selectors {
 }
 
 impl Selectors {
-    /// By a label, unless the watch is wide.
+    /// Selects by label at [`Width::Narrow`], and everything at [`Width::Whole`].
     pub fn by_label(key: &'static str, value: String) -> Self {
         Selectors {
             whole: Selector::all(),
@@ -88,7 +88,7 @@ impl Selectors {
         }
     }
 
-    /// By a field, which needs nobody to write it: so it is never wide.
+    /// Selects by field at every width: unlike a label, a field is always set.
     pub fn by_field(path: &'static str, value: String) -> Self {
         let selector = Selector::field(path, value);
         Selectors {
@@ -97,7 +97,7 @@ impl Selectors {
         }
     }
 
-    /// What is asked for at a width.
+    /// Returns the selector for a width.
     pub fn at(&self, width: Width) -> &Selector {
         match width {
             Width::Whole => &self.whole,

@@ -36,7 +36,7 @@ fn the_newest_is_kept_whoever_tells_it() {
     watch.take(Event::Apply(class("a", 10, "later")));
     watch.apply_write(class("a", 9, "written"));
     assert_eq!(provisioner(&watch, "a").as_deref(), Some("later"));
-    // An answer that comes late does not bring back what is gone.
+    // A late answer to a write does not restore a deleted object.
     watch.take(Event::Delete(class("a", 12, "later")));
     watch.apply_write(class("a", 11, "late"));
     assert_eq!(provisioner(&watch, "a"), None);
@@ -56,7 +56,7 @@ fn what_a_new_list_does_not_tell_is_gone() {
     watch.take(Event::Apply(class("b", 2, "p")));
     watch.take(Event::Init);
     watch.take(Event::InitApply(class("b", 3, "p")));
-    // Written while the list was on its way: newer than it.
+    // This write happens during the list and is newer than it.
     watch.apply_write(class("c", 9, "p"));
     watch.take(Event::InitDone);
     let names: Vec<_> = watch.all().iter().map(|class| class.name_any()).collect();
@@ -108,7 +108,6 @@ fn a_namespace_is_told_apart() {
     }
 }
 
-/// Whoever reads it can't tell how it is kept.
 #[test]
 fn a_text_is_there_once() {
     let watch = Store::new();
@@ -156,7 +155,7 @@ fn what_is_packed_is_as_it_was() {
         let index = watch.index(|volume: &PersistentVolume| phase(volume).into_iter().collect());
         watch.take(Event::Apply(volume(4, "Pending")));
         watch.take(Event::Apply(volume(7, "Bound")));
-        // Older than what is known.
+        // Older than the stored version.
         watch.apply_write(volume(5, "Available"));
         let kept = watch.get("v").expect("it is there");
         assert_eq!(index.keys(), ["Bound"]);
@@ -214,14 +213,14 @@ fn a_part_is_not_taken_for_the_whole() {
         let names: Vec<_> = all.iter().map(|class| class.name_any()).collect();
         names.join(" ")
     };
-    // What is written is put in only if the watch will tell of it.
+    // A write is stored only if the watch will report changes of the object.
     watch.apply_write(labelled("b", 2, "n2"));
     watch.apply_write(labelled("c", 3, "n1"));
     assert_eq!(names(), "a c");
     watch.apply_write(labelled("a", 4, "n2"));
     watch.apply_write(labelled("c", 2, "n2"));
     assert_eq!(names(), "c");
-    // More is not known before it was listed.
+    // The store is incomplete until everything is listed.
     watch.select(Selector::all());
     assert!(!watch.is_whole());
     watch.take(Event::Init);
@@ -231,7 +230,7 @@ fn a_part_is_not_taken_for_the_whole() {
     watch.take(Event::InitDone);
     assert!(watch.is_whole());
     assert_eq!(names(), "b c d");
-    // Nor does what was written last outlast that it is out of sight.
+    // A recent write does not keep an object that is outside the selection.
     watch.select(Selector::label("node", "n1".to_owned()));
     watch.take(Event::Init);
     watch.take(Event::InitApply(labelled("c", 3, "n1")));
@@ -239,7 +238,7 @@ fn a_part_is_not_taken_for_the_whole() {
     assert_eq!((names().as_str(), watch.is_whole()), ("c", false));
 }
 
-/// A long list comes in parts, and what is in the last of them is there, too.
+/// A long list comes in pages, and the objects on the last page are stored too.
 #[tokio::test(start_paused = true)]
 async fn a_list_comes_in_pages() {
     let api = crate::testing::Api::default();
@@ -259,7 +258,7 @@ async fn a_list_comes_in_pages() {
     running.await.expect("it ends");
 }
 
-/// A kind that is not there, or a server in trouble, is asked less and less often.
+/// A failing list, or a list of an unknown kind, is retried less and less often.
 #[tokio::test(start_paused = true)]
 async fn lists_that_fail_are_tried_ever_more_seldom() {
     for code in [404, 500] {

@@ -10,7 +10,7 @@ fn keep<K: Resource>(form: &mut Encoding<K>, object: &Arc<K>) -> StoredObject<K>
     form.keep(&key(&**object), object)
 }
 
-/// A claim as a cluster has it, before and after it is bound.
+/// A typical claim, before and after it is bound.
 fn claim(number: u64, bound: bool) -> Arc<PersistentVolumeClaim> {
     let uid = format!(
         "0c4f{number:04x}-5a31-4f0b-9d{number:02x}-{:012x}",
@@ -46,7 +46,7 @@ fn claim(number: u64, bound: bool) -> Arc<PersistentVolumeClaim> {
 fn what_others_have_said_is_not_kept_again() {
     let mut form = Encoding::packed();
     let json = serde_json::to_vec(&*claim(1, true)).expect("JSON").len();
-    // Some are still pending, so that both are met.
+    // Some claims are still pending, so the test covers both states.
     for number in 0..50 {
         keep(&mut form, &claim(number, number % 3 > 0));
     }
