@@ -1,34 +1,34 @@
-//! Word that the driver may have more or less room than before, for the loop that tells the
-//! scheduler: and word back that the scheduler has been told.
+//! Signals that the driver's free capacity may have changed. The capacity controller publishes the
+//! change and confirms it to the waiting caller.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-/// What passes between those who change the room and the one who tells of it.
+/// Connects the callers that change capacity with the controller that publishes it.
 #[derive(Debug, Default)]
 pub struct Room {
     changed: Notify,
-    /// How often it has changed.
+    /// The number of changes so far.
     changes: AtomicU64,
-    /// How many of these have been told of.
+    /// The number of changes already published.
     told: watch::Sender<u64>,
-    /// Somebody tells.
+    /// True once a publisher runs.
     attended: AtomicBool,
-    /// Somebody waits for what is told next.
+    /// True if a caller waits for the next publication.
     urgent: AtomicBool,
 }
 
 impl Room {
-    /// It may have changed.
+    /// Signals that the capacity may have changed.
     pub fn change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
         self.changed.notify_one();
     }
 
-    /// It may have changed, and what comes next is to be decided by how it is now: waits until
-    /// that has been told, though not for longer than this, nor if nobody tells.
+    /// Signals a change and waits until it is published, at most for `limit`. Returns at once if no
+    /// publisher runs. For callers that cause a decision based on the new capacity.
     pub async fn change_and_wait(&self, limit: Duration) {
         self.urgent.store(true, Ordering::SeqCst);
         self.change();
@@ -37,31 +37,32 @@ impl Room {
             return;
         }
         let mut told = self.told.subscribe();
-        // The sender is ours: it can't be gone.
+        // `self` owns the sender, so the channel is open.
         let _ = tokio::time::timeout(limit, told.wait_for(|told| *told >= changes)).await;
     }
 
-    /// From now on somebody tells.
+    /// Registers the publisher.
     pub fn attend(&self) {
         self.attended.store(true, Ordering::SeqCst);
     }
 
-    /// Waits for the next change; for the one who tells.
+    /// Waits for the next change. For the publisher only.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Whether somebody waits for what is told next; asked once, for it is told then.
+    /// True if a caller waits for the next publication. Resets the flag, because the publisher then
+    /// publishes.
     pub fn takes_urgency(&self) -> bool {
         self.urgent.swap(false, Ordering::SeqCst)
     }
 
-    /// How many changes there have been: what is asked of the driver from here on knows of them.
+    /// The number of changes so far. A later GetCapacity call reflects all of them.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// These changes have been told.
+    /// Confirms that this many changes are published.
     pub fn told(&self, changes: u64) {
         self.told.send_replace(changes);
     }

@@ -1,8 +1,8 @@
-//! The API server, as the loops see it: every call has a deadline, is counted, and fails with what
-//! the caller can do about it.
+//! The client for the API server. Every call has a deadline, is counted, and returns an error that
+//! shows what the caller can do.
 //!
-//! Nothing is ever replaced as a whole from a typed object: fields that are newer than our types
-//! would be lost. So there are creates, patches and deletes only.
+//! The client never replaces a whole object from a typed value: that would drop fields newer than
+//! these types. It only creates, patches and deletes objects.
 
 use std::fmt::{self, Debug};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,14 +39,14 @@ pub(super) use bytes_received::is_watch;
 pub use client::{ClientError, ClientOptions, connect, connect_counted};
 pub use limit::Limit;
 
-/// All the server says of a JSON patch that can't be applied, because a `test` fails or a path is
-/// not there. What it says of an object that is not valid names the object and the field.
+/// The API server's whole message for a JSON patch that does not apply, because a `test` fails or a
+/// path is missing. The message for an invalid object names the object and the field.
 const UNFIT_PATCH: &str = "the server rejected our request due to an error in our request";
 
-/// How long a call may take unless its caller says otherwise.
+/// The default deadline of a call.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A kind of object the loops work with.
+/// A kind of object that the controllers use.
 pub trait Resource:
     kube::Resource<DynamicType = ()>
     + Clone
@@ -57,9 +57,9 @@ pub trait Resource:
     + Sync
     + 'static
 {
-    /// Its API. The namespace means nothing to kinds of the whole cluster.
+    /// Returns the API of the kind. Cluster-scoped kinds ignore the namespace.
     fn api(client: Client, namespace: &str) -> Api<Self>;
-    /// All of them, in all namespaces.
+    /// Returns the API for objects in all namespaces.
     fn everywhere(client: Client) -> Api<Self>;
 }
 
@@ -89,68 +89,68 @@ kinds! {
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// There is no such object (any more), or no such kind.
+    /// The object or its kind does not exist.
     #[error("{call}: not found")]
     NotFound {
         /// Which call: verb, kind and name.
         call: String,
     },
-    /// The object is not as the call supposed it to be: a `resourceVersion`, a `test` or a
-    /// precondition failed.
+    /// The object differs from what the call expected: a `resourceVersion`, a `test` or a
+    /// precondition did not match.
     #[error("{call}: {message}")]
     Conflict {
         /// Which call.
         call: String,
-        /// What the server says.
+        /// The API server's message.
         message: String,
     },
-    /// There is an object of that name already.
+    /// An object with this name already exists.
     #[error("{call}: exists already")]
     AlreadyExists {
         /// Which call.
         call: String,
     },
-    /// The server will not take it as it is: trying again changes nothing.
+    /// The API server rejects the request: a retry would fail again.
     #[error("{call}: {message}")]
     Rejected {
         /// Which call.
         call: String,
         /// The HTTP status.
         code: u16,
-        /// What the server says.
+        /// The API server's message.
         message: String,
     },
-    /// No answer within the deadline; it may have been carried out.
+    /// No answer within the deadline. The server may have applied the request.
     #[error("{call}: no answer within {deadline:?}")]
     Timeout {
         /// Which call.
         call: String,
-        /// How long was waited.
+        /// The deadline of the call.
         deadline: Duration,
     },
-    /// No answer, or one that says the server is in trouble; it may have been carried out.
+    /// No answer, or a server error. The server may have applied the request.
     #[error("{call}: {source}")]
     Failed {
         /// Which call.
         call: String,
-        /// What came back.
+        /// The client's error.
         #[source]
         source: Box<kube::Error>,
     },
 }
 
 impl ApiError {
-    /// The object is gone.
+    /// True if the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, ApiError::NotFound { .. })
     }
 
-    /// The object has changed in the meantime.
+    /// True if the object has changed since it was read.
     pub fn is_conflict(&self) -> bool {
         matches!(self, ApiError::Conflict { .. })
     }
 
-    /// It in one word, for counting.
+    /// A short name of the error for metrics.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             ApiError::NotFound { .. } => "not found",
@@ -195,7 +195,7 @@ impl ApiError {
     }
 }
 
-/// The API server. Clones share its connections.
+/// A client for the API server. Clones share its connections.
 #[derive(Clone)]
 pub struct Kube {
     client: Client,
@@ -211,7 +211,7 @@ impl Debug for Kube {
     }
 }
 
-/// What a call is told by.
+/// Identifies a call in errors and metrics.
 struct Call {
     verb: &'static str,
     kind: String,
@@ -239,7 +239,7 @@ impl Call {
 }
 
 impl Kube {
-    /// Over a client; `manager` is the field manager writes are done as.
+    /// Creates a client. `manager` is the field manager of its writes.
     pub fn new(client: Client, limit: Option<Limit>, metrics: Arc<Metrics>, manager: &str) -> Self {
         Kube {
             client,
@@ -250,13 +250,13 @@ impl Kube {
         }
     }
 
-    /// Whether the server has answered a call not longer ago than this.
+    /// True if the API server has answered a call within the last `time`.
     pub fn answered_within(&self, time: Duration) -> bool {
         let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.is_some_and(|at| at.elapsed() <= time)
     }
 
-    /// The same server, with writes done as another field manager.
+    /// Returns a client for the same server that writes as another field manager.
     pub fn managed_by(&self, manager: &str) -> Self {
         Kube {
             manager: manager.into(),
@@ -264,7 +264,7 @@ impl Kube {
         }
     }
 
-    /// The same server, with a limit of its own.
+    /// Returns a client for the same server with a separate rate limit.
     pub fn limited(&self, limit: Option<Limit>) -> Self {
         Kube {
             limit: limit.map(Arc::new),
@@ -272,12 +272,12 @@ impl Kube {
         }
     }
 
-    /// For watches, which have no deadline.
+    /// Returns the underlying client for watches, which have no deadline.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// An object as the server has it now; `None` if there is none.
+    /// Reads an object from the API server; `None` if it does not exist.
     pub async fn get<K: Resource>(
         &self,
         namespace: &str,
@@ -292,7 +292,7 @@ impl Kube {
         }
     }
 
-    /// Makes an object, of the name in its metadata.
+    /// Creates an object with the name in its metadata.
     pub async fn create<K: Resource>(&self, object: &K) -> Result<K, ApiError> {
         let namespace = object.namespace().unwrap_or_default();
         let api = K::api(self.client.clone(), &namespace);
@@ -309,20 +309,20 @@ impl Kube {
         self.timely(call, api.create(&params, object)).await
     }
 
-    /// A JSON merge patch of an object. Put `metadata.resourceVersion` in it if what is written
+    /// Applies a JSON merge patch to an object. Include `metadata.resourceVersion` if the patch
     /// depends on what was read.
     pub async fn merge<K: Resource>(&self, object: &K, patch: Value) -> Result<K, ApiError> {
         self.patch(object, None, &Patch::Merge(patch)).await
     }
 
-    /// A JSON merge patch of an object's status.
+    /// Applies a JSON merge patch to an object's status.
     pub async fn merge_status<K: Resource>(&self, object: &K, patch: Value) -> Result<K, ApiError> {
         self.patch(object, Some("status"), &Patch::Merge(patch))
             .await
     }
 
-    /// A strategic merge patch of an object's status (lists are merged by their keys); not for
-    /// kinds that come from a CustomResourceDefinition.
+    /// Applies a strategic merge patch, which merges lists by key, to an object's status. Kinds
+    /// from a CustomResourceDefinition do not support it.
     pub async fn strategic_status<K: Resource>(
         &self,
         object: &K,
@@ -332,12 +332,12 @@ impl Kube {
             .await
     }
 
-    /// A JSON patch (RFC 6902) of an object: a list of operations, `test` among them.
+    /// Applies a JSON patch (RFC 6902), a list of operations such as `test`, to an object.
     pub async fn json<K: Resource>(&self, object: &K, operations: Value) -> Result<K, ApiError> {
         self.json_of(object, None, operations).await
     }
 
-    /// A JSON patch (RFC 6902) of an object's status.
+    /// Applies a JSON patch (RFC 6902) to an object's status.
     pub async fn json_status<K: Resource>(
         &self,
         object: &K,
@@ -385,8 +385,8 @@ impl Kube {
         }
     }
 
-    /// Has an object deleted, if it is still the one that was read (by UID). That it is gone
-    /// already is success.
+    /// Deletes an object if its UID is still the one that was read. Deleting a missing object
+    /// succeeds.
     pub async fn delete<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
         let preconditions = Preconditions {
             uid: object.uid(),
@@ -395,7 +395,7 @@ impl Kube {
         self.delete_if(object, preconditions).await
     }
 
-    /// Has an object deleted, if it is still as it was read.
+    /// Deletes an object if it is unchanged since it was read.
     pub async fn delete_unchanged<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
         let preconditions = Preconditions {
             uid: object.uid(),

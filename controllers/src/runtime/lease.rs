@@ -1,13 +1,13 @@
 //! Leases: work that exactly one process does for the whole cluster.
 //!
-//! - Every write carries the `resourceVersion` it was decided by, so that of two who want a lease
-//!   one gets it.
-//! - Whether somebody else's lease has run out is judged by how long it has been *seen* unchanged,
-//!   on this machine's monotonic clock: other machines' clocks say nothing.
-//! - Who holds it stops leading when it could not be renewed for the renew deadline, which is less
-//!   than the others wait; and [`Leadership::leads`] looks at the clock itself. So a process that
-//!   was paused and goes on finds that it leads no longer before it writes anything.
-//! - It is given up at the end, so that the next need not wait.
+//! - Every write carries the `resourceVersion` that the decision was based on. Of two concurrent
+//!   candidates, only one gets the lease.
+//! - Another process's lease expires when it is *seen* unchanged for its duration, measured by this
+//!   machine's monotonic clock. The clocks of other machines are not trusted.
+//! - The holder stops leading when it cannot renew the lease within the renew deadline, which is
+//!   shorter than the wait of the others. [`Leadership::leads`] checks the clock itself, so a
+//!   process that was paused finds its leadership expired before it writes.
+//! - The holder releases the lease when it stops, so its successor does not wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,26 +24,26 @@ pub use hold::hold;
 pub use observe::observe;
 pub use terms::{ObservedLease, Step, step};
 
-/// What lease is wanted, and by whom.
+/// The lease to acquire, and the identity that acquires it.
 #[derive(Clone, Debug)]
 pub struct LeaseConfig {
     /// The namespace of the Lease.
     pub namespace: String,
-    /// Its name; see [`lease_name`].
+    /// The name of the Lease; see [`lease_name`].
     pub name: String,
-    /// Who wants it: different for every process.
+    /// The holder identity, unique for each process.
     pub identity: String,
-    /// How long others wait for one that renews it no longer.
+    /// How long other processes wait after the holder's last renewal.
     pub duration: Duration,
-    /// How long who holds it goes on without having renewed it.
+    /// How long the holder keeps leading after its last renewal.
     pub renew_deadline: Duration,
-    /// The wait between two tries.
+    /// The wait between two attempts.
     pub retry_period: Duration,
-    /// Labels the Lease gets.
+    /// The labels of the Lease.
     pub labels: BTreeMap<String, String>,
 }
 
-/// A name or identity as upstream makes it fit: what is neither letter, digit nor `-` becomes
+/// Converts a name or identity as upstream does: `-` replaces everything but letters, digits and
 /// `-`, and a trailing `-` gets an `X`.
 pub fn lease_name(name: &str) -> String {
     let keep = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
@@ -54,15 +54,15 @@ pub fn lease_name(name: &str) -> String {
     name
 }
 
-/// Until when this process leads; `None` if it does not.
+/// When this process's leadership ends; `None` if it does not lead.
 type Until = Option<Instant>;
 
-/// Whether any process leads, as this one sees it when it looks at the lease.
+/// Whether any process leads, as observed by this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaderObservation {
-    /// Somebody does, perhaps this process.
+    /// True if a process leads, perhaps this one.
     pub led: bool,
-    /// Since when that is so.
+    /// When `led` last changed.
     pub since: Instant,
 }
 
@@ -85,19 +85,19 @@ impl See for watch::Sender<LeaderObservation> {
     }
 }
 
-/// Whether this process does it now. Clones share it.
+/// Whether this process leads. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Leadership {
     until: watch::Receiver<Until>,
     sight: watch::Receiver<LeaderObservation>,
-    /// Kept by one that nobody tells anything.
+    /// The sender of a leadership without election.
     always: Option<Arc<watch::Sender<Until>>>,
 }
 
 impl Leadership {
-    /// For a process that is the only one, as told by its user.
+    /// Leadership without election, for a process that its operator runs as the only one.
     pub fn always() -> Self {
-        // As far as clocks go: 30 years.
+        // The deadline is 30 years away.
         let far = Instant::now() + Duration::from_secs(30 * 365 * 24 * 3600);
         let (sender, mut leadership) = Leadership::told();
         sender.send_replace(Some(far));
@@ -105,13 +105,13 @@ impl Leadership {
         leadership
     }
 
-    /// Told by the sender until when it leads.
+    /// Creates a leadership; the sender sets the time until which it leads.
     pub fn told() -> (watch::Sender<Until>, Self) {
         let (sender, _, leadership) = Leadership::seen();
         (sender, leadership)
     }
 
-    /// The same, and told by the second sender whether anybody leads.
+    /// Also returns a sender that reports whether any process leads.
     pub fn seen() -> (watch::Sender<Until>, watch::Sender<LeaderObservation>, Self) {
         let (sender, until) = watch::channel(None);
         let (seeing, sight) = watch::channel(LeaderObservation {
@@ -126,47 +126,48 @@ impl Leadership {
         (sender, seeing, leadership)
     }
 
-    /// Whether there is a lease that decides it.
+    /// True if a lease decides the leadership.
     pub fn is_elected(&self) -> bool {
         self.always.is_none()
     }
 
-    /// Whether anybody leads, as far as this process sees. That the server does not answer says
-    /// nothing about that.
+    /// Whether any process leads, as observed by this process. An unreachable API server does not
+    /// change the observation.
     pub fn sight(&self) -> LeaderObservation {
         *self.sight.borrow()
     }
 
-    /// Waits until that is otherwise than when it was last waited for.
+    /// Waits until the observation changes after the last call.
     pub async fn sight_changed(&mut self) {
         if self.sight.changed().await.is_err() {
-            // Nobody looks any more.
+            // The observer has ended.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Whether it leads now. To be asked right before each write that only the leader may do.
+    /// True if this process leads now. Check it right before each write that only the leader may
+    /// do.
     pub fn leads(&self) -> bool {
         leads(*self.until.borrow())
     }
 
-    /// Whether it was told nothing for so long after the time it leads was over: then who renews
-    /// the lease is stuck.
+    /// True if `grace` has passed since the leadership expired without any update. The task that
+    /// renews the lease is then stuck.
     pub fn overdue(&self, grace: Duration) -> bool {
         self.until
             .borrow()
             .is_some_and(|until| until + grace < Instant::now())
     }
 
-    /// Waits until it leads.
+    /// Waits until this process leads.
     pub async fn gained(&mut self) {
         if self.until.wait_for(|until| leads(*until)).await.is_err() {
-            // Who holds leases has ended; it never will.
+            // The task that holds the lease has ended, so this process never leads again.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Waits until it leads no longer, at the latest when the time it was told is over.
+    /// Waits until this process no longer leads, at the latest until its leadership expires.
     pub async fn lost(&mut self) {
         loop {
             let until = *self.until.borrow_and_update();

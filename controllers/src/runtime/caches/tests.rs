@@ -30,7 +30,7 @@ fn volumes_by_their_handles() {
         names.join(" ")
     };
     volumes.apply_write(volume("a", "d", "h"));
-    // Two objects of one volume, and those that come after somebody has asked.
+    // Two volumes share a handle, and one of them appears after the first lookup.
     assert_eq!(found("d", "h"), "a");
     volumes.apply_write(volume("b", "d", "h"));
     volumes.apply_write(volume("c", "e", "h"));
@@ -92,7 +92,7 @@ fn how_kinds_are_narrowed() {
     for narrowed in [by_place(&caches, "n1"), by_name(&caches, "n1")] {
         assert!(narrowed.whole == narrowed.narrow && !narrowed.whole.is_all());
     }
-    // Where nobody but a node's driver can tell, each node has to see all contents.
+    // If only the node's driver knows the owner of a content, each node watches all contents.
     let caches = caches.with_contents(true);
     assert!(by_manager(&caches, "n1").narrow.is_all());
 }
@@ -114,7 +114,7 @@ async fn watches_become_wider_and_narrower() {
             list.lock().unwrap().push(claim.name_any());
         }
     });
-    // One that is asked for by a field has no other width.
+    // A kind with a field selector ignores the width.
     let pods = caches.pods();
     pods.synced().await;
     claims.synced().await;
@@ -127,7 +127,7 @@ async fn watches_become_wider_and_narrower() {
     until(|| claims.is_whole()).await;
     assert_eq!(names(&claims), ["nobodys", "ours", "theirs"]);
     assert!(gone.lock().unwrap().is_empty());
-    // It is gone while everything was in sight, and told so.
+    // The object is deleted while the watch selects everything, so the deletion is reported.
     api.take("claims/theirs");
     caches.set_width(Width::Narrow);
     until(|| names(&claims) == ["ours"]).await;
@@ -154,7 +154,7 @@ async fn what_is_not_in_sight_is_asked_for() {
         assert_eq!(theirs.is_some(), found, "{width:?}");
         let nothing = kube.find(&claims, "ns", "nothing").await;
         assert!(nothing.expect("an answer").is_none());
-        // What is read is not what is watched: nobody would tell how it goes on.
+        // A direct read is not stored: the watch would not report later changes of the object.
         let read = theirs.map(|claim| (*claim).clone());
         read.into_iter().for_each(|claim| claims.apply_write(claim));
         assert!(claims.all().is_empty());
@@ -190,7 +190,7 @@ async fn parts_that_see_everything_share_what_they_see() {
         (taken(&of_one), taken(&of_other)),
         (vec!["first".to_owned()], vec!["first".to_owned()])
     );
-    // Who has left is told of nothing, but reads on what it still holds.
+    // A dropped subscriber gets no further changes, but can still read its stores.
     let by_name = claims.index(|claim| vec![claim.name_any()]);
     drop(one);
     let mut second = claim("second", None);
@@ -202,11 +202,11 @@ async fn parts_that_see_everything_share_what_they_see() {
     );
     assert_eq!(by_name.get("second").len(), 1);
     assert_eq!(Arc::strong_count(&of_one), 1, "its handler is gone");
-    // Who comes is told what is there.
+    // A new subscriber gets all known objects.
     let again = caches.wide();
     let of_again = told(&again.caches().claims());
     assert_eq!(taken(&of_again), ["first", "second"]);
-    // With the last the watch ends; whoever comes then begins anew.
+    // Dropping the last caches ends the watch. The next subscriber starts a new one.
     assert!(api.lists().is_empty());
     drop((other, again, claims, by_name));
     assert!(caches.wide.lock().unwrap().upgrade().is_none());

@@ -1,4 +1,4 @@
-//! Getting a lease, and holding it.
+//! Acquires and holds a lease.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use super::terms::{ObservedLease, Step, step};
 use super::{LeaderObservation, Leadership, LeaseConfig, See, Until, is_refused};
 use crate::runtime::metrics::Metrics;
 
-/// Begins to want a lease, until `stop`; then it is given up. The client should be one without
-/// limits and retries.
+/// Starts a task that acquires and renews a lease until `stop`, and then releases it. The client
+/// should have no rate limit and no retries.
 ///
-/// The task that is returned ends after the lease was given up; its end at any other time is a
-/// fault, and leads no longer.
+/// The returned task ends after it has released the lease. If it ends earlier, that is a bug, and
+/// this process stops leading.
 pub fn hold(
     client: Client,
     terms: LeaseConfig,
@@ -51,7 +51,7 @@ struct Holder {
 impl Holder {
     async fn run(mut self, stop: CancellationToken) {
         loop {
-            // Counted from before the write: others wait from after it.
+            // The holder counts from before the write; other processes count from after it.
             let asked = Instant::now();
             let leading = *self.until.borrow();
             let deadline = leading.unwrap_or(asked + self.terms.renew_deadline);
@@ -101,7 +101,7 @@ impl Holder {
         }
     }
 
-    /// Whether the lease is ours now. An error says nothing about that.
+    /// True if this process now holds the lease. An error leaves that open.
     async fn attempt(&mut self, now: Instant) -> Result<bool, kube::Error> {
         let lease = self.api.get_opt(&self.terms.name).await?;
         let (step, seen) = step(
@@ -127,7 +127,7 @@ impl Holder {
         };
         match written {
             Ok(_) => Ok(true),
-            // Somebody was quicker.
+            // Another process was quicker.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
             Err(error) => Err(error),
         }
@@ -146,7 +146,7 @@ impl Holder {
         self.ours(lease, true)
     }
 
-    /// The lease as it is written by who holds it. It keeps its `resourceVersion`.
+    /// The lease object as its holder writes it. It keeps its `resourceVersion`.
     fn ours(&self, mut lease: Lease, taken: bool) -> Lease {
         let now = Some(MicroTime(Timestamp::now()));
         let labels = self.terms.labels.clone();
@@ -183,9 +183,9 @@ impl Holder {
     }
 }
 
-/// Whether somebody leads, by what came of a try to; `None` if that says nothing. Who can't get a
-/// lease because somebody holds it sees that one; who is not allowed to have one, or has no place
-/// for it, sees nobody.
+/// Derives from an attempt whether any process leads; `None` if the result proves nothing. A failed
+/// attempt without error means that another process holds the lease. A rejected request, for
+/// example without permission or namespace, counts as no leader.
 fn is_led(tried: &Result<bool, kube::Error>) -> Option<bool> {
     match tried {
         Ok(_) => Some(true),

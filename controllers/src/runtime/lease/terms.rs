@@ -1,34 +1,34 @@
-//! What to do about a lease, by what is seen of it.
+//! Decides the next step for a lease from its observed state.
 
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use tokio::time::Instant;
 
-/// A lease as it was last seen to change.
+/// The state of a lease at its last observed change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedLease {
-    /// What would change if its holder renewed it.
+    /// The fields that a renewal changes.
     mark: (Option<String>, Option<String>, Option<String>),
-    /// When this was first seen.
+    /// When this state was first seen.
     since: Instant,
 }
 
-/// What to do.
+/// The next step for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There is none: make it.
+    /// The lease does not exist: create it.
     Create,
-    /// It is ours: renew it.
+    /// This process holds it: renew it.
     Renew,
-    /// Nobody's, or its holder has let it run out: take it.
+    /// It has no holder or has expired: take it.
     Take,
-    /// Somebody holds it.
+    /// Another process holds it.
     Wait,
 }
 
-/// What to do about a lease as the server has it, and what to remember of it. `ours` is the
-/// identity that wants it, `wait` the duration to go by if the lease names none.
+/// Decides the next step for a lease and returns the observation to remember. `ours` is this
+/// process's identity; `wait` applies if the lease has no duration.
 pub fn step(
     lease: Option<&Lease>,
     seen: Option<ObservedLease>,
