@@ -1,6 +1,6 @@
 //! Parses booleans in flags and annotations the way Go programs do.
 
-/// Accepts the words of Go's `strconv.ParseBool`.
+/// Accepts the same values as Go's `strconv.ParseBool`.
 pub fn parse(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),

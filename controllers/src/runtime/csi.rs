@@ -1,5 +1,4 @@
-//! A CSI driver, as its client sees it: a channel, calls with a deadline, and what a failed call
-//! means for what comes next.
+//! The client for a CSI driver: its channel, calls with a deadline, and the meaning of errors.
 
 use std::fmt;
 use std::io;
@@ -21,12 +20,12 @@ pub mod error_class;
 
 pub use error_class::{Call, Class, class};
 
-/// The largest answer that is taken, in bytes. A list of all volumes of a large node passes the
-/// usual 4 MiB.
+/// The largest accepted answer in bytes. A list of all volumes of a large node exceeds the usual 4
+/// MiB.
 const MAX_ANSWER: usize = 64 << 20;
 
-/// A driver. Clones share its connection, which is made when it is first needed and again after it
-/// broke.
+/// A client for a CSI driver. Clones share its connection, which opens on the first call and
+/// reopens after it breaks.
 #[derive(Clone)]
 pub struct Csi {
     channel: Channel,
@@ -40,7 +39,7 @@ impl fmt::Debug for Csi {
 }
 
 impl Csi {
-    /// The driver behind a Unix socket.
+    /// A client for the driver at a Unix socket.
     pub fn at_socket(path: impl Into<PathBuf>) -> Self {
         let path = Arc::new(path.into());
         Csi::over(move || {
@@ -49,8 +48,8 @@ impl Csi {
         })
     }
 
-    /// The driver that is reached by opening a stream: a pipe in memory, in the process that has
-    /// both.
+    /// A client that opens a stream to the driver, for example an in-memory pipe within one
+    /// process.
     pub fn over<F, S>(open: impl Fn() -> F + Clone + Send + 'static) -> Self
     where
         F: Future<Output = io::Result<S>> + Send + 'static,
@@ -60,7 +59,8 @@ impl Csi {
             let opened = open();
             async move { opened.await.map(TokioIo::new) }
         });
-        // The authority says nothing here; drivers expect what other clients send.
+        // The authority is meaningless on this channel, but drivers expect the value that other
+        // clients send.
         let channel =
             Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
         Csi {
@@ -78,7 +78,7 @@ impl Csi {
         })
     }
 
-    /// The same driver, its calls counted.
+    /// A client for the same driver that counts its calls.
     pub fn counted(self, metrics: Arc<Metrics>) -> Self {
         let metrics = Some(metrics);
         Csi { metrics, ..self }
@@ -91,19 +91,19 @@ impl Csi {
     }
 }
 
-/// A call that failed.
+/// A failed call.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{call}: {status}")]
 pub struct Failure {
-    /// Which call.
+    /// The name of the RPC.
     pub call: &'static str,
-    /// What came back, or stands for nothing coming back.
+    /// The gRPC status, or the status that stands for a missing answer.
     pub status: Status,
 }
 
 impl Failure {
-    /// The code that decides what comes next: the driver's own, or UNAVAILABLE if the answer was
-    /// lost on the way, whatever the transport calls that.
+    /// The code that decides the next step: the driver's own code, or UNAVAILABLE if the transport
+    /// lost the answer, regardless of the transport's error.
     pub fn code(&self) -> Code {
         let from_driver = std::error::Error::source(&self.status).is_none();
         if from_driver {
@@ -114,7 +114,7 @@ impl Failure {
     }
 }
 
-/// Waits for an answer until the deadline, which is also sent along.
+/// Waits for an answer until the deadline, which the request also carries.
 async fn timely<T, R, F>(
     call: &'static str,
     message: T,
@@ -126,7 +126,7 @@ where
 {
     let mut request = Request::new(message);
     request.set_timeout(deadline);
-    // Here too: the connection may hang, and the driver may not keep to it.
+    // The client enforces the deadline too: the connection may hang, and the driver may ignore it.
     let status = match tokio::time::timeout(deadline, send(request)).await {
         Ok(Ok(response)) => return Ok(response.into_inner()),
         Ok(Err(status)) => status,
@@ -135,7 +135,7 @@ where
     Err(Failure { call, status })
 }
 
-/// Methods for calls that have one answer.
+/// Defines methods for unary RPCs.
 macro_rules! calls {
     ($($service:literal $client:ident::$type:ident {
         $($method:ident($request:ident) -> $response:ident, $name:literal;)+

@@ -1,4 +1,4 @@
-//! The CSI driver, as it introduced itself: its name and what it can do.
+//! The identity and capabilities that the CSI driver reports.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::csi::{Csi, Failure};
 
-/// How long an answer to one of these questions may take.
+/// The deadline of each of these calls.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// The wait between two tries.
+/// The wait between two attempts.
 const RETRY: Duration = Duration::from_secs(1);
 
 pub use csi::controller_service_capability::rpc::Type as ControllerCapability;
@@ -22,11 +22,11 @@ pub use csi::plugin_capability::service::Type as Service;
 /// leader without a driver has them built in.
 #[derive(Clone, Debug)]
 pub struct Driver {
-    /// The channel to it.
+    /// The client for the driver.
     pub csi: Csi,
-    /// `GetPluginInfo`'s name.
+    /// The name from `GetPluginInfo`.
     pub name: String,
-    /// `GetPluginInfo`'s version.
+    /// The version from `GetPluginInfo`.
     pub version: String,
     services: BTreeSet<i32>,
     controller: BTreeSet<i32>,
@@ -34,19 +34,19 @@ pub struct Driver {
     node: BTreeSet<i32>,
 }
 
-/// A driver that can't be worked with.
+/// Why the driver cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// A call failed for good.
+    /// A call failed permanently.
     #[error("asking the CSI driver what it is: {0}")]
     Call(#[from] Failure),
-    /// It was told to stop while waiting for the driver.
+    /// The process was stopped while it waited for the driver.
     #[error("stopped while waiting for the CSI driver")]
     Stopped,
 }
 
 impl Driver {
-    /// Waits until the driver is ready (its socket may not be there yet), and asks it.
+    /// Waits until the driver is ready, then reads its identity. The socket may not exist yet.
     pub async fn introduce(csi: Csi, stop: &CancellationToken) -> Result<Self, DriverError> {
         stop.run_until_cancelled(ready(&csi))
             .await
@@ -77,7 +77,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// A driver with exactly these capabilities, without calling it.
+    /// Creates a driver with exactly these capabilities, without calling it.
     pub fn with(
         csi: Csi,
         name: &str,
@@ -126,7 +126,7 @@ impl Driver {
                 })
                 .collect();
         }
-        // A central deployment may have no node service at all.
+        // A central deployment may lack a node service.
         let request = csi::NodeGetCapabilitiesRequest {};
         if let Ok(answer) = self.csi.node_get_capabilities(request, DEADLINE).await {
             self.node = answer
@@ -140,27 +140,27 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether it has this service, or is constrained so.
+    /// True if the driver reports this plugin capability.
     pub fn serves(&self, service: Service) -> bool {
         self.services.contains(&(service as i32))
     }
 
-    /// Whether its controller can do this.
+    /// True if the driver's controller service has this capability.
     pub fn can(&self, capability: ControllerCapability) -> bool {
         self.controller.contains(&(capability as i32))
     }
 
-    /// Whether its group controller can do this.
+    /// True if the driver's group controller service has this capability.
     pub fn can_group(&self, capability: GroupCapability) -> bool {
         self.group.contains(&(capability as i32))
     }
 
-    /// Whether its node service can do this.
+    /// True if the driver's node service has this capability.
     pub fn node_can(&self, capability: NodeCapability) -> bool {
         self.node.contains(&(capability as i32))
     }
 
-    /// Whether volumes can be reached from some places only.
+    /// True if volumes are reachable only from some nodes.
     pub fn has_topology(&self) -> bool {
         self.serves(Service::VolumeAccessibilityConstraints)
     }
@@ -169,7 +169,7 @@ impl Driver {
 async fn ready(csi: &Csi) {
     let mut told = false;
     loop {
-        // Unset means ready.
+        // The CSI specification treats an unset `ready` as true.
         match csi.probe(csi::ProbeRequest {}, DEADLINE).await {
             Ok(answer) if answer.ready != Some(false) => return,
             Ok(_) if !told => tracing::info!("the CSI driver is not ready yet"),

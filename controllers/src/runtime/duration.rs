@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Reads one. A bare `0` is allowed, a bare number is not: its unit would be a guess.
+/// Parses a duration. A bare `0` is valid; other numbers need a unit.
 pub fn parse(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);

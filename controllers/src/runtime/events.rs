@@ -1,10 +1,11 @@
-//! Events: what users see of what happens to their objects (`kubectl describe`).
+//! Kubernetes events: they show users what happens to their objects (`kubectl describe`).
 //!
-//! They are best-effort and never slow the work: a task of its own sends them from a bounded queue.
-//! An event that does not fit in the queue is counted as lost. Warnings are sent first and without a
-//! pause. Normal events wait until there has been no new one for five seconds, at most two minutes,
-//! and are then sent at a fixed rate: a storm of claims is not slowed by its own events. The same
-//! event again only increases the count of the first. A message must never contain a secret.
+//! Events are best-effort and never delay the work: a separate task sends them from a bounded
+//! queue. An event that does not fit in the queue is counted as lost. Warnings are sent first and
+//! without a pause. Normal events wait until none has been emitted for five seconds, at most two
+//! minutes. They are then sent at a fixed rate, so a storm of claims is not slowed by its own
+//! events. A repeated event only increases the count of the first. A message must never contain a
+//! secret.
 
 use std::sync::Arc;
 
@@ -18,13 +19,13 @@ use super::kube::Resource;
 use super::metrics::Metrics;
 use send::{Backlog, Sender};
 
-/// Limit of waiting warnings, and of waiting normal events.
+/// The queue limit for warnings, and for normal events.
 const WAITING: usize = 1000;
 
 /// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Something went as it should.
+    /// Something succeeded.
     Normal,
     /// Something failed.
     Warning,
@@ -33,15 +34,15 @@ pub enum Kind {
 /// An event to be sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// The object that it is about.
+    /// The object that the event is about.
     pub about: ObjectReference,
-    /// Its type.
+    /// The event's type.
     pub kind: Kind,
-    /// One word for programs, as `ProvisioningFailed`.
+    /// One word for programs, such as `ProvisioningFailed`.
     pub reason: String,
     /// A sentence for people.
     pub message: String,
-    /// When it was emitted.
+    /// When the event was emitted.
     pub told: Instant,
     /// Every node may emit this event. Its name is a hash of its content, so only the first one is
     /// created.
@@ -59,8 +60,8 @@ pub struct Events {
 }
 
 impl Events {
-    /// The second value sends events to the API server as `component` until `stop`, and then those
-    /// that still wait.
+    /// Creates an emitter and a task. The task sends events to the API server as `component` until
+    /// `stop`, and then those that still wait.
     pub fn start(
         client: Client,
         component: &str,

@@ -1,4 +1,4 @@
-//! Whose a volume is.
+//! Decides which node owns a volume.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use super::csi::Failure;
 use super::driver::ControllerCapability;
 use super::{Context, Pools, Scope};
 
-/// Whose something is.
+/// Which process is responsible for a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// These loops'.
+    /// This process.
     Local,
-    /// Another node's.
+    /// Another node.
     Remote,
-    /// Who knows. The driver may.
+    /// Unknown. The driver may know.
     Unknown,
 }
 
-/// Whose a volume of the driver is. Its handle says so, if the driver's pools are known, and its
-/// affinity, if it has one; only what neither denies is served. That there is no such volume is
-/// true only where it would be.
+/// Decides which node owns a volume of the driver. The handle decides if the driver's pools are
+/// known, and the node affinity if the volume has one. The volume is served only if neither
+/// contradicts. Only the owner may conclude that a volume does not exist.
 pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Ownership {
     if *scope == Scope::Cluster {
         return Ownership::Local;
@@ -39,12 +39,13 @@ pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Ownersh
 }
 
 impl Context {
-    /// Whose a volume of the driver is.
+    /// Decides which node owns a volume of the driver.
     pub fn owner(&self, volume: &PersistentVolume) -> Ownership {
         owner(&self.scope, &self.pools, volume)
     }
 
-    /// Whether the driver here has a volume; `None` if it can't be asked.
+    /// True if this node's driver has the volume; `None` if the driver does not support the
+    /// question.
     pub async fn driver_has(&self, id: &str, timeout: Duration) -> Result<Option<bool>, Failure> {
         if !self.driver.can(ControllerCapability::GetVolume) {
             return Ok(None);
@@ -63,7 +64,7 @@ impl Context {
         }
     }
 
-    /// Whether a volume of the driver may be these loops'.
+    /// True unless another node owns the volume of the driver.
     pub fn may_have(&self, volume: &PersistentVolume) -> bool {
         self.owner(volume) != Ownership::Remote
     }

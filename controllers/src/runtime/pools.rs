@@ -1,16 +1,16 @@
-//! Which handles of volumes, snapshots and groups are of this node's driver.
+//! Decides which handles of volumes, snapshots and groups belong to this node's driver.
 //!
-//! Of a driver's handles the loops know one thing only, and only if the driver says so: that one
-//! of their parts, which dashes separate, is the identity of the pool they are kept in.
+//! The controllers know one thing about a handle, and only if the driver provides it: one of its
+//! dash-separated parts is the identity of its pool.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The annotation of a capacity object that names the pools of the node it is of, separated by
-/// commas: so that anybody can tell which node a handle is of.
+/// The annotation of a CSIStorageCapacity that lists the node's pools, separated by commas. It
+/// shows every process which node a handle belongs to.
 pub const ANNOTATION: &str = "hostloop.csi.dev/pools";
 
-/// The identities of the pools this node's driver keeps. Clones are the same.
+/// The identities of the pools that this node's driver manages. Clones share the source.
 #[derive(Clone, Default)]
 pub struct Pools(Option<Arc<dyn Fn() -> Vec<String> + Send + Sync>>);
 
@@ -21,22 +21,22 @@ impl fmt::Debug for Pools {
 }
 
 impl Pools {
-    /// Asked for each time: a pool may turn up late.
+    /// Calls `ask` each time: a pool may appear late.
     pub fn told(ask: impl Fn() -> Vec<String> + Send + Sync + 'static) -> Self {
         Pools(Some(Arc::new(ask)))
     }
 
-    /// Whether the driver says anything of pools.
+    /// True if the driver reports its pools.
     pub fn are_told(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Those there are now; none if the driver says nothing of pools.
+    /// Returns the current pools; empty if the driver does not report pools.
     pub fn known(&self) -> Vec<String> {
         self.0.as_ref().map_or_else(Vec::new, |ask| ask())
     }
 
-    /// Whether a handle is of one of them; `None` if the driver says nothing of pools.
+    /// True if a handle belongs to one of the pools; `None` if the driver does not report pools.
     pub fn own(&self, handle: &str) -> Option<bool> {
         let known = self.0.as_ref()?();
         Some(
@@ -63,7 +63,7 @@ mod tests {
             (pools(&["a1", "b2"]), "vol-c3-0", Some(false)),
             (pools(&["a1"]), "vol-a11-0", Some(false)),
             (pools(&["a1"]), "", Some(false)),
-            // Its pools are not there yet: nothing is its own until they are.
+            // No pool is ready yet, so no handle belongs to this node.
             (pools(&[]), "vol-a1-0", Some(false)),
         ] {
             assert_eq!(pools.own(handle), own, "{pools:?} {handle}");

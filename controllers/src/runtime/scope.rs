@@ -1,4 +1,4 @@
-//! Who may act: whether these loops serve the whole cluster, or one node's volumes.
+//! Which objects a process serves: those of the whole cluster, or those of one node.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::ResourceExt;
 
-/// The annotation by which the scheduler says where a claim's volume is to be.
+/// The scheduler sets this annotation to the node selected for a claim's volume.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// The label by which snapshot contents are told to belong to a node.
+/// This label assigns a snapshot content to a node.
 pub const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 
-/// The label by which claims and volumes are told to belong to a node. It is a filter and decides
-/// nothing: a claim is where its selected node is, a volume where its affinity says.
+/// This label assigns claims and volumes to a node. It only filters watches: the selected node
+/// decides for a claim, and the node affinity for a volume.
 pub const NODE_LABEL: &str = "hostloop.csi.dev/node";
-/// The longest value of a label.
+/// The maximum length of a label value in bytes.
 pub const MAX_LABEL: usize = 63;
 
-/// What the label says of a node: its name, which may be too long for a label.
+/// Returns the label value for a node name, which may be too long for a label.
 pub fn node_label(name: &str) -> String {
     label_value(name)
 }
 
-/// A label's value; one that is too long keeps its beginning, and gets a hash of the whole.
+/// Returns a valid label value. An overlong text is cut and gets a hash of the whole.
 pub fn label_value(value: &str) -> String {
     if value.len() <= MAX_LABEL {
         return value.to_owned();
@@ -36,7 +36,7 @@ pub fn label_value(value: &str) -> String {
     format!("{}-{hash}", &value[..end])
 }
 
-/// A text as eight digits: FNV-1a, 32 bits.
+/// Returns the 32-bit FNV-1a hash of a text as eight hexadecimal digits.
 pub(crate) fn hash(text: &str) -> String {
     let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
@@ -44,24 +44,25 @@ pub(crate) fn hash(text: &str) -> String {
     format!("{hash:08x}")
 }
 
-/// What these loops serve.
+/// What this process serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Everything: the driver reaches every volume.
+    /// All volumes: the driver reaches every one.
     Cluster,
-    /// No volume: each node has its own loops, and this process only runs the cluster-wide tasks.
+    /// No volumes: each node has its own controllers, and this process only runs cluster-wide
+    /// tasks.
     Leader,
-    /// What is on one node.
+    /// The volumes on one node.
     Node {
         /// The Kubernetes name of the node.
         name: String,
-        /// Where it is, in the driver's terms (`NodeGetInfo`).
+        /// The node's topology segments from `NodeGetInfo`.
         segments: BTreeMap<String, String>,
     },
 }
 
 impl Scope {
-    /// The node, if it is one node's scope.
+    /// Returns the node name if this is the scope of one node.
     pub fn node(&self) -> Option<&str> {
         match self {
             Scope::Cluster | Scope::Leader => None,
@@ -69,7 +70,7 @@ impl Scope {
         }
     }
 
-    /// True if every node has its own loops.
+    /// True if every node has its own controllers.
     pub fn is_per_node(&self) -> bool {
         *self != Scope::Cluster
     }
@@ -95,8 +96,8 @@ impl Scope {
         any(terms.iter().map(|term| admits(term, name, segments)))
     }
 
-    /// Whether a claim is to get its volume here: its node is selected, and is this one.
-    /// A claim without a selected node (Immediate binding) is anybody's.
+    /// True if the claim's selected node is this node. A claim without a selected node (Immediate
+    /// binding) matches every node.
     pub fn has_claim(&self, claim: &PersistentVolumeClaim) -> bool {
         let name = match self {
             Scope::Cluster => return true,
@@ -109,7 +110,7 @@ impl Scope {
             .is_none_or(|selected| selected == name)
     }
 
-    /// Whether an attachment is to this node.
+    /// True if an attachment to this node is in the scope.
     pub fn has_node(&self, node: &str) -> bool {
         match self {
             Scope::Cluster => true,
@@ -118,7 +119,7 @@ impl Scope {
         }
     }
 
-    /// Whether a snapshot content is within it, by its label and else by its source volume.
+    /// True if a snapshot content is in the scope: its label decides, or else its source volume.
     pub fn has_content(
         &self,
         labels: &BTreeMap<String, String>,
@@ -150,12 +151,12 @@ fn admits(
     }
     let by_label = labels.map(|one| fulfils(one, segments.get(&one.key)));
     let by_field = fields.map(|one| fulfils(one, (one.key == "metadata.name").then_some(name)));
-    // A term requires all: it fails if any requirement is not met.
+    // A term requires all of its requirements, so it fails if any is not met.
     let unfulfilled = by_label.chain(by_field).map(|one| one.map(|one| !one));
     any(unfulfilled).map(|any| !any)
 }
 
-/// Whether this value meets a requirement; `None` if the value is unknown.
+/// True if this value meets a requirement; `None` if the value is unknown.
 fn fulfils(requirement: &NodeSelectorRequirement, value: Option<&String>) -> Option<bool> {
     let value = value?;
     let values = requirement.values.as_deref().unwrap_or_default();

@@ -92,7 +92,8 @@ struct State<K> {
     indexes: Vec<IndexState<K>>,
     /// The highest `resourceVersion` that the watch has reported.
     seen: u64,
-    /// Keys reported since a list began. When the list ends, all other objects are deleted.
+    /// Keys reported since a list began. The end of the list removes all others, except newer own
+    /// writes.
     listing: Option<BTreeSet<Key>>,
     /// The selector of the current watch.
     selector: Selector,

@@ -1,17 +1,17 @@
 //! What a failed call means: whether it may yet have an effect, and what to do next.
 //!
-//! A caller that forgets a call which may still succeed leaks what it makes; one that waits for a
-//! call which has failed never gets on. These are the rules the CSI sidecars and kubelet follow.
+//! A caller that forgets a call which may still succeed leaks the result. A caller that waits for a
+//! call which has failed makes no progress. These rules match the CSI sidecars and kubelet.
 
 use tonic::Code;
 
-/// A call, as far as its failures differ.
+/// The RPCs, grouped by how their failures are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// CreateVolume.
     CreateVolume {
-        /// The volume could be made on another node: the driver has topology, and a node was
-        /// selected by the scheduler.
+        /// True if the volume could be created on another node: the driver has topology, and the
+        /// scheduler selected a node.
         movable: bool,
     },
     /// ControllerExpandVolume.
@@ -22,29 +22,30 @@ pub enum Call {
     Snapshot,
     /// NodeStageVolume, NodePublishVolume and NodeExpandVolume.
     Node,
-    /// Calls that are made again until they succeed, whatever they answer: DeleteVolume,
+    /// RPCs that are repeated after every error until they succeed: DeleteVolume,
     /// ControllerPublishVolume, ControllerUnpublishVolume, DeleteSnapshot…
     UntilDone,
 }
 
-/// What its failure means.
+/// What a failure means for the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Make it again, as it was.
+    /// Repeat the same request.
     Retry,
-    /// It may be going on: make it again, as it was, until it says otherwise.
+    /// The operation may still run: repeat the same request until the driver reports a different
+    /// result.
     InBackground,
-    /// It had no effect, and will have none. It may be given up, changed or made again.
+    /// The call had no effect and will have none. The caller may give up, change or repeat it.
     Final,
-    /// Likewise, for want of room on this node: the scheduler is to choose another.
+    /// Final, because this node lacks capacity: the scheduler must select another node.
     Reschedule,
-    /// Likewise, and it can't succeed as it is: make it again, but rarely.
+    /// Final, and the request cannot succeed unchanged: repeat it, but rarely.
     Infeasible,
-    /// Likewise, because the volume is in use: make it again when it is not.
+    /// Final, because the volume is in use: repeat the request when it is not.
     InUse,
 }
 
-/// What a call's failure with this code means; UNAVAILABLE also where no answer came.
+/// Classifies a failure by RPC and code. UNAVAILABLE also stands for a missing answer.
 pub fn class(call: Call, code: Code) -> Class {
     match (call, code) {
         (Call::UntilDone, _) => Class::Retry,
@@ -78,7 +79,7 @@ mod tests {
             Call::Snapshot,
             Call::Node,
         ];
-        // One row a code, one column a call.
+        // One row per code, one column per RPC.
         let background = [InBackground; 6];
         let done = [Final; 6];
         for (code, expected) in [

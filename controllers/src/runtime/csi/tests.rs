@@ -10,7 +10,7 @@ use crate::testing::Handlers;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// A driver that does with a name what the name says.
+/// A driver that behaves as the volume name says.
 fn driver() -> Handlers {
     let driver = Handlers::default();
     driver.on_async(|request: csi::CreateVolumeRequest| {
@@ -42,7 +42,7 @@ async fn answers_come_through_memory() {
     let full = create(&csi, "full").await.unwrap_err();
     assert_eq!(full.code(), Code::ResourceExhausted);
     assert!(full.to_string().starts_with("CreateVolume: "), "{full}");
-    // The driver's own UNKNOWN is an answer.
+    // An UNKNOWN from the driver itself is an answer.
     assert_eq!(
         create(&csi, "unknown").await.unwrap_err().code(),
         Code::Unknown
@@ -75,7 +75,7 @@ async fn a_connection_that_never_opens_ends_at_the_deadline() {
 
 #[tokio::test]
 async fn a_driver_that_dies_in_a_call_leaves_it_in_progress() {
-    // A pipe whose other end is dropped once the call is under way.
+    // A pipe that the driver drops while the call is running.
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     let end = Arc::new(Mutex::new(Some(ours)));
     let csi = Csi::over(move || {
@@ -85,7 +85,7 @@ async fn a_driver_that_dies_in_a_call_leaves_it_in_progress() {
     tokio::spawn(async move {
         let mut theirs = theirs;
         let mut bytes = [0; 64];
-        // The client has begun to speak.
+        // The client has sent its first bytes.
         tokio::io::AsyncReadExt::read(&mut theirs, &mut bytes)
             .await
             .unwrap();
@@ -93,7 +93,7 @@ async fn a_driver_that_dies_in_a_call_leaves_it_in_progress() {
     });
     let lost = create(&csi, "hang").await.unwrap_err();
     assert_eq!(lost.code(), Code::Unavailable, "{lost:?}");
-    // And now it does not even answer.
+    // Now the driver does not even accept a connection.
     let gone = create(&csi, "hang").await.unwrap_err();
     assert_eq!(gone.code(), Code::Unavailable, "{gone:?}");
 }
@@ -103,7 +103,8 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("csi.sock");
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
-    // A runtime of its own, whose end is the end of all its connections, as a process's is.
+    // The server runs in a separate runtime. Its shutdown closes all connections, like the end of a
+    // process.
     let serving = std::thread::spawn(move || {
         let listener = listener.into_std().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -125,7 +126,7 @@ async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
     assert_eq!(lost.code(), Code::Unavailable, "{lost:?}");
     serving.join().unwrap();
 
-    // Once it serves again, the same client reaches it.
+    // The same client reaches the driver again once it serves.
     std::fs::remove_file(&path).unwrap();
     let listener = tokio::net::UnixListener::bind(&path).unwrap();
     tokio::spawn(async move {

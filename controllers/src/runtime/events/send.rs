@@ -22,20 +22,20 @@ use crate::runtime::scope::hash;
 const QUIET: Duration = Duration::from_secs(5);
 /// The longest such wait.
 const HELD: Duration = Duration::from_secs(120);
-/// Between two normal events: the one rate.
+/// The wait between two normal events.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// How long the events that wait at the stop may take.
+/// How long the remaining events may take after the stop.
 const HURRY: Duration = Duration::from_secs(3);
 /// How long one request may take.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// For how long the same event again only increases the count of the first.
+/// How long a repeated event only increases the count of the first.
 const SAME: Duration = Duration::from_secs(600);
-/// Limit of events that are remembered for that.
+/// The maximum number of events remembered for counting repeats.
 const REMEMBERED: usize = 4096;
-/// What the API server takes of a message, in bytes.
+/// The API server's maximum message length in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// What makes two events the same.
+/// The fields that identify repeats of an event.
 type Sameness = (Option<String>, String, Kind, String, String);
 
 struct Sent {
@@ -44,7 +44,7 @@ struct Sent {
     at: Instant,
 }
 
-/// The events that wait.
+/// The waiting events.
 pub(super) struct Backlog {
     warnings: mpsc::Receiver<Event>,
     normal: mpsc::Receiver<Event>,
@@ -52,7 +52,7 @@ pub(super) struct Backlog {
     first: Option<Event>,
     /// When the newest normal event was emitted.
     last: watch::Receiver<Instant>,
-    /// The rate allows no normal event before.
+    /// The earliest time at which the rate allows a normal event.
     free: Instant,
 }
 
@@ -71,7 +71,7 @@ impl Backlog {
         }
     }
 
-    /// The next event, once it is due; `None` if there will be no more.
+    /// Returns the next event once it is due; `None` after the last one.
     async fn next(&mut self) -> Option<Event> {
         tokio::select! {
             biased;
@@ -84,13 +84,13 @@ impl Backlog {
         }
     }
 
-    /// Takes no new events.
+    /// Stops accepting new events.
     fn close(&mut self) {
         self.warnings.close();
         self.normal.close();
     }
 
-    /// The next event, due or not.
+    /// Returns the next event, due or not.
     fn take(&mut self) -> Option<Event> {
         let warning = self.warnings.try_recv().ok();
         let next = warning.or_else(|| self.first.take());
@@ -143,7 +143,7 @@ impl Sender {
         }
     }
 
-    /// Sends events until there will be no more, or until `stop`; then those that wait.
+    /// Sends events until the queue ends or `stop`, then sends those that still wait.
     pub(super) async fn run(mut self, mut backlog: Backlog, stop: CancellationToken) {
         while let Some(Some(event)) = stop.run_until_cancelled(backlog.next()).await {
             self.try_send(&event).await;

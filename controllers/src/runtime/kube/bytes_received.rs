@@ -1,4 +1,4 @@
-//! Counts what the API server sends, by what it was asked for.
+//! Counts the bytes that the API server sends, by requested resource and verb.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tower::{Layer, Service};
 
 use crate::runtime::Metrics;
 
-/// Puts the count around a client's connections.
+/// A layer that counts the bytes a client's connections receive.
 pub(super) struct Received(pub(super) Arc<Metrics>);
 
 impl<S> Layer<S> for Received {
@@ -27,7 +27,7 @@ impl<S> Layer<S> for Received {
     }
 }
 
-/// A client's connections, counted.
+/// A client's connections with the byte count.
 pub(super) struct Counting<S> {
     inner: S,
     metrics: Arc<Metrics>,
@@ -58,7 +58,7 @@ where
     }
 }
 
-/// The resource a request is for, and what is to be done with it.
+/// Returns the resource and the verb of a request.
 fn asked<'a>(method: &str, path: &'a str, query: Option<&str>) -> (&'a str, &'static str) {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     // `api/v1` or `apis/group/version`.
@@ -67,7 +67,7 @@ fn asked<'a>(method: &str, path: &'a str, query: Option<&str>) -> (&'a str, &'st
         _ => drop(parts.nth(1)),
     }
     let mut rest: Vec<&str> = parts.collect();
-    // A namespace is itself a resource, if nothing in it is meant.
+    // `namespaces/NAME` is a prefix if a resource follows it, and otherwise the resource itself.
     if rest.first() == Some(&"namespaces") && rest.len() > 2 {
         rest.drain(..2);
     }
@@ -86,7 +86,7 @@ pub(crate) fn is_watch(query: Option<&str>) -> bool {
     query.is_some_and(|query| query.split('&').any(|part| part == "watch=true"))
 }
 
-/// An answer's body, counted as it arrives: that of a watch has no end.
+/// A response body that is counted as it arrives: the body of a watch has no end.
 pub(super) struct Counted<B> {
     body: B,
     counter: Counter,

@@ -1,4 +1,4 @@
-//! Making a client of the API server.
+//! Creates a client for the API server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,45 +20,45 @@ use crate::runtime::Metrics;
 
 type Answer = Response<hyper::body::Incoming>;
 
-/// How the server is reached.
+/// How to reach the API server.
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
-    /// A kubeconfig file; without it the service account of the pod, or the user's own kubeconfig.
+    /// A kubeconfig file. By default, the pod's service account or the user's own kubeconfig
+    /// applies.
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// Why there is no client.
+/// Why no client could be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The kubeconfig can't be used.
+    /// The kubeconfig cannot be used.
     #[error("kubeconfig {path}: {source}")]
     Kubeconfig {
-        /// Its path.
+        /// The path of the kubeconfig.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: kube::config::KubeconfigError,
     },
     /// There is neither a kubeconfig nor a service account.
     #[error("no cluster to work in: {0}")]
     Nowhere(#[from] kube::config::InferConfigError),
-    /// The client can't be made of it.
+    /// The configuration does not produce a client.
     #[error("a client of the API server: {0}")]
     Client(#[from] kube::Error),
 }
 
-/// What the server sends is read into at most so much of memory at once, of each connection. Without
-/// a limit, the buffers of busy watches grow to half a MiB each, and what comes is kept in pieces of
-/// them.
+/// The read buffer of each connection in bytes. Without a limit, the buffers of busy watches grow
+/// to half a MiB each, and received data stays in pieces of them.
 const READ_BUFFER: usize = 16 * 1024;
 
-/// A client. It makes connections as they are needed: that there is one says nothing of the
-/// server. It never tries again by itself: its callers have queues for that, and deadlines.
+/// Creates a client. It connects on the first request, so success proves nothing about the server.
+/// It never retries: its callers have queues and deadlines for that.
 pub async fn connect(options: &ClientOptions) -> Result<Client, ClientError> {
     Ok(client(config(options).await?, None)?)
 }
 
-/// The same, and counts what the server sends.
+/// Creates a client that also counts the bytes the server sends.
 pub async fn connect_counted(
     options: &ClientOptions,
     metrics: Arc<Metrics>,
@@ -66,7 +66,7 @@ pub async fn connect_counted(
     Ok(client(config(options).await?, Some(Received(metrics)))?)
 }
 
-/// What is reached through a proxy, or by credentials that a program makes, is kube's own affair.
+/// Leaves proxies and credential plugins to kube's own client.
 fn client(config: Config, counted: Option<Received>) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
         return Ok(built(ClientBuilder::try_from(config)?, counted));
@@ -78,8 +78,9 @@ fn client(config: Config, counted: Option<Received>) -> Result<Client, kube::Err
     Ok(built(builder, counted))
 }
 
-/// As kube makes them, but for the size of their buffers, which it has no word for, and without a
-/// span around each request: requests are counted and told of elsewhere.
+/// Builds the connections as kube does, with two differences. They limit the buffer size, which
+/// kube cannot configure. They omit the span around each request, because requests are counted and
+/// logged elsewhere.
 fn connections(
     config: &Config,
 ) -> Result<

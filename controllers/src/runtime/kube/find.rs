@@ -1,4 +1,4 @@
-//! Objects that a watch does not show.
+//! Reads objects that a watch does not select.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::{ApiError, Kube, Resource};
 use crate::runtime::Store;
 
 impl Kube {
-    /// An object by what was seen of its kind; if only a part of the kind is watched and it is not
-    /// in there, as the server has it.
+    /// Returns an object from the store. If the store has only a part of the kind and lacks the
+    /// object, reads it from the API server.
     pub async fn find<K: Resource>(
         &self,
         watch: &Store<K>,

@@ -1,12 +1,12 @@
-//! A limit to the rate of API requests: a bucket of tokens.
+//! Limits the rate of API requests with a token bucket.
 
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// So many requests a second, and so many at once after a quiet time. Who waits is served in the
-/// order of coming.
+/// Allows a number of requests per second, and a burst after a quiet time. Waiting requests are
+/// served in order of arrival.
 #[derive(Debug)]
 pub struct Limit {
     interval: Duration,
@@ -17,7 +17,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// `None` if the rate is 0: the server is to limit.
+    /// Returns `None` if the rate is 0: the API server then limits requests.
     pub fn new(per_second: f64, burst: u32) -> Option<Self> {
         (per_second > 0.0).then(|| Limit {
             interval: Duration::from_secs_f64(1.0 / per_second),
@@ -54,7 +54,7 @@ mod tests {
             took.push(start.elapsed().as_millis());
         }
         assert_eq!(took, [0, 0, 0, 0, 0, 100, 200, 300]);
-        // After a rest the burst is there again.
+        // The burst is available again after a rest.
         tokio::time::sleep(Duration::from_secs(1)).await;
         let start = Instant::now();
         for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! Lists: the objects that the API server has, where a watch does not show enough.
+//! Lists objects from the API server, for cases where a watch selects too little.
 
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, PartialObjectMeta};
@@ -10,14 +10,14 @@ use super::{ApiError, Call, Kube, Resource};
 const PAGE: u32 = 500;
 
 impl Kube {
-    /// Gives every object of a kind to `take`.
+    /// Passes every object of a kind to `take`.
     pub async fn each<K: Resource>(&self, take: impl FnMut(K)) -> Result<(), ApiError> {
         let page = async |api: &Api<K>, params: &ListParams| api.list(params).await;
         self.pages("", usize::MAX, page, take).await?;
         Ok(())
     }
 
-    /// As [`Kube::each`], with the metadata alone.
+    /// Like [`Kube::each`], but reads only the metadata.
     pub async fn each_metadata<K: Resource>(
         &self,
         take: impl FnMut(PartialObjectMeta<K>),

@@ -183,8 +183,8 @@ impl Holder {
     }
 }
 
-/// Derives from an attempt whether any process leads; `None` if the result proves nothing. A failed
-/// attempt without error means that another process holds the lease. A rejected request, for
+/// Derives from an attempt whether any process leads; `None` if the result proves nothing. After an
+/// attempt without error, this process or another one holds the lease. A rejected request, for
 /// example without permission or namespace, counts as no leader.
 fn is_led(tried: &Result<bool, kube::Error>) -> Option<bool> {
     match tried {
