@@ -161,7 +161,7 @@ async fn what_is_not_in_sight_is_asked_for() {
     }
 }
 
-/// What has been told, by name.
+/// The names in the reported changes.
 fn told(watch: &Store<PersistentVolumeClaim>) -> Arc<Mutex<Vec<String>>> {
     let told = Arc::new(Mutex::new(Vec::new()));
     let list = told.clone();

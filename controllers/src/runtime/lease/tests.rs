@@ -69,17 +69,17 @@ async fn what_to_do_about_a_lease() {
 /// The path of the lease.
 const LEASE: &str = "leases/l";
 
-/// Requests are not answered from now on.
+/// From now on, the API server does not answer.
 fn hang(server: &Api) {
     server.fault(&[], "leases", None, Fault::Hang);
 }
 
-/// Requests are refused from now on.
+/// From now on, the API server rejects requests.
 fn forbid(server: &Api) {
     server.fault(&[], "leases", None, Fault::Refuse(403));
 }
 
-/// Puts a lease in that nobody renews.
+/// Creates a lease that is never renewed.
 fn put_dead(server: &Api) {
     let mut dead = serde_json::to_value(lease("dead", 1, 0)).expect("JSON");
     dead["metadata"]["namespace"] = json!("ns");
@@ -153,7 +153,7 @@ async fn who_was_paused_knows_it_before_its_tasks_do() {
     until.send_replace(Some(Instant::now() + Duration::from_secs(10)));
     assert!(leadership.leads());
     tokio::time::advance(Duration::from_secs(11)).await;
-    // Nobody has told anything.
+    // No time has been set yet.
     assert!(!leadership.leads());
 }
 
@@ -227,7 +227,7 @@ async fn whether_anybody_leads_is_seen_by_all() {
     pause().await;
     let seen = second.sight();
     assert!(first.sight().led && seen.led && !second.leads());
-    // That nothing is known is no news.
+    // An unanswered request does not change the observation.
     hang(&server);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(second.sight(), seen);
