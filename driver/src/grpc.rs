@@ -1,9 +1,9 @@
 //! The CSI services on a Unix socket: locks, threads, logs and metrics around services that know
 //! none of these.
 //!
-//! A call's way: tonic decodes it, [`service`] says what it holds, the [`desk`] hands that out
-//! and has the work done on a thread that may block, [`status`] turns an error into a code, and
-//! [`observe`] reports it.
+//! For each RPC, tonic decodes the request, and the table of [`dispatch`] names its lock keys.
+//! [`operation_locks`] takes the keys and runs the work on a blocking thread. [`grpc_status`] maps
+//! an error to a code, and [`call_log`] logs the RPC.
 
 use std::io;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ use node::NodeService;
 use operation_locks::Desk;
 use pool_metrics::Gauges;
 
-/// All services of the driver. Clones share everything.
+/// All gRPC services of the driver. Clones share all state.
 #[derive(Clone)]
 pub struct Server {
     identity: Arc<Identity>,
@@ -61,7 +61,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Over these services, which are over the same pools.
+    /// Creates a server for these services. All of them must use the same pools.
     pub fn new(identity: Identity, controller: Arc<Controller>, node: Arc<Node>) -> Self {
         let calls = Arc::new(Calls::new(&identity.name));
         Server {
@@ -79,12 +79,12 @@ impl Server {
         }
     }
 
-    /// Where calls get their locks.
+    /// The locks of the RPCs.
     pub fn desk(&self) -> &Desk {
         &self.front.desk
     }
 
-    /// What the HTTP endpoint shows of it.
+    /// The part of the services that the HTTP endpoint reports.
     pub fn shown(&self) -> http::Services {
         http::Services {
             calls: self.calls.clone(),
@@ -92,8 +92,8 @@ impl Server {
         }
     }
 
-    /// Serves connections until `stop` comes; then takes no more, and returns when the calls on
-    /// those there are have been answered.
+    /// Serves connections until `stop` resolves. Then it accepts no new connection, and returns once
+    /// all RPCs on the existing ones are answered.
     pub async fn serve<S, C>(
         &self,
         connections: S,

@@ -1,5 +1,5 @@
-//! The one reader of a VolumeCapability: what a request means for a volume, and which uses go
-//! together. Pure.
+//! Reads a VolumeCapability, and decides what it means for a volume and which uses are compatible.
+//! Pure.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::AccessType;
@@ -8,7 +8,7 @@ use crate::csi::validate::{self, CapabilityRules, Invalid};
 use crate::kernel::FsType;
 use crate::storage::{Access, AccessMode, Capability, Format, VolumeRecord};
 
-/// A capability as a request has it.
+/// A capability from a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     capability: Capability,
@@ -33,7 +33,7 @@ impl Asked {
         })
     }
 
-    /// What it means for a volume that is yet to be made.
+    /// The capability for a volume that does not exist yet.
     pub(crate) fn plain(&self) -> &Capability {
         &self.capability
     }
@@ -43,8 +43,8 @@ impl Asked {
         fs_of(&self.capability.access).filter(|_| self.names_fs)
     }
 
-    /// What it means for this volume, or why the volume can't be used so. A mount without a
-    /// filesystem means the volume's own, also if the default has changed.
+    /// The capability for this volume, or why the volume does not support it. A mount without a
+    /// filesystem means the volume's own filesystem, even if the default has changed.
     pub(crate) fn of(mut self, record: &VolumeRecord) -> Result<Capability, String> {
         if let Access::Mount { fs, .. } = &mut self.capability.access
             && !self.names_fs
@@ -58,8 +58,8 @@ impl Asked {
     }
 }
 
-/// Why a volume can't be used so; `None` if it can. The access mode is no reason: a volume is on one
-/// node, where every mode can be kept.
+/// Why a volume does not support a capability; `None` if it does. The access mode is never a
+/// reason: a volume is on one node, where every mode works.
 pub(crate) fn unsupported(record: &VolumeRecord, wanted: &Capability) -> Option<String> {
     let fits = |made: &Capability| same_use(&made.access, &wanted.access);
     if record.capabilities.is_empty() || record.capabilities.iter().any(fits) {
@@ -78,7 +78,7 @@ pub(crate) fn fs_of(access: &Access) -> Option<FsType> {
     }
 }
 
-/// The filesystem a volume was made for, or has.
+/// The filesystem a volume was created for, or carries.
 pub(crate) fn own_fs(record: &VolumeRecord) -> Option<FsType> {
     let made_for = record.capabilities.iter().find_map(|c| fs_of(&c.access));
     made_for.or(match record.format {
@@ -87,7 +87,7 @@ pub(crate) fn own_fs(record: &VolumeRecord) -> Option<FsType> {
     })
 }
 
-/// Both the raw device, or both the same filesystem.
+/// True if both use the raw device, or both use the same filesystem.
 fn same_use(a: &Access, b: &Access) -> bool {
     fs_of(a) == fs_of(b)
 }
@@ -103,9 +103,9 @@ pub(crate) fn many_targets(mode: AccessMode) -> bool {
     mode == AccessMode::SingleNodeMultiWriter || mode.is_multi_node()
 }
 
-/// True if what is published or staged for one use serves another. Several PVs can name one volume,
-/// each with a mode of its own, if all of them are for sharing. Mount flags belong to the filesystem,
-/// which is mounted once, so they can't differ.
+/// True if a volume published or staged for one capability can also serve the other. Several PVs
+/// can name one volume, each with its own mode, if all modes allow sharing. Mount flags must be
+/// equal: they belong to the filesystem, which is mounted once.
 pub(crate) fn compatible(present: &Capability, asked: &Capability) -> bool {
     let modes =
         present.mode == asked.mode || many_targets(present.mode) && many_targets(asked.mode);

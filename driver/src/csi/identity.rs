@@ -1,4 +1,4 @@
-//! Who the driver says it is, and what it can do: the Identity service but for its Probe.
+//! The driver's name, version and plugin capabilities: the Identity service without Probe.
 //!
 //! Pure: answers follow from the configuration.
 
@@ -7,25 +7,24 @@ use std::collections::BTreeMap;
 use hostloop_proto::csi;
 use hostloop_proto::csi::plugin_capability::{Service, Type, VolumeExpansion, service};
 
-/// Plugin services with any configuration.
+/// Plugin services that every configuration has.
 pub const ALWAYS: [service::Type; 2] = [
     service::Type::ControllerService,
     service::Type::GroupControllerService,
 ];
 
-/// What the command line says about the plugin as a whole.
+/// The command line's settings for the plugin as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The driver's name, in domain name notation.
     pub name: String,
-    /// The version it reports.
+    /// The version that GetPluginInfo reports.
     pub vendor_version: String,
-    /// Volumes and snapshots are reachable from their node only, and it says so
-    /// (`--enable-topology`).
+    /// Report that volumes and snapshots are reachable from their node only (`--enable-topology`).
     pub topology: bool,
-    /// Volumes can be expanded.
+    /// Report that volumes can be expanded.
     pub expansion: bool,
-    /// Changed blocks can be asked for.
+    /// Report that changed blocks can be requested.
     pub snapshot_metadata: bool,
 }
 
@@ -46,7 +45,7 @@ impl Identity {
 
     /// GetPluginCapabilities.
     ///
-    /// Expansion is ONLINE alone: OFFLINE would say that a volume in use can't be expanded.
+    /// It reports ONLINE expansion: OFFLINE would mean that a volume in use can't be expanded.
     pub fn capabilities(&self) -> csi::GetPluginCapabilitiesResponse {
         use service::Type::*;
         let switched = [
@@ -79,8 +78,8 @@ impl Identity {
     }
 }
 
-/// Why a driver name can't be one: at most 63 characters, beginning and ending with a letter or
-/// digit, with dashes, dots, letters and digits between (GetPluginInfoResponse.name).
+/// Why a driver name is invalid. A name has at most 63 characters: letters, digits, dashes and
+/// dots, with a letter or digit at both ends (GetPluginInfoResponse.name).
 pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |c: char| c.is_ascii_alphanumeric();
     if name.len() > 63 {

@@ -1,9 +1,8 @@
-//! Where this node is, in the scheduler's terms: the keys and values that are its own, and labels
-//! of its Node object.
+//! The topology of this node: the driver's own keys and values, and labels of the Node object.
 //!
-//! The driver does not talk to the API server: somebody reads the labels and hands them in. What
-//! was read last is remembered in the state directory, so that a node whose API server is away
-//! registers all the same. A node that has never known its labels says so, and kubelet asks again.
+//! The driver does not call the API server: the Kubernetes controllers read the labels and pass
+//! them in. The state directory stores the last labels, so a node registers even if the API server
+//! is down. A node that has never read its labels answers with an error, and kubelet retries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,29 +15,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::{self, file};
 
-/// Keys and values that tell where a node is; none where the topology is switched off.
+/// The keys and values of a node's topology; empty if the topology is off.
 pub type Segments = BTreeMap<String, String>;
 
-/// What is remembered, in the state directory.
+/// The file with the stored labels, in the state directory.
 const FILE: &str = "topology.json";
-/// The version of what is in it.
+/// The schema version of that file.
 const SCHEMA: u32 = 1;
-/// How long who registers the node waits for the labels as they are now, before it takes those
-/// that are remembered.
+/// How long a registration waits for current labels before it uses the stored ones.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Not all is known yet.
+/// Some labels are not known yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "where this node is is not known yet: its labels {keys} (--topology-from-node-labels) have \
      not been read from the API server"
 )]
 pub struct Unknown {
-    /// The labels.
+    /// The missing labels.
     keys: String,
 }
 
-/// The node is elsewhere than it was said to be.
+/// A label differs from the value that the node was registered with.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "label {key} of this node is {now:?} now and was {before:?} when kubelet was told \
@@ -50,15 +48,15 @@ pub struct Moved {
     now: String,
 }
 
-/// Where this node is. Clones are the same.
+/// The topology of this node. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Topology(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// What is known from the start.
+    /// The segments known from the start.
     own: Segments,
-    /// Labels of the node that belong to it.
+    /// Labels of the Node object that belong to the topology.
     labels: BTreeSet<String>,
     memory: Option<Memory>,
     state: Mutex<State>,
@@ -67,11 +65,11 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// All of it, once it is known; never while a label is missing.
+    /// All segments once all are known; `None` while a label is missing.
     known: Option<Arc<Segments>>,
-    /// The labels are as they are now, not as they are remembered.
+    /// True if the labels were read in this process, not only loaded from the file.
     is_read: bool,
-    /// Somebody has been told.
+    /// True once a caller has received the segments.
     is_told: bool,
 }
 
@@ -91,7 +89,7 @@ impl<const N: usize> From<[(String, String); N]> for Topology {
 }
 
 impl Topology {
-    /// With these labels of the node of this name, as far as they are remembered.
+    /// Creates a topology with these labels of the named node, and loads the stored values.
     pub fn with_labels(
         own: Segments,
         labels: BTreeSet<String>,
@@ -118,18 +116,18 @@ impl Topology {
         }))
     }
 
-    /// The labels somebody is to read.
+    /// The labels of the Node object that must be read.
     pub fn labels(&self) -> &BTreeSet<String> {
         &self.0.labels
     }
 
-    /// All of it.
+    /// All segments.
     pub fn segments(&self) -> Result<Arc<Segments>, Unknown> {
         self.current_segments(self.lock())
     }
 
-    /// All of it, as it is now if that is known soon: for who registers the node, because kubelet
-    /// refuses what contradicts the labels.
+    /// All segments, after a short wait for current labels. Registration uses this, because kubelet
+    /// refuses segments that contradict the labels.
     pub fn settled(&self) -> Result<Arc<Segments>, Unknown> {
         let state = self.lock();
         let waits = |state: &mut State| !self.0.labels.is_empty() && !state.is_read;
@@ -153,8 +151,8 @@ impl Topology {
         Ok(known)
     }
 
-    /// Takes the node's labels as they are now; says which are missing. A missing one keeps the
-    /// value that is remembered: kubelet puts it back when the node is registered.
+    /// Stores the node's current labels and returns the missing ones. A missing label keeps its
+    /// stored value: kubelet sets it again when the node registers.
     pub fn take(&self, labels: &BTreeMap<String, String>) -> Result<Vec<String>, Moved> {
         let there = |key: &String| labels.get(key).filter(|value| !value.is_empty());
         let keys = || self.0.labels.iter();
@@ -204,7 +202,7 @@ fn cloned((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 
-/// What was read last, on disk. It can be lost: then it is read again.
+/// The labels read last, on disk. If the file is lost, they are read again.
 #[derive(Debug)]
 struct Memory {
     dir: PathBuf,

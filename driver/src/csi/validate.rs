@@ -1,6 +1,6 @@
-//! What requests have in common: required fields, capabilities, ranges, paths.
+//! Checks that requests have in common: required fields, capabilities, ranges, paths.
 //!
-//! Pure: a request goes in, what it means comes out, or [`Invalid`] naming the field and why.
+//! Pure: the functions return the parsed value, or [`Invalid`] with the field and the reason.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -17,11 +17,11 @@ use crate::storage::{Access, AccessMode, Capability};
 pub struct Invalid {
     /// The field, as the protocol names it ("volume_capability.mount.fs_type").
     pub field: String,
-    /// What is wrong with it. Never a secret's value.
+    /// The reason. It never contains a secret's value.
     pub why: String,
 }
 
-/// An [`Invalid`].
+/// Makes an [`Invalid`].
 pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Invalid {
     Invalid {
         field: field.into(),
@@ -29,8 +29,8 @@ pub fn invalid(field: impl Into<String>, why: impl Into<String>) -> Invalid {
     }
 }
 
-/// The longest string CSI allows unless a field says otherwise, in bytes. Names and IDs keep to
-/// it; paths and maps do not.
+/// The maximum string length in CSI unless a field says otherwise, in bytes. It applies to names
+/// and IDs, but not to paths and maps.
 pub const MAX_STRING: usize = 128;
 
 /// A required string.
@@ -62,7 +62,7 @@ pub fn name<'a>(field: &str, value: &'a str) -> Result<&'a str, Invalid> {
     }
 }
 
-/// A required absolute path, with no `..`, no NUL. What is on the disk is not looked at.
+/// A required absolute path, without `..` and NUL. It need not exist on disk.
 pub fn path(field: &str, value: &str) -> Result<PathBuf, Invalid> {
     required(field, value)?;
     if value.contains('\0') {
@@ -78,7 +78,7 @@ pub fn path(field: &str, value: &str) -> Result<PathBuf, Invalid> {
     if path.file_name().is_none() {
         return Err(invalid(field, "is the root directory"));
     }
-    // Without a trailing slash, doubled ones and ".": as mountinfo will show it.
+    // Removes trailing and doubled slashes and ".", so the path matches mountinfo.
     Ok(path.components().collect())
 }
 
@@ -87,14 +87,14 @@ pub fn path(field: &str, value: &str) -> Result<PathBuf, Invalid> {
 pub struct CapabilityRules {
     /// The filesystem of a mount capability that names none (`--default-fstype`).
     pub default_fs: FsType,
-    /// Refuse modes that speak of several nodes (`--reject-multi-node`).
+    /// Refuse multi-node access modes (`--reject-multi-node`).
     pub reject_multi_node: bool,
-    /// Take `volume_mount_group` (`--volume-mount-group`).
+    /// Accept `volume_mount_group` (`--volume-mount-group`).
     pub mount_group: bool,
 }
 
 impl Default for CapabilityRules {
-    /// As without flags.
+    /// The rules without any flags.
     fn default() -> CapabilityRules {
         CapabilityRules {
             default_fs: FsType::Ext4,
@@ -121,7 +121,7 @@ pub fn capability(
     Ok(Capability { access, mode })
 }
 
-/// Mount options that make an error in a volume's filesystem panic the kernel.
+/// Mount options that panic the kernel on a filesystem error.
 const PANICS: [&str; 2] = ["errors=panic", "fatal_errors=panic"];
 
 fn mount_access(
@@ -134,7 +134,7 @@ fn mount_access(
         name => FsType::parse(name)
             .ok_or_else(|| invalid(format!("{field}.fs_type"), "is none of ext4, xfs, btrfs"))?,
     };
-    // The flags themselves stay out of the message: CSI says they may be sensitive.
+    // CSI says that mount flags may be sensitive, so the message does not contain them.
     if mount
         .mount_flags
         .iter()
@@ -196,18 +196,18 @@ fn access_mode(field: &str, mode: i32, rules: &CapabilityRules) -> Result<Access
     Ok(mode)
 }
 
-/// A capacity range, in bytes: at least, and at most (`None`: no limit).
+/// A capacity range, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
-    /// At least.
+    /// The minimum.
     pub required: u64,
-    /// At most.
+    /// The maximum; `None` means no limit.
     pub limit: Option<u64>,
 }
 
 impl Range {
-    /// The smallest size of at least `floor` bytes within the range, rounded up to 4096; `None`
-    /// where the limit forbids it.
+    /// The smallest size of at least `floor` bytes within the range, rounded up to 4096. `None` if
+    /// that exceeds the limit.
     pub fn size(&self, floor: u64) -> Option<u64> {
         let unit = u64::from(BLOCK_SIZE);
         let size = self
@@ -215,17 +215,17 @@ impl Range {
             .max(floor)
             .max(unit)
             .checked_next_multiple_of(unit)?;
-        // Sizes are the protocol's int64 and the kernel's off_t.
+        // Sizes must fit into the protocol's int64 and the kernel's off_t.
         (size <= i64::MAX as u64 && self.limit.is_none_or(|limit| size <= limit)).then_some(size)
     }
 
-    /// Whether an existing size satisfies it.
+    /// True if an existing size is within the range.
     pub fn allows(&self, size: u64) -> bool {
         size >= self.required && self.limit.is_none_or(|limit| size <= limit)
     }
 }
 
-/// A capacity range; an absent one asks for nothing in particular.
+/// Reads a capacity range; an absent one allows any size.
 pub fn range(field: &str, value: Option<&csi::CapacityRange>) -> Result<Range, Invalid> {
     let Some(value) = value else {
         return Ok(Range::default());

@@ -1,7 +1,7 @@
-//! What is told of a call: one line in the log, one sample in the histogram.
+//! Reports each RPC: one log line and one histogram sample.
 //!
-//! A line names the method, what it was about, the outcome and how long it took. Requests are
-//! never printed: they carry secrets, and mount flags that may be secret.
+//! The line has the method, the subject, the outcome and the duration. Requests are never logged:
+//! they contain secrets, and mount flags that may be secret.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,19 +12,19 @@ use tonic::{Code, Status};
 use super::escape::Shown;
 use super::metrics::Calls;
 
-/// The target of the lines, to choose them by in `--log-level`.
+/// The target of the log lines, for filters in `--log-level`.
 const TARGET: &str = "hostloop::call";
 
-/// Whether a call that went well is worth a line at level `info`, or only at `debug`.
+/// The log level of a successful RPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
-    /// It changes something.
+    /// The RPC changes state: level `info`.
     Change,
-    /// It asks; kubelet and liveness probes ask all day.
+    /// The RPC only reads: level `debug`, because kubelet and liveness probes send many of these.
     Question,
 }
 
-/// Where reports go. Clones share it.
+/// Reports RPCs to the log and the histogram. Clones share the histogram.
 #[derive(Clone)]
 pub(crate) struct Observer {
     calls: Arc<Calls>,
@@ -35,8 +35,8 @@ impl Observer {
         Observer { calls }
     }
 
-    /// A call has come in. It is reported as cancelled if the report is dropped before its end,
-    /// which is what happens when the caller hangs up.
+    /// Starts the report of an RPC. A report that is dropped before [`Report::end`] logs the RPC as
+    /// cancelled: the caller hung up.
     pub(crate) fn begin(&self, method: &'static str, about: &str, interest: Interest) -> Report {
         Report {
             calls: self.calls.clone(),
@@ -49,7 +49,7 @@ impl Observer {
     }
 }
 
-/// A call on its way.
+/// The report of an RPC under way.
 pub(crate) struct Report {
     calls: Arc<Calls>,
     method: &'static str,
@@ -60,7 +60,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// It has been answered.
+    /// Reports the outcome of an answered RPC.
     pub(crate) fn end(mut self, error: Option<&Status>) {
         match error {
             None => self.tell(Code::Ok, ""),
@@ -77,7 +77,7 @@ impl Report {
         let about = self.about.as_str();
         let ms = took.as_micros() as f64 / 1e3;
         let code_name = code_name(code);
-        // Text from outside goes in as values, which are quoted, and never into the message.
+        // Text from requests is logged as field values, which are quoted, and never in the message.
         macro_rules! line {
             ($level:ident) => {
                 tracing::$level!(target: TARGET, method, about, code = %code_name, ms, error, "call")

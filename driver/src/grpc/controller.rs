@@ -1,4 +1,4 @@
-//! The Controller service on the wire.
+//! The Controller service over gRPC.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
@@ -74,7 +74,7 @@ fn source(request: &csi::CreateVolumeRequest) -> Option<&str> {
     })
 }
 
-/// Its name, and what it is copied from: that must neither change nor go meanwhile.
+/// The locks of CreateVolume: the new name, and the source, which must not change or be deleted.
 fn new_volume(request: &csi::CreateVolumeRequest) -> Vec<Key> {
     let source = request.volume_content_source.as_ref();
     let source = source.and_then(|source| match source.r#type.as_ref()? {

@@ -1,8 +1,8 @@
-//! From a request on the wire to a call of a service that blocks, and back.
+//! Connects gRPC requests to the blocking services.
 //!
-//! [`service!`] is a table with one row for each call. A row says what the call is about (for the
-//! log), and its lane (see [lanes](super::lanes)) if that is not the lane of its subject. It also
-//! says which keys the call holds (for the [desk](super::desk)), and which fields do not affect its
+//! [`service!`] is a table with one row for each RPC. A row names the subject of the RPC (for the
+//! log) and, if it is not the subject's, the lane (see [lanes](super::lanes)). It also names the
+//! lock keys (see [operation_locks](super::operation_locks)) and the fields that do not affect the
 //! answer.
 
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use super::lanes::{Lane, Lanes, Work};
 use super::operation_locks::{Desk, Fingerprint, Key};
 use crate::storage::Pools;
 
-/// A request, as the server sees it.
+/// A request as the dispatcher sees it.
 pub(crate) trait Call: Send + Sized + 'static {
-    /// The full method name, as it is in the path of the HTTP/2 request.
+    /// The full method name, as in the path of the HTTP/2 request.
     const METHOD: &'static str;
 
-    /// The ID or name of what it is about; empty if it is about nothing in particular.
+    /// The ID or name of the subject; empty if the RPC has none.
     fn about(&self) -> &str;
 
-    /// What it holds while it works. Nothing: it only reads.
+    /// The lock keys of the RPC. An RPC that only reads has none.
     fn holds(&self) -> Vec<Key>;
 
-    /// Its lane; by default that of the pool of what it is about.
+    /// The lane of the RPC; by default, the lane of its subject's pool.
     fn lane(&self, pools: &Pools) -> Lane {
         Lane::of_ids(pools, [self.about()])
     }
 
-    /// Of everything that decides the answer.
+    /// A digest of all fields that affect the answer.
     fn fingerprint(&self) -> Fingerprint;
 }
 
-/// What every service needs to answer.
+/// The state that every service needs to answer RPCs.
 #[derive(Clone)]
 pub(crate) struct Dispatcher {
     pub(crate) desk: Desk,
@@ -44,7 +44,7 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Has `work` done on a thread that may block, with what the request holds, and reports it.
+    /// Runs `work` on the blocking pool under the request's locks, then logs the RPC.
     pub(crate) async fn answer<C, S, R, E>(
         &self,
         service: &Arc<S>,
@@ -60,7 +60,7 @@ impl Dispatcher {
         let request = request.into_inner();
         let service = service.clone();
         let mut keys = request.holds();
-        // An ID that is missing is nobody's: the service refuses it.
+        // An empty ID needs no lock: the service refuses the request.
         keys.retain(|key| !key.is_empty());
         let interest = match keys.is_empty() {
             true => Interest::Question,
@@ -88,7 +88,7 @@ impl Dispatcher {
     }
 }
 
-/// Makes a tonic service of one whose calls block, from a table of its calls.
+/// Makes a tonic service from a blocking one, given a table of its RPCs.
 macro_rules! service {
     (
         $(#[$doc:meta])*

@@ -1,5 +1,5 @@
-//! Text from a request, made fit for a log line or a message: no control character gets through
-//! (a name may contain line feeds), and no more of it than a name may have.
+//! Escapes and shortens text from a request for a log line or a message. Names may contain line
+//! feeds, so control characters are escaped. Text is cut at the maximum length of a name.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The GroupController service on the wire.
+//! The GroupController service over gRPC.
 
 use hostloop_proto::csi;
 
@@ -34,7 +34,7 @@ service! {
         about |r| &r.group_snapshot_id;
 }
 
-/// Its name, and every volume it is taken of.
+/// The locks of CreateVolumeGroupSnapshot: the group's name and all source volumes.
 fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest) -> Vec<Key> {
     let volumes = request.source_volume_ids.iter().cloned().map(Key::Volume);
     std::iter::once(Key::GroupName(request.name.clone()))
@@ -42,7 +42,8 @@ fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest) -> Vec<Key> {
         .collect()
 }
 
-/// Itself and its snapshots: none of them may be the source of a copy just now.
+/// The locks of DeleteVolumeGroupSnapshot: the group, and its snapshots, which must not be copied
+/// meanwhile.
 fn old_group(request: &csi::DeleteVolumeGroupSnapshotRequest) -> Vec<Key> {
     let snapshots = request.snapshot_ids.iter().cloned().map(Key::Snapshot);
     std::iter::once(Key::Group(request.group_snapshot_id.clone()))

@@ -1,9 +1,9 @@
 //! The one place where errors become gRPC statuses.
 //!
-//! Callers act on the code alone: kubelet and the sidecars take ABORTED, DEADLINE_EXCEEDED and
-//! UNAVAILABLE (and, but for CreateVolume and DeleteVolume, RESOURCE_EXHAUSTED) to mean that the
-//! call may yet have an effect, and everything else to mean that it had none. So nothing that
-//! may have been left half done is answered by one of the others.
+//! Callers act on the code alone. Kubelet and the sidecars assume that an RPC may still take effect
+//! after ABORTED, DEADLINE_EXCEEDED or UNAVAILABLE. They assume the same after RESOURCE_EXHAUSTED,
+//! except for CreateVolume and DeleteVolume. Any other code means to them that the RPC had no
+//! effect. So no other code may answer an RPC that may be half done.
 
 use std::error::Error as StdError;
 
@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 use crate::csi::validate::Invalid;
 use crate::{controller, kernel, node, storage};
 
-/// The longest message, in bytes. It travels in an HTTP/2 header, whose length clients limit.
+/// The maximum length of a message, in bytes. HTTP/2 headers carry it, and clients limit those.
 const MAX_MESSAGE: usize = 4096;
 
 impl From<controller::Error> for Status {
@@ -83,7 +83,7 @@ fn of_node(error: &node::Error) -> Code {
 fn of_pool(error: &storage::Error) -> Code {
     use storage::Error::*;
     match error {
-        // A class parameter.
+        // The name comes from a class parameter.
         UnknownPool(_) => Code::InvalidArgument,
         Unavailable { .. } | Locked { .. } | OtherNode { .. } => Code::Unavailable,
         ForeignPool(_) => Code::FailedPrecondition,
@@ -103,24 +103,24 @@ fn of_kernel(error: &kernel::Error) -> Code {
     use kernel::Error::*;
     match error {
         NoSpace { .. } => Code::ResourceExhausted,
-        // Somebody is in the middle of something: the caller is to come back.
+        // Another operation is under way: the caller must retry.
         Busy { .. } => Code::Aborted,
-        // Nothing was done. A retry can succeed once that filesystem is back.
+        // The operation did nothing. A retry can succeed once that filesystem responds again.
         Silent { .. } => Code::Unavailable,
-        // The kernel may still be at it.
+        // The kernel may still be executing the operation.
         TimedOut { .. } => Code::DeadlineExceeded,
         Unsupported { .. } => Code::FailedPrecondition,
         Io { .. } | NotFound { .. } | Tool { .. } => Code::Internal,
     }
 }
 
-/// An error with everything that caused it, in one line of limited length.
+/// An error with all its causes, in one line of limited length.
 fn message(error: &dyn StdError) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let text = error.to_string();
-        // Many errors print what caused them themselves.
+        // Many errors already print their causes.
         if !message.contains(&text) {
             message.push_str(": ");
             message.push_str(&text);

@@ -18,23 +18,23 @@ use super::pool_metrics::Gauges;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What is shown of the services.
+/// The part of the CSI services that the endpoint reports.
 #[derive(Clone)]
 pub struct Services {
     pub(crate) calls: Arc<Calls>,
     pub(crate) gauges: Gauges,
 }
 
-/// What the endpoint shows: of what there is in this process.
+/// The components of this process that the endpoint reports.
 #[derive(Clone)]
 pub struct Shown {
     /// The CSI services.
     pub services: Option<Services>,
-    /// The Kubernetes loops.
+    /// The Kubernetes controllers.
     pub loops: Option<Telemetry>,
 }
 
-/// Serves until `stop` comes.
+/// Serves HTTP until `stop` resolves.
 pub async fn serve(
     listener: TcpListener,
     shown: Shown,
@@ -75,7 +75,7 @@ impl Shown {
     }
 }
 
-/// Always OK while the process answers, like Probe.
+/// Answers OK while the process responds, like Probe.
 async fn healthz() -> Response {
     answer(Ok::<(), String>(()))
 }

@@ -1,4 +1,4 @@
-//! The Identity service on the wire.
+//! The Identity service over gRPC.
 
 use std::sync::Arc;
 
@@ -43,9 +43,9 @@ impl identity_server::Identity for IdentityService {
         self.done("/csi.v1.Identity/GetPluginCapabilities", capabilities)
     }
 
-    /// Ready as soon as the socket exists. Pools do not count: a restart would not bring back a
-    /// missing pool, and the driver opens it when it turns up. Probe takes no blocking thread, so
-    /// nothing that hangs can delay it.
+    /// Reports ready as soon as the socket exists. Missing pools don't matter: the driver opens a
+    /// pool when it appears, and a restart would not bring it back. Probe takes no blocking thread,
+    /// so a hanging filesystem can't delay it.
     async fn probe(
         &self,
         _: Request<csi::ProbeRequest>,

@@ -93,11 +93,11 @@ fn slot_of_id(pools: &Pools, text: &str) -> Option<usize> {
 /// What a call needs a thread for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Work {
-    /// It changes state.
+    /// The RPC changes state.
     Change,
-    /// It reads for a long time and answers with a stream.
+    /// The RPC reads for a long time and answers with a stream.
     Stream,
-    /// It is a question, asked by this method.
+    /// The RPC is a question, sent by this method.
     Question(&'static str),
 }
 
@@ -124,7 +124,7 @@ impl Lanes {
             .clone()
     }
 
-    /// A thread for a question. UNAVAILABLE if earlier questions keep it for too long.
+    /// Waits for a thread for a question. UNAVAILABLE if earlier questions hold it for too long.
     pub(crate) async fn question(
         &self,
         lane: &Lane,

@@ -1,7 +1,7 @@
-//! The SnapshotMetadata service on the wire: answers that come as a stream.
+//! The SnapshotMetadata service over gRPC, which answers with streams.
 //!
-//! Extents are read on a thread that may block, a few messages ahead of what the caller takes.
-//! The thread stops when the caller has gone, and when it takes nothing for long.
+//! A blocking thread reads extents a few messages ahead of the caller. It stops when the caller
+//! hangs up or receives nothing for too long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ call!(
 
 /// Messages read ahead of the caller.
 const AHEAD: usize = 4;
-/// How long a caller may take nothing before its stream is given up.
+/// How long a caller may receive nothing before the server ends its stream.
 const STALL: Duration = Duration::from_secs(60);
 
 /// The SnapshotMetadata service.
@@ -44,7 +44,7 @@ pub(crate) struct MetadataService {
 
 type Answers<M> = ReceiverStream<Result<M, Status>>;
 
-/// A call of the service that gives its messages to a function, until that returns false.
+/// An RPC that passes its messages to a function, until that returns false.
 type Produce<C, M> = fn(&Controller, C, &mut dyn FnMut(M) -> bool) -> controller::Result<()>;
 
 impl MetadataService {
@@ -78,7 +78,7 @@ impl MetadataService {
     }
 }
 
-/// Runs `produce` on a thread that may block, and gives the stream of what it emits.
+/// Runs `produce` on a blocking thread and returns the stream of the messages it emits.
 fn produce_on_thread<M, P>(
     produce: P,
     report: Report,
@@ -106,7 +106,7 @@ where
         };
         let done = guarded(|| produce(&mut emit));
         let answer = match (end, done) {
-            // Reported as what it is when dropped: the caller hung up.
+            // Dropping the report logs the RPC as cancelled: the caller hung up.
             (End::Gone, _) => return last_word.say(Ok(())),
             (End::Stalled, _) => Err(Status::deadline_exceeded(format!(
                 "nothing was taken from the stream for {} s",
@@ -120,15 +120,15 @@ where
     ReceiverStream::new(receiver)
 }
 
-/// How a stream came to its end.
+/// How a stream ended.
 enum End {
     Complete,
     Gone,
     Stalled,
 }
 
-/// A place kept free in the channel for the error a stream may end with. Without it, a stream cut
-/// short would look to the caller like one that is complete.
+/// A slot reserved in the channel for the final error of a stream. Without it, a truncated stream
+/// would look complete to the caller.
 struct LastWord<M>(Option<OwnedPermit<Result<M, Status>>>);
 
 impl<M> LastWord<M> {

@@ -1,8 +1,7 @@
-//! What `/metrics` shows: a histogram of calls, and gauges of the pools.
+//! The metrics of the driver: a histogram of RPCs, and gauges of the pools.
 //!
-//! The histogram is `csi_plugin_operations_seconds`, with the labels and buckets of the
-//! `csi_sidecar_operations_seconds` that CSI sidecars have, so that a dashboard made for these
-//! needs another name only.
+//! The histogram is `csi_plugin_operations_seconds`. It has the labels and buckets of the CSI
+//! sidecars' `csi_sidecar_operations_seconds`, so a dashboard for these only needs the other name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +23,7 @@ struct CallLabels {
     grpc_status_code: &'static str,
 }
 
-/// Every call answered so far.
+/// The histogram of all answered RPCs.
 pub struct Calls {
     driver_name: Arc<String>,
     seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
@@ -32,7 +31,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// None yet.
+    /// Creates an empty histogram with the driver's name as a label.
     pub fn new(driver_name: &str) -> Self {
         let seconds = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> _);
         let mut registry = Registry::default();
@@ -48,7 +47,7 @@ impl Calls {
         }
     }
 
-    /// One more.
+    /// Counts one answered RPC.
     pub(crate) fn observe(&self, method: &'static str, code: Code, took: Duration) {
         let labels = CallLabels {
             driver_name: self.driver_name.clone(),
@@ -61,26 +60,26 @@ impl Calls {
     }
 }
 
-/// A pool as it is now.
+/// The current figures of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolGauges {
-    /// Its name.
+    /// The pool's name.
     pub name: String,
-    /// Whether it answers. Nothing below is shown of one that does not.
+    /// True if the pool responds. Otherwise, the fields below are not reported.
     pub up: bool,
-    /// Size of the filesystem it is on, in bytes.
+    /// Size of the pool's filesystem, in bytes.
     pub size_bytes: u64,
-    /// Free in that filesystem, in bytes.
+    /// Free space of that filesystem, in bytes.
     pub free_bytes: u64,
-    /// What it can promise to new thin volumes, in bytes.
+    /// Space available to new thin volumes, in bytes.
     pub available_bytes: u64,
-    /// Its volumes, if they can be counted.
+    /// Number of volumes, if they can be counted.
     pub volumes: Option<u64>,
-    /// Its snapshots, likewise.
+    /// Number of snapshots, if they can be counted.
     pub snapshots: Option<u64>,
 }
 
-/// One gauge: its name, what it is, and how to read it from a pool that is up.
+/// One gauge: its name, its help text, and a function that reads it from a pool that is up.
 type PoolGauge = (&'static str, &'static str, fn(&PoolGauges) -> Option<u64>);
 
 const POOL_GAUGES: [PoolGauge; 5] = [
@@ -109,13 +108,13 @@ const POOL_GAUGES: [PoolGauge; 5] = [
 
 type PoolLabels = [(&'static str, String); 1];
 
-/// The driver's part of `/metrics`, in OpenMetrics text without its end.
+/// Writes the driver's part of `/metrics`, in OpenMetrics text without the end marker.
 pub(crate) fn render(text: &mut String, calls: &Calls, pools: &[PoolGauges]) -> fmt::Result {
     encode_registry(text, &calls.registry)?;
     encode_registry(text, &pool_registry(pools))
 }
 
-/// Made anew for each scrape, so that a pool that goes takes its figures with it.
+/// Builds a new registry for each scrape, so that the gauges of a removed pool disappear.
 fn pool_registry(pools: &[PoolGauges]) -> Registry {
     let mut registry = Registry::default();
     let labels = |pool: &PoolGauges| [("pool", pool.name.clone())];

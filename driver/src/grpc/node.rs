@@ -1,4 +1,4 @@
-//! The Node service on the wire.
+//! The Node service over gRPC.
 
 use super::dispatch::service;
 use super::lanes::Lane;

@@ -1,15 +1,15 @@
-//! The lock desk: who may work on what, and who joins whom.
+//! The locks of RPCs, and the joining of retried RPCs.
 //!
-//! The services under the server know no locks. A call names everything it is about to touch as
-//! [`Key`]s; the desk hands out all of them at once or none, so there is no order to keep and
-//! nothing to wait for. A call that finds a key taken
+//! The services under the server take no locks. An RPC names everything it changes as [`Key`]s. The
+//! desk grants all keys at once or none, so there is no lock order and no deadlock. An RPC that
+//! finds a key taken
 //!
-//! - **joins** the work that holds it, if that is the very same request sent again (callers
-//!   retry when their deadline passes), and gets the same answer;
+//! - **joins** the work that holds the key and gets the same answer, if both requests are equal
+//!   (callers retry when their deadline passes);
 //! - is **ABORTED** otherwise ("Operation pending for volume" in the specification).
 //!
-//! Work runs on a thread that may block, which owns the keys: it goes on when the caller hangs
-//! up, and no key outlives it, whether it returns or panics.
+//! Work runs on a blocking thread, which owns the keys. It continues when the caller hangs up. The
+//! keys are released when the work returns or panics.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -24,12 +24,12 @@ use tonic::{Code, Status};
 
 use super::escape::Shown;
 
-/// Something one call at a time may work on.
+/// An object that only one RPC at a time may change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
-    /// A volume's name, before (and after) it has an ID.
+    /// A volume's name; CreateVolume locks it before the volume has an ID.
     VolumeName(String),
-    /// A volume, by the ID in the request, whatever that may be.
+    /// A volume, by the ID in the request, valid or not.
     Volume(String),
     /// A snapshot's name.
     SnapshotName(String),
@@ -42,7 +42,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// Whether it names nothing.
+    /// True if the ID or name is empty.
     pub fn is_empty(&self) -> bool {
         match self {
             Key::VolumeName(text)
@@ -68,20 +68,20 @@ impl fmt::Display for Key {
     }
 }
 
-/// What makes two requests of one method the same: a digest of all that decides the answer.
+/// A digest of all fields that affect the answer. Equal digests mean equal requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Of a request's bytes, without its secrets and its volume context (tokens in them change
-    /// from one retry to the next).
+    /// Digests a request's bytes, without secrets and volume context: tokens in them change between
+    /// retries.
     pub fn of(bytes: &[u8]) -> Self {
         use sha2::Digest;
         Fingerprint(sha2::Sha256::digest(bytes).into())
     }
 }
 
-/// The answer of a piece of work, for any number of callers.
+/// The answer of the work, shared by all callers that joined it.
 type Answer = Result<Arc<dyn Any + Send + Sync>, Status>;
 
 /// Work under way.
@@ -104,15 +104,15 @@ pub struct Desk {
     work: TaskTracker,
 }
 
-/// What a request came to at the desk.
+/// The result of asking the desk for keys.
 enum Ticket {
-    /// Its keys are its own now.
+    /// The request holds its keys now.
     Granted(Granted),
-    /// The same request is being worked on.
+    /// Work for an equal request is under way.
     Joined(watch::Receiver<Option<Answer>>),
 }
 
-/// Keys in hand. Dropping it gives them back.
+/// Keys that are held. Dropping this releases them.
 struct Granted {
     table: Arc<Mutex<Table>>,
     keys: Vec<Key>,
@@ -128,19 +128,19 @@ impl Drop for Granted {
     }
 }
 
-/// The table is whole between any two of its statements: a panic elsewhere can't have broken it.
+/// Every statement leaves the table consistent, so a panic elsewhere can't have broken it.
 fn lock(table: &Mutex<Table>) -> MutexGuard<'_, Table> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Desk {
-    /// A desk with nothing in hand.
+    /// Creates a desk without any work under way.
     pub fn new() -> Self {
         Desk::default()
     }
 
-    /// Runs `work` under `keys` on one of `threads`, joins the same request under way, or answers
-    /// ABORTED. Dropping the future drops the answer, not the work.
+    /// Runs `work` under `keys` on one of `threads`, joins an equal request, or answers ABORTED.
+    /// Dropping the future drops the answer, not the work.
     pub async fn run<R, E>(
         &self,
         threads: Arc<Semaphore>,
@@ -169,7 +169,7 @@ impl Desk {
         };
         let answer = match answer.wait_for(Option::is_some).await {
             Ok(answer) => answer.clone(),
-            // The work was dropped before it began: the runtime is going away.
+            // The runtime is shutting down and dropped the work before it started.
             Err(_) => None,
         };
         let answer = answer.unwrap_or_else(|| Err(shutting_down()))?;
@@ -199,18 +199,18 @@ impl Desk {
             .unwrap_or_else(|_| Err(shutting_down()))
     }
 
-    /// Takes on nothing new.
+    /// Refuses all further requests.
     pub fn close(&self) {
         lock(&self.table).closed = true;
         self.work.close();
     }
 
-    /// Waits until all work is done; only after [`Desk::close`].
+    /// Waits until all work is done. Call [`Desk::close`] first.
     pub async fn drained(&self) {
         self.work.wait().await;
     }
 
-    /// Pieces of work under way.
+    /// The number of jobs under way.
     pub fn in_flight(&self) -> usize {
         self.work.len()
     }
@@ -229,7 +229,7 @@ impl Desk {
             let Some(job) = table.held.get(key) else {
                 continue;
             };
-            // The same request has the same keys, so whoever holds one of them holds all.
+            // Equal requests have equal keys, so the holder of one key holds them all.
             if job.method == method && job.fingerprint == fingerprint {
                 return Ok(Ticket::Joined(job.answer.subscribe()));
             }
@@ -248,7 +248,7 @@ impl Desk {
                 entry.insert(job.clone());
                 true
             }
-            // Named twice in one request.
+            // The request names this key twice.
             Entry::Occupied(_) => false,
         });
         Ok(Ticket::Granted(Granted {
@@ -259,8 +259,8 @@ impl Desk {
     }
 }
 
-/// Does the work, gives the keys back, and answers, in this order: a caller's next call on the
-/// same volume must not be aborted by the one just answered.
+/// Runs the work, releases the keys, then answers. In this order, a caller's next RPC on the same
+/// volume is not aborted because of the RPC that was just answered.
 fn perform<R, E>(granted: Granted, work: impl FnOnce() -> Result<R, E>)
 where
     R: Send + Sync + 'static,
@@ -285,7 +285,7 @@ where
     }
 }
 
-/// A panic in a call is that call's failure, not the process's.
+/// Turns a panic into a failure of this RPC, so that the process survives.
 pub(crate) fn guarded<R, E: Into<Status>>(
     work: impl FnOnce() -> Result<R, E>,
 ) -> Result<R, Status> {

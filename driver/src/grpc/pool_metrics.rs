@@ -1,4 +1,4 @@
-//! Reads the pools for `/metrics`, as they are when somebody looks.
+//! Reads the current state of the pools for `/metrics`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::metrics::PoolGauges;
 use crate::storage::{PoolId, Pools};
 
-/// Reads them. A hanging pool counts as down, and holds one thread however often it is scraped.
+/// Reads the pools. A hanging pool counts as down, and blocks one thread for any number of scrapes.
 #[derive(Clone)]
 pub(crate) struct Gauges(Arc<Pools>);
 
@@ -19,7 +19,7 @@ impl Gauges {
     pub(crate) async fn read(&self) -> Vec<PoolGauges> {
         let pools = self.0.clone();
         let read = tokio::task::spawn_blocking(move || read(&pools));
-        // The runtime is shutting down: there is nothing to show.
+        // The runtime is shutting down, so there is nothing to report.
         read.await.unwrap_or_default()
     }
 }

@@ -1,8 +1,9 @@
-//! The Unix socket the services are reached at.
+//! The Unix socket of the gRPC server.
 //!
-//! It is made under a private name and renamed once it listens, so that whoever can connect gets
-//! an answer, and its mode is set before there is a name at all. What already lies at its path is
-//! looked at first: a socket somebody serves, or anything that is no socket, is left alone.
+//! The driver binds it under a private name and renames it once it listens. So every client that
+//! can connect gets an answer. The mode is set before the socket has any name. A path that exists
+//! is checked first: a socket that another process serves, or a file that is not a socket, is left
+//! alone.
 
 use std::fs;
 use std::io;
@@ -27,7 +28,7 @@ const BACKLOG: i32 = 128;
 /// Why a socket can't be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is no path, or too long a one.
+    /// The path is invalid or too long.
     #[error("socket path {path}: {why}")]
     Path {
         /// The path.
@@ -35,32 +36,32 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
-    /// Another process serves it.
+    /// Another process serves the socket.
     #[error("socket {0} is served by another process; stop that one first")]
     Served(PathBuf),
-    /// What lies there is no socket.
+    /// The path exists and is not a socket.
     #[error("{0} exists and is no socket; it is left as it is")]
     NotASocket(PathBuf),
     /// A system call failed.
     #[error("{op} {path}: {source}")]
     Io {
-        /// The call.
+        /// The name of the system call.
         op: &'static str,
-        /// On what.
+        /// The path it was called with.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-/// A listening socket in the filesystem, which takes its name away again when dropped.
+/// A listening socket in the filesystem. Dropping it removes its name.
 #[derive(Debug)]
 pub struct Socket {
     name: Name,
     listener: UnixListener,
 }
 
-/// The name of a listening socket. Dropping it removes it, if it is still this socket's.
+/// The name of a listening socket. Dropping it removes the name if it is still this socket's.
 #[derive(Debug)]
 pub struct Name {
     path: PathBuf,
@@ -68,7 +69,7 @@ pub struct Name {
 }
 
 impl Socket {
-    /// Makes it, and its directory if there is none.
+    /// Creates the socket, and its directory if it is missing.
     pub fn bind(path: &Path) -> Result<Socket, Error> {
         check(path)?;
         let dir = path.parent().unwrap_or(path);
@@ -81,7 +82,7 @@ impl Socket {
             }
         };
         let fd = new_socket().map_err(failed("socket"))?;
-        // The mode of an unbound socket is what bind gives the file.
+        // bind gives the file the mode of the unbound socket.
         fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("fchmod"))?;
         let private = dir.join(private_name());
         bind_beneath(&fd, dir, &private)?;
@@ -97,8 +98,7 @@ impl Socket {
         Ok(Socket { name, listener })
     }
 
-    /// The listener, non-blocking, and its name, to be dropped when it is to take nobody any
-    /// more.
+    /// Splits into the non-blocking listener and its name. Drop the name to accept no new clients.
     pub fn into_parts(self) -> (UnixListener, Name) {
         (self.listener, self.name)
     }
@@ -119,7 +119,7 @@ impl Name {
         }
     }
 
-    /// Takes another name, over a stale socket that may be there.
+    /// Renames the socket, over a stale socket that may exist.
     fn rename(mut self, to: &Path) -> Result<Name, Error> {
         fs::rename(&self.path, to).map_err(|source| Error::Io {
             op: "rename to",
@@ -141,14 +141,14 @@ impl Drop for Name {
     }
 }
 
-/// Whether a socket could be made at this path: a path it can have, where nothing is, or a socket
-/// nobody serves.
+/// Checks that a socket could be created at this path. The path must be valid, and either free or a
+/// socket that no process serves.
 pub fn check(path: &Path) -> Result<(), Error> {
     check_path(path)?;
     refuse_what_is_not_stale(path)
 }
 
-/// A name nobody looks for and no other socket has.
+/// A name that no client looks for and no other socket has.
 fn private_name() -> String {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let count = MADE.fetch_add(1, Ordering::Relaxed);
@@ -204,9 +204,9 @@ fn refuse_what_is_not_stale(path: &Path) -> Result<(), Error> {
     let fd = new_socket().map_err(|e| failed("socket", e.into()))?;
     let address = UnixAddr::new(path).map_err(|e| failed("connect", e.into()))?;
     match connect(fd.as_raw_fd(), &address) {
-        // Nobody listens: its process died without removing it. Or it went this moment.
+        // No process listens: the owner died without removing the socket, or removed it just now.
         Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(()),
-        // EAGAIN: somebody listens, and is behind with taking connections.
+        // EAGAIN: a process listens, but its backlog is full.
         Ok(()) | Err(Errno::EAGAIN) => Err(Error::Served(path.to_owned())),
         Err(error) => Err(failed("connect", error.into())),
     }
@@ -217,8 +217,8 @@ fn new_socket() -> Result<OwnedFd, Errno> {
     socket(AddressFamily::Unix, SockType::Stream, flags, None)
 }
 
-/// Binds by way of the directory's descriptor, so that the private name may be longer than the
-/// public one, and goes where the public one will go.
+/// Binds through the directory's descriptor. So the private name may be longer than the public one,
+/// and lies in the same directory.
 fn bind_beneath(fd: &OwnedFd, dir: &Path, private: &Path) -> Result<(), Error> {
     let failed = |op, path: &Path, source| Error::Io {
         op,
@@ -230,7 +230,7 @@ fn bind_beneath(fd: &OwnedFd, dir: &Path, private: &Path) -> Result<(), Error> {
     let by_fd = Path::new("/proc/self/fd")
         .join(opened.as_raw_fd().to_string())
         .join(name);
-    // Left by a process of the same ID that was killed just here.
+    // A process with the same PID was killed here and left this file.
     match fs::remove_file(private) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(failed("unlink", private, error));

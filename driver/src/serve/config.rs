@@ -1,4 +1,4 @@
-//! What the command line says, as the parts of the driver take it.
+//! Turns the command line into the configurations of the driver's parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,7 +24,7 @@ pub enum SettingsError {
     /// No `--nodeid`, and no name of the host.
     #[error("--nodeid is not given, and the host's name can't be read: {0}")]
     NoNodeId(#[source] io::Error),
-    /// A node ID that can't be one.
+    /// The node ID is invalid.
     #[error("--nodeid {id:?} {why}")]
     NodeId {
         /// The ID.
@@ -32,13 +32,13 @@ pub enum SettingsError {
         /// What is wrong with it.
         why: String,
     },
-    /// A place is told of a node that is to be nowhere in particular.
+    /// A flag sets the node's topology, but the topology is off.
     #[error("{flag} says where the node is, but the topology is off (--enable-topology=false)")]
     NoTopology {
-        /// Which one says it.
+        /// The flag.
         flag: &'static str,
     },
-    /// The key whose value is the node's ID.
+    /// A flag names the key that holds the node's ID.
     #[error(
         "{flag}: {key} is the node's own key (--topology-key), whose value is its ID: leave it out"
     )]
@@ -48,22 +48,22 @@ pub enum SettingsError {
         /// The key.
         key: String,
     },
-    /// A key with two values; case makes no difference in CSI.
+    /// A key has two values; CSI keys are case-insensitive.
     #[error("{flag}: the key {key} is given twice{also}")]
     KeyTwice {
         /// The flag.
         flag: &'static str,
         /// The key.
         key: String,
-        /// Where else.
+        /// The other place that sets the key.
         also: &'static str,
     },
-    /// Pools.
+    /// The pool arguments are invalid.
     #[error(transparent)]
     Pools(#[from] PoolArgsError),
 }
 
-/// The parts' configurations.
+/// The configurations of the driver's parts.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) endpoint: PathBuf,
@@ -78,7 +78,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Of these arguments and labels that tell where the node is, on the host of this name.
+    /// Reads the arguments and topology labels, on a host of this name.
     pub(super) fn read(
         args: &ServeArgs,
         labels: &[String],
@@ -158,7 +158,7 @@ fn capability_rules(args: &ServeArgs) -> CapabilityRules {
     }
 }
 
-/// What NodeGetInfo tells the scheduler: the node takes no more than either limit. 0 is none.
+/// The volume limit that NodeGetInfo reports: the lower of both flags. 0 means no limit.
 fn max_volumes(args: &ServeArgs) -> u64 {
     let limits = [args.limits.max_volumes_per_node, args.limits.attach_limit];
     limits
@@ -171,7 +171,7 @@ fn max_volumes(args: &ServeArgs) -> u64 {
 const TOPOLOGY: &str = "--topology";
 const FROM_LABELS: &str = "--topology-from-node-labels";
 
-/// Where the node is, as far as that is known yet.
+/// The topology of this node, without labels that are not known yet.
 fn topology(args: &ServeArgs, labels: &[String], id: &str) -> Result<Topology, SettingsError> {
     let VolumeArgs {
         topology: given,
@@ -202,7 +202,7 @@ fn topology(args: &ServeArgs, labels: &[String], id: &str) -> Result<Topology, S
     Ok(Topology::with_labels(segments, labels, id, &state_dir))
 }
 
-/// Refuses keys that are there already; to CSI, case makes no difference.
+/// Refuses keys that are set already; CSI keys are case-insensitive.
 fn check_keys<'a>(
     own: &str,
     keys: impl Iterator<Item = (&'static str, &'a String)>,
@@ -240,7 +240,7 @@ fn check_node_id(id: &str, topology: bool) -> Result<(), SettingsError> {
     if id.len() > MAX_NODE_ID {
         return bad("has more than 256 bytes");
     }
-    // It becomes the value of a label of the node.
+    // The node ID becomes the value of a node label.
     if topology && !is_label_value(id) {
         return bad(
             "can't be a topology segment: at most 63 letters, digits, '-', '_' and '.', beginning \

@@ -1,4 +1,4 @@
-//! The Kubernetes loops, beside the services in one process or alone.
+//! Runs the Kubernetes controllers, in the driver's process or alone.
 
 use std::io;
 use std::path::Path;
@@ -25,17 +25,17 @@ use crate::grpc::Server;
 use crate::grpc::http::Shown;
 use crate::storage::Pools;
 
-/// What one side may send before the other has read it, in bytes.
+/// The buffer size of the in-memory connection, in bytes.
 const PIPE: usize = 64 << 10;
 
-/// The loops, ready to begin.
+/// The controllers, ready to start.
 pub(super) struct Loops {
     setup: Setup,
     view: Telemetry,
 }
 
 impl Loops {
-    /// Of a server in this process, reached through memory.
+    /// Sets up controllers for a server in this process, over an in-memory connection.
     pub(super) fn beside(
         server: &Server,
         pools: Arc<Pools>,
@@ -45,7 +45,7 @@ impl Loops {
     ) -> Self {
         let setup = Setup {
             args,
-            // The driver in this process chooses.
+            // The driver in this process chooses the default.
             default_fstype: String::new(),
             driver: Source::Asked(through_memory(server)),
             node_deployment: true,
@@ -69,14 +69,14 @@ impl Loops {
     }
 }
 
-/// The loops at work.
+/// The running controllers.
 pub(super) struct Running {
     stop: CancellationToken,
     task: JoinHandle<Result<(), controllers::Error>>,
 }
 
 impl Running {
-    /// Tells them to end, and waits until they have.
+    /// Stops the controllers and waits until they have ended.
     pub(super) async fn finish(self) {
         self.stop.cancel();
         if self.task.is_finished() {
@@ -90,7 +90,7 @@ impl Running {
     }
 }
 
-/// Why they have ended before they were told to; never, if there are none.
+/// Resolves when the controllers end without a request to stop; never if there are none.
 pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
     let Some(loops) = loops else {
         return std::future::pending().await;
@@ -108,7 +108,7 @@ pub(super) async fn ended(loops: &mut Option<Running>) -> Error {
     }
 }
 
-/// The labels of this node that the loops are to read for the driver, if there are some.
+/// The labels of this node that the controllers must read for the driver, if any.
 pub(super) fn labels(topology: &Topology, node_id: &str, args: &Args) -> Option<NodeLabels> {
     let keys = topology.labels();
     if keys.is_empty() {
@@ -122,7 +122,7 @@ pub(super) fn labels(topology: &Topology, node_id: &str, args: &Args) -> Option<
     }))
 }
 
-/// The identities of the pools, also of those that are missing but were seen before.
+/// The identities of all known pools, including missing ones that the driver saw before.
 fn identities(pools: &Pools) -> Vec<String> {
     let slots = pools.slots().into_iter();
     slots
@@ -131,7 +131,7 @@ fn identities(pools: &Pools) -> Vec<String> {
         .collect()
 }
 
-/// What the records say of volumes and CSI does not. It is all in memory.
+/// Volume facts that CSI does not report. All of them are in memory.
 fn inventory(pools: Arc<Pools>) -> Inventory {
     Inventory::told(move || {
         let volumes = pools.volumes();
@@ -146,8 +146,8 @@ fn inventory(pools: Arc<Pools>) -> Inventory {
     })
 }
 
-/// A client of a server in this process. The server serves as long as there is a client, and so
-/// answers the loops to their end.
+/// A client of a server in this process. The server runs as long as a client exists, so it answers
+/// the controllers until they end.
 fn through_memory(server: &Server) -> Csi {
     let (opened, connections) = mpsc::channel::<DuplexStream>(1);
     let server = server.clone();
@@ -169,8 +169,8 @@ fn through_memory(server: &Server) -> Csi {
     })
 }
 
-/// The driver at the socket or, given a driver name, this program's own driver: a leader need not
-/// call it. Feature flags of the driver don't matter to a leader.
+/// The driver at the socket or, given a driver name, this program's own driver, which a leader need
+/// not call. The driver's feature flags don't matter to a leader.
 fn source(args: &ControllersArgs) -> Source {
     match &args.driver_name {
         None => Source::Asked(Csi::at_socket(&args.csi_address)),
@@ -184,7 +184,7 @@ fn source(args: &ControllersArgs) -> Source {
     }
 }
 
-/// `hostloop controllers`.
+/// Runs `hostloop controllers`.
 pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
     let mut signals = Signals::install()?;
     let stop = CancellationToken::new();

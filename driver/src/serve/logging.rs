@@ -1,4 +1,4 @@
-//! Log lines: to standard error, as text or as one JSON object a line.
+//! Writes log lines to standard error, as text or as one JSON object per line.
 
 use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
@@ -11,7 +11,7 @@ use tracing_subscriber::{Layer, fmt};
 use super::Error;
 use crate::cli::{LogFormat, WatchArgs};
 
-/// Starts logging. A panic is logged like everything else, in the same form.
+/// Starts logging. Panics are logged in the same format.
 pub(super) fn start(args: &WatchArgs) -> Result<(), Error> {
     let filter = filter(&args.log_level, args.verbosity).map_err(Error::LogLevel)?;
     let lines = fmt::layer().with_writer(std::io::stderr);
@@ -27,8 +27,8 @@ pub(super) fn start(args: &WatchArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is logged: everything at a level, with the libraries' chatter below `info` left out; or
-/// what the targets in the word say. The verbosity of Go programs counts only for `info`.
+/// The log filter. `level` is a level, with the libraries limited to `info`, or a list of targets.
+/// The verbosity flag of Go programs counts only for `info`.
 fn filter(level: &str, verbosity: Option<u8>) -> Result<Targets, String> {
     let level = match verbosity {
         Some(5..) if level == "info" => "debug",

@@ -1,4 +1,4 @@
-//! What the machine must have, and what it is called.
+//! Checks the requirements of the machine, and reads its host name.
 
 use std::io;
 use std::path::Path;
@@ -13,8 +13,8 @@ pub(super) fn hostname() -> io::Result<String> {
     Ok(std::fs::read_to_string(path)?.trim().to_owned())
 }
 
-/// Refuses to go on without what the driver can't do without (`missing`, in words), and says which
-/// filesystems are not offered and why.
+/// Fails if the machine lacks something the driver requires (`missing`). Logs which filesystems are
+/// not offered, and why.
 pub(super) fn check(
     missing: Vec<String>,
     kernel: &dyn Kernel,
@@ -50,7 +50,7 @@ fn find(
         warnings: Vec::new(),
     };
     if !found.fatal.is_empty() {
-        // Without root, say, the tools can't be judged.
+        // The tools can't be checked, for example without root.
         return found;
     }
     if filesystems.iter().all(|(_, offered)| offered.is_err()) {

@@ -11,7 +11,7 @@ fn keys(text: &str) -> BTreeSet<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The node n1, with these labels to be read.
+/// The node n1 with these topology labels.
 fn at(dir: &Path, labels: &str) -> Topology {
     Topology::with_labels(map("node=n1"), keys(labels), "n1", dir)
 }
@@ -40,7 +40,7 @@ fn labels_are_waited_for_and_remembered() {
         why.contains("region, zone (--topology-from-node-labels)"),
         "{why}"
     );
-    // One is missing, or empty: that is not known, either.
+    // A missing or empty label leaves the topology unknown.
     for labels in ["zone=a", "zone=a region= other=x"] {
         assert_eq!(topology.take(&map(labels)).unwrap(), ["region"]);
         assert_eq!(known(&topology), None);
@@ -54,7 +54,7 @@ fn labels_are_waited_for_and_remembered() {
     let whole = map("node=n1 zone=a region=eu");
     assert_eq!(known(&topology), Some(whole.clone()));
 
-    // The next process knows, whoever is away; a node of another name does not.
+    // The next process knows the labels without the API server; a node of another name does not.
     assert_eq!(known(&at(&state, "zone region")), Some(whole));
     assert_eq!(known(&at(&state, "zone")), Some(map("node=n1 zone=a")));
     assert_eq!(known(&at(&state, "zone rack")), None);
@@ -82,11 +82,11 @@ fn a_memory_that_cannot_be_read_is_none() {
 fn labels_that_change() {
     let dir = tempfile::tempdir().unwrap();
     at(dir.path(), "zone").take(&map("zone=a")).unwrap();
-    // Nobody was told of the one that is remembered.
+    // No caller has received the stored value yet.
     let topology = at(dir.path(), "zone");
     topology.take(&map("zone=b")).unwrap();
     assert_eq!(known(&topology), Some(map("node=n1 zone=b")));
-    // Now somebody was: it stays until the next start, which knows better.
+    // A caller has received the value: it stays until the next start, which reads the labels again.
     let moved = topology.take(&map("zone=c")).unwrap_err().to_string();
     assert!(
         moved.contains(r#"label zone of this node is "c" now and was "b""#),
@@ -95,7 +95,7 @@ fn labels_that_change() {
     assert_eq!(known(&topology), Some(map("node=n1 zone=b")));
     let next = at(dir.path(), "zone");
     assert_eq!(known(&next), Some(map("node=n1 zone=c")));
-    // One that was taken away is as it was.
+    // A removed label keeps its value.
     assert_eq!(next.take(&map("")).unwrap(), ["zone"]);
     assert_eq!(known(&next), Some(map("node=n1 zone=c")));
     assert!(next.take(&map("zone=c")).unwrap().is_empty());
@@ -113,7 +113,7 @@ fn who_registers_waits_a_little_for_what_is_so_now() {
     std::thread::sleep(Duration::from_millis(50));
     topology.take(&map("zone=b")).unwrap();
     assert_eq!(asked.join().unwrap(), Ok(map("node=n1 zone=b")));
-    // Nobody reads: what is remembered will do.
+    // Without a reader, the stored labels are used.
     let begun = std::time::Instant::now();
     let topology = at(dir.path(), "zone");
     assert_eq!(*topology.settled().unwrap(), map("node=n1 zone=b"));

@@ -17,7 +17,7 @@ fn settings(args: &ServeArgs, labels: &[String]) -> Result<Settings, String> {
     read.map_err(|error| error.to_string())
 }
 
-/// As `hostloop run` is started.
+/// Reads the settings of `hostloop run`.
 fn run(flags: &str) -> Result<Settings, String> {
     let line = format!("hostloop run --endpoint /s --pool a=/p {flags}");
     let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|e| e.to_string())?;
@@ -58,7 +58,7 @@ fn a_node_can_be_in_more_places_than_its_own() {
         ("topology.kubernetes.io/zone", "a"),
     ]);
     assert_eq!(*settings.controller.topology.segments().unwrap(), expected);
-    // All parts know at once.
+    // All parts see the labels at once.
     assert_eq!(*settings.node.topology.segments().unwrap(), expected);
 }
 
@@ -108,7 +108,7 @@ fn keys_and_values_of_places_are_checked() {
         let refused = run(flags).expect_err(flags);
         assert!(refused.contains(part), "{flags}: {refused}");
     }
-    // Nobody there reads labels.
+    // `hostloop serve` has no controllers that could read labels.
     let line = "hostloop serve --endpoint /s --pool a=/p --topology-from-node-labels zone";
     assert!(Cli::try_parse_from(line.split_whitespace()).is_err());
 }
