@@ -92,8 +92,8 @@ impl Server {
         }
     }
 
-    /// Serves connections until `stop` resolves. Then it accepts no new connection, and returns once
-    /// all RPCs on the existing ones are answered.
+    /// Serves connections until `stop` resolves. Then it accepts no new connection, and returns
+    /// once all RPCs on the existing ones are answered.
     pub async fn serve<S, C>(
         &self,
         connections: S,

@@ -1,5 +1,5 @@
-//! The Node service, without locks and without a runtime: the server calls it from threads that
-//! may block, holding the lock of the volume.
+//! The Node service, without locks and without a runtime. The gRPC server calls it on blocking
+//! threads and holds the locks of the volume.
 
 use std::sync::Arc;
 
@@ -39,17 +39,18 @@ use crate::storage::Pools;
 pub struct Config {
     /// This node's ID.
     pub node_id: String,
-    /// Where this node is.
+    /// The topology of this node.
     pub topology: Topology,
-    /// `max_volumes_per_node`; 0 lets the orchestrator decide.
+    /// Reported as `max_volumes_per_node`; 0 lets the orchestrator decide.
     pub max_volumes: u64,
     /// Report the topology (`--enable-topology`).
     pub report_topology: bool,
     /// Serve NodeExpandVolume.
     pub expansion: bool,
-    /// NodeExpandVolume refuses to be asked for more than this (`--max-volume-size-node`), bytes.
+    /// The largest size that NodeExpandVolume accepts, in bytes (`--max-volume-size-node`).
     pub max_volume_bytes: Option<u64>,
-    /// Refuse to stage what was not published by the controller (`--check-volume-lifecycle`).
+    /// Refuse to stage a volume that ControllerPublishVolume did not publish
+    /// (`--check-volume-lifecycle`).
     pub check_lifecycle: bool,
     /// How capabilities are read.
     pub capabilities: CapabilityRules,
@@ -58,7 +59,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Every optional service on, no limit and no topology, for the node of this ID.
+    /// A configuration for this node ID: all optional services, no limits, no topology.
     pub fn new(node_id: &str) -> Config {
         Config {
             node_id: node_id.to_owned(),
@@ -74,17 +75,17 @@ impl Config {
     }
 }
 
-/// The service.
+/// The Node service.
 pub struct Node {
-    /// Where volumes live, and the kernel.
+    /// The pools with the volumes, and the kernel.
     pub pools: Arc<Pools>,
-    /// What the command line says.
+    /// The command line's settings.
     pub config: Config,
     making: Making,
 }
 
 impl Node {
-    /// The service over these pools.
+    /// Creates the service over these pools.
     pub fn new(pools: Arc<Pools>, config: Config) -> Node {
         Node {
             pools,
@@ -93,8 +94,8 @@ impl Node {
         }
     }
 
-    /// NodeStageVolume: attaches the volume, makes its filesystem if it never had one, and mounts
-    /// it at the staging path; a block volume is attached and left there.
+    /// NodeStageVolume: attaches the volume, formats it if it has no filesystem yet, and mounts it
+    /// at the staging path. A block volume is only attached.
     pub fn node_stage_volume(
         &self,
         req: csi::NodeStageVolumeRequest,
@@ -103,8 +104,8 @@ impl Node {
         Ok(csi::NodeStageVolumeResponse {})
     }
 
-    /// NodeUnstageVolume: unmounts and detaches what of the volume is at the staging path.
-    /// Success also for a volume that is unknown, or not staged there.
+    /// NodeUnstageVolume: unmounts the volume at the staging path and detaches it. Unstaging a
+    /// volume that is unknown, or not staged there, succeeds.
     pub fn node_unstage_volume(
         &self,
         req: csi::NodeUnstageVolumeRequest,
@@ -113,7 +114,8 @@ impl Node {
         Ok(csi::NodeUnstageVolumeResponse {})
     }
 
-    /// NodePublishVolume: binds a staged volume to the target; makes and mounts an inline one.
+    /// NodePublishVolume: binds a staged volume to the target, or creates and mounts an inline
+    /// volume.
     pub fn node_publish_volume(
         &self,
         req: csi::NodePublishVolumeRequest,
@@ -122,8 +124,8 @@ impl Node {
         Ok(csi::NodePublishVolumeResponse {})
     }
 
-    /// NodeUnpublishVolume: unmounts what of the volume is at the target, and removes the empty
-    /// directory or file there; deletes an inline volume. Success also for an unknown volume.
+    /// NodeUnpublishVolume: unmounts the volume at the target and removes the empty directory or
+    /// file there. It also deletes an inline volume. Unpublishing an unknown volume succeeds.
     pub fn node_unpublish_volume(
         &self,
         req: csi::NodeUnpublishVolumeRequest,
@@ -132,7 +134,7 @@ impl Node {
         Ok(csi::NodeUnpublishVolumeResponse {})
     }
 
-    /// NodeGetVolumeStats: bytes and inodes of a filesystem, the size of a device.
+    /// NodeGetVolumeStats: bytes and inodes of a filesystem, or the size of a device.
     pub fn node_get_volume_stats(
         &self,
         req: csi::NodeGetVolumeStatsRequest,
@@ -141,7 +143,7 @@ impl Node {
         Ok(csi::NodeGetVolumeStatsResponse { usage })
     }
 
-    /// NodeGetVolumeHealth: what is wrong with a volume, here and at the paths of the request.
+    /// NodeGetVolumeHealth: problems of a volume, on this node and at the paths of the request.
     pub fn node_get_volume_health(
         &self,
         req: csi::NodeGetVolumeHealthRequest,
@@ -150,7 +152,7 @@ impl Node {
         Ok(csi::NodeGetVolumeHealthResponse { volume_health })
     }
 
-    /// NodeGetStorageHealth: what is wrong with the pools.
+    /// NodeGetStorageHealth: problems of the pools.
     pub fn node_get_storage_health(
         &self,
         _: csi::NodeGetStorageHealthRequest,
@@ -159,7 +161,7 @@ impl Node {
         Ok(csi::NodeGetStorageHealthResponse { backend_health })
     }
 
-    /// NodeExpandVolume: lets device and filesystem follow the image, in use or not.
+    /// NodeExpandVolume: grows device and filesystem to the size of the image, in use or not.
     pub fn node_expand_volume(
         &self,
         req: csi::NodeExpandVolumeRequest,

@@ -1,35 +1,35 @@
-//! What NodePublishVolume does, by how the volume is staged and what is at the target. Pure.
+//! Decides what NodePublishVolume does, from the staging and from what is at the target. Pure.
 
 use super::{Error, Result};
 use crate::csi::capability::{Asked, compatible, many_targets};
 use crate::storage::{Capability, VolumeRecord};
 
-/// What a capability means for a volume: it must have been made for it.
+/// The capability for a volume. FAILED_PRECONDITION if the volume does not support it.
 pub(crate) fn of_volume(asked: Asked, record: &VolumeRecord) -> Result<Capability> {
     let why = |why| Error::FailedPrecondition(format!("volume {}: {why}", record.id));
     asked.of(record).map_err(why)
 }
 
-/// What NodePublishVolume has to do.
+/// The action of NodePublishVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Publish {
-    /// Bind it there.
+    /// Bind the volume to the target.
     Bind,
-    /// It is there.
+    /// Do nothing: the volume is at the target.
     Done,
 }
 
-/// What is at the target and elsewhere, when a volume is to be published.
+/// Where a volume is published already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Published {
-    /// This volume is at the target: read-only, or not.
+    /// `Some` if this volume is at the target; true if it is read-only there.
     pub(crate) here: Option<bool>,
-    /// It is at another target too.
+    /// True if the volume is at another target too.
     pub(crate) elsewhere: bool,
 }
 
-/// Judges a publication by volume, capability and readonly alone: `volume_context` changes with
-/// every token that kubelet renews.
+/// Decides by volume, capability and readonly alone. `volume_context` changes with every token that
+/// kubelet renews.
 pub(crate) fn decide(
     staged: &Capability,
     asked: &Capability,

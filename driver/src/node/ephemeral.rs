@@ -1,6 +1,6 @@
-//! Inline ephemeral volumes: made, formatted and mounted at the pod's path by NodePublishVolume,
-//! and deleted by NodeUnpublishVolume. Kubelet names one by a handle of its own, which the
-//! volume's record maps to its ID; there is no other state.
+//! Inline ephemeral volumes. NodePublishVolume creates, formats and mounts them at the pod's path,
+//! and NodeUnpublishVolume deletes them. Kubelet names them by its own handle, which the volume's
+//! record maps to the ID. There is no other state.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,12 +32,12 @@ const POOL: &str = "pool";
 /// node, so class parameters are not allowed here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Attributes {
-    /// In bytes.
+    /// The requested size, in bytes.
     size: Option<u64>,
     pool: Option<String>,
 }
 
-/// Reads `volume_context`. What kubelet adds to it (the pod's name, tokens) is none of it.
+/// Reads `volume_context`. Skips the keys that kubelet adds (the pod's name, tokens).
 fn attributes(context: &BTreeMap<String, String>) -> std::result::Result<Attributes, Invalid> {
     let mut read = Attributes::default();
     for (key, value) in context.iter().filter(|(k, _)| !k.starts_with(METADATA)) {
@@ -142,7 +142,7 @@ impl Node {
         })
     }
 
-    /// The volume of a request, made if it is not there yet.
+    /// Finds the volume of a request, or creates it.
     fn inline(
         &self,
         req: &csi::NodePublishVolumeRequest,
@@ -177,7 +177,7 @@ impl Node {
         Ok(self.pools.create_volume(&pool, new)?)
     }
 
-    /// A volume that is at the target already is as writable as is asked for.
+    /// Checks that a volume at the target is as writable as requested.
     fn same_readonly(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
         let Access::Mount { fs, flags, .. } = &wanted.capability.access else {
             return Ok(());
@@ -193,8 +193,8 @@ impl Node {
         }
     }
 
-    /// Deletes a volume whose first publication failed: nobody may come back for it. One that was
-    /// published before has a pod's data in it, and waits for NodeUnpublishVolume.
+    /// Deletes a volume after its first publication failed: kubelet may never call again for it. A
+    /// volume that was published before contains a pod's data and waits for NodeUnpublishVolume.
     fn drop_unused(&self, record: &VolumeRecord) {
         let deleted = self
             .pools
@@ -210,7 +210,7 @@ impl Node {
 
     pub(super) fn unpublish_inline(&self, id: &str, target: &Path) -> Result<()> {
         match self.pools.volume(&VolumeHandle::Inline(id.to_owned())) {
-            // The volume is published at another target: nothing is at this one, and the volume
+            // The volume is published at another target. Nothing is at this one, and the volume
             // stays.
             Ok(record) if record.stage.as_ref().is_some_and(|s| s.path != target) => {
                 return self.nothing_at(target);
@@ -218,15 +218,15 @@ impl Node {
             Ok(record) => {
                 self.undo_stage(&record, target)?;
                 match self.pools.delete_unstaged_volume(&record.id) {
-                    // A pool that takes no writes must not keep the pod. Recovery deletes what is
-                    // staged at a target that is gone.
+                    // A pool without writes must not keep the pod. Recovery deletes inline volumes
+                    // that are staged at a missing target.
                     Err(storage::Error::Kernel(error)) => {
                         tracing::warn!(volume = %record.id, %error, "an inline volume can't be deleted now");
                     }
                     deleted => deleted?,
                 }
             }
-            // Deleted already, by a call that was cut short after it.
+            // An earlier call deleted it and was interrupted afterwards.
             Err(storage::Error::NoVolume(_)) => self.nothing_at(target)?,
             Err(missing @ storage::Error::Unavailable { .. }) => {
                 self.leave_missing(target, missing)?;

@@ -1,4 +1,5 @@
-//! NodeExpandVolume: the loop device and the filesystem follow the image, in use or not.
+//! NodeExpandVolume: grows the loop device and the filesystem to the size of the image, in use or
+//! not.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,17 +15,17 @@ use crate::diagnose::{Found, VolumeState};
 use crate::kernel::{FsType, Kernel, LoopDevice, file, file_id};
 use crate::storage::{Access, Provisioning, VolumeRecord};
 
-/// What is at a volume's path.
+/// What the volume path of a request shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// Its filesystem.
+    /// The volume's filesystem.
     Mount(FsType),
-    /// Its device, or where its device is staged.
+    /// The volume's device, or the path at which the device is staged.
     Block,
 }
 
-/// The size to expand to: what is asked for, which is at most `max`, or what the volume has. It
-/// never shrinks.
+/// The size after the expansion: the requested size, which is at most `max`, or the current size. A
+/// volume never shrinks.
 fn target_bytes(range: &Range, now: u64, max: Option<u64>) -> Result<u64> {
     if let Some(max) = max.filter(|max| range.required > *max) {
         return Err(Error::OutOfRange(format!(
@@ -44,7 +45,7 @@ fn target_bytes(range: &Range, now: u64, max: Option<u64>) -> Result<u64> {
     })
 }
 
-/// The capability of a request must be what is at its path ("Exceeds capabilities").
+/// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
 fn matches_path(asked: &Access, at: At) -> std::result::Result<(), Invalid> {
     match (asked, at) {
         (Access::Block, At::Block) | (Access::Mount { .. }, At::Mount(_)) => Ok(()),
@@ -55,7 +56,7 @@ fn matches_path(asked: &Access, at: At) -> std::result::Result<(), Invalid> {
     }
 }
 
-/// Whether a filesystem that is mounted can be grown to a size, by this process.
+/// Checks that this process can grow a mounted filesystem to this size.
 fn growable(kernel: &dyn Kernel, fs: FsType, bytes: u64) -> Result<()> {
     let least = fs.minimum_grown_bytes();
     if bytes < least {
@@ -90,7 +91,7 @@ impl Node {
         let size = target_bytes(&range, record.capacity_bytes, self.config.max_volume_bytes)?;
         let mut record = record;
         if size > record.capacity_bytes {
-            // Without a controller's half, this is the half that makes the room.
+            // Without the controller's half, this call enlarges the image.
             if let At::Mount(fs) = at {
                 growable(self.pools.kernel().as_ref(), fs, size)?;
             }
@@ -101,7 +102,7 @@ impl Node {
         Ok(record.capacity_bytes)
     }
 
-    /// The volume must be at the path of the request.
+    /// Checks that the volume is at the path of the request.
     fn expandable(
         &self,
         record: &VolumeRecord,
@@ -174,13 +175,14 @@ fn grow_mounted(
     growable(kernel, fs, info.size_bytes)?;
     kernel.grow(&device.path(), mounted_at, fs)?;
     if record.settings.provisioning == Provisioning::Thick {
-        // ext4 zeroes its new inode tables, which makes holes in the image.
+        // ext4 zeroes its new inode tables, which punches holes into the image.
         file::allocate(image, record.capacity_bytes)?;
     }
     Ok(())
 }
 
-/// The same for a volume that is being staged, where what can't grow now may do so later.
+/// Grows the filesystem of a volume during staging. A filesystem that can't grow now may grow
+/// later.
 pub(super) fn grow_if_possible(
     kernel: &dyn Kernel,
     device: &LoopDevice,
@@ -207,7 +209,7 @@ mod tests {
     fn expands_to_what_is_asked_for_and_never_shrinks() {
         const GI: u64 = 1 << 30;
         let range = |required, limit| Range { required, limit };
-        // range, size now → size, or out of range
+        // range, current size → new size, or out of range
         let table = [
             (range(0, None), GI, Some(GI)),
             (range(GI, None), GI, Some(GI)),
@@ -240,7 +242,7 @@ mod tests {
         };
         assert_eq!(asked(GI, 4096), Some(GI));
         assert_eq!(asked(GI + 1, 4096), None);
-        // A volume that is larger already is what it is.
+        // A volume that is larger already keeps its size.
         assert_eq!(asked(0, 2 * GI), Some(2 * GI));
     }
 

@@ -1,30 +1,31 @@
-//! Whether a device may be formatted, and formatting it: `mkfs` runs only where the record and a
-//! look at the device agree that nothing of anybody's is there.
+//! Decides whether a device may be formatted, and formats it. `mkfs` runs only if both the record
+//! and a probe of the device show that it holds no data.
 
 use super::{Error, Node, Result};
 use crate::kernel::{FsType, LoopDevice, MkfsSpec, Probe, check_mkfs_options};
 use crate::storage::{Format, Provisioning, VolumeRecord};
 
-/// What is to be done with a device before it can be mounted.
+/// The action before a device can be mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FormatStep {
-    /// The filesystem asked for is there.
+    /// Keep the filesystem: it is the requested one.
     Keep,
-    /// Make it.
+    /// Make the filesystem.
     Make {
         /// Overwrite the unfinished filesystem of an mkfs that the driver started.
         force: bool,
     },
 }
 
-/// Decides by how far formatting got, what the device carries, and what is asked for.
+/// Decides by the format state of the record, the contents of the device and the requested
+/// filesystem.
 ///
-/// A volume copied from another inherits how far that one's formatting got, so a copy of what was
-/// formatted is never formatted again, whatever it looks like; a copy of a volume that nobody has
-/// used yet is as blank as that one, and is formatted like it.
+/// A copy inherits the format state of its source. So a copy of a formatted volume is never
+/// formatted again, whatever the device contains. A copy of a volume that was never used is blank
+/// and is formatted like its source.
 pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<FormatStep> {
     match (format, found) {
-        // Nobody was given this device yet, so all that is on it is ours.
+        // No user had this device yet, so everything on it comes from the driver.
         (Format::Formatting(_), _) => Ok(FormatStep::Make { force: true }),
         (Format::None, Probe::Blank) => Ok(FormatStep::Make { force: false }),
         (Format::Done(fs), Probe::Blank) => Err(Error::DataLoss(format!(
@@ -75,8 +76,8 @@ fn refuse(asked: FsType, why: impl std::fmt::Display) -> Error {
 }
 
 impl Node {
-    /// Makes the filesystem. The record says so from before it until the volume is staged: up to
-    /// there it is nobody's, and a crash has it made again.
+    /// Makes the filesystem. From before mkfs until the volume is staged, the record says
+    /// `Formatting`: no user has the volume yet, and after a crash mkfs runs again.
     pub(super) fn format(
         &self,
         record: &VolumeRecord,
@@ -104,7 +105,7 @@ impl Node {
             uuid: None,
             force,
         })?;
-        // On the disk before the record says that it is made.
+        // Write the filesystem to disk before the record says that it exists.
         Ok(kernel.loop_flush(device)?)
     }
 }

@@ -1,4 +1,4 @@
-//! The group of a volume's files, where the orchestrator leaves that to the driver
+//! Sets the group of a volume's files, if the orchestrator leaves that to the driver
 //! (`--volume-mount-group`).
 
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -8,11 +8,11 @@ use super::Result;
 use crate::kernel;
 use crate::kernel::failpoint::effect;
 
-/// The group may read, write and enter, and what is made inside belongs to it as well.
+/// The group may read, write and enter, and new files inherit the group.
 const GROUP_BITS: u32 = 0o2070;
 
-/// Gives the root of a mounted volume to a group. Files that are there already stay as they are:
-/// walking through them would take for ever and change what their owners chose.
+/// Changes the group of a mounted volume's root. Existing files keep theirs: walking through them
+/// would take too long and change what their owners chose.
 pub(super) fn chown_root(root: &Path, gid: u32) -> Result<()> {
     let failed = |op, e| kernel::Error::io(op, root, e);
     let dir = std::fs::OpenOptions::new()
@@ -27,7 +27,7 @@ pub(super) fn chown_root(root: &Path, gid: u32) -> Result<()> {
     effect("mount.group")
         .and_then(|()| std::os::unix::fs::fchown(&dir, None, Some(gid)))
         .map_err(|e| failed("chgrp", e))?;
-    // After the change of owner, which clears the setgid bit.
+    // Set the mode after chown, which clears the setgid bit.
     let mode = std::fs::Permissions::from_mode((meta.mode() & 0o7777) | GROUP_BITS);
     dir.set_permissions(mode).map_err(|e| failed("chmod", e))?;
     Ok(())

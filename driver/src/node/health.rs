@@ -1,5 +1,5 @@
-//! NodeGetVolumeHealth and NodeGetStorageHealth: what [`crate::health`] knows of volumes and
-//! pools, and what is at the paths of the request.
+//! NodeGetVolumeHealth and NodeGetStorageHealth: the problems that [`crate::diagnose::health`]
+//! finds, and what is at the paths of the request.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::diagnose::health::{self, Condition};
 use crate::diagnose::{Found, VolumeState};
 use crate::storage::{Access, VolumeRecord};
 
-/// A path of a health request; where it is not given, nothing is looked at.
+/// An optional path of a health request; `None` if it is empty.
 fn optional(field: &str, value: &str) -> Result<Option<PathBuf>> {
     match value {
         "" => Ok(None),
@@ -20,7 +20,7 @@ fn optional(field: &str, value: &str) -> Result<Option<PathBuf>> {
     }
 }
 
-/// What it means that something is, or is not, where the volume was published.
+/// The condition of a volume, given what is at its target path.
 fn at_target(found: &Found, target: &Path) -> Option<Condition> {
     let path = target.display();
     let (reason, message) = match found {
@@ -42,7 +42,8 @@ fn at_target(found: &Found, target: &Path) -> Option<Condition> {
     })
 }
 
-/// The same for the staging path, where a block volume shows nothing.
+/// The condition of a volume, given what is at its staging path. A block volume shows nothing
+/// there.
 fn at_staging(found: &Found, staging: &Path, record: &VolumeRecord) -> Option<Condition> {
     let path = staging.display();
     let stage = record.stage.as_ref();

@@ -6,7 +6,7 @@ use hostloop_proto::csi::node_service_capability::{self, Rpc};
 
 use super::{Config, Result};
 
-/// Who this node is, and what it can reach.
+/// The node ID, the volume limit and the topology of this node.
 pub(super) fn info(config: &Config) -> Result<csi::NodeGetInfoResponse> {
     let accessible_topology = match config.report_topology {
         true => Some(csi::Topology {
@@ -21,7 +21,7 @@ pub(super) fn info(config: &Config) -> Result<csi::NodeGetInfoResponse> {
     })
 }
 
-/// What of the node service is served.
+/// The RPCs of the Node service that are enabled.
 pub(super) fn capabilities(config: &Config) -> Vec<csi::NodeServiceCapability> {
     let served = [
         (Type::StageUnstageVolume, true),
@@ -100,7 +100,7 @@ mod tests {
         );
         let topology = told.accessible_topology.expect("is reported by default");
         assert_eq!(topology.segments["topology.example/node"], "n1");
-        // A node that does not know yet says so, and kubelet asks again.
+        // A node without known labels answers with an error, and kubelet retries.
         let dir = tempfile::tempdir().unwrap();
         let labels = ["zone".to_owned()].into();
         config.topology = Topology::with_labels(Default::default(), labels, "n1", dir.path());

@@ -11,9 +11,9 @@ use crate::storage::VolumeRecord;
 /// Limits on the inline volumes of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InlineLimits {
-    /// Maximum size of one, in bytes (`--max-inline-size`).
+    /// Maximum size of one inline volume, in bytes (`--max-inline-size`).
     pub size: u64,
-    /// Maximum number at once (`--max-inline-volumes`).
+    /// Maximum number of inline volumes at once (`--max-inline-volumes`).
     pub volumes: usize,
     /// Maximum total size, in bytes (`--max-inline-total`).
     pub total: u64,
@@ -30,7 +30,7 @@ impl Default for InlineLimits {
 }
 
 impl InlineLimits {
-    /// Checks that one more volume of `bytes` fits beside others of these sizes.
+    /// Checks that one more volume of `bytes` fits, given the sizes of the others.
     fn admit(&self, others: impl Iterator<Item = u64>, bytes: u64) -> Result<()> {
         let (volumes, total) = others.fold((1, bytes), |(n, sum): (usize, u64), other| {
             (n + 1, sum.saturating_add(other))
@@ -58,7 +58,7 @@ impl InlineLimits {
 #[derive(Debug, Default)]
 pub(super) struct Making(Mutex<HashMap<String, u64>>);
 
-/// Counts as an inline volume until it is dropped. A created volume is in the index by then.
+/// Counts as an inline volume. Releases on drop: the index already counts the volume.
 #[derive(Debug)]
 pub(super) struct Admitted<'a> {
     making: &'a Making,
@@ -77,8 +77,8 @@ impl Making {
     }
 
     /// Admits one more volume, besides those being created and those that `existing` finds.
-    /// `existing` runs under the lock: a volume enters the index before it leaves this table, so
-    /// each is counted. Its handle shows if it was found twice.
+    /// `existing` runs under the lock. A volume enters the index before it leaves this table, so
+    /// each one is counted. Handles show duplicates.
     pub(super) fn admit(
         &self,
         limits: &InlineLimits,

@@ -1,4 +1,4 @@
-//! The loop device of a volume: one over its image, never two.
+//! The loop device of a volume. An image has at most one.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,33 +9,33 @@ use super::{Error, Result};
 use crate::kernel::{self, Detached, Kernel, LoopDevice, LoopInfo, LoopSpec, file_id};
 use crate::storage::VolumeRecord;
 
-/// How long a detached device may take to go: udev looks into devices that were just closed.
+/// How long a detach may take: udev opens devices that were just closed.
 const DETACH_WAIT: Duration = Duration::from_secs(2);
 
-/// How long an unmount that is refused as busy is tried again.
+/// How long a busy unmount is retried.
 const UNMOUNT_WAIT: Duration = Duration::from_millis(500);
 
 /// What a volume's loop device is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To be mounted: it detaches by itself with the last unmount, driver or no driver.
+    /// Mount the device. It detaches with the last unmount, even if the driver is not running.
     Mount,
-    /// To be handed out: a bind of the device node would not hold it, so it stays until it is
-    /// detached.
+    /// Publish the device itself. A bind of the device node would not keep it attached, so it stays
+    /// until the driver detaches it.
     Block,
 }
 
-/// How to come by the device.
+/// How to get the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// Attach one.
+    /// Attach a new device.
     Attach,
-    /// Take the one that is there.
+    /// Use the attached device with this minor.
     Use(u32),
 }
 
-/// Decides by the devices over the image. Two would corrupt the filesystem, so a second one is
-/// never made, and one that could not serve is refused and not replaced.
+/// Decides by the devices over the image. Two devices would corrupt the filesystem, so there is
+/// never a second one. An unusable device is an error and is not replaced.
 pub(crate) fn plan(loops: &[LoopInfo], purpose: Purpose) -> Result<Plan> {
     let refuse = |why: String| Err(Error::FailedPrecondition(why));
     match loops {
@@ -71,9 +71,9 @@ pub(crate) fn names<'a>(loops: impl IntoIterator<Item = &'a LoopInfo>) -> String
     names.join(", ")
 }
 
-/// The volume's loop device, attached if it is not, with the size of its image and the volume's
-/// settings; at a minor of the caller's choice, or at any. It stays attached if this fails: undoing
-/// is the caller's.
+/// Returns the volume's loop device, and attaches it if necessary, with the image's size and the
+/// volume's settings. `minor` chooses the minor; `None` takes any. After an error the device stays
+/// attached, and the caller must detach it.
 pub(crate) fn attach(
     kernel: &dyn Kernel,
     record: &VolumeRecord,
@@ -112,7 +112,7 @@ pub(crate) fn attach(
     Ok(device)
 }
 
-/// The read-ahead a volume's devices are to have, in KiB.
+/// The configured read-ahead of a volume's devices, in KiB.
 pub(crate) fn read_ahead_kib(record: &VolumeRecord) -> u32 {
     record
         .settings
@@ -120,7 +120,7 @@ pub(crate) fn read_ahead_kib(record: &VolumeRecord) -> u32 {
         .unwrap_or(kernel::READ_AHEAD_KIB)
 }
 
-/// Lets a device take its file's size over where that has grown.
+/// Grows a device to the size of its file.
 pub(crate) fn follow_size(kernel: &dyn Kernel, device: &LoopDevice, image: &File) -> Result<()> {
     let len = image_len(image)?;
     let size = kernel
@@ -140,7 +140,7 @@ pub(crate) fn image_len(image: &File) -> Result<u64> {
     Ok(meta.len())
 }
 
-/// Detaches a device and waits a moment for it to go; true once it is gone.
+/// Detaches a device and waits a moment; true once it is detached.
 pub(crate) fn detach(kernel: &dyn Kernel, device: &LoopInfo) -> Result<bool> {
     if kernel.loop_release(device)? == Detached::Gone {
         return Ok(true);
@@ -158,7 +158,7 @@ pub(crate) fn detach(kernel: &dyn Kernel, device: &LoopInfo) -> Result<bool> {
     }
 }
 
-/// Unmounts, and retries for a moment if the mount is in use.
+/// Unmounts, and retries for a moment if the mount is busy.
 pub(crate) fn unmount(kernel: &dyn Kernel, path: &Path) -> Result<()> {
     Ok(kernel::unmount_retrying(kernel, path, UNMOUNT_WAIT)?)
 }
@@ -200,7 +200,7 @@ mod tests {
             size_limit: 4096,
             ..info(3)
         };
-        // devices over the image, purpose → the plan, or a word of the refusal
+        // devices over the image, purpose → the plan, or a word of the error
         let table = [
             (vec![], Purpose::Mount, Ok(Plan::Attach)),
             (vec![], Purpose::Block, Ok(Plan::Attach)),

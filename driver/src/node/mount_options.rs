@@ -6,18 +6,19 @@ use crate::storage::{Provisioning, Settings};
 /// How a filesystem is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Read-only, superblock and all.
+    /// True if the mount and the superblock are read-only.
     pub(crate) read_only: bool,
-    /// One per element.
+    /// One option per element.
     pub(crate) words: Vec<String>,
 }
 
-/// Safe defaults, then the class's flags, then what the volume's settings and its filesystem need.
+/// Combines the safe defaults, the class's flags, and the options that the volume's settings and
+/// filesystem need.
 ///
-/// A volume for readers only is mounted writable all the same, and every publication of it is
-/// read-only: its log may have to be replayed, it may have to grow after a restore to a larger
-/// size, and another PV of the same volume may be a writer. `ro` among the flags is obeyed, and
-/// so is `read_only` (an inline volume's only mount).
+/// A volume for readers only is still mounted writable, and each publication of it is read-only.
+/// Its log may need a replay, it may have to grow after a restore to a larger size, and another PV
+/// of the volume may write. A flag `ro` is obeyed, and so is `read_only` (for the only mount of an
+/// inline volume).
 pub(crate) fn options(
     fs: FsType,
     flags: &[String],
@@ -35,20 +36,20 @@ pub(crate) fn options(
     }
     let own = |word: &String| word == "nodiscard" || is(word, "discard");
     if settings.provisioning == Provisioning::Thick {
-        // Given back, its blocks would no longer be its own; so this one word is not the user's.
+        // A discard would give up the reserved blocks, so users can't set this option.
         words.retain(|word| !own(word));
         words.push("nodiscard".to_owned());
     } else if !words.iter().any(own) {
         match (settings.discard, fs) {
-            // Alone among the three, btrfs discards unless told not to, and can do it later.
+            // Only btrfs discards by default; it can also discard asynchronously.
             (true, FsType::Btrfs) => words.push("discard=async".to_owned()),
             (true, _) => words.push("discard".to_owned()),
             (false, FsType::Btrfs) => words.push("nodiscard".to_owned()),
             (false, _) => {}
         }
     }
-    // A clone has its source's UUID, and they may well be mounted together. The kernel's check for
-    // that is all the word turns off.
+    // A clone has the UUID of its source, and both may be mounted at once. `nouuid` turns off only
+    // the kernel's check for that.
     if fs == FsType::Xfs && !words.iter().any(|word| word == "nouuid") {
         words.push("nouuid".to_owned());
     }
@@ -58,14 +59,14 @@ pub(crate) fn options(
     }
 }
 
-/// `key`, or `key=…`.
+/// True for `key` and `key=…`.
 fn is(word: &str, key: &str) -> bool {
     word.strip_prefix(key)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
-/// Whether a kernel mounts two btrfs filesystems of one UUID side by side (Linux 6.7 and later
-/// give the second a UUID of its own while it is mounted). Older ones mix their devices up.
+/// True if the kernel can mount two btrfs filesystems with one UUID. Linux 6.7 and later give the
+/// second one a temporary UUID; older kernels mix up their devices.
 pub(crate) fn mounts_btrfs_twins(release: &str) -> bool {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())

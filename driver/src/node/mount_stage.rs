@@ -1,4 +1,5 @@
-//! Staging a volume as a filesystem: attached, formatted if it never was, checked, mounted, grown.
+//! Stages a volume as a filesystem: attaches it, formats it if necessary, checks, mounts and grows
+//! it.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,28 +12,28 @@ use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{FsType, LoopDevice, MountSpec, Probe, file_id};
 use crate::storage::{Access, VolumeRecord};
 
-/// A volume that is to be mounted.
+/// A volume to be mounted.
 pub(super) struct Mounting<'a> {
     pub(super) node: &'a Node,
-    /// With the intent to stage it.
+    /// The record, which contains the intent to stage.
     pub(super) record: &'a VolumeRecord,
     pub(super) image: &'a File,
     pub(super) owner: &'a VolumeIdentity,
-    /// From before the first effect.
+    /// The kernel state before the first change.
     pub(super) view: &'a VolumeState<'a>,
     pub(super) wanted: &'a Wanted,
     pub(super) fs: FsType,
-    /// There is no data in the image at all.
+    /// True if the image contains no data.
     pub(super) blank: bool,
 }
 
 impl Mounting<'_> {
-    /// Everything, from the image on.
+    /// Runs all steps, from the attach on.
     pub(super) fn begin(&self) -> Result<()> {
         let kernel = self.node.pools.kernel().as_ref();
         let path = &self.wanted.path;
         self.node.thaw(self.record, self.owner, path)?;
-        // Held until it is mounted: it would detach at the last close.
+        // Keeps the device open until it is mounted: it would detach at the last close.
         let device = loop_device::attach(kernel, self.record, self.image, Purpose::Mount, None)?;
         let found = match self.blank {
             true => Probe::Blank,
@@ -40,7 +41,7 @@ impl Mounting<'_> {
         };
         match format::decide(self.record.format, &found, self.fs)? {
             FormatStep::Make { force } => {
-                // Where nothing is, nothing has to be wiped away first.
+                // An empty image needs no overwrite.
                 let force = force && !self.blank;
                 self.node.format(self.record, &device, self.fs, force)?;
             }
@@ -63,12 +64,12 @@ impl Mounting<'_> {
         self.complete(&device, options.read_only)
     }
 
-    /// Checks a filesystem before it is mounted; and lets one grow that could not grow later.
+    /// Checks a filesystem before it is mounted. Grows one that could not grow later.
     fn check(&self, device: &LoopDevice) -> Result<()> {
         let kernel = self.node.pools.kernel().as_ref();
         let node = device.path();
-        // Another mount namespace has it mounted still, in use and beyond checking; mounting it
-        // again gives the same filesystem once more.
+        // Another mount namespace still has the filesystem mounted, so it can't be checked. A
+        // second mount shows the same filesystem.
         if self.view.own().next().is_some() && kernel.is_claimed(&node)? {
             return Ok(());
         }
@@ -83,7 +84,7 @@ impl Mounting<'_> {
         Ok(())
     }
 
-    /// What follows the mount, which is there.
+    /// Runs the steps after the mount.
     pub(super) fn finish(&self) -> Result<()> {
         let kernel = self.node.pools.kernel().as_ref();
         let path = &self.wanted.path;
@@ -105,8 +106,8 @@ impl Mounting<'_> {
         self.complete(&device, read_only)
     }
 
-    /// Grows the filesystem to its device, gives its root to the group that was asked for, and
-    /// says that it is done.
+    /// Grows the filesystem to its device, sets the requested group of its root, and records that
+    /// the volume is staged.
     fn complete(&self, device: &LoopDevice, read_only: bool) -> Result<()> {
         let path = &self.wanted.path;
         if !read_only {
@@ -123,7 +124,7 @@ impl Mounting<'_> {
     }
 }
 
-/// Refuses to mount a btrfs next to one with the same UUID where the kernel would mix them up.
+/// Refuses to mount two btrfs filesystems with one UUID if the kernel would mix them up.
 fn refuse_twin(fs: FsType, found: &Probe) -> Result<()> {
     let Probe::Filesystem { uuid, .. } = found else {
         return Ok(());

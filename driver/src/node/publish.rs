@@ -1,4 +1,4 @@
-//! NodePublishVolume: a staged volume at a pod's path. The kernel says where it is already.
+//! NodePublishVolume: binds a staged volume to a pod's path. The kernel shows where it is already.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,21 +14,21 @@ use crate::diagnose::{Found, VolumeState};
 use crate::kernel::{BindFlags, loop_path};
 use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
 
-/// Kubelet's word for an inline volume, in `volume_context` (with podInfoOnMount).
+/// Kubelet's key for an inline volume, in `volume_context` (with podInfoOnMount).
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 
-/// A publication that is asked for.
+/// A requested publication.
 pub(super) struct Wanted {
-    /// Where, as the mount table shows it.
+    /// The target path, as the mount table shows it.
     pub(super) target: PathBuf,
-    /// As what.
+    /// The requested capability.
     pub(super) capability: Capability,
-    /// Nothing can be written there.
+    /// True if the target must not be writable.
     pub(super) read_only: bool,
 }
 
-/// Whether a request is about an inline volume: kubelet's handle says so, whether it passes pod
-/// information or not.
+/// True if a request is about an inline volume. Kubelet's handle shows it, with or without pod
+/// information.
 fn is_inline(volume_id: &str, context: &BTreeMap<String, String>) -> Result<bool> {
     let inline = matches!(volume_id.parse(), Ok(VolumeHandle::Inline(_)));
     if context.get(EPHEMERAL).is_some_and(|v| v == "true") && !inline {
@@ -38,10 +38,11 @@ fn is_inline(volume_id: &str, context: &BTreeMap<String, String>) -> Result<bool
     Ok(inline)
 }
 
-/// The staging a publication stands on.
+/// The staging that a publication needs.
 ///
-/// Kubelet stages a block volume below the name of one PV and publishes it for each PV that has
-/// the same volume below its own, with nothing at any of these paths; so there, a sibling will do.
+/// Several PVs can name one block volume. Kubelet stages it under the name of one PV and publishes
+/// it under the name of each, with nothing at these staging paths. So a sibling of the staging path
+/// is accepted for a block volume.
 fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
     let not_staged = |why: String| {
         Error::FailedPrecondition(format!(
@@ -126,7 +127,7 @@ impl Node {
         ))
     }
 
-    /// What is to be done, given what is at the target and elsewhere.
+    /// Decides what to do, given what is at the target and elsewhere.
     fn judge(&self, view: &VolumeState<'_>, stage: &Stage, wanted: &Wanted) -> Result<Publish> {
         let here = match view.at(&wanted.target) {
             Found::Nothing => None,
@@ -218,9 +219,8 @@ impl Node {
         bound.inspect_err(|_| self.give_up(record, &wanted.target, made))
     }
 
-    /// Takes back what a failed publication did at its target. While something is still bound
-    /// there, a read-only device stays below it: without, it would be a bind of somebody else's
-    /// next device.
+    /// Undoes a failed publication at its target. While a bind is still there, its read-only device
+    /// stays attached: otherwise the bind would show the next device with that minor.
     fn give_up(&self, record: &VolumeRecord, target: &Path, made: bool) {
         let taken_back = self.clear(&self.owner(record), target).and_then(|_| {
             self.give_up_read_only(record, target)?;

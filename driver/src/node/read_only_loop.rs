@@ -1,5 +1,5 @@
-//! Read-only publications of a block volume: a second loop device, attached read-only over the
-//! volume's, because a device node that is bound read-only still takes writes.
+//! Read-only publications of a block volume. A device node that is bound read-only still takes
+//! writes, so a second loop device is attached read-only over the volume's device.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use crate::diagnose::VolumeState;
 use crate::kernel::{self, BLOCK_SIZE, LoopInfo, LoopSpec};
 use crate::storage::{VolumeHandle, VolumeRecord};
 
-/// How many minors are tried before giving up: others take loop devices at the same time.
+/// How many minors to try: other programs attach loop devices at the same time.
 const ATTEMPTS: usize = 16;
 
 impl Node {
-    /// The read-only device for a target. The record names its minor before it is attached, so a
-    /// driver that dies in between finds it again.
+    /// Attaches the read-only device for a target. The record stores the minor before the attach,
+    /// so the driver finds the device after a crash.
     pub(super) fn read_only_device(
         &self,
         record: &VolumeRecord,
@@ -57,7 +57,7 @@ impl Node {
         ))
     }
 
-    /// Detaches the read-only device of a target, and forgets it.
+    /// Detaches the read-only device of a target and removes it from the record.
     pub(super) fn drop_read_only(
         &self,
         record: &VolumeRecord,
@@ -81,7 +81,7 @@ impl Node {
         })
     }
 
-    /// The same after a publication that failed, of which the record may know more by now.
+    /// Does the same after a failed publication, with a fresh copy of the record.
     pub(super) fn give_up_read_only(&self, record: &VolumeRecord, target: &Path) -> Result<()> {
         let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
         let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(&record))?;
@@ -98,7 +98,7 @@ impl Node {
     }
 }
 
-/// Detaches a device, or says that it is held.
+/// Detaches a device, or fails if it is in use.
 pub(super) fn detach(kernel: &dyn kernel::Kernel, info: &LoopInfo) -> Result<()> {
     match loop_device::detach(kernel, info)? {
         true => Ok(()),

@@ -1,8 +1,9 @@
-//! NodeStageVolume: from an image to a mounted filesystem, or to an attached device.
+//! NodeStageVolume: mounts the filesystem in an image, or attaches the image as a device.
 //!
-//! The record says "staged here, for this" before the first effect and until after the last of
-//! unstaging, and the kernel says how far it really got. A staging of which the kernel shows
-//! nothing (the driver died, the node was restarted) is a leftover, and gives way.
+//! The record says "staged" with path and capability from before the first change until after the
+//! last change of unstaging. The kernel shows how far the staging got. A recorded staging without
+//! any trace in the kernel (the driver died, the node restarted) is a leftover, and a new staging
+//! replaces it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,37 +22,37 @@ use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, file};
 use crate::storage::{Access, Capability, Format, Stage, VolumeRecord};
 
-/// A staging that is asked for.
+/// A requested staging.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// Where, as the mount table shows it.
+    /// The staging path, as the mount table shows it.
     pub(super) path: PathBuf,
-    /// For what.
+    /// The requested capability.
     pub(super) capability: Capability,
-    /// Mounted read-only, superblock and all.
+    /// True if the mount and the superblock are read-only.
     pub(super) read_only: bool,
 }
 
-/// What to do about a request to stage.
+/// The action of NodeStageVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StageAction {
-    /// Everything.
+    /// Run all steps.
     Begin,
-    /// It is in place; what can follow a mount may be missing.
+    /// The volume is mounted or attached; run the steps after that.
     Finish,
 }
 
-/// What the kernel shows of a volume that is to be staged.
+/// The kernel's state of a volume before its staging.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// A loop device is over its image.
+    /// True if a loop device is attached to the image.
     attached: bool,
-    /// Where its filesystem is mounted.
+    /// The paths at which the filesystem is mounted.
     mounted_at: Vec<PathBuf>,
 }
 
-/// Judges a request by what was staged before, as far as the kernel still shows it. A repeated
-/// request is known by volume, path and capability, not by `volume_context`.
+/// Decides by the recorded staging, as far as the kernel confirms it. Volume, path and capability
+/// identify a repeated request, and `volume_context` does not.
 fn decide(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<StageAction> {
     let mounted = |path: &Path| seen.mounted_at.iter().any(|p| p == path);
     let in_place = |stage: &&Stage| match stage.capability.access {
@@ -80,8 +81,8 @@ fn decide(stage: Option<&Stage>, seen: &Seen, wanted: &Wanted) -> Result<StageAc
     }
 }
 
-/// What a volume was not made for, it is not there for either: of the two answers the
-/// specification has for that, the one for a path where the volume already is.
+/// Maps a capability mismatch at this path to ALREADY_EXISTS. The specification has two codes for
+/// that; this one is for a path where the volume already is.
 pub(super) fn already(error: Error) -> Error {
     match error {
         Error::FailedPrecondition(why) => {
@@ -112,7 +113,7 @@ impl Node {
         self.stage_at(&record, &wanted)
     }
 
-    /// A capability of a request.
+    /// Reads the capability of a request.
     pub(super) fn asked(&self, value: Option<&csi::VolumeCapability>) -> Result<Asked> {
         Ok(Asked::read(
             "volume_capability",
@@ -121,7 +122,7 @@ impl Node {
         )?)
     }
 
-    /// Stages a volume, or finishes what was begun.
+    /// Stages a volume, or finishes an interrupted staging.
     pub(super) fn stage_at(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
         let (image, owner) = self.image(record)?;
@@ -132,7 +133,7 @@ impl Node {
         };
         let go = decide(record.stage.as_ref(), &seen, wanted)?;
         if go == StageAction::Begin && wanted.capability.access != Access::Block {
-            // Before anything is written down: a path that won't do changes nothing.
+            // Checked before the record changes: an unusable path has no effect.
             if let Found::Foreign(what) = view.at(&wanted.path) {
                 return Err(foreign(&wanted.path, &what));
             }
@@ -141,7 +142,7 @@ impl Node {
         if go == StageAction::Begin {
             self.pools.refill_thick(record, &image)?;
         }
-        // What an attached device may still have in its cache, the file does not tell.
+        // The file does not show data in the cache of an attached device.
         let blank = !seen.attached && !file::has_data(&image)?;
         let intended = self.intend(record, wanted, go, blank)?;
         let done = match wanted.capability.access {
@@ -171,9 +172,9 @@ impl Node {
         })
     }
 
-    /// Writes down what is about to happen. A volume that is handed out as a device is the user's
-    /// from here on, and is never formatted. One that was never formatted and is `blank` for
-    /// certain is going to be, and one write says both.
+    /// Records the intent to stage. A volume published as a device belongs to the user from now on
+    /// and is never formatted. For an unformatted and certainly `blank` volume, the same write
+    /// records the start of formatting.
     fn intend(
         &self,
         record: &VolumeRecord,
@@ -207,8 +208,8 @@ impl Node {
         })?)
     }
 
-    /// Attaches a volume to be handed out. Targets that are still bound to the node of a device
-    /// it lost want this very device back.
+    /// Attaches a block volume. Targets may still be bound to the node of a lost device, and need a
+    /// device with the same minor.
     fn stage_block(
         &self,
         record: &VolumeRecord,
@@ -237,7 +238,7 @@ impl Node {
         self.staged(record, device.minor)
     }
 
-    /// Writes down that it is done. Nothing is published from a staging that does not say so.
+    /// Records that the staging is complete. NodePublishVolume requires this.
     pub(super) fn staged(&self, record: &VolumeRecord, minor: u32) -> Result<()> {
         self.pools.update_volume(&record.id, |r| {
             if let Some(stage) = &mut r.stage {
@@ -250,9 +251,9 @@ impl Node {
         Ok(())
     }
 
-    /// Takes back what a failed staging did, and the intent with it if nothing is left; whoever
-    /// comes next starts from what the kernel shows. What was recorded of a block volume before
-    /// stays: it tells whose the targets are that are bound to a device it lost.
+    /// Undoes a failed staging. Removes the intent too if nothing is left; the next call starts
+    /// from the kernel's state. An earlier record of a block volume stays: it identifies the
+    /// targets that are bound to a lost device.
     fn undo(&self, record: &VolumeRecord, owner: &VolumeIdentity, wanted: &Wanted) {
         let block = |stage: &&Stage| stage.capability.access == Access::Block;
         let before = record.stage.as_ref().filter(block).cloned();

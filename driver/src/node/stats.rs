@@ -1,4 +1,4 @@
-//! NodeGetVolumeStats: bytes and inodes of a filesystem, the size of a device.
+//! NodeGetVolumeStats: bytes and inodes of a filesystem, or the size of a device.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ use crate::diagnose::{Found, VolumeState};
 use crate::kernel::FsUsage;
 use crate::storage::Access;
 
-/// A path of a request as the mount table shows it. What can't be a path has nothing at it, so a
-/// relative one is answered like a missing one (CSI: the volume does not exist on it).
+/// A path of a request as the mount table shows it. An invalid path, such as a relative one, is
+/// answered like a missing one (CSI: the volume does not exist on it).
 pub(super) fn place(path: &str) -> Option<PathBuf> {
     let path = validate::path("volume_path", path).ok()?;
     target_path::place(&path).ok()
@@ -53,7 +53,7 @@ impl Node {
     }
 }
 
-/// A block device: how full it is only its user knows.
+/// The usage of a block device: only its size, because only its user knows the rest.
 fn bytes(size: u64) -> csi::VolumeUsage {
     csi::VolumeUsage {
         total: int64(size),
@@ -62,7 +62,7 @@ fn bytes(size: u64) -> csi::VolumeUsage {
     }
 }
 
-/// Bytes, and inodes where the filesystem counts them (btrfs does not).
+/// The usage of a filesystem: bytes, and inodes unless the filesystem does not count them (btrfs).
 fn filesystem(usage: &FsUsage) -> Vec<csi::VolumeUsage> {
     let mut all = vec![csi::VolumeUsage {
         available: int64(usage.available_bytes),

@@ -1,5 +1,5 @@
-//! The paths of requests, on disk. Nothing here is recursive, and nothing follows a symlink at a
-//! path's last component: kubelet made the directories above it, but a pod may own what is there.
+//! Handles the paths of requests on disk. No operation is recursive or follows a symlink at the
+//! last component. Kubelet made the directories above, but a pod may own what is there.
 
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -15,17 +15,18 @@ pub(crate) enum Kind {
     Missing,
     /// A directory.
     Directory,
-    /// A regular file, of no bytes or of some.
+    /// A regular file.
     File {
-        /// Of no bytes.
+        /// True if the file has zero bytes.
         empty: bool,
     },
-    /// Something else, in a word.
+    /// Another file type, in a word.
     Other(&'static str),
 }
 
-/// A path as the mount table shows it: its directory resolved, its last component as it is. Where
-/// the directory does not exist, nothing can be mounted, and the path stays as it is.
+/// A path as the mount table shows it: with its directory resolved and its last component
+/// unchanged. If the directory does not exist, nothing is mounted there, and the path stays
+/// unchanged.
 pub(crate) fn place(path: &Path) -> Result<PathBuf> {
     let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(wrong(path, "is the root directory"));
@@ -44,7 +45,7 @@ fn is_missing(error: &std::io::Error) -> bool {
     )
 }
 
-/// What is there.
+/// The kind of file at a path.
 pub(crate) fn kind(path: &Path) -> Result<Kind> {
     let meta = match std::fs::symlink_metadata(path) {
         Ok(meta) => meta,
@@ -67,7 +68,7 @@ pub(crate) fn kind(path: &Path) -> Result<Kind> {
     })
 }
 
-/// A directory that must be there.
+/// Checks that a path is a directory.
 pub(crate) fn directory(path: &Path) -> Result<()> {
     match kind(path)? {
         Kind::Directory => Ok(()),
@@ -75,8 +76,8 @@ pub(crate) fn directory(path: &Path) -> Result<()> {
     }
 }
 
-/// A directory to mount on, made if it is missing (0750); true if it was. Its parent must exist:
-/// that is the orchestrator's to make.
+/// Makes a directory to mount on if it is missing (0750); true if it was. Its parent must exist:
+/// the orchestrator makes it.
 pub(crate) fn make_directory(path: &Path) -> Result<bool> {
     match kind(path)? {
         Kind::Directory => Ok(false),
@@ -90,7 +91,7 @@ pub(crate) fn make_directory(path: &Path) -> Result<bool> {
     }
 }
 
-/// An empty file to bind a device node to, made if it is missing (0600); true if it was.
+/// Makes an empty file to bind a device node to if it is missing (0600); true if it was.
 pub(crate) fn make_file(path: &Path) -> Result<bool> {
     match kind(path)? {
         Kind::File { empty: true } => Ok(false),
@@ -112,8 +113,8 @@ pub(crate) fn make_file(path: &Path) -> Result<bool> {
     }
 }
 
-/// Removes what a publication left: an empty directory, or an empty file. Nothing there is fine;
-/// anything else is not ours to remove.
+/// Removes the empty directory or empty file of a publication. A missing path succeeds. Anything
+/// else does not belong to the driver and stays.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     let (op, removed) = match kind(path)? {
         Kind::Missing => return Ok(()),
@@ -155,7 +156,7 @@ fn making(op: &'static str, path: &Path, error: std::io::Error) -> Error {
     kernel::Error::io(op, path, error).into()
 }
 
-/// A path that is not what it must be.
+/// An error for an unusable path.
 pub(crate) fn wrong(path: &Path, why: impl std::fmt::Display) -> Error {
     Error::Path {
         path: path.to_owned(),

@@ -1,5 +1,5 @@
-//! The node service over the model of the kernel: what it does, in which order, and what it
-//! leaves when any step fails.
+//! Tests of the node service over the fake kernel: its effects, their order, and what remains when
+//! any step fails.
 
 mod failed;
 mod faults;

@@ -1,4 +1,4 @@
-//! NodeUnpublishVolume: goes by what is at the target, and needs no record for it.
+//! NodeUnpublishVolume: acts on what is at the target, and needs no record.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ impl Node {
         }
         match self.known(id)? {
             Known::Recorded(record) => self.unpublish_recorded(&record, &target),
-            // A pod can go while the pool of its volume is missing.
+            // A pod must be able to end while its volume's pool is missing.
             Known::Unrecorded(owner) | Known::Away(Some(owner), _) => {
                 let cleared = self.clear(&owner, &target)?;
                 self.remove_target(&target, cleared)
             }
             Known::Away(None, why) => Err(why.into()),
-            // Not even an ID: nothing there can be ours, not even the directory.
+            // The ID is unknown, so nothing there belongs to the driver, not even the directory.
             Known::Nobody => self.nothing_at(&target),
         }
     }
@@ -45,15 +45,15 @@ impl Node {
         self.remove_target(target, cleared)
     }
 
-    /// Removes the empty directory or file at a target. Where nothing of the volume was any more,
-    /// it may be what an earlier call left, or a directory where a volume is staged: those are the
-    /// orchestrator's.
+    /// Removes the empty directory or file at a target. If the volume was not mounted there, the
+    /// directory or file may be left over from an earlier call. A directory at which a volume is
+    /// staged belongs to the orchestrator and stays.
     fn remove_target(&self, target: &Path, cleared: bool) -> Result<()> {
         let staged_here = |records: Vec<Arc<VolumeRecord>>| {
             let mut stages = records.iter().filter_map(|r| r.stage.as_ref());
             stages.any(|stage| stage.path == target)
         };
-        // While a pool is missing, its staging paths are not known.
+        // The staging paths of a missing pool are not known.
         let known = self.pools.complete().is_ok();
         match cleared || (known && !staged_here(self.pools.volumes())) {
             true => target_path::remove(target),
@@ -61,8 +61,8 @@ impl Node {
         }
     }
 
-    /// Unmounts what of the volume is at the target, however often it is there, and a read-only
-    /// device with it that no record knows. True if there was something.
+    /// Unmounts all mounts of the volume at the target, and detaches a read-only device without a
+    /// record. True if there was something to unmount.
     pub(super) fn clear(&self, owner: &VolumeIdentity, target: &Path) -> Result<bool> {
         let kernel = self.pools.kernel().as_ref();
         let mut cleared = false;

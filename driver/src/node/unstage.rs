@@ -1,4 +1,4 @@
-//! NodeUnstageVolume: undoes a staging as the kernel shows it.
+//! NodeUnstageVolume: undoes a staging according to the kernel's state.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +18,8 @@ impl Node {
         let path = target_path::place(&path)?;
         match self.known(id)? {
             Known::Recorded(record) => self.unstage_recorded(&record, &path),
-            // A pod can leave while the pool of its volume is missing. The record still says
-            // "staged" until recovery finds nothing of it in the kernel.
+            // A pod must be able to end while its volume's pool is missing. The record still says
+            // "staged" until recovery finds no trace of the volume in the kernel.
             Known::Unrecorded(owner) | Known::Away(Some(owner), _) => {
                 self.unstage_unrecorded(&owner, &path)
             }
@@ -42,7 +42,7 @@ impl Node {
             return Err(published(owner.id(), &elsewhere));
         }
         match self.release(owner, path)? {
-            // The device detaches by itself at the last unmount.
+            // The kernel detaches the device at the last unmount.
             left if mounted => {
                 held_elsewhere(owner.id(), &left);
                 Ok(())
@@ -51,7 +51,7 @@ impl Node {
         }
     }
 
-    /// Undoes a staging of a volume whose record is there, and writes that down.
+    /// Unstages a volume with a record, and updates the record.
     fn unstage_recorded(&self, record: &VolumeRecord, path: &Path) -> Result<()> {
         match self.undo_stage(record, path)? {
             true => self.clear_record(&record.id, |r| r.stage = None),
@@ -59,14 +59,15 @@ impl Node {
         }
     }
 
-    /// Undoes a staging, if it is the one of the record; whether it is. The record still says that
-    /// the volume is staged.
+    /// Undoes a staging if it is the recorded one; returns true if it was. The record still says
+    /// that the volume is staged.
     pub(super) fn undo_stage(&self, record: &VolumeRecord, path: &Path) -> Result<bool> {
         let owner = self.owner(record);
         let view = VolumeState::read(self.pools.kernel().as_ref(), &owner)?;
         nobody_elses(&view, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
-            // Staged elsewhere, or not at all: only a mount that no record knows of is left to do.
+            // The volume is staged elsewhere or not at all, so only an unrecorded mount can be
+            // left.
             return match view.mount_at(path) {
                 Some(_) if record.stage.is_none() => {
                     still_held(&self.release(&owner, path)?).map(|()| false)
@@ -81,7 +82,7 @@ impl Node {
         }
         if stage.capability.access != Access::Block {
             match self.thaw(record, &owner, path) {
-                // A pod must be able to go. The record still says that there is something to thaw.
+                // A pod must be able to end. The record still says that a thaw is due.
                 Err(Error::Pool(storage::Error::Kernel(error @ kernel::Error::Silent { .. }))) => {
                     tracing::warn!(volume = %record.id, %error, "it may stay frozen");
                 }
@@ -91,15 +92,15 @@ impl Node {
         let left = self.release(&owner, path)?;
         match stage.capability.access {
             Access::Block => still_held(&left)?,
-            // The kernel detaches it when the last namespace that has it mounted is gone, and
-            // staging it again meanwhile takes the same device.
+            // The kernel detaches it when the last mount namespace unmounts it. A new staging
+            // before that uses the same device.
             Access::Mount { .. } => held_elsewhere(record.id, &left),
         }
         Ok(true)
     }
 
-    /// Unmounts the volume's filesystem at a path and detaches its devices, the read-only ones
-    /// over them first. Comes back with those that somebody still holds.
+    /// Unmounts the volume's filesystem at a path and detaches its devices, read-only ones first.
+    /// Returns the devices that are still in use.
     pub(super) fn release(&self, owner: &VolumeIdentity, path: &Path) -> Result<Vec<LoopInfo>> {
         let kernel = self.pools.kernel().as_ref();
         let view = VolumeState::read(kernel, owner)?;
@@ -118,7 +119,7 @@ impl Node {
         Ok(left)
     }
 
-    /// A path where nothing is mounted.
+    /// Checks that nothing is mounted at a path.
     pub(super) fn nothing_at(&self, path: &Path) -> Result<()> {
         match self.pools.kernel().mounts()?.at(path) {
             None => Ok(()),
@@ -130,7 +131,7 @@ impl Node {
     }
 }
 
-/// A path where nothing is mounted, or the volume.
+/// Checks that a path has no mount, or one of this volume.
 fn nobody_elses(view: &VolumeState<'_>, path: &Path) -> Result<()> {
     match view.at(path) {
         Found::Foreign(what) => Err(foreign(path, &what)),
@@ -138,7 +139,7 @@ fn nobody_elses(view: &VolumeState<'_>, path: &Path) -> Result<()> {
     }
 }
 
-/// Something of somebody else's at a path.
+/// An error for a path with a mount that is not this volume's.
 pub(super) fn foreign(path: &Path, what: &str) -> Error {
     target_path::wrong(
         path,
@@ -161,7 +162,7 @@ fn held_elsewhere(volume: VolumeId, left: &[LoopInfo]) {
     }
 }
 
-/// Devices that are still held keep a volume from being unstaged.
+/// Fails if devices are still in use: then the volume stays staged.
 fn still_held(left: &[LoopInfo]) -> Result<()> {
     if left.is_empty() {
         return Ok(());

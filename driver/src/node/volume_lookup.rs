@@ -1,4 +1,4 @@
-//! From the volume ID of a request to a record, an image, and what the kernel is asked by.
+//! Finds the record, the image and the kernel identity of the volume ID in a request.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,20 +10,20 @@ use crate::diagnose::VolumeIdentity;
 use crate::kernel::file_id;
 use crate::storage::{self, VolumeHandle, VolumeId, VolumeRecord, freeze};
 
-/// What is known of a volume that is to be undone.
+/// What the driver knows of a volume that a call undoes.
 pub(super) enum Known {
-    /// No ID of this driver, or kubelet's of an inline volume that is gone.
+    /// The ID is not the driver's, or is kubelet's handle of a deleted inline volume.
     Nobody,
-    /// An ID without a record: deleted, or of a pool that is not on this node.
+    /// The ID has no record: the volume is deleted, or its pool is not on this node.
     Unrecorded(VolumeIdentity),
-    /// Its pool is missing just now, and why.
+    /// The pool is missing at present, for this reason.
     Away(Option<VolumeIdentity>, storage::Error),
-    /// A volume.
+    /// The volume has a record.
     Recorded(Arc<VolumeRecord>),
 }
 
 impl Node {
-    /// A volume that must be there. What is no ID of this driver is missing.
+    /// Finds a volume that must exist. A foreign ID is NOT_FOUND.
     pub(super) fn volume(&self, id: &str) -> Result<Arc<VolumeRecord>> {
         let Ok(handle) = id.parse::<VolumeHandle>() else {
             return Err(missing(id));
@@ -34,7 +34,7 @@ impl Node {
         })
     }
 
-    /// A volume that may be gone.
+    /// Finds a volume that may be deleted.
     pub(super) fn known(&self, id: &str) -> Result<Known> {
         let Ok(handle) = id.parse::<VolumeHandle>() else {
             return Ok(Known::Nobody);
@@ -55,15 +55,15 @@ impl Node {
         }
     }
 
-    /// A volume's image, whole and opened to be attached, and what tells its loop devices.
+    /// Opens a volume's complete image for an attach, and returns the identity of its loop devices.
     pub(super) fn image(&self, record: &VolumeRecord) -> Result<(File, VolumeIdentity)> {
         let image = self.pools.open_image(record, true)?;
         let owner = VolumeIdentity::of(record, Some(file_id(&image)?));
         Ok((image, owner))
     }
 
-    /// Identifies a volume's loop devices even if its image or its pool is broken: a pod must be
-    /// able to leave a pool that answers nothing but errors.
+    /// The identity of a volume's loop devices, even if its image or pool is broken. A pod must be
+    /// able to leave a pool that returns only errors.
     pub(super) fn owner(&self, record: &VolumeRecord) -> VolumeIdentity {
         let image = self.pools.open_image(record, false);
         let image = image.and_then(|image| Ok(file_id(&image)?));
@@ -73,7 +73,7 @@ impl Node {
         VolumeIdentity::of(record, image.ok())
     }
 
-    /// With `--check-volume-lifecycle`: published to this node by the controller.
+    /// Checks that the controller published the volume to this node (`--check-volume-lifecycle`).
     pub(super) fn check_lifecycle(&self, record: &VolumeRecord) -> Result<()> {
         let node = &self.config.node_id;
         if self.config.check_lifecycle && !record.publications.contains_key(node) {
@@ -85,8 +85,8 @@ impl Node {
         Ok(())
     }
 
-    /// Thaws what an interrupted copy may have left frozen, mounted or not. `scratch` is a
-    /// directory where nothing is mounted but this volume.
+    /// Thaws a filesystem that an interrupted copy may have left frozen, mounted or not. `scratch`
+    /// is a directory at which only this volume may be mounted.
     pub(super) fn thaw(
         &self,
         record: &VolumeRecord,
@@ -100,9 +100,9 @@ impl Node {
         Ok(())
     }
 
-    /// Clears something that is over from the record. A full, read-only or shut-down pool can't
-    /// store that now, but the pod must be able to leave. So the index changes at once. The record
-    /// on disk follows with its next change, or when recovery compares it with the kernel.
+    /// Clears a finished state from the record. A full, read-only or shut-down pool can't store
+    /// that now, but the pod must be able to end. So the index changes at once. The record on disk
+    /// follows with its next change, or when recovery compares it with the kernel.
     pub(super) fn clear_record(
         &self,
         id: &VolumeId,
@@ -111,8 +111,8 @@ impl Node {
         Ok(self.pools.clear_in_volume(id, change)?)
     }
 
-    /// Says "no room" where a tool failed for want of it: into a full pool, a loop device's writes
-    /// fail as plain I/O errors.
+    /// Turns a kernel error into RESOURCE_EXHAUSTED if the pool is full. In a full pool, writes to a
+    /// loop device fail as plain I/O errors.
     pub(super) fn explain_full(&self, record: &VolumeRecord, error: Error) -> Error {
         let Error::Kernel(_) = &error else {
             return error;
@@ -132,14 +132,15 @@ impl Node {
     }
 }
 
-/// A pool with less room than this can't take the metadata of the smallest filesystem.
+/// With less free space than this, in bytes, a pool can't take the metadata of the smallest
+/// filesystem.
 const FULL_BYTES: u64 = 256 << 10;
 
-/// A volume that is not there.
+/// The error for a missing volume.
 pub(super) fn missing(id: &str) -> Error {
     match validate::name("volume_id", id) {
         Ok(id) => Error::NotFound(format!("volume {id:?}")),
-        // Not repeated: it may be of any length.
+        // The message omits the ID, which may have any length.
         Err(_) => Error::NotFound("volume of this ID".to_owned()),
     }
 }
