@@ -1,5 +1,6 @@
 //! The Controller, GroupController and SnapshotMetadata services, without locks and without a
-//! runtime: the server calls them from threads that may block, holding the locks of what they name.
+//! runtime. The gRPC server calls them on blocking threads and holds the locks of the named
+//! objects.
 
 use std::sync::Arc;
 
@@ -34,12 +35,12 @@ use crate::storage::Pools;
 /// What the command line says about the controller services.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// This node's ID: where its volumes can be published.
+    /// This node's ID, under which its volumes can be published.
     pub node_id: String,
-    /// Where this node is; every volume is accessible there only. Nowhere in particular where the
-    /// topology is switched off.
+    /// The topology of this node; every volume is accessible only there. Empty if the topology is
+    /// off.
     pub topology: Topology,
-    /// Volumes that may be published to this node at once; `None` is no limit.
+    /// Maximum number of volumes published to this node at once; `None` means no limit.
     pub attach_limit: Option<u64>,
     /// Serve ControllerPublish and Unpublish (`--enable-attach`).
     pub attach: bool,
@@ -49,11 +50,11 @@ pub struct Config {
     pub controller_expansion: bool,
     /// Serve ControllerModifyVolume.
     pub modify: bool,
-    /// Mutable parameter names that are taken; empty takes all that we know.
+    /// Names of the accepted mutable parameters; empty accepts all known ones.
     pub mutable_parameters: Vec<String>,
     /// Serve SnapshotMetadata.
     pub snapshot_metadata: bool,
-    /// Answer snapshot metadata in blocks of this fixed size, or in runs of any length.
+    /// The form of the block metadata: blocks of one fixed size, or runs of any length.
     pub metadata_blocks: MetadataBlocks,
     /// How capabilities are read.
     pub capabilities: CapabilityRules,
@@ -69,7 +70,7 @@ pub enum MetadataBlocks {
 }
 
 impl Config {
-    /// Every optional service on, no limit and no topology, for the node of this ID.
+    /// A configuration for this node ID: all optional services, no limits, no topology.
     pub fn new(node_id: &str) -> Config {
         Config {
             node_id: node_id.to_owned(),
@@ -86,23 +87,23 @@ impl Config {
         }
     }
 
-    /// Whether ControllerExpandVolume is served.
+    /// True if ControllerExpandVolume is served.
     fn expands(&self) -> bool {
         self.expansion && self.controller_expansion
     }
 }
 
-/// The services.
+/// The Controller, GroupController and SnapshotMetadata services.
 pub struct Controller {
-    /// Where volumes live.
+    /// The pools with the volumes.
     pub pools: Arc<Pools>,
-    /// What the command line says.
+    /// The command line's settings.
     pub config: Config,
     slots: publish::Slots,
 }
 
 impl Controller {
-    /// The services over these pools.
+    /// Creates the services over these pools.
     pub fn new(pools: Arc<Pools>, config: Config) -> Controller {
         Controller {
             pools,
@@ -111,7 +112,7 @@ impl Controller {
         }
     }
 
-    /// Where volumes and snapshots are.
+    /// The topology of all volumes and snapshots on this node.
     fn here(&self) -> Result<Arc<Segments>> {
         Ok(self.config.topology.segments()?)
     }

@@ -1,11 +1,11 @@
-//! Where volumes and snapshots are: on this node and nowhere else. Pure.
+//! The topology of volumes and snapshots, which exist on this node only. Pure.
 
 use hostloop_proto::csi;
 
 use crate::csi::topology::Segments;
 use crate::csi::validate::{Invalid, invalid};
 
-/// The `accessible_topology` of what is on this node.
+/// The `accessible_topology` of objects on this node.
 pub(super) fn accessible(ours: &Segments) -> Vec<csi::Topology> {
     let topology = csi::Topology {
         segments: ours.clone(),
@@ -17,14 +17,14 @@ pub(super) fn accessible(ours: &Segments) -> Vec<csi::Topology> {
     }
 }
 
-/// Whether this node is in a topology: it has every segment of it, and perhaps more.
+/// True if this node has every segment of a topology. It may have more.
 pub(super) fn contains_us(topology: &csi::Topology, ours: &Segments) -> bool {
     let mut segments = topology.segments.iter();
     segments.all(|(key, value)| ours.get(key) == Some(value))
 }
 
-/// Reads `accessibility_requirements`: whether what is on this node satisfies them. Where the
-/// topology is switched off nobody may ask, and everything does.
+/// True if objects on this node satisfy `accessibility_requirements`. While the topology is off,
+/// every requirement is satisfied. INVALID_ARGUMENT for a requirement without topologies.
 pub(super) fn satisfied(
     requirement: Option<&csi::TopologyRequirement>,
     ours: &Segments,
@@ -39,15 +39,14 @@ pub(super) fn satisfied(
             "has neither requisite nor preferred topologies",
         ));
     }
-    // What is only preferred is no must.
+    // A preferred topology is not mandatory.
     Ok(requisite.is_empty() || requisite.iter().any(|t| contains_us(t, ours)))
 }
 
-/// Whether a requirement names this place and no other, which the answer then need not repeat.
+/// True if a requirement names exactly this node's topology, so the answer must not repeat it.
 ///
-/// It must not, either: csi-sanity 5.6 compares the topology of a new snapshot with the one it
-/// asked for byte by byte in memory, what its encoder left in there included, and no answer that
-/// has one passes.
+/// csi-sanity 5.6 compares the topology of a new snapshot with the requested one byte by byte in
+/// memory, including the state of its encoder. No answer with a topology passes this comparison.
 pub(super) fn names_us_alone(
     requirement: Option<&csi::TopologyRequirement>,
     ours: &Segments,

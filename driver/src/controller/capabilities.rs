@@ -23,7 +23,7 @@ pub const ALWAYS: [Type; 11] = [
 /// Capabilities of the group controller service.
 pub const GROUP: [GroupType; 1] = [GroupType::CreateDeleteGetVolumeGroupSnapshot];
 
-/// What the controller service serves with this configuration.
+/// The capabilities of the controller service with this configuration.
 pub(super) fn capabilities(config: &Config) -> Vec<Type> {
     let switched = [
         (config.attach, Type::PublishUnpublishVolume),

@@ -1,4 +1,4 @@
-//! The capabilities a volume is asked to have, against those it was made with. Pure.
+//! Compares requested capabilities with those a volume was created with. Pure.
 
 use hostloop_proto::csi;
 
@@ -7,11 +7,11 @@ use crate::csi::validate::{CapabilityRules, Invalid, invalid};
 use crate::kernel::FsType;
 use crate::storage::{Access, Capability, VolumeRecord};
 
-/// The capabilities of one request: all of a raw block volume, or all of one filesystem.
+/// The capabilities of one request. All use a raw block volume, or all use one filesystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     all: Vec<Capability>,
-    /// One of them says which filesystem; otherwise the default stands in.
+    /// True if a capability names the filesystem; otherwise it is the default one.
     names_fs: bool,
 }
 
@@ -35,7 +35,7 @@ impl Wanted {
         }
         let blocks = all.iter().filter(|c| c.access == Access::Block).count();
         if blocks > 0 && blocks < all.len() {
-            // One volume can't be both: mounting a filesystem writes to it.
+            // One volume can't be both: a mount writes to the block device.
             return Err(invalid(field, "ask for a block device and a filesystem"));
         }
         let wanted = Wanted {
@@ -57,7 +57,7 @@ impl Wanted {
         self
     }
 
-    /// The same, of a volume that has this filesystem: whoever names none means that one.
+    /// The same capabilities for a volume with this filesystem, which replaces the default one.
     pub(super) fn on_volume_with(self, fs: Option<FsType>) -> Wanted {
         match fs {
             Some(fs) if !self.names_fs => self.on(fs),
@@ -65,24 +65,24 @@ impl Wanted {
         }
     }
 
-    /// The filesystem; `None` for a raw block volume, or where nothing is asked.
+    /// The filesystem; `None` for a raw block volume or an empty list.
     pub(super) fn fs(&self) -> Option<FsType> {
         self.all.iter().find_map(|c| fs_of(&c.access))
     }
 
-    /// Whether they are these, in whatever order and however often.
+    /// True if both sets are equal, in any order and with any duplicates.
     pub(super) fn are(&self, others: &[Capability]) -> bool {
         let within = |a: &[Capability], b: &[Capability]| a.iter().all(|c| b.contains(c));
         within(&self.all, others) && within(others, &self.all)
     }
 
-    /// The capabilities.
+    /// The list of capabilities.
     pub(super) fn into_all(self) -> Vec<Capability> {
         self.all
     }
 }
 
-/// Reads the one capability of a request about this volume.
+/// Reads a request's single capability for this volume.
 pub(super) fn of_volume(
     field: &str,
     value: Option<&csi::VolumeCapability>,

@@ -1,4 +1,4 @@
-//! GetCapacity: what can really be promised to volumes of a class.
+//! GetCapacity: the space that is really available to volumes of a class.
 
 use hostloop_proto::csi;
 
@@ -7,7 +7,7 @@ use super::{Controller, Result, accessibility, parameters, to_proto};
 use crate::kernel::{BLOCK_SIZE, FsType};
 use crate::storage::{self, Capacity};
 
-/// What can be promised, and to volumes of what sizes, in bytes.
+/// The available space, and the range of volume sizes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Answer {
     available: u64,
@@ -15,7 +15,7 @@ struct Answer {
     smallest: u64,
 }
 
-/// Room that is too small for the smallest volume is no room.
+/// Converts the available space. Space below the minimum volume size counts as none.
 fn judge(capacity: Capacity, smallest: u64) -> Answer {
     if capacity.largest < smallest {
         return Answer {
@@ -55,7 +55,7 @@ impl Controller {
         })
     }
 
-    /// Whether such volumes can be made here at all.
+    /// True if this node can create such volumes at all.
     fn offers(&self, req: &csi::GetCapacityRequest, fs: Option<FsType>) -> Result<bool> {
         let ours = self.here()?;
         let elsewhere = match &req.accessible_topology {
@@ -66,9 +66,9 @@ impl Controller {
         Ok(!elsewhere && !no_tools)
     }
 
-    /// The room in the pool of a class. A pool that is not configured here has none: the class may
-    /// be meant for other nodes. Nor has one that is missing: the scheduler is to look elsewhere,
-    /// for a claim that came here would have to wait for it.
+    /// The available space in the pool of a class. A pool that is not configured here has none: the
+    /// class may be meant for other nodes. A missing pool has none either. The scheduler must
+    /// choose another node, because a claim on this one would wait for the pool.
     fn room(&self, class: &parameters::Class) -> Result<Capacity> {
         let settings = class.changes.create(None)?;
         match self.pools.named(class.pool.as_deref()) {

@@ -1,27 +1,27 @@
-//! How large a volume becomes. Pure; every refusal is OUT_OF_RANGE.
+//! Calculates the size of a volume. Pure; every error is OUT_OF_RANGE.
 
 use crate::csi::validate::Range;
 use crate::kernel::BLOCK_SIZE;
 
-/// The size of a volume nobody asks a size for, in bytes.
+/// The default size of a volume, in bytes.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
-/// What bounds a new volume besides what is asked for, in bytes.
+/// Limits on a new volume besides the requested range, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bounds {
-    /// The smallest its filesystem can be; 0 for a raw block volume.
+    /// The minimum size of its filesystem; 0 for a raw block volume.
     pub(super) filesystem: u64,
-    /// The smallest its filesystem can be grown to, which is what happens to a copy that is larger
-    /// than its source; 0 for a raw block volume.
+    /// The minimum size to which its filesystem can grow; 0 for a raw block volume. A copy that is
+    /// larger than its source must grow.
     pub(super) grown: u64,
-    /// The size of what it is copied from.
+    /// The size of the source of a copy.
     pub(super) source: Option<u64>,
-    /// The largest any volume may be.
+    /// The maximum size of any volume.
     pub(super) largest: Option<u64>,
 }
 
-/// The size of a new volume: the smallest multiple of 4096 that satisfies everything. One that is
-/// not asked a size for has its source's, or [`DEFAULT_BYTES`] if the limits leave that much.
+/// The size of a new volume: the smallest multiple of 4096 within all limits. Without a requested
+/// size, it is the source's size, or [`DEFAULT_BYTES`] if the limits allow that.
 pub(super) fn create(range: Range, bounds: Bounds) -> Result<u64, String> {
     let mut floor = bounds.filesystem.max(bounds.source.unwrap_or(0));
     if bounds.source.is_some_and(|source| range.required > source) {
@@ -63,8 +63,8 @@ fn too_large(bytes: u64, largest: u64) -> String {
     format!("{bytes} bytes are more than the {largest} a volume may have")
 }
 
-/// The size of a volume of `now` bytes after ControllerExpandVolume; `now` if it is large enough.
-/// Its filesystem can be `grown` to this at least.
+/// The size after ControllerExpandVolume of a volume of `now` bytes; `now` if it is large enough.
+/// `grown` is the minimum size to which its filesystem can grow.
 pub(super) fn expand(
     range: Range,
     now: u64,
@@ -124,17 +124,17 @@ mod tests {
             ..raw
         };
         let table = [
-            // Asked for, and rounded up.
+            // Requested sizes are rounded up.
             (range(4096, 0), raw, Some(4096)),
             (range(1, 0), raw, Some(4096)),
             (range(4097, 0), raw, Some(8192)),
             (range(10 * GIB, 10 * GIB), raw, Some(10 * GIB)),
             (range(1, 4096), raw, Some(4096)),
-            // The limit leaves no multiple of 4096.
+            // No multiple of 4096 is within the limit.
             (range(1, 4095), raw, None),
             (range(0, 1), raw, None),
             (range(4097, 8191), raw, None),
-            // Nothing asked for.
+            // Without a requested size.
             (range(0, 0), raw, Some(GIB)),
             (range(0, 64 * MIB + 5), raw, Some(64 * MIB)),
             (range(0, 4 * GIB), raw, Some(GIB)),
@@ -148,18 +148,18 @@ mod tests {
             ),
             (range(0, 0), xfs, Some(GIB)),
             (range(0, 400 * MIB), xfs, Some(400 * MIB)),
-            // The filesystem's minimum, unless the limit forbids it.
+            // The filesystem's minimum applies, unless the limit forbids it.
             (range(MIB, 0), xfs, Some(300 * MIB)),
             (range(MIB, 300 * MIB), xfs, Some(300 * MIB)),
             (range(MIB, 100 * MIB), xfs, None),
             (range(0, 100 * MIB), xfs, None),
-            // At least the source.
+            // The size is at least the source's.
             (range(0, 0), copy, Some(64 * MIB)),
             (range(MIB, 0), copy, Some(64 * MIB)),
             (range(65 * MIB, 0), copy, Some(65 * MIB)),
             (range(MIB, 64 * MIB), copy, Some(64 * MIB)),
             (range(MIB, 63 * MIB), copy, None),
-            // The largest there may be.
+            // The maximum of any volume.
             (range(2 * GIB, 0), capped, Some(2 * GIB)),
             (range(2 * GIB + 1, 0), capped, None),
             // No overflow.
@@ -227,7 +227,7 @@ mod tests {
             (range(64 * MIB, 0), 32 * MIB, Some(64 * MIB), Some(64 * MIB)),
             (range(65 * MIB, 0), 32 * MIB, Some(64 * MIB), None),
             (range(i64::MAX as u64, 0), 32 * MIB, None, None),
-            // One that is larger than is allowed by now stays.
+            // A volume above a lowered maximum keeps its size.
             (range(64 * MIB, 0), 64 * MIB, Some(32 * MIB), Some(64 * MIB)),
         ];
         for (range, now, largest, expected) in table {
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_filesystem_that_grows_in_leaps_leaps() {
         let grown = 256 * MIB;
-        // asked for, size now → size
+        // requested size, current size → size
         let table = [
             (range(150 * MIB, 0), 128 * MIB, Some(256 * MIB)),
             (range(300 * MIB, 0), 128 * MIB, Some(300 * MIB)),

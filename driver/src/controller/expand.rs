@@ -1,4 +1,4 @@
-//! ControllerExpandVolume: the image grows here, the loop device and the filesystem on the node.
+//! ControllerExpandVolume grows the image; the node grows the loop device and the filesystem.
 
 use hostloop_proto::csi;
 
@@ -8,8 +8,8 @@ use crate::csi::validate::{self, Range, invalid};
 use crate::storage::Access;
 
 impl Controller {
-    /// ControllerExpandVolume. Of a raw block volume, too, the node has a part to do: its loop
-    /// device must learn of the new size.
+    /// ControllerExpandVolume. It requires NodeExpandVolume for raw block volumes too, whose loop
+    /// device must learn the new size.
     pub fn controller_expand_volume(
         &self,
         req: csi::ControllerExpandVolumeRequest,

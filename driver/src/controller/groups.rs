@@ -9,8 +9,8 @@ use super::{Controller, Error, Result, lookup, parameters, to_proto};
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::storage::{GroupId, GroupRecord, VolumeHandle, VolumeId};
 
-/// Whether a group of this name is the one that is asked for ("Group snapshot already exists but
-/// is incompatible"). The order of the volumes is nothing that was asked for.
+/// Compares an existing group of the same name with the request ("Group snapshot already exists but
+/// is incompatible"). The order of the volumes does not matter.
 fn fits(
     existing: &GroupRecord,
     sources: &[VolumeId],
@@ -26,7 +26,7 @@ fn fits(
     }
 }
 
-/// `snapshot_ids` must be what the group has, in whatever order ("Snapshot list mismatch").
+/// Checks that `snapshot_ids` are the group's, in any order ("Snapshot list mismatch").
 fn matches(record: &GroupRecord, snapshot_ids: &[String]) -> std::result::Result<(), Invalid> {
     const FIELD: &str = "snapshot_ids";
     if snapshot_ids.is_empty() {
@@ -72,7 +72,7 @@ impl Controller {
         })
     }
 
-    /// The volumes of a group, each once. Those of a group that exists may be gone.
+    /// The volumes of a group without duplicates. The volumes of an existing group may be deleted.
     fn sources(&self, ids: &[String], gone_will_do: bool) -> Result<Vec<VolumeId>> {
         const FIELD: &str = "source_volume_ids";
         if ids.is_empty() {
@@ -95,7 +95,7 @@ impl Controller {
         Ok(sources)
     }
 
-    /// DeleteVolumeGroupSnapshot: what is gone, or was never ours, is deleted.
+    /// DeleteVolumeGroupSnapshot. Deleting an unknown ID succeeds.
     pub fn delete_volume_group_snapshot(
         &self,
         req: csi::DeleteVolumeGroupSnapshotRequest,

@@ -9,7 +9,7 @@ use super::{Controller, Error, Result, to_proto};
 use crate::diagnose::health::{self, Condition, View};
 use crate::storage::{self, About, VolumeHandle, VolumeId, VolumeRecord};
 
-/// A volume whose health is asked for: one with a record, or with one that can't be read.
+/// A volume in a health request; its record may be unreadable.
 enum VolumeRef {
     Known(Arc<VolumeRecord>),
     Unreadable(VolumeId, String),
@@ -30,7 +30,7 @@ impl VolumeRef {
         }
     }
 
-    /// The ID the volume is known by.
+    /// The ID under which callers know the volume.
     fn known_as(&self) -> String {
         match self {
             VolumeRef::Known(record) => to_proto::volume_id(record),
@@ -70,7 +70,7 @@ impl Controller {
     ) -> Result<csi::ControllerListVolumeHealthResponse> {
         let page = Page::read(req.max_entries, &req.starting_token, VolumeId::uuid)?;
         let patients = self.patients()?;
-        // After the records: what they say is staged must be attached by now.
+        // Read after the records: a volume that is staged in its record must be attached by now.
         let view = View::take(&self.pools);
         let ill = |patient: VolumeRef| {
             let conditions = patient.conditions(self, &view);
@@ -85,8 +85,8 @@ impl Controller {
         })
     }
 
-    /// All volumes, oldest first. Those whose records can't be read are in no list of volumes; the
-    /// pools have noted them.
+    /// All volumes, oldest first. ListVolumes omits volumes with unreadable records, but the pools
+    /// remember these.
     fn patients(&self) -> Result<Vec<VolumeRef>> {
         self.pools.complete()?;
         let known = self.pools.volumes().into_iter().map(VolumeRef::Known);

@@ -1,7 +1,7 @@
 //! ListVolumes and ListSnapshots, and paging.
 //!
-//! Lists are in the order of creation, which is the order of the IDs. A token is the last ID of
-//! the page before, so it stays good when volumes come and go between two pages.
+//! Lists are in the order of creation, which is the order of the IDs. A token is the last ID of the
+//! previous page, so it stays valid when objects are created or deleted between two pages.
 
 use std::str::FromStr;
 
@@ -18,17 +18,17 @@ use crate::storage::{self, SnapshotId, VolumeHandle, VolumeId};
 /// and a client that can't receive a page can't get the next page either.
 const PAGE_BYTES: usize = 3 << 20;
 
-/// The part of a list that is asked for.
+/// The requested part of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Page {
-    /// Begin after this.
+    /// The page starts after this ID.
     after: Option<Uuid>,
-    /// At most so many.
+    /// Maximum number of entries.
     max: usize,
 }
 
 impl Page {
-    /// Reads `max_entries` and `starting_token`, which is an ID of this kind.
+    /// Reads `max_entries` and `starting_token`, which is an ID of type `T`.
     pub(super) fn read<T: FromStr<Err = NotAnId>>(
         max_entries: i32,
         starting_token: &str,
@@ -47,12 +47,12 @@ impl Page {
         };
         Ok(Page {
             after,
-            // No maximum is no restriction.
+            // In CSI, 0 means no maximum.
             max: if max == 0 { usize::MAX } else { max },
         })
     }
 
-    /// Whether something is on this page or on a later one.
+    /// True if an object is on this page or on a later one.
     pub(super) fn reaches(&self, uuid: Uuid) -> bool {
         self.after.is_none_or(|after| uuid > after)
     }
@@ -157,7 +157,7 @@ impl Controller {
     }
 }
 
-/// What is found here; what is gone, or on another node, is not.
+/// Maps a deleted object, or one on another node, to `None`.
 fn unless_elsewhere<T>(found: storage::Result<T>) -> Result<Option<T>> {
     match found {
         Err(storage::Error::ForeignPool(_)) => Ok(None),

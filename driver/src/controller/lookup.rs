@@ -1,8 +1,8 @@
-//! From the IDs in requests to what they name.
+//! Finds the objects that the IDs in requests name.
 //!
-//! A string that is no ID of this driver names nothing: for a caller it is as good as an ID whose
-//! object is gone. The ID of another node's pool and that of a pool that is missing just now are
-//! told apart by [`Pools`](crate::pool::Pools).
+//! A string that is not an ID of this driver names no object: callers treat it like the ID of a
+//! deleted object. [`Pools`](crate::storage::Pools) distinguishes the ID of another node's pool
+//! from that of a missing pool.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::storage::id::NotAnId;
 use crate::storage::{self, GroupId, GroupRecord, SnapshotId, SnapshotRecord};
 use crate::storage::{VolumeHandle, VolumeRecord};
 
-/// The most characters of a string that is no ID that are repeated in a message.
+/// The maximum number of characters of an invalid ID in a message.
 const SHOWN: usize = 64;
 
 /// An ID from a request; `None` for a string that is no ID of this driver.
@@ -21,12 +21,12 @@ pub(super) fn id<T: FromStr<Err = NotAnId>>(field: &str, value: &str) -> Result<
     Ok(validate::required(field, value)?.parse().ok())
 }
 
-/// What names nothing.
+/// The error for an ID that names no object.
 pub(super) fn not_found(what: &str, value: &str) -> Error {
     Error::NotFound(format!("{what} {}", shown(value)))
 }
 
-/// A string of somebody else's, safe to print: quoted, escaped and not too long.
+/// Quotes, escapes and shortens a string from a request for a message.
 pub(super) fn shown(value: &str) -> String {
     match value.char_indices().nth(SHOWN) {
         None => format!("{value:?}"),
@@ -34,7 +34,7 @@ pub(super) fn shown(value: &str) -> String {
     }
 }
 
-/// What a deletion finds: nothing is what it wants, too.
+/// Maps a missing object to `None`, so that its deletion succeeds.
 pub(super) fn unless_gone<T>(found: storage::Result<T>) -> Result<Option<T>> {
     use storage::Error::{NoGroup, NoSnapshot, NoVolume};
     match found {
@@ -45,19 +45,19 @@ pub(super) fn unless_gone<T>(found: storage::Result<T>) -> Result<Option<T>> {
 }
 
 impl Controller {
-    /// The volume a request names.
+    /// Finds the volume that a request names.
     pub(super) fn volume(&self, field: &str, value: &str) -> Result<Arc<VolumeRecord>> {
         let handle: VolumeHandle = id(field, value)?.ok_or_else(|| not_found("volume", value))?;
         Ok(self.pools.volume(&handle)?)
     }
 
-    /// The snapshot a request names.
+    /// Finds the snapshot that a request names.
     pub(super) fn snapshot(&self, field: &str, value: &str) -> Result<Arc<SnapshotRecord>> {
         let id: SnapshotId = id(field, value)?.ok_or_else(|| not_found("snapshot", value))?;
         Ok(self.pools.snapshot(&id)?)
     }
 
-    /// The group a request names.
+    /// Finds the group that a request names.
     pub(super) fn group(&self, field: &str, value: &str) -> Result<Arc<GroupRecord>> {
         let id: GroupId = id(field, value)?.ok_or_else(|| not_found("group snapshot", value))?;
         Ok(self.pools.group(&id)?)

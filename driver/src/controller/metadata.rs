@@ -1,8 +1,8 @@
-//! SnapshotMetadata: which bytes of a snapshot are allocated, and which ones two snapshots of one
-//! volume differ in, from extents.
+//! SnapshotMetadata: the allocated bytes of a snapshot, and the bytes that differ between two
+//! snapshots of one volume.
 //!
-//! What has to be read at all is decided in [`crate::sys::extents`]; here requests are checked,
-//! and runs become tuples of one style, a message at a time.
+//! [`crate::kernel::extents`] finds the runs of bytes to report. This module checks requests and
+//! converts runs to tuples of one style, a message at a time.
 
 use hostloop_proto::csi;
 
@@ -16,11 +16,11 @@ mod block_metadata;
 use block_metadata::{Style, Tuples};
 
 impl Controller {
-    /// GetMetadataAllocated: answers go to `emit` in order; it returns false once the caller has
-    /// gone. INVALID_ARGUMENT for a missing ID or a negative `max_results`, NOT_FOUND,
+    /// GetMetadataAllocated: passes answers to `emit` in order; `emit` returns false once the
+    /// caller hangs up. INVALID_ARGUMENT for a missing ID or a negative `max_results`, NOT_FOUND,
     /// OUT_OF_RANGE for a `starting_offset` that is negative or behind the end.
     ///
-    /// An answer without tuples still comes in one message, which tells the capacity.
+    /// A stream without tuples still has one message, which contains the capacity.
     pub fn get_metadata_allocated(
         &self,
         req: csi::GetMetadataAllocatedRequest,
@@ -47,8 +47,8 @@ impl Controller {
         Ok(())
     }
 
-    /// GetMetadataDelta, like [`Controller::get_metadata_allocated`]; INVALID_ARGUMENT also for
-    /// snapshots of different volumes. Never leaves out a block that differs.
+    /// GetMetadataDelta, like [`Controller::get_metadata_allocated`]. INVALID_ARGUMENT also for
+    /// snapshots of different volumes. It never omits a block that differs.
     pub fn get_metadata_delta(
         &self,
         req: csi::GetMetadataDeltaRequest,
@@ -93,9 +93,9 @@ impl Controller {
         }
     }
 
-    /// Whether what did not change between two snapshots has stayed shared between them, so that
-    /// a different place means a different content: in a pool with reflinks, and unless the volume
-    /// was thick, whose blocks are separated from every snapshot again.
+    /// True if unchanged blocks are still shared between two snapshots, so that a different
+    /// location means different content. This needs a pool with reflinks and a thin volume: the
+    /// blocks of a thick one are separated from every snapshot again.
     fn unchanged_is_shared(&self, base: &SnapshotRecord, target: &SnapshotRecord) -> Result<bool> {
         let thin = |s: &SnapshotRecord| s.provisioning == Provisioning::Thin;
         let pool = self.pools.with_id(target.id.pool())?;
@@ -103,12 +103,12 @@ impl Controller {
     }
 }
 
-/// `max_results`: 0 leaves it to us.
+/// Reads `max_results`; 0 lets the driver choose.
 fn max_results(max: i32) -> Result<usize> {
     usize::try_from(max).map_err(|_| invalid("max_results", "is negative").into())
 }
 
-/// `starting_offset`, which may be the end itself (nothing is left then).
+/// Reads `starting_offset`, which may be the end itself (then no bytes are left).
 fn starting_offset(offset: i64, size: u64) -> Result<u64> {
     let out = || {
         Error::OutOfRange(format!(

@@ -1,4 +1,5 @@
-//! ControllerModifyVolume: settings change in the record and the image, and in what is in use.
+//! ControllerModifyVolume: changes settings in the record, the image, the loop device and the
+//! mount.
 
 use hostloop_proto::csi;
 
@@ -8,7 +9,7 @@ use crate::csi::validate::invalid;
 use crate::kernel::{self, FileId, FsType, LoopInfo, MountEntry};
 use crate::storage::{self, Access, Provisioning, Settings, VolumeRecord};
 
-/// What is to be changed of a volume that is in use.
+/// The changes to a volume that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Live {
     direct_io: Option<bool>,
@@ -17,8 +18,8 @@ struct Live {
     discard: Option<bool>,
 }
 
-/// What a change means for a volume in use. It is applied whether or not the record says so
-/// already: the call before may have come no further than the record.
+/// The changes to a volume in use. They apply even if the record has them already: an earlier call
+/// may have failed after writing the record.
 fn live(changes: &Changes, settings: &Settings, record: &VolumeRecord) -> Live {
     let touches = changes.discard.is_some() || changes.provisioning.is_some();
     Live {
@@ -28,8 +29,8 @@ fn live(changes: &Changes, settings: &Settings, record: &VolumeRecord) -> Live {
     }
 }
 
-/// Whether a staged volume is to be mounted with `discard`; `None` if it is not mounted, or if
-/// that is the user's mount flags to say. Thick volumes never give their space back.
+/// True if a staged volume must be mounted with `discard`. `None` if it is not mounted or if the
+/// user's mount flags decide. Thick volumes never discard.
 fn mount_discards(settings: &Settings, record: &VolumeRecord) -> Option<bool> {
     let Access::Mount { flags, .. } = &record.stage.as_ref()?.capability.access else {
         return None;
@@ -43,7 +44,7 @@ fn mount_discards(settings: &Settings, record: &VolumeRecord) -> Option<bool> {
 }
 
 impl Controller {
-    /// ControllerModifyVolume. Everything is checked before anything is changed.
+    /// ControllerModifyVolume. Checks everything before the first change.
     pub fn controller_modify_volume(
         &self,
         req: csi::ControllerModifyVolumeRequest,
@@ -65,8 +66,8 @@ impl Controller {
     fn modify(&self, record: &VolumeRecord, changes: &Changes, settings: Settings) -> Result<()> {
         let live = live(changes, &settings, record);
         let in_use = InUse::of(self, record)?;
-        // The mount first: not every filesystem can change it, and what a thick volume is about to
-        // take must not be given back at once.
+        // The mount changes first: not every filesystem supports that. And it must not discard the
+        // blocks that a thick volume is about to reserve.
         let remounted = match live.discard {
             Some(on) => in_use.discard(on)?,
             None => false,
@@ -86,11 +87,11 @@ impl Controller {
     }
 }
 
-/// The loop devices of a volume and the mount of its filesystem.
+/// A volume's loop devices, and the mount of its filesystem.
 struct InUse<'a> {
     controller: &'a Controller,
     record: &'a VolumeRecord,
-    /// The image and the devices over it; nothing if there is no image.
+    /// The image and the devices over it; `None` without an image.
     attached: Option<(FileId, Vec<LoopInfo>)>,
 }
 
@@ -121,7 +122,7 @@ impl<'a> InUse<'a> {
         }
         for info in loops {
             let device = match kernel.loop_open(info.minor, *image) {
-                // Detached meanwhile: the next attach takes the settings from the record.
+                // Detached meanwhile: the next attach reads the settings from the record.
                 Err(kernel::Error::NotFound { .. }) => continue,
                 device => device?,
             };
@@ -141,8 +142,8 @@ impl<'a> InUse<'a> {
         Ok(())
     }
 
-    /// Remounts the filesystem, unless it is as asked already; whether it did. One mount will do:
-    /// the option is the filesystem's, not the mount's.
+    /// Remounts the filesystem unless it has the option already; true if it did. One mount is
+    /// enough: the option belongs to the filesystem.
     fn discard(&self, on: bool) -> Result<bool> {
         let kernel = self.controller.pools.kernel();
         let Some((_, loops)) = self
@@ -171,7 +172,7 @@ impl<'a> InUse<'a> {
     }
 }
 
-/// Whether a filesystem gives space back as it is mounted (of btrfs, `discard=async`).
+/// True if a mount discards freed space (for btrfs: `discard=async`).
 fn is_discarding(mount: &MountEntry) -> bool {
     let says = |option: &String| option.split('=').next() == Some("discard");
     mount.super_options.iter().any(says)

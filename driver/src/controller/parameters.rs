@@ -1,4 +1,4 @@
-//! Class parameters and mutable parameters: what they may say, and what comes of it. Pure.
+//! Reads and checks class parameters and mutable parameters. Pure.
 //!
 //! An unknown key is an error that names the key, so that a mistyped parameter is never ignored.
 //! The one exception is in [`none`]. A provisioner adds the keys under [`METADATA`], not the user;
@@ -21,28 +21,28 @@ pub const METADATA: &str = "csi.storage.k8s.io/";
 /// The parameter that names the pool of a class.
 pub const POOL: &str = "pool";
 
-/// The most bytes a map of parameters may have (CSI, "Size Limits").
+/// The maximum size of a parameter map, in bytes (CSI, "Size Limits").
 const MAX_MAP: usize = 4096;
 
 /// The largest read-ahead, in KiB: 1 GiB.
 const MAX_READ_AHEAD: u32 = 1 << 20;
 
-/// A map of parameters, as requests and records have them.
+/// A parameter map, as in requests and records.
 pub type Parameters = BTreeMap<String, String>;
 
-/// What a class asks for.
+/// The parameters of a class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Class {
-    /// The pool's name; `None` is the first configured.
+    /// The pool's name; `None` means the first configured pool.
     pub pool: Option<String>,
-    /// Further words for mkfs.
+    /// Additional arguments for mkfs.
     pub mkfs_options: Vec<String>,
-    /// What else it says.
+    /// The volume settings of the class.
     pub changes: Changes,
 }
 
 impl Class {
-    /// Checks `mkfsOptions` against the options that this filesystem's mkfs may get. `None` is a
+    /// Checks `mkfsOptions` against the options that this filesystem's mkfs may get. `None` means a
     /// raw block volume, for which mkfs never runs.
     pub fn check_mkfs_options(&self, fs: Option<FsType>) -> Result<(), Invalid> {
         let checked = fs.map_or(Ok(()), |fs| check_mkfs_options(fs, &self.mkfs_options));
@@ -50,7 +50,7 @@ impl Class {
     }
 }
 
-/// What is asked of a volume's settings; `None` where nothing is said.
+/// Requested volume settings; `None` where a parameter is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// `provisioning`: `thin` or `thick`.
@@ -64,7 +64,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// These, and where they say nothing, `others`.
+    /// Fills absent settings from `others`.
     pub fn or(self, others: Changes) -> Changes {
         Changes {
             provisioning: self.provisioning.or(others.provisioning),
@@ -74,8 +74,8 @@ impl Changes {
         }
     }
 
-    /// The settings of a new volume. What nobody says is thin (or as its source was), gives freed
-    /// space back if it is thin, and does direct I/O.
+    /// The settings of a new volume. By default it is thin (or like its source), discards freed
+    /// space if it is thin, and uses direct I/O.
     pub fn create(self, inherited: Option<Provisioning>) -> Result<Settings, Invalid> {
         let provisioning = self.provisioning.or(inherited).unwrap_or_default();
         checked(Settings {
@@ -86,8 +86,8 @@ impl Changes {
         })
     }
 
-    /// The settings of a volume after ControllerModifyVolume. What is not said stays, but that a
-    /// thick volume never gives space back.
+    /// The settings after ControllerModifyVolume. Absent parameters keep their values, except that
+    /// a thick volume never discards.
     pub fn modify(self, now: &Settings) -> Result<Settings, Invalid> {
         let provisioning = self.provisioning.unwrap_or(now.provisioning);
         let keeps = now.discard && provisioning == Provisioning::Thin;
@@ -112,7 +112,7 @@ impl Changes {
 
 fn checked(settings: Settings) -> Result<Settings, Invalid> {
     if settings.provisioning == Provisioning::Thick && settings.discard {
-        // Given back, its space would no longer be its own.
+        // A discard would give up the reserved blocks.
         return Err(invalid(
             "discard",
             "is for thin volumes: a thick one keeps its space",
@@ -121,7 +121,7 @@ fn checked(settings: Settings) -> Result<Settings, Invalid> {
     Ok(settings)
 }
 
-/// Reads CreateVolume's (and GetCapacity's) `parameters`.
+/// Reads the `parameters` of CreateVolume and GetCapacity.
 pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
     let mut class = Class::default();
     for (key, value) in own("parameters", parameters)? {
@@ -145,8 +145,8 @@ pub fn class(parameters: &Parameters) -> Result<Class, Invalid> {
     Ok(class)
 }
 
-/// Reads `mutable_parameters`. With `accepted`, only the names in it are taken; one among these
-/// that means nothing to this driver is taken and means nothing, as the host-path driver has it.
+/// Reads `mutable_parameters`. If `accepted` is not empty, only its names are allowed. An accepted
+/// name that the driver does not know has no effect, as in the host-path driver.
 pub fn mutable(parameters: &Parameters, accepted: &[String]) -> Result<Changes, Invalid> {
     let mut changes = Changes::default();
     for (key, value) in own("mutable_parameters", parameters)? {
@@ -184,8 +184,8 @@ pub fn none(parameters: &Parameters) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The filesystem of a class's volumes, if it names one. A provisioner tells GetCapacity all that
-/// a class says, and of volumes themselves only this.
+/// The filesystem that a class names, if any. A provisioner passes all class parameters to
+/// GetCapacity, but this key is all it passes about the volumes themselves.
 pub fn filesystem(parameters: &Parameters) -> Result<Option<FsType>, Invalid> {
     let key = format!("{METADATA}fstype");
     match parameters.get(&key).filter(|name| !name.is_empty()) {
@@ -200,7 +200,7 @@ pub fn filesystem(parameters: &Parameters) -> Result<Option<FsType>, Invalid> {
     }
 }
 
-/// Whether two maps say the same, whatever a provisioner added.
+/// True if two maps are equal without the keys of a provisioner.
 pub fn same(a: &Parameters, b: &Parameters) -> bool {
     users(a).eq(users(b))
 }
@@ -210,7 +210,7 @@ fn users(parameters: &Parameters) -> impl Iterator<Item = (&str, &str)> {
     all.filter(|(key, _)| !key.starts_with(METADATA))
 }
 
-/// A map's entries but those of a provisioner, once its size is checked.
+/// The entries of a map without a provisioner's keys. Checks the map's size.
 fn own<'a>(
     field: &str,
     parameters: &'a Parameters,
@@ -242,6 +242,6 @@ fn boolean(value: &str) -> Result<bool, &'static str> {
 fn read_ahead(value: &str) -> Result<u32, &'static str> {
     let digits = value.bytes().all(|b| b.is_ascii_digit());
     let number = value.parse().ok().filter(|n| *n <= MAX_READ_AHEAD);
-    // `parse` would take a leading plus.
+    // `parse` would accept a leading plus.
     (number.filter(|_| digits)).ok_or("is no number of KiB from 0 to 1048576")
 }

@@ -1,5 +1,5 @@
-//! ControllerPublishVolume and ControllerUnpublishVolume: who may use a volume, as the record has
-//! it. The work itself is the node's.
+//! ControllerPublishVolume and ControllerUnpublishVolume: record the nodes that may use a volume.
+//! The Node service does the actual attach.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -12,16 +12,16 @@ use crate::csi::capability::compatible;
 use crate::csi::validate;
 use crate::storage::{Publication, VolumeHandle, VolumeId, VolumeRecord};
 
-/// What ControllerPublishVolume has to do.
+/// The action of ControllerPublishVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Publish {
-    /// Record it.
+    /// Record the publication.
     Record,
-    /// It is recorded.
+    /// Do nothing: it is recorded already.
     Done,
 }
 
-/// Judges a publication against those there are.
+/// Compares a publication with the recorded ones.
 fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publish> {
     if let Some(published) = record.publications.get(node) {
         let same = published.readonly == asked.readonly
@@ -39,7 +39,7 @@ fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publ
             ))),
         };
     }
-    // A volume published elsewhere can only mean that this node had another ID before.
+    // A publication to another node means that this node had another ID before.
     match record.publications.keys().next() {
         Some(other) if !asked.capability.mode.is_multi_node() => {
             Err(Error::FailedPrecondition(format!(
@@ -54,18 +54,19 @@ fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publ
 /// The attach slots of the node: one for each volume that is published to it.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// Volumes that are being published: counted, and not yet recorded.
+    /// Volumes whose publication is counted, but not recorded yet.
     taken: Mutex<BTreeSet<VolumeId>>,
 }
 
-/// A slot, held until the publication is recorded. Dropped, it is free again, or the record's.
+/// A slot, held until the publication is recorded. On drop, the record counts instead, or the slot
+/// is free.
 struct Slot<'a> {
     slots: &'a Slots,
     volume: VolumeId,
 }
 
 impl Slots {
-    /// Takes a slot. The lock is held for counting alone, never across a write.
+    /// Takes a slot. The lock is held for counting only, never across a write.
     fn take(
         &self,
         volume: VolumeId,
@@ -73,7 +74,7 @@ impl Slots {
         published: impl FnOnce() -> Result<BTreeSet<VolumeId>>,
     ) -> Result<Slot<'_>> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        // In this order: what is recorded meanwhile is still held as taken.
+        // In this order, a publication recorded meanwhile still counts as taken.
         let mut used = taken.clone();
         used.extend(published()?);
         used.remove(&volume);
@@ -110,7 +111,7 @@ impl Controller {
         validate::required("volume_id", &req.volume_id)?;
         validate::required("node_id", &req.node_id)?;
         let capability = req.volume_capability.as_ref();
-        // A capability that is none is told before a volume that is none.
+        // An invalid capability is reported before an unknown volume.
         validate::capability("volume_capability", capability, &self.config.capabilities)?;
         let record = self.volume("volume_id", &req.volume_id)?;
         let node = &self.config.node_id;
@@ -145,7 +146,7 @@ impl Controller {
         })
     }
 
-    /// ControllerUnpublishVolume: from one node, or from all. What is published nowhere is done.
+    /// ControllerUnpublishVolume: from one node, or from all. Succeeds for an unpublished volume.
     pub fn controller_unpublish_volume(
         &self,
         req: csi::ControllerUnpublishVolumeRequest,

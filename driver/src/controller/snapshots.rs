@@ -8,7 +8,7 @@ use super::{Controller, Error, Result, accessibility, lookup, parameters, to_pro
 use crate::csi::validate;
 use crate::storage::{SnapshotId, SnapshotRecord, VolumeId};
 
-/// Whether a snapshot of this name is the one that is asked for ("Snapshot already exists but is
+/// Compares an existing snapshot of the same name with the request ("Snapshot already exists but is
 /// incompatible").
 fn fits(existing: &SnapshotRecord, source: &VolumeId) -> std::result::Result<(), String> {
     if existing.source != *source {
@@ -21,7 +21,7 @@ fn fits(existing: &SnapshotRecord, source: &VolumeId) -> std::result::Result<(),
 }
 
 impl Controller {
-    /// CreateSnapshot: idempotent by name, and answered when the snapshot is complete.
+    /// CreateSnapshot: idempotent by name. It answers once the snapshot is complete.
     pub fn create_snapshot(
         &self,
         req: csi::CreateSnapshotRequest,
@@ -50,7 +50,7 @@ impl Controller {
         name: &str,
         req: &csi::CreateSnapshotRequest,
     ) -> Result<Arc<SnapshotRecord>> {
-        // A snapshot outlives its volume, and so does the answer to a repeated call.
+        // A snapshot outlives its volume, so a repeated call still gets the same answer.
         let id: Option<VolumeId> = req.source_volume_id.parse().ok();
         let existing = self.pools.snapshot_named(name);
         let source = match (&existing, id) {
@@ -70,8 +70,7 @@ impl Controller {
         Ok(existing)
     }
 
-    /// DeleteSnapshot: what is gone, or was never ours, is deleted. What may be on another node is
-    /// not.
+    /// DeleteSnapshot. Deleting an unknown ID succeeds, unless the snapshot may be on another node.
     pub fn delete_snapshot(
         &self,
         req: csi::DeleteSnapshotRequest,

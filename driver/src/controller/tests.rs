@@ -13,7 +13,7 @@ mod reading;
 mod snapshots;
 mod volumes;
 
-/// Everything switched on.
+/// A configuration with all services on.
 pub(super) fn config() -> Config {
     Configs::default().controller
 }

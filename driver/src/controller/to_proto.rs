@@ -1,4 +1,4 @@
-//! Records as the protocol shows them. Pure.
+//! Converts records to protocol messages. Pure.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
@@ -8,13 +8,13 @@ use super::accessibility::accessible;
 use crate::csi::topology::Segments;
 use crate::storage::{GroupRecord, SnapshotRecord, Source, VolumeRecord};
 
-/// The ID a volume is known by: kubelet's for an inline one.
+/// The ID under which callers know a volume: kubelet's handle for an inline volume.
 pub(super) fn volume_id(record: &VolumeRecord) -> String {
     let inline = record.inline.clone();
     inline.unwrap_or_else(|| record.id.to_string())
 }
 
-/// A volume. Its context is empty: what it takes to use a volume is in its record.
+/// Converts a volume. Its context is empty: the record has all data that the node needs.
 pub(super) fn volume(record: &VolumeRecord, ours: &Segments) -> csi::Volume {
     csi::Volume {
         capacity_bytes: bytes(record.capacity_bytes),
@@ -44,7 +44,7 @@ pub(super) fn nodes(record: &VolumeRecord) -> Vec<String> {
     record.publications.keys().cloned().collect()
 }
 
-/// A snapshot. It is ready: whoever asks for one is answered when it is complete.
+/// Converts a snapshot. It is always ready, because the driver answers once a snapshot is complete.
 pub(super) fn snapshot(record: &SnapshotRecord, ours: &Segments) -> csi::Snapshot {
     csi::Snapshot {
         size_bytes: bytes(record.size_bytes),
@@ -57,7 +57,7 @@ pub(super) fn snapshot(record: &SnapshotRecord, ours: &Segments) -> csi::Snapsho
     }
 }
 
-/// A group with its snapshots.
+/// Converts a group with its snapshots.
 pub(super) fn group(
     record: &GroupRecord,
     snapshots: impl IntoIterator<Item = csi::Snapshot>,
@@ -70,7 +70,7 @@ pub(super) fn group(
     }
 }
 
-/// A number of bytes; no size is larger than the protocol can say.
+/// Converts a number of bytes; all sizes fit into the protocol's int64.
 pub(super) fn bytes(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -84,7 +84,7 @@ impl Controller {
         Ok(self.pools.create_volume(&pool, new)?)
     }
 
-    /// A filesystem whose tools are not installed is not offered.
+    /// Fails if the tools of a filesystem are not installed.
     fn require_tools(&self, fs: FsType) -> Result<()> {
         match self.missing_tools(fs) {
             None => Ok(()),
@@ -95,15 +95,14 @@ impl Controller {
         }
     }
 
-    /// Why a filesystem can't be made here, if it can't.
+    /// Why this node can't make a filesystem; `None` if it can.
     pub(super) fn missing_tools(&self, fs: FsType) -> Option<String> {
         let offered = self.pools.kernel().filesystems();
         let (_, state) = offered.into_iter().find(|(offered, _)| *offered == fs)?;
         state.err()
     }
 
-    /// DeleteVolume: what is gone, or was never ours, is deleted. What may be on another node is
-    /// not.
+    /// DeleteVolume. Deleting an unknown ID succeeds, unless the volume may be on another node.
     pub fn delete_volume(
         &self,
         req: csi::DeleteVolumeRequest,

@@ -111,8 +111,8 @@ impl Node {
         Ok(self.pools.clear_in_volume(id, change)?)
     }
 
-    /// Turns a kernel error into RESOURCE_EXHAUSTED if the pool is full. In a full pool, writes to a
-    /// loop device fail as plain I/O errors.
+    /// Turns a kernel error into RESOURCE_EXHAUSTED if the pool is full. In a full pool, writes to
+    /// a loop device fail as plain I/O errors.
     pub(super) fn explain_full(&self, record: &VolumeRecord, error: Error) -> Error {
         let Error::Kernel(_) = &error else {
             return error;

@@ -1,4 +1,4 @@
-//! Runs of bytes as CSI's `BlockMetadata` tuples.
+//! Converts runs of bytes to CSI's `BlockMetadata` tuples.
 
 use hostloop_proto::csi::{BlockMetadata, BlockMetadataType};
 
@@ -6,22 +6,23 @@ use super::super::MetadataBlocks;
 use crate::kernel::BLOCK_SIZE;
 use crate::kernel::extents::Range;
 
-/// The most tuples in one message, whatever the caller would take: about 30 KiB.
+/// The maximum number of tuples in a message, even if the caller allows more: about 30 KiB.
 const MAX_TUPLES: usize = 1024;
 
 /// The form of one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Style {
     fixed: bool,
-    /// What tuples are multiples of, in bytes; their size if fixed.
+    /// Tuples are multiples of this, in bytes; fixed tuples have this size.
     unit: u64,
     /// Size of the snapshot in bytes.
     capacity: u64,
 }
 
 impl Style {
-    /// The style for a snapshot of this size. Fixed blocks are the largest ones that divide the
-    /// configured size and the snapshot: the last one may neither be shorter nor stick out.
+    /// The style for a snapshot of this size. Fixed blocks are the largest ones that divide both
+    /// the configured size and the snapshot's. The last block must be neither shorter nor reach
+    /// past the end.
     pub(super) fn new(blocks: MetadataBlocks, capacity: u64) -> Style {
         let (fixed, unit) = match blocks {
             MetadataBlocks::Fixed(size) => (true, common_divisor(u64::from(size), capacity)),
@@ -49,7 +50,7 @@ impl Style {
         signed(self.capacity)
     }
 
-    /// What to look at: from the block `start` is in, to the end.
+    /// The range to read: from the block that contains `start` to the end.
     pub(super) fn span(&self, start: u64) -> Range {
         let offset = start - start % self.unit;
         Range {
@@ -68,7 +69,7 @@ fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// Collects runs, in order, and sends them as tuples, a message at a time.
+/// Collects ordered runs and sends them as tuples, a message at a time.
 pub(super) struct Tuples<'a> {
     style: Style,
     max: usize,
@@ -77,13 +78,13 @@ pub(super) struct Tuples<'a> {
     run: Option<Range>,
     message: Vec<BlockMetadata>,
     sent: bool,
-    /// Somebody listens.
+    /// True while the caller receives messages.
     open: bool,
 }
 
 impl<'a> Tuples<'a> {
-    /// `max` tuples in a message at most; 0 for as many as we like. `send` returns false once
-    /// nobody listens.
+    /// Sends at most `max` tuples per message; 0 uses the driver's maximum. `send` returns false
+    /// once the caller hangs up.
     pub(super) fn new(
         style: Style,
         max: usize,
@@ -101,14 +102,14 @@ impl<'a> Tuples<'a> {
         }
     }
 
-    /// Takes the next run, which begins at or behind the end of the last; false once nobody
-    /// listens.
+    /// Adds the next run, which starts at or behind the end of the last; false once the caller
+    /// hangs up.
     pub(super) fn add(&mut self, run: Range) -> bool {
         let unit = self.style.unit;
         let offset = run.offset - run.offset % unit;
         let end = run.end().next_multiple_of(unit).min(self.style.capacity);
         match &mut self.run {
-            // Also where both reach into one block.
+            // Two runs that touch the same block become one as well.
             Some(last) if offset <= last.end() => {
                 last.length = last.length.max(end - last.offset);
                 true
@@ -121,7 +122,7 @@ impl<'a> Tuples<'a> {
         }
     }
 
-    /// Sends what is left; the only message if there was nothing.
+    /// Sends the remaining tuples, or one empty message if there were none at all.
     pub(super) fn finish(mut self) {
         if let Some(run) = self.run.take() {
             self.put(run);

@@ -1,4 +1,4 @@
-//! What a volume is copied from.
+//! Finds the source of a copied volume.
 
 use super::super::capability::Wanted;
 use super::super::{Controller, Result};
@@ -7,30 +7,30 @@ use crate::csi::validate::{Invalid, invalid};
 use crate::kernel::FsType;
 use crate::storage::{Format, Provisioning, Source};
 
-/// A source that was found.
+/// An existing source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) source: Source,
-    /// Its size.
+    /// The source's size, in bytes.
     pub(super) bytes: u64,
-    /// How far it was formatted.
+    /// The format state of the source.
     pub(super) format: Format,
-    /// What a copy is if nobody says otherwise.
+    /// The default provisioning of a copy.
     pub(super) provisioning: Provisioning,
 }
 
 impl Origin {
-    /// The filesystem it carries, as far as that is known.
+    /// The filesystem of the source, if it is known.
     pub(super) fn fs(&self) -> Option<FsType> {
         match self.format {
             Format::Done(fs) => Some(fs),
-            // One that was never handed out carries nothing that anybody would miss; of a raw
-            // one, staging finds out.
+            // A source that was never staged carries no user data. Staging probes the device of a
+            // raw one.
             Format::None | Format::Formatting(_) | Format::Raw => None,
         }
     }
 
-    /// Whether a copy can be used so ("Source incompatible or not supported").
+    /// Checks that a copy supports these capabilities ("Source incompatible or not supported").
     pub(super) fn serves(&self, wanted: &Wanted) -> std::result::Result<(), Invalid> {
         match (self.fs(), wanted.fs()) {
             (Some(has), Some(asked)) if has != asked => Err(invalid(
@@ -99,7 +99,7 @@ mod tests {
         let table = [
             (Format::Done(Xfs), Some("xfs"), Some(Xfs), true),
             (Format::Done(Xfs), Some("ext4"), Some(Ext4), false),
-            // Who names none gets what there is.
+            // A request without a filesystem gets the source's.
             (Format::Done(Xfs), Some(""), Some(Xfs), true),
             (Format::Done(Xfs), None, None, true),
             (Format::None, Some("xfs"), Some(Xfs), true),

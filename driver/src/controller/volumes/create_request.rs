@@ -1,4 +1,4 @@
-//! What a CreateVolumeRequest asks for, and whether a volume of its name is that. Pure.
+//! Reads a CreateVolumeRequest, and compares it with an existing volume of that name. Pure.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
@@ -10,7 +10,7 @@ use crate::csi::capability::own_fs;
 use crate::csi::validate::{self, Invalid, Range, invalid};
 use crate::storage::{SnapshotId, Source, VolumeHandle, VolumeRecord};
 
-/// A source as a request names it.
+/// A source, as a request names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Named {
     /// A snapshot.
@@ -19,19 +19,19 @@ pub(super) enum Named {
     Volume(VolumeHandle),
 }
 
-/// A CreateVolumeRequest, read.
+/// A parsed CreateVolumeRequest.
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     pub(super) name: String,
     pub(super) range: Range,
     pub(super) wanted: Wanted,
     pub(super) class: Class,
-    /// From mutable parameters, and where these say nothing, from the class.
+    /// Mutable parameters; class parameters fill the absent ones.
     pub(super) changes: Changes,
     pub(super) parameters: Parameters,
     pub(super) mutable_parameters: Parameters,
     pub(super) source: Option<Named>,
-    /// What is on this node satisfies `accessibility_requirements`.
+    /// True if objects on this node satisfy `accessibility_requirements`.
     pub(super) accessible: bool,
 }
 
@@ -61,8 +61,8 @@ impl Order {
         })
     }
 
-    /// Whether a volume of this name is what is asked for; if not, what differs ("Volume already
-    /// exists but is incompatible").
+    /// Compares an existing volume of this name with the request; the error says what differs
+    /// ("Volume already exists but is incompatible").
     pub(super) fn fits(&self, existing: &VolumeRecord) -> std::result::Result<(), String> {
         let differs = |what: &str| Err(format!("differs in {what}"));
         if existing.inline.is_some() {
@@ -99,7 +99,7 @@ fn mutable(parameters: &Parameters, config: &Config) -> std::result::Result<Chan
     parameters::mutable(parameters, &config.mutable_parameters)
 }
 
-/// Reads the source. A string that is no ID is a source that is not found.
+/// Reads the source. A string that is not an ID is an unknown source.
 fn source(source: Option<&csi::VolumeContentSource>) -> Result<Option<Named>> {
     const FIELD: &str = "volume_content_source";
     let Some(source) = source else {
@@ -125,8 +125,7 @@ fn same_source(named: Option<&Named>, recorded: Option<&Source>) -> bool {
         (None, None) => true,
         (Some(Named::Snapshot(a)), Some(Source::Snapshot(b))) => a == b,
         (Some(Named::Volume(VolumeHandle::Id(a))), Some(Source::Volume(b))) => a == b,
-        // A pod's inline volume is known by two IDs, and may be gone by now: that one was copied
-        // from a volume has to do.
+        // An inline volume has two IDs and may be deleted by now, so any volume as source matches.
         (Some(Named::Volume(VolumeHandle::Inline(_))), Some(Source::Volume(_))) => true,
         _ => false,
     }

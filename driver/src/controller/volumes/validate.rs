@@ -1,4 +1,4 @@
-//! ValidateVolumeCapabilities: whether a volume is what an orchestrator believes it to be.
+//! ValidateVolumeCapabilities: compares a volume with an orchestrator's expectations.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::csi::capability::{own_fs, unsupported};
 use crate::csi::validate::{Invalid, invalid};
 use crate::storage::VolumeRecord;
 
-/// Prefix of what Kubernetes' provisioner adds to every volume's context.
+/// Prefix of the keys that Kubernetes' provisioner adds to every volume's context.
 const PROVISIONER: &str = "storage.kubernetes.io/";
 
 impl Controller {
@@ -38,8 +38,8 @@ impl Controller {
     }
 }
 
-/// What is missing in a capability is the caller's fault. What is unknown or unsupported is not:
-/// it is just not confirmed.
+/// Checks that required fields are set: a missing one is the caller's error. An unknown or
+/// unsupported capability is not an error: it is only not confirmed.
 fn complete(capabilities: &[csi::VolumeCapability]) -> std::result::Result<(), Invalid> {
     const FIELD: &str = "volume_capabilities";
     if capabilities.is_empty() {
@@ -57,7 +57,7 @@ fn complete(capabilities: &[csi::VolumeCapability]) -> std::result::Result<(), I
     Ok(())
 }
 
-/// What is not as the request has it, in words.
+/// The first difference between a volume and the request, in words.
 fn differs(
     req: &csi::ValidateVolumeCapabilitiesRequest,
     record: &VolumeRecord,
@@ -75,7 +75,7 @@ fn differs(
     {
         return Some(format!("volume_capabilities: {why}"));
     }
-    // No volume of ours has a context of its own.
+    // The driver never sets a volume context.
     if let Some(key) = foreign_key(&req.volume_context) {
         return Some(format!("volume_context: the volume has no {key:?}"));
     }
