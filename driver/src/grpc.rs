@@ -1,9 +1,9 @@
 //! The CSI services on a Unix socket: locks, threads, logs and metrics around services that know
 //! none of these.
 //!
-//! For each RPC, tonic decodes the request, and the table of [`dispatch`] names its lock keys.
+//! For each RPC, tonic decodes the request, and the table of `dispatch` names its lock keys.
 //! [`operation_locks`] takes the keys and runs the work on a blocking thread. [`grpc_status`] maps
-//! an error to a code, and [`call_log`] logs the RPC.
+//! an error to a code, and `call_log` logs the RPC.
 
 use std::io;
 use std::sync::Arc;

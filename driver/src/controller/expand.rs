@@ -8,8 +8,8 @@ use crate::csi::validate::{self, Range, invalid};
 use crate::storage::Access;
 
 impl Controller {
-    /// ControllerExpandVolume. It requires NodeExpandVolume for raw block volumes too, whose loop
-    /// device must learn the new size.
+    /// ControllerExpandVolume. It requires NodeExpandVolume for raw block volumes too, because
+    /// their loop devices must learn the new size.
     pub fn controller_expand_volume(
         &self,
         req: csi::ControllerExpandVolumeRequest,

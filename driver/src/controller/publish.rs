@@ -54,7 +54,7 @@ fn decide(record: &VolumeRecord, node: &str, asked: &Publication) -> Result<Publ
 /// The attach slots of the node: one for each volume that is published to it.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    /// Volumes whose publication is counted, but not recorded yet.
+    /// Volumes that count as published, but have no recorded publication yet.
     taken: Mutex<BTreeSet<VolumeId>>,
 }
 

@@ -43,7 +43,7 @@ fn all_of_a_request_are_of_one_kind() {
         (vec![block(WRITER), block(READER)], Ok(None)),
         (vec![mount("", &[], WRITER)], Ok(Some(Ext4))),
         (vec![mount("xfs", &[], WRITER)], Ok(Some(Xfs))),
-        // Who names none means what the others name, before and after.
+        // A capability without a filesystem means that of the others, in any order.
         (
             vec![mount("", &[], WRITER), mount("xfs", &[], READER)],
             Ok(Some(Xfs)),

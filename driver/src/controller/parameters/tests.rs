@@ -113,7 +113,7 @@ fn mutable_parameters_are_read() {
         of(&[("csi.storage.k8s.io/pv/name", "x")], &["discard"]),
         Ok(Changes::default())
     );
-    // Listed by the administrator, unknown to us: taken.
+    // The administrator lists a name that the driver does not know: it is accepted.
     assert_eq!(
         of(&[("other", "x")], &["discard", "other"]),
         Ok(Changes::default())

@@ -103,12 +103,12 @@ fn slots_are_counted_with_those_being_taken() {
     let second = slots.take(ids[1], 2, published(&[])).unwrap();
     let refused = slots.take(ids[2], 2, published(&[]));
     assert!(matches!(refused, Err(Error::ResourceExhausted(_))));
-    // One given back, one recorded.
+    // One slot is released, one is recorded.
     drop(first);
     let third = slots.take(ids[2], 2, published(&[ids[1]])).unwrap();
     drop((second, third));
     assert!(slots.take(ids[3], 2, published(&[ids[1], ids[2]])).is_err());
-    // A volume's own slot does not stand in its way.
+    // A volume's own slot does not block it.
     assert!(slots.take(ids[2], 2, published(&[ids[1], ids[2]])).is_ok());
     assert!(slots.take(ids[0], 0, published(&[])).is_err());
 }

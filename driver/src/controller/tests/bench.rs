@@ -16,7 +16,7 @@ use crate::testkit::{Configs, Rig, block_as, mount_as};
 
 pub(super) const MI: i64 = 1 << 20;
 
-/// What a test may change before the pools are opened.
+/// Settings that a test may change before the pools are opened.
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) options: PoolOptions,
@@ -35,7 +35,7 @@ impl Deref for Bench {
 }
 
 impl Bench {
-    /// Pools "default" and "other", and nothing in them.
+    /// The pools "default" and "other", both empty.
     pub(super) fn new() -> Bench {
         Bench::with(|_| {})
     }
@@ -58,7 +58,7 @@ impl Bench {
         Bench(Rig::over(site, configs))
     }
 
-    /// The driver ends, something happens, and it starts again.
+    /// Stops the driver, runs a closure, and starts the driver again.
     pub(super) fn restart(mut self, between: impl FnOnce(&Path)) -> Bench {
         self.0.die();
         between(self.root());
@@ -81,7 +81,7 @@ impl Bench {
         Ok(response.volume.unwrap())
     }
 
-    /// A volume as in [`Bench::request`]; its ID.
+    /// Creates a volume as in [`Bench::request`] and returns its ID.
     pub(super) fn create(&self, name: &str) -> String {
         self.try_create(Bench::request(name)).unwrap().volume_id
     }
@@ -119,12 +119,12 @@ impl Bench {
         response.entries.into_iter().map(id).collect()
     }
 
-    /// Where a volume of this ID is, or was, in the pool "default".
+    /// The directory of a volume with this ID in the pool "default", existing or not.
     pub(super) fn entry(&self, id: &str) -> PathBuf {
         self.root().join("default/volumes").join(id)
     }
 
-    /// Stages a volume as its node does.
+    /// Stages a volume as its node would.
     pub(super) fn stage(&self, id: &str, capability: csi::VolumeCapability) {
         self.0.stage(id, id, &capability).unwrap();
         self.kernel.take_effects();
@@ -191,14 +191,14 @@ pub(super) fn required(topology: csi::Topology) -> Option<csi::TopologyRequireme
     })
 }
 
-/// The same ID in a pool that is not here.
+/// The same ID in a pool that is not on this node.
 pub(super) fn foreign(id: &str) -> String {
     let mut parts: Vec<&str> = id.split('-').collect();
     parts[1] = "0123456789abcdef";
     parts.join("-")
 }
 
-/// The code of an answer, as the server gives it.
+/// The gRPC code of an answer.
 pub(super) fn code<T>(result: Result<T>) -> tonic::Code {
     match result {
         Ok(_) => tonic::Code::Ok,
@@ -206,7 +206,7 @@ pub(super) fn code<T>(result: Result<T>) -> tonic::Code {
     }
 }
 
-/// The field a request was refused for.
+/// The field that a refused request names.
 pub(super) fn field<T>(result: Result<T>) -> String {
     match result {
         Err(Error::Invalid(invalid)) => invalid.field,

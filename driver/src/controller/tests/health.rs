@@ -1,4 +1,4 @@
-//! The health calls, and what the facts of real files and the model come to.
+//! The health RPCs, with facts from real files and the fake kernel.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
@@ -117,7 +117,7 @@ fn ill_volumes_are_told() {
     }
     assert_eq!(ill(&bench), ids[..7]);
 
-    // In pages, of the ill ones alone.
+    // Pages contain only volumes with a problem.
     let page = |token: &str| {
         let request = csi::ControllerListVolumeHealthRequest {
             max_entries: 3,

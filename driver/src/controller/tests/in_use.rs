@@ -1,4 +1,4 @@
-//! ControllerExpandVolume and ControllerModifyVolume, of volumes in use, too.
+//! ControllerExpandVolume and ControllerModifyVolume, also of volumes in use.
 
 use hostloop_proto::csi;
 use tonic::Code;
@@ -38,7 +38,7 @@ fn device(bench: &Bench, id: &str) -> LoopInfo {
     loops.unwrap().remove(0)
 }
 
-/// Whether the filesystem of a staged volume gives space back.
+/// True if the filesystem of a staged volume discards freed space.
 fn discards(bench: &Bench, id: &str) -> bool {
     let minor = device(bench, id).minor;
     let mounts = bench.kernel.mounts().unwrap();
@@ -120,7 +120,7 @@ fn settings_change_in_the_record_and_in_what_is_in_use() {
     );
     assert!(bench.kernel.take_effects().contains(&"loop.read-ahead"));
 
-    // What is not named stays.
+    // Absent parameters keep their values.
     modify(&bench, &id, &[("directIO", "true")]).unwrap();
     assert!(device(&bench, &id).direct_io && !discards(&bench, &id));
     assert_eq!(bench.kernel.take_effects(), ["loop.direct-io"]);
@@ -191,7 +191,7 @@ fn a_mount_that_can_not_change_keeps_everything_as_it_is() {
     assert_code(modify(&bench, &id, &parameters), Code::FailedPrecondition);
     assert_eq!(settings(&bench, &id), before);
     assert_eq!(bench.kernel.take_effects(), ["remount"]);
-    // It is as asked already: nothing is done to it.
+    // The setting is current already, so nothing changes.
     bench.kernel.fail("remount", 1, libc::EOPNOTSUPP);
     modify(&bench, &id, &[("discard", "true")]).unwrap();
 }

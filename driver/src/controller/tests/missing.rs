@@ -1,4 +1,5 @@
-//! While a pool is missing, what it may hold is UNAVAILABLE: neither gone nor to be made anew.
+//! While a pool is missing, RPCs about its objects answer UNAVAILABLE: the objects are not deleted,
+//! and a retry must not create them again.
 
 use std::slice;
 
@@ -59,7 +60,7 @@ fn nothing_is_said_about_a_missing_pool() {
     unavailable("create", code(bench.try_create(Bench::request("a"))));
     unavailable("delete", code(bench.delete(&b)));
     unavailable("snapshot", code(bench.snapshot("u", &a)));
-    // Lists contain what is open and silently leave out the rest.
+    // Lists contain the objects of open pools and silently omit the rest.
     assert_eq!(bench.volume_ids(), slice::from_ref(&c));
     let snapshots = |snapshot_id: &str, source_volume_id: &str| {
         let request = csi::ListSnapshotsRequest {
@@ -81,7 +82,7 @@ fn nothing_is_said_about_a_missing_pool() {
         "list health",
         code(controller.controller_list_volume_health(request)),
     );
-    // Nothing can be promised there: the scheduler is to look elsewhere.
+    // A missing pool has no capacity: the scheduler must choose another node.
     let request = csi::GetCapacityRequest::default();
     let told = controller.get_capacity(request).unwrap();
     assert_eq!(told.available_capacity, 0);
@@ -113,7 +114,7 @@ fn nothing_is_said_about_a_missing_pool() {
         ("default", "PoolMissing")
     );
 
-    // The other pool goes on.
+    // The other pool still works.
     assert_eq!(bench.try_create(other).unwrap().volume_id, c);
     let request = csi::DeleteSnapshotRequest {
         snapshot_id: t,

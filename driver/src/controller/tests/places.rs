@@ -1,4 +1,4 @@
-//! A node with more keys than its own, and one that does not know yet where it is.
+//! A node with additional topology keys, and one without a known topology.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use tonic::Code;
 use super::bench::*;
 use crate::csi::topology::Topology;
 
-/// The node's own key and a rack; with its zone, once that has been read. The directory holds what was
-/// read.
+/// A node with its own key and a rack, and with its zone once that is read. The directory stores the
+/// labels.
 fn bench() -> (Bench, Topology, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let own = map(&[("t/node", "n1"), ("rack", "r1")]);
@@ -91,7 +91,7 @@ fn until_it_is_known_nothing_is_said_of_places() {
     assert_code(room, Code::Unavailable);
     // What needs no place goes on.
     assert_code(bench.delete("none"), Code::Ok);
-    // Nothing was made meanwhile.
+    // No volume was created meanwhile.
     topology.take(&map(&[("zone", "z1")])).unwrap();
     assert!(bench.volume_ids().is_empty());
     bench.create("a");

@@ -132,7 +132,7 @@ fn slots_are_counted_over_all_pools() {
     publish(&bench, &a).unwrap();
     publish(&bench, &b).unwrap();
     assert_code(publish(&bench, &c), Code::ResourceExhausted);
-    // What is published stays so, and what is given back is free.
+    // Publications stay, and released slots are free.
     publish(&bench, &a).unwrap();
     unpublish(&bench, &b, "n1").unwrap();
     publish(&bench, &c).unwrap();

@@ -1,4 +1,5 @@
-//! What changes nothing: ListVolumes, ControllerGetVolume, ValidateVolumeCapabilities, GetCapacity.
+//! RPCs that change nothing: ListVolumes, ControllerGetVolume, ValidateVolumeCapabilities,
+//! GetCapacity.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
@@ -24,7 +25,7 @@ fn volumes_are_listed_in_pages() {
     };
     let (first, token) = page(2, "").unwrap();
     assert_eq!(first, ids[..2]);
-    // The last volume of a page may go before the next is asked for.
+    // The last volume of a page may be deleted before the next page is requested.
     bench.delete(&ids[1]).unwrap();
     let new = bench.create("new");
     let (rest, end) = page(0, &token).unwrap();
@@ -78,7 +79,7 @@ fn capabilities_are_confirmed_or_not() {
     let cases: [(Change, Option<&str>); 14] = [
         (|_| {}, None),
         (|r| r.volume_capabilities = vec![mount("ext4")], None),
-        // On one node, every mode can be kept.
+        // One node can honor every access mode.
         (
             |r| r.volume_capabilities = vec![mount_with("", Mode::MultiNodeMultiWriter)],
             None,
@@ -220,7 +221,7 @@ fn capacity_is_what_can_be_promised() {
             .2
     };
     assert_eq!((of_fs(""), of_fs("xfs")), (MI, 300 * MI));
-    // What can't be made here has no capacity here.
+    // A volume that can't be created here has no capacity here.
     let here_or_not = |change: &dyn Fn(&mut csi::GetCapacityRequest)| {
         let (available, largest, _) = capacity(&bench, change).unwrap();
         assert_eq!(available == 0, largest == 0);
@@ -245,7 +246,7 @@ fn capacity_is_what_can_be_promised() {
     assert!(!here_or_not(&|r| r.parameters = fs("btrfs")));
     let of_class = capacity(&bench, |r| r.parameters = fs("xfs")).unwrap();
     assert_eq!(of_class.2, 300 * MI);
-    // What is promised is gone.
+    // Reserved space is not available.
     let request = csi::CreateVolumeRequest {
         capacity_range: range(1 << 30, 0),
         ..Bench::request("a")

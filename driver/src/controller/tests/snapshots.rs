@@ -88,7 +88,7 @@ fn requests_for_snapshots_are_judged() {
     let away = create(|r| r.accessibility_requirements = required(elsewhere()));
     assert_code(away, Code::ResourceExhausted);
     assert!(list(&bench, "", "").is_empty());
-    // Who names the place is not told it again; who leaves it open is.
+    // The answer omits a topology that the request names, and contains it otherwise.
     let named = create(|r| r.accessibility_requirements = required(here())).unwrap();
     assert!(named.accessible_topology.is_empty());
     let open = create(|r| {
@@ -229,7 +229,7 @@ fn requests_for_groups_are_judged() {
     assert_code(delete_group(&bench, "none", &[]), Code::Ok);
     assert_code(get_group(&bench, "none", &[]), Code::NotFound);
     assert!(list(&bench, "", "").is_empty());
-    // A name of a snapshot is no name of a group.
+    // Snapshots and groups have separate names.
     bench.snapshot("g", &a).unwrap();
     assert_code(group(&bench, "g", &[&a]), Code::Ok);
 }

@@ -20,7 +20,7 @@ fn a_volume_is_made_once() {
     let record = bench.record(&first.volume_id);
     assert_eq!(record.name, "pvc-1");
     assert_eq!(record.format, Format::None);
-    // Another request of the same name is another volume's.
+    // The name belongs to a volume with another request.
     let other = csi::CreateVolumeRequest {
         capacity_range: range(16 * MI, 0),
         ..Bench::request("pvc-1")
@@ -171,7 +171,7 @@ fn copies_are_at_least_as_large_and_like_their_source() {
         let larger = bench.try_create(request(range(16 * MI, 0), "")).unwrap();
         assert_eq!(larger.capacity_bytes, 16 * MI);
     }
-    // A repeated call needs its source no more.
+    // A repeated call does not need its source any more.
     let request = csi::DeleteSnapshotRequest {
         snapshot_id: snapshot.clone(),
         ..Default::default()
@@ -195,7 +195,7 @@ fn a_volume_is_deleted_once_and_only_if_nobody_uses_it() {
         assert_eq!(code(bench.delete(gone)), Code::Ok, "{gone}");
     }
     assert_field(bench.delete(""), "volume_id");
-    // It may be on another node.
+    // The volume may be on another node.
     assert_code(bench.delete(&foreign(&id)), Code::FailedPrecondition);
 
     let request = csi::ControllerPublishVolumeRequest {

@@ -119,8 +119,8 @@ fn snapshots_and_groups_hold_what_they_touch() {
     assert_eq!(keys(&delete), held.into());
 }
 
-/// Two requests that differ in their secrets alone are the same. Every request that has secrets
-/// and holds something is in this test, by the protocol's own list.
+/// Two requests that differ only in their secrets are equal. This test covers every request with
+/// secrets and locks, according to the protocol's own list.
 #[test]
 fn secrets_do_not_make_another_request() {
     let mut tested = BTreeSet::new();

@@ -47,7 +47,7 @@ fn kernel_errors() -> Vec<(kernel::Error, Code)> {
     ]
 }
 
-/// A node that does not know where it is.
+/// A node without a known topology.
 fn nowhere() -> Unknown {
     let labels = ["zone".to_owned()].into();
     let dir = std::path::Path::new("/nowhere");

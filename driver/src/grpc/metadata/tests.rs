@@ -23,7 +23,7 @@ where
     produce_on_thread(produce, report(), turn, stall)
 }
 
-/// What the stream gave, and the code it ended with.
+/// The messages of a stream, and the code it ended with.
 async fn drain(answers: Answers<u32>) -> (Vec<u32>, Code) {
     let mut seen = Vec::new();
     let mut answers = answers;

@@ -23,7 +23,7 @@ fn print(n: u8) -> Fingerprint {
     Fingerprint::of(&[n])
 }
 
-/// Work that waits until it is let go.
+/// Work that waits until the test opens the gate.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -41,7 +41,7 @@ impl Gate {
     }
 }
 
-/// Starts work on `keys` that has begun when this returns, and waits at the gate.
+/// Starts work on `keys` that waits at the gate. Returns once the work has begun.
 async fn begin(
     desk: &Desk,
     method: &'static str,
@@ -83,12 +83,12 @@ async fn another_request_on_a_held_key_is_aborted_and_names_it() {
             format!("an operation on volume v is in progress ({A})")
         );
     }
-    // Another volume is nobody's business.
+    // Another volume is not locked.
     let other = desk.run(many(), A, volume("w"), print(1), || Ok::<_, Status>(1));
     assert_eq!(other.await.unwrap(), 1);
     gate.open();
     assert_eq!(first.await.unwrap().unwrap(), 7);
-    // And its keys are back before its answer is.
+    // The keys are released before the answer is sent.
     let next = desk.run(many(), B, volume("v"), print(3), || Ok::<_, Status>(2));
     assert_eq!(next.await.unwrap(), 2);
 }
@@ -101,7 +101,7 @@ async fn keys_are_taken_all_or_none() {
     let ab = [volume("a"), volume("b")].concat();
     let refused = desk.run(many(), A, ab, print(2), never).await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted);
-    // The refused call left no hand on "a".
+    // The refused call holds no lock on "a".
     let a = desk.run(many(), A, volume("a"), print(3), || Ok::<_, Status>(1));
     assert_eq!(a.await.unwrap(), 1);
     gate.open();
@@ -132,7 +132,7 @@ async fn the_same_request_joins_and_gets_the_same_answer() {
             tokio::spawn(async move { desk.run(many(), A, volume("v"), print(1), never).await })
         })
         .collect();
-    // All of them have joined once they listen for the answer, with the first.
+    // All callers have joined once they, and the first, listen for the answer.
     let job = lock(&desk.table).held[&volume("v")[0]].clone();
     while job.answer.receiver_count() < 21 {
         tokio::task::yield_now().await;
@@ -206,7 +206,7 @@ async fn closing_refuses_the_new_and_waits_for_the_old() {
     let desk = Desk::new();
     let gate = Gate::default();
     let first = begin(&desk, A, volume("v"), print(1), &gate).await;
-    first.abort(); // nobody waits for it but the desk
+    first.abort(); // only the desk waits for it now
     desk.close();
     assert_eq!(desk.in_flight(), 1);
     let late = desk.run(many(), A, volume("w"), print(2), never).await;
@@ -218,8 +218,8 @@ async fn closing_refuses_the_new_and_waits_for_the_old() {
     desk.drained().await;
 }
 
-/// Many callers, few volumes, requests of one to three keys: no two pieces of work ever hold the
-/// same key, everybody gets the answer to his own request, and nothing is left in the end.
+/// Sends many requests of one to three keys about few volumes. No two jobs ever hold the same key,
+/// each caller gets its own answer, and no lock remains in the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_key_is_ever_held_twice() {
     const VOLUMES: usize = 5;
@@ -232,7 +232,7 @@ async fn no_key_is_ever_held_twice() {
             let (desk, holders) = (desk.clone(), holders.clone());
             let (ran, aborted) = (ran.clone(), aborted.clone());
             tokio::spawn(async move {
-                // The same n % 40 is the same request.
+                // Equal n % 40 means an equal request.
                 let seed = n % 40;
                 let touched: Vec<usize> = (0..=seed % 3).map(|k| (seed + k) % VOLUMES).collect();
                 let keys = touched.iter().map(|v| Key::Volume(v.to_string())).collect();
@@ -278,7 +278,7 @@ fn work_dropped_by_a_dying_runtime_gives_its_keys_back() {
         .unwrap();
     let desk = Desk::new();
     let (gate, (begun, has_begun)) = (Gate::default(), mpsc::channel());
-    // The only thread is taken, so the second piece of work never starts.
+    // The only thread is busy, so the second job never starts.
     {
         let (desk, gate) = (desk.clone(), gate.clone());
         runtime.spawn(async move {

@@ -54,7 +54,7 @@ fn a_served_socket_is_refused_even_when_its_process_hangs() {
         "{refused}"
     );
 
-    // Nobody accepts: fill the backlog until the kernel takes no more.
+    // No process accepts: fill the backlog until the kernel refuses connections.
     let mut waiting = Vec::new();
     loop {
         let fd = new_socket().unwrap();

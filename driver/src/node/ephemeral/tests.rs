@@ -79,7 +79,7 @@ fn the_size_is_what_is_asked_for_within_the_limits() {
         (Some(64 * MI + 1), FsType::Ext4, 64 * MI, None),
         (Some(MI + 1), FsType::Ext4, 64 * MI, Some(MI + 4096)),
         (Some(5000), FsType::Ext4, 64 * MI, Some(MI)),
-        // The filesystem's minimum counts.
+        // The filesystem's minimum applies.
         (Some(64 * MI), FsType::Xfs, 300 * MI, Some(300 * MI)),
         (Some(64 * MI), FsType::Xfs, 299 * MI, None),
         (None, FsType::Xfs, 64 * MI, None),

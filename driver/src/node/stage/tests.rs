@@ -65,7 +65,7 @@ fn a_request_is_judged_by_what_the_kernel_still_shows() {
     let a_and_pod = seen(true, &["/a", "/pod"]);
     let pod = seen(true, &["/pod"]);
     use Says::*;
-    // staged by the record, what the kernel shows, asked for
+    // recorded staging, kernel state, request
     let table = [
         (None, &nothing, "/a", &ext4, Begin),
         (None, &nothing, "/a", &block(), Begin),
@@ -79,12 +79,12 @@ fn a_request_is_judged_by_what_the_kernel_still_shows() {
         (staged("/a", &ext4), &at_a, "/a", &xfs, AlreadyExists),
         (staged("/a", &ext4), &at_a, "/a", &block(), AlreadyExists),
         (staged("/a", &ext4), &at_a, "/b", &ext4, FailedPrecondition),
-        // Only an intent, or a node that was restarted.
+        // The record has only an intent, or the node was restarted.
         (staged("/a", &ext4), &nothing, "/a", &ext4, Begin),
         (staged("/a", &ext4), &nothing, "/b", &xfs, Begin),
         (staged("/a", &ext4), &idle, "/b", &block(), Begin),
         (staged("/a", &block()), &nothing, "/b", &block(), Begin),
-        // The staging mount is gone, a pod's is not.
+        // The staging mount is missing, but a pod's mount is not.
         (staged("/a", &ext4), &pod, "/a", &ext4, FailedPrecondition),
         (staged("/a", &block()), &idle, "/a", &block(), Finish),
         (

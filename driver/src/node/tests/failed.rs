@@ -67,7 +67,7 @@ fn a_pod_leaves_a_pool_that_failed() {
             rig.assert_all_clean(id, "left");
             set_broken(&rig, id, false);
         }
-        // Also if the record on disk still says otherwise.
+        // This holds even if the record on disk still says otherwise.
         rig.restart();
         for id in [id, raw] {
             rig.assert_all_clean(id, "after a restart");
@@ -131,7 +131,7 @@ fn a_read_only_device_keeps_nobody_from_an_image() {
     rig.node.pools.delete_volume(&id).unwrap();
 }
 
-/// What a copy left frozen stays so until it is thawed, and that must not be forgotten.
+/// A filesystem that a copy left frozen stays frozen until a thaw, so the record must keep it.
 #[test]
 fn a_freeze_is_not_forgotten_while_its_device_says_nothing() {
     let rig = Rig::new();
@@ -190,7 +190,7 @@ fn a_device_that_shows_other_bytes_is_not_handed_out() {
     rig.assert_all_clean(id, "attached again");
 }
 
-/// The driver binds a device node again that was unmounted behind its back. It keeps the read-only
+/// The driver binds a device node again after another program unmounted it. It keeps the read-only
 /// device unless a user of the device changed it.
 #[test]
 fn a_changed_read_only_device_is_not_handed_out_again() {

@@ -1,5 +1,5 @@
-//! Every step of every call fails once, or is the last thing the driver does before it dies: what
-//! is left is clean, or the next call goes on from it.
+//! In these tests, each step of each call fails once, or is the last one before the driver dies.
+//! The remaining state is clean, or the next call continues from it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,7 +11,7 @@ use crate::node::Result;
 use crate::storage::{Access, VolumeId};
 use crate::testkit::*;
 
-/// A volume's way through one node, as an orchestrator drives it.
+/// A volume's life on one node, as an orchestrator drives it.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     block: bool,
@@ -39,7 +39,7 @@ const WAYS: [Way; 4] = [
 
 const STEPS: [&str; 4] = ["stage", "publish", "unpublish", "unstage"];
 
-/// Everything the service does to the kernel on these ways.
+/// All kernel operations of the service in these lives that change something.
 const EFFECTS: [&str; 10] = [
     "loop.attach",
     "loop.detach",
@@ -53,7 +53,7 @@ const EFFECTS: [&str; 10] = [
     "grow",
 ];
 
-/// And everything it asks.
+/// All kernel operations of the service that only read.
 const QUESTIONS: [&str; 6] = [
     "loops",
     "loop_info",
@@ -86,7 +86,7 @@ impl Way {
         }
     }
 
-    /// Goes all the way, repeating what fails; how often something failed.
+    /// Runs the whole life and repeats failed calls; returns the number of failures.
     fn go(self, rig: &Rig, id: VolumeId, what: &str) -> usize {
         let mut failed = 0;
         for name in STEPS {
@@ -112,7 +112,7 @@ fn every_call_can_fail_anywhere_and_be_repeated() {
                 let (rig, id) = way.rig();
                 rig.kernel.fail(op, nth, libc::EIO);
                 if way.go(&rig, id, &format!("{way:?}, {op} {nth}")) == 0 {
-                    // It is not called that often, or what it fails for is not needed.
+                    // The life has fewer such operations, or the failed one is not essential.
                     break;
                 }
                 injected += 1;
@@ -122,7 +122,7 @@ fn every_call_can_fail_anywhere_and_be_repeated() {
     assert!(injected > 60, "only {injected} failures were noticed");
 }
 
-/// What was asked for is done, and reported as failed; then the undoing fails as well.
+/// An operation takes effect but reports a failure; then the undo fails as well.
 #[test]
 fn an_effect_can_fail_after_it_took_place_and_so_can_its_undoing() {
     for way in WAYS {
@@ -141,7 +141,7 @@ fn an_effect_can_fail_after_it_took_place_and_so_can_its_undoing() {
     }
 }
 
-/// The orchestrator gives up after a failure and goes back: everything is undone.
+/// The orchestrator gives up after a failure and undoes everything.
 #[test]
 fn every_call_can_fail_anywhere_and_be_given_up() {
     for way in WAYS {
@@ -166,7 +166,7 @@ fn every_call_can_fail_anywhere_and_be_given_up() {
     }
 }
 
-/// The driver dies just before an effect, comes back, recovers its pool, and the orchestrator
+/// The driver dies just before a change, restarts and recovers its pool, and the orchestrator
 /// repeats its call.
 #[test]
 fn the_driver_can_die_anywhere_and_come_back() {

@@ -1,4 +1,4 @@
-//! Inline volumes: what a pod may request, and how much of it.
+//! Inline volumes: what a pod may request, and how much.
 
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -170,7 +170,7 @@ fn spec(rig: &Rig, name: &str, inline: bool) -> PoolSpec {
     }
 }
 
-/// Where kubelet has it.
+/// The target path that kubelet uses.
 fn target(rig: &Rig, number: usize) -> PathBuf {
     rig.target(&format!("{number}/volumes/plugin/name/mount"))
 }
@@ -209,7 +209,7 @@ fn a_pod_leaves_while_a_pool_is_missing() {
     let mounted = publish_in(&rig, &node, 2, "two");
     let unmounted = publish_in(&rig, &node, 3, "two");
     let stays = publish_in(&rig, &node, 4, "one");
-    // A driver that was killed before it removed the target.
+    // The driver was killed before it removed the target.
     unpublish(&node, 1, &deleted).unwrap();
     std::fs::create_dir(&deleted).unwrap();
     rig.kernel.unmount(&unmounted).unwrap();
@@ -226,7 +226,7 @@ fn a_pod_leaves_while_a_pool_is_missing() {
         assert_eq!(rig.mounted(), slice::from_ref(&stays));
         assert_eq!(rig.attached(), 1);
     }
-    // That is none of the missing pool's.
+    // This mount does not belong to a missing pool.
     refused!(
         unpublish(&node, 5, &stays),
         Error::Pool(storage::Error::Unavailable { .. })
@@ -242,7 +242,7 @@ fn a_pod_leaves_while_a_pool_is_missing() {
     );
 }
 
-/// Kubelet does not call again for a pod that is gone.
+/// Kubelet does not call again for a deleted pod.
 #[test]
 fn a_volume_that_can_not_be_deleted_is_deleted_later() {
     let mut rig = Rig::new();

@@ -219,7 +219,7 @@ fn several_pvs_share_one_staging() {
     rig.publish(id, "a", "q", &readers, false).unwrap();
     rig.publish(id, "a", "q", &readers, false).unwrap();
     assert!(is_read_only(&rig, &rig.target("q")));
-    // A block volume is staged below the name of one PV, and published by another as well.
+    // A block volume is staged under the name of one PV, and published under another as well.
     let blocks = block_as(MultiNodeMultiWriter);
     let raw = rig.volume(Access::Block, 16 * MI);
     rig.stage(raw, "pv1", &blocks).unwrap();
@@ -239,7 +239,7 @@ fn a_lost_device_is_unpublished_and_not_published() {
     let cap = block_as(SingleNodeMultiWriter);
     let (rig, id) = staged(Access::Block, &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
-    // As an administrator can: nothing holds it open.
+    // An administrator can do this: no process holds the device open.
     let lost = rig.kernel.loops().unwrap().remove(0);
     rig.kernel.loop_release(&lost).unwrap();
     refused!(rig.publish(id, "a", "p", &cap, false), Error::Path { .. });

@@ -96,7 +96,7 @@ fn a_second_path_or_another_use_is_refused() {
             "{elsewhere:?}"
         );
     }
-    // Not staged there: nothing to do, and nothing done to what is staged elsewhere.
+    // The volume is not staged there: the call succeeds and leaves the other staging alone.
     rig.unstage(id, "b").unwrap();
     assert_eq!(rig.mounted(), [rig.staging("a")]);
 }
@@ -221,7 +221,7 @@ fn a_larger_image_is_grown_into() {
     assert_eq!(usage.total_bytes, 96 * MI);
 }
 
-/// Without an intent in the record, the freeze is not the driver's to end.
+/// Without an intent in the record, the driver must not end the freeze.
 #[test]
 fn a_foreign_freeze_stays() {
     let rig = Rig::new();
