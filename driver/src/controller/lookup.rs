@@ -16,7 +16,7 @@ use crate::storage::{VolumeHandle, VolumeRecord};
 /// The maximum number of characters of an invalid ID in a message.
 const SHOWN: usize = 64;
 
-/// An ID from a request; `None` for a string that is no ID of this driver.
+/// An ID from a request; `None` for a string that is not an ID of this driver.
 pub(super) fn id<T: FromStr<Err = NotAnId>>(field: &str, value: &str) -> Result<Option<T>> {
     Ok(validate::required(field, value)?.parse().ok())
 }

@@ -8,8 +8,8 @@ use tonic::Code;
 use super::bench::*;
 use crate::csi::topology::Topology;
 
-/// A node with its own key and a rack, and with its zone once that is read. The directory stores the
-/// labels.
+/// A node with its own key and a rack, and with its zone once that is read. The directory stores
+/// the labels.
 fn bench() -> (Bench, Topology, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let own = map(&[("t/node", "n1"), ("rack", "r1")]);
