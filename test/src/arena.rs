@@ -1,4 +1,4 @@
-//! One scenario's machine: a pool, a mount namespace, and drivers that come and go on them.
+//! One scenario's machine: a pool, a mount namespace, and the drivers that start and stop on them.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -20,13 +20,13 @@ use crate::world::World;
 /// The size of a scenario's pool.
 const POOL_BYTES: u64 = 8 * GIB;
 
-/// How long a killed driver's end may take to be seen, and an effect that runs after the answer
-/// to be reached.
+/// Time for the kernel to show the end of a killed driver, and for a driver to reach an effect that
+/// runs after the answer.
 const AFTERMATH: Duration = Duration::from_millis(100);
 
 /// One scenario's machine. The fields are dropped in order: first the driver, last the files.
 pub struct Arena {
-    /// What happens here.
+    /// The scenario that runs here.
     pub scenario: Scenario,
     /// What the orchestrator believes.
     pub world: World,
@@ -38,7 +38,7 @@ pub struct Arena {
     scratch: Scratch,
 }
 
-/// How an act ended.
+/// How an act ends.
 #[derive(Debug)]
 pub enum Ended {
     /// All steps were answered OK and the driver goes on.
@@ -50,7 +50,7 @@ pub enum Ended {
 }
 
 impl Arena {
-    /// A fresh pool and a driver that serves it.
+    /// Creates a pool and starts a driver that serves it.
     pub async fn new(scenario: Scenario) -> Arena {
         let scratch = Scratch::new();
         let pool = PoolFixture::new(&scratch, scenario.pool, POOL_BYTES);
@@ -83,7 +83,7 @@ impl Arena {
         self.driver = Some(driver);
     }
 
-    /// Starts one with fail points; says how it ended if it did not come to serve.
+    /// Starts a driver with fail points; returns how it ended if it did not start to serve.
     pub async fn start_disturbed(&mut self, failpoints: String) -> Result<(), Dead> {
         let driver = self.spec().failpoints(failpoints).try_start()?;
         self.csi = Some(driver.csi().await);
@@ -91,28 +91,28 @@ impl Arena {
         Ok(())
     }
 
-    /// The driver that runs.
+    /// The running driver.
     pub fn driver(&self) -> &Driver {
         self.driver.as_ref().expect("a driver runs")
     }
 
-    /// The driver that runs, to end it.
+    /// The running driver, for ending it.
     pub fn driver_mut(&mut self) -> &mut Driver {
         self.driver.as_mut().expect("a driver runs")
     }
 
-    /// A client of it.
+    /// A client of the running driver.
     pub fn csi(&self) -> &Csi {
         self.csi.as_ref().expect("a driver runs")
     }
 
-    /// Stops the driver as a manager would.
+    /// Stops the driver as a service manager does.
     pub fn stop(&mut self) {
         self.csi = None;
         self.driver.take().expect("a driver runs").stop();
     }
 
-    /// Makes the situation, undisturbed.
+    /// Runs the scenario's preparation with an undisturbed driver.
     pub async fn prepare(&mut self) {
         let steps = self.scenario.prepare;
         let (driver, csi) = (self.driver.as_ref(), self.csi.as_ref());
@@ -120,7 +120,7 @@ impl Arena {
         self.world.insist_all(driver, csi, steps).await;
     }
 
-    /// Does the act once, without retries.
+    /// Runs the act once, without retries.
     pub async fn act(&mut self) -> Ended {
         let steps = self.scenario.act;
         for (at, step) in steps.iter().enumerate() {
@@ -141,8 +141,8 @@ impl Arena {
         }
     }
 
-    /// A new driver after the old one died, in a new namespace if mounts die with it, and
-    /// [`Arena::put_up`].
+    /// Starts a driver after the old one died, then runs [`Arena::put_up`]. If mounts die with the
+    /// driver, the new one gets a new namespace.
     pub async fn recover(&mut self, at: usize) {
         self.csi = None;
         self.driver = None;
@@ -153,7 +153,7 @@ impl Arena {
         self.put_up(at).await;
     }
 
-    /// The orchestrator puts its mounts up again, but for what step `at` of the act takes down.
+    /// Restores the orchestrator's mounts, except the one that step `at` of the act takes down.
     pub async fn put_up(&mut self, at: usize) {
         let falling = self.scenario.act.get(at).and_then(|step| step.takes_down());
         let falling: Vec<_> = falling.into_iter().collect();
@@ -165,8 +165,8 @@ impl Arena {
         self.world.restore(driver, csi, &falling).await;
     }
 
-    /// Does the rest of the act from step `at`, as an orchestrator does; then everything believed
-    /// must be so; then everything is deleted and nothing may be left.
+    /// Runs the rest of the act from step `at`, as an orchestrator does. Then checks everything the
+    /// orchestrator believes, deletes everything, and requires that nothing is left.
     pub async fn finish(&mut self, at: usize) {
         let rest: &[Step] = self.scenario.act.get(at..).unwrap_or_default();
         let (driver, csi) = (self.driver.as_ref(), self.csi.as_ref());
@@ -180,8 +180,8 @@ impl Arena {
     }
 }
 
-/// Runs what may panic and says what it said; a test that walks through many scenarios goes on
-/// with the next one.
+/// Runs `act` and returns the message of a panic as an error, so that a test of many scenarios
+/// continues with the next one.
 pub async fn caught<T>(act: impl Future<Output = T>) -> Result<T, String> {
     AssertUnwindSafe(act).catch_unwind().await.map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

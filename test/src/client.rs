@@ -17,7 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::machine::text;
 
-/// No call of a test takes longer than this.
+/// Time limit of each call.
 const CALL_LIMIT: Duration = Duration::from_secs(180);
 
 /// All of a driver's services over one connection.
@@ -26,13 +26,13 @@ pub struct Csi {
     channel: Channel,
 }
 
-/// A request that knows its RPC.
+/// A request type, which determines its RPC.
 pub trait Call {
-    /// What is answered.
+    /// The type of the response.
     type Answer;
     /// The RPC's name.
     const NAME: &'static str;
-    /// Sends it.
+    /// Sends the request.
     fn send(self, channel: Channel) -> impl Future<Output = Result<Self::Answer, Status>> + Send;
 }
 
@@ -106,7 +106,7 @@ calls! {
     }
 }
 
-/// The streaming calls, whose answers are gathered.
+/// The streaming RPCs. Their responses are collected.
 macro_rules! streams {
     ($($method:ident: $request:ident -> $answer:ident),* $(,)?) => {$(
         impl Call for csi::$request {
@@ -141,13 +141,13 @@ impl Csi {
         }
     }
 
-    /// A call; one that is never answered fails the test.
+    /// Sends a call. A call without an answer fails the test.
     pub async fn call<C: Call>(&self, request: C) -> Result<C::Answer, Status> {
         let answer = tokio::time::timeout(CALL_LIMIT, request.send(self.channel.clone())).await;
         answer.unwrap_or_else(|_| panic!("{} was not answered in {CALL_LIMIT:?}", C::NAME))
     }
 
-    /// A call that must succeed.
+    /// Sends a call that must succeed.
     pub async fn ok<C: Call>(&self, request: C) -> C::Answer {
         self.call(request)
             .await
@@ -190,7 +190,7 @@ fn capability(access: AccessType, mode: Mode) -> csi::VolumeCapability {
     }
 }
 
-/// At least this many bytes.
+/// A capacity range that requires at least this many bytes.
 pub fn at_least(bytes: u64) -> Option<csi::CapacityRange> {
     let required_bytes = i64::try_from(bytes).expect("sizes of tests are small");
     Some(csi::CapacityRange {

@@ -1,12 +1,14 @@
-//! A real Kubernetes for a test, brought up and taken down by `scripts/cluster`.
+//! A real Kubernetes for a test, which `scripts/cluster` starts and stops.
 //!
-//! [`Cluster::up`] is a cluster of a test's own; dropping it takes it down, and so does the end of
-//! the test's process, however it ends: tests of one program may share one in a `static`. When a
-//! test fails, the logs of its cluster are kept in `target/cluster-logs`. [`Stock`] says what a test left behind, [`Audit`] what
-//! was asked of the API server, [`wait_for`] waits and tells what it saw last.
+//! [`Cluster::up`] starts a cluster for one test. It stops when it is dropped or when the test's
+//! process ends in any way, so tests of one program may share one in a `static`. When a test fails,
+//! the logs of its cluster are kept in `target/cluster-logs`. [`Stock`] lists what a test left
+//! behind, [`Audit`] lists the requests to the API server, and [`wait_for`] waits and reports what
+//! it saw last.
 //!
-//! - `HOSTLOOP_CLUSTER=NAME` has every test use a cluster that is up already, and leave it up.
-//! - `HOSTLOOP_CLUSTER_KEEP=1` leaves the tests' clusters up, to be looked at.
+//! - `HOSTLOOP_CLUSTER=NAME` makes every test use a running cluster and leave it running.
+//!
+//! - `HOSTLOOP_CLUSTER_KEEP=1` leaves the tests' clusters running, for inspection.
 
 use std::fs::File;
 use std::io::Write;
@@ -31,28 +33,28 @@ pub use node::Node;
 pub use stock::Stock;
 pub use wait::wait_for;
 
-/// The image the tests' pods run: a shell and the usual tools. What such a pod runs first ignores
-/// the signal to end, so give it a short `terminationGracePeriodSeconds`.
+/// The image of the tests' pods: a shell and the usual tools. The first process of such a pod
+/// ignores SIGTERM, so give the pod a short `terminationGracePeriodSeconds`.
 pub const BUSYBOX: &str = "busybox:1";
 
-/// What a cluster is made of. The default is the smallest: a control plane without nodes.
+/// The parts of a cluster. The default is the smallest: a control plane without nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// How many nodes. Without any there is no scheduler either.
+    /// The number of nodes. A cluster without nodes has no scheduler by default.
     pub nodes: u32,
-    /// A scheduler also when there is no node.
+    /// Starts a scheduler even without nodes.
     pub scheduler: bool,
-    /// Kubelet's root on each node; `/var/lib/kubelet`, where the manifest expects it, if none is
-    /// named. Two clusters with nodes can't share it at one time.
+    /// Kubelet's root on each node. The default is `/var/lib/kubelet`, where the manifest expects
+    /// it. Two clusters with nodes can't share a root at the same time.
     pub kubelet_dir: Option<PathBuf>,
-    /// The pace of a cluster as it comes out of the box: kubelet reports its status every ten
-    /// seconds, not every one, and the cluster's own controllers are limited to 20 requests a
-    /// second, not 500.
+    /// Uses the default pace of Kubernetes: kubelet reports its status every ten seconds instead of
+    /// every second. The cluster's own controllers are limited to 20 requests a second instead of
+    /// 500.
     pub slow: bool,
 }
 
 impl Options {
-    /// One node, and all it needs to run pods.
+    /// One node, with everything that is needed to run pods.
     pub fn one_node() -> Options {
         Options {
             nodes: 1,
@@ -60,7 +62,7 @@ impl Options {
         }
     }
 
-    /// Two, of which the second is one like kind's: see `scripts/cluster`.
+    /// Two nodes. The second is like a node of kind: see `scripts/cluster`.
     pub fn two_nodes() -> Options {
         Options {
             nodes: 2,
@@ -83,19 +85,19 @@ impl Options {
     }
 }
 
-/// A cluster that is up.
+/// A running cluster.
 pub struct Cluster {
     name: String,
     dir: PathBuf,
     node_name: String,
     kubelet_dir: PathBuf,
     nodes: u32,
-    /// Takes the cluster down when its standard input ends. None where the cluster is to stay.
+    /// A process that stops the cluster when its standard input closes. None if the cluster stays.
     keeper: Option<Child>,
 }
 
 impl Cluster {
-    /// Brings one up; fails the test with what the script said if it doesn't come.
+    /// Starts a cluster; panics with the script's output on failure.
     pub fn up(options: &Options) -> Cluster {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if let Ok(name) = std::env::var("HOSTLOOP_CLUSTER") {
@@ -107,7 +109,7 @@ impl Cluster {
         Cluster::named(&name, keeper)
     }
 
-    /// One that is up, as its own folder tells it.
+    /// Reads a running cluster from its folder.
     fn named(name: &str, keeper: Option<Child>) -> Cluster {
         let dir = Path::new("/var/tmp/hostloop-cluster").join(name);
         let settings = std::fs::read_to_string(dir.join("settings"));
@@ -127,12 +129,12 @@ impl Cluster {
         }
     }
 
-    /// Its name.
+    /// The cluster's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many nodes it has.
+    /// The number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
@@ -142,7 +144,7 @@ impl Cluster {
         format!("{}-{count}", self.node_name)
     }
 
-    /// Kubelet's root, as each node's processes name it.
+    /// Kubelet's root, as the processes of each node see it.
     pub fn kubelet_dir(&self) -> &Path {
         &self.kubelet_dir
     }
@@ -152,7 +154,7 @@ impl Cluster {
         self.dir.join("kubeconfig")
     }
 
-    /// The log of one of its parts: `apiserver`, `kubelet-1`.
+    /// The log of one part, such as `apiserver` or `kubelet-1`.
     pub fn log(&self, part: &str) -> String {
         let log = std::fs::read(self.dir.join("log").join(part)).unwrap_or_default();
         String::from_utf8_lossy(&log).into_owned()
@@ -163,45 +165,46 @@ impl Cluster {
         objects::client(&self.kubeconfig()).await
     }
 
-    /// What was asked of the API server so far.
+    /// The requests that the API server has received so far.
     pub fn audit(&self) -> Audit {
         Audit::read(&self.audit_log())
     }
 
-    /// Where that is written, a line of JSON for each.
+    /// The file of the API server's audit log: one line of JSON per request.
     pub fn audit_log(&self) -> PathBuf {
         self.dir.join("log/audit.log")
     }
 
-    /// Runs kubectl as the administrator; what it printed, or how it failed.
+    /// Runs kubectl as the administrator and returns its output, or its error.
     pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
         self.run("kubectl", arguments, "")
     }
 
-    /// [`Cluster::try_kubectl`], where failing fails the test.
+    /// [`Cluster::try_kubectl`], but an error fails the test.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         self.try_kubectl(arguments)
             .unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// Applies a manifest, or says what refused it.
+    /// Applies a manifest and returns the error if the API server rejects it.
     pub fn try_apply(&self, yaml: &str) -> Result<String, String> {
         self.run("kubectl", &["apply", "-f", "-"], yaml)
     }
 
-    /// [`Cluster::try_apply`], where failing fails the test.
+    /// [`Cluster::try_apply`], but an error fails the test.
     pub fn apply(&self, yaml: &str) {
         self.try_apply(yaml).unwrap_or_else(|why| panic!("{why}"));
     }
 
-    /// Deletes what is in a manifest and waits until it is gone; what isn't there is no error.
+    /// Deletes the objects of a manifest and waits until they are gone. A missing object is no
+    /// error.
     pub fn delete(&self, yaml: &str) {
         let arguments = ["delete", "--ignore-not-found", "--timeout=120s", "-f", "-"];
         self.run("kubectl", &arguments, yaml)
             .unwrap_or_else(|why| panic!("{why}"));
     }
 
-    /// Waits for a pod to be ready; fails with its description if it doesn't get there.
+    /// Waits until a pod is ready; panics with its description on a timeout.
     pub fn pod_ready(&self, namespace: &str, pod: &str) {
         let named = format!("pod/{pod}");
         let wait = ["wait", "-n", namespace, "--for=condition=Ready", &named];
@@ -215,18 +218,18 @@ impl Cluster {
         }
     }
 
-    /// Runs a command in a pod's first container; what it printed, or how it failed.
+    /// Runs a command in a pod's first container and returns its output, or its error.
     pub fn try_exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String, String> {
         self.try_kubectl(&[&["exec", "-n", namespace, pod, "--"], command].concat())
     }
 
-    /// [`Cluster::try_exec`], where failing fails the test.
+    /// [`Cluster::try_exec`], but an error fails the test.
     pub fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> String {
         self.try_exec(namespace, pod, command)
             .unwrap_or_else(|why| panic!("{why}"))
     }
 
-    /// What a pod's containers have printed; `pod` may also be a selector, `-l=app=x`.
+    /// The output of a pod's containers; `pod` may also be a selector, `-l=app=x`.
     pub fn logs(&self, namespace: &str, pod: &str) -> String {
         self.kubectl(&[
             "logs",
@@ -238,7 +241,7 @@ impl Cluster {
         ])
     }
 
-    /// What runs of it, and where.
+    /// The cluster's running processes and their locations, from `scripts/cluster`.
     pub fn status(&self) -> String {
         let status = self.run("status", &[], "");
         status.unwrap_or_else(|why| panic!("{why}"))
@@ -249,7 +252,7 @@ impl Cluster {
         self.part("load", text(archive));
     }
 
-    /// Ends a part in order and waits for its end: `kubelet`, `apiserver`, `controller-manager`,
+    /// Stops a part gracefully and waits for its end: `kubelet`, `apiserver`, `controller-manager`,
     /// `scheduler`, `etcd`, `kubelet-2`.
     pub fn stop(&self, part: &str) {
         self.part("stop", part);
@@ -265,11 +268,11 @@ impl Cluster {
         self.part("start", part);
     }
 
-    /// What a test that fails leaves to be read.
+    /// Saves the logs of a failed test.
     fn save_logs(&self) {
         let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/cluster-logs");
         let target = target.join(&self.name);
-        // This is best-effort: the test has failed already, and says why.
+        // Errors are ignored: the test has already failed and reports its own reason.
         let _ = std::fs::create_dir_all(&target);
         let logs = std::fs::read_dir(self.dir.join("log"));
         for log in logs.into_iter().flatten().flatten() {
@@ -285,13 +288,13 @@ impl Cluster {
 
     fn run(&self, command: &str, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut run = script(command, &self.name);
-        // Behind the dashes nothing is an option of the script's.
+        // After `--` the script parses no options.
         run.arg("--").args(arguments);
         run.stdin(Stdio::piped());
         run.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = run.spawn().expect("scripts/cluster can be run");
         let mut stdin = child.stdin.take().expect("its input is a pipe");
-        // It may end without having read all: its status says why.
+        // The script may end before it reads all input. Its exit status reports the reason.
         let _ = stdin.write_all(input.as_bytes());
         drop(stdin);
         let output = child
@@ -325,8 +328,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Runs the script until the cluster is up. It says so in a file, not through a pipe: if this
-/// process ends, nothing may stop it from taking the cluster down.
+/// Runs the script until the cluster is up. The script reports in a file, not through a pipe: even
+/// if this process ends, the script must still take the cluster down.
 fn bring_up(name: &str, options: &Options) -> Result<Option<Child>, String> {
     let keep = std::env::var_os("HOSTLOOP_CLUSTER_KEEP").is_some();
     let said = tempfile::NamedTempFile::new().expect("a temporary file can be made");

@@ -1,4 +1,4 @@
-//! What must not be left behind: loop devices, mounts, processes, files and bytes.
+//! Finds leaked loop devices, mounts, processes, files and bytes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,17 +15,17 @@ use crate::scratch::Scratch;
 /// grew. A volume's image takes more.
 const SLACK_BYTES: u64 = 8 << 20;
 
-/// How long the kernel may take to let go of what was closed: a namespace's mounts go after its
-/// last process, XFS frees an unlinked file's blocks in the background.
+/// How long the kernel may take to release closed objects. A namespace's mounts go after its last
+/// process, and XFS frees an unlinked file's blocks in the background.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Directories of a pool that are empty when it holds nothing.
 const POOL_DIRECTORIES: [&str; 5] = ["volumes", "snapshots", "groups", "incoming", "trash"];
 
-/// Something that was left behind.
+/// An object that was left behind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leak {
-    /// A loop device, with what is behind it.
+    /// A loop device, with its backing file.
     Loop {
         /// `/dev/loopN`.
         device: String,
@@ -47,9 +47,9 @@ pub enum Leak {
     Bytes {
         /// The pool.
         pool: String,
-        /// In use at the beginning.
+        /// Bytes in use at the beginning.
         before: u64,
-        /// In use now.
+        /// Bytes in use now.
         now: u64,
     },
 }
@@ -71,10 +71,10 @@ impl fmt::Display for Leak {
     }
 }
 
-/// How many there were of each.
+/// The number of occurrences of each value.
 type Counted<T> = BTreeMap<T, usize>;
 
-/// A backing file: the device its filesystem is on, and its inode. The loop device's own number
+/// A backing file: the device of its filesystem, and its inode number. The loop device's own number
 /// may change over a restart.
 type FileKey = (String, u64);
 
@@ -86,7 +86,7 @@ fn count<T: Ord>(all: impl IntoIterator<Item = T>) -> Counted<T> {
     counted
 }
 
-/// Takes one out, if there is one.
+/// Removes one occurrence, if one exists.
 fn take<T: Ord>(counted: &mut Counted<T>, one: &T) -> bool {
     match counted.get_mut(one) {
         Some(left) if *left > 0 => {
@@ -101,7 +101,7 @@ fn file_key(device: &loops::Loop) -> FileKey {
     (device.backing_device.clone(), device.backing_inode)
 }
 
-/// What there was at the beginning.
+/// The state at the beginning of a test.
 pub struct Leaks {
     scratch: PathBuf,
     loops: Counted<FileKey>,
@@ -110,8 +110,8 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// Takes stock, before the driver has served its first call. `driver` is asked only for where
-    /// its pools are.
+    /// Records the state before the driver serves its first call. `driver` only provides the
+    /// locations of its pools.
     pub fn before(scratch: &Scratch, pools: &[&PoolFixture], driver: &Driver) -> Leaks {
         Leaks {
             scratch: scratch.path().to_path_buf(),
@@ -124,7 +124,8 @@ impl Leaks {
         }
     }
 
-    /// What is there now and was not then, after everything was deleted; the driver runs.
+    /// Everything that exists now and did not exist at the beginning. The test has deleted
+    /// everything, and the driver still runs.
     pub fn after(&self, pools: &[&PoolFixture], driver: &Driver) -> Vec<Leak> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -136,14 +137,14 @@ impl Leaks {
         }
     }
 
-    /// Fails with a list if anything is left.
+    /// Panics with a list if anything is left.
     pub fn assert_none(&self, pools: &[&PoolFixture], driver: &Driver) {
         let leaks = self.after(pools, driver);
         let list: Vec<_> = leaks.iter().map(|leak| format!("  {leak}")).collect();
         assert!(leaks.is_empty(), "left behind:\n{}", list.join("\n"));
     }
 
-    /// [`Leaks::after`], without waiting for the kernel to let go.
+    /// [`Leaks::after`], without waiting for the kernel to release objects.
     pub fn now(&self, pools: &[&PoolFixture], driver: &Driver) -> Vec<Leak> {
         let mut leaks = self.kernel_leaks(driver);
         for pool in pools {
@@ -212,14 +213,14 @@ fn mounts(scratch: &Path, driver: &Driver) -> Vec<PathBuf> {
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// Where.
+    /// The mount point.
     pub at: PathBuf,
-    /// What, often a device.
+    /// The mount source, often a device.
     pub source: String,
 }
 
 impl Mounted {
-    /// Of a loop device.
+    /// True if the source is a loop device.
     pub fn on_loop(&self) -> bool {
         self.source.starts_with("/dev/loop")
     }
@@ -243,7 +244,7 @@ pub fn mount_points(mountinfo: &str, beneath: &Path) -> Vec<PathBuf> {
     points.filter(|at| at.starts_with(beneath)).collect()
 }
 
-/// Space, tab, newline and backslash stand as `\040` and the like in mountinfo.
+/// mountinfo escapes space, tab, newline and backslash as `\040` and similar.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -258,8 +259,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Processes that name the scratch directory or one of its loop devices, but for this one and
-/// `driver`, and for what holds its namespace.
+/// Processes that name the scratch directory or one of its loop devices. This process, `driver` and
+/// the process that holds its namespace are not listed.
 fn processes(scratch: &Path, devices: &[loops::Loop], driver: u32) -> Vec<Leak> {
     let scratch = scratch.to_string_lossy();
     let devices: Vec<_> = devices

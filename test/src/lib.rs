@@ -1,9 +1,9 @@
-//! The harness under the tests: real pools on real loop devices, the built driver as a process of
-//! its own, CSI clients, and a look at what is left behind.
+//! The harness of the tests: real pools on real loop devices, the built driver as a separate
+//! process, CSI clients, and checks for leaks.
 //!
-//! Read [`world`] to see how a test says what an orchestrator does, [`driver`] for how the driver
-//! is started, killed and watched, and [`leaks`] for what must not remain. What breaks in here
-//! panics with a sentence: it is the test that fails.
+//! [`world`] shows how a test describes the actions of an orchestrator. [`driver`] starts, kills
+//! and observes the driver, and [`leaks`] lists what must not remain. A failure in the harness
+//! panics with a sentence and fails the test.
 
 pub mod arena;
 pub mod attacks;

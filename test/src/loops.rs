@@ -1,4 +1,4 @@
-//! The machine's loop devices, and which of them are a test's own.
+//! The machine's loop devices, and which of them belong to a test.
 
 use std::collections::BTreeSet;
 use std::fs::Metadata;
@@ -21,9 +21,9 @@ pub struct Loop {
     pub backing_device: String,
     /// The backing file's inode number.
     pub backing_inode: u64,
-    /// Attached read-only.
+    /// True if attached read-only.
     pub read_only: bool,
-    /// Direct I/O is on.
+    /// True if direct I/O is on.
     pub direct_io: bool,
     /// Logical sector size in bytes.
     pub sector: u32,
@@ -52,7 +52,7 @@ struct Row {
 /// All attached loop devices of the machine.
 pub fn all() -> Vec<Loop> {
     const COLUMNS: &str = "NAME,BACK-FILE,BACK-MAJ:MIN,BACK-INO,RO,DIO,LOG-SEC";
-    // A device that goes away under losetup's hands makes it fail: look again.
+    // losetup fails if a device disappears while it lists. Retry.
     let listed = (0..5)
         .find_map(|_| machine::try_run("losetup", &["--list", "--json", "--output", COLUMNS]).ok());
     let listed = listed.expect("losetup lists the loop devices");
@@ -79,16 +79,16 @@ fn read_row(row: Row) -> Option<Loop> {
     })
 }
 
-/// The devices whose backing file is beneath `dir`, and those that stand on one of them: on a
-/// filesystem in it (a pool in an image shows no path beneath `dir` once its mount is gone) or on
-/// the device itself.
+/// The devices with a backing file beneath `dir`, and the devices that stand on one of them. Those
+/// are on a filesystem in the device (a pool in an image shows no path beneath `dir` once its mount
+/// is gone) or on the device itself.
 pub fn beneath(dir: &Path) -> Vec<Loop> {
     let prefix = format!("{}/", machine::text(dir));
     standing_on(&all(), |l| l.backing.starts_with(&prefix))
 }
 
-/// [`beneath`] in a mount namespace whose root is seen at `root`: a path there may be another
-/// file's elsewhere, so it must be that very file's.
+/// [`beneath`] in a mount namespace with its root visible at `root`. A path there may belong to
+/// another file elsewhere, so the file's identity must match.
 pub fn beneath_on(root: &Path, dir: &Path) -> Vec<Loop> {
     let prefix = format!("{}/", machine::text(dir));
     standing_on(&all(), |l| {
@@ -96,7 +96,8 @@ pub fn beneath_on(root: &Path, dir: &Path) -> Vec<Loop> {
     })
 }
 
-/// Whether a device's file is at this path, or was: a deleted one was on its folder's filesystem.
+/// True if a device's file is or was at this path. A deleted file counts if it was on its folder's
+/// filesystem.
 fn is_at(device: &Loop, path: &Path) -> bool {
     let number = |dev| format!("{}:{}", major(dev), minor(dev));
     let found = |m: &Metadata| number(m.dev()) == device.backing_device;

@@ -1,4 +1,4 @@
-//! Users of a cluster, told apart in its audit log.
+//! Users of a cluster, which its audit log distinguishes.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::Cluster;
 
 impl Cluster {
-    /// Makes a service account that may do anything: its user name, and a kubeconfig of its own in
-    /// this directory.
+    /// Creates a service account that may do anything. Returns its user name and its kubeconfig,
+    /// which is written to this directory.
     pub fn account(&self, namespace: &str, name: &str, dir: &Path) -> (String, PathBuf) {
         let user = format!("{namespace}:{name}");
         self.kubectl(&["create", "serviceaccount", "-n", namespace, name]);

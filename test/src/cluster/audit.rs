@@ -1,14 +1,14 @@
-//! What was asked of the API server, by its audit log.
+//! Requests to the API server, from its audit log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
 
-/// One request that was answered, or a watch that has begun.
+/// One answered request, or a watch that has started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who asked: `system:serviceaccount:hostloop:hostloop`.
+    /// The requesting user, such as `system:serviceaccount:hostloop:hostloop`.
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: String,

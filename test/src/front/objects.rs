@@ -189,7 +189,7 @@ impl Place {
         self
     }
 
-    /// Its kind.
+    /// The object's kind.
     pub fn kind(&self) -> &str {
         &self.resource.kind
     }
@@ -210,7 +210,7 @@ pub fn resource(plural: &str) -> (ApiResource, bool) {
     (ApiResource::from_gvk_with_plural(&gvk, plural), *namespaced)
 }
 
-/// A client of the cluster this kubeconfig names.
+/// A client of the cluster in this kubeconfig.
 pub async fn client(kubeconfig: &Path) -> Client {
     let file = Kubeconfig::read_from(kubeconfig);
     let file = file.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
@@ -219,14 +219,14 @@ pub async fn client(kubeconfig: &Path) -> Client {
     Client::try_from(config).expect("a client can be made")
 }
 
-/// The objects of a cluster. What goes wrong fails the test.
+/// The objects of a cluster. Every error fails the test.
 #[derive(Clone)]
 pub struct Objects {
     client: Client,
 }
 
 impl Objects {
-    /// Of the cluster this kubeconfig names.
+    /// Connects to the cluster in this kubeconfig.
     pub async fn connect(kubeconfig: &Path) -> Objects {
         Objects {
             client: client(kubeconfig).await,
@@ -240,14 +240,14 @@ impl Objects {
         }
     }
 
-    /// Makes an object.
+    /// Creates an object.
     pub async fn create(&self, object: Value) -> Value {
         let at = Place::of_object(&object);
         let made = self.try_create(object).await;
         made.unwrap_or_else(|e| panic!("making {at}: {e}"))
     }
 
-    /// Makes an object, unless it is refused.
+    /// Creates an object and returns the error if the API server rejects it.
     pub async fn try_create(&self, object: Value) -> Result<Value, kube::Error> {
         let at = Place::of_object(&object);
         let object = serde_json::from_value(object).expect("it is an object");
@@ -258,15 +258,15 @@ impl Objects {
         Ok(plain(made))
     }
 
-    /// An object, if it is there.
+    /// Reads an object, if it exists.
     pub async fn get(&self, at: &Place) -> Option<Value> {
         let got = self.api(at).get_opt(&at.name).await;
         got.unwrap_or_else(|e| panic!("getting {at}: {e}"))
             .map(plain)
     }
 
-    /// All objects of a kind in a namespace, or anywhere if that is empty. A kind the server does
-    /// not know has none.
+    /// All objects of a kind in a namespace, or in all namespaces if `namespace` is empty. A kind
+    /// that the server does not know has no objects.
     pub async fn list(&self, kind: &str, namespace: &str) -> Vec<Value> {
         let at = Place::of(kind, namespace, "");
         match self.api(&at).list(&ListParams::default()).await {
@@ -276,7 +276,7 @@ impl Objects {
         }
     }
 
-    /// Begins to delete an object; one that is gone is deleted.
+    /// Starts to delete an object. A missing object is no error.
     pub async fn delete(&self, at: &Place) {
         match self
             .api(at)
@@ -289,21 +289,21 @@ impl Objects {
         }
     }
 
-    /// Merges this into an object.
+    /// Merges `change` into an object.
     pub async fn merge(&self, at: &Place, change: Value) -> Value {
         let (params, patch) = (PatchParams::default(), Patch::Merge(&change));
         let patched = self.api(at).patch(&at.name, &params, &patch).await;
         plain(patched.unwrap_or_else(|e| panic!("changing {at}: {e}")))
     }
 
-    /// Merges this into the status of an object.
+    /// Merges `change` into the status of an object.
     pub async fn merge_status(&self, at: &Place, change: Value) -> Value {
         let (params, patch) = (PatchParams::default(), Patch::Merge(&change));
         let patched = self.api(at).patch_status(&at.name, &params, &patch).await;
         plain(patched.unwrap_or_else(|e| panic!("changing the status of {at}: {e}")))
     }
 
-    /// Events about an object: type, reason and message of each.
+    /// The type, reason and message of each event about an object.
     pub async fn events(&self, at: &Place) -> Vec<(String, String, String)> {
         let namespace = at.namespace.as_deref().unwrap_or("default");
         let events = self.list("Event", namespace).await;
@@ -321,7 +321,7 @@ fn plain(object: DynamicObject) -> Value {
     serde_json::to_value(object).expect("objects are JSON")
 }
 
-/// Merges a change into a value: objects by their keys, anything else as a whole; null removes.
+/// Merges a change into a value: objects by their keys, anything else as a whole. Null removes.
 pub fn merge(value: &mut Value, change: Value) {
     match (value, change) {
         (Value::Object(value), Value::Object(change)) => {

@@ -10,9 +10,9 @@ use crate::front::process::Controllers;
 use crate::machine::text;
 use crate::scratch::Scratch;
 
-/// It is up for as long as somebody holds it.
+/// The shared control plane. It runs as long as a reference to it exists.
 pub struct Plane {
-    /// Before the cluster, so that it goes first: it would complain that its server is away.
+    /// Dropped before the cluster: the controller would log errors about a missing API server.
     snapshots: Mutex<Option<SnapshotController>>,
     cluster: Cluster,
 }
@@ -24,7 +24,7 @@ struct SnapshotController {
 }
 
 impl Plane {
-    /// The one of this process, brought up if nobody has it.
+    /// Returns the control plane of this process and starts it if it is not running.
     pub fn shared() -> Arc<Plane> {
         static SHARED: Mutex<Weak<Plane>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +43,7 @@ impl Plane {
         plane
     }
 
-    /// How it is reached.
+    /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.cluster.kubeconfig()
     }
@@ -53,12 +53,12 @@ impl Plane {
         self.cluster.apply(yaml);
     }
 
-    /// Deletes what is in a manifest.
+    /// Deletes the objects of a manifest.
     pub fn delete(&self, yaml: &str) {
         self.cluster.delete(yaml);
     }
 
-    /// Has the cluster's part of snapshots done, from now on.
+    /// Starts the snapshot controller if it is not running yet.
     pub fn with_snapshot_controller(&self) {
         let mut there = self
             .snapshots

@@ -1,4 +1,4 @@
-//! `hostloop controllers`, as a process of its own.
+//! `hostloop controllers` as a separate process.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
@@ -14,18 +14,18 @@ use nix::unistd::Pid;
 use crate::driver::binary;
 use crate::machine;
 
-/// How long it may take to stop.
+/// How long the process may take to stop.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts a program from a thread that lives as long as this process: to the kernel, whose end ends
-/// the program, a parent is a thread, and a test's own ends with the test.
+/// Starts a program from a thread that lives as long as this process. The kernel's parent-death
+/// signal follows the parent thread, and a test's own thread ends with the test.
 fn spawn(command: Command) -> io::Result<Child> {
     type Order = (Command, mpsc::Sender<io::Result<Child>>);
     static ORDERS: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
         let (orders, taken) = mpsc::channel::<Order>();
         std::thread::spawn(move || {
             for (mut command, answer) in taken {
-                // Who asked waits for it.
+                // The caller waits for this answer.
                 let _ = answer.send(command.spawn());
             }
         });
@@ -42,17 +42,17 @@ pub struct Controllers {
 }
 
 impl Controllers {
-    /// Starts it as if in a pod of this namespace, logging into this directory.
+    /// Starts the program as in a pod of this namespace. It logs into this directory.
     pub fn start(dir: &Path, namespace: &str, args: &[String]) -> Controllers {
         Controllers::in_pod(dir, namespace, None, args)
     }
 
-    /// The same, in a pod of this name: leases are held by that.
+    /// [`Controllers::start`] in a pod of this name, which is the holder of the leases.
     pub fn in_pod(dir: &Path, namespace: &str, pod: Option<&str>, args: &[String]) -> Controllers {
         let mut log = OpenOptions::new();
         let log = log.create(true).append(true).open(dir.join(LOG));
         let log = log.expect("a log can be made");
-        // Nobody else would ever end them, if the test's process is killed.
+        // Without this signal, the program would outlive a killed test process.
         let mut command = Command::new(machine::which("setpriv").expect("util-linux is installed"));
         command
             .args(["--pdeathsig", "KILL", "--"])
@@ -73,29 +73,29 @@ impl Controllers {
         }
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the process has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("it is our child")
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
-        // An error means that it has ended by itself already.
+        // An error means that the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Its process.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// SIGSTOP: it does nothing, until [`resume`](Self::resume), and does not know.
+    /// Sends SIGSTOP: the process does nothing until [`resume`](Self::resume), and does not notice.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -105,7 +105,7 @@ impl Controllers {
         kill(Pid::from_raw(pid), signal).expect("it is running");
     }
 
-    /// SIGTERM; it must end soon, and with success.
+    /// Sends SIGTERM. The process must end soon and with success.
     pub fn stop(mut self) {
         if let Some(status) = self.ended() {
             panic!("the controllers have ended by themselves: {status}");
@@ -114,12 +114,12 @@ impl Controllers {
         self.wait();
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::SIGTERM);
     }
 
-    /// Waits for the end that was asked for, which must be a success.
+    /// Waits for the end after [`terminate`](Self::terminate), which must be a success.
     pub fn wait(mut self) {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
@@ -146,14 +146,14 @@ pub fn log(dir: &Path) -> String {
     std::fs::read_to_string(dir.join(LOG)).unwrap_or_default()
 }
 
-/// The end of what those said who logged into a directory.
+/// The end of the log in this directory.
 pub fn tail(dir: &Path) -> String {
     let log = log(dir);
     let lines: Vec<_> = log.lines().collect();
     lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
-/// What is answered over HTTP, head and all.
+/// An HTTP response, including its head.
 pub(crate) fn http(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");

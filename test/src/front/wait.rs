@@ -1,4 +1,4 @@
-//! Waiting for what controllers do in their own time.
+//! Waits for what controllers do at their own pace.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::Front;
 use super::objects::Place;
 
-/// How long anything may take that has no longer wait of its own.
+/// The default time limit of a wait.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks again and again until there is an answer, or no time is left.
+/// Calls `ask` repeatedly until it returns an answer or the time is up.
 pub async fn until<T, F>(limit: Duration, ask: impl Fn() -> F) -> Option<T>
 where
     F: Future<Output = Option<T>>,
@@ -28,7 +28,7 @@ where
 }
 
 impl Front {
-    /// Waits until an object is as it is to be, and returns it. Otherwise the test fails, with the
+    /// Waits until an object satisfies `is`, and returns it. On a timeout the test fails with the
     /// object, its events and the end of the log.
     pub async fn until(&self, at: &Place, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         let ask = || async {
@@ -49,7 +49,7 @@ impl Front {
         }
     }
 
-    /// Waits for an event about an object, whose message has all of these words, and returns the
+    /// Waits for an event about an object with all of these words in its message. Returns the
     /// message.
     pub async fn until_event(
         &self,
@@ -71,7 +71,7 @@ impl Front {
         }
     }
 
-    /// Waits until the driver has been called so often.
+    /// Waits until the driver has received this number of calls.
     pub async fn until_called(&self, method: &str, times: usize) {
         let ask = || async { (self.driver.count(method) >= times).then_some(()) };
         if until(PATIENCE, ask).await.is_none() {
@@ -84,7 +84,7 @@ impl Front {
         }
     }
 
-    /// Waits until something of the driver is so.
+    /// Waits until a condition about the driver is true.
     pub async fn until_so(&self, what: &str, so: impl Fn() -> bool) {
         let ask = || async { so().then_some(()) };
         if until(PATIENCE, ask).await.is_none() {
