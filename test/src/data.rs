@@ -1,4 +1,4 @@
-//! Bytes whose checksum is known, written and read back with a limit on the time it may take.
+//! Bytes with a known checksum, written and read back within a time limit.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-/// How much a test writes into a volume.
+/// The number of bytes a test writes into a volume.
 pub const BYTES: usize = 2 << 20;
 
-/// A write into a frozen filesystem hangs for ever: one that takes longer than this is one.
+/// A write into a frozen filesystem hangs forever. A longer write than this counts as one.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A checksum of content.
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub struct Checksum([u8; 32]);
 
 impl Checksum {
-    /// Of these bytes.
+    /// The checksum of these bytes.
     pub fn of(bytes: &[u8]) -> Checksum {
         Checksum(Sha256::digest(bytes).into())
     }
@@ -27,7 +27,7 @@ impl Checksum {
 
 /// Content that does not compress and differs by seed.
 pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
-    // xorshift64*, which no seed but 0 stops.
+    // xorshift64*, which works with every seed but 0.
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut content = Vec::with_capacity(bytes + 8);
     while content.len() < bytes {
@@ -40,13 +40,13 @@ pub fn content(seed: u64, bytes: usize) -> Vec<u8> {
     content
 }
 
-/// Writes content made from `seed` to the beginning of a file (made if missing) or a device, and
-/// waits until it is on the disk.
+/// Writes content made from `seed` to the beginning of a file or a device, and syncs it to disk. A
+/// missing file is created.
 pub fn write(path: &Path, seed: u64) -> Checksum {
     let bytes = content(seed, BYTES);
     let sum = Checksum::of(&bytes);
     within_limit("write to", path, move |path| {
-        // A device is never made: a missing one must not turn into a plain file.
+        // A missing device is not created: it would become a plain file.
         let make = !path.starts_with("/dev") && !path.exists();
         let mut file = OpenOptions::new().write(true).create(make).open(path)?;
         file.rewind()?;
@@ -56,7 +56,7 @@ pub fn write(path: &Path, seed: u64) -> Checksum {
     sum
 }
 
-/// The checksum of what [`write()`] wrote there.
+/// The checksum of the content that [`write()`] wrote to this path.
 pub fn read(path: &Path) -> Checksum {
     let bytes = within_limit("read from", path, |path| {
         let mut bytes = vec![0; BYTES];
@@ -73,7 +73,7 @@ pub fn size(path: &Path) -> u64 {
     })
 }
 
-/// Does it on a thread of its own, which is left behind if it hangs.
+/// Runs on a separate thread, which stays behind if it hangs.
 fn within_limit<T: Send + 'static>(
     what: &str,
     path: &Path,
@@ -86,7 +86,8 @@ fn within_limit<T: Send + 'static>(
         Ok(Ok(value)) => value,
         Ok(Err(error)) => panic!("{what} {}: {error}", path.display()),
         Err(_) => {
-            // So that the test can be taken down: a frozen filesystem holds everything up.
+            // Thaw the filesystem so that the test can be taken down: a frozen one blocks
+            // everything.
             if let Some(dir) = path.parent() {
                 let _ =
                     crate::machine::try_run("fsfreeze", &["--unfreeze", &dir.to_string_lossy()]);

@@ -1,13 +1,13 @@
-//! What is deployed beside the program, for drivers of other names.
+//! Objects deployed beside the program, adapted to drivers of other names.
 
 use std::path::Path;
 
-/// The ConfigMap by which the API server places claims, as it is deployed.
+/// The name of the deployed ConfigMap from which the API server's policy places claims.
 pub const TABLE: &str = "hostloop-places";
 
-/// A policy for nothing, which has ConfigMaps for parameters. Once the last such policy is deleted, the
-/// API server of 1.36 sees no change of a ConfigMap any more: it stops watching them, and can't begin
-/// again. So one stays, where others come and go.
+/// A policy that matches nothing and has ConfigMaps as parameters. After the last such policy is
+/// deleted, the API server 1.36 stops watching ConfigMaps and cannot start again. This policy stays
+/// while others come and go.
 pub const PARAMETERS: &str = "\
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -30,8 +30,8 @@ spec:
   paramRef: {name: none, namespace: default, parameterNotFoundAction: Allow}
 ";
 
-/// The policy by which the API server places and labels claims, and its table, which is empty: for
-/// this driver, by this name, in this namespace.
+/// The policy with which the API server places and labels claims, and its empty ConfigMap: for this
+/// driver, with this name, in this namespace.
 pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
     let policy = read("components/place-claims/policy.yaml");
     let policy = replaced(
@@ -51,8 +51,8 @@ pub fn place_claims(driver: &str, name: &str, namespace: &str) -> String {
     format!("{table}---\n{policy}")
 }
 
-/// The schema by which leases do not wait for other requests: for this account, as
-/// `namespace:name`, by this name, and for the leases of this namespace.
+/// The FlowSchema that keeps requests for leases from queuing behind others. It is for this account
+/// (`namespace:name`), with this name, and for the leases of this namespace.
 pub fn leases(account: &str, name: &str, namespace: &str) -> String {
     let (of, account) = account.split_once(':').expect("a namespace and a name");
     replaced(
@@ -73,7 +73,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// A text with each of these replaced, of which none may be missing.
+/// Replaces each of these texts. A missing text fails the test.
 fn replaced(text: &str, changes: &[(&str, &str)]) -> String {
     let mut text = text.to_owned();
     for (deployed, ours) in changes {

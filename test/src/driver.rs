@@ -1,4 +1,4 @@
-//! The built driver, as a process of its own.
+//! The built driver, as a separate process.
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -17,13 +17,13 @@ use crate::namespace::Namespace;
 use crate::pools::{PoolFixture, state_dir};
 use crate::scratch::Scratch;
 
-/// The node every test's driver serves.
+/// The node ID of every test's driver.
 pub const NODE: &str = "node-under-test";
 
-/// How long a driver may take to serve, or to stop.
+/// Time limit for the driver to start serving, or to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How a driver is to be started.
+/// How to start a driver.
 pub struct DriverSpec<'a> {
     scratch: &'a Scratch,
     pools: Vec<String>,
@@ -48,44 +48,44 @@ impl<'a> DriverSpec<'a> {
         }
     }
 
-    /// With a further `--pool` value.
+    /// Adds a `--pool` value.
     pub fn pool(mut self, argument: impl Into<String>) -> Self {
         self.pools.push(argument.into());
         self
     }
 
-    /// With further arguments.
+    /// Adds arguments.
     pub fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// Inside this mount namespace.
+    /// Starts the driver inside this mount namespace.
     pub fn inside(mut self, namespace: &'a Namespace) -> Self {
         self.namespace = Some(namespace);
         self
     }
 
-    /// With fail points, by the build that has them.
+    /// Enables fail points; uses the build that has them.
     pub fn failpoints(mut self, failpoints: impl Into<String>) -> Self {
         self.failpoints = Some(failpoints.into());
         self.binary = Some(failpoints_binary());
         self
     }
 
-    /// With the Kubernetes loops beside it, as if in a pod of this namespace.
+    /// Runs the Kubernetes controllers in the same process, as in a pod of this namespace.
     pub fn with_loops(mut self, namespace: &str) -> Self {
         self.loops = Some(namespace.to_owned());
         self
     }
 
-    /// By this binary.
+    /// Uses this binary.
     pub fn binary(mut self, binary: PathBuf) -> Self {
         self.binary = Some(binary);
         self
     }
 
-    /// Starts it and waits until it serves. Failing to is the test's failure.
+    /// Starts the driver and waits until it serves; panics if it does not.
     pub fn start(self) -> Driver {
         match self.try_start() {
             Ok(driver) => driver,
@@ -96,7 +96,7 @@ impl<'a> DriverSpec<'a> {
         }
     }
 
-    /// Starts it and waits until it serves or has ended.
+    /// Starts the driver and waits until it serves or has ended.
     pub fn try_start(self) -> Result<Driver, Dead> {
         machine::require();
         static STARTED: AtomicU32 = AtomicU32::new(0);
@@ -132,7 +132,7 @@ impl<'a> DriverSpec<'a> {
                 let mut enter = Command::new(machine::which("nsenter").expect("was required"));
                 enter
                     .arg(format!("--mount={}", text(&namespace.handle())))
-                    // nsenter would start in the namespace's root otherwise.
+                    // Otherwise nsenter would start in the namespace's root.
                     .args(["--", text(&binary)]);
                 enter
             }
@@ -159,13 +159,13 @@ impl<'a> DriverSpec<'a> {
     }
 }
 
-/// The driver as people run it: `HOSTLOOP_BIN`, or the debug build of this workspace.
+/// The normal driver: `HOSTLOOP_BIN`, or the debug build of this workspace.
 pub fn binary() -> PathBuf {
     built("HOSTLOOP_BIN", "hostloop", "cargo build -p hostloop-driver")
 }
 
 /// The driver with fail points: `HOSTLOOP_FAILPOINTS_BIN`, or the debug build of this workspace
-/// put aside under another name.
+/// that is saved under another name.
 pub fn failpoints_binary() -> PathBuf {
     built(
         "HOSTLOOP_FAILPOINTS_BIN",
@@ -194,14 +194,14 @@ fn built(variable: &str, name: &str, how: &str) -> PathBuf {
 /// A driver that ended before it served.
 #[derive(Debug)]
 pub struct Dead {
-    /// How.
+    /// The exit status.
     pub status: ExitStatus,
-    /// The end of its log.
+    /// The end of the driver's log.
     pub log: String,
 }
 
 impl Dead {
-    /// Killed by SIGKILL, which is what a fail point does.
+    /// True if SIGKILL ended the driver, which is how a fail point ends it.
     pub fn killed(&self) -> bool {
         self.status.signal() == Some(Signal::SIGKILL as i32)
     }
@@ -218,27 +218,27 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Its socket, as an endpoint for other programs.
+    /// The driver's socket, as an endpoint for other programs.
     pub fn endpoint(&self) -> String {
         format!("unix://{}", text(&self.socket))
     }
 
-    /// Its socket.
+    /// The path of the driver's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Its process ID.
+    /// The driver's process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// A client of it.
+    /// A client of the driver.
     pub async fn csi(&self) -> Csi {
         Csi::connect(&self.socket).await
     }
 
-    /// A path as the driver sees it, reachable from here.
+    /// The path on this machine of a file that the driver sees at `path`.
     pub fn view(&self, path: &Path) -> PathBuf {
         match &self.view {
             None => path.to_path_buf(),
@@ -255,12 +255,12 @@ impl Driver {
         number.expect("/proc says how much is resident")
     }
 
-    /// All it has logged.
+    /// The driver's whole log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// The end of its log.
+    /// The end of the driver's log.
     pub fn tail(&self) -> String {
         let log = self.log();
         let lines: Vec<_> = log.lines().collect();
@@ -269,7 +269,7 @@ impl Driver {
         end.map(short).collect::<Vec<_>>().join("\n")
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the driver has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().expect("the driver is our child");
@@ -277,7 +277,7 @@ impl Driver {
         self.ended
     }
 
-    /// Waits for its end, for as long as this; `None` if it goes on.
+    /// Waits at most `limit` for the end; `None` if the driver still runs.
     pub fn wait_ended(&mut self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {
@@ -308,17 +308,17 @@ impl Driver {
         None
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
-        // An error means that it has ended by itself already.
+        // An error means that the driver has already ended.
         let _ = kill(self.pid, Signal::SIGKILL);
         self.ended = Some(self.child.wait().expect("the driver is our child"));
     }
 
-    /// SIGTERM; it must end with success and take its socket away.
+    /// Sends SIGTERM. The driver must end with success and remove its socket.
     pub fn stop(mut self) {
         kill(self.pid, Signal::SIGTERM).expect("the driver is running");
-        // It lets its clients close their connections first, and they are on this runtime.
+        // The driver waits until its clients close their connections, and they are on this runtime.
         let status = match tokio::runtime::Handle::try_current() {
             Ok(_) => tokio::task::block_in_place(|| self.wait_ended(PATIENCE)),
             Err(_) => self.wait_ended(PATIENCE),

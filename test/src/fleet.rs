@@ -1,7 +1,7 @@
-//! Many nodes on one machine: for each a process of the controllers, as in a DaemonSet, in front of
-//! a driver in memory of its own, with a Node and a CSINode that no kubelet serves.
+//! Many nodes on one machine. Each has a process with the controllers, as in a DaemonSet, in front
+//! of its own in-memory driver, and a Node and a CSINode without a kubelet.
 //!
-//! [`storm`] makes claims and plays the scheduler, [`ends`] looks at what came of them.
+//! [`storm`] creates claims and acts as the scheduler; [`ends`] checks the results.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,10 +27,10 @@ pub mod storm;
 
 pub use member::{Member, Pod};
 
-/// Of each node's storage.
+/// The storage capacity of each node, in bytes.
 const CAPACITY: i64 = 1 << 40;
 
-/// How a fleet is to be.
+/// The settings of a fleet.
 pub struct FleetSpec {
     name: String,
     size: usize,
@@ -42,12 +42,12 @@ pub struct FleetSpec {
 }
 
 impl FleetSpec {
-    /// One of this name, with so many nodes.
+    /// A fleet with this name and number of nodes.
     pub fn new(name: &str, size: usize) -> FleetSpec {
         FleetSpec {
             name: format!("{name}-{}", std::process::id()),
             size,
-            // What a DaemonSet's pod runs, but for what only a kubelet asks for.
+            // The controllers of a DaemonSet's pod, except those that only a kubelet calls.
             controllers: "*,-liveness,-registrar".to_owned(),
             args: Vec::new(),
             attach: false,
@@ -56,21 +56,21 @@ impl FleetSpec {
         }
     }
 
-    /// With other controllers than a DaemonSet's.
+    /// Uses other controllers than a DaemonSet's.
     #[must_use]
     pub fn controllers(mut self, picked: &str) -> FleetSpec {
         picked.clone_into(&mut self.controllers);
         self
     }
 
-    /// With further arguments of the controllers.
+    /// Adds arguments of the controllers.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> FleetSpec {
         self.args.extend(args.iter().map(|a| (*a).to_owned()));
         self
     }
 
-    /// With a driver that has volumes attached.
+    /// Sets whether the driver requires attachment.
     #[must_use]
     pub fn attach(mut self, attach: bool) -> FleetSpec {
         self.attach = attach;
@@ -92,7 +92,7 @@ impl FleetSpec {
         self
     }
 
-    /// Makes its objects and drivers on this control plane. No controllers run yet.
+    /// Creates the fleet's objects and drivers on this control plane. No controllers run yet.
     pub async fn up(self, kubeconfig: &Path) -> Fleet {
         static COUNT: AtomicU8 = AtomicU8::new(0);
         let network = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl FleetSpec {
             let dir = scratch.dir(&node);
             let options = self.driver(&driver_name, &key, number, &node);
             let driver = MemoryDriver::start(dir.join("csi.sock"), options);
-            // Each on an address of its own: no port is anybody else's.
+            // Each process has its own address, so that ports never collide.
             let metrics = format!("{}:9809", address(network, number));
             let mut args = vec![
                 format!("--csi-address={}", driver.endpoint()),
@@ -182,7 +182,7 @@ impl FleetSpec {
     }
 }
 
-/// All of 127.0.0.0/8 is this machine; each process has its part of it.
+/// All of 127.0.0.0/8 is this machine. Each process uses its own part of it.
 fn address(network: u8, number: usize) -> String {
     let process = 64 + std::process::id() % 128;
     format!(
@@ -192,15 +192,16 @@ fn address(network: u8, number: usize) -> String {
     )
 }
 
-/// Nodes with controllers. Dropping it kills these; [`Fleet::down`] takes all of it away.
+/// Nodes with controllers. Dropping the fleet kills the controllers; [`Fleet::down`] removes
+/// everything.
 pub struct Fleet {
-    /// Its own.
+    /// The fleet's name.
     pub name: String,
-    /// Where its claims are.
+    /// The namespace of the fleet's claims.
     pub namespace: String,
-    /// What its drivers call themselves.
+    /// The CSI name of the fleet's drivers.
     pub driver_name: String,
-    /// Their topology key.
+    /// The drivers' topology key.
     pub key: String,
     /// The nodes.
     pub members: Vec<Member>,
@@ -218,20 +219,20 @@ pub struct Fleet {
     _scratch: Scratch,
 }
 
-/// How a class's claims get their node.
+/// The volume binding mode of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// The scheduler chooses it.
     Wait,
-    /// Nobody does before the controllers.
+    /// The controllers choose it.
     Immediate,
 }
 
 impl Binding {
-    /// Both.
+    /// Both modes.
     pub const ALL: [Binding; 2] = [Binding::Wait, Binding::Immediate];
 
-    /// As the API names it.
+    /// The mode's name in the API.
     pub fn mode(self) -> &'static str {
         match self {
             Binding::Wait => "WaitForFirstConsumer",
@@ -253,12 +254,12 @@ impl Fleet {
         self.client.clone()
     }
 
-    /// The class of this binding.
+    /// The name of the class with this binding mode.
     pub fn class(&self, binding: Binding) -> String {
         format!("{}-{}", self.name, binding.suffix())
     }
 
-    /// Starts all controllers, so long after each other.
+    /// Starts all controllers, with this delay between two nodes.
     pub async fn start(&self, apart: Duration) {
         for member in &self.members {
             member.start();
@@ -266,7 +267,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until each node has told what room there is: then all of its controllers are at work.
+    /// Waits until every node has published its capacity: then all of its controllers work.
     pub async fn ready(&self, limit: Duration) {
         let told = async || {
             self.assert_running();
@@ -288,7 +289,7 @@ impl Fleet {
         crate::cluster::wait_for(&what, limit, told).await;
     }
 
-    /// Fails if one of the controllers has ended by itself.
+    /// Panics if a controllers process has ended unexpectedly.
     pub fn assert_running(&self) {
         self.members
             .iter()
@@ -296,7 +297,7 @@ impl Fleet {
         self.controller.iter().for_each(Pod::assert_running);
     }
 
-    /// The node whose controllers lead.
+    /// The node with the leading controllers.
     pub async fn leader(&self) -> Option<&Member> {
         let name = format!("hostloop-{}", lease_name(&self.driver_name));
         let lease = Place::of("Lease", &self.namespace, &name);
@@ -305,7 +306,7 @@ impl Fleet {
         self.members.iter().find(|member| member.node == holder)
     }
 
-    /// The lease of the fleet's leader.
+    /// The leader's lease.
     pub fn lease(&self) -> Place {
         let name = format!("hostloop-{}", lease_name(&self.driver_name));
         Place::of("Lease", &self.namespace, &name)
@@ -359,8 +360,8 @@ impl Fleet {
         heart::ready(&self.client, node).await;
     }
 
-    /// Stops the controllers, which must end well, and removes what was made for them. Claims and
-    /// volumes must be gone already.
+    /// Stops the controllers, which must end with success, and removes the objects made for them.
+    /// Claims and volumes must be gone already.
     pub async fn down(mut self) {
         let nodes: Vec<_> = self.members.iter().map(|m| m.node.clone()).collect();
         let members = std::mem::take(&mut self.members).into_iter();
@@ -401,7 +402,7 @@ impl Drop for Fleet {
     }
 }
 
-/// As the controllers make a name fit for a lease.
+/// Converts a driver name to a lease name as the controllers do.
 fn lease_name(driver: &str) -> String {
     let keep = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     driver.chars().map(keep).collect()

@@ -1,8 +1,7 @@
-//! A node of a cluster, looked at from this machine.
+//! A cluster's node, as this machine sees it.
 //!
-//! The first has the machine's own files. Each other one is in a mount namespace of its own: what is
-//! at a path there is another file than here, and what is mounted there does not show in this
-//! process's table.
+//! The first node has the machine's own files. Every other node has its own mount namespace: a path
+//! there may be another file than here, and this process's mount table does not show its mounts.
 
 use std::path::{Path, PathBuf};
 
@@ -18,12 +17,12 @@ pub struct Node {
     pub name: String,
     /// Kubelet's root, as the node's processes name it.
     pub kubelet_dir: PathBuf,
-    /// Who is in its mount namespace; none where that is the machine's.
+    /// A process in the node's mount namespace; none if that is the machine's.
     process: Option<u32>,
 }
 
 impl Cluster {
-    /// A node, counted from 1.
+    /// Returns a node, counted from 1.
     pub fn on(&self, count: u32) -> Node {
         assert!(
             (1..=self.nodes).contains(&count),
@@ -50,7 +49,7 @@ impl Cluster {
 }
 
 impl Node {
-    /// Where this machine finds what the node has at a path, what is mounted there included.
+    /// The path on this machine of a node's file, including what is mounted on the node.
     pub fn path(&self, path: &Path) -> PathBuf {
         match (self.process, path.strip_prefix("/")) {
             (Some(process), Ok(rest)) => PathBuf::from(format!("/proc/{process}/root")).join(rest),
@@ -58,19 +57,20 @@ impl Node {
         }
     }
 
-    /// What is mounted there, by the paths there.
+    /// The node's mounts, by their paths on the node.
     pub fn mounts(&self) -> Vec<Mounted> {
         let process = self.process.map_or("self".to_owned(), |p| p.to_string());
         let table = std::fs::read_to_string(format!("/proc/{process}/mountinfo"));
         mounted(&table.expect("the node is there"))
     }
 
-    /// The loop devices over its files beneath a directory, and those that stand on one of them.
+    /// The loop devices over the node's files beneath a directory, and those that stand on one of
+    /// them.
     pub fn loops_beneath(&self, dir: &Path) -> Vec<Loop> {
         loops::beneath_on(&self.path(Path::new("/")), dir)
     }
 
-    /// Runs a command where the node's files are.
+    /// Runs a command in the node's mount namespace.
     pub fn try_run(&self, command: &[&str]) -> Result<String, String> {
         match (self.process, command) {
             (Some(process), _) => {

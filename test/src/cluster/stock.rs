@@ -8,40 +8,41 @@ use crate::cluster::{Cluster, Node, wait_for};
 use crate::leaks::files_in;
 use crate::loops;
 
-/// How long deletions may take that nobody waits for: a volume is deleted after its claim is gone.
+/// Time limit of background deletions: a volume is deleted after its claim is gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What every cluster has of the kinds that volumes leave.
+/// The kinds of objects that volumes leave and every cluster has.
 const OBJECTS: [&str; 3] = [
     "persistentvolumeclaims",
     "persistentvolumes",
     "volumeattachments",
 ];
 
-/// Kinds that a cluster has once their definitions are applied.
+/// API groups of kinds that exist once their CRDs are applied.
 const SNAPSHOT_GROUPS: [&str; 2] = ["snapshot.storage.k8s.io", "groupsnapshot.storage.k8s.io"];
 
-/// What there was at the beginning of a test.
+/// The objects, devices, mounts and files at the beginning of a test.
 pub struct Stock {
     pools: Vec<PathBuf>,
     before: BTreeSet<String>,
 }
 
 impl Stock {
-    /// Takes stock. `pools` are the roots of the driver's pools, as this machine sees them.
+    /// Records the current state. `pools` are the roots of the driver's pools, as this machine sees
+    /// them.
     pub fn take(cluster: &Cluster, pools: &[&Path]) -> Stock {
         let pools: Vec<_> = pools.iter().map(|p| p.to_path_buf()).collect();
         let before = things(cluster, &pools).unwrap_or_else(|why| panic!("{why}"));
         Stock { pools, before }
     }
 
-    /// What is there now and was not then, a line for each.
+    /// Everything that has appeared since [`Stock::take`], one line each.
     pub fn left(&self, cluster: &Cluster) -> Result<Vec<String>, String> {
         let now = things(cluster, &self.pools)?;
         Ok(now.difference(&self.before).cloned().collect())
     }
 
-    /// Waits until nothing is left; fails the test with a list of what is.
+    /// Waits until nothing is left; panics with a list otherwise.
     pub async fn assert_nothing_left(&self, cluster: &Cluster) {
         wait_for("a clean cluster", PATIENCE, async || {
             let left = self.left(cluster)?;
@@ -59,7 +60,7 @@ fn things(cluster: &Cluster, pools: &[PathBuf]) -> Result<BTreeSet<String>, Stri
     let mut things = objects(cluster)?;
     for node in cluster.all_nodes() {
         things.extend(mounts(&node));
-        // By their file, for a device's number is given anew.
+        // Devices are compared by their file, because the kernel reuses a device's number.
         let devices = node.loops_beneath(&node.kubelet_dir).into_iter();
         things.extend(devices.map(|l| format!("loop device over {} on {}", l.backing, node.name)));
     }
@@ -74,7 +75,7 @@ fn objects(cluster: &Cluster) -> Result<BTreeSet<String>, String> {
     let mut kinds: Vec<String> = OBJECTS.map(str::to_owned).into();
     for group in SNAPSHOT_GROUPS {
         let group = format!("--api-group={group}");
-        // A class is what a cluster has, not what a volume leaves.
+        // Classes belong to the cluster; a volume does not leave them.
         let listed =
             cluster.try_kubectl(&["api-resources", &group, "-o", "name", "--cached=false"])?;
         let found = listed.lines().filter(|kind| !kind.contains("classes."));
@@ -84,7 +85,7 @@ fn objects(cluster: &Cluster) -> Result<BTreeSet<String>, String> {
     Ok(listed.lines().map(str::to_owned).collect())
 }
 
-/// The mounts of volumes, not those of pods' other things.
+/// The mounts of volumes, without other mounts of pods.
 fn mounts(node: &Node) -> Vec<String> {
     let of_volume = |at: &Path| {
         let at = at.to_string_lossy();

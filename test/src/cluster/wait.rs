@@ -1,8 +1,8 @@
-//! Waiting for what a cluster does in its own time.
+//! Waits for what a cluster does at its own pace.
 
 use std::time::{Duration, Instant};
 
-/// How often to look.
+/// The interval between looks.
 const PACE: Duration = Duration::from_millis(100);
 
 /// Looks until `look` has a value, and returns it; while it has none it says what it saw. Fails

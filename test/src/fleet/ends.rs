@@ -1,5 +1,5 @@
-//! What must be true in the end: each claim has one volume, each volume one claim, and when the
-//! claims are gone there is nothing.
+//! Final conditions: each claim has one volume, and each volume one claim. After the claims are
+//! gone, nothing is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::patience::{in_time, patiently};
 use super::storm::SELECTED_NODE;
 
 impl Fleet {
-    /// All claims.
+    /// All claims of the fleet.
     pub async fn all_claims(&self) -> Vec<PersistentVolumeClaim> {
         let list = async || self.claims.list(&ListParams::default()).await;
         let listed = patiently("listing claims", list).await;
@@ -22,7 +22,7 @@ impl Fleet {
             .items
     }
 
-    /// All volumes of its drivers that have objects.
+    /// All PersistentVolumes of the fleet's drivers.
     pub async fn all_volumes(&self) -> Vec<PersistentVolume> {
         let list = async || self.volumes.list(&ListParams::default()).await;
         let listed = patiently("listing volumes", list).await;
@@ -33,7 +33,7 @@ impl Fleet {
         all
     }
 
-    /// Waits until so many claims there are are all bound.
+    /// Waits until `count` claims exist and all of them are bound.
     pub async fn bound(&self, count: usize, limit: Duration) {
         let look = async || {
             let claims = self.all_claims().await;
@@ -55,8 +55,8 @@ impl Fleet {
         in_time(&what, limit, look).await;
     }
 
-    /// How many volumes have objects. While there are many in the cluster and they get fewer,
-    /// whose they are is not looked at.
+    /// The number of remaining PersistentVolumes. While the cluster has many and their number
+    /// falls, this counts those of other drivers too.
     async fn volumes_left(&self, before: &mut usize) -> usize {
         let there = count(&self.volumes).await;
         let fewer = there < std::mem::replace(before, there);
@@ -72,8 +72,8 @@ impl Fleet {
         tails.collect()
     }
 
-    /// Waits until each claim has exactly one volume, each volume of a driver is some claim's, and
-    /// all are on the nodes that were chosen. What was made in vain may still be on its way out.
+    /// Waits until each claim has exactly one volume, each volume of a driver belongs to a claim,
+    /// and all volumes are on the chosen nodes. Surplus volumes may still be waiting for deletion.
     pub async fn each_once(&self, limit: Duration) {
         let what = format!("{}: one volume for each claim", self.name);
         in_time(&what, limit, async || {
@@ -133,7 +133,7 @@ impl Fleet {
         }
     }
 
-    /// Where a volume is, by its affinity.
+    /// The node of a volume, from its node affinity.
     pub fn node_of(&self, volume: &PersistentVolume) -> Option<String> {
         let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
         let term = affinity.required.as_ref()?.node_selector_terms.first()?;
@@ -142,8 +142,8 @@ impl Fleet {
         of_key.values.as_ref()?.first().cloned()
     }
 
-    /// Deletes all claims, and waits until there is nothing of them: no claim, no volume, no
-    /// attachment, neither in the cluster nor in a driver.
+    /// Deletes all claims and waits until no claim, volume or attachment is left, neither in the
+    /// cluster nor in a driver.
     pub async fn clear(&self, limit: Duration) {
         let (delete, all) = (DeleteParams::default(), ListParams::default());
         let asked = patiently("deleting claims", async || {
@@ -174,7 +174,7 @@ impl Fleet {
     }
 }
 
-/// How many objects there are, without reading them all.
+/// The number of objects, without reading them all.
 async fn count<K>(api: &Api<K>) -> usize
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,

@@ -1,4 +1,4 @@
-//! What a kubelet does for its node without a pod: says that it is alive.
+//! Reports nodes as alive, as a kubelet does without pods.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-/// What marks nodes of fleets.
+/// The label of fleets' nodes.
 pub(super) const LABEL: &str = "fleet";
-/// Where nodes' leases are.
+/// The namespace of nodes' leases.
 pub(super) const NAMESPACE: &str = "kube-node-lease";
 
-/// As often as a kubelet does.
+/// The interval of a kubelet's lease renewals.
 const PACE: Duration = Duration::from_secs(10);
 
-/// Renews the leases of these nodes, and says that they are ready if somebody doubts it, for ever.
-/// With the API server away it tries again, like a kubelet.
+/// Renews the leases of these nodes forever, and reports them ready again if their status has
+/// changed. If the API server is away, it retries like a kubelet.
 pub(super) async fn beat(client: Client, names: Vec<String>) {
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     let nodes: Api<Node> = Api::all(client.clone());
@@ -46,7 +46,7 @@ async fn renew(leases: &Api<Lease>, name: &str) {
         },
     });
     let params = PatchParams::apply("fleet").force();
-    // One that fails is followed by the next.
+    // The next renewal follows a failed one.
     let _ = leases.patch(name, &params, &Patch::Apply(&lease)).await;
 }
 
@@ -56,7 +56,7 @@ fn is_ready(node: &Node) -> bool {
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }
 
-/// Says that a node is ready.
+/// Reports that a node is ready.
 pub(super) async fn ready(client: &Client, name: &str) {
     let now = k8s_openapi::jiff::Timestamp::now();
     let now = format!("{now:.0}");
@@ -66,7 +66,7 @@ pub(super) async fn ready(client: &Client, name: &str) {
     }]}});
     let nodes: Api<Node> = Api::all(client.clone());
     let params = PatchParams::default();
-    // One that fails is followed by the next beat's.
+    // The next beat repeats a failed update.
     let _ = nodes
         .patch_status(name, &params, &Patch::Strategic(&status))
         .await;

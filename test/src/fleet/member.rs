@@ -9,9 +9,9 @@ use crate::memory::MemoryDriver;
 
 /// A node: its driver and its controllers' pod.
 pub struct Member {
-    /// The node's name, and the pod's.
+    /// The name of the node and of the pod.
     pub node: String,
-    /// Its driver.
+    /// The node's driver.
     pub driver: MemoryDriver,
     pub(super) pod: Pod,
 }
@@ -24,7 +24,7 @@ impl Deref for Member {
     }
 }
 
-/// A pod whose controllers may be stopped.
+/// A pod with controllers that a test can stop.
 pub struct Pod {
     name: String,
     metrics: String,
@@ -63,47 +63,47 @@ impl Pod {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts its controllers. Started again, they are the same container in the same pod.
+    /// Starts the controllers. A later start counts as the same container in the same pod.
     pub fn start(&self) {
         let started = Controllers::in_pod(&self.dir, &self.namespace, Some(&self.name), &self.args);
         *self.running() = Some(started);
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&self) {
         if let Some(mut controllers) = self.running().take() {
             controllers.kill();
         }
     }
 
-    /// Stops its controllers as kubelet does; they must end well.
+    /// Stops the controllers as kubelet does; they must end with success.
     pub fn stop(&self) {
         if let Some(controllers) = self.running().take() {
             controllers.stop();
         }
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn pause(&self) {
         self.running().as_ref().expect("they run").pause();
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.running().as_ref().expect("they run").resume();
     }
 
-    /// The process of its controllers.
+    /// The process ID of the controllers.
     pub fn pid(&self) -> Option<u32> {
         self.running().as_ref().map(Controllers::pid)
     }
 
-    /// What its controllers have logged.
+    /// The log of the controllers.
     pub fn log(&self) -> String {
         process::log(&self.dir)
     }
 
-    /// What its controllers count.
+    /// The metrics of the controllers.
     pub fn metrics(&self) -> String {
         process::http(&self.metrics, "/metrics")
     }
@@ -120,14 +120,14 @@ impl Pod {
         process::tail(&self.dir)
     }
 
-    /// SIGTERM, if they run.
+    /// Sends SIGTERM if the controllers run.
     pub(super) fn ask_to_stop(&self) {
         if let Some(controllers) = &*self.running() {
             controllers.terminate();
         }
     }
 
-    /// Waits for the end that was asked for.
+    /// Waits for the end after [`Pod::ask_to_stop`].
     pub(super) fn stopped(&self) {
         if let Some(controllers) = self.running().take() {
             controllers.wait();

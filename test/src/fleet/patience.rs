@@ -1,12 +1,12 @@
-//! Requests of a test's own, which may meet an API server that is away on purpose.
+//! A test's own requests to an API server that may be away on purpose.
 
 use std::time::{Duration, Instant};
 
-/// How long it may be away.
+/// How long the API server may be away.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PACE: Duration = Duration::from_millis(200);
 
-/// Asks until there is an answer: what failed on the way, or on the server's side, is asked again.
+/// Repeats a request until it has an answer. Transport errors and server errors are retried.
 pub async fn patiently<T>(
     what: &str,
     ask: impl AsyncFn() -> Result<T, kube::Error>,
@@ -25,19 +25,19 @@ pub async fn patiently<T>(
 
 fn is_passing(error: &kube::Error) -> bool {
     match error {
-        // A server that begins does not know its rights and namespaces yet.
+        // A starting API server does not know its roles and namespaces yet.
         kube::Error::Api(status) => status.code >= 500 || matches!(status.code, 401 | 403 | 429),
         _ => true,
     }
 }
 
-/// Whether the API server said so.
+/// True if the API server answered with this status code.
 pub fn is(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// Looks every now and then until what is looked for is there; else fails with what was seen last.
-/// Slower than [`crate::cluster::wait_for`], for looks that are a load.
+/// Calls `look` at long intervals until it has a value; panics with the last state on a timeout. It
+/// is slower than [`crate::cluster::wait_for`], for looks that load the server.
 pub async fn in_time<T>(
     what: &str,
     limit: Duration,

@@ -1,5 +1,5 @@
-//! The API server as a bad network shows it: between controllers and the real one, some calls
-//! fail, some are slow, some are done and never answered, and watches break off.
+//! A proxy between controllers and the API server that behaves like a bad network. Some calls fail,
+//! some are slow, some are executed without an answer, and watches break off.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,21 +21,21 @@ use tokio::task::JoinHandle;
 
 use crate::dice::Dice;
 
-/// The largest request of ours.
+/// The largest request of the controllers.
 const LARGEST: usize = 16 << 20;
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mishap {
-    /// An error of the server's; nothing is done.
+    /// The server answers with an error; the call is not executed.
     Failed,
-    /// It is to come back later; nothing is done.
+    /// The server asks for a later retry (429); the call is not executed.
     TooMany,
-    /// The connection breaks; nothing is done.
+    /// The connection breaks; the call is not executed.
     Broken,
-    /// The connection breaks, and it is done.
+    /// The connection breaks after the call is executed.
     Unanswered,
-    /// It is done after seconds.
+    /// The call is executed after seconds.
     Slow,
     /// A watch breaks off after a while.
     Cut,
@@ -49,7 +49,7 @@ const CALLS: [Mishap; 5] = [
     Mishap::Slow,
 ];
 
-/// The proxy, for as long as it is held. It speaks plain HTTP on this machine alone.
+/// The proxy, which runs until it is dropped. It speaks plain HTTP on this machine only.
 pub struct Proxy {
     address: String,
     shared: Arc<Shared>,
@@ -58,7 +58,7 @@ pub struct Proxy {
 
 struct Shared {
     client: Client,
-    /// Of a hundred calls, so many have a mishap, and so many watches are cut.
+    /// The percentage of calls with a mishap, and of watches that are cut.
     percent: u64,
     percent_cut: u64,
     dice: Dice,
@@ -66,8 +66,8 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Before the API server of this kubeconfig. The same seed makes the same sequence of mishaps;
-    /// which call meets which depends on the order they come in.
+    /// Starts a proxy for the API server of this kubeconfig. The same seed makes the same sequence
+    /// of mishaps. The order of arrival decides which call meets which mishap.
     pub async fn start(kubeconfig: &Path, seed: u64, percent: u64, percent_cut: u64) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.expect("there is a free port");
@@ -92,7 +92,7 @@ impl Proxy {
         }
     }
 
-    /// A kubeconfig like this one that leads here, in this directory.
+    /// Writes a kubeconfig like this one to this directory, with the proxy as its server.
     pub fn kubeconfig(&self, like: &Path, dir: &Path) -> PathBuf {
         let read = Kubeconfig::read_from(like);
         let read = read.unwrap_or_else(|e| panic!("{}: {e}", like.display()));
@@ -103,7 +103,7 @@ impl Proxy {
         file
     }
 
-    /// How many calls went well, under `None`, and how many had each mishap.
+    /// The number of calls with each mishap, and of successful calls under `None`.
     pub fn counts(&self) -> BTreeMap<Option<Mishap>, usize> {
         self.shared.counts().clone()
     }
@@ -115,7 +115,7 @@ impl Drop for Proxy {
     }
 }
 
-/// A client that says of itself nothing: who asks is told by what is passed on.
+/// A client without credentials: the forwarded request identifies the user.
 async fn nobody(kubeconfig: &Path) -> Client {
     let read = Kubeconfig::read_from(kubeconfig);
     let read = read.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
@@ -196,7 +196,7 @@ fn refused(code: StatusCode) -> Response {
     (code, [kind], status.to_string()).into_response()
 }
 
-/// An answer whose end never comes: the server closes the connection in its midst.
+/// A response without an end: the server closes the connection in the middle.
 fn broken() -> Response {
     let error = stream::once(async { Err::<Vec<u8>, _>(io::Error::other("broken")) });
     Response::new(Body::from_stream(error))

@@ -1,4 +1,4 @@
-//! Many claims at once, and the scheduler's part in them.
+//! Creates many claims at once and acts as their scheduler.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -12,34 +12,35 @@ use serde_json::json;
 use super::patience::{is, patiently};
 use super::{Binding, Fleet};
 
-/// How many are made at once.
+/// The number of claims created at once.
 const AT_ONCE: usize = 50;
-/// The annotation by which the scheduler says where a claim's volume is to be.
+/// The annotation with which the scheduler selects a claim's node.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Of each claim.
+/// The size of each claim.
 pub const SIZE: &str = "64Mi";
 
-/// A claim to be.
+/// A claim to create.
 #[derive(Clone, Debug)]
 pub struct Wish {
     /// Its name.
     pub name: String,
     /// Its class.
     pub class: String,
-    /// The node the scheduler is to choose for it, if it is asked.
+    /// The node that the scheduler chooses for the claim, if it waits for one.
     pub node: Option<String>,
 }
 
-/// What came of making claims, besides claims.
+/// The results of creating claims.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
-    /// When the last was there, with its node if it got one.
+    /// When the last claim existed, with its node if it has one.
     pub last: Instant,
-    /// How often the scheduler had to read a claim again because somebody else had written to it.
+    /// How often the scheduler reads a claim again because of a concurrent write.
     pub scheduler_conflicts: usize,
 }
 
-/// Makes claims. The scheduler writes its choice as soon as it sees a claim, with what it has seen.
+/// Creates claims. The scheduler writes its choice as soon as it sees a claim, based on that
+/// version.
 pub async fn make(claims: &Api<PersistentVolumeClaim>, wishes: &[Wish]) -> Made {
     let each = stream::iter(wishes).map(|wish| async move {
         let made = one(claims, wish).await;
@@ -61,7 +62,7 @@ async fn one(claims: &Api<PersistentVolumeClaim>, wish: &Wish) -> PersistentVolu
     let params = PostParams::default();
     let made = patiently("making a claim", async || {
         match claims.create(&params, &claim).await {
-            // It is there, and its answer was lost.
+            // The claim exists: only the answer to its creation was lost.
             Err(error) if is(&error, 409) => claims.get(&wish.name).await,
             answer => answer,
         }
@@ -81,7 +82,7 @@ fn claim(wish: &Wish) -> PersistentVolumeClaim {
     serde_json::from_value(claim).expect("it is a claim")
 }
 
-/// Has the scheduler choose a node for a claim; how often it had to look again.
+/// Selects a claim's node as the scheduler does; returns the number of repeated reads.
 async fn select(
     claims: &Api<PersistentVolumeClaim>,
     mut claim: PersistentVolumeClaim,
@@ -102,7 +103,7 @@ async fn select(
             Err(error) if is(&error, 409) => {
                 let seen = patiently("seeing a claim", async || claims.get(&name).await);
                 claim = seen.await.unwrap_or_else(|e| panic!("claim {name}: {e}"));
-                // It was written, and the answer was lost.
+                // The annotation is written: only the answer was lost.
                 if claim.annotations().get(SELECTED_NODE).map(String::as_str) == Some(node) {
                     return conflicts;
                 }
@@ -114,7 +115,7 @@ async fn select(
 }
 
 impl Fleet {
-    /// Claims of these numbers. Where they wait for the scheduler, it takes the nodes by turns.
+    /// Claims with these numbers. If they wait for the scheduler, it picks the nodes in turn.
     pub fn wishes(&self, binding: Binding, numbers: Range<usize>) -> Vec<Wish> {
         let node = |number: usize| self.members[number % self.members.len()].node.clone();
         let wish = |number| Wish {
@@ -125,7 +126,7 @@ impl Fleet {
         numbers.map(wish).collect()
     }
 
-    /// Makes the claims of these numbers.
+    /// Creates the claims with these numbers.
     pub async fn storm(&self, binding: Binding, numbers: Range<usize>) -> Made {
         make(&self.claims, &self.wishes(binding, numbers)).await
     }
