@@ -7,7 +7,6 @@
 //! it saw last.
 //!
 //! - `HOSTLOOP_CLUSTER=NAME` makes every test use a running cluster and leave it running.
-//!
 //! - `HOSTLOOP_CLUSTER_KEEP=1` leaves the tests' clusters running, for inspection.
 
 use std::fs::File;

@@ -1,21 +1,21 @@
-//! End to end: pods on a real cluster, with the manifest and the image as they are deployed.
+//! End to end: pods on a real cluster, with the deployed manifest and image.
 //!
-//! One cluster of two nodes for all tests, the second like one of kind: it shares the kernel and its
-//! loop devices with the first, and no files. Tests that only mind their own namespace run beside
-//! each other; those that take away something everybody needs (the driver's pod, kubelet, a node,
-//! the API server) run by themselves, afterwards. Then the driver is deployed again with attachment,
-//! and at the end the audit log says whether its rights were enough and none too many.
+//! All tests share one cluster of two nodes. The second node is like one of kind: it shares the
+//! kernel and its loop devices with the first, and no files. Tests that only affect their own
+//! namespace run in parallel. Tests that take away a shared part (the driver's pod, kubelet, a
+//! node, the API server) run alone, afterwards. Then the driver is deployed again with attachment.
+//! At the end, the audit log shows whether the driver's rights were sufficient and minimal.
 //!
-//! The first tests run with the manifest as it is shipped, whose pool is a plain directory. For the
-//! others the pools are bounded, so that a node can be full.
+//! The first tests run with the shipped manifest, which has a plain directory as its pool. The
+//! other tests have bounded pools, so that a node can be full.
 //!
 //!     cargo test -p hostloop-test --test e2e [-- NAME…]
 //!
-//! - `HOSTLOOP_IMAGE=FILE`: this image archive, instead of one made of `HOSTLOOP_BIN`.
-//! - `HOSTLOOP_CLUSTER=NAME`: a cluster that is up already, and stays up with all that is deployed.
-//! - `E2E_AT_ONCE=4`: how many tests run beside each other.
-//! - `E2E_OUTAGE=60`: for how many seconds the API server is away. Ten minutes are what the driver
-//!   must bear; one shows the same, but for caches and tokens that last longer.
+//! - `HOSTLOOP_IMAGE=FILE`: uses this image archive instead of one made from `HOSTLOOP_BIN`.
+//! - `HOSTLOOP_CLUSTER=NAME`: uses a running cluster, which stays up with the deployment.
+//! - `E2E_AT_ONCE=4`: the number of parallel tests.
+//! - `E2E_OUTAGE=60`: how many seconds the API server is away. The driver must survive ten minutes;
+//!   one minute shows the same, except for caches and tokens with a longer life.
 
 mod attached;
 mod attack;
@@ -44,21 +44,21 @@ mod world;
 use runner::{Phase, Test};
 use world::World;
 
-/// A test function, under its own name.
+/// Test functions, each under its own name.
 macro_rules! tests {
     ($($module:ident: $($name:ident),+ $(,)?;)*) => {
         &[$($(Test { name: concat!(stringify!($module), "::", stringify!($name)), run: $module::$name }),+),*]
     };
 }
 
-/// With the manifest as it is shipped, beside each other.
+/// In parallel, with the shipped manifest.
 const SHIPPED: &[Test] = tests! {
     snapshots: a_snapshot_is_restored_and_larger_and_a_volume_cloned;
     claims: a_claim_goes_through_a_pod_and_back;
     filesystems: ext4, read_only;
 };
 
-/// In the order of their cost: the longest first, so that the others fill up the time beside it.
+/// The longest test comes first, so that the others run beside it.
 const TOGETHER: &[Test] = tests! {
     pods: volume_stats_are_in_kubelets_metrics;
     nodes: copies_go_where_their_source_is, snapshots_and_expansions_on_each_node;
@@ -92,7 +92,7 @@ const TOGETHER: &[Test] = tests! {
         a_pod_that_detaches_its_device_reaches_no_other_volume;
 };
 
-/// Each by itself.
+/// One test at a time.
 const ALONE: &[Test] = tests! {
     node:
         pods_notice_nothing_of_a_new_driver,
@@ -106,11 +106,11 @@ const ALONE: &[Test] = tests! {
         the_controller_is_lost_while_it_assigns,
         claims_are_moved_from_a_slow_node;
     outage: the_api_server_goes_away;
-    // It shortens graces, and the next deployment keeps them.
+    // This test shortens grace periods, and the next deployment keeps them.
     nodes_gone: a_node_goes_and_returns;
 };
 
-/// With attachment, beside each other: one of each class of the tests above.
+/// In parallel, with attachment: one test of each class above.
 const ATTACHED: &[Test] = tests! {
     attached: volumes_are_attached_and_detached;
     filesystems: block;
@@ -118,13 +118,13 @@ const ATTACHED: &[Test] = tests! {
     shared: two_volumes_share_one_handle;
 };
 
-/// With attachment, each by itself.
+/// One test at a time, with attachment.
 const ATTACHED_ALONE: &[Test] = tests! {
     nodes_gone: a_node_goes_and_returns;
     attached: a_full_node_takes_no_more_volumes;
 };
 
-/// What the whole run shows.
+/// Results of the whole run.
 const LAST: &[Test] = tests! {
     rights:
         nothing_was_forbidden,

@@ -1,4 +1,4 @@
-//! Where claims go that could go to either node.
+//! Placement of claims that fit on either node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::snapshots::snapshot;
 use crate::space::{Space, on_node, there};
 use crate::world::World;
 
-/// Says whose an object is, for watches.
+/// The label with the node of an object, for watches.
 const LABEL: &str = "/metadata/labels/hostloop.csi.dev~1node";
 
-/// Two replicas that may not be on one node are on two, and so are their volumes.
+/// Two replicas with anti-affinity run on two nodes, and so do their volumes.
 pub(crate) fn replicas_spread_and_their_volumes_with_them(world: &World) {
     let space = Space::new(world, "spread");
     let labels = json!({"app": "spread"});
@@ -55,7 +55,7 @@ pub(crate) fn replicas_spread_and_their_volumes_with_them(world: &World) {
     space.end();
 }
 
-/// A class that allows the second node only has its volumes there, bound at once or with a pod.
+/// A class that allows only the second node has its volumes there, with immediate and late binding.
 pub(crate) fn claims_go_where_their_class_allows(world: &World) {
     let space = Space::new(world, "allowed");
     let site = world.site(2);
@@ -83,15 +83,15 @@ pub(crate) fn claims_go_where_their_class_allows(world: &World) {
     space.end();
 }
 
-/// Many claims that are bound at once go to both nodes; nobody is refused for having been slower,
-/// and each has one volume.
+/// Many claims with immediate binding spread over both nodes. No node loses a race, and each claim
+/// has one volume.
 pub(crate) fn immediate_claims_are_spread_without_a_race(world: &World) {
     let space = Space::new(world, "race");
     let class = space.class("now", json!({}));
     let claims: Vec<String> = (0..16).map(|i| format!("c{i}")).collect();
     for claim in &claims {
-        // The node with the most room comes first: together they ask for much more than what one
-        // may have been left less of than the other.
+        // The node with the most free space comes first. Together the claims ask for much more than
+        // the difference in free space between the nodes.
         let large = json!({"resources": {"requests": {"storage": "1Gi"}}});
         space.claim(claim, &class, large);
     }
@@ -118,7 +118,7 @@ pub(crate) fn immediate_claims_are_spread_without_a_race(world: &World) {
     space.end();
 }
 
-/// That as many volumes were made as there are, each on its own node.
+/// Checks that there is one volume per claim, on its own node.
 pub(crate) fn assert_one_volume_each(world: &World, space: &Space<'_>, volumes: &[Value]) {
     let handles: BTreeSet<&str> = volumes
         .iter()
@@ -147,8 +147,8 @@ pub(crate) fn assert_one_volume_each(world: &World, space: &Space<'_>, volumes: 
     }
 }
 
-/// What is made of a snapshot or of a volume is where that is, whoever binds it, and its pod goes
-/// there, too.
+/// A volume from a snapshot or a clone is on the node of its source, with either binding mode, and
+/// its pod runs there too.
 pub(crate) fn copies_go_where_their_source_is(world: &World) {
     let space = Space::new(world, "steering");
     let site = world.site(2);
@@ -194,7 +194,7 @@ pub(crate) fn copies_go_where_their_source_is(world: &World) {
     space.end();
 }
 
-/// Each node takes snapshots of its own volumes and grows them.
+/// Each node takes snapshots of its own volumes and expands them.
 pub(crate) fn snapshots_and_expansions_on_each_node(world: &World) {
     let space = Space::new(world, "each");
     for site in world.sites() {
@@ -235,7 +235,7 @@ pub(crate) fn snapshots_and_expansions_on_each_node(world: &World) {
     space.end();
 }
 
-/// A group's members are on one node; of one that is on two the status says on which.
+/// A group's members are on one node. The status of a group over two nodes names both.
 pub(crate) fn a_group_over_two_nodes_says_so(world: &World) {
     let space = Space::new(world, "torn");
     for site in world.sites() {

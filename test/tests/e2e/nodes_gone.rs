@@ -1,4 +1,4 @@
-//! Nodes that go and return, leaders that are lost, drivers that are slow.
+//! Nodes that disappear and return, lost leaders, slow drivers.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::world::{NAMESPACE, World};
 
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
-/// Sends a signal to the driver's processes on a node, which its container's cgroup has.
+/// Sends a signal to the driver's processes on a node, from the cgroup of its container.
 pub(crate) fn signal(site: &Site<'_>, signal: Signal) {
     let pod = site.driver_pod().expect("the driver is there");
     let id = text(&pod, "/status/containerStatuses/0/containerID");
@@ -28,7 +28,7 @@ pub(crate) fn signal(site: &Site<'_>, signal: Signal) {
     let processes = std::fs::read_to_string(first).expect("it can be read");
     for process in processes.lines() {
         let process = process.parse().expect("a process ID");
-        // It may have ended meanwhile.
+        // The process may have ended already.
         let _ = kill(Pid::from_raw(process), signal);
     }
 }
@@ -57,8 +57,8 @@ pub(crate) fn the_controller_is_lost_while_it_assigns(world: &World) {
     space.end();
 }
 
-/// Claims are moved to another node while the driver of the first does not get on: in the end each
-/// has one volume, and none is left where it was first.
+/// Claims move to another node while the driver of the first node hangs. In the end each claim has
+/// one volume, and no volume is left on the first node.
 pub(crate) fn claims_are_moved_from_a_slow_node(world: &World) {
     const CLAIMS: usize = 12;
     world.drivers_ready();
@@ -66,7 +66,7 @@ pub(crate) fn claims_are_moved_from_a_slow_node(world: &World) {
     let (slow, quick) = (world.site(1), world.site(2));
     let names: Vec<String> = (0..CLAIMS).map(|i| format!("c{i}")).collect();
     for (i, claim) in names.iter().enumerate() {
-        // The first half may be under way when the driver stops, the other cannot be.
+        // The first half may be in progress when the driver stops; the second half can't be.
         if i == CLAIMS / 2 {
             signal(&slow, Signal::SIGSTOP);
         }
@@ -80,7 +80,7 @@ pub(crate) fn claims_are_moved_from_a_slow_node(world: &World) {
     let moved = json!({"metadata": {"annotations":
         {"volume.kubernetes.io/selected-node": quick.name()}}});
     for claim in &names {
-        // What has a volume already stays.
+        // A claim that already has a volume stays.
         if text(&space.claim_now(claim), "/status/phase") != "Bound" {
             world.patch("PersistentVolumeClaim", &space.name, claim, &moved);
         }
@@ -109,23 +109,23 @@ pub(crate) fn claims_are_moved_from_a_slow_node(world: &World) {
     space.end();
 }
 
-/// What there is on the node that goes.
+/// The volumes on the node that disappears.
 struct Doomed {
-    /// Has data that is wanted again.
+    /// Has data that is needed again.
     kept: Value,
-    /// Was to be deleted.
+    /// Is waiting for deletion.
     released: Value,
 }
 
-/// A node is deleted: what only it could have done is done for it, once it is known to be gone; what
-/// is somebody's stays, and is there again when the node returns.
+/// A node is deleted. Once it is known to be gone, the leader does the cleanup that only the node
+/// could do. A volume with a claim stays, and is usable again when the node returns.
 pub(crate) fn a_node_goes_and_returns(world: &World) {
     shorten_graces(world);
     let space = Space::new(world, "gone");
     let (site, attached) = (world.site(2), world.attaches(true));
     let doomed = prepare(&space, &site);
     world.cluster().stop(&site.kubelet());
-    // Nobody starts it again.
+    // A killed driver is not restarted.
     signal(&site, Signal::SIGKILL);
     let waiting = json!({"nodeSelector": {"kubernetes.io/hostname": site.name()}});
     space.claim("waiting", "hostloop-xfs", json!({}));
@@ -158,7 +158,8 @@ pub(crate) fn a_node_goes_and_returns(world: &World) {
     space.end();
 }
 
-/// Sets how long a node must be gone, and a volume unknown. A later deployment keeps what is set.
+/// Shortens the grace periods of a missing node and of an unknown volume. A later deployment keeps
+/// them.
 fn shorten_graces(world: &World) {
     let daemons = world.get("DaemonSet", NAMESPACE, "hostloop").to_string();
     if daemons.contains("HOSTLOOP_ORPHAN_GRACE") {
@@ -222,7 +223,8 @@ fn assert_tidied_up(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {
 fn assert_back(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {
     let world = space.world;
     let handle = text(&doomed.kept, "/spec/csi/volumeHandle");
-    // Its pod's object is gone, and so is, with attachment, what said that the volume is published.
+    // The pod's object is gone. With attachment, so is the VolumeAttachment, which recorded that
+    // the volume is published.
     world.until("the end of the publication", || {
         let record = record(site, handle);
         if record.contains(site.name()) {
@@ -238,7 +240,7 @@ fn assert_back(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {
     space.pod_with("new", &["new"], there(site.name()));
     space.ready("new");
     space.volume("new");
-    // Nothing names it any more, and it was never used.
+    // No object refers to the volume any more, and it was never used.
     world.until("the end of what was released", || {
         let released = text(&doomed.released, "/spec/csi/volumeHandle");
         let volumes = site.volumes();

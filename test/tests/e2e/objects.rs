@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::world::World;
 
-/// The kinds the tests look at, and their groups.
+/// The kinds that the tests read, and their API groups.
 const KINDS: [(&str, &str); 23] = [
     ("Namespace", ""),
     ("Node", ""),
@@ -41,7 +41,7 @@ fn resource(kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
 }
 
-/// A field by its JSON pointer, as text; empty where there is none.
+/// A field by its JSON pointer, as text; empty if it does not exist.
 pub(crate) fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
     value
         .pointer(pointer)
@@ -58,7 +58,7 @@ fn value(object: DynamicObject) -> Value {
     serde_json::to_value(object).expect("what was JSON is JSON")
 }
 
-/// Requests as the administrator. `namespace` is empty for what has none.
+/// Requests as the administrator. `namespace` is empty for cluster-wide kinds.
 impl World {
     fn api(&self, kind: &str, namespace: &str) -> Api<DynamicObject> {
         let (client, resource): (Client, _) = (self.client(), resource(kind));
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// What the API server has under the name, if anything.
+    /// The object with this name, if it exists.
     pub(crate) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
         let found = self.wait(self.api(kind, namespace).get_opt(name));
         found
@@ -77,20 +77,20 @@ impl World {
             .map(value)
     }
 
-    /// [`World::find`], where finding nothing fails the test.
+    /// [`World::find`], but a missing object fails the test.
     pub(crate) fn get(&self, kind: &str, namespace: &str, name: &str) -> Value {
         let found = self.find(kind, namespace, name);
         found.unwrap_or_else(|| panic!("there is no {kind} {name}"))
     }
 
-    /// All of a kind, in a namespace or everywhere.
+    /// All objects of a kind, in a namespace or everywhere.
     pub(crate) fn list(&self, kind: &str, namespace: &str) -> Vec<Value> {
         let listed = self.wait(self.api(kind, namespace).list(&ListParams::default()));
         let listed = listed.unwrap_or_else(|e| panic!("{kind}: {e}"));
         listed.items.into_iter().map(value).collect()
     }
 
-    /// Creates an object that says what it is.
+    /// Creates an object with its own kind, name and namespace.
     pub(crate) fn create(&self, object: &Value) -> Value {
         let (kind, namespace) = (text(object, "/kind"), text(object, "/metadata/namespace"));
         let body = serde_json::from_value(object.clone()).expect("it is an object");
@@ -108,12 +108,12 @@ impl World {
         value(patched.unwrap_or_else(|e| panic!("{kind} {name}: {e}")))
     }
 
-    /// Asks for an object's deletion; none there is no error.
+    /// Deletes an object, without waiting. A missing object is no error.
     pub(crate) fn delete(&self, kind: &str, namespace: &str, name: &str) {
         self.delete_with(kind, namespace, name, &DeleteParams::default());
     }
 
-    /// [`World::delete`] of a pod that is not waited for: its object goes at once.
+    /// [`World::delete`] of a pod without a grace period: its object disappears at once.
     pub(crate) fn force_delete(&self, namespace: &str, pod: &str) {
         let now = DeleteParams::default().grace_period(0);
         self.delete_with("Pod", namespace, pod, &now);
@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    /// Waits until there is no such object.
+    /// Waits until the object is gone.
     pub(crate) fn gone(&self, kind: &str, namespace: &str, name: &str) {
         self.until(&format!("the end of {kind} {name}"), || {
             match self.find(kind, namespace, name) {

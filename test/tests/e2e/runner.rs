@@ -1,5 +1,5 @@
-//! Runs the tests: the usual harness can neither share a cluster, nor run some tests by themselves,
-//! nor look at what is left after the last.
+//! Runs the tests. The standard harness cannot share a cluster, run some tests alone, or check for
+//! leaks after the last test.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use crate::world::World;
 pub(crate) struct Test {
     /// `module::function`.
     pub(crate) name: &'static str,
-    /// It panics where something is not as it should be.
+    /// Panics if a check fails.
     pub(crate) run: fn(&World),
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Phase {
 }
 
 impl Phase {
-    /// Tests that mind only what is their own.
+    /// Tests that affect only their own objects.
     pub(crate) fn beside_each_other(prefix: &'static str, tests: &'static [Test]) -> Phase {
         Phase {
             prefix,
@@ -36,7 +36,7 @@ impl Phase {
         }
     }
 
-    /// Tests that take away what others need.
+    /// Tests that take away shared parts.
     pub(crate) fn in_sequence(prefix: &'static str, tests: &'static [Test]) -> Phase {
         Phase {
             together: false,
@@ -44,7 +44,7 @@ impl Phase {
         }
     }
 
-    /// What comes before the first of them.
+    /// Sets a step that runs before the first test of the phase.
     pub(crate) fn prepared(self, prepare: fn(&World)) -> Phase {
         Phase { prepare, ..self }
     }
@@ -69,7 +69,7 @@ impl Phase {
     }
 }
 
-/// Counts, over threads.
+/// Result counts, shared by threads.
 #[derive(Default)]
 struct Tally {
     passed: AtomicUsize,
@@ -77,7 +77,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Runs one thing that may panic; what it says then is on standard error already.
+    /// Runs a function that may panic. The panic's message is already on standard error.
     fn count<T>(&self, name: &str, run: impl FnOnce() -> T) -> Option<T> {
         let started = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(run));
@@ -96,11 +96,11 @@ impl Tally {
     }
 }
 
-/// Runs the phases, those of their tests whose names begin with one of the words, and ends the
-/// process with an error if one failed.
+/// Runs the phases, but only the tests with names that begin with one of the words. Ends the
+/// process with an error if a test fails.
 pub(crate) fn run(phases: &[Phase]) {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    // `--nocapture` and the like, which the usual harness knows.
+    // `--nocapture` and similar flags are for the standard harness.
     words.retain(|word| !word.starts_with("--"));
     let started = Instant::now();
     let tally = Tally::default();
@@ -119,7 +119,7 @@ pub(crate) fn run(phases: &[Phase]) {
     for name in &failed {
         println!("failed: {name}");
     }
-    // As the usual harness ends, for whoever counts.
+    // The summary line has the standard harness's format, for scripts that count tests.
     println!(
         "test result: {}. {} passed; {} failed; 0 ignored; 0 measured; 0 filtered out; finished in {:.2}s",
         if failed.is_empty() { "ok" } else { "FAILED" },

@@ -9,17 +9,17 @@ use serde_json::Value;
 use crate::objects::{name, text};
 use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World, is_ready};
 
-/// A node, and what the driver has there.
+/// A node, and the driver's files on it.
 pub(crate) struct Site<'w> {
     /// The cluster.
     pub(crate) world: &'w World,
-    /// Counted from 1.
+    /// The node's number, counted from 1.
     pub(crate) count: u32,
     node: Node,
 }
 
 impl World {
-    /// A node, counted from 1.
+    /// Returns a node, counted from 1.
     pub(crate) fn site(&self, count: u32) -> Site<'_> {
         let node = self.cluster().on(count);
         Site {
@@ -29,7 +29,7 @@ impl World {
         }
     }
 
-    /// All of them.
+    /// All nodes.
     pub(crate) fn sites(&self) -> Vec<Site<'_>> {
         (1..=self.cluster().nodes()).map(|n| self.site(n)).collect()
     }
@@ -40,7 +40,7 @@ impl World {
         found.unwrap_or_else(|| panic!("there is no node {node:?}"))
     }
 
-    /// The node a volume is on, by what it says itself.
+    /// The node of a volume, from its node affinity.
     pub(crate) fn home(&self, volume: &Value) -> Site<'_> {
         let term = volume.pointer("/spec/nodeAffinity/required/nodeSelectorTerms/0");
         let expressions = term.and_then(|t| t["matchExpressions"].as_array());
@@ -95,32 +95,32 @@ impl Site<'_> {
         &self.node.name
     }
 
-    /// Its kubelet, as a part of the cluster.
+    /// The node's kubelet, as a part of the cluster.
     pub(crate) fn kubelet(&self) -> String {
         format!("kubelet-{}", self.count)
     }
 
-    /// Where this machine finds what the node has at a path.
+    /// The path on this machine of a node's file.
     pub(crate) fn path(&self, path: &Path) -> PathBuf {
         self.node.path(path)
     }
 
-    /// Kubelet's root, as this machine finds it.
+    /// Kubelet's root, as a path on this machine.
     pub(crate) fn kubelet_dir(&self) -> PathBuf {
         self.path(&self.node.kubelet_dir)
     }
 
-    /// Where the driver has its socket and its state, as this machine finds it.
+    /// The directory of the driver's socket and state, as a path on this machine.
     pub(crate) fn plugin_dir(&self) -> PathBuf {
         self.path(&self.world.plugin_dir())
     }
 
-    /// The pool's own root, as this machine finds it.
+    /// The pool's root, as a path on this machine.
     pub(crate) fn pool(&self) -> PathBuf {
         self.path(&self.world.pool_root())
     }
 
-    /// The pool's identity, which is part of its volumes' names.
+    /// The pool's identity, which is part of its volumes' IDs.
     pub(crate) fn pool_id(&self) -> String {
         let read = std::fs::read(self.pool().join("pool.json"));
         let record: Value = serde_json::from_slice(&read.expect("the pool has a record"))
@@ -128,12 +128,12 @@ impl Site<'_> {
         text(&record, "/id").to_owned()
     }
 
-    /// The volumes of the pool: the ID of each, and the name it was made by.
+    /// The pool's volumes: the ID of each, and the name from its CreateVolume request.
     pub(crate) fn volumes(&self) -> Vec<(String, String)> {
         let entries = std::fs::read_dir(self.pool().join("volumes"));
         let entries = entries.expect("the pool is mounted").flatten();
         let read = |folder: PathBuf| {
-            // One that is on its way out has none.
+            // A volume that is being deleted has no record.
             let read = std::fs::read(folder.join("volume.json")).ok()?;
             let record: Value = serde_json::from_slice(&read).ok()?;
             let id = folder.file_name()?.to_str()?.to_owned();
@@ -142,14 +142,14 @@ impl Site<'_> {
         entries.filter_map(|entry| read(entry.path())).collect()
     }
 
-    /// What is mounted beneath kubelet's root, by the paths there.
+    /// The mounts beneath kubelet's root, by their paths on the node.
     pub(crate) fn mounts(&self) -> Vec<Mounted> {
         let mut all = self.node.mounts();
         all.retain(|m| m.at.starts_with(&self.node.kubelet_dir));
         all
     }
 
-    /// The driver's pod that is not on its way out.
+    /// The driver's pod that is not being deleted.
     pub(crate) fn driver_pod(&self) -> Option<Value> {
         let pods = self.world.list("Pod", NAMESPACE);
         pods.into_iter().find(|pod| {
@@ -159,7 +159,7 @@ impl Site<'_> {
         })
     }
 
-    /// Waits until the driver is there for pods, and returns its pod.
+    /// Waits until the driver is ready for pods, and returns its pod.
     pub(crate) fn driver_ready(&self) -> Value {
         let what = format!("the driver's pod on {}", self.name());
         self.world.until(&what, || {
@@ -181,12 +181,12 @@ impl Site<'_> {
         })
     }
 
-    /// Whether kubelet has the driver.
+    /// True if the driver is registered with kubelet.
     pub(crate) fn registered(&self) -> bool {
         self.driver_of_node().is_some()
     }
 
-    /// What the node says of the driver.
+    /// The driver's entry in the CSINode.
     pub(crate) fn driver_of_node(&self) -> Option<Value> {
         let node = self.world.find("CSINode", "", self.name())?;
         let drivers = node.pointer("/spec/drivers").and_then(Value::as_array);

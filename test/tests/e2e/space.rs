@@ -1,4 +1,4 @@
-//! A test's own namespace, and what it makes there.
+//! A test's own namespace and its objects.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,23 +13,23 @@ use crate::objects::{name, text};
 use crate::site::Site;
 use crate::world::{DRIVER, TOPOLOGY, World, is_ready};
 
-/// A namespace. Its end is checked: [`Space::end`].
+/// A test's namespace. [`Space::end`] checks that nothing is left.
 pub(crate) struct Space<'w> {
     /// The cluster.
     pub(crate) world: &'w World,
     /// The namespace's name.
     pub(crate) name: String,
-    /// Volumes and snapshots that were seen here, by their handles.
+    /// The handles of volumes and snapshots that were seen in this namespace.
     handles: RefCell<BTreeSet<String>>,
-    /// Objects of the cluster's that the test made: kind and name.
+    /// The kind and name of each cluster-wide object that the test created.
     made: RefCell<Vec<(String, String)>>,
 }
 
 impl<'w> Space<'w> {
-    /// A new one.
+    /// Creates a namespace.
     pub(crate) fn new(world: &'w World, name: &str) -> Space<'w> {
         let name = format!("e2e-{name}");
-        // Of an earlier run on the same cluster.
+        // The namespace may remain from an earlier run on the same cluster.
         if world.find("Namespace", "", &name).is_some() {
             world.delete("Namespace", "", &name);
             world.gone("Namespace", "", &name);
@@ -44,13 +44,13 @@ impl<'w> Space<'w> {
         }
     }
 
-    /// Creates something in this namespace.
+    /// Creates an object in this namespace.
     pub(crate) fn create(&self, mut object: Value) -> Value {
         object["metadata"]["namespace"] = json!(self.name);
         self.world.create(&object)
     }
 
-    /// Creates something that has no namespace, and goes with this one.
+    /// Creates a cluster-wide object, which is deleted with this namespace.
     pub(crate) fn create_wide(&self, object: Value) -> Value {
         let (kind, named) = (text(&object, "/kind"), name(&object));
         self.world.delete(kind, "", named);
@@ -60,7 +60,7 @@ impl<'w> Space<'w> {
         self.world.create(&object)
     }
 
-    /// A storage class of the test's own: `hostloop-ext4` with other fields; returns its name.
+    /// Creates a storage class, `hostloop-ext4` with other fields, and returns its name.
     pub(crate) fn class(&self, suffix: &str, fields: Value) -> String {
         let named = format!("{}-{suffix}", self.name);
         let mut class = json!({
@@ -75,7 +75,7 @@ impl<'w> Space<'w> {
         named
     }
 
-    /// A claim of 512 MiB for one node, with other fields in its spec.
+    /// Creates a claim of 512 MiB for one node, with other fields in its spec.
     pub(crate) fn claim(&self, named: &str, class: &str, spec: Value) -> Value {
         let mut claim = json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -88,12 +88,12 @@ impl<'w> Space<'w> {
         self.create(claim)
     }
 
-    /// A claim as it is now.
+    /// Reads a claim.
     pub(crate) fn claim_now(&self, named: &str) -> Value {
         self.world.get("PersistentVolumeClaim", &self.name, named)
     }
 
-    /// Waits until a claim is bound; its volume.
+    /// Waits until a claim is bound, and returns its volume.
     pub(crate) fn volume(&self, claim: &str) -> Value {
         let bound = self.world.until(&format!("a volume for {claim}"), || {
             let claim = self.claim_now(claim);
@@ -107,12 +107,12 @@ impl<'w> Space<'w> {
         volume
     }
 
-    /// Has [`Space::end`] look for what this handle may leave.
+    /// Makes [`Space::end`] look for leaks of this handle.
     pub(crate) fn remember(&self, handle: &str) {
         self.handles.borrow_mut().insert(handle.to_owned());
     }
 
-    /// A pod that does nothing but have claims mounted, at `/NAME` or as the device `/dev/NAME`.
+    /// Creates an idle pod that mounts claims at `/NAME` or has them as the device `/dev/NAME`.
     pub(crate) fn pod(&self, named: &str, claims: &[&str]) -> Value {
         self.pod_with(named, claims, json!({}))
     }
@@ -148,7 +148,7 @@ impl<'w> Space<'w> {
         self.create(pod)
     }
 
-    /// Has the pod's one container run a script instead.
+    /// Creates a pod whose one container runs a script.
     pub(crate) fn script(&self, named: &str, claims: &[&str], script: &str) -> Value {
         let mounts: Vec<_> = claims
             .iter()
@@ -161,12 +161,12 @@ impl<'w> Space<'w> {
         self.pod_with(named, claims, spec)
     }
 
-    /// A pod as it is now.
+    /// Reads a pod.
     pub(crate) fn pod_now(&self, named: &str) -> Value {
         self.world.get("Pod", &self.name, named)
     }
 
-    /// The node a pod is on.
+    /// The node of a pod.
     pub(crate) fn node_of(&self, pod: &str) -> String {
         text(&self.pod_now(pod), "/spec/nodeName").to_owned()
     }
@@ -182,13 +182,13 @@ impl<'w> Space<'w> {
         })
     }
 
-    /// Runs a script in a pod; what it printed, without the last newline.
+    /// Runs a script in a pod and returns its output, without the last newline.
     pub(crate) fn sh(&self, pod: &str, script: &str) -> String {
         self.try_sh(pod, script)
             .unwrap_or_else(|why| panic!("{pod}: {script}: {why}"))
     }
 
-    /// [`Space::sh`], or how it failed.
+    /// [`Space::sh`], but returns the error.
     pub(crate) fn try_sh(&self, pod: &str, script: &str) -> Result<String, String> {
         let command = ["sh", "-c", script];
         let printed = self.world.cluster().try_exec(&self.name, pod, &command)?;
@@ -201,13 +201,13 @@ impl<'w> Space<'w> {
         self.world.gone("Pod", &self.name, named);
     }
 
-    /// Takes a pod's object away, without anybody to say that it has ended.
+    /// Deletes a pod's object by force, without confirmation that its processes have ended.
     pub(crate) fn force_away(&self, named: &str) {
         self.world.force_delete(&self.name, named);
         self.world.gone("Pod", &self.name, named);
     }
 
-    /// Waits until kubelet has a volume off the node: a pod's object may go before.
+    /// Waits until kubelet has unmounted a volume: a pod's object may be gone earlier.
     pub(crate) fn off_node(&self, volume: &Value) {
         let handle = text(volume, "/spec/csi/volumeHandle");
         self.world
@@ -224,7 +224,7 @@ impl<'w> Space<'w> {
         self.world.gone("PersistentVolumeClaim", &self.name, named);
     }
 
-    /// What the events here say.
+    /// The events in this namespace.
     pub(crate) fn events(&self) -> String {
         let events = self.world.list("Event", &self.name);
         let line = |e: &Value| {
@@ -234,7 +234,7 @@ impl<'w> Space<'w> {
         events.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// Waits for an event about an object that says this.
+    /// Waits for an event about an object with this reason and message.
     pub(crate) fn event(&self, object: &str, reason: &str, message: &str) {
         self.world
             .until(&format!("{reason} of {object}: {message}"), || {
@@ -248,7 +248,7 @@ impl<'w> Space<'w> {
             });
     }
 
-    /// Deletes the namespace with all in it, and waits until nothing is left anywhere.
+    /// Deletes the namespace and everything in it, and waits until nothing is left anywhere.
     pub(crate) fn end(self) {
         let world = self.world;
         for claim in world.list("PersistentVolumeClaim", &self.name) {
@@ -313,7 +313,7 @@ impl<'w> Space<'w> {
 }
 
 impl Drop for Space<'_> {
-    /// What a failed test made goes, too, so that those after it are judged by what is theirs.
+    /// Objects of a failed test are deleted too, so that they do not fail the tests after it.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
@@ -329,24 +329,24 @@ impl Drop for Space<'_> {
     }
 }
 
-/// The fields of a pod that runs on one node, which the scheduler sees to.
+/// The fields of a pod that the scheduler places on one node.
 pub(crate) fn there(node: &str) -> Value {
     json!({"nodeSelector": {"kubernetes.io/hostname": node}})
 }
 
-/// The fields of a class whose volumes are on one node.
+/// The fields of a class that allows one node.
 pub(crate) fn on_node(node: &str) -> Value {
     json!({"allowedTopologies": [{"matchLabelExpressions": [{"key": TOPOLOGY, "values": [node]}]}]})
 }
 
-/// How many loop devices a volume has. By its name: a device is attached in a container, and once
-/// that is gone, its file's path begins nowhere.
+/// The number of a volume's loop devices, matched by name. They are attached in a container, and
+/// after its end the path of their file no longer starts at the root.
 pub(crate) fn attached(handle: &str) -> usize {
     let all = loops::all();
     all.iter().filter(|l| l.backing.contains(handle)).count()
 }
 
-/// The folder kubelet stages a volume in.
+/// The folder in which kubelet stages a volume.
 pub(crate) fn staged_as(handle: &str) -> String {
     let digest = Sha256::digest(handle.as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

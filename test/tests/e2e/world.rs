@@ -18,19 +18,19 @@ use crate::objects::name;
 
 /// The driver's name.
 pub(crate) const DRIVER: &str = "hostloop.csi.dev";
-/// Where it is deployed.
+/// The namespace of the driver's deployment.
 pub(crate) const NAMESPACE: &str = "hostloop";
-/// What tells its nodes apart.
+/// The topology key of the driver's nodes.
 pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
 
-/// How long a cluster may take for one step: a machine that builds beside it is slow.
+/// Time limit of one step: a machine that builds at the same time is slow.
 const PATIENCE: Duration = Duration::from_secs(180);
 const PACE: Duration = Duration::from_millis(200);
 
 /// Bounds each pool by an image, which is a sparse file. The manifest's default is a plain directory.
 const BOUNDED: &str = ",image=32Gi";
 
-/// Secrets of the controllers lie beside the driver: the component grants these alone.
+/// The namespace of the controllers' secrets. The component grants access to these secrets only.
 pub(crate) const CONTROLLER_SECRETS: &str = "controller-secrets";
 
 /// The cluster, with the driver in it.
@@ -38,21 +38,21 @@ pub(crate) struct World {
     cluster: Cluster,
     client: Client,
     runtime: Runtime,
-    /// The directory of the pools, on each node: in `plain` the one of the manifest as it is shipped,
-    /// in `bounded` the one with the image.
+    /// The directory of the pools, on each node: `plain` is the pool of the shipped manifest,
+    /// `bounded` is the one with the image.
     pool_dir: PathBuf,
     /// True once the pools are bounded.
     bounded: AtomicBool,
     stock: Stock,
-    /// What was asked of the API server before.
+    /// The audit log before these tests.
     asked: Audit,
 }
 
 impl World {
-    /// Brings the cluster up, and deploys the driver without attachment.
+    /// Starts the cluster and deploys the driver without attachment.
     pub(crate) fn up() -> World {
         machine::require();
-        // Not where kubelet usually is, so that nothing relies on it.
+        // Kubelet's root is not at the usual place, so that nothing relies on that.
         let kubelet_dir = format!("/var/lib/hostloop-e2e-{}", std::process::id());
         let cluster = Cluster::up(&Options {
             kubelet_dir: Some(kubelet_dir.into()),
@@ -74,7 +74,7 @@ impl World {
         };
         world.cluster.load(&image());
         world.create_crds();
-        // A cluster that was up already keeps its pools.
+        // A cluster that was already running keeps its pools.
         let bounded = world.find("DaemonSet", NAMESPACE, "hostloop").is_some();
         world.bounded.store(bounded, Ordering::Relaxed);
         world.deploy(&[]);
@@ -86,7 +86,7 @@ impl World {
         &self.cluster
     }
 
-    /// What was asked of the API server since these tests began.
+    /// The requests to the API server since these tests began.
     pub(crate) fn audit(&self) -> Audit {
         self.cluster.audit().since(&self.asked)
     }
@@ -96,24 +96,24 @@ impl World {
         self.client.clone()
     }
 
-    /// Runs a request to its end.
+    /// Runs a future to completion.
     pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         self.runtime.block_on(future)
     }
 
-    /// Where the driver has its socket and its state, on each node.
+    /// The directory of the driver's socket and state, on each node.
     pub(crate) fn plugin_dir(&self) -> PathBuf {
         self.cluster.kubelet_dir().join("plugins").join(DRIVER)
     }
 
-    /// Looks until `look` has a value; fails the test with what was seen last.
+    /// Calls `look` until it has a value; panics with the last state on a timeout.
     pub(crate) fn until<T>(&self, what: &str, look: impl FnMut() -> Result<T, String>) -> T {
         until(what, PATIENCE, look)
     }
 
     fn create_crds(&self) {
         let folder = root().join("deploy/crds");
-        // What is there already, it leaves alone and says so.
+        // An existing object stays as it is, and kubectl reports it.
         let _ = self
             .cluster
             .try_kubectl(&["create", "-k", path_text(&folder)]);
@@ -132,7 +132,7 @@ impl World {
         self.bounded.load(Ordering::Relaxed)
     }
 
-    /// Replaces the plain pools by bounded ones. Nothing may be in them.
+    /// Replaces the plain pools by bounded ones. The pools must be empty.
     pub(crate) fn deploy_bounded(&self) {
         if self.is_bounded() {
             return;
@@ -144,7 +144,7 @@ impl World {
                 None => Ok(()),
                 Some(pod) => Err(pod["status"].to_string()),
             });
-            // A pool that is known may not be replaced by another.
+            // The driver refuses to replace a registered pool by another.
             let known = site.plugin_dir().join("pools.json");
             std::fs::remove_file(&known).unwrap_or_else(|e| panic!("{}: {e}", known.display()));
         }
@@ -162,7 +162,8 @@ impl World {
         self.pool_dir.join(kind)
     }
 
-    /// Where the pool's records are, as the driver names it: it mounts an image beneath its state.
+    /// The root of the pool's records, as the driver names it. The driver mounts a pool's image
+    /// beneath its state directory.
     pub(crate) fn pool_root(&self) -> PathBuf {
         match self.is_bounded() {
             true => self.plugin_dir().join("pools/default"),
@@ -170,14 +171,14 @@ impl World {
         }
     }
 
-    /// The driver again, with attachment.
+    /// Deploys the driver again, with attachment.
     pub(crate) fn deploy_attached(&self) {
         if !self.attaches(true) {
             self.deploy(&["attach"]);
         }
     }
 
-    /// Whether a driver is there that has its volumes attached, or has not.
+    /// True if a CSIDriver exists with this value of `attachRequired`.
     pub(crate) fn attaches(&self, required: bool) -> bool {
         let there = self.find("CSIDriver", "", DRIVER);
         there.is_some_and(|d| d.pointer("/spec/attachRequired") == Some(&json!(required)))
@@ -186,14 +187,14 @@ impl World {
     /// Applies the manifest, with the snapshot controller and further components, and waits until
     /// kubelet knows the driver.
     fn deploy(&self, components: &[&str]) {
-        // The field is immutable: with another value the CSIDriver is another one.
+        // The field is immutable: a new value needs a new CSIDriver.
         if self.attaches(!components.contains(&"attach")) {
             self.delete("CSIDriver", "", DRIVER);
             self.gone("CSIDriver", "", DRIVER);
         }
         let manifest = self.manifest(components);
         self.cluster.apply(&manifest);
-        // A cluster that was up already may run an older image of the same name.
+        // A cluster that was already running may have an older image of the same name.
         for site in self.sites() {
             if site.driver_pod().is_some() {
                 site.restart_driver();
@@ -223,7 +224,7 @@ impl World {
         String::from_utf8(rendered.stdout).expect("a manifest is text")
     }
 
-    /// What the driver has printed, in its pods of now.
+    /// The log of the driver's current pods.
     pub(crate) fn driver_log(&self) -> String {
         self.cluster.logs(
             NAMESPACE,
@@ -231,7 +232,7 @@ impl World {
         )
     }
 
-    /// Fails if a test left an object, a mount, a loop device or a file.
+    /// Panics if a test left an object, a mount, a loop device or a file.
     pub(crate) fn assert_clean(&self) {
         let pools: Vec<_> = self
             .sites()
@@ -242,8 +243,8 @@ impl World {
             let mut left = self.stock.left(&self.cluster)?;
             let files = pools.iter().flat_map(|(pool, _)| files_in(pool));
             left.extend(files.map(|file| format!("file {}", file.display())));
-            // By their names: a device is attached in a container, and once that is gone, its file's
-            // path begins nowhere.
+            // Devices are matched by name. They are attached in a container, and after its end the
+            // path of their file no longer starts at the root.
             let devices = loops::all().into_iter().map(|l| l.backing);
             left.extend(devices.filter(|file| pools.iter().any(|(_, id)| file.contains(id))));
             // The pool's own image stays as long as the pool.
@@ -259,7 +260,7 @@ impl World {
         });
     }
 
-    /// Takes everything away, and looks whether it is.
+    /// Removes everything, and checks that it is gone.
     pub(crate) fn down(self) {
         if std::env::var_os("HOSTLOOP_CLUSTER").is_some() {
             return;
@@ -283,7 +284,7 @@ impl World {
         devices
             .retain(|l| images.contains(&l.backing_inode) && l.backing.ends_with("default.pool"));
         assert!(devices.is_empty(), "still attached: {devices:?}");
-        // The other nodes' are gone with them.
+        // The directories of the other nodes disappear with those nodes.
         std::fs::remove_dir_all(&self.pool_dir).expect("the test's own folder can be removed");
         let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
         let mut left: Vec<_> = mounted(&table);
@@ -292,7 +293,7 @@ impl World {
     }
 }
 
-/// Looks until `look` has a value; fails the test with what was seen last.
+/// Calls `look` until it has a value; panics with the last state on a timeout.
 pub(crate) fn until<T>(
     what: &str,
     patience: Duration,
@@ -311,7 +312,7 @@ pub(crate) fn until<T>(
     }
 }
 
-/// Whether a pod is ready.
+/// True if a pod is ready.
 pub(crate) fn is_ready(pod: &Value) -> bool {
     let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
     let ready = json!({"type": "Ready", "status": "True"});
