@@ -1,4 +1,4 @@
-//! The API server, or what it keeps its data in, goes away and comes back in the midst of a storm.
+//! The API server or etcd goes away and returns in the middle of a storm.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use hostloop_test::fleet::Binding;
 
 use crate::{alone, claims, cluster, ends, part_of, patience, spec, up};
 
-/// Kills a part and starts it again after a while.
+/// Kills a part and starts it again after `time`.
 async fn away(part: &'static str, time: Duration) {
     let cluster = cluster().await;
     part_of(cluster, Cluster::kill, part).await;

@@ -1,4 +1,4 @@
-//! Two processes for the whole cluster, in front of one driver, of which one leads.
+//! Two processes with the cluster-wide controllers in front of one driver. One of them leads.
 
 use std::iter::repeat_n;
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ struct Replica {
     controllers: Controllers,
 }
 
-/// The names of the two, and of their pods.
+/// The names of the two processes and of their pods.
 const NAMES: [&str; 2] = ["central-a", "central-b"];
-/// What each works on at once.
+/// The number of workers of each process.
 const WORKERS: usize = 10;
 const CREATE: &str = "CreateVolume";
 
@@ -33,11 +33,11 @@ struct Central {
     dir: Logs,
 }
 
-/// Where they log.
+/// The directory of their logs.
 struct Logs(tempfile::TempDir);
 
 impl Drop for Logs {
-    /// Tells of a failed test what they said.
+    /// Prints the logs of a failed test.
     fn drop(&mut self) {
         for name in NAMES.iter().filter(|_| std::thread::panicking()) {
             let tail = process::tail(&self.0.path().join(name));
@@ -47,7 +47,7 @@ impl Drop for Logs {
 }
 
 impl Central {
-    /// Both, at one driver, each by a socket of its own.
+    /// Starts both processes for one driver, each with its own socket.
     async fn up() -> Central {
         let (users, files, dir) = accounts(&NAMES).await;
         let mut fleet = spec("central", 1).up(&cluster().await.kubeconfig()).await;
@@ -87,7 +87,7 @@ impl Central {
         Controllers::in_pod(&dir, &self.fleet.namespace, Some(NAMES[number]), &args)
     }
 
-    /// The number of the one that holds the lease.
+    /// The number of the process that holds the lease.
     async fn leader(&self, not: Option<usize>) -> usize {
         let name = self.fleet.driver_name.replace('.', "-");
         let lease = Place::of("Lease", &self.fleet.namespace, &name);
@@ -104,8 +104,8 @@ impl Central {
         .await
     }
 
-    /// Pauses one in the midst of its work: after some volumes each of its workers waits for an
-    /// answer. Else something might be asked for at the moment of the pause, and come after it.
+    /// Pauses a process in the middle of its work. After some volumes, each of its workers waits
+    /// for an answer. Otherwise a request could be in transit during the pause and arrive after it.
     async fn pause(&self, old: usize, volumes: usize) {
         let driver = &self.fleet.members[0].driver;
         let steps = repeat_n(Step::Pass, volumes).chain(repeat_n(Step::DropAnswer, WORKERS));
@@ -121,19 +121,20 @@ impl Central {
     }
 }
 
-/// Whether a request has changed anything that is not merely told.
+/// True if a request changes an object other than an event or a lease.
 fn writes(request: &Request) -> bool {
     let reads = matches!(request.verb.as_str(), "get" | "list" | "watch");
     !reads && request.code < 300 && request.resource != "events"
 }
 
-/// Whether only the leader may make this call.
+/// True if only the leader may make this call.
 fn is_work(call: &Call) -> bool {
     matches!(call.method, CREATE | "DeleteVolume")
 }
 
-/// The leader is paused in the midst of its work until its lease has run out and the other leads;
-/// when it goes on, it writes nothing and asks the driver for nothing. Then the same with the other.
+/// The leader is paused in the middle of its work until its lease expires and the other process
+/// leads. After it resumes, it writes nothing and makes no calls to the driver. Then the roles
+/// change.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_leads_at_any_time() {
     const TURNS: usize = 2;
@@ -148,7 +149,7 @@ async fn one_leads_at_any_time() {
         let new = central.leader(Some(old)).await;
         central.fleet.bound((turn + 1) * count, patience()).await;
         central.silent_on_return(old).await;
-        // A process that lost its lease has ended, and kubelet starts it again.
+        // A process that loses its lease ends, and kubelet starts it again.
         central.replicas[old].controllers = central.start(old);
         println!("{} led, then {}", NAMES[old], NAMES[new]);
     }
@@ -161,7 +162,8 @@ async fn one_leads_at_any_time() {
 }
 
 impl Central {
-    /// Lets one go on that was paused while it led, and fails if it does anything of a leader's.
+    /// Resumes a process that was paused while it led. Panics if it does anything that only a
+    /// leader may do.
     async fn silent_on_return(&self, old: usize) {
         let driver = &self.fleet.members[0].driver;
         let (before, calls) = (cluster().await.audit(), driver.calls().len());
@@ -180,8 +182,8 @@ impl Central {
     }
 }
 
-/// The work of one ends before that of another begins, and it goes over no more often than they
-/// were made to.
+/// One leader's work ends before the next one's begins, and the lead changes no more often than the
+/// test forces it to.
 fn one_after_the_other(calls: &[Call], turns: usize) {
     let calls: Vec<_> = calls.iter().filter(|call| is_work(call)).collect();
     let mut changes = 0;
@@ -193,7 +195,7 @@ fn one_after_the_other(calls: &[Call], turns: usize) {
         changes += 1;
         let under_way = calls[..=number]
             .iter()
-            // What is never answered was done at once.
+            // A call without an answer was executed at once.
             .filter(|call| call.answered.is_some_and(|at| at > after.at));
         assert_eq!(under_way.count(), 0, "{before:?} and {after:?} overlap");
     }

@@ -1,5 +1,5 @@
-//! An API server of whose calls one in twenty fails, is slow, or is done and never answered, and
-//! whose watches break off.
+//! An API server with a mishap in one of twenty calls: an error, a delay, or execution without an
+//! answer. Its watches break off.
 
 use hostloop_test::fleet::Binding;
 use hostloop_test::fleet::proxy::{Mishap, Proxy};

@@ -1,4 +1,4 @@
-//! Watches that miss what happened: where they were is forgotten when they come back.
+//! Watches that miss changes: their resource version is no longer known when they resume.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, ListParams};
 
 use crate::{alone, claims, cluster, ends, part_of, spec, up};
 
-/// Has the past forgotten: etcd's history, and what the API server remembers of it.
+/// Compacts the history of etcd and of the API server's watch cache.
 async fn forget(fleet: &Fleet, cluster: &'static Cluster) {
     let listed = fleet.claims.list(&ListParams::default()).await;
     let version = listed
@@ -31,7 +31,7 @@ async fn forget(fleet: &Fleet, cluster: &'static Cluster) {
     part_of(cluster, Cluster::start, "apiserver").await;
 }
 
-/// Where etcd is: at the port after the API server's.
+/// The address of etcd: its port follows the API server's.
 fn etcd(cluster: &Cluster) -> String {
     let server = cluster.kubectl(&[
         "config",
@@ -63,7 +63,7 @@ fn compact(etcd: &str, version: &str) -> String {
     answer
 }
 
-/// Nodes that were away while claims came and went, and that can't be told what they missed.
+/// Nodes that were away while claims came and went, and cannot resume their watches.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_missed_is_found() {
     let _turn = alone().await;
@@ -74,7 +74,7 @@ async fn what_was_missed_is_found() {
     let cluster = cluster().await;
     let (away, there) = fleet.members.split_at(2);
     away.iter().for_each(|member| member.pause());
-    // Some go and some come for all nodes, unseen by two of them.
+    // Claims of all nodes are deleted and created; two of the nodes miss that.
     let mut gone = 0;
     for claim in fleet.all_claims().await.iter().step_by(3) {
         let name = claim.name_any();

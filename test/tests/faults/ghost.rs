@@ -1,4 +1,4 @@
-//! A holder of the nodes' lease that is no process, and does none of a leader's work.
+//! A holder of the nodes' lease that is not a process and does none of a leader's work.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use serde_json::json;
 
 use crate::{HANDOVER, cluster, spec};
 
-/// As the test's controllers have it.
+/// The lease duration of the test's controllers.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
 const NAME: &str = "ghost";
 
-/// So many nodes, whose lease the ghost has had since then.
+/// A fleet of `nodes` nodes; the ghost has held its lease since `since`.
 pub(crate) async fn haunted(name: &str, nodes: usize, since: &str) -> Fleet {
-    // What nobody labels is looked for by nodes themselves, every so often.
+    // Without a leader that labels objects, nodes look for unlabelled ones at this interval.
     let spec = spec(name, nodes).args(&["--resync-period=10s"]);
     let fleet = spec.up(&cluster().await.kubeconfig()).await;
     let lease = json!({
@@ -32,8 +32,8 @@ pub(crate) async fn haunted(name: &str, nodes: usize, since: &str) -> Fleet {
     fleet
 }
 
-/// Renews it for as long as this is polled, by a clock that began then. Fails if somebody else has
-/// taken the lease.
+/// Renews the lease for as long as this future is polled, with a clock that started at `began`.
+/// Panics if another holder has taken the lease.
 pub(crate) async fn renews(fleet: &Fleet, began: &str) {
     let mut clock: Timestamp = began.parse().expect("a time");
     loop {

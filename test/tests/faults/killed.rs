@@ -1,4 +1,4 @@
-//! Controllers that are killed without a word, and started again as kubelet does.
+//! Controllers that are killed with SIGKILL and started again as kubelet does.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::{beside_others, claims, ends, patience, spec, up};
 
-/// The driver has made the volumes, and who asked for them dies before it writes that down: they
-/// are found again by their names.
+/// The driver has made the volumes, and the controllers die before they save them. After the
+/// restart, they find the volumes by name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
     const EACH: usize = 10;
@@ -51,13 +51,13 @@ async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
     ends(fleet, 3 * EACH).await;
 }
 
-/// At any moment, one after the other, while volumes are made and while they are deleted.
+/// Nodes are killed at random moments, one after the other, while volumes are made and deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_are_killed_at_any_moment_lose_nothing() {
     let _turn = beside_others().await;
     let half = claims() / 2;
     let fleet = up(spec("killed", 5)).await;
-    // Some answers take their time, so that death comes in the midst.
+    // Some answers are slow, so that a kill interrupts calls.
     for member in &fleet.members {
         let slow = (0..half).map(|n| match n % 4 {
             0 => Step::Delay(Duration::from_millis(300)),
@@ -80,7 +80,7 @@ async fn nodes_that_are_killed_at_any_moment_lose_nothing() {
     ends(fleet, 0).await;
 }
 
-/// Kills one after the other for the first seconds of this work; how many.
+/// Kills one node after the other during the first seconds of `work`; returns the number of kills.
 async fn while_killing(fleet: &Fleet, dice: &Dice, work: impl Future<Output = ()>) -> usize {
     let end = Instant::now() + Duration::from_secs(10 + claims() as u64 / 60);
     let killing = async {

@@ -1,4 +1,4 @@
-//! The lead of the nodes: whoever has it is killed or paused at the worst moment.
+//! The nodes' leader is killed or paused at the worst moment.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tonic::Code;
 use crate::ghost::{haunted, renews, until_led};
 use crate::{HANDOVER, accounts, beside_others, claims, cluster, ends, patience, spec, up};
 
-/// How many claims have a node.
+/// The number of claims with a node.
 async fn assigned(fleet: &Fleet) -> usize {
     let claims = fleet.all_claims().await;
     let has_node = |claim: &&_| {
@@ -45,7 +45,7 @@ async fn leader(fleet: &Fleet) -> &Member {
     .await
 }
 
-/// Waits until another one leads.
+/// Waits until another node leads.
 async fn other_leader<'a>(fleet: &'a Fleet, old: &Member) -> &'a Member {
     in_time("another leader", HANDOVER, async || {
         let leader = fleet
@@ -57,8 +57,7 @@ async fn other_leader<'a>(fleet: &'a Fleet, old: &Member) -> &'a Member {
     .await
 }
 
-/// All claims have their nodes, and none its volume, when the leader dies: the nodes need no
-/// leader to go on.
+/// When the leader dies, all claims have a node but no volume. The nodes continue without a leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_between_assigning_and_provisioning() {
     let _turn = beside_others().await;
@@ -77,7 +76,7 @@ async fn killed_between_assigning_and_provisioning() {
     for member in &fleet.members {
         member.driver.unscript("CreateVolume");
     }
-    // All but those of the dead one's node.
+    // All volumes except those of the dead leader's node.
     in_time("volumes on the other nodes", patience(), async || {
         let claims = fleet.all_claims().await;
         let waits = claims.iter().filter(|claim| {
@@ -94,7 +93,7 @@ async fn killed_between_assigning_and_provisioning() {
     ends(fleet, count).await;
 }
 
-/// Killed three times while it assigns, each time with work left.
+/// The leader is killed three times while it assigns claims, each time with work left.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_while_assigning() {
     const TURNS: usize = 3;
@@ -109,7 +108,7 @@ async fn killed_while_assigning() {
             dead.kill();
         };
         tokio::join!(fleet.storm(Binding::Immediate, first..middle), killing);
-        // Without a leader nothing assigns these.
+        // Without a leader, these claims get no node.
         fleet.storm(Binding::Immediate, middle..last).await;
         let left = last - assigned(&fleet).await;
         println!("turn {turn}: {left} claims left when the leader was killed");
@@ -120,7 +119,8 @@ async fn killed_while_assigning() {
     ends(fleet, TURNS * each).await;
 }
 
-/// Paused past its lease, another leads; when it goes on it has no say any more, and knows.
+/// The leader is paused until its lease expires and another leads. After it resumes, it knows that
+/// it no longer leads.
 #[tokio::test(flavor = "multi_thread")]
 async fn paused_past_its_lease() {
     let _turn = beside_others().await;
@@ -141,7 +141,7 @@ async fn paused_past_its_lease() {
     let user = &users[number.expect("it is one of them")];
     let before = cluster().await.audit();
     old.resume();
-    // More than it needs to see that the lease is another's, and to try what it had in hand.
+    // Enough time for it to see that another node holds the lease, and to try its pending work.
     tokio::time::sleep(Duration::from_secs(5)).await;
     let again = fleet.storm(Binding::Immediate, count..count + 20);
     again.await;
@@ -159,8 +159,8 @@ async fn paused_past_its_lease() {
     ends(fleet, count + 20).await;
 }
 
-/// Nobody does the leader's work for minutes, though somebody holds its lease: nodes make the
-/// volumes the scheduler chose them for all the same. What only a leader can decide waits for one.
+/// The lease has a holder that does no leader's work for minutes. Nodes still make the volumes for
+/// which the scheduler chose them. Decisions that need a leader wait for one.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_leader_nodes_serve_themselves() {
     const COUNT: usize = 20;

@@ -1,11 +1,11 @@
-//! Many nodes while everything around them fails: processes are killed and paused, the API server
-//! goes away and forgets, calls are lost. In the end each claim is bound, to one volume, and when
-//! the claims are gone nothing is left.
+//! Many nodes during failures: processes are killed and paused, the API server goes away and loses
+//! its history, calls are lost. In the end each claim is bound to one volume, and after the claims
+//! are deleted nothing is left.
 //!
-//! Each test has a fleet of its own, in a namespace of its own, on one control plane. Two run at a
-//! time, but a test that takes the control plane away runs alone.
+//! Each test has its own fleet and namespace on one control plane. Two tests run at a time, but a
+//! test that takes the control plane away runs alone.
 //!
-//! `FAULTS_CLAIMS` says how many claims a storm has.
+//! `FAULTS_CLAIMS` sets the number of claims in a storm.
 
 mod apiserver;
 mod central;
@@ -25,12 +25,12 @@ use hostloop_test::fleet::{Fleet, FleetSpec};
 use hostloop_test::machine;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// How long a storm may take, and its end.
+/// Time limit of a storm, and of its cleanup.
 fn patience() -> Duration {
     Duration::from_secs(300) + Duration::from_millis(300) * u32::try_from(claims()).unwrap_or(0)
 }
 
-/// Short waits, so that a test sees several tries and terms.
+/// Short timeouts, so that a test sees several retries and lease terms.
 const QUICK: [&str; 6] = [
     "--timeout=5s",
     "--retry-interval-start=200ms",
@@ -39,57 +39,57 @@ const QUICK: [&str; 6] = [
     "--leader-election-renew-deadline=2s",
     "--leader-election-retry-period=500ms",
 ];
-/// How long it may take until another leads: the lease runs out, and is looked at every so often.
+/// Time limit of a leader change: the lease expires, and candidates check it at intervals.
 const HANDOVER: Duration = Duration::from_secs(20);
 
-/// Claims of a storm.
+/// The number of claims in a storm.
 fn claims() -> usize {
     let told = std::env::var("FAULTS_CLAIMS").ok();
     told.map_or(300, |n| n.parse().expect("FAULTS_CLAIMS is a number"))
 }
 
-/// Which tests may run now.
+/// Determines which tests may run now.
 static TURNS: RwLock<()> = RwLock::const_new(());
 
-/// For a test that only needs its own fleet: hold this until it ends.
+/// The lock of a test that only needs its own fleet. Hold it until the test ends.
 async fn beside_others() -> RwLockReadGuard<'static, ()> {
     TURNS.read().await
 }
 
-/// For a test that takes away what all of them need: hold this until it ends.
+/// The lock of a test that takes away what all tests need. Hold it until the test ends.
 async fn alone() -> RwLockWriteGuard<'static, ()> {
     TURNS.write().await
 }
 
-/// The control plane. It goes with this process.
+/// The control plane. It ends with this process.
 async fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     let up = || {
         machine::require();
         CLUSTER.get_or_init(|| Cluster::up(&Options::default()))
     };
-    // Bringing it up takes its time.
+    // Starting the cluster blocks for some time.
     let cluster = tokio::task::spawn_blocking(up).await;
     let cluster = cluster.expect("the control plane comes up");
-    // A test that failed may have left them away.
+    // A failed test may have left these parts stopped.
     for part in ["etcd", "apiserver", "controller-manager"] {
         part_of(cluster, Cluster::start, part).await;
     }
     cluster
 }
 
-/// Does something to a part of the control plane.
+/// Runs an action on a part of the control plane.
 async fn part_of(cluster: &'static Cluster, action: fn(&Cluster, &str), part: &'static str) {
     let done = tokio::task::spawn_blocking(move || action(cluster, part));
     done.await.expect("it can be done");
 }
 
-/// So many nodes with quick controllers.
+/// A fleet of this many nodes with short timeouts.
 fn spec(name: &str, nodes: usize) -> FleetSpec {
     FleetSpec::new(name, nodes).args(&QUICK)
 }
 
-/// Brings them up and waits until all are at work.
+/// Starts a fleet and waits until all controllers work.
 async fn up(spec: FleetSpec) -> Fleet {
     let cluster = cluster().await;
     let fleet = spec.up(&cluster.kubeconfig()).await;
@@ -98,8 +98,8 @@ async fn up(spec: FleetSpec) -> Fleet {
     fleet
 }
 
-/// The end of a test: so many claims are bound, each to a volume of its own; then all is taken
-/// away, and nothing is left.
+/// The end of a test: this many claims are bound, each to its own volume. Then everything is
+/// deleted, and nothing is left.
 async fn ends(fleet: Fleet, claims: usize) {
     fleet.bound(claims, patience()).await;
     fleet.each_once(patience()).await;
@@ -107,8 +107,8 @@ async fn ends(fleet: Fleet, claims: usize) {
     fleet.down().await;
 }
 
-/// A service account for each node of a fleet to be, by which the audit log tells them apart: their
-/// users and kubeconfigs.
+/// Creates a service account for each node of a fleet, so that the audit log distinguishes them.
+/// Returns their users and kubeconfigs.
 async fn accounts(names: &[&str]) -> (Vec<String>, Vec<PathBuf>, tempfile::TempDir) {
     let cluster = cluster().await;
     let dir = tempfile::tempdir().expect("a temporary directory can be made");

@@ -1,4 +1,4 @@
-//! Volumes at nodes, by attachments as the controller manager makes them.
+//! Attaches volumes to nodes, with VolumeAttachments as the controller manager makes them.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
@@ -105,7 +105,7 @@ async fn an_attachment_comes_and_goes() {
     );
     assert!(!request.readonly);
 
-    // While it is attached, neither claim nor volume goes.
+    // While the volume is attached, neither the claim nor the volume disappears.
     rig.objects.delete(&rig.claim_at("data")).await;
     rig.until_gone(&rig.claim_at("data")).await;
     assert!(rig.objects.get(&volume_at).await.is_some());
@@ -155,7 +155,7 @@ async fn errors_are_on_the_attachment() {
     rig.down().await;
 }
 
-/// An attachment that is given up before it came to be leaves nothing behind.
+/// An attachment that is deleted before it succeeds leaves nothing behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_uncertain_attachment_is_undone() {
     let rig = Rig::up(spec("attach-uncertain")).await;
@@ -177,7 +177,7 @@ async fn an_uncertain_attachment_is_undone() {
     rig.down().await;
 }
 
-/// The node is gone, and its ID is on the attachment.
+/// The Node object is gone; the VolumeAttachment still has its ID.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_gone_is_detached_from() {
     let rig = Rig::up(spec("attach-gone").nodes(2)).await;
@@ -196,7 +196,7 @@ async fn a_node_that_is_gone_is_detached_from() {
     rig.down().await;
 }
 
-/// What is published without an attachment's knowledge, or lost, is put right again.
+/// A volume that is published without a VolumeAttachment, or is no longer published, is corrected.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_lost_is_published_again() {
     let rig = Rig::up(spec("attach-reconcile").args(&["--reconcile-sync=1s"])).await;
@@ -214,7 +214,7 @@ async fn what_was_lost_is_published_again() {
     rig.down().await;
 }
 
-/// A driver that publishes nothing: attached at once, without a trace.
+/// With a driver without ControllerPublishVolume, attachments succeed at once without a finalizer.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_publishing_everything_is_attached() {
     let rig = Rig::up(spec("attach-trivial").driver(|o| {
@@ -236,7 +236,7 @@ async fn without_publishing_everything_is_attached() {
     rig.down().await;
 }
 
-/// Attachments of another driver's are not ours.
+/// VolumeAttachments of another driver stay unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_drivers_attachment_is_left_alone() {
     let rig = Rig::up(spec("attach-other")).await;

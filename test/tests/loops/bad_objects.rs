@@ -1,4 +1,4 @@
-//! Objects that can come to nothing: each ends in an event that tells its user what to mend.
+//! Invalid objects: each ends in an event that explains the mistake to its user.
 
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_test::front::FrontSpec;
@@ -131,7 +131,7 @@ async fn every_bad_claim_ends_in_an_event() {
     rig.down().await;
 }
 
-/// A claim whose source is of a kind somebody else fills volumes from is left to them.
+/// A claim with a data source of a foreign kind is left to its volume populator.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_source_is_a_populators() {
     let rig = Rig::up(FrontSpec::new("populator", "provisioner")).await;

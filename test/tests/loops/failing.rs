@@ -1,5 +1,5 @@
-//! What becomes of a claim when the driver, the API server or the controllers fail: never is a
-//! volume lost, and never one too many made.
+//! Claims while the driver, the API server or the controllers fail: no volume is ever lost or made
+//! twice.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn spec(name: &str) -> FrontSpec {
     FrontSpec::new(name, "provisioner").args(&QUICK)
 }
 
-/// A call that may go on: asked again until it is known how it ended, with the same words.
+/// A call that may still be running is repeated with the same request until its result is known.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_may_be_under_way_is_asked_for_again() {
     let cases = [
@@ -31,7 +31,8 @@ async fn what_may_be_under_way_is_asked_for_again() {
         ("deadline", Code::DeadlineExceeded),
         ("unavailable", Code::Unavailable),
         ("aborted", Code::Aborted),
-        // Without a node somebody selected, these are final; they are tried again all the same.
+        // These errors are final without a node selected by the scheduler, but are retried all the
+        // same.
         ("exhausted", Code::ResourceExhausted),
         ("internal", Code::Internal),
     ];
@@ -52,7 +53,7 @@ async fn what_may_be_under_way_is_asked_for_again() {
     .await;
 }
 
-/// The claim goes while its volume may be under way: it is found, and deleted.
+/// A claim is deleted while its CreateVolume may be running: the volume is found and deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_deleted_meanwhile_leaves_nothing() {
     let cases = [
@@ -82,7 +83,7 @@ async fn a_claim_deleted_meanwhile_leaves_nothing() {
     .await;
 }
 
-/// A final error leaves no volume, and a claim that goes is asked for no more.
+/// A final error leaves no volume, and after its deletion a claim causes no more calls.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_final_error_a_deleted_claim_is_forgotten() {
     let rig = Rig::up(spec("final")).await;
@@ -91,7 +92,7 @@ async fn after_a_final_error_a_deleted_claim_is_forgotten() {
     rig.claim("data", json!({})).await;
     rig.until_called("CreateVolume", 2).await;
     rig.delete(rig.claim_at("data")).await;
-    // One that was under way may still come.
+    // A call that was in progress may still arrive.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let calls = rig.driver.count("CreateVolume");
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -99,7 +100,7 @@ async fn after_a_final_error_a_deleted_claim_is_forgotten() {
     rig.down().await;
 }
 
-/// What the driver calls nonsense stays so for a while; another class is another matter.
+/// An InvalidArgument is not retried for a while; a claim of another class is not affected.
 #[tokio::test(flavor = "multi_thread")]
 async fn nonsense_is_not_repeated_at_once() {
     let rig = Rig::up(spec("invalid").driver(|o| {
@@ -123,7 +124,7 @@ async fn nonsense_is_not_repeated_at_once() {
     rig.down().await;
 }
 
-/// No room at the place the scheduler chose: it is to choose again.
+/// ResourceExhausted at the selected node makes the scheduler choose again.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_room_the_scheduler_chooses_again() {
     let rig = Rig::up(spec("resched").nodes(2)).await;
@@ -154,7 +155,7 @@ async fn without_room_the_scheduler_chooses_again() {
     rig.down().await;
 }
 
-/// Answers that are not what was asked for: the volume is given back.
+/// A volume that does not match the request is deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_volume_is_given_back() {
     let rig = Rig::up(spec("short")).await;
@@ -177,7 +178,7 @@ async fn a_wrong_volume_is_given_back() {
     rig.down().await;
 }
 
-/// A driver that does not say the size has made what was asked for.
+/// If the driver returns no size, the volume has the requested size.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unsaid_size_is_the_one_asked_for() {
     let rig = Rig::up(spec("unsaid").driver(|o| o.claims_capacity = Some(0))).await;
@@ -187,8 +188,8 @@ async fn an_unsaid_size_is_the_one_asked_for() {
     rig.down().await;
 }
 
-/// The volume is there and its object cannot be saved: that is tried for as long as it takes, and
-/// the volume is not made twice, nor given back.
+/// The volume exists, but its PersistentVolume cannot be saved. Saving is retried for as long as it
+/// takes, and the volume is neither made twice nor deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_that_cannot_be_saved_waits() {
     let rig = Rig::up(spec("unsaved")).await;
@@ -218,14 +219,14 @@ async fn a_volume_that_cannot_be_saved_waits() {
             "spec": {"policyName": policy, "validationActions": ["Deny"]},
         }))
         .await;
-    // It takes the API server a moment to heed it.
+    // The API server enforces the policy after a moment.
     tokio::time::sleep(Duration::from_secs(3)).await;
     rig.claim("data", json!({})).await;
     rig.until_called("CreateVolume", 1).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(rig.driver.left().volumes, 1);
     assert_eq!(rig.driver.count("DeleteVolume"), 0);
-    // Otherwise the policy was not in force, and nothing was shown.
+    // A bound claim would mean that the policy was not in force.
     let claim = rig.objects.get(&rig.claim_at("data")).await;
     assert_eq!(
         claim.expect("the claim exists")["status"]["phase"],
@@ -245,7 +246,7 @@ async fn a_volume_that_cannot_be_saved_waits() {
     rig.down().await;
 }
 
-/// Killed between the volume and its object, the controllers find it again.
+/// Controllers that are killed between CreateVolume and the PersistentVolume find the volume again.
 #[tokio::test(flavor = "multi_thread")]
 async fn controllers_that_were_killed_find_what_they_made() {
     let mut rig = Rig::up(spec("killed")).await;
@@ -282,7 +283,7 @@ async fn a_driver_that_was_away_is_found_again() {
     rig.down().await;
 }
 
-/// Errors of DeleteVolume: all are tried again, and the volume's object stays until it is done.
+/// DeleteVolume is retried after every error, and the PersistentVolume stays until it succeeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn deleting_is_tried_until_it_is_done() {
     let rig = Rig::up(spec("delete")).await;

@@ -1,4 +1,4 @@
-//! What a node leaves behind that is gone, and volumes nobody knows.
+//! Cleanup after a deleted node, and of unknown volumes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::Rig;
 
-/// The loops as on the first node, which leads.
+/// The controllers as on the first node, which leads.
 fn spec(name: &str, controllers: &str) -> FrontSpec {
     let node = format!("--node-name={name}-{}-n0", std::process::id());
     let args = [
@@ -24,7 +24,7 @@ fn spec(name: &str, controllers: &str) -> FrontSpec {
     FrontSpec::new(name, controllers).args(&args)
 }
 
-/// A volume on a node, of a claim that is gone unless `change` says otherwise.
+/// A volume on a node. Its claim is gone unless `change` says otherwise.
 async fn volume(rig: &Rig, name: &str, node: &str, change: Value) -> Place {
     let matching = json!([{"key": rig.key, "operator": "In", "values": [node]}]);
     let mut volume = json!({
@@ -110,7 +110,7 @@ async fn a_node_is_deleted() {
         .await;
     let room = Place::of_object(&room);
 
-    // While the node is there, nobody else touches what is its own.
+    // While the Node exists, no other node touches its objects.
     tokio::time::sleep(Duration::from_secs(5)).await;
     for at in [&given_up, &retained, &bound, &attachment, &room] {
         assert!(rig.objects.get(at).await.is_some(), "{at}");
@@ -135,7 +135,7 @@ async fn a_node_is_deleted() {
         assert_eq!(there["status"]["phase"], phase, "{at}");
         assert!(there["metadata"]["deletionTimestamp"].is_null(), "{at}");
     }
-    // Once its user does without it, it goes.
+    // Once the user deletes the claim, the volume is deleted.
     rig.delete(data).await;
     rig.until_gone(&bound).await;
     assert_eq!(

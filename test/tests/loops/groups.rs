@@ -1,4 +1,4 @@
-//! Snapshots of several volumes at once.
+//! Group snapshots.
 
 use hostloop_proto::csi;
 use hostloop_test::front::FrontSpec;
@@ -30,7 +30,7 @@ async fn group(rig: &Rig) -> Value {
     group_in(rig, "groupsnapshot.storage.k8s.io/v1").await
 }
 
-/// The same with a client that uses this version of the group kinds.
+/// [`group`] with a client that uses this version of the group kinds.
 async fn group_in(rig: &Rig, group_api: &str) -> Value {
     let labels = json!({"front": rig.name});
     for (api, kind) in [
@@ -180,7 +180,7 @@ async fn failures_are_told_and_tried_again() {
     rig.down().await;
 }
 
-/// A group of nothing, or of a driver that has no groups: told.
+/// An empty group, and a group of a driver without group snapshots, end in an error on the object.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_of_nothing_is_told_so() {
     let rig = Rig::with_snapshots(spec("group-none")).await;

@@ -1,5 +1,5 @@
-//! The controllers in front of a driver that is not hostloop: every loop's whole way, on a real
-//! API server and controller manager, and what becomes of each kind of failure.
+//! The controllers in front of a driver that is not hostloop. The tests cover every controller and
+//! each kind of failure, on a real API server and controller manager.
 
 mod apart;
 mod attaching;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use hostloop_test::front::plane::Plane;
 use hostloop_test::front::{Front, FrontSpec};
 
-/// A front, and what it stands on.
+/// A front and its control plane.
 struct Rig {
     front: Front,
     plane: Arc<Plane>,
@@ -38,7 +38,7 @@ impl Rig {
         }
     }
 
-    /// With the cluster's part of snapshots.
+    /// Starts the rig with the snapshot controller.
     async fn with_snapshots(spec: FrontSpec) -> Rig {
         let plane = plane(true).await;
         Rig {
@@ -52,7 +52,7 @@ impl Rig {
     }
 }
 
-/// Bringing it up takes its time, which tests that run already must not lose.
+/// Starting the control plane takes time, and must not block tests that already run.
 async fn plane(snapshots: bool) -> Arc<Plane> {
     let up = tokio::task::spawn_blocking(move || {
         let plane = Plane::shared();

@@ -23,7 +23,7 @@ fn spec(name: &str) -> FrontSpec {
     spec.driver(|o| o.known_mutable = Some(["speed".to_owned()].into()))
 }
 
-/// A class of attributes, named after the front.
+/// A VolumeAttributesClass, named after the front.
 async fn attributes(rig: &Rig, name: &str, parameters: Value) -> String {
     let name = format!("{name}-{}", rig.name);
     rig.objects
@@ -95,7 +95,7 @@ async fn a_missing_class_is_waited_for() {
     rig.down().await;
 }
 
-/// What the driver calls nonsense is infeasible; a user can go another way.
+/// InvalidArgument makes the change infeasible; the user can choose another class.
 #[tokio::test(flavor = "multi_thread")]
 async fn nonsense_is_infeasible() {
     let rig = Rig::up(spec("modify-bad")).await;
@@ -126,7 +126,7 @@ async fn nonsense_is_infeasible() {
     rig.down().await;
 }
 
-/// While it is not known how a change ended, it is finished first.
+/// A change with an unknown result is finished before another one begins.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_uncertain_change_is_finished_first() {
     let rig = Rig::up(spec("modify-uncertain")).await;

@@ -1,5 +1,5 @@
-//! hostloop itself, which is told by its node's labels where it is. No kubelet is there: what it
-//! would see is looked at.
+//! hostloop itself, which reads its topology from its node's labels. The tests run without a
+//! kubelet and check what it would see.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,8 +62,8 @@ fn expected(zone: &str) -> BTreeMap<String, String> {
     map(&[own, ("rack", "r1"), (ZONE, zone)])
 }
 
-/// The node is not registered before its zone is known, and then whether the API server is there
-/// or not; a zone that changed is taken up at the next start.
+/// The node registers only after its zone is known. After that it registers with or without the API
+/// server. A changed zone takes effect at the next start.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_is_told_by_its_labels_where_it_is() {
     let plane = crate::plane(false).await;
@@ -100,7 +100,7 @@ async fn a_node_is_told_by_its_labels_where_it_is() {
     label("a").await;
     site.until_registered().await;
     assert_eq!(places(&driver).await.expect("it is known"), expected("a"));
-    // Its room is told with all of it, of classes with immediate binding too.
+    // Its capacity is published with all segments, also for classes with immediate binding.
     let told = || async {
         let told = objects.list("CSIStorageCapacity", &site.namespace).await;
         told.into_iter().next()
@@ -119,7 +119,7 @@ async fn a_node_is_told_by_its_labels_where_it_is() {
     );
     driver.stop();
 
-    // The API server is away: what is remembered will do.
+    // Without the API server, the remembered labels are sufficient.
     let text = std::fs::read_to_string(plane.kubeconfig()).expect("a kubeconfig");
     let (server, _) = text
         .split_once("server: ")

@@ -1,5 +1,5 @@
-//! The policy by which the API server labels claims and places them by the way: what it does, and
-//! what it leaves to the leader.
+//! The policy with which the API server labels and places claims: its effects, and the cases it
+//! leaves to the leader.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,15 +17,15 @@ const LABEL: &str = "hostloop.csi.dev/node";
 const SELECTED: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
-/// A policy in force, and who is held to it.
+/// A policy in force, and the rig that it applies to.
 struct Policed {
     rig: Rig,
     yaml: String,
 }
 
 impl Policed {
-    /// With nobody who makes volumes; with the classes `late`, and `other` of another driver, and
-    /// with a class of immediate binding for each of these tables.
+    /// Starts without a provisioner. There are the classes `late`, `other` (of another driver), and
+    /// a class with immediate binding for each of these tables.
     async fn up(name: &str, tables: &[(&str, String)]) -> Policed {
         let rig = Rig::up(FrontSpec::new(name, "attacher")).await;
         let yaml = deployed::place_claims(&rig.driver_name, &rig.name, &rig.namespace);
@@ -57,8 +57,8 @@ impl Policed {
         policed
     }
 
-    /// It comes into force some time after it is there: claims are labelled, and those of this class
-    /// placed.
+    /// Waits until the API server enforces the policy, some time after its creation: claims are
+    /// labelled, and claims of this class are placed.
     async fn until_in_force(&self, class: Option<&str>) {
         let tries = AtomicUsize::new(0);
         let ask = || async {
@@ -86,7 +86,7 @@ impl Policed {
         format!("{name}-{}", self.rig.name)
     }
 
-    /// A claim, once the cluster has handed it to the driver of its class.
+    /// A claim after the cluster has handed it to the driver of its class.
     async fn handed(&self, name: &str, class: &str, change: Value) -> Value {
         let mut claim = json!({"spec": {"storageClassName": self.class(class)}});
         objects::merge(&mut claim, change);
@@ -100,7 +100,7 @@ impl Policed {
         self.rig.until(&at, "handed to its driver", handed).await
     }
 
-    /// A claim whose node the scheduler has chosen, once it is handed to the driver.
+    /// A claim with a node from the scheduler, after the cluster has handed it to the driver.
     async fn placed(&self, name: &str, class: &str, node: &str) -> Value {
         let claim = json!({"spec": {"storageClassName": self.class(class)}});
         self.rig.claim(name, claim).await;
@@ -122,7 +122,7 @@ impl Policed {
     }
 }
 
-/// Node and label of a claim.
+/// The node and the label of a claim.
 fn place(claim: &Value) -> [&Value; 2] {
     let metadata = &claim["metadata"];
     [
@@ -137,7 +137,7 @@ fn table(size: &str) -> String {
     turns.fold(size.to_owned(), |table, turn| table + &turn)
 }
 
-/// What is to be labelled, is, in the very write that hands it to the driver; nothing else is.
+/// A matching claim is labelled in the same write that hands it to the driver. Others are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_server_labels_claims_that_are_placed() {
     let policed = Policed::up("labels", &[]).await;
@@ -151,13 +151,13 @@ async fn the_api_server_labels_claims_that_are_placed() {
         let claim = policed.placed(name, class, node).await;
         assert_eq!(place(&claim), [&json!(node), &label], "{name}");
     }
-    // The scheduler has chosen again: that is the leader's, as is what was labelled by hand.
+    // A second choice of the scheduler is left to the leader, and so is a label set by hand.
     let again = policed.select("placed", json!("n3")).await;
     assert_eq!(again["metadata"]["labels"][LABEL], "n2");
     policed.down().await;
 }
 
-/// What is to be placed by a table, is, in that same write, by its UID; nothing else is.
+/// A matching claim is placed from the table by its UID, in that same write. Others are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_server_places_claims_by_the_table() {
     let tables = [
@@ -178,7 +178,7 @@ async fn the_api_server_places_claims_by_the_table() {
         ("with-a-source", "now", source, false),
         ("of-now", "empty", old("now"), true),
         ("of-empty", "now", old("empty"), false),
-        // None of these keeps the cluster from going on.
+        // None of these tables blocks the cluster's writes.
         ("short", "short", json!({}), false),
         ("nonsense", "nonsense", json!({}), false),
         ("empty", "empty", json!({}), false),
@@ -191,7 +191,7 @@ async fn the_api_server_places_claims_by_the_table() {
         };
         assert_eq!(place(&claim), [&node, &node], "{name}");
     }
-    // The node had no room, and has let go of it: the leader looks for another.
+    // The node had no room and has rejected the claim: the leader selects another node.
     let at = policed.rig.claim_at("small");
     let refused = json!({"metadata": {"annotations": {SELECTED: null}, "labels": {LABEL: null}}});
     let refused = policed.rig.objects.merge(&at, refused).await;
@@ -199,7 +199,7 @@ async fn the_api_server_places_claims_by_the_table() {
     policed.down().await;
 }
 
-/// How many claims the leader of a fleet has placed itself.
+/// The number of claims that a fleet's leader has placed itself.
 fn placed_by_leader(fleet: &Fleet) -> usize {
     let counted = r#"hostloop_assignments_total{outcome="assigned"} "#;
     let of = |metrics: String| {
@@ -213,8 +213,8 @@ fn placed_by_leader(fleet: &Fleet) -> usize {
         .sum()
 }
 
-/// The leader keeps the table, the API server places claims by it, and nodes make their volumes; a
-/// node that is cordoned gets none any more.
+/// The leader maintains the table, the API server places claims from it, and nodes make their
+/// volumes. A cordoned node gets no more claims.
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_are_placed_without_a_write() {
     let plane = crate::plane(false).await;
@@ -228,7 +228,7 @@ async fn claims_are_placed_without_a_write() {
     fleet.start(Duration::ZERO).await;
     fleet.ready(PATIENCE).await;
 
-    // Until all of it is in force, the leader places claims.
+    // The leader places claims until the whole policy is in force.
     let mut made = 0;
     let in_force = async {
         loop {
@@ -245,7 +245,7 @@ async fn claims_are_placed_without_a_write() {
     in_force.expect("the API server places claims before long");
     let before = placed_by_leader(&fleet);
     fleet.storm(Binding::Immediate, made..made + 30).await;
-    // A node that came after the table was made has most room by now.
+    // The table is older than one of the nodes, which now has the most room.
     let place = objects::Place::of("ConfigMap", &fleet.namespace, deployed::TABLE);
     let class = fleet.class(Binding::Immediate);
     let named = async || -> BTreeSet<String> {
@@ -256,7 +256,7 @@ async fn claims_are_placed_without_a_write() {
     let all = || async { (named().await.len() == 3).then_some(()) };
     let all = until(PATIENCE, all).await;
     all.expect("each node has its turns");
-    // The table may take a moment to be in force.
+    // The API server may take a moment to apply the table.
     fleet.bound(made + 30, PATIENCE).await;
     fleet.storm(Binding::Immediate, made + 30..made + 90).await;
     fleet.bound(made + 90, PATIENCE).await;
@@ -266,7 +266,7 @@ async fn claims_are_placed_without_a_write() {
     let nodes: BTreeSet<_> = volumes.iter().filter_map(|v| fleet.node_of(v)).collect();
     assert_eq!(nodes.len(), 3, "each node has made some");
 
-    // A node that is to get no claims has no turns any more, before long.
+    // A node that must not get claims soon has no turns in the table.
     let cordoned = &fleet.members[0].node;
     let node = objects::Place::of("Node", "", cordoned);
     let spec = json!({"spec": {"unschedulable": true}});

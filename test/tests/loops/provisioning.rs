@@ -1,4 +1,4 @@
-//! Claims get volumes, and give them back.
+//! Provisions and deletes volumes of claims.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Everything a class can say, in the volume and in what the driver is asked.
+/// Every field of a class appears in the volume and in the request to the driver.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_has_every_field() {
     let args = ["--extra-create-metadata"];
@@ -150,7 +150,7 @@ async fn a_volume_has_every_field() {
     assert!(finalizers.contains(FINALIZER), "{finalizers}");
 
     let at = rig.claim_at("data");
-    // It took long enough for that.
+    // CreateVolume takes long enough for this event.
     rig.until_event(&at, "Normal", "Provisioning", &[]).await;
     rig.until_event(&at, "Normal", "ProvisioningSucceeded", &[&pv])
         .await;
@@ -162,7 +162,7 @@ async fn a_volume_has_every_field() {
     rig.down().await;
 }
 
-/// What a claim may do with its volume, as the driver is told.
+/// The driver receives the access modes of each claim.
 #[tokio::test(flavor = "multi_thread")]
 async fn access_modes_are_the_drivers() {
     let many = FrontSpec::new("modes", "provisioner");
@@ -230,7 +230,7 @@ async fn a_block_volume_has_no_filesystem() {
     rig.down().await;
 }
 
-/// A volume that is to be kept is kept, and its finalizer goes with the policy.
+/// A retained volume stays, and its finalizer is removed when the policy changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retained_volume_stays() {
     let rig = Rig::up(FrontSpec::new("retain", "provisioner")).await;
@@ -246,7 +246,7 @@ async fn a_retained_volume_stays() {
             .contains(FINALIZER)
     };
     assert!(!has(&volume), "{volume:#}");
-    // Policy and finalizer change together.
+    // The policy and the finalizer change together.
     let policy = |policy: &str| json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
     rig.objects.merge(&at, policy("Delete")).await;
     rig.until(&at, "held by the finalizer", has).await;
@@ -259,13 +259,13 @@ async fn a_retained_volume_stays() {
         (rig.driver.left().volumes, rig.driver.count("DeleteVolume")),
         (1, 0)
     );
-    // Changed afterwards, it goes.
+    // After the policy changes to Delete, the volume is deleted.
     rig.objects.merge(&at, policy("Delete")).await;
     rig.until_gone(&at).await;
     rig.down().await;
 }
 
-/// A volume nobody here has made, of this driver: to be deleted all the same.
+/// A static volume of this driver, which these controllers did not provision, is deleted as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_static_volume_is_deleted_too() {
     let rig = Rig::up(FrontSpec::new("static", "provisioner")).await;
@@ -293,7 +293,7 @@ async fn a_static_volume_is_deleted_too() {
     rig.down().await;
 }
 
-/// A clone, whose source waits to be deleted until it is made.
+/// The deletion of a clone's source waits until the clone exists.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clone_protects_its_source() {
     let rig = Rig::up(FrontSpec::new("clone", "provisioner")).await;
@@ -332,7 +332,7 @@ async fn a_clone_protects_its_source() {
     rig.down().await;
 }
 
-/// The scheduler's choice is the volume's place.
+/// The node that the scheduler selects is in the volume's topology.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_selected_node_is_the_place() {
     let rig = Rig::up(FrontSpec::new("wffc", "provisioner").nodes(3)).await;
@@ -362,7 +362,7 @@ async fn a_selected_node_is_the_place() {
     rig.down().await;
 }
 
-/// Many at once: each gets one volume by one call, and is counted.
+/// Many claims at once: each gets one volume with one call, and is counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_claims_cost_one_call_each() {
     const MANY: usize = 40;

@@ -1,4 +1,4 @@
-//! Claims that want more.
+//! Expands claims.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::plugin_capability::volume_expansion::Type as Expansion;
@@ -104,7 +104,7 @@ async fn the_node_has_its_part() {
     let volume = rig.objects.get(&volume_at).await.expect("it is there");
     assert_eq!(volume["metadata"]["annotations"][key], "1Gi", "{volume:#}");
     assert_eq!(volume["spec"]["capacity"]["storage"], "2Gi");
-    // What kubelet says when it has done it.
+    // Kubelet writes this status after the expansion on the node.
     let done = json!({"status": {
         "capacity": {"storage": "2Gi"}, "conditions": [],
         "allocatedResourceStatuses": null,
@@ -117,11 +117,11 @@ async fn the_node_has_its_part() {
     rig.down().await;
 }
 
-/// Each result of the call, as it shows.
+/// The claim shows each result of the RPC.
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_show_on_the_claim() {
     let rig = Rig::up(spec("grow-errors")).await;
-    // Infeasible: said so, and tried slowly.
+    // Infeasible: the status says so, and retries are slow.
     let infeasible = [Code::InvalidArgument, Code::OutOfRange, Code::NotFound];
     for code in infeasible {
         let name = format!("{code:?}").to_lowercase();
@@ -157,7 +157,7 @@ async fn errors_show_on_the_claim() {
     rig.driver.unscript("ControllerExpandVolume");
     rig.until(&at, "larger after all", |c| capacity(c, "2Gi"))
         .await;
-    // Still in progress: an event alone.
+    // Still in progress: there is only an event.
     for code in [
         Code::DeadlineExceeded,
         Code::Aborted,
@@ -185,7 +185,7 @@ async fn errors_show_on_the_claim() {
     rig.down().await;
 }
 
-/// Asked for too much, a user asks for less: that is what is got.
+/// After a request for too much, the user requests less and gets it.
 #[tokio::test(flavor = "multi_thread")]
 async fn less_than_first_asked_for_is_enough() {
     let rig = Rig::up(spec("grow-less").driver(|o| o.max_volume_size = 4 * GIB)).await;
@@ -200,7 +200,7 @@ async fn less_than_first_asked_for_is_enough() {
     rig.down().await;
 }
 
-/// A driver that cannot while the volume is in use is asked again when it is not.
+/// A driver that cannot expand a volume in use is called again when it is not in use.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_in_use_grows_later() {
     let offline = |o: &mut hostloop_test::memory::Options| {
@@ -231,7 +231,7 @@ async fn a_volume_in_use_grows_later() {
     rig.down().await;
 }
 
-/// Controllers that were killed after the driver had done it go on where they were.
+/// Controllers that are killed after the driver has expanded the volume continue at that point.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_resizer_goes_on() {
     let mut rig = Rig::up(spec("grow-killed")).await;

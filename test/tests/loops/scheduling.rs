@@ -1,5 +1,5 @@
-//! What the scheduler makes of the room it is told: pods of late binding go where their claims fit.
-//! No kubelet is there, so pods get a node and no further.
+//! The scheduler's use of the published capacity: pods with late binding go where their claims fit.
+//! The tests run without a kubelet, so pods get a node but do not start.
 
 use hostloop_test::front::FrontSpec;
 use hostloop_test::front::wait::{PATIENCE, until};
@@ -14,7 +14,8 @@ fn text(value: &Value) -> &str {
 }
 
 impl Rig {
-    /// Two nodes pods could run on, of 10 GiB each, and a class of late binding, by its name.
+    /// Two nodes of 10 GiB each that pods could run on. Returns the rig and the name of a class
+    /// with late binding.
     async fn for_pods(name: &str) -> (Rig, String) {
         let args = [
             "--enable-capacity",
@@ -25,7 +26,7 @@ impl Rig {
         let spec = FrontSpec::new(name, "provisioner,capacity").nodes(2);
         let rig = Rig::up(spec.driver(|o| o.capacity = 10 << 30).args(&args)).await;
         let driver = rig.at("CSIDriver", &rig.driver_name);
-        // Whether a driver attaches can't be changed, and nobody here would.
+        // `attachRequired` is immutable, and no controller of this test attaches.
         rig.delete(driver).await;
         let spec = json!({"attachRequired": false, "storageCapacity": true});
         rig.objects
@@ -74,9 +75,9 @@ impl Rig {
                 "spec": {
                     "automountServiceAccountToken": false,
                     "terminationGracePeriodSeconds": 0,
-                    // Nobody says that these nodes are well.
+                    // No kubelet reports these nodes as ready.
                     "tolerations": [{"operator": "Exists"}],
-                    // Other tests' nodes are not for it.
+                    // The pod must not run on other tests' nodes.
                     "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
                         "nodeSelectorTerms": [{"matchExpressions": [{
                             "key": "kubernetes.io/hostname", "operator": "In",
@@ -90,7 +91,7 @@ impl Rig {
             .await;
     }
 
-    /// The node a pod was given.
+    /// The node that the scheduler gave a pod.
     async fn node_of(&self, pod: &str) -> String {
         let given = |pod: &Value| !text(&pod["spec"]["nodeName"]).is_empty();
         let pod = self.until(&self.at("Pod", pod), "on a node", given).await;
@@ -105,8 +106,8 @@ impl Rig {
     }
 }
 
-/// A pod goes to the one node its claim fits on; where it fits on none, the scheduler says so, and
-/// finds a node when there is room again.
+/// A pod goes to the only node on which its claim fits. If it fits on no node, the scheduler
+/// reports that, and finds a node once there is room again.
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_go_where_there_is_room() {
     let (rig, class) = Rig::for_pods("fits").await;
@@ -132,7 +133,7 @@ async fn pods_go_where_there_is_room() {
     rig.without_pods(&["one", "two", "three"]).await;
 }
 
-/// A node that turns out to have no room is given back, and the pod goes on.
+/// After a node turns out to be full, the scheduler moves the pod to another node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_room_is_given_back() {
     let (rig, class) = Rig::for_pods("exhausted").await;

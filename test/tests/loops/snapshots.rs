@@ -1,4 +1,4 @@
-//! Snapshots, and volumes made from them.
+//! Snapshots, and volumes restored from them.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
@@ -28,7 +28,7 @@ fn spec(name: &str) -> FrontSpec {
     FrontSpec::new(name, "provisioner,snapshotter").args(&quick)
 }
 
-/// A class of the front's name, with these parameters.
+/// A class with the front's name and these parameters.
 async fn class(rig: &Rig, policy: &str, parameters: Value) {
     rig.objects
         .create(json!({
@@ -133,7 +133,7 @@ async fn a_snapshot_is_taken_restored_and_deleted() {
         matches!(&source, Some(Source::Snapshot(s)) if s.snapshot_id == there.id),
         "{source:?}"
     );
-    // Smaller than the snapshot is refused, with the reason.
+    // A claim smaller than the snapshot is rejected with the reason.
     let mut smaller = restored("first");
     smaller["spec"]["resources"] = json!({"requests": {"storage": "512Mi"}});
     rig.claim("smaller", smaller).await;
@@ -153,7 +153,7 @@ async fn a_snapshot_is_taken_restored_and_deleted() {
     rig.down().await;
 }
 
-/// A driver that needs a while is asked until it is ready; a claim waits for that.
+/// An unready snapshot is polled until it is ready, and a claim waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unready_snapshot_is_asked_for_again() {
     let rig = Rig::with_snapshots(spec("snap-slow").driver(|o| o.ready_after_polls = 4)).await;
@@ -171,7 +171,7 @@ async fn an_unready_snapshot_is_asked_for_again() {
     rig.down().await;
 }
 
-/// Each kind of failure of CreateSnapshot: told, tried again, and nothing made twice.
+/// Each failure of CreateSnapshot is reported and retried, and never makes a second snapshot.
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_are_told_and_tried_again() {
     let rig = Rig::with_snapshots(spec("snap-errors")).await;
@@ -198,7 +198,7 @@ async fn failures_are_told_and_tried_again() {
             .await;
         assert_eq!(rig.driver.snapshots().len(), i + 1, "{code:?}");
     }
-    // Deleted while it may be under way: found, and deleted.
+    // The snapshot is deleted while CreateSnapshot may be running: it is found and deleted.
     rig.driver
         .always("CreateSnapshot", Step::DoneBut(Code::DeadlineExceeded));
     snapshot(&rig, "gone", "data").await;
@@ -209,14 +209,14 @@ async fn failures_are_told_and_tried_again() {
     rig.driver.unscript("CreateSnapshot");
     rig.until_so("deleted", || rig.driver.snapshots().len() == cases.len())
         .await;
-    // A deletion that fails is tried again, and told.
+    // A failed deletion is reported and retried.
     rig.driver
         .script("DeleteSnapshot", [Step::Fail(Code::Internal)]);
     rig.delete(rig.at("VolumeSnapshot", "internal")).await;
     rig.down().await;
 }
 
-/// Snapshots that were there before: ready as the driver says, and kept or deleted by policy.
+/// Pre-provisioned snapshots: ready as the driver reports, and kept or deleted by policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_made_beforehand_can_be_restored() {
     let listed = spec("snap-static");
@@ -272,7 +272,7 @@ async fn a_snapshot_made_beforehand_can_be_restored() {
     }
 }
 
-/// Snapshots nobody can take: the user is told why.
+/// Impossible snapshots: the user sees the reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_snapshot_ends_in_an_event() {
     let rig = Rig::with_snapshots(spec("snap-bad")).await;

@@ -1,4 +1,4 @@
-//! What is told of the driver's storage: its room to the scheduler, its health to users.
+//! Reports about the driver's storage: its capacity for the scheduler, its health for users.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::Rig;
 
-/// 10 GiB, as the objects say it.
+/// 10 GiB, as the objects write it.
 const TEN: &str = "10Gi";
 /// 6 GiB.
 const SIX: &str = "6Gi";
@@ -19,7 +19,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Which class has how much room where.
+/// The capacity of each class and segment.
 async fn room(rig: &Rig) -> BTreeMap<(String, String), String> {
     let objects = rig.objects.list("CSIStorageCapacity", &rig.namespace).await;
     let told = |o: &Value| {
@@ -45,8 +45,8 @@ async fn until_room(rig: &Rig, expected: &[(&str, &str, &str)]) {
     }
 }
 
-/// Room is told for each class and place, follows what is made and deleted, and goes with its
-/// class.
+/// Capacity is published for each class and segment. It follows created and deleted volumes, and
+/// disappears with its class.
 #[tokio::test(flavor = "multi_thread")]
 async fn room_is_told_where_it_is() {
     let args = [
@@ -80,7 +80,7 @@ async fn room_is_told_where_it_is() {
     rig.claim("data", claim).await;
     rig.bound("data").await;
     until_room(&rig, &[(&class, first, TEN), (&class, second, SIX)]).await;
-    // What others delete is made again.
+    // Objects that other clients delete are created again.
     for object in &objects {
         let name = text(&object["metadata"]["name"]);
         rig.objects
@@ -95,7 +95,7 @@ async fn room_is_told_where_it_is() {
     rig.down().await;
 }
 
-/// A volume that is not well, and one that is well again.
+/// A volume becomes unhealthy, and then healthy again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sick_volume_is_told_of() {
     let args = ["--list-volumes-interval=1s", "--monitor-interval=1s"];
