@@ -1,21 +1,21 @@
-//! What the crash test and the ENOSPC test walk through: for every mutating call, a situation to
-//! start from and the steps during which the world ends.
+//! The scenarios of the crash test and the ENOSPC test. Each mutating RPC has a situation to start
+//! from and steps that are interrupted.
 
 use crate::pools::PoolKind;
 use crate::steps::{Name, Origin, Spec, Step};
 
-/// A situation and what is done in it.
+/// A situation, and the steps that run in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// What happens, in a few words.
+    /// A short description.
     pub name: &'static str,
-    /// On which pool.
+    /// The kind of pool.
     pub pool: PoolKind,
-    /// Whether the driver's mounts die with it (a container's do), or stay.
+    /// True if the driver's mounts disappear with it, as a container's do.
     pub mounts_die: bool,
-    /// The situation, made undisturbed.
+    /// The steps that create the situation, undisturbed.
     pub prepare: &'static [Step],
-    /// What is disturbed.
+    /// The steps that are disturbed.
     pub act: &'static [Step],
 }
 
@@ -75,7 +75,7 @@ const GROUP: Step = Step::Group {
     volumes: &["v", "w"],
 };
 
-/// The steps that make `v` and put it to use, with data in it.
+/// The steps that create `v`, mount it and write data into it.
 macro_rules! in_use {
     ($spec:expr $(, $more:expr)* $(,)?) => {
         &[
@@ -113,16 +113,16 @@ impl Scenario {
 
 use PoolKind::{Btrfs, Device, Ext4, Image, Xfs};
 
-/// All of them, in a fixed order.
+/// All scenarios, in a fixed order.
 pub const SCENARIOS: &[Scenario] = &[
-    // Made from nothing.
+    // New, empty volumes.
     scenario("create ext4", Ext4, &[], &[create("v", EXT4)]),
     scenario("create xfs", Xfs, &[], &[create("v", XFS)]),
     scenario("create btrfs", Btrfs, &[], &[create("v", BTRFS)]),
     scenario("create block", Image, &[], &[create("v", BLOCK)]),
     scenario("create thick", Ext4, &[], &[create("v", THICK)]),
     scenario("create thick", Xfs, &[], &[create("v", THICK)]),
-    // Made from something.
+    // Volumes from a source.
     scenario("restore", Ext4, FROM_SNAPSHOT, RESTORE),
     scenario("restore", Xfs, FROM_SNAPSHOT, RESTORE),
     scenario("restore larger", Btrfs, FROM_SNAPSHOT, RESTORE_LARGER),
@@ -130,14 +130,14 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("clone in use", Ext4, in_use!(EXT4), CLONE),
     scenario("clone in use", Xfs, in_use!(EXT4), CLONE),
     scenario("clone block", Btrfs, in_use!(BLOCK), CLONE_BLOCK),
-    // Staged for the first time: mkfs.
+    // The first stage of a volume, with mkfs.
     scenario("stage ext4", Ext4, ATTACHED_EXT4, STAGE),
     scenario("stage ext4, mounts stay", Xfs, ATTACHED_EXT4, STAGE).mounts_stay(),
     scenario("stage xfs", Xfs, ATTACHED_XFS, STAGE),
     scenario("stage btrfs", Btrfs, ATTACHED_BTRFS, STAGE),
     scenario("stage block", Ext4, ATTACHED_BLOCK, STAGE),
     scenario("stage thick", Ext4, ATTACHED_THICK, STAGE),
-    // Published.
+    // Publishing.
     scenario(
         "publish",
         Image,
@@ -159,7 +159,7 @@ pub const SCENARIOS: &[Scenario] = &[
     ),
     scenario("publish inline", Ext4, &[], &[INLINE]),
     scenario("publish inline, mounts stay", Device, &[], &[INLINE]).mounts_stay(),
-    // Changed while in use.
+    // Changes while in use.
     scenario("expand ext4", Ext4, in_use!(EXT4), EXPAND_64),
     scenario("expand ext4, mounts stay", Image, in_use!(EXT4), EXPAND_64).mounts_stay(),
     scenario("expand xfs", Xfs, in_use!(XFS), EXPAND_400),
@@ -168,7 +168,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("expand unused", Xfs, &[create("v", EXT4)], EXPAND_64),
     scenario("modify to thick", Xfs, in_use!(EXT4), TO_THICK),
     scenario("modify", Ext4, in_use!(EXT4), TUNE),
-    // Snapshots: a freeze that must end.
+    // Snapshots, with a freeze that must end.
     scenario("snapshot", Ext4, in_use!(EXT4), &[SNAPSHOT]),
     scenario("snapshot", Xfs, in_use!(EXT4), &[SNAPSHOT]),
     scenario("snapshot", Btrfs, in_use!(BTRFS), &[SNAPSHOT]),
@@ -178,7 +178,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario("snapshot of block", Image, in_use!(BLOCK), &[SNAPSHOT]),
     scenario("group", Xfs, TWO_IN_USE, &[GROUP]),
     scenario("group, mounts stay", Btrfs, TWO_IN_USE, &[GROUP]).mounts_stay(),
-    // Taken down.
+    // Unpublishing, unstaging and deletion.
     scenario("unpublish", Ext4, in_use!(EXT4), &[unpublish("v", "pod")]),
     scenario(
         "unpublish, mounts stay",
@@ -199,7 +199,7 @@ pub const SCENARIOS: &[Scenario] = &[
         &[Step::DeleteSnapshot("s")],
     ),
     scenario("delete group", Xfs, A_GROUP, &[Step::DeleteGroup("g")]),
-    // A whole life on the pools that the driver mounts itself.
+    // The whole life of a volume on pools that the driver mounts itself.
     scenario("a life", Image, &[], LIFE),
     scenario("a life, mounts stay", Device, &[], LIFE).mounts_stay(),
 ];
@@ -269,8 +269,8 @@ const LIFE: &[Step] = in_use!(
     Step::Delete("v"),
 );
 
-/// The ones that take long enough to be killed at any moment, and not only between two effects:
-/// mkfs, and copies that are made byte by byte under a freeze.
+/// Scenarios that are long enough to be killed at any moment, and not only between two effects:
+/// mkfs, and copies made byte by byte under a freeze.
 pub const LONG: &[Scenario] = &[
     scenario("stage ext4", Ext4, LARGE_EXT4, STAGE),
     scenario("stage xfs", Ext4, LARGE_XFS, STAGE),

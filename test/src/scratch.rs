@@ -1,4 +1,4 @@
-//! A directory for one test, and everything on it taken down again, also when the test fails.
+//! A directory for one test, with a complete cleanup even if the test fails.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A new one.
+    /// Creates a directory.
     pub fn new() -> Scratch {
         let dir = tempfile::Builder::new()
             .prefix("hostloop-test-")
             .tempdir()
             .expect("a temporary directory can be made");
-        // Resolved, so that it reads as the kernel's tables show it.
+        // The path is resolved, so that it matches the kernel's tables.
         let path = dir
             .path()
             .canonicalize()
@@ -31,26 +31,26 @@ impl Scratch {
         }
     }
 
-    /// Where it is.
+    /// The directory's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A directory in it, made if missing.
+    /// A subdirectory, created if missing.
     pub fn dir(&self, name: &str) -> PathBuf {
         let dir = self.path.join(name);
         std::fs::create_dir_all(&dir).expect("a scratch directory can be made");
         dir
     }
 
-    /// A file in it, written.
+    /// Writes a file in the directory.
     pub fn file(&self, name: &str, content: &str) -> PathBuf {
         let file = self.path.join(name);
         std::fs::write(&file, content).expect("a scratch file can be written");
         file
     }
 
-    /// Unmounts and detaches all that is beneath. What resists is named.
+    /// Unmounts and detaches everything beneath. The error names what could not be removed.
     fn take_down(&self) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -59,7 +59,7 @@ impl Scratch {
                 let _ = machine::try_run("umount", &[machine::text(mount)]);
             }
             let devices = loops::beneath(&self.path);
-            // What stands on another comes down first.
+            // A device that stands on another is removed first.
             for device in devices.iter().rev() {
                 let _ = machine::try_run(
                     "losetup",
@@ -95,7 +95,7 @@ impl Drop for Scratch {
         match self.take_down() {
             Ok(()) => drop(self.dir.take()),
             Err(why) => {
-                // Removing files under a live mount would reach into it: leave them.
+                // Removing files under a live mount would delete the mounted files, so keep them.
                 let kept = self.dir.take().map(tempfile::TempDir::keep);
                 eprintln!("{kept:?} is left as it is: {why}");
             }

@@ -1,4 +1,4 @@
-//! What an orchestrator does, one step at a time, by the names a test gives to things.
+//! The steps of an orchestrator. Tests refer to objects by names.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
@@ -20,7 +20,7 @@ pub enum Access {
     Block,
 }
 
-/// What a new volume is to be.
+/// The properties of a new volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// Its size in MiB.
@@ -32,7 +32,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A filesystem of a size its mkfs takes.
+    /// A filesystem volume of a size that its mkfs accepts.
     pub const fn fs(fs: &'static str, mib: u64) -> Spec {
         Spec {
             mib,
@@ -50,13 +50,13 @@ impl Spec {
         }
     }
 
-    /// With class parameters.
+    /// Adds class parameters.
     pub const fn with(mut self, parameters: Parameters) -> Spec {
         self.parameters = parameters;
         self
     }
 
-    /// The capability to ask for: many writers on the node, so that a volume can be published at
+    /// The capability to request: many writers on the node, so that a volume can be published at
     /// several targets.
     pub fn capability(&self) -> csi::VolumeCapability {
         match self.access {
@@ -66,7 +66,7 @@ impl Spec {
     }
 }
 
-/// What a volume is made from.
+/// The source of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A snapshot.
@@ -77,16 +77,16 @@ pub enum Origin {
     Volume(Name),
 }
 
-/// One thing an orchestrator does. Every step can be repeated until it succeeds.
+/// One step of an orchestrator. Every step can be repeated until it succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// CreateVolume.
     Create {
         /// The new volume.
         volume: Name,
-        /// What it is to be.
+        /// The volume's properties.
         spec: Spec,
-        /// What it is made from.
+        /// The volume's source.
         from: Option<Origin>,
     },
     /// ControllerPublishVolume.
@@ -97,27 +97,27 @@ pub enum Step {
     Publish {
         /// The volume.
         volume: Name,
-        /// Where.
+        /// The target.
         target: Name,
-        /// Read-only.
+        /// True if published read-only.
         read_only: bool,
     },
     /// NodePublishVolume of an inline ephemeral volume of this many MiB.
     Inline {
         /// The volume.
         volume: Name,
-        /// Where.
+        /// The target.
         target: Name,
-        /// Its size.
+        /// The size in MiB.
         mib: u64,
     },
-    /// Data goes into the volume through its first writable target.
+    /// Writes data into the volume through its first writable target.
     Write(Name),
-    /// ControllerExpandVolume to this many MiB, then NodeExpandVolume if that is asked for.
+    /// ControllerExpandVolume to this many MiB, then NodeExpandVolume if the response requires it.
     Expand {
         /// The volume.
         volume: Name,
-        /// Its new size.
+        /// The new size in MiB.
         mib: u64,
     },
     /// ControllerModifyVolume.
@@ -131,21 +131,21 @@ pub enum Step {
     Snapshot {
         /// The new snapshot.
         snapshot: Name,
-        /// Of this volume.
+        /// The source volume.
         volume: Name,
     },
     /// CreateVolumeGroupSnapshot.
     Group {
         /// The new group.
         group: Name,
-        /// Of these volumes.
+        /// The source volumes.
         volumes: &'static [Name],
     },
     /// NodeUnpublishVolume.
     Unpublish {
         /// The volume.
         volume: Name,
-        /// Where it was.
+        /// The target.
         target: Name,
     },
     /// NodeUnstageVolume.
@@ -161,8 +161,8 @@ pub enum Step {
 }
 
 impl Step {
-    /// The volume this step takes down, if that is what it does: it is not put up again before
-    /// the step is repeated.
+    /// The volume that this step takes down, if any. It is not mounted again before the step is
+    /// repeated.
     pub fn takes_down(self) -> Option<Name> {
         match self {
             Step::Unpublish { volume, .. }

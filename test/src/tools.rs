@@ -1,4 +1,4 @@
-//! Test programs that are not ours, built once by version outside the checkout.
+//! Third-party test programs, built once per version outside the checkout.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,8 +8,8 @@ use crate::machine::{self, text};
 const CSI_SANITY: &str = "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity";
 const CSI_TEST: &str = "github.com/kubernetes-csi/csi-test/v5";
 
-/// csi-sanity: `HOSTLOOP_CSI_SANITY`, or built from `test/tools` in the version its go.mod names
-/// and kept in the user's cache directory.
+/// csi-sanity: `HOSTLOOP_CSI_SANITY`, or a build from `test/tools` in the version of its go.mod.
+/// Builds are kept in the user's cache directory.
 pub fn csi_sanity() -> PathBuf {
     if let Some(path) = std::env::var_os("HOSTLOOP_CSI_SANITY") {
         return path.into();
@@ -24,7 +24,7 @@ pub fn csi_sanity() -> PathBuf {
     let tool = dir.join("csi-sanity");
     if !tool.is_file() {
         std::fs::create_dir_all(&dir).expect("the cache directory can be made");
-        // Under a name of its own until it is complete: another run may look meanwhile.
+        // An incomplete build has a separate name, because another run may look for the program.
         let part = dir.join(format!("csi-sanity.{}", std::process::id()));
         let go = machine::which("go")
             .expect("This test builds csi-sanity: install Go, or name one by HOSTLOOP_CSI_SANITY.");

@@ -1,7 +1,6 @@
-//! What an orchestrator believes: the volumes and snapshots it made, where they are published, and
-//! what data is in them. It sends each [`Step`] to a driver, takes over what was answered, and
-//! checks the driver against it: after a restart, everything that was ever answered OK must be
-//! there, whole.
+//! The orchestrator's beliefs: its volumes and snapshots, their targets, and their data. It sends
+//! each [`Step`] to a driver, records the answer, and checks the driver against it. After a
+//! restart, everything that was ever answered OK must exist completely.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,13 +17,13 @@ use crate::steps::{Access, Name, Origin, Parameters, Spec, Step};
 mod calls;
 mod settings;
 
-/// How long an orchestrator's retries may take until a step succeeds.
+/// Time limit of an orchestrator's retries of a step.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Where a volume is published for [`World::verify`] if it is nowhere else.
+/// The target at which [`World::verify`] publishes an unpublished volume.
 const VERIFY: Name = "verify";
 
-/// What the orchestrator believes.
+/// The orchestrator's beliefs.
 #[derive(Clone, Debug)]
 pub struct World {
     kubelet: PathBuf,
@@ -63,7 +62,7 @@ struct Group {
 }
 
 impl World {
-    /// An empty one; the paths a kubelet would use are made beneath this directory.
+    /// An empty world. Kubelet's paths are created beneath this directory.
     pub fn new(kubelet: PathBuf) -> World {
         World {
             kubelet,
@@ -101,7 +100,7 @@ impl World {
         &self.snapshots[snapshot].id
     }
 
-    /// A group's ID and those of its snapshots.
+    /// The IDs of a group and of its snapshots.
     pub fn group_ids(&self, group: Name) -> (&str, Vec<String>) {
         let group = &self.groups[group];
         let snapshots = group.snapshots.iter().map(|s| s.id.clone());
@@ -120,7 +119,7 @@ impl World {
             .unwrap_or_else(|| panic!("the test has made no volume {name}"))
     }
 
-    /// Does one step; what is answered OK is believed from then on.
+    /// Runs one step. A step that is answered OK is believed from then on.
     pub async fn apply(&mut self, driver: &Driver, csi: &Csi, step: Step) -> Result<(), Status> {
         match step {
             Step::Create { volume, spec, from } => self.create(csi, volume, spec, from).await,
@@ -153,8 +152,8 @@ impl World {
         }
     }
 
-    /// Does one step as an orchestrator does: again and again until it succeeds. Answers that no
-    /// retry can change are failures of the test.
+    /// Repeats a step until it succeeds, as an orchestrator does. Answers that no retry can change
+    /// fail the test.
     pub async fn insist(&mut self, driver: &Driver, csi: &Csi, step: Step) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -178,15 +177,15 @@ impl World {
         }
     }
 
-    /// [`World::insist`] on each.
+    /// [`World::insist`] for each step.
     pub async fn insist_all(&mut self, driver: &Driver, csi: &Csi, steps: &[Step]) {
         for step in steps {
             self.insist(driver, csi, *step).await;
         }
     }
 
-    /// Puts every mount up again that is believed to be there, but for those of the volumes in
-    /// `but`: what a kubelet does on a node whose mounts are gone.
+    /// Restores every mount that is believed to exist, except for the volumes in `but`. A kubelet
+    /// does the same on a node that has lost its mounts.
     pub async fn restore(&mut self, driver: &Driver, csi: &Csi, but: &[Name]) {
         let volumes: Vec<_> = self.volumes.clone().into_iter().collect();
         for (name, volume) in volumes.iter().filter(|(name, _)| !but.contains(name)) {
@@ -211,8 +210,8 @@ impl World {
         }
     }
 
-    /// Checks everything that is believed: the lists, every volume's data, every snapshot's data
-    /// (restored into a new volume), and that every filesystem takes writes.
+    /// Checks all beliefs: the lists, every volume's data, every snapshot's data (restored into a
+    /// new volume), and that every filesystem accepts writes.
     pub async fn verify(&mut self, driver: &Driver, csi: &Csi) {
         self.verify_lists(csi).await;
         let names: Vec<_> = self.volumes.keys().copied().collect();
@@ -239,7 +238,7 @@ impl World {
         }
     }
 
-    /// Checks that what is listed is what was made.
+    /// Checks that the lists contain exactly the created objects.
     pub async fn verify_lists(&self, csi: &Csi) {
         let mut listed = csi.volume_ids().await;
         // Inline volumes are listed by kubelet's volume handles.
@@ -279,7 +278,7 @@ impl World {
         }
         self.verify_size(driver, name);
         self.verify_settings(driver, name);
-        // A filesystem that is still frozen, or has turned read-only, takes no write.
+        // A filesystem that is still frozen, or has turned read-only, accepts no write.
         self.write(driver, name);
     }
 
@@ -296,7 +295,7 @@ impl World {
         }
     }
 
-    /// What the user sees is as large as what was asked for, but for a filesystem's own part.
+    /// The visible size is the requested size, minus the filesystem's own metadata.
     fn verify_size(&self, driver: &Driver, name: Name) {
         let asked = self.volume(name).spec.mib * MIB;
         let path = self.data_path(driver, name);
@@ -361,7 +360,7 @@ impl World {
         self.volume_mut(name).data = Some(sum);
     }
 
-    /// Where a volume's data is: a file in it, or the device itself.
+    /// The path of a volume's data: a file in it, or the device itself.
     fn data_path(&self, driver: &Driver, name: Name) -> PathBuf {
         let volume = self.volume(name);
         let writable = volume.targets.iter().find(|(_, read_only)| !**read_only);

@@ -1,4 +1,4 @@
-//! The calls behind the steps: each sends its request and takes the answer over.
+//! The RPCs behind the steps: each sends its request and records the answer.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -234,7 +234,7 @@ impl World {
     async fn expand_on_node(&self, csi: &Csi, name: Name, mib: u64) -> Result<(), Status> {
         let volume = self.volume(name);
         let target = volume.targets.keys().next();
-        // A kubelet asks at the staging path while nothing is published.
+        // Kubelet passes the staging path while no target is published.
         let at = target.map_or_else(|| self.staging(name), |t| self.target(name, t));
         let request = csi::NodeExpandVolumeRequest {
             volume_id: volume.id.clone(),
@@ -247,14 +247,14 @@ impl World {
         csi.call(request).await.map(drop)
     }
 
-    /// What happens when a pod is started anew: all is unmounted, and mounted again.
+    /// A pod restart: everything is unmounted, and mounted again.
     async fn stage_again(&mut self, csi: &Csi, name: Name) -> Result<(), Status> {
         let targets = self.volume(name).targets.clone();
         for target in targets.keys() {
             self.unpublish(csi, name, target).await?;
         }
         self.unstage(csi, name).await?;
-        // Believed from here on, so that a retry after a crash puts it up again.
+        // Believed from here on, so that a retry after a crash mounts it again.
         let volume = self.volume_mut(name);
         (volume.staged, volume.targets) = (true, targets.clone());
         self.stage(csi, name).await?;
@@ -394,7 +394,7 @@ fn must_be_unmounted(status: &Status) -> bool {
     true
 }
 
-/// A handle as the kubelet makes them: the same for the same volume of the same pod.
+/// A handle in kubelet's form: the same for the same volume of the same pod.
 fn inline_id(name: Name) -> String {
     let digit = |b: u8| format!("{b:02x}");
     let hex: String = name.bytes().cycle().take(32).map(digit).collect();

@@ -1,4 +1,4 @@
-//! What only a driver with attachment shows.
+//! Behaviour that only a driver with attachment has.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -8,14 +8,14 @@ use crate::site::Site;
 use crate::space::{Space, on_node};
 use crate::world::{DRIVER, NAMESPACE, World};
 
-/// The name the attach-detach controller and kubelet know an attachment by.
+/// The name that the attach-detach controller and kubelet give a VolumeAttachment.
 fn attachment_name(handle: &str, node: &str) -> String {
     let digest = Sha256::digest(format!("{handle}{DRIVER}{node}").as_bytes());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("csi-{hex}")
 }
 
-/// A volume has an attachment for as long as a pod has it, and finalizers for as long as that.
+/// A volume has a VolumeAttachment, and finalizers, for as long as a pod uses it.
 pub(crate) fn volumes_are_attached_and_detached(world: &World) {
     let space = Space::new(world, "attach");
     space.claim("data", "hostloop-ext4", json!({}));
@@ -52,7 +52,7 @@ pub(crate) fn volumes_are_attached_and_detached(world: &World) {
     space.end();
 }
 
-/// What a volume's record says of its publications.
+/// The volume's record, which has its publications.
 pub(crate) fn record(site: &Site<'_>, handle: &str) -> String {
     let file = site.pool().join("volumes").join(handle).join("volume.json");
     let read = std::fs::read_to_string(&file).expect("the record can be read");
@@ -60,7 +60,7 @@ pub(crate) fn record(site: &Site<'_>, handle: &str) -> String {
     record["publications"].to_string()
 }
 
-/// A node that has as many volumes as it may is passed over, until one of its pods is gone.
+/// The scheduler skips a node at its volume limit until one of its pods is gone.
 pub(crate) fn a_full_node_takes_no_more_volumes(world: &World) {
     let limit = |setting: &str| {
         let set = ["set", "env", "-n", NAMESPACE, "daemonset/hostloop", setting];
@@ -92,7 +92,7 @@ pub(crate) fn a_full_node_takes_no_more_volumes(world: &World) {
     space.delete_pod("a");
     space.ready("c");
     space.end();
-    // Only a cluster that stays up needs it undone.
+    // Only a cluster that stays up needs the change reverted.
     if std::env::var_os("HOSTLOOP_CLUSTER").is_some() {
         limit("HOSTLOOP_ATTACH_LIMIT-");
     }

@@ -73,7 +73,7 @@ pub(crate) fn a_pod_that_detaches_its_device_reaches_no_other_volume(world: &Wor
     );
     let seen = space.sh("attacker", "dd if=/dev/own bs=4096 count=1 | head -n 1");
     assert_eq!(seen, "mine");
-    // The next pod finds the first volume intact, and the other was never touched.
+    // The next pod finds the first volume intact, and the other volume unchanged.
     space.delete_pod("attacker");
     space.pod("after", &["own"]);
     space.ready("after");

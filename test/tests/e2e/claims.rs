@@ -1,4 +1,4 @@
-//! Claims: how their volumes come and go.
+//! Claims: creation and deletion of their volumes.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use crate::objects::text;
 use crate::space::{Space, attached};
 use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World};
 
-/// A claim waits for its pod, gets a volume where the pod is, keeps its data over pods, and goes
-/// with all that was its own.
+/// A claim waits for its pod, gets a volume on the pod's node, and keeps its data over pods. Its
+/// deletion leaves nothing.
 pub(crate) fn a_claim_goes_through_a_pod_and_back(world: &World) {
     let space = Space::new(world, "claim");
     space.claim("data", "hostloop-ext4", json!({}));
@@ -29,7 +29,7 @@ pub(crate) fn a_claim_goes_through_a_pod_and_back(world: &World) {
     space.ready("reader");
     assert_eq!(space.sh("reader", "cat /data/file"), "here");
 
-    // The claim goes only once its pod has; then its volume does.
+    // The claim disappears only after its pod, and its volume after that.
     world.delete("PersistentVolumeClaim", &space.name, "data");
     assert_eq!(space.sh("reader", "cat /data/file"), "here");
     space.delete_pod("reader");
@@ -98,11 +98,11 @@ pub(crate) fn claims_deleted_while_they_are_provisioned_leave_nothing(world: &Wo
     for i in 0..12 {
         world.gone("PersistentVolumeClaim", &space.name, &format!("c{i}"));
     }
-    // That no file is left is seen when the tests beside this one are done.
+    // Files are checked after the parallel tests are done.
     space.end();
 }
 
-/// What room there is for volumes of a class is told for as long as the class is there.
+/// The capacity for a class is published for as long as the class exists.
 pub(crate) fn the_room_for_a_class_is_told(world: &World) {
     let space = Space::new(world, "room");
     let waits = json!({"volumeBindingMode": "WaitForFirstConsumer"});

@@ -1,4 +1,4 @@
-//! Volumes that grow.
+//! Expansion of volumes.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub(crate) fn btrfs_grows_while_its_pod_writes(world: &World) {
     online(world, "btrfs");
 }
 
-/// How large the filesystem at `/data` is.
+/// The size of the filesystem at `/data`.
 fn mebibytes(space: &Space<'_>, pod: &str) -> u64 {
     let printed = space.sh(pod, "df -m /data | awk 'END { print $2 }'");
     printed
@@ -34,7 +34,7 @@ fn grow(space: &Space<'_>, to: &str) {
 fn online(world: &World, fs: &str) {
     let space = Space::new(world, &format!("grow-{fs}"));
     space.claim("data", &format!("hostloop-{fs}"), json!({}));
-    // The pod ends with the first write that fails.
+    // The pod ends at the first failed write.
     let script = "set -e; while :; do date +%s%N >> /data/log; sleep 0.05; done";
     space.script("writer", &["data"], script);
     space.ready("writer");
@@ -52,7 +52,7 @@ fn online(world: &World, fs: &str) {
     world.until("the claim's new size", || {
         looks += 1;
         if looks % 10 == 0 {
-            // Kubelet looks at a pod's volumes when the pod changes, otherwise every minute.
+            // Kubelet checks a pod's volumes when the pod changes, otherwise every minute.
             let change = json!({"metadata": {"annotations": {"e2e/look": looks.to_string()}}});
             world.patch("Pod", &space.name, "writer", &change);
         }
@@ -86,7 +86,7 @@ fn online(world: &World, fs: &str) {
     space.end();
 }
 
-/// A claim that has what it asked for says nothing more of resizing.
+/// A claim with its requested size has no resize status or condition left.
 fn assert_settled(space: &Space<'_>) {
     space.world.until("the end of resizing", || {
         let status = &space.claim_now("data")["status"];
@@ -100,7 +100,7 @@ fn assert_settled(space: &Space<'_>) {
     });
 }
 
-/// Without a pod the volume grows, and its filesystem when the next pod comes.
+/// Without a pod only the volume grows. Its filesystem grows when the next pod starts.
 pub(crate) fn ext4_grows_before_its_next_pod(world: &World) {
     let space = Space::new(world, "grow-ext4");
     space.claim("data", "hostloop-ext4", json!({}));

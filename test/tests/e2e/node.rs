@@ -1,4 +1,4 @@
-//! The node's own processes come and go under running pods.
+//! The node's own processes stop and start under running pods.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::site::Site;
 use crate::space::{Space, there};
 use crate::world::World;
 
-/// Writes until it fails, and then ends: a pod that has restarted has noticed something.
+/// Writes until a write fails, and then ends: a restarted pod was disturbed.
 const WRITER: &str = "set -e; while :; do date +%s%N >> /data/log; sleep 0.05; done";
 
 struct Writer<'a, 'w> {
@@ -27,7 +27,7 @@ impl Writer<'_, '_> {
             .unwrap_or_else(|_| panic!("wc: {printed:?}"))
     }
 
-    /// It goes on writing, and never stopped.
+    /// The pod still writes, and has never stopped.
     fn assert_unharmed(&self) {
         let before = self.lines();
         self.space.world.until("more lines", || match self.lines() {
@@ -37,7 +37,7 @@ impl Writer<'_, '_> {
         let pod = self.space.pod_now("writer");
         let restarts = pod.pointer("/status/containerStatuses/0/restartCount");
         assert_eq!(restarts, Some(&json!(0)), "{}", pod["status"]);
-        // No gap but that of a busy machine.
+        // Gaps are no longer than on a busy machine.
         let gaps = "awk 'NR > 1 && $1 - last > max { max = $1 - last } { last = $1 } END { print int(max / 1e9) }' /data/log";
         let gap = self.space.sh("writer", gaps);
         assert!(gap.parse::<u64>().is_ok_and(|s| s < 10), "a gap of {gap} s");
@@ -50,8 +50,8 @@ fn mounts(site: &Site<'_>) -> Vec<String> {
         .collect()
 }
 
-/// The driver's pod is deleted and replaced while a pod writes: nothing is mounted anew, nothing is
-/// noticed, and the volume goes cleanly afterwards.
+/// The driver's pod is deleted and replaced while a pod writes. No volume is mounted again, the pod
+/// is not disturbed, and its volume can be deleted afterwards.
 pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
     let space = Space::new(world, "new-driver");
     space.claim("data", "hostloop-ext4", json!({}));
@@ -68,7 +68,7 @@ pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
     writer.assert_unharmed();
     assert_eq!(mounts(&site), before, "nothing is mounted anew");
 
-    // The same when its container dies without a word.
+    // The same after SIGKILL of the driver's container.
     signal(&site, Signal::SIGKILL);
     world.until("the container's successor", || {
         let pod = world.get("Pod", crate::world::NAMESPACE, name(&new));
@@ -90,7 +90,7 @@ pub(crate) fn pods_notice_nothing_of_a_new_driver(world: &World) {
     space.end();
 }
 
-/// Kubelet goes and comes back: the driver registers anew, and pods' volumes come and go as before.
+/// Kubelet stops and starts: the driver registers again, and pods' volumes work as before.
 pub(crate) fn kubelet_is_restarted(world: &World) {
     let space = Space::new(world, "kubelet");
     space.claim("data", "hostloop-ext4", json!({}));
@@ -99,7 +99,7 @@ pub(crate) fn kubelet_is_restarted(world: &World) {
     space.sh("writer", "until [ -s /data/log ]; do sleep 0.1; done");
     let site = world.home(&space.volume("data"));
     world.cluster().stop(&site.kubelet());
-    // Long enough for its registration to be asked for again.
+    // Kubelet asks for the registration again within this time.
     std::thread::sleep(Duration::from_secs(3));
     world.cluster().start(&site.kubelet());
     world.until("kubelet", || space.try_sh("writer", "true"));

@@ -1,4 +1,4 @@
-//! What room there is on each node, and what comes of it.
+//! The capacity of each node, and its effects.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::site::Site;
 use crate::space::{Space, on_node};
 use crate::world::{NAMESPACE, World};
 
-/// Takes room of a node, by a volume of this size.
+/// Uses up space of a node with a volume of this size.
 fn fill(space: &Space<'_>, site: &Site<'_>, named: &str, size: &str) {
     let class = space.class(named, on_node(site.name()));
     claim(space, named, &class, size);
@@ -23,7 +23,7 @@ fn claim(space: &Space<'_>, named: &str, class: &str, size: &str) {
     space.claim(named, class, size);
 }
 
-/// Which objects tell of room, by their names, and for which class and node each is.
+/// The published capacity objects: the name, class and node of each.
 fn told(world: &World) -> BTreeSet<(String, String)> {
     let all = world.list("CSIStorageCapacity", NAMESPACE);
     let named = |c: &Value| {
@@ -36,7 +36,7 @@ fn told(world: &World) -> BTreeSet<(String, String)> {
     all.iter().map(named).collect()
 }
 
-/// The same, once nothing is told any more of classes that are gone: those of earlier tests.
+/// [`told`], once the objects for deleted classes of earlier tests are gone.
 fn settled(world: &World) -> BTreeSet<(String, String)> {
     let classes = world.list("StorageClass", "");
     let name = |class: &Value| text(class, "/metadata/name").to_owned();
@@ -54,11 +54,11 @@ fn settled(world: &World) -> BTreeSet<(String, String)> {
     })
 }
 
-/// A claim that fits on one node only goes there. One that fits nowhere says so, and is served as
-/// soon as there is room.
+/// A claim that fits on only one node goes there. A claim that fits nowhere gets an event, and a
+/// volume as soon as there is room.
 pub(crate) fn claims_go_where_there_is_room(world: &World) {
     let space = Space::new(world, "narrow");
-    // The pools have 32 GiB each: of these are left 8 and 32, then 8 and 12.
+    // The pools have 32 GiB each. Their free space is 8 and 32 GiB, then 8 and 12 GiB.
     fill(&space, &world.site(1), "filler", "24Gi");
     claim(&space, "fits", "hostloop-xfs", "20Gi");
     space.pod("fits", &["fits"]);
@@ -91,11 +91,11 @@ pub(crate) fn claims_go_where_there_is_room(world: &World) {
     space.end();
 }
 
-/// A node that was chosen and turns out to have no room gives the claim back: another is chosen.
+/// A selected node without room rejects the claim, and another node is selected.
 pub(crate) fn a_claim_moves_on_from_a_full_node(world: &World) {
     let space = Space::new(world, "moves-on");
     fill(&space, &world.site(1), "filler", "24Gi");
-    // As when the scheduler had chosen by what it was told a moment too early.
+    // The same happens if the scheduler decides from an outdated capacity.
     space.create(json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": "data", "annotations":
@@ -111,7 +111,7 @@ pub(crate) fn a_claim_moves_on_from_a_full_node(world: &World) {
     space.end();
 }
 
-/// While every pod of the driver is replaced, the scheduler is told of the room all the time.
+/// The scheduler always has capacity objects while every pod of the driver is replaced.
 pub(crate) fn the_room_is_told_over_an_upgrade(world: &World) {
     world.drivers_ready();
     let before = settled(world);

@@ -1,4 +1,4 @@
-//! The API server goes away, on the node whose driver leads.
+//! The API server goes away, on the node with the leading driver.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,14 +14,14 @@ use crate::site::Site;
 use crate::space::{Space, staged_as};
 use crate::world::{NAMESPACE, World, until};
 
-/// How long it is away.
+/// How long the API server is away.
 fn outage() -> Duration {
     let told = std::env::var("E2E_OUTAGE").map(|s| s.parse().expect("seconds"));
     Duration::from_secs(told.unwrap_or(60))
 }
 
-/// Pods go on; what kubelet unmounts is unmounted, what the driver is asked to stage is staged; and
-/// afterwards all goes on as if nothing had been, without a restart.
+/// Pods continue. Kubelet unmounts volumes, and the driver stages a volume on request. Afterwards
+/// everything continues without a restart.
 pub(crate) fn the_api_server_goes_away(world: &World) {
     let space = Space::new(world, "outage");
     let class = space.class("now", json!({}));
@@ -31,12 +31,12 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
     let volumes = ["stays", "goes", "staged"].map(|claim| space.volume(claim));
     let script = "trap '' TERM; while :; do date >> /stays/log; sleep 0.1; done";
     space.script("stays", &["stays"], script);
-    // It takes its time to end: by then there is no API server.
+    // The pod takes time to end: by then the API server is away.
     let grace = json!({"terminationGracePeriodSeconds": 15});
     space.pod_with("goes", &["goes"], grace);
     space.ready("stays");
     space.ready("goes");
-    // On the node whose volumes come and go meanwhile.
+    // The node of the volumes that come and go meanwhile.
     let site = world.home(&volumes[2]);
     let driver = site.driver_ready();
 
@@ -66,7 +66,7 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
     );
     let pod = space.pod_now("stays");
     assert_eq!(restarts(&pod), Some(json!(0)));
-    // And the loops go on.
+    // The controllers continue.
     let back = Instant::now();
     space.claim("new", &class, json!({}));
     space.volume("new");
@@ -81,7 +81,7 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
     space.end();
 }
 
-/// Kubelet takes the volume down without the API server.
+/// Kubelet unmounts the volume without the API server.
 fn assert_unmounted(world: &World, handle: &str) {
     let staged = staged_as(handle);
     until("the unmounting", Duration::from_secs(90), || {
@@ -95,13 +95,13 @@ fn assert_unmounted(world: &World, handle: &str) {
     });
 }
 
-/// What kubelet would ask for.
+/// The calls that kubelet would make.
 async fn stage_and_unstage(site: &Site<'_>, volume: &Value) {
     let csi = Csi::connect(&site.plugin_dir().join("csi.sock")).await;
     let id = text(volume, "/spec/csi/volumeHandle").to_owned();
     let folder = Path::new("plugins/kubernetes.io/csi/hostloop.csi.dev");
     let staging = folder.join(staged_as(&id)).join("globalmount");
-    // The driver knows it by the node's path, this process by its own.
+    // The driver uses the node's path, this process uses its own.
     let at = site.world.cluster().kubelet_dir().join(&staging);
     let at = at.to_str().expect("it is text").to_owned();
     let staging = site.kubelet_dir().join(staging);

@@ -1,4 +1,4 @@
-//! What pods expect of their volumes.
+//! Pods' expectations of their volumes.
 
 use serde_json::json;
 
@@ -27,7 +27,7 @@ pub(crate) fn one_pod_at_a_time_has_a_read_write_once_pod_volume(world: &World) 
     space.end();
 }
 
-/// A pod that is not root writes as a member of its fsGroup, also what others had made.
+/// A pod that is not root writes as a member of its fsGroup, also to files of other users.
 pub(crate) fn an_ordinary_user_writes_by_its_fs_group(world: &World) {
     let space = Space::new(world, "fsgroup");
     space.claim("data", "hostloop-ext4", json!({}));
@@ -56,7 +56,7 @@ pub(crate) fn an_ordinary_user_writes_by_its_fs_group(world: &World) {
     space.end();
 }
 
-/// A pod whose object is taken away while it writes: its volume serves the next one, and goes.
+/// A pod is deleted by force while it writes: its volume serves the next pod, and can be deleted.
 pub(crate) fn forced_deletion_leaves_nothing(world: &World) {
     let space = Space::new(world, "forced");
     space.claim("data", "hostloop-xfs", json!({}));
@@ -68,7 +68,8 @@ pub(crate) fn forced_deletion_leaves_nothing(world: &World) {
     space.ready("two");
     space.sh("two", "[ -s /data/log ] && echo more >> /data/log");
     world.force_delete(&space.name, "two");
-    // The claim's protection goes with the pod's object; kubelet still has the volume mounted.
+    // The claim's protection ends with the pod's object, while kubelet still has the volume
+    // mounted.
     let volume = space.volume("data");
     space.delete_claim("data");
     world.gone("PersistentVolume", "", text(&volume, "/metadata/name"));
@@ -84,7 +85,7 @@ pub(crate) fn forced_deletion_leaves_nothing(world: &World) {
     space.end();
 }
 
-/// Kubelet's metrics tell how full a volume is, and how large.
+/// Kubelet's metrics show a volume's capacity and usage.
 pub(crate) fn volume_stats_are_in_kubelets_metrics(world: &World) {
     let space = Space::new(world, "stats");
     space.claim("data", "hostloop-ext4", json!({}));
@@ -107,7 +108,7 @@ pub(crate) fn volume_stats_are_in_kubelets_metrics(world: &World) {
             .to_owned();
         line.parse::<f64>().ok()
     };
-    // Kubelet looks once a minute.
+    // Kubelet collects volume stats once a minute.
     let (capacity, used) = world.until("the volume's figures", || {
         let metrics = world.cluster().try_kubectl(&["get", "--raw", &path])?;
         let of = |metric| of(&metrics, metric);

@@ -1,4 +1,5 @@
-//! Secrets that classes name: they are found, their want is told, and their values are nowhere.
+//! Secrets that classes name: they are found, missing ones are reported, and their values appear
+//! nowhere.
 
 use serde_json::json;
 
@@ -6,7 +7,7 @@ use crate::objects::text;
 use crate::space::Space;
 use crate::world::{NAMESPACE, World};
 
-/// What no log may ever show.
+/// A value that must not appear in any log.
 const VALUE: &str = "unspeakable-4711";
 /// The same in base64, as a Secret holds it.
 const ENCODED: &str = "dW5zcGVha2FibGUtNDcxMQ==";

@@ -1,4 +1,4 @@
-//! Snapshots, groups of them, and what is made of them.
+//! Snapshots, group snapshots, and volumes restored from them.
 
 use serde_json::{Value, json};
 
@@ -6,8 +6,8 @@ use crate::objects::text;
 use crate::space::Space;
 use crate::world::World;
 
-/// A snapshot of a volume in use holds what was there at its moment; volumes made of it, also larger
-/// ones, and a clone of the volume start with what their source had.
+/// A snapshot of a volume in use holds the data of its moment. Restored volumes, also larger ones,
+/// and a clone of the volume start with their source's data.
 pub(crate) fn a_snapshot_is_restored_and_larger_and_a_volume_cloned(world: &World) {
     let space = Space::new(world, "snapshot");
     space.claim("data", "hostloop-xfs", json!({}));
@@ -37,7 +37,7 @@ pub(crate) fn a_snapshot_is_restored_and_larger_and_a_volume_cloned(world: &Worl
     let mib = space.sh("reader", "df -m /larger | awk 'END { print $2 }'");
     assert!(mib.parse::<u64>().is_ok_and(|m| m > 850), "{mib} MiB");
 
-    // Each goes its own way.
+    // Each volume changes independently.
     space.sh(
         "reader",
         "for c in same larger copy; do echo $c > /$c/file; done; sync",
@@ -104,8 +104,8 @@ pub(crate) fn a_group_is_snapshotted_at_one_moment(world: &World) {
         let label = json!({"metadata": {"labels": {"app": "group"}}});
         world.patch("PersistentVolumeClaim", &space.name, claim, &label);
     }
-    // The second is written after the first: at any moment it is at most one behind. Neither is
-    // ever written anew, for then there would be moments at which it is empty.
+    // The second file is written after the first, so it is at most one behind at any moment. Both
+    // are only appended to: a rewritten file would be empty at some moments.
     let script = "n=0; while :; do n=$((n + 1)); echo $n >> /first/n; sync /first/n; \
                   echo $n >> /second/n; sync /second/n; done";
     space.script("writer", &claims, script);
@@ -142,7 +142,7 @@ pub(crate) fn a_group_is_snapshotted_at_one_moment(world: &World) {
     space.end();
 }
 
-/// The member of the group that is of this claim.
+/// The group's member for this claim.
 fn member_of(space: &Space<'_>, claim: &str) -> String {
     space.world.until(&format!("the member of {claim}"), || {
         let all = space.world.list("VolumeSnapshot", &space.name);

@@ -121,7 +121,7 @@ impl Central {
     }
 }
 
-/// True if a request changes an object other than an event or a lease.
+/// True if a request has changed an object other than an event.
 fn writes(request: &Request) -> bool {
     let reads = matches!(request.verb.as_str(), "get" | "list" | "watch");
     !reads && request.code < 300 && request.resource != "events"

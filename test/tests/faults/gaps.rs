@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, ListParams};
 
 use crate::{alone, claims, cluster, ends, part_of, spec, up};
 
-/// Compacts the history of etcd and of the API server's watch cache.
+/// Compacts etcd's history and restarts the API server, which empties its watch cache.
 async fn forget(fleet: &Fleet, cluster: &'static Cluster) {
     let listed = fleet.claims.list(&ListParams::default()).await;
     let version = listed
