@@ -1,9 +1,9 @@
-//! What a test needs of the machine, and running its tools.
+//! The tests' requirements of the machine, and running its tools.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The tools the tests use, with the Debian package each comes in.
+/// The tools that the tests use, with the Debian package of each.
 const TOOLS: [(&str, &str); 9] = [
     ("losetup", "mount"),
     ("mount", "mount"),
@@ -16,7 +16,7 @@ const TOOLS: [(&str, &str); 9] = [
     ("blkid", "util-linux"),
 ];
 
-/// Fails with a sentence if this machine can't run tests of the real kernel.
+/// Panics with a sentence if this machine can't run tests of the real kernel.
 pub fn require() {
     assert!(
         nix::unistd::geteuid().is_root(),
@@ -34,7 +34,7 @@ pub fn require() {
     }
 }
 
-/// Where a tool is, searched as a login shell of root would.
+/// The path of a tool, searched as in a login shell of root.
 pub fn which(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -43,7 +43,7 @@ pub fn which(tool: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Runs a tool to its end and returns what it printed, or says how it failed.
+/// Runs a tool to its end and returns its output, or a description of the failure.
 pub fn try_run(tool: &str, args: &[&str]) -> Result<String, String> {
     let program = which(tool).ok_or_else(|| format!("{tool} is not installed"))?;
     let Output {
@@ -65,27 +65,27 @@ pub fn try_run(tool: &str, args: &[&str]) -> Result<String, String> {
     ))
 }
 
-/// [`try_run`], where failing fails the test.
+/// [`try_run`], but an error fails the test.
 pub fn run(tool: &str, args: &[&str]) -> String {
     try_run(tool, args).unwrap_or_else(|why| panic!("{why}"))
 }
 
-/// Prints a line that `scripts/test` repeats in its summary. Not by `println`, which the test runner
-/// hides when the test passes.
+/// Prints a line that `scripts/test` repeats in its summary. The test runner hides `println` output
+/// of passing tests, so this does not use it.
 pub fn not_run(what: &str, why: &str) {
     use std::io::Write;
-    // Without the line the test itself is as good.
+    // An error is ignored: the line does not affect the test.
     let line = format!("not run: {what}: {why}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// A path as text: the tests choose paths that are.
+/// A path as text. The tests only choose paths that are valid UTF-8.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("test paths are UTF-8")
 }
 
-/// Whether this process may do what asks for a capability, by its number. Many sandboxes take some
-/// away from root.
+/// True if this process has a capability, given by its number. Many sandboxes remove some from
+/// root.
 pub fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc is there");
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));

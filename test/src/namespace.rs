@@ -1,8 +1,8 @@
-//! A mount namespace that a test can end when it likes.
+//! A mount namespace that a test can end at any time.
 //!
-//! A sleeping process holds it; drivers are started inside. So a driver can be restarted in the
-//! namespace of the one before (its mounts are there), or in a new one (they are gone, as after
-//! the death of a container).
+//! A sleeping process holds the namespace, and drivers are started inside. A driver can be
+//! restarted in the namespace of the one before, where its mounts still exist. It can also start in
+//! a new namespace, where they are gone as after the death of a container.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,15 +12,15 @@ use crate::leaks::{Mounted, mounted};
 use crate::machine::{self, text};
 use crate::scratch::Scratch;
 
-/// A mount namespace, private: nothing mounted in it is seen outside.
+/// A private mount namespace: its mounts are not visible outside.
 pub struct Namespace {
     holder: Child,
 }
 
 impl Namespace {
-    /// A new one, with what is mounted here now, but for what stands on loop devices and is not
-    /// this test's: a copy of a mount keeps its filesystem, and the device under it, from going
-    /// when its owner takes it down.
+    /// Creates a namespace with this process's current mounts, except other tests' mounts of loop
+    /// devices. A copy of a mount would keep its filesystem and device busy after its owner
+    /// unmounts it.
     pub fn new(scratch: &Scratch) -> Namespace {
         let unshare = machine::which("unshare").expect("unshare was required");
         let holder = Command::new(unshare)
@@ -45,7 +45,7 @@ impl Namespace {
         }
         let mut others = mounted(&namespace.mountinfo());
         others.retain(|mount| mount.on_loop() && !mount.at.starts_with(scratch.path()));
-        // The last mounted first: one may stand on another.
+        // The last mount comes first, because it may stand on another.
         for Mounted { at, .. } in others.iter().rev() {
             let enter = format!("--mount={}", text(&namespace.handle()));
             let _ = machine::try_run("nsenter", &[&enter, "--", "umount", "--lazy", text(at)]);
@@ -58,12 +58,12 @@ impl Namespace {
         comm.unwrap_or_default().trim().to_owned()
     }
 
-    /// What `nsenter` enters it by.
+    /// The namespace file that `nsenter` enters.
     pub fn handle(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/ns/mnt", self.holder.id()))
     }
 
-    /// A path inside, reachable from outside for as long as this lives.
+    /// The path outside of a file inside. It is valid for as long as this namespace lives.
     pub fn view(&self, path: &Path) -> PathBuf {
         let inside = path
             .strip_prefix("/")

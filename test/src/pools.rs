@@ -1,4 +1,4 @@
-//! The kinds of pool a driver can be given, each a real one on a filesystem of its own.
+//! The kinds of pool that a driver accepts, each a real one on its own filesystem.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub const MIB: u64 = 1 << 20;
 /// One gibibyte.
 pub const GIB: u64 = 1 << 30;
 
-/// What a pool is kept in.
+/// The kind of a pool's storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolKind {
     /// A directory on ext4: no reflinks.
@@ -27,7 +27,7 @@ pub enum PoolKind {
 }
 
 impl PoolKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [PoolKind; 5] = [
         PoolKind::Ext4,
         PoolKind::Xfs,
@@ -47,12 +47,12 @@ impl PoolKind {
         }
     }
 
-    /// Snapshots share extents.
+    /// True if snapshots share extents.
     pub fn reflinks(self) -> bool {
         self != PoolKind::Ext4
     }
 
-    /// The driver mounts it, beneath its state directory.
+    /// True if the driver mounts the pool, beneath its state directory.
     pub fn mounted_by_driver(self) -> bool {
         matches!(self, PoolKind::Image | PoolKind::Device)
     }
@@ -60,25 +60,25 @@ impl PoolKind {
 
 /// A pool for one test. It is taken down with its [`Scratch`].
 pub struct PoolFixture {
-    /// What it is kept in.
+    /// The kind of the pool's storage.
     pub kind: PoolKind,
-    /// The name the driver is given for it.
+    /// The pool's name in the driver's arguments.
     pub name: String,
-    /// What stands after `--pool NAME=`.
+    /// The part after `--pool NAME=`.
     argument: String,
-    /// The filesystem under a directory pool; where it is mounted.
+    /// The mount point of the filesystem under a directory pool.
     mount: Option<PathBuf>,
-    /// The directory the driver keeps its files in, as it sees it.
+    /// The directory of the driver's files, as the driver sees it.
     root: PathBuf,
 }
 
 impl PoolFixture {
-    /// A pool named `default` of this many bytes; none are taken before they are written.
+    /// A sparse pool named `default`, of this many bytes.
     pub fn new(scratch: &Scratch, kind: PoolKind, bytes: u64) -> PoolFixture {
         PoolFixture::named(scratch, kind, "default", bytes)
     }
 
-    /// A pool of this name.
+    /// A pool with this name.
     pub fn named(scratch: &Scratch, kind: PoolKind, name: &str, bytes: u64) -> PoolFixture {
         let mounted_at = state_dir(scratch).join("pools").join(name);
         let image = scratch.path().join(format!("{name}.img"));
@@ -92,7 +92,7 @@ impl PoolFixture {
                 root: mounted_at,
             };
         }
-        // The image of an image pool needs a little more room than it has itself.
+        // The filesystem under an image needs a little more space than the image.
         let under = if kind == PoolKind::Image {
             bytes + bytes / 16 + GIB
         } else {
@@ -100,7 +100,7 @@ impl PoolFixture {
         };
         let mount = scratch.dir(&format!("{name}.mnt"));
         mount_fresh(kind, &sparse_loop(&image, under), &mount);
-        // Not the filesystem's own root: ext4 has a lost+found there.
+        // The pool is not the filesystem's root, because ext4 has a lost+found there.
         let directory = mount.join("pool");
         std::fs::create_dir(&directory).expect("a pool's directory can be made");
         let (argument, root) = match kind {
@@ -121,29 +121,29 @@ impl PoolFixture {
         format!("{}={}", self.name, self.argument)
     }
 
-    /// Where its files are, as the driver sees it.
+    /// The directory of the pool's files, as the driver sees it.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The filesystem the test mounted for it: none for a device.
+    /// The filesystem that the test mounted for the pool: none for a device.
     pub fn mount(&self) -> Option<&Path> {
         self.mount.as_deref()
     }
 
-    /// Bytes in use on the filesystem its files are on. `view` turns a path of the driver into
-    /// one that can be reached.
+    /// Bytes in use on the filesystem of the pool's files. `view` turns a path of the driver into a
+    /// reachable one.
     pub fn used_bytes(&self, view: impl Fn(&Path) -> PathBuf) -> u64 {
         used_bytes(&view(&self.root))
     }
 }
 
-/// Where the drivers of this test keep their state.
+/// The state directory of this test's drivers.
 pub fn state_dir(scratch: &Scratch) -> PathBuf {
     scratch.path().join("state")
 }
 
-/// Bytes in use on the filesystem of a directory, once what is delayed has been written.
+/// Bytes in use on the filesystem of a directory, after delayed writes are synced.
 pub fn used_bytes(dir: &Path) -> u64 {
     let open = File::open(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
     nix::unistd::syncfs(&open).expect("the pool's filesystem can be synced");
@@ -156,7 +156,7 @@ pub fn sparse_loop(image: &Path, bytes: u64) -> PathBuf {
     let file = File::create_new(image).unwrap_or_else(|e| panic!("{}: {e}", image.display()));
     file.set_len(bytes)
         .expect("a sparse file of this size can be made");
-    // 4096-byte sectors, so that direct I/O works all the way down.
+    // 4096-byte sectors allow direct I/O on every layer.
     let args = [
         "--find",
         "--show",
@@ -164,7 +164,7 @@ pub fn sparse_loop(image: &Path, bytes: u64) -> PathBuf {
         "--sector-size=4096",
         text(image),
     ];
-    // Somebody else on this machine may take the device that was just found to be free.
+    // Another process on this machine may take the free device first, so retry.
     let found = (0..20).find_map(|_| machine::try_run("losetup", &args).ok());
     PathBuf::from(found.unwrap_or_else(|| machine::run("losetup", &args)))
 }

@@ -1,4 +1,4 @@
-//! Extents against bytes: what changed, and what is allocated.
+//! Extents compared with bytes: changed blocks, and allocated blocks.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::support::{Loop, Pool, Random, run, sparse};
 
 const BLOCK: u64 = 4096;
 
-/// A snapshot, its content, and the blocks touched between the one before and it.
+/// A snapshot, its content, and the blocks that changed since the previous snapshot.
 struct Snapshot {
     file: File,
     content: Vec<u8>,
@@ -36,7 +36,7 @@ fn blocks(runs: &[Range]) -> BTreeSet<u64> {
     runs.iter().flat_map(run).collect()
 }
 
-/// Writes and discards at random places of a device; the blocks touched.
+/// Writes and discards at random places of a device; returns the touched blocks.
 fn churn(device: &File, blocks: u64, random: &mut Random) -> BTreeSet<u64> {
     let mut touched = BTreeSet::new();
     for _ in 0..20 + random.below(60) {
@@ -193,7 +193,7 @@ fn allocated_runs_hold_every_byte(#[case] fs: &str, #[case] thick: bool) {
     }
 }
 
-/// Far more extents than one look at a map takes.
+/// Many more extents than one FIEMAP call returns.
 #[rstest]
 #[case::ext4("ext4")]
 #[case::xfs("xfs")]

@@ -1,4 +1,4 @@
-//! Freezing real filesystems for a copy, and thawing them whatever happens.
+//! Freezes real filesystems for a copy, and thaws them in every case.
 
 use std::fs::File;
 use std::io::Write;
@@ -24,7 +24,7 @@ fn kernel() -> Arc<dyn Kernel> {
     Arc::new(Linux::new())
 }
 
-/// A volume attached and mounted as the node does it. Dropped, it is thawed, unmounted, detached.
+/// A volume attached and mounted as the node does it. Drop thaws, unmounts and detaches it.
 struct Volume {
     kernel: Arc<dyn Kernel>,
     id: VolumeId,
@@ -106,7 +106,7 @@ impl Volume {
         std::fs::write(self.at.join(name), content).unwrap();
     }
 
-    /// Whether a write comes through within a moment. One that does not goes on in its thread.
+    /// True if a write completes within a moment. A blocked write continues in its thread.
     fn takes_writes(&self) -> bool {
         let path = self.at.join("probe");
         let (done, finished) = mpsc::channel();
@@ -123,7 +123,7 @@ impl Volume {
 impl Drop for Volume {
     fn drop(&mut self) {
         let table = self.kernel.mounts().unwrap_or_default();
-        // The latest first: also one that a failed test left elsewhere.
+        // The latest mount comes first, and also one that a failed test left elsewhere.
         for mount in table.entries.iter().rev() {
             if mount.loop_minor() != Some(self.device.minor) {
                 continue;
@@ -135,7 +135,7 @@ impl Drop for Volume {
         }
         let detached = self.kernel.loop_detach(self.device.minor, self.image);
         if !std::thread::panicking() {
-            // Our own handle is still open; it goes when this function is over.
+            // This function's own handle is still open until it returns.
             assert!(matches!(
                 detached,
                 Ok(Detached::Gone | Detached::WhenClosed)
@@ -168,7 +168,7 @@ fn mount(kernel: &dyn Kernel, device: &LoopDevice, at: &Path, fs: FsType) {
     kernel.mount(&spec).unwrap();
 }
 
-/// A probe that was held up may need a moment to close its file.
+/// A probe that was blocked may need a moment to close its file.
 fn unmount(kernel: &dyn Kernel, at: &Path) {
     let began = Instant::now();
     while let Err(e) = kernel.unmount(at) {
@@ -215,7 +215,7 @@ fn limited<T>(
     done
 }
 
-/// What was never synced by its writer is in the copy, which mounts.
+/// The copy has data that its writer never synced, and it can be mounted.
 #[rstest]
 fn a_copy_has_what_was_written_before(
     #[values("ext4", "xfs", "btrfs+C")] outer: &str,
@@ -308,7 +308,7 @@ fn a_raw_device_in_use_is_cloned_or_refused(#[case] outer: &str) {
     let volume = Volume::attach(&pool, "image", FsType::Ext4);
     let mut target = volume.target();
     target.raw_staged = true;
-    // In the device's page cache only.
+    // This write is only in the device's page cache.
     let mut device = std::fs::OpenOptions::new()
         .write(true)
         .open(volume.device.path())
@@ -337,7 +337,7 @@ fn a_copy_that_takes_too_long_gives_up_and_thaws() {
     let copy = sparse(&pool.path("copy"), 0);
     let began = Instant::now();
     let given_up = limited(&[volume.target()], Duration::from_millis(200), |still| {
-        // As slow as a much larger volume would be.
+        // As slow as the copy of a much larger volume.
         std::thread::sleep(Duration::from_millis(150));
         loop {
             copy.set_len(0).unwrap();
@@ -354,7 +354,7 @@ fn a_copy_that_takes_too_long_gives_up_and_thaws() {
     assert!(!volume.is_frozen() && volume.takes_writes());
 }
 
-/// A process died between freeze and thaw, and what it had frozen was unmounted or not.
+/// A process died between freeze and thaw, and its frozen filesystem was unmounted or not.
 #[rstest]
 fn what_was_left_frozen_is_thawed(
     #[values(FsType::Ext4, FsType::Xfs, FsType::Btrfs)] inner: FsType,
@@ -375,7 +375,7 @@ fn what_was_left_frozen_is_thawed(
     volume.freeze();
     unmount(&*volume.kernel, &volume.at);
     assert_eq!(thaw(), Leftover::Unmounted);
-    // Also where nothing was frozen after all.
+    // The result is the same if nothing was frozen.
     assert_eq!(thaw(), Leftover::Unmounted);
     assert!(volume.kernel.mounts().unwrap().at(&scratch).is_none());
 
@@ -407,7 +407,7 @@ fn a_read_only_leftover_is_thawed_too() {
     assert!(volume.takes_writes());
 }
 
-/// Another filesystem on top of the one that is meant must not be frozen for it.
+/// A different filesystem mounted on top of the volume must not be frozen instead of it.
 #[test]
 fn a_hidden_mount_is_not_reached_through() {
     let pool = Pool::new("xfs", 1 << 30);
@@ -421,7 +421,7 @@ fn a_hidden_mount_is_not_reached_through() {
         });
         assert!(matches!(hidden, Err(Error::CannotFreeze(_))));
     }
-    // A second mount of it will do.
+    // A second mount of the volume is sufficient.
     volume
         .kernel
         .bind(&volume.at, &bind, BindFlags::default())

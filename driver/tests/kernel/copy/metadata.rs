@@ -110,7 +110,7 @@ impl Rig {
     }
 }
 
-/// A stream of messages.
+/// The content of a stream of messages.
 #[derive(Default, Debug)]
 struct Answer {
     style: Option<(i32, i64)>,
@@ -213,7 +213,7 @@ fn a_volumes_history(
     assert_eq!(rig.allocated(allocated_of(&first)).unwrap().messages, [0]);
 }
 
-/// Each place a caller may take an interrupted stream up again at, and each message size.
+/// A stream can resume at each offset after an interruption, with each message size.
 #[rstest]
 fn streams_go_on_where_they_broke_off(
     #[values(VARIABLE, MetadataBlocks::Fixed(16384))] style: MetadataBlocks,

@@ -1,4 +1,4 @@
-//! A filesystem of its own to copy in, and random numbers.
+//! A separate filesystem to copy in, and random numbers.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run, sparse};
 
-/// A filesystem to keep images in. Fields are dropped in order.
+/// A filesystem for images. Fields are dropped in order.
 pub(crate) struct Pool {
     mount: Mount,
     _device: Loop,
@@ -16,7 +16,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// `fs` may be `btrfs+C`: files in it are not copied on write; or `btrfs+z`: they are
+    /// `fs` may be `btrfs+C`, where files are not copied on write, or `btrfs+z`, where they are
     /// compressed.
     pub(crate) fn new(fs: &str, bytes: u64) -> Pool {
         let dir = TempDir::with_prefix("hostloop-copy-").unwrap();
@@ -41,7 +41,7 @@ impl Pool {
         }
     }
 
-    /// Takes all the space that is left, until the file is dropped.
+    /// Takes all remaining space, until the file is dropped.
     pub(crate) fn fill(&self) -> File {
         let file = sparse(&self.path("filler"), 0);
         std::fs::remove_file(self.path("filler")).unwrap();
@@ -62,11 +62,11 @@ impl Pool {
     }
 }
 
-/// Random numbers that are the same at every run.
+/// Random numbers that are the same in every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// Below `bound`.
+    /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

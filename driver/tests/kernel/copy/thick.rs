@@ -23,7 +23,7 @@ fn want(len: u64, provisioning: Provisioning, pool: &Pool, thick_source: bool) -
     }
 }
 
-/// A fallocated image, half of which was written.
+/// A fallocated image with its first half written.
 fn thick_image(pool: &Pool, len: u64) -> File {
     let image = sparse(&pool.path("image"), len);
     file::allocate(&image, len).unwrap();
@@ -45,7 +45,7 @@ fn overwrite(pool: &Pool, name: &str) -> std::io::Result<()> {
     open.sync_all()
 }
 
-/// Whether any block of the two files is the same one on the disk.
+/// True if the two files share a block on disk.
 fn share(one: &File, other: &File) -> bool {
     let (ones, others) = (
         extents::extents(one).unwrap(),
@@ -89,7 +89,7 @@ fn a_snapshot_leaves_a_thick_volume_thick(#[case] fs: &str) {
 
 #[test]
 fn without_keeping_it_a_thick_volume_meets_enospc() {
-    // What keep_thick is for: this is what the kernel does without it.
+    // Without keep_thick, the kernel does this.
     let pool = Pool::new("xfs", 1 << 30);
     let image = thick_image(&pool, 128 * MIB);
     let snapshot = sparse(&pool.path("snapshot"), 0);
@@ -142,7 +142,7 @@ fn no_room_to_stay_thick_is_an_error_that_can_be_undone() {
     drop(full);
 }
 
-/// The volume is written to while its blocks are separated from a snapshot.
+/// Writes to the volume continue while its blocks are separated from a snapshot.
 #[test]
 fn unsharing_goes_on_under_a_busy_loop_device() {
     let pool = Pool::new("xfs", 1 << 30);

@@ -1,4 +1,4 @@
-//! When a device or an image is formatted, and that nothing else is ever formatted.
+//! The cases in which a device or an image is formatted; nothing else is ever formatted.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use super::support::*;
 const GI: u64 = 1 << 30;
 const RECORDED: &str = "5f3c9a52-4d1e-4b7a-9c55-0a4f6f1f2b11";
 
-/// Writes a state entry for the pool "p" that has only this field.
+/// Writes a state entry for the pool "p" with only this field.
 fn know(world: &World, field: &str, value: &str) {
     let state = &world.options.state_dir;
     std::fs::create_dir_all(state).unwrap();
@@ -24,7 +24,7 @@ fn know(world: &World, field: &str, value: &str) {
     std::fs::write(state.join("pools.json"), text).unwrap();
 }
 
-/// The start of a device, to check that nothing was written there.
+/// The start of a device, to check that it was not written.
 fn beginning(device: &Path) -> Vec<u8> {
     let mut bytes = vec![0; MI as usize];
     File::open(device)
@@ -50,12 +50,14 @@ fn an_mkfs_that_was_cut_short_is_done_again() {
     know(&world, "mkfs", RECORDED);
     world.open();
     world.pool().alive().unwrap();
-    // Under the UUID that is noted: a second kill finds the same two witnesses.
+    // The new filesystem has the recorded UUID, so that a second kill leaves the same two
+    // witnesses.
     assert_eq!(uuid(&disk.device), RECORDED);
     assert_eq!(beginning(&disk.device)[126], 0);
 }
 
-/// Without the mark, or with the mark of another mkfs, nothing proves that this mkfs was ours.
+/// Without the mark, or with the mark of another mkfs, this mkfs cannot be proven to be the
+/// driver's.
 #[test]
 fn what_looks_half_made_is_refused_without_the_mark() {
     let other = "00000000-4d1e-4b7a-9c55-0a4f6f1f2b11";
@@ -79,7 +81,7 @@ fn what_looks_half_made_is_refused_without_the_mark() {
 
 #[test]
 fn an_mkfs_killed_for_real_is_done_again() {
-    // Two filesystems with one UUID can't be mounted at a time: other tests have theirs.
+    // Two filesystems with one UUID can't be mounted at a time, so each test uses its own.
     let uuid = "5f3c9a52-4d1e-4b7a-9c55-0a4f6f1f2b12";
     // Killed after a longer delay each time, until mkfs is done before the kill.
     let mut delay = std::time::Duration::ZERO;
@@ -154,7 +156,7 @@ impl Precious {
     }
 }
 
-/// The node has forgotten the pool, or has half learned of it, and the filesystem fails to mount
+/// The node has no entry or only half an entry for the pool, and the filesystem fails to mount
 /// once.
 #[test]
 fn an_adopted_pool_that_does_not_mount_is_an_error_and_is_never_formatted() {
@@ -167,10 +169,10 @@ fn an_adopted_pool_that_does_not_mount_is_an_error_and_is_never_formatted() {
             let state = precious.world.options.state_dir.join("pools.json");
             match learned {
                 "nothing" => std::fs::remove_file(&state).unwrap(),
-                // What version 0.1.0 left if it was killed right after it adopted the pool.
+                // Version 0.1.0 leaves this entry if it is killed right after it adopts the pool.
                 field => know(&precious.world, field, &recorded),
             }
-            // The root directory's inode, without which the kernel mounts nothing.
+            // The root directory's inode, without which the kernel cannot mount the filesystem.
             let root_inode = 64 << 10;
             let device = open_rw(&precious.bytes);
             let mut saved = vec![0; 4096];
@@ -200,7 +202,7 @@ fn an_adopted_pool_that_does_not_mount_is_an_error_and_is_never_formatted() {
     }
 }
 
-/// The process is killed while it looks into a pool that the node has forgotten.
+/// The process is killed while it inspects a pool that is not in the node's state.
 #[test]
 fn a_look_that_was_cut_short_is_ended_by_the_next_start() {
     for image in [false, true] {
@@ -208,7 +210,7 @@ fn a_look_that_was_cut_short_is_ended_by_the_next_start() {
         let state = precious.world.options.state_dir.clone();
         let at = state.join("pools/p");
         let device = run("findmnt", &["-n", "-o", "SOURCE", arg(&at)]);
-        // Held like a mount holds it: a loop device of an image goes at its last close.
+        // The handle acts like a mount: the loop device of an image detaches at its last close.
         let _held = File::open(&device).unwrap();
         precious.world.pools().close().unwrap();
         precious.world.close();
@@ -226,8 +228,8 @@ fn a_look_that_was_cut_short_is_ended_by_the_next_start() {
     }
 }
 
-/// A disk that two nodes see, with a filesystem that one of them has mounted: its log is not
-/// replayed by the other, and not a byte is written.
+/// A disk that two nodes see, with a filesystem that one of them has mounted. The other node
+/// neither replays its log nor writes a byte.
 #[test]
 fn the_pool_of_another_node_is_not_written_to() {
     let disk = Disk::new(400 * MI);
@@ -236,13 +238,13 @@ fn the_pool_of_another_node_is_not_written_to() {
     first.open();
     let pool = first.pool();
     let at = pool.root().to_path_buf();
-    // Writes everything to its place, which XFS does by itself within a minute.
+    // Writes all metadata to its place, which XFS also does on its own within a minute.
     for freeze in ["-f", "-u"] {
         run("xfs_freeze", &[freeze, arg(&at)]);
     }
     let new = new("v", MI, Provisioning::Thin);
     let made = first.pools().create_volume(&pool, new).unwrap();
-    // Leaves a log that is to be replayed.
+    // Leaves a log that needs replay.
     run("xfs_io", &["-x", "-c", "shutdown -f", arg(&at)]);
     drop(pool);
     first.close();
@@ -254,7 +256,7 @@ fn the_pool_of_another_node_is_not_written_to() {
     let before = whole();
     let mut second = World::at("p", &disk.device);
     second.options.node_id = Some("n2".into());
-    // As a node that does not know it, and as one that had it before.
+    // As a node that does not know the pool, and as one that had it before.
     let state = first.options.state_dir.join("pools.json");
     let known = std::fs::read(&state).unwrap();
     for known in [None, Some(known)] {
@@ -275,7 +277,7 @@ fn the_pool_of_another_node_is_not_written_to() {
     second.close();
 }
 
-/// As a device looks that is encrypted without a header (plain dm-crypt, a detached LUKS header).
+/// Looks like a device encrypted without a header (plain dm-crypt, a detached LUKS header).
 #[test]
 fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {
     let random = |bytes: usize| {
@@ -307,8 +309,7 @@ fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {
         let new = new("v", MI, Provisioning::Thin);
         let made = world.pools().create_volume(&pool, new).unwrap();
         drop(pool);
-        // An option that is left in the configuration changes nothing, even if the pool is not
-        // known.
+        // The option has no effect if it stays in the configuration, even if the pool is not known.
         world.pools().close().unwrap();
         world.close();
         std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
@@ -369,7 +370,7 @@ fn a_pools_xfs_waits_for_its_disk() {
     };
     world.open();
     assert!(read().all(|limit| limit.trim() == "-1"));
-    // Also if an older version mounted it with limits.
+    // The same holds if an older version mounted the pool with limits.
     for (path, value) in limits().iter().zip(["1000", "30"].iter().cycle()) {
         std::fs::write(path, value).unwrap();
     }

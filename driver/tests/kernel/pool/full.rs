@@ -1,4 +1,4 @@
-//! A pool that is full: every write may fail, and nothing of what failed stays.
+//! A full pool: every write may fail, and a failed operation leaves nothing.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,7 +9,7 @@ use hostloop_driver::storage::{Error, Pools, Provisioning, VolumeHandle, VolumeI
 
 use super::support::*;
 
-/// Takes all the space of a filesystem, and gives back as little as it is told.
+/// Fills a filesystem, and releases space in given small steps.
 struct Filler {
     file: File,
     len: u64,
@@ -44,7 +44,7 @@ impl Filler {
     }
 }
 
-/// One operation that writes. `i` tells its repetitions apart.
+/// One operation that writes. `i` numbers its repetitions.
 type Operation = (&'static str, fn(&Pools, VolumeId, u64) -> Result<(), Error>);
 
 const OPERATIONS: [Operation; 7] = [
@@ -80,14 +80,14 @@ fn create(pools: &Pools, i: u64, provisioning: Provisioning) -> Result<(), Error
         .map(drop)
 }
 
-/// Everything the driver would tell about the pool.
+/// The driver's complete view of the pool.
 fn told(pools: &Pools) -> impl PartialEq + std::fmt::Debug + use<> {
     (pools.volumes(), pools.snapshots(), pools.groups())
 }
 
 #[test]
 fn every_write_may_fail() {
-    // The step is what the filesystem takes for a little thing, in blocks.
+    // `step` is the filesystem's small unit of space, in blocks.
     for (fs, bytes, options, step) in [
         ("ext4", 16 * MI, &["-m", "0"][..], 1),
         ("xfs", 300 * MI, &[], 8),
@@ -95,7 +95,7 @@ fn every_write_may_fail() {
     ] {
         let ground = Ground::new(fs, bytes, options);
         let mut world = World::at("p", &ground.at.join("p"));
-        // More may be promised than there is: so it is the kernel that says no.
+        // With this overcommit factor, the kernel rejects the request and not the driver.
         world.options.overcommit = 1e6;
         world.open();
         let pool = world.pool();
@@ -128,7 +128,7 @@ fn every_write_may_fail() {
         println!("{fs}: {failed} failed, {done} done");
         assert!(failed > 0 && done > 0, "{fs}: {failed} failed, {done} done");
 
-        // What was done is there, what is told is true, and it goes on.
+        // The operation has succeeded, the driver's view is correct, and the pool still works.
         let before = told(world.pools());
         assert!(
             world.open().findings().is_empty(),
@@ -154,7 +154,7 @@ fn is_full(e: &Error) -> bool {
 
 #[test]
 fn a_thick_promise_is_kept_on_a_pool_that_fills_up() {
-    // A full btrfs looks for space for a second before it finds that a write needs none.
+    // A full btrfs searches for space for a second before it finds that a write needs none.
     for (fs, step) in [("ext4", 1), ("xfs", 1), ("btrfs", 16)] {
         let ground = Ground::new(fs, 400 * MI, &[]);
         let mut world = World::at("p", &ground.at.join("p"));
@@ -162,7 +162,7 @@ fn a_thick_promise_is_kept_on_a_pool_that_fills_up() {
         let pool = world.pool();
         let thick = new("thick", 64 * MI, Provisioning::Thick);
         let made = world.pools().create_volume(&pool, thick).unwrap();
-        // A snapshot of it keeps its own, and so does the volume.
+        // A snapshot of the volume keeps its own parameters, and so does the volume.
         world
             .pools()
             .create_snapshot(&made.id, "s", &BTreeMap::new())

@@ -1,4 +1,4 @@
-//! Directories, devices and images: what becomes a pool, what is refused, what is found again.
+//! Directories, devices and images: which become a pool, which are rejected, which are found again.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -67,7 +67,7 @@ fn a_blank_device_becomes_a_pool_once() {
     assert!(capacity.available > GI * 8 / 10, "{capacity:?}");
     drop(pool);
 
-    // Its mount outlives the process and is used again; gone, it is made again.
+    // The mount outlives the process and is used again. If it is gone, it is created again.
     assert_eq!(world.open().volumes()[0].id, made.id);
     let at = world.pool().root().to_path_buf();
     world.close();
@@ -75,7 +75,7 @@ fn a_blank_device_becomes_a_pool_once() {
     assert_eq!(world.open().volumes()[0].id, made.id);
     assert_eq!(uuid(&disk.device), first);
 
-    // Also on a node that has forgotten it.
+    // The same holds on a node without an entry for the pool.
     world.close();
     run("umount", &[arg(&at)]);
     std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
@@ -161,8 +161,8 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
     assert_eq!(world.open().volumes()[0].id, made.id);
     assert_eq!(loop_of(&file), device);
 
-    // Its mount is gone, but something in it still holds the filesystem: as when a container's
-    // mounts went with it and a pod has a volume attached.
+    // The pool's mount is gone, but an open file still holds the filesystem. This happens when a
+    // container's mounts end with it while a pod has a volume attached.
     let hold = std::fs::File::open(world.pool().root().join("pool.json")).unwrap();
     world.close();
     run("umount", &["-l", arg(&at)]);
@@ -170,7 +170,7 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
     assert_eq!(loop_of(&file), device, "no second device over one image");
     drop(hold);
 
-    // Without anybody the device goes by itself.
+    // Without a holder, the device detaches automatically.
     world.pools().close().unwrap();
     world.close();
     assert!(loop_of(&file).is_empty());
@@ -243,7 +243,7 @@ fn an_image_on_two_devices_is_refused() {
     world.close();
     let second = Loop::attach(&file);
     world.open();
-    // Known, so not a mistake in the configuration: other pools go on.
+    // The pool is known, so this is no mistake in the configuration: other pools continue.
     let why = world.why_missing();
     assert!(why.contains("on several loop devices"), "{why}");
     drop(second);
@@ -263,7 +263,8 @@ fn a_second_process_is_kept_out_of_every_kind() {
             second.state_dir = world.dir.path().join(state);
             Pools::open(&world.specs, second, world.kernel.clone())
         };
-        // Another process has its own state, or shares ours: neither lets it in.
+        // Another process has a separate state or shares this one. In both cases it cannot open the
+        // pool.
         let error = open("other").map(drop).unwrap_err();
         assert!(matches!(error, Error::Locked { .. }), "{spec}: {error}");
         let why = open("state").unwrap().slots().remove(0).state.unwrap_err();

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::support::*;
 
-/// A volume, attached, formatted, mounted, and recorded as staged.
+/// A volume that is attached, formatted, mounted, and recorded as staged.
 struct Staged<'a> {
     world: &'a World,
     record: Arc<VolumeRecord>,
@@ -111,7 +111,7 @@ fn snapshots_of_volumes_in_use_hold_what_was_written_and_outlive_them() {
             let pools = world.pools();
             let snapshot = {
                 let staged = Staged::new(world, &volume, fs, true);
-                // Still in the page cache when the snapshot is taken.
+                // The data is still in the page cache when the snapshot is taken.
                 std::fs::write(staged.file("before"), vec![7; 3 << 20]).unwrap();
                 let snapshot =
                     pools.create_snapshot(&volume.id, &format!("{fs}"), &BTreeMap::new());
@@ -164,7 +164,7 @@ fn a_group_is_one_point_in_time() {
             let staged = volumes
                 .each_ref()
                 .map(|v| Staged::new(world, v, FsType::Ext4, true));
-            // Two counters written in turn: no snapshot of both may have the second ahead.
+            // Two counters are written in turn: no snapshot of both may have the second ahead.
             let (one, two) = (staged[0].file("n"), staged[1].file("n"));
             let stop = std::sync::atomic::AtomicBool::new(false);
             std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What is put right after a death, on the real kernel.
+//! Recovery after a process's death, on the real kernel.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -91,7 +91,7 @@ fn raw() -> Capability {
     }
 }
 
-/// A mount that goes when the test is over, if it has not gone before.
+/// A mount that Drop removes if it still exists.
 struct Mount(PathBuf);
 
 impl Drop for Mount {
