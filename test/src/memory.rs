@@ -1,9 +1,9 @@
-//! A CSI driver that keeps its volumes in memory, to stand behind controllers under test.
+//! An in-memory CSI driver for tests of the controllers.
 //!
-//! It is not hostloop: it shares nothing with it but the protocol, so what works with both works
-//! with drivers. [`Options`] say what it is capable of and how it behaves, and can be changed
-//! while it serves; [`MemoryDriver::script`] says what goes wrong and when; [`Call`]s tell what was
-//! asked of it; and [`Left`] is what must be nothing at the end.
+//! It shares only the protocol with hostloop, so controllers that work with both work with drivers
+//! in general. [`Options`] set its capabilities and behaviour, and can change while it serves.
+//! [`MemoryDriver::script`] sets failures and their time. [`Call`]s record the requests, and
+//! [`Left`] must be empty at the end.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -33,19 +33,19 @@ pub use state::{Group, Left, Publication, Snapshot, Volume};
 
 use shared::Shared;
 
-/// A driver that serves until it is dropped. It has threads of its own, so it can be used from
-/// tests of any kind.
+/// A driver that serves until it is dropped. It has its own threads, so tests of any kind can use
+/// it.
 pub struct MemoryDriver {
     shared: Arc<Shared>,
     socket: PathBuf,
-    /// Further ones, from 1 on.
+    /// Additional sockets, numbered from 1.
     others: Vec<PathBuf>,
-    /// Nothing while it is away.
+    /// None while the driver is away.
     runtime: Option<Runtime>,
 }
 
 impl MemoryDriver {
-    /// Serves at this socket. Whatever lies there is removed.
+    /// Serves at this socket. An existing file at the path is removed.
     pub fn start(socket: impl Into<PathBuf>, options: Options) -> MemoryDriver {
         let mut driver = MemoryDriver {
             shared: Arc::new(Shared::new(options)),
@@ -57,7 +57,8 @@ impl MemoryDriver {
         driver
     }
 
-    /// Serves at this socket, too, and returns its address: [`Call::door`] tells who came by it.
+    /// Serves at an additional socket and returns its address. [`Call::door`] is the socket of a
+    /// call.
     pub fn also_at(&mut self, socket: impl Into<PathBuf>) -> String {
         let socket = socket.into();
         let address = format!("unix://{}", socket.display());
@@ -68,7 +69,7 @@ impl MemoryDriver {
         address
     }
 
-    /// Where it serves.
+    /// The path of the driver's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -78,11 +79,11 @@ impl MemoryDriver {
         format!("unix://{}", self.socket.display())
     }
 
-    /// Stops as if it had crashed: connections break, and what was begun is not finished. Volumes
-    /// are kept.
+    /// Stops the driver like a crash: connections break, and calls in progress are not finished.
+    /// Volumes are kept.
     pub fn away(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // On a thread of its own: a test's may be one where nothing may block.
+            // Uses a separate thread, because the test's thread may not allow blocking.
             let stop = std::thread::spawn(|| runtime.shutdown_timeout(Duration::from_secs(5)));
             stop.join().expect("the runtime is shut down");
         }
@@ -123,50 +124,50 @@ impl MemoryDriver {
         runtime.spawn(serve::serve(self.shared.clone(), number, listener));
     }
 
-    /// Changes what it is capable of or how it behaves, from the next call on.
+    /// Changes the driver's capabilities or behaviour, from the next call on.
     pub fn change(&self, change: impl FnOnce(&mut Options)) {
         change(&mut self.shared.lock().options);
     }
 
-    /// The next calls of this method (`"CreateVolume"`) go by these steps, one each; later ones are
-    /// answered as usual.
+    /// Assigns one step to each of the next calls of this method (`"CreateVolume"`). Later calls
+    /// are answered as usual.
     pub fn script(&self, method: &str, steps: impl IntoIterator<Item = Step>) {
         self.shared.lock().script.add(method, steps);
     }
 
-    /// All calls of this method go by this step, once those scripted before are used up.
+    /// Assigns this step to all calls of this method after those scripted before.
     pub fn always(&self, method: &str, step: Step) {
         self.shared.lock().script.always(method, step);
     }
 
-    /// Forgets what is scripted for this method.
+    /// Removes the steps of this method.
     pub fn unscript(&self, method: &str) {
         self.shared.lock().script.clear(method);
     }
 
-    /// How many steps of [`script`](Self::script) are still to come.
+    /// The number of remaining steps from [`script`](Self::script).
     pub fn steps_left(&self, method: &str) -> usize {
         self.shared.lock().script.left(method)
     }
 
-    /// All calls so far, in the order they came.
+    /// All calls so far, in the order of arrival.
     pub fn calls(&self) -> Vec<Call> {
         self.shared.lock().calls.all()
     }
 
-    /// All requests of this kind so far, in the order they came.
+    /// All requests of this type so far, in the order of arrival.
     pub fn requests<R: RequestOf + Any + Clone>(&self) -> Vec<R> {
         let calls = self.calls();
         calls.iter().filter_map(Call::request).cloned().collect()
     }
 
-    /// How many calls of this method have come, finished or not.
+    /// The number of calls of this method, finished or not.
     pub fn count(&self, method: &str) -> usize {
         let calls = self.calls();
         calls.iter().filter(|call| call.method == method).count()
     }
 
-    /// How many calls of each method have come.
+    /// The number of calls of each method.
     pub fn counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
         for call in self.calls() {
@@ -175,45 +176,45 @@ impl MemoryDriver {
         counts
     }
 
-    /// Forgets the calls so far.
+    /// Removes the recorded calls.
     pub fn forget_calls(&self) {
         self.shared.lock().calls.clear();
     }
 
-    /// The volumes there are, by ID.
+    /// All volumes, by ID.
     pub fn volumes(&self) -> Vec<Volume> {
         let inner = self.shared.lock();
         inner.state.volumes.values().cloned().collect()
     }
 
-    /// The volume of this ID.
+    /// The volume with this ID.
     pub fn volume(&self, id: &str) -> Option<Volume> {
         self.shared.lock().state.volumes.get(id).cloned()
     }
 
-    /// The volume that was made by this name.
+    /// The volume with this name in its CreateVolume request.
     pub fn volume_named(&self, name: &str) -> Option<Volume> {
         self.volumes().into_iter().find(|v| v.name == name)
     }
 
-    /// The snapshots there are, members of groups among them.
+    /// All snapshots, including members of groups.
     pub fn snapshots(&self) -> Vec<Snapshot> {
         let inner = self.shared.lock();
         inner.state.snapshots.values().cloned().collect()
     }
 
-    /// The group snapshots there are.
+    /// All group snapshots.
     pub fn groups(&self) -> Vec<Group> {
         let inner = self.shared.lock();
         inner.state.groups.values().cloned().collect()
     }
 
-    /// What is there.
+    /// The objects that are left.
     pub fn left(&self) -> Left {
         self.shared.lock().state.left()
     }
 
-    /// Fails if anything is left.
+    /// Panics if anything is left.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         let left = self.left();
@@ -223,7 +224,7 @@ impl MemoryDriver {
         );
     }
 
-    /// Makes a volume without being asked over the socket, as if it had always been there.
+    /// Adds a volume without a call over the socket, as if it had always existed.
     pub fn add_volume(&self, request: csi::CreateVolumeRequest) -> Volume {
         let mut inner = self.shared.lock();
         let made = inner.with_state(|state, options| state.create_volume(options, request));
@@ -232,12 +233,12 @@ impl MemoryDriver {
         inner.state.volumes[&id].clone()
     }
 
-    /// Removes a volume behind everybody's back.
+    /// Removes a volume without a call.
     pub fn lose_volume(&self, id: &str) {
         self.shared.lock().state.volumes.remove(id);
     }
 
-    /// Takes a publication away behind everybody's back, or fakes one.
+    /// Removes or adds a publication without a call.
     pub fn set_published(&self, volume: &str, node: &str, publication: Option<Publication>) {
         let mut inner = self.shared.lock();
         let volume = inner.state.volumes.get_mut(volume);
@@ -252,7 +253,7 @@ impl MemoryDriver {
         }
     }
 
-    /// What the health calls say of a volume; nothing: it is well.
+    /// Sets the volume's result in health calls; none means healthy.
     pub fn set_health(&self, volume: &str, health: Vec<VolumeHealthEntry>) {
         let mut inner = self.shared.lock();
         inner.state.health.insert(volume.to_owned(), health);

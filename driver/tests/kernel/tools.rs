@@ -32,7 +32,7 @@ pub(crate) fn arg(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Like [`run`], but a failure while the test fails already is only told.
+/// Like [`run`], but only prints a failure if the test is already failing.
 pub(crate) fn release(tool: &str, args: &[&str]) {
     if std::thread::panicking() {
         let _ = Command::new(tool).args(args).status();

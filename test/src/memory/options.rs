@@ -11,7 +11,7 @@ use hostloop_proto::csi::plugin_capability::volume_expansion::Type as Expansion;
 /// A place volumes can be reached from: topology keys and their values.
 pub type Segments = BTreeMap<String, String>;
 
-/// What the driver says it can. A call whose capability is missing is UNIMPLEMENTED.
+/// The capabilities of the driver. A call without its capability gets UNIMPLEMENTED.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Of the plugin: its services and constraints.
@@ -112,7 +112,7 @@ pub struct Options {
     pub max_volume_size: i64,
     /// Sizes are rounded up to a multiple of this.
     pub granularity: i64,
-    /// The size of volumes nobody gives a size for.
+    /// The size of volumes without a requested size.
     pub default_size: i64,
     /// Volumes a node can have published; 0 is no limit.
     pub attach_limit: i64,

@@ -39,7 +39,7 @@ pub(super) async fn serve(shared: Arc<Shared>, number: usize, listener: UnixList
     }
 }
 
-/// A service whose calls are methods of [`State`].
+/// A service with methods of [`State`] as its calls.
 macro_rules! service {
     ($server:ident::$service:ident {
         $($rpc:literal $method:ident($request:ident) -> $response:ident;)+

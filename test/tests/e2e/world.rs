@@ -27,7 +27,8 @@ pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
 const PATIENCE: Duration = Duration::from_secs(180);
 const PACE: Duration = Duration::from_millis(200);
 
-/// Bounds each pool by an image, which is a sparse file. The manifest's default is a plain directory.
+/// Limits each pool with an image, which is a sparse file. The manifest's default is a plain
+/// directory.
 const BOUNDED: &str = ",image=32Gi";
 
 /// The namespace of the controllers' secrets. The component grants access to these secrets only.

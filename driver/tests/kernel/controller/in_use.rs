@@ -128,7 +128,7 @@ fn what_happens_to_a_staged_volume_is_seen() {
     rig.stage(&id, &mount("ext4"));
     assert!(rig.reasons(&id).is_empty());
 
-    // Somebody turns direct I/O off.
+    // Another process turns direct I/O off.
     let info = rig.device(&id);
     let device = rig.kernel.loop_reopen(&info).unwrap();
     rig.kernel.loop_set_direct_io(&device, false).unwrap();

@@ -86,7 +86,7 @@ fn an_open_image_pool_is_read_without_a_lock_and_without_a_change() {
     );
     let mounted = rig.options.state_dir.join("pools/fast");
     assert!(report.mounts.iter().any(|m| m.path == mounted));
-    // Nobody has it staged: the loop device is an orphan.
+    // The volume is not staged, so the loop device is an orphan.
     assert_eq!(report.orphans.len(), 1, "{:?}", report.orphans);
 
     drop(device);

@@ -87,7 +87,7 @@ fn a_strangers_mount_is_left_alone() {
     }
 }
 
-/// Somebody removed the volume's directory from the pool; its pod must still be able to go.
+/// The volume's directory was removed from the pool. Its pod must still be able to stop.
 #[test]
 fn a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows() {
     for whole in [false, true] {

@@ -16,7 +16,7 @@ use super::scratch::Scratch;
 
 const MIB: u64 = 1 << 20;
 
-/// Gives this thread a mount namespace of its own, whose `/dev` makes no nodes.
+/// Gives this thread its own mount namespace, with a `/dev` that creates no device nodes.
 fn static_dev() {
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
