@@ -109,9 +109,10 @@ impl Audit {
         all.filter(|request| is_of(&request.user)).collect()
     }
 
-    /// Those of [`Audit::of`] that were refused for want of a right. In a namespace on its way out
-    /// nobody may make anything, an event neither. An API server that has just started does not
-    /// know its roles yet: what a role lets a user do at other times was not refused for want of it.
+    /// The requests of [`Audit::of`] that were rejected for a missing right. In a namespace that is
+    /// being deleted, all creations are rejected, including events. An API server that has just
+    /// started does not know its roles yet: a request that a role allows at other times does not
+    /// count.
     pub fn forbidden(&self, user: &str) -> Vec<&Request> {
         let all = self.of(user);
         let what = |r: &Request| (r.verb.clone(), r.resource.clone(), r.namespace.clone());

@@ -162,7 +162,7 @@ fn a_thick_promise_is_kept_on_a_pool_that_fills_up() {
         let pool = world.pool();
         let thick = new("thick", 64 * MI, Provisioning::Thick);
         let made = world.pools().create_volume(&pool, thick).unwrap();
-        // A snapshot of the volume keeps its own parameters, and so does the volume.
+        // The snapshot keeps its own blocks, and so does the volume.
         world
             .pools()
             .create_snapshot(&made.id, "s", &BTreeMap::new())
