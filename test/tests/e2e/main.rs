@@ -58,7 +58,7 @@ const SHIPPED: &[Test] = tests! {
     filesystems: ext4, read_only;
 };
 
-/// The longest test comes first, so that the others run beside it.
+/// Ordered by duration: the longest tests come first, so that the others run beside them.
 const TOGETHER: &[Test] = tests! {
     pods: volume_stats_are_in_kubelets_metrics;
     nodes: copies_go_where_their_source_is, snapshots_and_expansions_on_each_node;
