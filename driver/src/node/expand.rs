@@ -12,8 +12,8 @@ use super::{Error, Node, Result};
 use crate::csi::capability::word;
 use crate::csi::validate::{self, Invalid, Range, invalid};
 use crate::diagnose::{Found, VolumeState};
-use crate::kernel::{FsType, Kernel, LoopDevice, file, file_id};
-use crate::storage::{Access, Provisioning, VolumeRecord};
+use crate::kernel::{FsType, Kernel, LoopDevice, file_id};
+use crate::storage::{Access, VolumeRecord};
 
 /// What the volume path of a request shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,53 +151,50 @@ impl Node {
         })?;
         let device = devices.iter().find(|d| Some(d.minor) == entry.loop_minor());
         match device {
-            Some(device) => grow_mounted(kernel, device, &image, record, &entry.mount_point, fs),
+            Some(device) => self.grow_mounted(record, &image, device, &entry.mount_point, fs),
             None => Ok(()),
         }
     }
-}
-
-/// Grows a filesystem that is smaller than its device.
-fn grow_mounted(
-    kernel: &dyn Kernel,
-    device: &LoopDevice,
-    image: &File,
-    record: &VolumeRecord,
-    mounted_at: &Path,
-    fs: FsType,
-) -> Result<()> {
-    let Some(info) = kernel.loop_info(device.minor)? else {
-        return Ok(());
-    };
-    if kernel.fs_size(mounted_at, &device.path(), fs)? >= info.size_bytes {
-        return Ok(());
-    }
-    growable(kernel, fs, info.size_bytes)?;
-    kernel.grow(&device.path(), mounted_at, fs)?;
-    if record.settings.provisioning == Provisioning::Thick {
-        // ext4 zeroes its new inode tables, which punches holes into the image.
-        file::allocate(image, record.capacity_bytes)?;
-    }
-    Ok(())
-}
-
-/// Grows the filesystem of a volume during staging. A filesystem that can't grow now may grow
-/// later.
-pub(super) fn grow_if_possible(
-    kernel: &dyn Kernel,
-    device: &LoopDevice,
-    image: &File,
-    record: &VolumeRecord,
-    mounted_at: &Path,
-    fs: FsType,
-) -> Result<()> {
-    match grow_mounted(kernel, device, image, record, mounted_at, fs) {
-        Err(error @ (Error::OutOfRange(_) | Error::FailedPrecondition(_))) => {
-            let path = mounted_at.display();
-            tracing::warn!(staging_target_path = %path, %error, "smaller than its volume");
-            Ok(())
+    /// Grows a filesystem that is smaller than its device.
+    fn grow_mounted(
+        &self,
+        record: &VolumeRecord,
+        image: &File,
+        device: &LoopDevice,
+        mounted_at: &Path,
+        fs: FsType,
+    ) -> Result<()> {
+        let kernel = self.pools.kernel().as_ref();
+        let Some(info) = kernel.loop_info(device.minor)? else {
+            return Ok(());
+        };
+        if kernel.fs_size(mounted_at, &device.path(), fs)? >= info.size_bytes {
+            return Ok(());
         }
-        grown => grown,
+        growable(kernel, fs, info.size_bytes)?;
+        kernel.grow(&device.path(), mounted_at, fs)?;
+        // ext4 zeroes its new inode tables, which punches holes into the image.
+        Ok(self.pools.refill_thick(record, image)?)
+    }
+
+    /// Grows the filesystem of a volume during staging. A filesystem that can't grow now may grow
+    /// later.
+    pub(super) fn grow_if_possible(
+        &self,
+        record: &VolumeRecord,
+        image: &File,
+        device: &LoopDevice,
+        mounted_at: &Path,
+        fs: FsType,
+    ) -> Result<()> {
+        match self.grow_mounted(record, image, device, mounted_at, fs) {
+            Err(error @ (Error::OutOfRange(_) | Error::FailedPrecondition(_))) => {
+                let path = mounted_at.display();
+                tracing::warn!(staging_target_path = %path, %error, "smaller than its volume");
+                Ok(())
+            }
+            grown => grown,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::format::{self, FormatStep};
 use super::loop_device::{self, Purpose};
 use super::stage::Wanted;
-use super::{Error, Node, Result, expand, fs_group, mount_options, target_path};
+use super::{Error, Node, Result, fs_group, mount_options, target_path};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{FsType, LoopDevice, MountSpec, Probe, file_id};
 use crate::storage::{Access, VolumeRecord};
@@ -111,8 +111,8 @@ impl Mounting<'_> {
     fn complete(&self, device: &LoopDevice, read_only: bool) -> Result<()> {
         let path = &self.wanted.path;
         if !read_only {
-            let kernel = self.node.pools.kernel().as_ref();
-            expand::grow_if_possible(kernel, device, self.image, self.record, path, self.fs)?;
+            self.node
+                .grow_if_possible(self.record, self.image, device, path, self.fs)?;
             if let Access::Mount {
                 group: Some(gid), ..
             } = self.wanted.capability.access
