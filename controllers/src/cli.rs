@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::capacity;
+use crate::controller::context::Common;
 use crate::provisioner;
 use crate::roles::Roles;
-use crate::runtime::context::Common;
 use crate::runtime::{boolean, duration};
 use crate::{
     attacher, health, node_cleanup, orphaned_volumes, placement, resizer, snapshot_controller,

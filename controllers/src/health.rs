@@ -19,9 +19,10 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Code;
 
+use crate::controller::Context;
 use crate::runtime::csi::{Csi, Failure};
 use crate::runtime::driver::{ControllerCapability, NodeCapability};
-use crate::runtime::{Context, EventKind, Scope};
+use crate::runtime::{EventKind, Scope};
 use crate::runtime::{boolean, duration};
 
 mod decide;

@@ -27,5 +27,3 @@ pub mod snapshotter;
 #[cfg(test)]
 mod testing;
 mod watch_scope;
-
-pub use api::quantity;

@@ -25,8 +25,9 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
+use crate::controller::Context;
 use crate::provisioner::naming::Naming;
-use crate::runtime::{Context, Index, Kube, Store, duration};
+use crate::runtime::{Index, Kube, Store, duration};
 use crate::{attacher, provisioner};
 
 mod apply;

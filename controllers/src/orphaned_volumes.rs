@@ -28,13 +28,14 @@ use tokio::time::Instant;
 
 use crate::api::pv;
 use crate::attacher::{self, ListError, Published};
+use crate::controller::Context;
 use crate::health::node_reference;
 use crate::node_cleanup::grace_period::Since;
 use crate::provisioner::{self, naming::Naming};
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability as Can;
 use crate::runtime::watch::fraction;
-use crate::runtime::{ApiError, Context, EventKind, Kube, duration};
+use crate::runtime::{ApiError, EventKind, Kube, duration};
 
 mod decide;
 mod inventory;

@@ -37,11 +37,12 @@ use tokio::time::Instant;
 use crate::api::pvc;
 use crate::capacity;
 use crate::cli::Args;
+use crate::controller::Context;
 use crate::provisioner::naming::Naming;
 use crate::provisioner::source_protection;
 use crate::roles::Role;
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
-use crate::runtime::{Change, Context, Driver, Index, Kube, Store};
+use crate::runtime::{Change, Driver, Index, Kube, Store};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 mod cluster_view;

@@ -16,7 +16,6 @@ pub mod scope;
 pub(crate) mod tasks;
 pub mod watch;
 
-pub use crate::controller::{Context, Metrics, context, metrics, queue};
 pub use caches::Caches;
 pub use capacity_signal::Room;
 pub use driver::Driver;

@@ -17,10 +17,9 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::queue::{Outcome, Queue};
-use crate::runtime::{
-    ApiError, Change, Context, Kube, Leadership, Resource, Store, boolean, duration,
-};
+use crate::controller::Context;
+use crate::controller::queue::{Outcome, Queue};
+use crate::runtime::{ApiError, Change, Kube, Leadership, Resource, Store, boolean, duration};
 use crate::snapshots::crds::ensure_crds;
 
 mod apply;

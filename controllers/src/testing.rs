@@ -6,12 +6,11 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::context::Common;
+use crate::controller::context::Common;
+use crate::controller::{Context, Metrics};
 use crate::runtime::driver::{ControllerCapability, Service};
 use crate::runtime::events::Event;
-use crate::runtime::{
-    Caches, Context, Driver, Events, Kube, Leadership, Metrics, Resource, Scope, Store,
-};
+use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Resource, Scope, Store};
 
 mod api;
 mod conformance;

@@ -10,8 +10,9 @@
 //! - From time to time, a node lists unlabelled objects, and labels its own.
 
 use crate::cli::{Args, LeaderTasks};
+use crate::controller::Context;
 use crate::roles::Role;
-use crate::runtime::{Context, Leadership};
+use crate::runtime::Leadership;
 
 mod fallback;
 mod label_repair;

@@ -10,7 +10,7 @@ use crate::runtime::Scope;
 use crate::runtime::scope::SELECTED_NODE;
 
 use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, SNAPSHOT_GROUP};
-use crate::quantity;
+use crate::api::quantity;
 
 /// The default volume mode.
 pub(crate) const FILESYSTEM: &str = "Filesystem";

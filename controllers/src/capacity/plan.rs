@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::quantity;
+use crate::api::quantity;
 use crate::runtime::pools;
 use crate::runtime::scope::{MAX_LABEL, hash};
 

@@ -7,10 +7,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::*;
-use crate::runtime::context::Common;
+use crate::controller::context::Common;
 use crate::runtime::driver::{ControllerCapability, Service};
 use crate::runtime::events::Event;
-use crate::runtime::{self, Caches, Driver, Events, Kube, Leadership, Pools, Scope};
+use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Pools, Scope};
 
 mod world;
 use world::World;
@@ -39,7 +39,7 @@ fn here() -> Scope {
 
 impl Rig {
     fn new(world: &World, scope: Scope, flags: &[&str]) -> Self {
-        let counted = Arc::new(runtime::Metrics::default());
+        let counted = Arc::new(crate::controller::Metrics::default());
         let (events, told) = Events::collected(counted.clone());
         let services = [Service::VolumeAccessibilityConstraints];
         let can = [ControllerCapability::GetCapacity];

@@ -6,9 +6,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::runtime::context::Common;
+use crate::controller::Metrics;
+use crate::controller::context::Common;
 use crate::runtime::events::Event;
-use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Metrics};
+use crate::runtime::{Caches, Driver, Events, Kube, Leadership};
 use crate::testing::Api;
 use fake::{Answer, Fake};
 

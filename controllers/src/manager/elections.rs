@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 use super::tasks::Tasks;
 use super::telemetry::Telemetry;
 use crate::cli::{Args, LeaderTasks};
+use crate::controller::{Context, Metrics};
 use crate::runtime::lease::{LeaseConfig, hold, lease_name, observe};
-use crate::runtime::{Context, Leadership, Metrics, Scope};
+use crate::runtime::{Leadership, Scope};
 
 /// Acquires leases on demand.
 pub(super) struct Elections {

@@ -8,8 +8,8 @@ use std::convert::Infallible;
 use tokio::task::JoinSet;
 
 use crate::cli::Args;
+use crate::controller::Context;
 use crate::roles::Role;
-use crate::runtime::Context;
 use crate::runtime::driver::ControllerCapability;
 use crate::runtime::tasks::finish;
 use crate::{capacity, health, node_cleanup, placement, provisioner, snapshotter};

@@ -10,7 +10,7 @@ use super::Placement;
 use super::decide::is_labelled;
 use super::source_location::SourceLocation;
 use crate::api::pv;
-use crate::runtime::queue::Outcome;
+use crate::controller::queue::Outcome;
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::runtime::{ApiError, Resource, Store};
 use crate::snapshots::VolumeSnapshotContent;

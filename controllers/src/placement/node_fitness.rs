@@ -5,7 +5,7 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 
-use crate::quantity;
+use crate::api::quantity;
 
 /// Taint that an administrator sets on a node that is gone and would come back without its data.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";

@@ -18,7 +18,7 @@ use super::select_node::{Request, choose};
 use super::source_location::SourceLocation;
 use super::{Placement, lock, room};
 use crate::api::pvc::{self, DataSource};
-use crate::runtime::queue::Outcome;
+use crate::controller::queue::Outcome;
 use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::runtime::{ApiError, EventKind};
 

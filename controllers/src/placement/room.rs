@@ -5,8 +5,8 @@ use std::sync::Arc;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
 
+use crate::api::quantity;
 use crate::capacity::plan::{MANAGED_BY, Writer};
-use crate::quantity;
 use crate::runtime::pools::ANNOTATION as POOLS;
 
 /// Room of a node for volumes of a class.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::node_fitness::Unfit;
 use super::reservations::{Reservations, Sum};
 use super::room::Room;
-use crate::quantity;
+use crate::api::quantity;
 
 /// Maximum number of unfit nodes in a message.
 const NAMED: usize = 6;

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use crate::api::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
+use crate::controller::queue::Outcome;
 use crate::runtime::ApiError;
 use crate::runtime::csi::{Call, Class, Failure, class};
-use crate::runtime::queue::Outcome;
 use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::secrets::{self, Credentials, SecretError};
 use crate::snapshots::VolumeSnapshot;

@@ -7,8 +7,8 @@ use hostloop_proto::csi::DeleteVolumeRequest;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
+use crate::controller::queue::Outcome;
 use crate::runtime::ApiError;
-use crate::runtime::queue::Outcome;
 
 use super::Provisioner;
 use super::decide;

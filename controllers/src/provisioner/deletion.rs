@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::api::pv;
-use crate::runtime::queue::Outcome;
+use crate::controller::queue::Outcome;
 use crate::runtime::{ApiError, Ownership};
 use crate::secrets::{Credentials, TemplateError};
 

@@ -15,7 +15,7 @@ use crate::snapshotter;
 
 use crate::api::names::{ALLOW_MODE_CHANGE, SNAPSHOT_FINALIZER};
 use crate::api::pvc::{self, DataSource};
-use crate::quantity;
+use crate::api::quantity;
 use crate::runtime::boolean;
 
 /// A source that cannot be used, or cannot be used yet.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::runtime::context::Common;
+use crate::controller::context::Common;
 use crate::runtime::driver::Service;
 use crate::runtime::events::Event;
 use crate::runtime::{self, Caches, Driver, Events, Leadership};
@@ -52,7 +52,7 @@ fn rig(scope: Scope, topology: bool) -> Rig {
         PublishUnpublishVolume,
         GetVolume,
     ];
-    let metrics = Arc::new(runtime::Metrics::default());
+    let metrics = Arc::new(crate::controller::Metrics::default());
     let (events, told) = Events::collected(metrics.clone());
     let context = Context {
         driver: Arc::new(Driver::with(world.csi(), "d", &services, &can, &[])),

@@ -18,8 +18,8 @@ use crate::api::names::{
     MODIFY_SECRET_NAMESPACE, PROVISIONED_BY, VOLUME_FINALIZER,
 };
 use crate::api::pvc;
+use crate::api::quantity;
 use crate::api::topology;
-use crate::quantity;
 
 /// A CreateVolume response that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use crate::quantity;
+use crate::api::quantity;
 
 /// The name of the resource that is resized.
 pub const STORAGE: &str = "storage";

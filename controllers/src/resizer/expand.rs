@@ -18,8 +18,8 @@ use super::recover::{
 };
 use super::{Key, ResizeError, Resizer, Users, now, outcome_of, too_early};
 use crate::api::pv;
+use crate::api::quantity;
 use crate::controller::queue::Outcome;
-use crate::quantity;
 use crate::runtime::csi::{Call, Class, Failure, class};
 
 /// Annotation of a PV: the size that users saw before the expansion, until kubelet is done.

@@ -18,10 +18,10 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::Metrics;
 use super::kube::Resource;
 use super::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use super::watch::{Encoding, Index, Range, Selectors, Store, Subscription, WatchError, Width};
+use crate::controller::Metrics;
 use crate::snapshots::{
     VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotClass, VolumeSnapshotContent,

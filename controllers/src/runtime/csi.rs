@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status};
 
-use super::metrics::Metrics;
+use crate::controller::metrics::Metrics;
 
 pub mod error_class;
 

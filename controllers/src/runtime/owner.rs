@@ -8,7 +8,8 @@ use tonic::Code;
 
 use super::csi::Failure;
 use super::driver::ControllerCapability;
-use super::{Context, Pools, Scope};
+use super::{Pools, Scope};
+use crate::controller::Context;
 
 /// Which process is responsible for a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::metrics::Operation;
 use super::names;
 use super::status::StatusChange;
 use super::{CONFLICT, Controller, Next, ReconcileError, STEPS, UNTOLD};
-use crate::runtime::queue::Outcome;
+use crate::controller::queue::Outcome;
 use crate::runtime::{ApiError, Resource, Store};
 use crate::snapshots::SnapshotError;
 

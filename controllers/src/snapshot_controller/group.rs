@@ -15,7 +15,7 @@ use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{CONFLICT, Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
-use crate::runtime::queue::Outcome;
+use crate::controller::queue::Outcome;
 use crate::snapshots::{
     DeletionPolicy, GroupContentSource, VolumeGroupSnapshot, VolumeGroupSnapshotClass,
     VolumeGroupSnapshotContent, VolumeGroupSnapshotContentSpec, VolumeSnapshot,

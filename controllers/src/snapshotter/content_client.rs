@@ -13,11 +13,12 @@ use super::decide::{Content, Step};
 use super::owner;
 use super::parameters::ParameterError;
 use super::status;
+use crate::controller::Context;
+use crate::controller::queue::Outcome;
 use crate::runtime::csi::Failure;
 use crate::runtime::driver::ControllerCapability;
-use crate::runtime::queue::Outcome;
 use crate::runtime::scope::MANAGED_BY;
-use crate::runtime::{ApiError, Context, Kube, Resource, Scope, Store};
+use crate::runtime::{ApiError, Kube, Resource, Scope, Store};
 use crate::secrets::{SecretError, TemplateError};
 
 /// Default deadline of a CSI call.

@@ -14,8 +14,8 @@ use super::names::DELETION_POLICY;
 use super::owner::{self, Ownership};
 use super::parameters;
 use crate::api::secret_template::{self, RESERVED, SnapshotVariables};
+use crate::controller::queue::Outcome;
 use crate::runtime::csi::{Call, Class, Failure, class};
-use crate::runtime::queue::Outcome;
 use crate::runtime::{Caches, Resource, Store};
 use crate::secrets::{self, Credentials};
 

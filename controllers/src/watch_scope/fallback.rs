@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::controller::Context;
+use crate::runtime::Width;
 use crate::runtime::lease::LeaderObservation;
 use crate::runtime::watch::fraction;
-use crate::runtime::{Context, Width};
 
 /// How long a leader must be missing or present before the watch scope changes. Jitter adds up to
 /// the same time again.

@@ -9,10 +9,11 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use crate::api::pvc::is_assigned;
+use crate::controller::Context;
 use crate::placement::{takes_groups, takes_snapshots};
 use crate::runtime::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::runtime::watch::fraction;
-use crate::runtime::{ApiError, Context, Kube, Ownership, Resource, Store, Width};
+use crate::runtime::{ApiError, Kube, Ownership, Resource, Store, Width};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use crate::snapshotter::{handle_in, handles_in_group};
 

@@ -75,8 +75,8 @@ target!(
     |bytes: &[u8]| {
         let like = ["20Gi", "1.5G", "-1e9", "+.5m", "9223372036854775807", "1E"].map(String::from);
         let text = text_like(bytes, &like);
-        if let Some(bytes) = hostloop_controllers::quantity::bytes(&text) {
-            let again = hostloop_controllers::quantity::bytes(&bytes.to_string());
+        if let Some(bytes) = hostloop_controllers::api::quantity::bytes(&text) {
+            let again = hostloop_controllers::api::quantity::bytes(&bytes.to_string());
             assert_eq!(again, Some(bytes), "{text:?}");
         }
     }

@@ -3,8 +3,8 @@ use serde_json::json;
 use tonic::Status;
 
 use super::*;
+use crate::controller::queue::Outcome;
 use crate::runtime::driver::ControllerCapability::{self, *};
-use crate::runtime::queue::Outcome;
 use crate::testing::{Call, DRIVER, World};
 
 const FINALIZER: &str = "external-attacher/csi-example";

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{Event, Kind};
-use crate::runtime::metrics::Metrics;
+use crate::controller::metrics::Metrics;
 use crate::runtime::scope::hash;
 
 /// A normal event waits until there has been no newer one for this long.

@@ -16,7 +16,7 @@ use tower::util::option_layer;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
 use super::bytes_received::Received;
-use crate::runtime::Metrics;
+use crate::controller::Metrics;
 
 type Answer = Response<hyper::body::Incoming>;
 

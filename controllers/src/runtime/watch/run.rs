@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::accepted::noticing;
 use super::{Selectors, Store, Width};
-use crate::runtime::queue::Backoff;
-use crate::runtime::{Metrics, Resource};
+use crate::controller::Metrics;
+use crate::controller::queue::Backoff;
+use crate::runtime::Resource;
 
 /// The wait after the first failure of a watch. It doubles with each further failure.
 const RETRY: Duration = Duration::from_millis(500);

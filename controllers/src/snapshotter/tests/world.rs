@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::runtime::context::Common;
+use crate::controller::context::Common;
+use crate::controller::{Context, Metrics};
 use crate::runtime::csi::Csi;
 use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
 use crate::runtime::events::Event;
-use crate::runtime::{Caches, Context, Driver, Events, Kube, Leadership, Metrics, Scope};
+use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Scope};
 use crate::testing::Handlers;
 
 /// The log, the objects by path, and the driver's next answers.
