@@ -58,16 +58,16 @@ fn settled(world: &World) -> BTreeSet<(String, String)> {
 /// volume as soon as there is room.
 pub(crate) fn claims_go_where_there_is_room(world: &World) {
     let space = Space::new(world, "narrow");
-    // The pools have 32 GiB each. Their free space is 8 and 32 GiB, then 8 and 12 GiB.
-    fill(&space, &world.site(1), "filler", "24Gi");
-    claim(&space, "fits", "hostloop-xfs", "20Gi");
+    // The pools have 8 GiB each. Their free space is below 2 and 8 GiB, then below 2 and 3 GiB.
+    fill(&space, &world.site(1), "filler", "6Gi");
+    claim(&space, "fits", "hostloop-xfs", "5Gi");
     space.pod("fits", &["fits"]);
     space.ready("fits");
     let second = world.site(2);
     assert_eq!(space.node_of("fits"), second.name());
     assert_eq!(world.home(&space.volume("fits")).name(), second.name());
 
-    claim(&space, "late", "hostloop-xfs", "13Gi");
+    claim(&space, "late", "hostloop-xfs", "3328Mi");
     space.pod("late", &["late"]);
     space.event(
         "late",
@@ -75,7 +75,7 @@ pub(crate) fn claims_go_where_there_is_room(world: &World) {
         "did not have enough free storage",
     );
     let class = space.class("now", json!({}));
-    claim(&space, "now", &class, "13Gi");
+    claim(&space, "now", &class, "3328Mi");
     space.event("now", "ProvisioningFailed", "");
     for waiting in ["late", "now"] {
         let phase = space.claim_now(waiting);
@@ -94,14 +94,14 @@ pub(crate) fn claims_go_where_there_is_room(world: &World) {
 /// A selected node without room rejects the claim, and another node is selected.
 pub(crate) fn a_claim_moves_on_from_a_full_node(world: &World) {
     let space = Space::new(world, "moves-on");
-    fill(&space, &world.site(1), "filler", "24Gi");
+    fill(&space, &world.site(1), "filler", "6Gi");
     // The same happens if the scheduler decides from an outdated capacity.
     space.create(json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": "data", "annotations":
             {"volume.kubernetes.io/selected-node": world.site(1).name()}},
         "spec": {"storageClassName": "hostloop-xfs", "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "16Gi"}}}}));
+            "resources": {"requests": {"storage": "4Gi"}}}}));
     space.event("data", "ProvisioningFailed", "");
     space.pod("pod", &["data"]);
     space.ready("pod");
