@@ -1,5 +1,7 @@
 //! Interprets Kubernetes objects and CSI terms for all controllers. These modules make no calls.
 
+pub mod boolean;
+pub mod duration;
 pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod pv;

@@ -16,11 +16,13 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::ResourceExt;
 use tokio::sync::Notify;
 
+use crate::api::duration;
+use crate::cache::{Change, Index, Scope, Store};
+use crate::client::Kube;
+use crate::client::lease::lease_name;
 use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
-use crate::runtime::driver::ControllerCapability;
-use crate::runtime::lease::lease_name;
-use crate::runtime::{Change, Index, Kube, Scope, Store, duration};
+use crate::csi::driver::ControllerCapability;
 
 pub mod decide;
 mod publish;

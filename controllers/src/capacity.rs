@@ -16,9 +16,11 @@ use kube::Api;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
+use crate::api::boolean;
+use crate::api::duration;
+use crate::cache::{Change, Store, store};
 use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
-use crate::runtime::{Change, Store, boolean, duration, watch};
 
 mod owner;
 pub(crate) mod plan;
@@ -250,7 +252,7 @@ fn watch(context: &Context, namespace: &str, labels: &str) -> Store<CSIStorageCa
     let objects = Store::new();
     let (client, namespace) = (context.kube.client().clone(), namespace.to_owned());
     let api = move |client| Api::namespaced(client, &namespace);
-    let config = watch::config().labels(labels);
+    let config = store::config().labels(labels);
     let stop = context.stop.clone();
     tokio::spawn(objects.clone().run(client, api, config, stop));
     objects

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::api::boolean;
+use crate::api::duration;
 use crate::capacity;
 use crate::controller::context::Common;
 use crate::provisioner;
 use crate::roles::Roles;
-use crate::runtime::{boolean, duration};
 use crate::{
     attacher, health, node_cleanup, orphaned_volumes, placement, resizer, snapshot_controller,
     snapshotter,

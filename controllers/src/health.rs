@@ -19,11 +19,13 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Code;
 
+use crate::api::boolean;
+use crate::api::duration;
+use crate::cache::Scope;
+use crate::client::EventKind;
 use crate::controller::Context;
-use crate::runtime::csi::{Csi, Failure};
-use crate::runtime::driver::{ControllerCapability, NodeCapability};
-use crate::runtime::{EventKind, Scope};
-use crate::runtime::{boolean, duration};
+use crate::csi::driver::{ControllerCapability, NodeCapability};
+use crate::csi::{Csi, Failure};
 
 mod decide;
 mod metrics;

@@ -1,14 +1,18 @@
 //! The Kubernetes side of hostloop.
 //!
 //! It treats a CSI driver as a client does, over a gRPC channel, and never uses the driver's code.
-//! So it can run in front of any driver. [`runtime`] is the base of all controllers. Every
-//! controller is a module of its own, with its decisions as pure functions.
+//! So it can run in front of any driver. [`client`], [`cache`], [`csi`] and [`controller`] are the
+//! base of all controllers. Every controller is a module of its own, with its decisions as pure
+//! functions.
 
 pub mod api;
 pub mod attacher;
+pub mod cache;
 pub mod capacity;
 pub mod cli;
+pub mod client;
 pub mod controller;
+pub mod csi;
 pub mod health;
 pub mod liveness;
 pub mod manager;
@@ -19,11 +23,9 @@ pub mod provisioner;
 pub mod registrar;
 pub mod resizer;
 pub mod roles;
-pub mod runtime;
 mod secrets;
 pub mod snapshot_controller;
 pub mod snapshots;
 pub mod snapshotter;
 #[cfg(test)]
 mod testing;
-mod watch_scope;

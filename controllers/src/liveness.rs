@@ -20,7 +20,7 @@ use hostloop_proto::csi;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::csi::Csi;
+use crate::csi::Csi;
 
 /// The default port.
 pub const PORT: u16 = 9808;

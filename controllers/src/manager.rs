@@ -13,16 +13,16 @@ use std::time::Duration;
 use hostloop_proto::csi;
 use tokio_util::sync::CancellationToken;
 
+use crate::cache::{Caches, Scope, Width, watch_scope};
 use crate::cli::LeaderTasks;
+use crate::client::kube::{ClientOptions, Limit, connect_counted};
+use crate::client::{Events, Kube};
 use crate::controller::Context;
+use crate::csi::driver::DriverError;
+use crate::csi::{Driver, Failure};
 use crate::liveness::{self, Checks};
 use crate::registrar;
 use crate::roles::Role;
-use crate::runtime::csi::Failure;
-use crate::runtime::driver::DriverError;
-use crate::runtime::kube::{ClientOptions, Limit, connect_counted};
-use crate::runtime::{Caches, Driver, Events, Kube, Scope, Width};
-use crate::watch_scope;
 
 mod controllers;
 mod elections;

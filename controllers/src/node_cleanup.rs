@@ -25,9 +25,11 @@ use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
+use crate::api::duration;
+use crate::cache::{Index, Store};
+use crate::client::Kube;
 use crate::controller::Context;
 use crate::provisioner::naming::Naming;
-use crate::runtime::{Index, Kube, Store, duration};
 use crate::{attacher, provisioner};
 
 mod apply;

@@ -26,16 +26,17 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
+use crate::api::duration;
 use crate::api::pv;
 use crate::attacher::{self, ListError, Published};
+use crate::cache::store::fraction;
+use crate::client::{ApiError, EventKind, Kube};
 use crate::controller::Context;
+use crate::csi::Failure;
+use crate::csi::driver::ControllerCapability as Can;
 use crate::health::node_reference;
 use crate::node_cleanup::grace_period::Since;
 use crate::provisioner::{self, naming::Naming};
-use crate::runtime::csi::Failure;
-use crate::runtime::driver::ControllerCapability as Can;
-use crate::runtime::watch::fraction;
-use crate::runtime::{ApiError, EventKind, Kube, duration};
 
 mod decide;
 mod inventory;

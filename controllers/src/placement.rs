@@ -35,14 +35,16 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api::pvc;
+use crate::cache::{Change, Index, Store};
 use crate::capacity;
 use crate::cli::Args;
+use crate::client::Kube;
 use crate::controller::Context;
+use crate::csi::Driver;
+use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 use crate::provisioner::naming::Naming;
 use crate::provisioner::source_protection;
 use crate::roles::Role;
-use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
-use crate::runtime::{Change, Driver, Index, Kube, Store};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 mod cluster_view;

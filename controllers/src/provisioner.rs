@@ -17,11 +17,14 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::ResourceExt;
 
+use crate::api::boolean;
+use crate::api::duration;
 use crate::api::pvc;
+use crate::cache::{Change, Index, Scope};
+use crate::client::Kube;
 use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
-use crate::runtime::driver::ControllerCapability;
-use crate::runtime::{Change, Index, Kube, Scope, boolean, duration};
+use crate::csi::driver::ControllerCapability;
 
 mod access;
 mod apply;

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status, async_trait};
 
-use crate::runtime::csi::Csi;
+use crate::csi::Csi;
 
 mod authority_rewrite;
 mod health;

@@ -17,12 +17,15 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use crate::api::boolean;
+use crate::api::duration;
 use crate::api::pv::{self, AccessModesError};
+use crate::cache::{Change, Index, Store};
+use crate::client::{ApiError, Kube};
 use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
-use crate::runtime::csi::Failure;
-use crate::runtime::driver::{ControllerCapability, NodeCapability};
-use crate::runtime::{ApiError, Change, Index, Kube, Store, boolean, duration};
+use crate::csi::Failure;
+use crate::csi::driver::{ControllerCapability, NodeCapability};
 use crate::secrets::SecretError;
 
 pub mod claim;

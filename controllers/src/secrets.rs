@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Secret, SecretReference};
 
-use crate::runtime::{ApiError, Kube};
+use crate::client::{ApiError, Kube};
 
 pub(crate) use crate::api::secret_template::TemplateError;
 

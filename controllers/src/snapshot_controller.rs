@@ -17,9 +17,12 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::boolean;
+use crate::api::duration;
+use crate::cache::{Change, Store};
+use crate::client::{ApiError, Kube, Leadership, Resource};
 use crate::controller::Context;
 use crate::controller::queue::{Outcome, Queue};
-use crate::runtime::{ApiError, Change, Kube, Leadership, Resource, Store, boolean, duration};
 use crate::snapshots::crds::ensure_crds;
 
 mod apply;

@@ -45,9 +45,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cache::{Change, Scope};
+use crate::client::Resource;
 use crate::controller::{Context, Controller};
-use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
-use crate::runtime::{Change, Resource, Scope};
+use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 
 mod content_client;
 mod content_reconciler;

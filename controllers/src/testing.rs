@@ -6,11 +6,13 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::cache::{Caches, Scope, Store};
+use crate::client::events::Event;
+use crate::client::{Events, Kube, Leadership, Resource};
 use crate::controller::context::Common;
 use crate::controller::{Context, Metrics};
-use crate::runtime::driver::{ControllerCapability, Service};
-use crate::runtime::events::Event;
-use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Resource, Scope, Store};
+use crate::csi::Driver;
+use crate::csi::driver::{ControllerCapability, Service};
 
 mod api;
 mod conformance;

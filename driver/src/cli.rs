@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use hostloop_controllers::runtime::duration;
+use hostloop_controllers::api::duration;
 
 use crate::kernel::FsType;
 use crate::storage::config;

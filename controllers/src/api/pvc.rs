@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
-use crate::runtime::Scope;
-use crate::runtime::scope::SELECTED_NODE;
+use crate::cache::Scope;
+use crate::cache::scope::SELECTED_NODE;
 
 use super::names::{CLASS_BETA, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA, SNAPSHOT_GROUP};
 use crate::api::quantity;

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::Attacher;
 use super::decide::{Action, Attach, Detach, Seen, Trouble, expected_name, is_attached};
 use crate::api::pv;
-use crate::runtime::ApiError;
-use crate::runtime::csi::Failure;
+use crate::client::ApiError;
+use crate::csi::Failure;
 use crate::secrets::{self, SecretError};
 
 /// Why an attachment could not be reconciled.

@@ -9,8 +9,8 @@ use kube::ResourceExt;
 
 use super::Attacher;
 use super::decide::{Rules, Seen, is_attached};
-use crate::runtime::csi::{Csi, Failure};
-use crate::runtime::driver::ControllerCapability;
+use crate::csi::driver::ControllerCapability;
+use crate::csi::{Csi, Failure};
 
 /// The driver's node IDs, by volume handle.
 pub(crate) type Published = BTreeMap<String, Vec<String>>;

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 
-use crate::runtime::{ApiError, Kube, Resource};
+use crate::client::{ApiError, Kube, Resource};
 
 /// Why the owner is unknown.
 #[derive(Debug, thiserror::Error)]

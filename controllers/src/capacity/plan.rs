@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::api::quantity;
-use crate::runtime::pools;
-use crate::runtime::scope::{MAX_LABEL, hash};
+use crate::cache::scope::{MAX_LABEL, hash};
+use crate::csi::pools;
 
 /// The label that names the driver.
 pub(crate) const DRIVER: &str = "csi.storage.k8s.io/drivername";

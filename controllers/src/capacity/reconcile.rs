@@ -13,10 +13,11 @@ use super::plan::{Action, Item, Marks, Precision, Room, Wanted, Writer, plan};
 use super::segments::segments;
 use super::{Metrics, Options};
 use crate::api::pvc;
+use crate::cache::Store;
+use crate::client::Kube;
+use crate::client::kube::{ApiError, Limit};
 use crate::controller::Context;
-use crate::runtime::csi::Failure;
-use crate::runtime::kube::{ApiError, Limit};
-use crate::runtime::{Kube, Store};
+use crate::csi::Failure;
 
 /// Default timeout of a GetCapacity call.
 const TIMEOUT: Duration = Duration::from_secs(10);

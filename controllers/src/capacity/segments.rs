@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 
-use crate::runtime::{Caches, Change, Scope};
+use crate::cache::{Caches, Change, Scope};
 
 type Segment = BTreeMap<String, String>;
 

@@ -7,10 +7,12 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::*;
+use crate::cache::{Caches, Scope};
+use crate::client::events::Event;
+use crate::client::{Events, Kube, Leadership};
 use crate::controller::context::Common;
-use crate::runtime::driver::{ControllerCapability, Service};
-use crate::runtime::events::Event;
-use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Pools, Scope};
+use crate::csi::driver::{ControllerCapability, Service};
+use crate::csi::{Driver, Pools};
 
 mod world;
 use world::World;

@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep};
 
 use super::Context;
 use super::queue::{Outcome, Queue};
-use crate::runtime::{Change, Resource, Store};
+use crate::cache::{Change, Store};
+use crate::client::Resource;
 
 /// A controller under construction. It does nothing before [`Controller::run`].
 ///

@@ -8,8 +8,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Metrics;
 use super::queue::{Backoff, Queue};
-use crate::runtime::caches::Wide;
-use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Pools, Room, Scope};
+use crate::cache::caches::Wide;
+use crate::cache::{Caches, Scope};
+use crate::client::{Events, Kube, Leadership};
+use crate::csi::{Driver, Pools, Room};
 
 /// The context that every controller receives. Clones share it.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use tonic::Code;
 
 use super::queue::{Outcome, Stats};
-use crate::runtime::ApiError;
+use crate::client::ApiError;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {

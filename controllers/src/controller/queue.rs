@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::runtime::tasks::{finish, unless_panicked};
+use crate::controller::tasks::{finish, unless_panicked};
 
 /// The delay of failed keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

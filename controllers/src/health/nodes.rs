@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::decide::Volume;
 use super::ticks;
+use crate::client::EventKind;
 use crate::controller::Context;
-use crate::runtime::EventKind;
 
 /// How long a node must be down before it is reported. Restarts of nodes take less time.
 const DOWN: Duration = Duration::from_secs(300);

@@ -6,10 +6,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::cache::Caches;
+use crate::client::events::Event;
+use crate::client::{Events, Kube, Leadership};
 use crate::controller::Metrics;
 use crate::controller::context::Common;
-use crate::runtime::events::Event;
-use crate::runtime::{Caches, Driver, Events, Kube, Leadership};
+use crate::csi::Driver;
 use crate::testing::Api;
 use fake::{Answer, Fake};
 

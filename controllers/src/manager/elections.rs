@@ -8,10 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::tasks::Tasks;
 use super::telemetry::Telemetry;
+use crate::cache::Scope;
 use crate::cli::{Args, LeaderTasks};
+use crate::client::Leadership;
+use crate::client::lease::{LeaseConfig, hold, lease_name, observe};
 use crate::controller::{Context, Metrics};
-use crate::runtime::lease::{LeaseConfig, hold, lease_name, observe};
-use crate::runtime::{Leadership, Scope};
 
 /// Acquires leases on demand.
 pub(super) struct Elections {

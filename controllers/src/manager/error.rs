@@ -1,7 +1,7 @@
 //! Why the controllers do not run.
 
-use crate::runtime::driver::DriverError;
-use crate::runtime::kube::ClientError;
+use crate::client::kube::ClientError;
+use crate::csi::driver::DriverError;
 
 /// Why the controllers did not start, or have stopped.
 #[derive(Debug, thiserror::Error)]

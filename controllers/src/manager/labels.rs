@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::Kube;
+use crate::client::Kube;
 
 /// The wait before the second attempt to read the node; it doubles with each further one.
 const FIRST: Duration = Duration::from_secs(1);

@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 
 use crate::cli::Args;
 use crate::controller::Context;
+use crate::controller::tasks::finish;
+use crate::csi::driver::ControllerCapability;
 use crate::roles::Role;
-use crate::runtime::driver::ControllerCapability;
-use crate::runtime::tasks::finish;
 use crate::{capacity, health, node_cleanup, placement, provisioner, snapshotter};
 
 /// Runs the tasks until `context.stop`, which is set when the lead is lost. Replaces the caches of

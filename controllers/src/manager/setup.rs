@@ -6,9 +6,8 @@ use std::sync::Arc;
 use super::labels::NodeLabels;
 use crate::cli::{Args, LeaderTasks};
 use crate::controller::Metrics;
+use crate::csi::{Csi, Driver, Pools};
 use crate::orphaned_volumes::Inventory;
-use crate::runtime::csi::Csi;
-use crate::runtime::{Driver, Pools};
 
 /// The inputs of the loops.
 #[derive(Clone, Debug)]

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::Tidier;
 use super::decide::{Action, Leftover, is_out_of_service};
+use crate::cache::scope::{NODE_LABEL, SELECTED_NODE};
+use crate::client::{ApiError, EventKind, Resource};
 use crate::provisioner::finalizers;
-use crate::runtime::scope::{NODE_LABEL, SELECTED_NODE};
-use crate::runtime::{ApiError, EventKind, Resource};
 use crate::snapshotter::names::{GROUP, SINGLE};
 
 /// The event reason for deleted nodes.
@@ -163,7 +163,7 @@ impl Tidier {
     async fn release_snapshot<K: Resource>(
         &self,
         node: &str,
-        watch: &crate::runtime::Store<K>,
+        watch: &crate::cache::Store<K>,
         content: &K,
         finalizer: &str,
     ) -> Result<(), ApiError> {

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use super::node_resolver::Places;
 use crate::api::names::VOLUME_FINALIZER;
 use crate::api::pvc;
+use crate::client::Resource;
 use crate::provisioner::finalizers;
 use crate::provisioner::naming::Naming;
-use crate::runtime::Resource;
 use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 use crate::snapshotter::names::{AnnotationKeys, GROUP, SINGLE};
 
@@ -258,7 +258,7 @@ fn attached(attachments: &[Arc<VolumeAttachment>]) -> BTreeSet<&str> {
 }
 
 fn managed_by<K: Resource>(places: &Places, content: &K) -> Option<String> {
-    let node = content.labels().get(crate::runtime::scope::MANAGED_BY)?;
+    let node = content.labels().get(crate::cache::scope::MANAGED_BY)?;
     places.absent_by_label(node)
 }
 

@@ -11,8 +11,8 @@ use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity};
 use kube::ResourceExt;
 
 use crate::api::node::node_of;
+use crate::cache::scope::{MAX_LABEL, node_label};
 use crate::capacity::plan;
-use crate::runtime::scope::{MAX_LABEL, node_label};
 
 type Segments = BTreeMap<String, String>;
 

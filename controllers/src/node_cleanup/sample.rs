@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::runtime::Resource;
-use crate::runtime::scope::{MANAGED_BY, SELECTED_NODE};
+use crate::cache::scope::{MANAGED_BY, SELECTED_NODE};
+use crate::client::Resource;
 use crate::testing::DRIVER;
 
 /// The topology key with the node's name as value.

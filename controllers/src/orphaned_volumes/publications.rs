@@ -13,7 +13,7 @@ use super::{InventoryEntry, LookError, Scanner, decide};
 use crate::api::pv;
 use crate::attacher::Published;
 use crate::attacher::decide::expected_name;
-use crate::runtime::{ApiError, EventKind};
+use crate::client::{ApiError, EventKind};
 
 impl Scanner {
     /// Unpublishes volumes that have had no VolumeAttachment for the grace period.

@@ -7,7 +7,8 @@ use tokio::time::advance;
 use tonic::Status;
 
 use super::*;
-use crate::runtime::{Resource, Scope, Store};
+use crate::cache::{Scope, Store};
+use crate::client::Resource;
 use crate::testing::{Call, DRIVER, NODE_ID, World, options};
 
 const GRACE: u64 = 600;

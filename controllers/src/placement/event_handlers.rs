@@ -11,10 +11,11 @@ use tokio::time::Instant;
 use super::{LABELLERS, Placement, RESYNC, WORKERS, cluster_view, lock, node_fitness, room};
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
+use crate::cache::Change;
+use crate::client::Resource;
 use crate::controller::Controller;
 use crate::controller::queue::{Outcome, Queue};
 use crate::provisioner::source_protection;
-use crate::runtime::{Change, Resource};
 
 /// Minimum time between two reconciles of all waiting claims, or of all objects: changes are
 /// frequent.

@@ -10,8 +10,8 @@ use kube::ResourceExt;
 use super::Placement;
 use crate::api::names::PROVISIONED_BY;
 use crate::api::pvc;
+use crate::client::ApiError;
 use crate::provisioner::naming::Naming;
-use crate::runtime::ApiError;
 
 const DELETED: &str = "VolumeOfForeignClaim";
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Placement;
 use super::table::{Table, left};
 use crate::api::pvc;
-use crate::runtime::ApiError;
+use crate::client::ApiError;
 
 /// How often the tables are checked against the room that is left.
 const PACE: Duration = Duration::from_secs(1);

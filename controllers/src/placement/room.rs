@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use crate::api::quantity;
 use crate::capacity::plan::{MANAGED_BY, Writer};
-use crate::runtime::pools::ANNOTATION as POOLS;
+use crate::csi::pools::ANNOTATION as POOLS;
 
 /// Room of a node for volumes of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use crate::api::node::nodes_of;
 use crate::api::pvc;
-use crate::runtime::scope::{MANAGED_BY, node_label};
+use crate::cache::scope::{MANAGED_BY, node_label};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 /// Where a volume or a snapshot is.

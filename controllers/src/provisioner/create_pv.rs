@@ -7,8 +7,8 @@ use hostloop_proto::csi::DeleteVolumeRequest;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
+use crate::client::ApiError;
 use crate::controller::queue::Outcome;
-use crate::runtime::ApiError;
 
 use super::Provisioner;
 use super::decide;
@@ -141,8 +141,7 @@ impl Provisioner {
             .csi
             .delete_volume(request, self.timeout)
             .await;
-        let failed =
-            |failure: crate::runtime::csi::Failure| without(failure.status.message(), &secrets);
+        let failed = |failure: crate::csi::Failure| without(failure.status.message(), &secrets);
         answer.map(|_| ()).map_err(failed)
     }
 }

@@ -16,8 +16,9 @@ use kube::ResourceExt;
 use crate::api::names::{FS_TYPE, FS_TYPE_OLD, RESERVED};
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::topology::{self, NodeTopology, RequirementInputs, TopologyRequest};
-use crate::runtime::driver::{ControllerCapability, Service};
-use crate::runtime::{Driver, Pools, Scope};
+use crate::cache::Scope;
+use crate::csi::driver::{ControllerCapability, Service};
+use crate::csi::{Driver, Pools};
 
 use super::access::{self, VolumeMode};
 use super::error::Error;

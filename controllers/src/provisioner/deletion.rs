@@ -7,8 +7,9 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::api::pv;
+use crate::client::ApiError;
+use crate::controller::owner::Ownership;
 use crate::controller::queue::Outcome;
-use crate::runtime::{ApiError, Ownership};
 use crate::secrets::{Credentials, TemplateError};
 
 use super::Provisioner;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::api::pvc::DataSourceError;
-use crate::runtime::ApiError;
+use crate::client::ApiError;
 use crate::secrets::{SecretError, TemplateError};
 
 use super::access::AccessError;

@@ -3,7 +3,8 @@
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::runtime::{ApiError, Kube, Resource, Store};
+use crate::cache::Store;
+use crate::client::{ApiError, Kube, Resource};
 
 /// How often a write is tried while its object keeps changing.
 const TRIES: usize = 5;

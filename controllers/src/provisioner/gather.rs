@@ -10,7 +10,8 @@ use kube::ResourceExt;
 
 use crate::api::pvc::{self, ClaimContext, DataSource};
 use crate::api::topology::NodeTopology;
-use crate::runtime::{ApiError, Kube, Resource, Scope, Store};
+use crate::cache::{Scope, Store};
+use crate::client::{ApiError, Kube, Resource};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
 use super::Provisioner;

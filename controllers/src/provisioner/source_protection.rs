@@ -11,10 +11,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
+use crate::cache::{Change, Index};
+use crate::client::{ApiError, Kube};
 use crate::controller::queue::{Outcome, Queue};
 use crate::controller::{Context, Controller};
-use crate::runtime::driver::ControllerCapability;
-use crate::runtime::{ApiError, Change, Index, Kube};
+use crate::csi::driver::ControllerCapability;
 use crate::snapshots::VolumeSnapshot;
 
 use super::finalizers;

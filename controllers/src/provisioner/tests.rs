@@ -10,10 +10,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+use crate::cache::Caches;
+use crate::client::events::Event;
+use crate::client::{Events, Leadership};
 use crate::controller::context::Common;
-use crate::runtime::driver::Service;
-use crate::runtime::events::Event;
-use crate::runtime::{self, Caches, Driver, Events, Leadership};
+use crate::csi::Driver;
+use crate::csi::driver::Service;
 
 use super::*;
 use crate::api::names::{CLONE_FINALIZER, PROVISIONER, SNAPSHOT_FINALIZER};
@@ -96,7 +98,7 @@ fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
 fn claim_value(selected: Option<&str>, source: &Value) -> Value {
     let mut annotations = json!({PROVISIONER: "d"});
     if let Some(node) = selected {
-        annotations[runtime::scope::SELECTED_NODE] = json!(node);
+        annotations[crate::cache::scope::SELECTED_NODE] = json!(node);
     }
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",

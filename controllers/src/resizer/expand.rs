@@ -20,7 +20,7 @@ use super::{Key, ResizeError, Resizer, Users, now, outcome_of, too_early};
 use crate::api::pv;
 use crate::api::quantity;
 use crate::controller::queue::Outcome;
-use crate::runtime::csi::{Call, Class, Failure, class};
+use crate::csi::{Call, Class, Failure, class};
 
 /// Annotation of a PV: the size that users saw before the expansion, until kubelet is done.
 const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";

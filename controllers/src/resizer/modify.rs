@@ -15,7 +15,7 @@ use tonic::Code;
 
 use super::claim::{Claim, StatusPatch};
 use super::now;
-use crate::runtime::csi::{Call, Class, Failure, class};
+use crate::csi::{Call, Class, Failure, class};
 
 mod apply;
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::Key;
-use crate::runtime::{Change, Index, Store};
+use crate::cache::{Change, Index, Store};
 
 /// Pods, indexed by the claims they use.
 pub(super) struct Users(Index<Pod>);

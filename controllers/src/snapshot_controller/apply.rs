@@ -11,8 +11,9 @@ use super::metrics::Operation;
 use super::names;
 use super::status::StatusChange;
 use super::{CONFLICT, Controller, Next, ReconcileError, STEPS, UNTOLD};
+use crate::cache::Store;
+use crate::client::{ApiError, Resource};
 use crate::controller::queue::Outcome;
-use crate::runtime::{ApiError, Resource, Store};
 use crate::snapshots::SnapshotError;
 
 impl Controller {

@@ -13,7 +13,7 @@ use super::kind::{self, Kind};
 use super::names::{self, BindState};
 use super::status::StatusChange;
 use crate::api::secret_template::{self, SnapshotVariables};
-use crate::runtime::scope::{MANAGED_BY, node_label};
+use crate::cache::scope::{MANAGED_BY, node_label};
 
 /// A snapshot and all other inputs of its decision.
 pub(super) struct Facts<K: Kind> {

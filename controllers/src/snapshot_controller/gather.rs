@@ -10,7 +10,8 @@ use super::group::{GroupFacts, Member};
 use super::kind::Kind;
 use super::names;
 use super::snapshot::{self, GroupOfContent, SnapshotFacts};
-use crate::runtime::{ApiError, Caches, Index, Kube, Resource, Store};
+use crate::cache::{Caches, Index, Store};
+use crate::client::{ApiError, Kube, Resource};
 use crate::snapshots::{
     VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotClass, VolumeSnapshotContent,

@@ -14,7 +14,8 @@ use super::gather::Watches;
 use super::metrics::Of;
 use super::names::BindState;
 use super::{Controller, Key, Next, ReconcileError};
-use crate::runtime::{Resource, Store};
+use crate::cache::Store;
+use crate::client::Resource;
 use crate::snapshots::{DeletionPolicy, SnapshotError};
 
 /// A kind of snapshot with its contents and classes.

@@ -13,12 +13,13 @@ use super::decide::{Content, Step};
 use super::owner;
 use super::parameters::ParameterError;
 use super::status;
+use crate::cache::scope::MANAGED_BY;
+use crate::cache::{Scope, Store};
+use crate::client::{ApiError, Kube, Resource};
 use crate::controller::Context;
 use crate::controller::queue::Outcome;
-use crate::runtime::csi::Failure;
-use crate::runtime::driver::ControllerCapability;
-use crate::runtime::scope::MANAGED_BY;
-use crate::runtime::{ApiError, Kube, Resource, Scope, Store};
+use crate::csi::Failure;
+use crate::csi::driver::ControllerCapability;
 use crate::secrets::{SecretError, TemplateError};
 
 /// Default deadline of a CSI call.

@@ -14,9 +14,10 @@ use super::names::DELETION_POLICY;
 use super::owner::{self, Ownership};
 use super::parameters;
 use crate::api::secret_template::{self, RESERVED, SnapshotVariables};
+use crate::cache::{Caches, Store};
+use crate::client::Resource;
 use crate::controller::queue::Outcome;
-use crate::runtime::csi::{Call, Class, Failure, class};
-use crate::runtime::{Caches, Resource, Store};
+use crate::csi::{Call, Class, Failure, class};
 use crate::secrets::{self, Credentials};
 
 /// A kind of contents, and the CSI calls for it.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::ResourceExt;
 
 use super::names::{AnnotationKeys, GROUP, GROUP_MEMBER, SINGLE};
-use crate::runtime::Resource;
+use crate::client::Resource;
 use crate::snapshots::{
     DeletionPolicy, SnapshotError, VolumeGroupSnapshotContent, VolumeSnapshotContent,
 };

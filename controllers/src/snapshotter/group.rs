@@ -12,8 +12,8 @@ use super::names::snapshot_name;
 use super::owner::{self, Ownership};
 use super::parameters::GROUP_GET_SECRET;
 use super::{Options, decide, status};
-use crate::runtime::csi::Failure;
-use crate::runtime::{Caches, Store};
+use crate::cache::{Caches, Store};
+use crate::csi::Failure;
 use crate::secrets::Credentials;
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 
-pub(super) use crate::runtime::Ownership;
-use crate::runtime::scope::{MANAGED_BY, node_label};
-use crate::runtime::{Pools, Scope};
+use crate::cache::Scope;
+use crate::cache::scope::{MANAGED_BY, node_label};
+pub(super) use crate::controller::owner::Ownership;
+use crate::csi::Pools;
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 /// Decides which node owns a content, by its label and the pool in its handle. They must agree: a

@@ -13,9 +13,9 @@ use super::names::{GROUP_MEMBER, snapshot_name};
 use super::owner::{self, Ownership};
 use super::parameters::LIST_SECRET;
 use super::{Options, decide, status};
-use crate::runtime::csi::Failure;
-use crate::runtime::driver::ControllerCapability;
-use crate::runtime::{Caches, Store};
+use crate::cache::{Caches, Store};
+use crate::csi::Failure;
+use crate::csi::driver::ControllerCapability;
 use crate::secrets::Credentials;
 use crate::snapshots::{VolumeSnapshotClass, VolumeSnapshotContent};
 

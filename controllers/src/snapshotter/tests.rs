@@ -4,8 +4,8 @@ use tokio::sync::mpsc::Receiver;
 use tonic::Status;
 
 use super::*;
+use crate::client::events::Event;
 use crate::controller::queue::Outcome;
-use crate::runtime::events::Event;
 use crate::snapshots::VolumeSnapshotClass;
 use world::World;
 

@@ -16,7 +16,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, async_trait};
 
-use crate::runtime::csi::Csi;
+use crate::csi::Csi;
 
 /// The driver's ID of its node.
 pub(crate) const NODE_ID: &str = "id-1";

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use hostloop_controllers::runtime::duration;
+use hostloop_controllers::api::duration;
 
 use super::values::{self, Cap};
 use crate::storage::{PoolOptions, PoolSpec, Reserve, config};

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hostloop_controllers::cli::Args;
+use hostloop_controllers::csi::Pools as OwnPools;
+use hostloop_controllers::csi::{Csi, Driver};
 use hostloop_controllers::manager::{self as controllers, NodeLabels, Setup, Source, Telemetry};
 use hostloop_controllers::orphaned_volumes::{Inventory, InventoryEntry};
-use hostloop_controllers::runtime::csi::Csi;
-use hostloop_controllers::runtime::{Driver, Pools as OwnPools};
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

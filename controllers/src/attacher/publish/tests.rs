@@ -4,7 +4,7 @@ use tonic::Status;
 
 use super::*;
 use crate::controller::queue::Outcome;
-use crate::runtime::driver::ControllerCapability::{self, *};
+use crate::csi::driver::ControllerCapability::{self, *};
 use crate::testing::{Call, DRIVER, World};
 
 const FINALIZER: &str = "external-attacher/csi-example";
@@ -250,16 +250,16 @@ async fn others_attachments_are_left_alone() {
     setup.add(json!({"spec": {"attacher": "other"}}));
     assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
     setup.add(json!({"spec": {"nodeName": "n2"}}));
-    setup.attacher.context.scope = crate::runtime::Scope::Node {
+    setup.attacher.context.scope = crate::cache::Scope::Node {
         name: "n1".to_owned(),
         segments: Default::default(),
     };
     assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
     // A process without the leadership does nothing.
     setup.add(json!({}));
-    let (_led, leader) = crate::runtime::Leadership::told();
+    let (_led, leader) = crate::client::Leadership::told();
     setup.attacher.context.leader = leader;
-    setup.attacher.context.scope = crate::runtime::Scope::Cluster;
+    setup.attacher.context.scope = crate::cache::Scope::Cluster;
     assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
     assert_eq!(setup.world.api.writes(), [""; 0]);
     assert_eq!(setup.world.script.calls(), []);
@@ -267,7 +267,7 @@ async fn others_attachments_are_left_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn attachments_are_watched_where_there_can_be_any() {
-    use crate::runtime::Scope;
+    use crate::cache::Scope;
     let driver = |version: u32, required: Option<bool>| {
         serde_json::from_value(json!({
             "metadata": {"name": DRIVER, "resourceVersion": version.to_string()},

@@ -4,7 +4,7 @@ use serde_json::json;
 use tonic::Status;
 
 use super::*;
-use crate::runtime::driver::ControllerCapability::*;
+use crate::csi::driver::ControllerCapability::*;
 use crate::testing::{Call, DRIVER, World};
 
 fn page(entries: &[(&str, &[&str])], next_token: &str) -> ListVolumesResponse {
@@ -93,8 +93,9 @@ async fn what_differs_is_worked_on_whatever_its_status_says() {
 
 #[tokio::test]
 async fn volumes_out_of_sight_are_compared_and_those_of_others_are_not() {
-    use crate::runtime::watch::Selector;
-    use crate::runtime::{Pools, Scope};
+    use crate::cache::Scope;
+    use crate::cache::store::Selector;
+    use crate::csi::Pools;
     for (handle, forced) in [("vol-a1-0", true), ("vol-b2-0", false)] {
         let (world, mut attacher) = world();
         attacher.context.scope = Scope::Node {

@@ -11,7 +11,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tonic::Status;
 
-use crate::runtime::csi::Csi;
+use crate::csi::Csi;
 use crate::testing::Handlers;
 
 /// Resource path of the capacity objects.

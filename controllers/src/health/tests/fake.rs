@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use hostloop_proto::csi;
 use tonic::Status;
 
-use crate::runtime::csi::Csi;
-use crate::runtime::driver::{ControllerCapability, NodeCapability, Service};
+use crate::csi::Csi;
+use crate::csi::driver::{ControllerCapability, NodeCapability, Service};
 use crate::testing::Handlers;
 
 /// The answer for one volume.

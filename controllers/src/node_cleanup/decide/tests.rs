@@ -205,7 +205,7 @@ fn claims() {
     let gone = || claim("c", "n2");
     let annotated = |key: &str, value: Value| json!({"metadata": {"annotations": {key: value}}});
     let provisioner = "volume.kubernetes.io/storage-provisioner";
-    let selected = crate::runtime::scope::SELECTED_NODE;
+    let selected = crate::cache::scope::SELECTED_NODE;
     for (what, value, expected) in [
         ("waiting", gone(), "n2 clear"),
         ("for a node that is there", claim("c", "n1"), ""),
@@ -322,7 +322,7 @@ fn contents() {
 }
 
 fn label(node: &str) -> Value {
-    json!({"metadata": {"labels": {crate::runtime::scope::MANAGED_BY: node}}})
+    json!({"metadata": {"labels": {crate::cache::scope::MANAGED_BY: node}}})
 }
 
 fn full(action: &str, what: &str) -> String {

@@ -4,12 +4,12 @@ use hostloop_proto::csi::volume_content_source::Type;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::{Value, json};
 
-use crate::runtime::csi::Csi;
+use crate::csi::Csi;
 
 use super::super::error::State;
 use super::*;
 use crate::api::names::PROVISIONER;
-use crate::runtime::scope::SELECTED_NODE;
+use crate::cache::scope::SELECTED_NODE;
 
 pub(crate) fn settings() -> Settings {
     Settings {

@@ -138,7 +138,7 @@ async fn handles_of_other_pools_are_never_deleted() {
         ("vol-b2-0", Value::Null, false),
     ] {
         let mut rig = rig(here(), true);
-        rig.at_work.context.pools = runtime::Pools::told(|| vec!["a1".to_owned()]);
+        rig.at_work.context.pools = crate::csi::Pools::told(|| vec!["a1".to_owned()]);
         let mut volume = released(affinity.clone());
         volume["spec"]["csi"]["volumeHandle"] = json!(handle);
         rig.release(&volume);

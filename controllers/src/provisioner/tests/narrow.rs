@@ -1,7 +1,7 @@
 //! Tests of a node that watches only its own objects.
 
-use crate::runtime::scope::NODE_LABEL;
-use crate::runtime::watch::Selector;
+use crate::cache::scope::NODE_LABEL;
+use crate::cache::store::Selector;
 
 use super::*;
 

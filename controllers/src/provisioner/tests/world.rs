@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::runtime::csi::Csi;
+use crate::csi::Csi;
 use crate::testing::Handlers;
 
 /// The logged requests, and the responses to give.

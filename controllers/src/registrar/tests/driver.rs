@@ -6,7 +6,7 @@ use futures::FutureExt;
 use hostloop_proto::csi;
 use tonic::Status;
 
-use crate::runtime::csi::Csi;
+use crate::csi::Csi;
 use crate::testing::Handlers;
 
 /// The answer to Probe.

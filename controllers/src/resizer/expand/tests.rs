@@ -5,8 +5,8 @@ use serde_json::Value;
 use tonic::Status;
 
 use super::*;
+use crate::csi::driver::ControllerCapability::*;
 use crate::resizer::Options;
-use crate::runtime::driver::ControllerCapability::*;
 use crate::testing::{self, DRIVER, World};
 
 const GI: i64 = 1 << 30;
@@ -27,7 +27,7 @@ fn options() -> Options {
 }
 
 /// A claim of 4Gi with a PV of 2Gi.
-fn setup_of(capabilities: &[crate::runtime::driver::ControllerCapability], claim: Value) -> Setup {
+fn setup_of(capabilities: &[crate::csi::driver::ControllerCapability], claim: Value) -> Setup {
     let world = World::new(capabilities);
     let resizer = Resizer::new(world.context.clone(), options());
     let mut base = json!({

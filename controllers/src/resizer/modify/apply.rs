@@ -19,10 +19,10 @@ use super::{
     is_in_progress, is_same_try, meaning, pending_patch, secret_of, wished,
 };
 use crate::api::pv;
+use crate::cache::Change;
 use crate::controller::Controller;
 use crate::controller::queue::Outcome;
-use crate::runtime::Change;
-use crate::runtime::csi::{Class, Failure};
+use crate::csi::{Class, Failure};
 
 /// A VolumeAttributesClass that a claim names.
 enum Target {

@@ -7,8 +7,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::ResourceExt;
 
 use super::crds;
-use crate::runtime::kube::DEADLINE;
-use crate::runtime::{ApiError, Kube};
+use crate::client::kube::DEADLINE;
+use crate::client::{ApiError, Kube};
 
 /// How long the API server may take to serve a new kind.
 const SERVED_WITHIN: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@ use hostloop_proto::csi;
 use tonic::Status;
 
 use super::*;
-use crate::runtime::Caches;
+use crate::cache::Caches;
 use crate::snapshots::VolumeGroupSnapshotClass;
 
 const GROUP: &str = "volumegroupsnapshotcontents/c";
@@ -212,7 +212,7 @@ async fn ones_of_other_nodes() {
     one.world.deletions.lock().unwrap().push_back(Ok(()));
     assert_eq!(one.sync().await, Outcome::Done);
     let label = &one.content()["metadata"]["labels"];
-    assert_eq!(*label, json!({crate::runtime::scope::MANAGED_BY: "n1"}));
+    assert_eq!(*label, json!({crate::cache::scope::MANAGED_BY: "n1"}));
 }
 
 #[tokio::test]

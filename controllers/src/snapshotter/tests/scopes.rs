@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::runtime::scope::MANAGED_BY;
+use crate::cache::scope::MANAGED_BY;
 
 fn here() -> Scope {
     Scope::Node {
@@ -174,7 +174,7 @@ async fn handles_say_whose_snapshots_are() {
     };
     for (handle, deletes) in [("snap-a1-0", true), ("snap-b2-0", false)] {
         let mut single = at(None, true, made(handle));
-        single.context.pools = crate::runtime::Pools::told(|| vec!["a1".to_owned()]);
+        single.context.pools = crate::csi::Pools::told(|| vec!["a1".to_owned()]);
         single.world.deletions.lock().unwrap().push_back(Ok(()));
         let shared = Shared::new(single.context.clone(), options(), Part::Own);
         assert_eq!(

@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+use crate::cache::{Caches, Scope};
+use crate::client::events::Event;
+use crate::client::{Events, Kube, Leadership};
 use crate::controller::context::Common;
 use crate::controller::{Context, Metrics};
-use crate::runtime::csi::Csi;
-use crate::runtime::driver::{ControllerCapability, GroupCapability, Service};
-use crate::runtime::events::Event;
-use crate::runtime::{Caches, Driver, Events, Kube, Leadership, Scope};
+use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
+use crate::csi::{Csi, Driver};
 use crate::testing::Handlers;
 
 /// The log, the objects by path, and the driver's next answers.

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::*;
 use crate::api::pvc::{self, ClaimContext};
-use crate::runtime::Scope;
-use crate::runtime::scope::SELECTED_NODE;
+use crate::cache::Scope;
+use crate::cache::scope::SELECTED_NODE;
 
 /// For each key, every value in these tests, and values that no node has.
 const UNIVERSE: [(&str, &[&str]); 3] = [

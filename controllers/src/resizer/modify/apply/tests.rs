@@ -4,8 +4,8 @@ use serde_json::Value;
 use tonic::Status;
 
 use super::*;
+use crate::csi::driver::ControllerCapability::*;
 use crate::resizer::Options;
-use crate::runtime::driver::ControllerCapability::*;
 use crate::testing::{Call, DRIVER, World};
 
 struct Setup {

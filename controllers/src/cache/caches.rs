@@ -1,0 +1,359 @@
+//! The stores that all controllers share, one per kind. A watch starts when a controller first asks
+//! for its kind.
+//!
+//! On a node, the watches select only objects that concern this node: the changes of a hundred
+//! nodes must not reach each of them. A label selects claims, volumes and contents; if no process
+//! writes the label, the watch is widened to all objects. Field selectors narrow pods and nodes.
+//! VolumeAttachments support neither. Work that one process does for all nodes needs cluster-wide
+//! caches, which its controllers share while any of them runs ([`Caches::wide`]).
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, StorageClass, VolumeAttachment, VolumeAttributesClass,
+};
+use kube::Client;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::cache::scope::{MANAGED_BY, NODE_LABEL, node_label};
+use crate::cache::store::{
+    Encoding, Index, Range, Selectors, Store, Subscription, WatchError, Width,
+};
+use crate::client::kube::Resource;
+use crate::controller::Metrics;
+use crate::snapshots::{
+    VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
+    VolumeSnapshotClass, VolumeSnapshotContent,
+};
+
+/// The stores of all kinds.
+pub struct Caches {
+    /// `None` starts no watches: tests fill the stores themselves.
+    client: Option<Client>,
+    stop: CancellationToken,
+    /// Counts the watch events.
+    metrics: Option<Arc<Metrics>>,
+    /// The node that the watches are narrowed to, if any.
+    node: Option<String>,
+    /// True if a label assigns every content to its node.
+    contents_told: bool,
+    width: watch::Sender<Width>,
+    /// The cluster-wide caches, while they are in use.
+    wide: Mutex<Weak<Shared>>,
+    shared: Arc<Shared>,
+    /// Owns the handlers registered through these caches.
+    term: Subscription,
+}
+
+/// The state that caches of the same objects share. Dropping it ends the watches.
+struct Shared {
+    watches: Watches,
+    by_handle: OnceLock<Index<PersistentVolume>>,
+    stop: CancellationToken,
+    _ending: DropGuard,
+}
+
+impl Shared {
+    fn until(stop: &CancellationToken) -> Arc<Self> {
+        let stop = stop.child_token();
+        Arc::new(Shared {
+            watches: Watches::default(),
+            by_handle: OnceLock::new(),
+            _ending: stop.clone().drop_guard(),
+            stop,
+        })
+    }
+}
+
+/// Cluster-wide caches for one user. Dropping this removes its handlers; dropping the last one ends
+/// the watches.
+#[derive(Debug)]
+#[must_use = "nothing is told when it is dropped"]
+pub struct Wide(Arc<Caches>);
+
+impl Wide {
+    /// Returns the caches.
+    pub fn caches(&self) -> Arc<Caches> {
+        self.0.clone()
+    }
+}
+
+impl Drop for Wide {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// Builds the selectors that narrow a kind to a node.
+type Narrow = fn(&Caches, &str) -> Selectors;
+
+macro_rules! narrow {
+    () => {
+        None
+    };
+    ($narrow:ident) => {
+        Some($narrow as Narrow)
+    };
+}
+
+macro_rules! form {
+    () => {
+        Encoding::Open
+    };
+    (many) => {
+        Encoding::packed()
+    };
+}
+
+// A kind, how it is narrowed to a node, and `many` if its objects are packed.
+macro_rules! watches {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty $(, $narrow:ident $(, $many:ident)?)?;)+) => {
+        #[derive(Default)]
+        struct Watches { $($name: OnceLock<Store<$kind>>,)+ }
+
+        impl Caches {
+            $(
+                $(#[$doc])*
+                pub fn $name(&self) -> Store<$kind> {
+                    let form = form!($($($many)?)?);
+                    let begin = || self.begin(self.selectors(narrow!($($narrow)?)), form);
+                    self.shared.watches.$name.get_or_init(begin).of_term(&self.term)
+                }
+            )+
+
+            /// Those that have not seen everything yet.
+            pub fn unsynced(&self) -> Vec<&'static str> {
+                let (mut unsynced, watches) = (Vec::new(), &self.shared.watches);
+                $(
+                    if watches.$name.get().is_some_and(|watch| !watch.is_synced()) {
+                        unsynced.push(stringify!($name));
+                    }
+                )+
+                unsynced
+            }
+
+            fn leave(&self) {
+                $(
+                    if let Some(watch) = self.shared.watches.$name.get() {
+                        watch.leave(&self.term);
+                    }
+                )+
+            }
+        }
+
+        impl Watches {
+            fn troubles(&self) -> Vec<(&'static str, WatchError)> {
+                let mut troubles = Vec::new();
+                $(
+                    if let Some(trouble) = self.$name.get().and_then(Store::trouble) {
+                        troubles.push((stringify!($name), trouble));
+                    }
+                )+
+                troubles
+            }
+        }
+    };
+}
+
+watches! {
+    /// PersistentVolumeClaims.
+    claims: PersistentVolumeClaim, by_label, many;
+    /// PersistentVolumes.
+    volumes: PersistentVolume, by_label, many;
+    /// Pods.
+    pods: Pod, by_place;
+    /// Nodes.
+    nodes: Node, by_name;
+    /// CSIDrivers.
+    csi_drivers: CSIDriver;
+    /// CSINodes.
+    csi_nodes: CSINode, by_name;
+    /// StorageClasses.
+    classes: StorageClass;
+    /// VolumeAttachments.
+    attachments: VolumeAttachment;
+    /// VolumeAttributesClasses.
+    attributes_classes: VolumeAttributesClass;
+    /// VolumeSnapshots.
+    snapshots: VolumeSnapshot;
+    /// VolumeSnapshotContents.
+    contents: VolumeSnapshotContent, by_manager;
+    /// VolumeSnapshotClasses.
+    snapshot_classes: VolumeSnapshotClass;
+    /// VolumeGroupSnapshots.
+    groups: VolumeGroupSnapshot;
+    /// VolumeGroupSnapshotContents.
+    group_contents: VolumeGroupSnapshotContent, by_manager;
+    /// VolumeGroupSnapshotClasses.
+    group_classes: VolumeGroupSnapshotClass;
+}
+
+/// Kinds that every API server serves and that most loops need.
+const REQUIRED: [&str; 6] = [
+    "claims",
+    "volumes",
+    "nodes",
+    "csi_nodes",
+    "classes",
+    "attachments",
+];
+
+impl fmt::Debug for Caches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Caches")
+    }
+}
+
+fn by_label(_: &Caches, node: &str) -> Selectors {
+    Selectors::by_label(NODE_LABEL, node_label(node))
+}
+
+fn by_manager(caches: &Caches, node: &str) -> Selectors {
+    match caches.contents_told {
+        true => Selectors::by_label(MANAGED_BY, node_label(node)),
+        false => Selectors::default(),
+    }
+}
+
+fn by_place(_: &Caches, node: &str) -> Selectors {
+    Selectors::by_field("spec.nodeName", node.to_owned())
+}
+
+fn by_name(_: &Caches, node: &str) -> Selectors {
+    Selectors::by_field("metadata.name", node.to_owned())
+}
+
+impl Caches {
+    /// Cluster-wide caches. No watch has started yet.
+    pub fn new(client: Client, stop: CancellationToken) -> Self {
+        Caches {
+            client: Some(client),
+            shared: Shared::until(&stop),
+            stop,
+            ..Caches::unwatched()
+        }
+    }
+
+    /// Caches of the objects that concern one node.
+    pub fn of_node(client: Client, stop: CancellationToken, node: &str) -> Self {
+        Caches {
+            node: Some(node.to_owned()),
+            width: watch::Sender::new(Width::Narrow),
+            ..Caches::new(client, stop)
+        }
+    }
+
+    /// Watches all contents if `all` is set: the label is missing where only drivers know the node.
+    pub fn with_contents(self, all: bool) -> Self {
+        Caches {
+            contents_told: !all,
+            ..self
+        }
+    }
+
+    /// Counts the watch events in these metrics.
+    pub fn counted(self, metrics: Arc<Metrics>) -> Self {
+        Caches {
+            metrics: Some(metrics),
+            ..self
+        }
+    }
+
+    /// Caches that watch nothing. Tests fill them with [`Store::apply_write`].
+    pub fn unwatched() -> Self {
+        let stop = CancellationToken::new();
+        Caches {
+            client: None,
+            shared: Shared::until(&stop),
+            stop,
+            metrics: None,
+            node: None,
+            contents_told: true,
+            width: watch::Sender::default(),
+            wide: Mutex::default(),
+            term: Subscription::default(),
+        }
+    }
+
+    /// Returns cluster-wide caches for work that one process does for all nodes. All concurrent
+    /// users share the watches.
+    pub fn wide(&self) -> Wide {
+        let mut known = self.wide.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = known.upgrade().unwrap_or_else(|| {
+            let shared = Shared::until(&self.stop);
+            *known = Arc::downgrade(&shared);
+            shared
+        });
+        Wide(Arc::new(Caches {
+            client: self.client.clone(),
+            stop: self.stop.clone(),
+            metrics: self.metrics.clone(),
+            shared,
+            ..Caches::unwatched()
+        }))
+    }
+
+    /// Returns the volumes of a driver with this handle. Most clusters rarely need this lookup, so
+    /// the first call builds the index. That takes some milliseconds for a thousand volumes, and
+    /// memory from then on.
+    pub fn volumes_of(&self, driver: &str, handle: &str) -> Vec<Arc<PersistentVolume>> {
+        let at = |driver: &str, handle: &str| format!("{driver}/{handle}");
+        let keys = move |volume: &PersistentVolume| {
+            let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+            let keys = csi.map(|csi| at(&csi.driver, &csi.volume_handle));
+            keys.into_iter().collect()
+        };
+        let by_handle = &self.shared.by_handle;
+        let by_handle = by_handle.get_or_init(|| self.volumes().index(keys));
+        by_handle.get(&at(driver, handle))
+    }
+
+    /// The current width of the node's watches.
+    pub fn width(&self) -> Width {
+        *self.width.borrow()
+    }
+
+    /// Widens or narrows the watches that a label narrows to the node.
+    pub fn set_width(&self, width: Width) {
+        self.width.send_replace(width);
+    }
+
+    /// The failing watches with their kinds, including cluster-wide ones. Only kinds that every API
+    /// server serves count. A missing kind stops the loops that need it, and restarting this
+    /// process would not help.
+    pub fn troubles(&self) -> Vec<(&'static str, WatchError)> {
+        let wide = self.wide.lock().unwrap_or_else(PoisonError::into_inner);
+        let wide = wide.upgrade().map(|wide| wide.watches.troubles());
+        let own = self.shared.watches.troubles();
+        let all = own.into_iter().chain(wide.unwrap_or_default());
+        all.filter(|(kind, _)| REQUIRED.contains(kind)).collect()
+    }
+
+    fn selectors(&self, narrow: Option<Narrow>) -> Selectors {
+        let narrowed = self.node.as_deref().zip(narrow);
+        narrowed.map_or_else(Selectors::default, |(node, narrow)| narrow(self, node))
+    }
+
+    fn begin<K: Resource>(&self, selectors: Selectors, form: Encoding<K>) -> Store<K> {
+        let watch = Store::in_form(form);
+        if let Some(client) = &self.client {
+            let range = Range {
+                selectors,
+                width: self.width.subscribe(),
+            };
+            let (metrics, stop) = (self.metrics.clone(), self.shared.stop.clone());
+            tokio::spawn(
+                watch
+                    .clone()
+                    .run_within(client.clone(), range, metrics, stop),
+            );
+        }
+        watch
+    }
+}
+
+#[cfg(test)]
+mod tests;

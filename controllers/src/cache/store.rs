@@ -1,0 +1,557 @@
+//! A store of all objects of one kind, filled by one watch and shared by all controllers.
+//!
+//! A controller registers a handler for changes ([`Store::on_change`]) that adds keys to its queue.
+//! It reads the objects from the store when it works on a key. It also puts its own writes into the
+//! store at once ([`Store::apply_write`]), so it never decides from a state that it has already
+//! changed.
+//!
+//! A watch may select only a part of the objects ([`Selector`]). A missing object may then still
+//! exist, and a reported deletion may only mean that the object left the selection. Decisions that
+//! depend on an object's absence ask the API server ([`Kube::find`](super::Kube::find)).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Debug};
+use std::ops::RangeFrom;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::client::kube::Resource;
+
+mod accepted;
+mod compress;
+mod lru;
+mod run;
+mod select;
+
+pub use compress::Encoding;
+use compress::StoredObject;
+pub use run::Range;
+pub(crate) use run::{config, fraction};
+pub use select::{Selector, Selectors, Width};
+
+/// Namespace (empty for cluster-scoped kinds), [`BETWEEN`] and name. Indexes share the allocation.
+type Key = Arc<str>;
+
+/// Sorts before every character of a name, so objects are ordered by namespace.
+const BETWEEN: char = '\0';
+
+/// A change of one object.
+#[derive(Clone, Debug)]
+pub enum Change<K> {
+    /// The object is new or changed.
+    Applied {
+        /// The object as last seen before the change.
+        old: Option<Arc<K>>,
+        /// The object after the change.
+        new: Arc<K>,
+    },
+    /// The object was deleted or left the selection; this is its last seen state.
+    Deleted(Arc<K>),
+}
+
+impl<K> Change<K> {
+    /// The object as last seen.
+    pub fn object(&self) -> &Arc<K> {
+        match self {
+            Change::Applied { new, .. } => new,
+            Change::Deleted(object) => object,
+        }
+    }
+}
+
+type Handler<K> = Arc<dyn Fn(&Change<K>) + Send + Sync>;
+type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
+
+/// Identifies a subscriber. [`Store::leave`] removes its handlers.
+#[derive(Clone, Debug, Default)]
+pub struct Subscription(Arc<()>);
+
+impl PartialEq for Subscription {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+struct IndexState<K> {
+    /// Expires when the last [`Index`] that reads these entries is dropped.
+    used: Weak<()>,
+    keys_of: KeysOf<K>,
+    /// Most keys have one object, so a set per key would waste memory. Entries with the same key
+    /// share its text, also across indexes.
+    entries: BTreeSet<(Arc<str>, Key)>,
+}
+
+struct State<K> {
+    objects: BTreeMap<Key, StoredObject<K>>,
+    form: Encoding<K>,
+    handlers: Vec<(Subscription, Handler<K>)>,
+    indexes: Vec<IndexState<K>>,
+    /// The highest `resourceVersion` that the watch has reported.
+    seen: u64,
+    /// Keys reported since a list began. The end of the list removes all others, except newer own
+    /// writes.
+    listing: Option<BTreeSet<Key>>,
+    /// The selector of the current watch.
+    selector: Selector,
+    /// True once a list of all objects is complete: a missing object does not exist.
+    whole: bool,
+}
+
+struct Inner<K> {
+    state: Mutex<State<K>>,
+    synced: watch::Sender<bool>,
+    trouble: Mutex<Option<WatchError>>,
+}
+
+/// Why a watch makes no progress.
+#[derive(Clone, Debug)]
+pub struct WatchError {
+    /// When the first of the consecutive failures occurred.
+    pub since: Instant,
+    /// The last error.
+    pub error: String,
+}
+
+/// All known objects of one kind. Clones share them.
+pub struct Store<K> {
+    inner: Arc<Inner<K>>,
+    term: Subscription,
+}
+
+impl<K> Clone for Store<K> {
+    fn clone(&self) -> Self {
+        Store {
+            inner: self.inner.clone(),
+            term: self.term.clone(),
+        }
+    }
+}
+
+impl<K> Debug for Store<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+/// Looks up objects of a store by keys other than their names.
+pub struct Index<K> {
+    watch: Store<K>,
+    used: Arc<()>,
+}
+
+impl<K> Clone for Index<K> {
+    fn clone(&self) -> Self {
+        Index {
+            watch: self.watch.clone(),
+            used: self.used.clone(),
+        }
+    }
+}
+
+impl<K: Resource> Default for Store<K> {
+    fn default() -> Self {
+        Store::new()
+    }
+}
+
+impl<K: Resource> Store<K> {
+    /// Creates an empty store that stays empty until [`Store::run`]. Tests fill it with
+    /// [`Store::apply_write`].
+    pub fn new() -> Self {
+        Store::in_form(Encoding::Open)
+    }
+
+    /// Creates an empty store that keeps its objects in this encoding.
+    pub fn in_form(form: Encoding<K>) -> Self {
+        let state = State {
+            objects: BTreeMap::new(),
+            form,
+            handlers: Vec::new(),
+            indexes: Vec::new(),
+            seen: 0,
+            listing: None,
+            selector: Selector::all(),
+            whole: true,
+        };
+        let inner = Inner {
+            state: Mutex::new(state),
+            synced: watch::Sender::new(false),
+            trouble: Mutex::new(None),
+        };
+        Store {
+            inner: Arc::new(inner),
+            term: Subscription::default(),
+        }
+    }
+
+    /// The same store; handlers registered through it belong to this subscription.
+    pub fn of_term(&self, term: &Subscription) -> Self {
+        Store {
+            inner: self.inner.clone(),
+            term: term.clone(),
+        }
+    }
+
+    /// Removes all handlers of this subscription.
+    pub fn leave(&self, term: &Subscription) {
+        let is_of = |(of, _): &mut (Subscription, Handler<K>)| of == term;
+        let left: Vec<_> = self.lock().handlers.extract_if(.., is_of).collect();
+        // The handlers may own clones of this store, so they are dropped after the lock.
+        drop(left);
+    }
+
+    /// Calls `handler` for every object already known and for every later change. The handler runs
+    /// under the store's lock, so it must only take note, for example by adding a key to a queue.
+    pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        let mut state = self.lock();
+        for object in state.objects.values() {
+            handler(&Change::Applied {
+                old: None,
+                new: object.get(),
+            });
+        }
+        state.handlers.push((self.term.clone(), Arc::new(handler)));
+    }
+
+    /// Indexes the objects by the keys that `keys_of` returns.
+    pub fn index(&self, keys_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Index<K> {
+        let used = Arc::new(());
+        let mut index = IndexState {
+            used: Arc::downgrade(&used),
+            keys_of: Box::new(keys_of),
+            entries: BTreeSet::new(),
+        };
+        let mut state = self.lock();
+        for (key, object) in &state.objects {
+            index.add(key, &object.get(), &mut Vec::new());
+        }
+        state.indexes.retain(|index| index.used.strong_count() > 0);
+        state.indexes.push(index);
+        Index {
+            watch: self.clone(),
+            used,
+        }
+    }
+
+    /// Returns a cluster-scoped object.
+    pub fn get(&self, name: &str) -> Option<Arc<K>> {
+        self.get_in("", name)
+    }
+
+    /// Returns an object in a namespace.
+    pub fn get_in(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        let kept = self.lock().kept(&named(namespace, name));
+        kept.map(|kept| kept.get())
+    }
+
+    /// Returns all objects, ordered by namespace and name.
+    pub fn all(&self) -> Vec<Arc<K>> {
+        self.each().collect()
+    }
+
+    /// Iterates over all objects in that order. Packed objects are unpacked one at a time.
+    pub fn each(&self) -> impl Iterator<Item = Arc<K>> + use<K> {
+        let kept: Vec<_> = self.lock().objects.values().cloned().collect();
+        kept.into_iter().map(|kept| kept.get())
+    }
+
+    /// Returns all objects in a namespace.
+    pub fn all_in(&self, namespace: &str) -> Vec<Arc<K>> {
+        let state = self.lock();
+        let within = state.objects.range(named(namespace, "")..);
+        let within = within.take_while(|(key, _)| {
+            let rest = key.strip_prefix(namespace);
+            rest.is_some_and(|rest| rest.starts_with(BETWEEN))
+        });
+        let kept: Vec<_> = within.map(|(_, kept)| kept.clone()).collect();
+        drop(state);
+        kept.iter().map(StoredObject::get).collect()
+    }
+
+    /// True if the store lists all objects of the kind, so a missing object does not exist.
+    pub fn is_whole(&self) -> bool {
+        self.lock().whole
+    }
+
+    /// Switches to this selector. Known objects stay until the next list is complete.
+    fn select(&self, selector: Selector) {
+        let mut state = self.lock();
+        // A wider selection is complete only after its first list.
+        state.whole &= selector.is_all();
+        state.selector = selector;
+        state.listing = None;
+    }
+
+    /// Pretends that the watch uses this selector.
+    #[cfg(test)]
+    pub(crate) fn note_selected(&self, selector: Selector) {
+        self.select(selector);
+    }
+
+    /// True once the first list is complete.
+    pub fn is_synced(&self) -> bool {
+        *self.inner.synced.borrow()
+    }
+
+    /// Pretends that the first list is complete.
+    #[cfg(test)]
+    pub(crate) fn note_synced(&self) {
+        self.inner.synced.send_replace(true);
+    }
+
+    /// Waits until the first list is complete.
+    pub async fn synced(&self) {
+        let mut synced = self.inner.synced.subscribe();
+        // The sender lives as long as this store.
+        let _ = synced.wait_for(|synced| *synced).await;
+    }
+
+    /// Stores the API server's answer to a write, unless the watch has reported a newer version.
+    pub fn apply_write(&self, object: K) {
+        let mut state = self.lock();
+        let version = version(&object);
+        let key = key(&object);
+        if !state.selector.shows(&object) {
+            // The watch does not report changes of objects outside its selection.
+            let known = state.objects.get(&key).map(StoredObject::version);
+            if known.is_some_and(|known| version > known) {
+                state.delete(&key);
+            }
+            return;
+        }
+        let newer = match state.objects.get(&key) {
+            Some(known) => version > known.version(),
+            // The object may already be deleted: the watch has then reported a later version.
+            None => version > state.seen || version == 0,
+        };
+        if newer {
+            state.apply(key, object);
+        }
+    }
+
+    /// Returns the watch's current error, if any.
+    pub fn trouble(&self) -> Option<WatchError> {
+        self.inner
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn note(&self, error: Option<String>) {
+        let mut trouble = self
+            .inner
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *trouble = error.map(|error| WatchError {
+            since: trouble
+                .as_ref()
+                .map_or_else(Instant::now, |known| known.since),
+            error,
+        });
+    }
+
+    fn take(&self, event: Event<K>) {
+        let mut state = self.lock();
+        match event {
+            Event::Init => state.listing = Some(BTreeSet::new()),
+            Event::InitApply(object) | Event::Apply(object) => {
+                state.seen = state.seen.max(version(&object));
+                let key = key(&object);
+                if let Some(listing) = &mut state.listing {
+                    listing.insert(key.clone());
+                }
+                let known = state.objects.get(&key).map(StoredObject::version);
+                // The controller's own write may already be in the store when the watch reports the
+                // same version or an older one.
+                let told = version(&object);
+                if known.is_none_or(|known| told > known || told == 0) {
+                    state.apply(key, object);
+                }
+            }
+            Event::Delete(object) => {
+                state.seen = state.seen.max(version(&object));
+                let key = key(&object);
+                // An object with the same name may already be in the store: its writer adds it
+                // before the watch reports this deletion.
+                let known = state.kept(&key).map(|known| known.get().uid());
+                if known.is_some_and(|uid| is_same(uid.as_deref(), object.uid().as_deref())) {
+                    state.delete(&key);
+                }
+            }
+            Event::InitDone => {
+                let listed = state.listing.take().unwrap_or_default();
+                let seen = state.seen;
+                let gone: Vec<Key> = state
+                    .objects
+                    .iter()
+                    .filter(|(key, object)| {
+                        let late = object.version() > seen;
+                        let ours = late && state.selector.shows(&*object.get());
+                        !(ours || listed.contains(*key))
+                    })
+                    .map(|(key, _)| key.clone())
+                    .collect();
+                for key in gone {
+                    state.delete(&key);
+                }
+                state.whole = state.selector.is_all();
+                drop(state);
+                self.inner.synced.send_replace(true);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Resource> Index<K> {
+    /// Returns the objects with this key.
+    pub fn get(&self, key: &str) -> Vec<Arc<K>> {
+        let state = self.watch.lock();
+        let entries = self.entries(&state).range(from(key));
+        let of_key = entries.take_while(|(entry, _)| **entry == *key);
+        let kept: Vec<_> = of_key.filter_map(|(_, key)| state.kept(key)).collect();
+        drop(state);
+        kept.iter().map(StoredObject::get).collect()
+    }
+
+    /// Returns the first object with this key.
+    pub fn first(&self, key: &str) -> Option<Arc<K>> {
+        let state = self.watch.lock();
+        let (entry, named) = self.entries(&state).range(from(key)).next()?;
+        let kept = state.kept(named).filter(|_| **entry == *key);
+        drop(state);
+        kept.map(|kept| kept.get())
+    }
+
+    /// Returns all keys in order.
+    pub fn keys(&self) -> Vec<String> {
+        let state = self.watch.lock();
+        let mut keys: Vec<String> = Vec::new();
+        for (key, _) in self.entries(&state) {
+            if keys.last().is_none_or(|last| **last != **key) {
+                keys.push(key.to_string());
+            }
+        }
+        keys
+    }
+
+    fn entries<'s>(&self, state: &'s State<K>) -> &'s BTreeSet<(Arc<str>, Key)> {
+        let mut indexes = state.indexes.iter();
+        let own = indexes.find(|index| index.used.as_ptr() == Arc::as_ptr(&self.used));
+        // The store keeps the entries as long as this index exists.
+        &own.expect("an index in use").entries
+    }
+}
+
+impl<K: Resource> IndexState<K> {
+    /// Adds an object. `texts` holds the keys that other indexes already store for it.
+    fn add(&mut self, key: &Key, object: &K, texts: &mut Vec<Arc<str>>) {
+        for entry in (self.keys_of)(object) {
+            let known = texts.iter().find(|text| ***text == *entry).cloned();
+            let new = from(known.unwrap_or_else(|| entry.into()));
+            let mut same = self.entries.range(new.clone());
+            let own = same.next().filter(|(own, _)| *own == new.start.0);
+            let text = own.map_or(new.start.0, |(own, _)| own.clone());
+            texts.push(text.clone());
+            self.entries.insert((text, key.clone()));
+        }
+    }
+
+    fn remove(&mut self, key: &Key, object: &K) {
+        for entry in (self.keys_of)(object) {
+            self.entries.remove(&(entry.into(), key.clone()));
+        }
+    }
+}
+
+impl<K: Resource> State<K> {
+    fn kept(&self, key: &Key) -> Option<StoredObject<K>> {
+        let recent = self.form.recent(key).map(StoredObject::Open);
+        recent.or_else(|| self.objects.get(key).cloned())
+    }
+
+    fn apply(&mut self, key: Key, mut object: K) {
+        // Managed fields are never read, and they are often half of an object.
+        object.meta_mut().managed_fields = None;
+        let new = Arc::new(object);
+        let mut old = self.kept(&key).map(|old| old.get());
+        if let Some(gone) = &old
+            && !is_same(gone.uid().as_deref(), new.uid().as_deref())
+        {
+            // The watch missed the deletion of the old object. Forget everything stored about it.
+            self.delete(&key);
+            old = None;
+        }
+        let kept = self.form.keep(&key, &new);
+        self.objects.insert(key.clone(), kept);
+        let mut texts = Vec::new();
+        for index in &mut self.indexes {
+            if let Some(old) = &old {
+                index.remove(&key, old);
+            }
+            index.add(&key, &new, &mut texts);
+        }
+        self.tell(&Change::Applied { old, new });
+    }
+
+    fn delete(&mut self, key: &Key) {
+        let Some(old) = self.kept(key).map(|old| old.get()) else {
+            return;
+        };
+        self.objects.remove(key);
+        self.form.forget(key);
+        for index in &mut self.indexes {
+            index.remove(key, &old);
+        }
+        self.tell(&Change::Deleted(old));
+    }
+
+    fn tell(&self, change: &Change<K>) {
+        for (_, handler) in &self.handlers {
+            handler(change);
+        }
+    }
+}
+
+/// Whether two objects of one name have the same UID. A missing UID matches any.
+fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
+    one.zip(other).is_none_or(|(one, other)| one == other)
+}
+
+/// The range of an index's entries that starts at this key.
+fn from(key: impl Into<Arc<str>>) -> RangeFrom<(Arc<str>, Key)> {
+    (key.into(), Key::default())..
+}
+
+fn key<K: Resource>(object: &K) -> Key {
+    named(&object.namespace().unwrap_or_default(), &object.name_any())
+}
+
+fn named(namespace: &str, name: &str) -> Key {
+    format!("{namespace}{BETWEEN}{name}").into()
+}
+
+/// Parses the `resourceVersion`: the API guarantees increasing decimal numbers within a kind.
+fn version<K: Resource>(object: &K) -> u64 {
+    object
+        .meta()
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::cache::store::key;
+
+fn keep<K: Resource>(form: &mut Encoding<K>, object: &Arc<K>) -> StoredObject<K> {
+    form.keep(&key(&**object), object)
+}
+
+/// A typical claim, before and after it is bound.
+fn claim(number: u64, bound: bool) -> Arc<PersistentVolumeClaim> {
+    let uid = format!(
+        "0c4f{number:04x}-5a31-4f0b-9d{number:02x}-{:012x}",
+        number * 77
+    );
+    let mut claim = json!({
+        "metadata": {
+            "name": format!("data-{number}"), "namespace": "default", "uid": uid,
+            "resourceVersion": (1000 + 7 * number).to_string(),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"app": "db"},
+            "annotations": {"volume.kubernetes.io/storage-provisioner": "hostloop.csi.dev"},
+            "finalizers": ["kubernetes.io/pvc-protection"],
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "64Mi"}},
+            "storageClassName": "hostloop", "volumeMode": "Filesystem",
+        },
+        "status": {"phase": "Pending"},
+    });
+    if bound {
+        claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
+        claim["metadata"]["annotations"]["pv.kubernetes.io/bound-by-controller"] = json!("yes");
+        claim["spec"]["volumeName"] = json!(format!("pvc-{uid}"));
+        claim["status"] = json!({
+            "phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "64Mi"},
+        });
+    }
+    Arc::new(serde_json::from_value(claim).expect("a claim"))
+}
+
+#[test]
+fn what_others_have_said_is_not_kept_again() {
+    let mut form = Encoding::packed();
+    let json = serde_json::to_vec(&*claim(1, true)).expect("JSON").len();
+    // Some claims are still pending, so the test covers both states.
+    for number in 0..50 {
+        keep(&mut form, &claim(number, number % 3 > 0));
+    }
+    for bound in [false, true] {
+        let kept = keep(&mut form, &claim(99, bound));
+        assert_eq!(kept.get(), claim(99, bound));
+        let rest = kept.rest().expect("it is packed");
+        assert!(rest * 4 < json, "{rest} of {json}, bound: {bound}");
+    }
+}
+
+#[test]
+fn an_object_outlives_its_pattern() {
+    let mut form = Encoding::packed();
+    let first = keep(&mut form, &claim(1, false));
+    let odd: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": {"name": "z", "annotations": {"note": "nothing that others have ".repeat(40)}},
+    }))
+    .expect("a claim");
+    let odd = Arc::new(odd);
+    let second = keep(&mut form, &odd);
+    let third = keep(&mut form, &claim(3, true));
+    drop(form);
+    assert_eq!(first.get(), claim(1, false));
+    assert_eq!(second.get(), odd);
+    assert_eq!(third.get(), claim(3, true));
+}
+
+proptest! {
+    #[test]
+    fn all_are_as_they_were(
+        told in vec((".{0,40}", btree_map("[a-z/.]{0,12}", ".{0,300}", 0..6)), 1..20),
+    ) {
+        let objects = told.into_iter().map(|(name, annotations)| {
+            let mut claim = PersistentVolumeClaim::default();
+            claim.metadata.name = Some(name);
+            claim.metadata.annotations = Some(annotations);
+            Arc::new(claim)
+        });
+        let objects: Vec<_> = objects.collect();
+        let mut form = Encoding::packed();
+        let kept: Vec<_> = objects.iter().map(|object| keep(&mut form, object)).collect();
+        for (object, kept) in objects.iter().zip(&kept) {
+            prop_assert_eq!(&kept.get(), object);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Runs a watch: lists, watches and retries.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::accepted::noticing;
+use super::{Selectors, Store, Width};
+use crate::client::Resource;
+use crate::controller::Metrics;
+use crate::controller::queue::Backoff;
+
+/// The wait after the first failure of a watch. It doubles with each further failure.
+const RETRY: Duration = Duration::from_millis(500);
+/// The longest wait.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// Objects per page of a list. An unpacked object takes twenty times the memory of a stored one.
+/// With the usual 500 per page, a new leader would briefly need a third more memory than it needs
+/// later.
+const PAGE: u32 = 100;
+
+/// The configuration that every watch starts from.
+pub(crate) fn config() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
+
+/// The part of a kind that a watch selects.
+#[derive(Debug)]
+pub struct Range {
+    /// The selector for each width.
+    pub selectors: Selectors,
+    /// The current width. The watch restarts if a new width changes the selector.
+    pub width: watch::Receiver<Width>,
+}
+
+impl Default for Range {
+    fn default() -> Self {
+        Range {
+            selectors: Selectors::default(),
+            width: watch::channel(Width::Whole).1,
+        }
+    }
+}
+
+impl Range {
+    /// Waits until the width selects something else than `from` does.
+    async fn changed(&mut self, from: Width) {
+        let now = self.selectors.at(from).clone();
+        let selectors = &self.selectors;
+        let other = |width: &Width| *selectors.at(*width) != now;
+        if self.width.wait_for(other).await.is_err() {
+            // The sender is gone, so the width no longer changes.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl<K: Resource> Store<K> {
+    /// Watches what `api` selects until `stop`. A kind that the API server does not serve has no
+    /// objects.
+    pub async fn run(
+        self,
+        client: Client,
+        api: impl FnOnce(Client) -> Api<K>,
+        config: watcher::Config,
+        stop: CancellationToken,
+    ) {
+        let api = api(self.noticed(&client));
+        let told = self.follow(api, config, |_| {});
+        stop.run_until_cancelled(told).await;
+    }
+
+    /// Watches a range in all namespaces until `stop`. When the range changes, everything in it is
+    /// listed again; objects outside the new range are reported as deleted.
+    pub async fn run_within(
+        self,
+        client: Client,
+        mut range: Range,
+        metrics: Option<Arc<Metrics>>,
+        stop: CancellationToken,
+    ) {
+        let api = K::everywhere(self.noticed(&client));
+        let kind = K::kind(&()).into_owned();
+        let counted = metrics.map(|metrics| metrics.watched(&kind));
+        loop {
+            let width = *range.width.borrow_and_update();
+            let selector = range.selectors.at(width).clone();
+            let config = selector.config();
+            self.select(selector);
+            let told = self.follow(api.clone(), config, |events| {
+                if let Some(counter) = &counted {
+                    counter.inc_by(events);
+                }
+            });
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = told => return,
+                () = range.changed(width) => {
+                    tracing::debug!(kind, "watching another part");
+                }
+            }
+        }
+    }
+
+    /// A client that clears the watch's error as soon as the API server accepts a request.
+    fn noticed(&self, client: &Client) -> Client {
+        let watch = self.clone();
+        noticing(client, move || watch.note(None))
+    }
+
+    /// Applies the watch's events to the store and retries after errors.
+    async fn follow(&self, api: Api<K>, config: watcher::Config, count: impl Fn(u64)) {
+        let mut failures = 0_u32;
+        let events = watcher(api, config);
+        tokio::pin!(events);
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    // A retried list also begins with `Init`, so it does not prove success.
+                    if !matches!(event, Event::Init) {
+                        failures = 0;
+                        self.note(None);
+                    }
+                    count(is_of_object(&event).into());
+                    self.take(event);
+                }
+                Err(error) => {
+                    failures = failures.saturating_add(1);
+                    if is_unknown_kind(&error) {
+                        self.take(Event::Init);
+                        self.take(Event::InitDone);
+                        self.note(None);
+                    } else {
+                        tracing::warn!(kind = %K::kind(&()), %error, "watching failed");
+                        self.note(Some(error.to_string()));
+                    }
+                    tokio::time::sleep(backoff(failures)).await;
+                }
+            }
+        }
+    }
+}
+
+fn is_of_object<K>(event: &Event<K>) -> bool {
+    !matches!(event, Event::Init | Event::InitDone)
+}
+
+fn is_unknown_kind(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code == 404,
+        _ => false,
+    }
+}
+
+/// Half of the wait is random, so that watches that failed together do not retry together.
+fn backoff(failures: u32) -> Duration {
+    let whole = Backoff {
+        start: RETRY,
+        max: RETRY_MAX,
+    }
+    .delay(failures.max(1));
+    whole / 2 + (whole / 2).mul_f64(fraction())
+}
+
+/// A number in 0..1 that differs from call to call and from process to process.
+pub(crate) fn fraction() -> f64 {
+    let random = RandomState::new().hash_one(std::process::id());
+    (random >> 11) as f64 / (1_u64 << 53) as f64
+}

@@ -1,0 +1,239 @@
+//! Finds and labels objects that belong to this node but lack its label. With the label, the node's
+//! watches see them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::api::pvc::is_assigned;
+use crate::cache::scope::{MANAGED_BY, NODE_LABEL, node_label};
+use crate::cache::store::fraction;
+use crate::cache::{Store, Width};
+use crate::client::{ApiError, Kube, Resource};
+use crate::controller::Context;
+use crate::controller::owner::Ownership;
+use crate::placement::{takes_groups, takes_snapshots};
+use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
+use crate::snapshotter::{handle_in, handles_in_group};
+
+/// Default interval of searches, on average.
+const RESYNC: Duration = Duration::from_secs(15 * 60);
+/// Default timeout of a CSI call about one volume.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The most pages of each kind that one search reads. Other drivers' claims have no label either,
+/// and a cluster may have any number of them.
+const PAGES: usize = 20;
+
+/// Repairs missing labels until `context.stop`. Snapshot contents are included only if `contents`
+/// is set.
+pub(super) async fn run(context: &Context, node: &str, contents: bool) {
+    let search = Search {
+        context,
+        contents,
+        kube: context.kube.managed_by("hostloop-labels"),
+        node,
+    };
+    let every = context.common.resync_period.unwrap_or(RESYNC);
+    let rounds = async {
+        loop {
+            // Jitter from half to one and a half intervals keeps nodes from searching at the same
+            // time.
+            tokio::time::sleep(every.mul_f64(0.5 + fraction())).await;
+            search.round().await;
+        }
+    };
+    context.stop.run_until_cancelled(rounds).await;
+}
+
+struct Search<'a> {
+    context: &'a Context,
+    contents: bool,
+    kube: Kube,
+    node: &'a str,
+}
+
+impl Search<'_> {
+    async fn round(&self) {
+        if self.context.caches.width() == Width::Whole {
+            // The watches see everything.
+            return;
+        }
+        self.told("volumes", self.volumes().await);
+        self.told("claims", self.claims().await);
+        if !self.contents || self.context.pools.known().is_empty() {
+            return;
+        }
+        let (driver, caches) = (&self.context.driver, &self.context.caches);
+        if takes_snapshots(driver) {
+            let own = |content: &VolumeSnapshotContent| {
+                content.spec.driver == driver.name && self.is_own(handle_in(content))
+            };
+            let labelled = self.labelled(MANAGED_BY, &caches.contents(), own).await;
+            self.told("contents", labelled);
+        }
+        if takes_groups(driver) {
+            let own = |content: &VolumeGroupSnapshotContent| {
+                content.spec.driver == driver.name && self.is_own(handles_in_group(content))
+            };
+            let watch = caches.group_contents();
+            let labelled = self.labelled(MANAGED_BY, &watch, own).await;
+            self.told("group contents", labelled);
+        }
+    }
+
+    fn told(&self, what: &str, result: Result<(), ApiError>) {
+        match result {
+            // The cluster does not have this kind.
+            Ok(()) | Err(ApiError::NotFound { .. }) => {}
+            Err(error) => tracing::warn!(what, %error, "not all that has no label was looked at"),
+        }
+    }
+
+    /// True if there are handles, and all belong to this node's pools.
+    fn is_own<'h>(&self, handles: impl IntoIterator<Item = &'h str>) -> bool {
+        let mut handles = handles.into_iter().peekable();
+        let pools = &self.context.pools;
+        handles.peek().is_some() && handles.all(|handle| pools.own(handle) == Some(true))
+    }
+
+    /// Labels this node's volumes. If the object does not show the owner, the driver is asked.
+    async fn volumes(&self) -> Result<(), ApiError> {
+        let watch = self.context.caches.volumes();
+        let mut own = Vec::new();
+        for volume in self.unlabelled(NODE_LABEL, |one| self.may_own(one)).await? {
+            if self.owns(&volume).await {
+                own.push(volume);
+            }
+        }
+        self.label(NODE_LABEL, &watch, own).await
+    }
+
+    fn may_own(&self, volume: &PersistentVolume) -> bool {
+        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        csi.is_some_and(|csi| csi.driver == self.context.driver.name)
+            && self.context.may_have(volume)
+    }
+
+    async fn owns(&self, volume: &PersistentVolume) -> bool {
+        match self.context.owner(volume) {
+            Ownership::Local => true,
+            Ownership::Remote => false,
+            Ownership::Unknown => {
+                let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+                let id = csi.map(|csi| csi.volume_handle.as_str());
+                let timeout = self.context.common.timeout.unwrap_or(TIMEOUT);
+                let has = self.context.driver_has(id.unwrap_or_default(), timeout);
+                matches!(has.await, Ok(Some(true)))
+            }
+        }
+    }
+
+    /// Labels claims that are bound to this node's volumes, or that get volumes here.
+    async fn claims(&self) -> Result<(), ApiError> {
+        let volumes = self.context.caches.volumes();
+        let own = |claim: &PersistentVolumeClaim| {
+            let name = claim
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.volume_name.clone());
+            let volume = name.and_then(|name| volumes.get(&name));
+            owns_claim(self.context, self.node, claim, volume)
+        };
+        let watch = self.context.caches.claims();
+        self.labelled(NODE_LABEL, &watch, own).await
+    }
+
+    /// Labels this node's objects of a kind.
+    async fn labelled<K: Resource>(
+        &self,
+        key: &str,
+        watch: &Store<K>,
+        is_own: impl Fn(&K) -> bool,
+    ) -> Result<(), ApiError> {
+        let own = self.unlabelled(key, is_own).await?;
+        self.label(key, watch, own).await
+    }
+
+    /// Returns unlabelled objects that `is_own` accepts.
+    async fn unlabelled<K: Resource>(
+        &self,
+        key: &str,
+        is_own: impl Fn(&K) -> bool,
+    ) -> Result<Vec<K>, ApiError> {
+        let mut own = Vec::new();
+        let take = |object: K| {
+            if is_own(&object) {
+                own.push(object);
+            }
+        };
+        let all = self.kube.list(&format!("!{key}"), PAGES, take).await?;
+        if !all {
+            tracing::debug!(kind = %K::kind(&()), "more has no label than is looked at");
+        }
+        Ok(own)
+    }
+
+    async fn label<K: Resource>(
+        &self,
+        key: &str,
+        watch: &Store<K>,
+        own: Vec<K>,
+    ) -> Result<(), ApiError> {
+        for object in own {
+            let patch = json!({"metadata": {
+                "uid": object.uid(),
+                "resourceVersion": object.resource_version(),
+                "labels": {key: node_label(self.node)},
+            }});
+            match self.kube.merge(&object, patch).await {
+                Ok(written) => {
+                    let (namespace, name) = (object.namespace(), object.name_any());
+                    tracing::info!(
+                        kind = %K::kind(&()), namespace, name,
+                        "had no label, and was found to be this node's"
+                    );
+                    watch.apply_write(written);
+                }
+                // The object has changed. The watch reports it, or the next search finds it.
+                Err(ApiError::Conflict { .. } | ApiError::NotFound { .. }) => {}
+                // An admission policy lets only the controller write this label.
+                Err(error @ ApiError::Rejected { .. }) => {
+                    tracing::debug!(name = object.name_any(), %error, "not labelled");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// True if a volume certainly belongs to this driver and this node.
+fn owns_volume(context: &Context, volume: &PersistentVolume) -> bool {
+    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    csi.is_some_and(|csi| csi.driver == context.driver.name)
+        && context.owner(volume) == Ownership::Local
+}
+
+/// True if a claim has a volume of this node, or is to get one.
+fn owns_claim(
+    context: &Context,
+    node: &str,
+    claim: &PersistentVolumeClaim,
+    volume: Option<Arc<PersistentVolume>>,
+) -> bool {
+    match volume {
+        Some(volume) => {
+            let spec = volume.spec.as_ref();
+            let bound = spec.and_then(|spec| spec.claim_ref.as_ref());
+            let back = bound.is_some_and(|bound| bound.uid == claim.uid());
+            back && owns_volume(context, &volume)
+        }
+        None => is_assigned(claim, &context.driver.name, node),
+    }
+}
+
+#[cfg(test)]
+mod tests;

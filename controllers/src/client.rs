@@ -1,0 +1,9 @@
+//! Access to the API server: requests, events and leases.
+
+pub mod events;
+pub mod kube;
+pub mod lease;
+
+pub use events::{Events, Kind as EventKind};
+pub use kube::{ApiError, Kube, Resource};
+pub use lease::Leadership;

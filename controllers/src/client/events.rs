@@ -1,0 +1,149 @@
+//! Kubernetes events: they show users what happens to their objects (`kubectl describe`).
+//!
+//! Events are best-effort and never delay the work: a separate task sends them from a bounded
+//! queue. An event that does not fit in the queue is counted as lost. Warnings are sent first and
+//! without a pause. Normal events wait until none has been emitted for five seconds, at most two
+//! minutes. They are then sent at a fixed rate, so a storm of claims is not slowed by its own
+//! events. A repeated event only increases the count of the first. A message must never contain a
+//! secret.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::kube::Resource;
+use crate::controller::metrics::Metrics;
+use send::{Backlog, Sender};
+
+/// The queue limit for warnings, and for normal events.
+const WAITING: usize = 1000;
+
+/// The type of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Something succeeded.
+    Normal,
+    /// Something failed.
+    Warning,
+}
+
+/// An event to be sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The object that the event is about.
+    pub about: ObjectReference,
+    /// The event's type.
+    pub kind: Kind,
+    /// One word for programs, such as `ProvisioningFailed`.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// When the event was emitted.
+    pub told: Instant,
+    /// Every node may emit this event. Its name is a hash of its content, so only the first one is
+    /// created.
+    pub shared: bool,
+}
+
+/// Emits events. Clones share the queue.
+#[derive(Clone, Debug)]
+pub struct Events {
+    normal: mpsc::Sender<Event>,
+    warnings: mpsc::Sender<Event>,
+    /// When the newest normal event was emitted.
+    last: Arc<watch::Sender<Instant>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Events {
+    /// Creates an emitter and a task. The task sends events to the API server as `component` until
+    /// `stop`, and then those that still wait.
+    pub fn start(
+        client: Client,
+        component: &str,
+        metrics: Arc<Metrics>,
+        stop: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        let (events, backlog) = Events::queued(metrics.clone());
+        let sender = Sender::new(client, component, metrics);
+        (events, sender.run(backlog, stop))
+    }
+
+    fn queued(metrics: Arc<Metrics>) -> (Self, Backlog) {
+        let (normal, waiting) = mpsc::channel(WAITING);
+        let (warnings, waiting_warnings) = mpsc::channel(WAITING);
+        let (last, seen) = watch::channel(Instant::now());
+        let events = Events {
+            normal,
+            warnings,
+            last: Arc::new(last),
+            metrics,
+        };
+        (events, Backlog::new(waiting_warnings, waiting, seen))
+    }
+
+    /// For tests: the second value receives every event.
+    pub fn collected(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Event>) {
+        let (sender, waiting) = mpsc::channel(WAITING);
+        let events = Events {
+            normal: sender.clone(),
+            warnings: sender,
+            last: Arc::new(watch::Sender::new(Instant::now())),
+            metrics,
+        };
+        (events, waiting)
+    }
+
+    /// Emits a normal event.
+    pub fn normal<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
+        self.tell(about.object_ref(&()), Kind::Normal, reason, message.into());
+    }
+
+    /// Emits a warning.
+    pub fn warning<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
+        self.tell(about.object_ref(&()), Kind::Warning, reason, message.into());
+    }
+
+    /// Emits a warning that every node would find: the API server keeps only one of these events.
+    pub fn shared_warning<K: Resource>(&self, about: &K, reason: &str, message: String) {
+        self.put(Event {
+            about: about.object_ref(&()),
+            kind: Kind::Warning,
+            reason: reason.to_owned(),
+            message,
+            told: Instant::now(),
+            shared: true,
+        });
+    }
+
+    /// Emits an event about an object that is known by reference only.
+    pub fn tell(&self, about: ObjectReference, kind: Kind, reason: &str, message: String) {
+        self.put(Event {
+            about,
+            kind,
+            reason: reason.to_owned(),
+            message,
+            told: Instant::now(),
+            shared: false,
+        });
+    }
+
+    fn put(&self, event: Event) {
+        let waiting = match event.kind {
+            Kind::Normal => {
+                self.last.send_replace(event.told);
+                &self.normal
+            }
+            Kind::Warning => &self.warnings,
+        };
+        if waiting.try_send(event).is_err() {
+            self.metrics.event_lost();
+        }
+    }
+}
+
+mod send;

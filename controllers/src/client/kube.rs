@@ -1,0 +1,448 @@
+//! The client for the API server. Every call has a deadline, is counted, and returns an error that
+//! shows what the caller can do.
+//!
+//! The client never replaces a whole object from a typed value: that would drop fields newer than
+//! these types. It only creates, patches and deletes objects.
+
+use std::fmt::{self, Debug};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+};
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::controller::metrics::Metrics;
+use crate::snapshots::{
+    VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
+    VolumeSnapshotClass, VolumeSnapshotContent,
+};
+
+mod bytes_received;
+mod client;
+mod find;
+mod limit;
+mod list;
+
+pub(crate) use bytes_received::is_watch;
+pub use client::{ClientError, ClientOptions, connect, connect_counted};
+pub use limit::Limit;
+
+/// The API server's whole message for a JSON patch that does not apply, because a `test` fails or a
+/// path is missing. The message for an invalid object names the object and the field.
+const UNFIT_PATCH: &str = "the server rejected our request due to an error in our request";
+
+/// The default deadline of a call.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A kind of object that the controllers use.
+pub trait Resource:
+    kube::Resource<DynamicType = ()>
+    + Clone
+    + Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// Returns the API of the kind. Cluster-scoped kinds ignore the namespace.
+    fn api(client: Client, namespace: &str) -> Api<Self>;
+    /// Returns the API for objects in all namespaces.
+    fn everywhere(client: Client) -> Api<Self>;
+}
+
+macro_rules! kinds {
+    (cluster: $($cluster:ty),+; namespaced: $($namespaced:ty),+ $(,)?) => {
+        $(impl Resource for $cluster {
+            fn api(client: Client, _: &str) -> Api<Self> { Api::all(client) }
+            fn everywhere(client: Client) -> Api<Self> { Api::all(client) }
+        })+
+        $(impl Resource for $namespaced {
+            fn api(client: Client, namespace: &str) -> Api<Self> {
+                Api::namespaced(client, namespace)
+            }
+            fn everywhere(client: Client) -> Api<Self> { Api::all(client) }
+        })+
+    };
+}
+
+kinds! {
+    cluster: CustomResourceDefinition, PersistentVolume, Node, CSIDriver, CSINode, StorageClass, VolumeAttachment,
+        VolumeAttributesClass, VolumeSnapshotClass, VolumeSnapshotContent,
+        VolumeGroupSnapshotClass, VolumeGroupSnapshotContent;
+    namespaced: ConfigMap, PersistentVolumeClaim, Pod, ReplicaSet, StatefulSet, DaemonSet, Secret,
+        CSIStorageCapacity, VolumeSnapshot, VolumeGroupSnapshot,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The object or its kind does not exist.
+    #[error("{call}: not found")]
+    NotFound {
+        /// Which call: verb, kind and name.
+        call: String,
+    },
+    /// The object differs from what the call expected: a `resourceVersion`, a `test` or a
+    /// precondition did not match.
+    #[error("{call}: {message}")]
+    Conflict {
+        /// Which call.
+        call: String,
+        /// The API server's message.
+        message: String,
+    },
+    /// An object with this name already exists.
+    #[error("{call}: exists already")]
+    AlreadyExists {
+        /// Which call.
+        call: String,
+    },
+    /// The API server rejects the request: a retry would fail again.
+    #[error("{call}: {message}")]
+    Rejected {
+        /// Which call.
+        call: String,
+        /// The HTTP status.
+        code: u16,
+        /// The API server's message.
+        message: String,
+    },
+    /// No answer within the deadline. The server may have applied the request.
+    #[error("{call}: no answer within {deadline:?}")]
+    Timeout {
+        /// Which call.
+        call: String,
+        /// The deadline of the call.
+        deadline: Duration,
+    },
+    /// No answer, or a server error. The server may have applied the request.
+    #[error("{call}: {source}")]
+    Failed {
+        /// Which call.
+        call: String,
+        /// The client's error.
+        #[source]
+        source: Box<kube::Error>,
+    },
+}
+
+impl ApiError {
+    /// True if the object does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, ApiError::NotFound { .. })
+    }
+
+    /// True if the object has changed since it was read.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, ApiError::Conflict { .. })
+    }
+
+    /// A short name of the error for metrics.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            ApiError::NotFound { .. } => "not found",
+            ApiError::Conflict { .. } => "conflict",
+            ApiError::AlreadyExists { .. } => "exists",
+            ApiError::Rejected { .. } => "refused",
+            ApiError::Timeout { .. } => "late",
+            ApiError::Failed { .. } => "failed",
+        }
+    }
+
+    fn new(call: String, error: kube::Error) -> Self {
+        let kube::Error::Api(status) = &error else {
+            return ApiError::Failed {
+                call,
+                source: Box::new(error),
+            };
+        };
+        let message = status.message.clone();
+        match status.code {
+            404 => ApiError::NotFound { call },
+            409 if status.is_already_exists() => ApiError::AlreadyExists { call },
+            409 => ApiError::Conflict { call, message },
+            422 if message == UNFIT_PATCH => ApiError::Conflict {
+                call,
+                message: "it is not as the patch supposes".to_owned(),
+            },
+            429 => ApiError::Failed {
+                call,
+                source: Box::new(error),
+            },
+            code @ 400..500 => ApiError::Rejected {
+                call,
+                code,
+                message,
+            },
+            _ => ApiError::Failed {
+                call,
+                source: Box::new(error),
+            },
+        }
+    }
+}
+
+/// A client for the API server. Clones share its connections.
+#[derive(Clone)]
+pub struct Kube {
+    client: Client,
+    limit: Option<Arc<Limit>>,
+    metrics: Arc<Metrics>,
+    manager: Arc<str>,
+    answered: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Debug for Kube {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kube")
+    }
+}
+
+/// Identifies a call in errors and metrics.
+struct Call {
+    verb: &'static str,
+    kind: String,
+    name: String,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.verb, self.kind, self.name)
+    }
+}
+
+impl Call {
+    fn new<K: Resource>(verb: &'static str, namespace: &str, name: &str) -> Self {
+        let name = match namespace {
+            "" => name.to_owned(),
+            namespace => format!("{namespace}/{name}"),
+        };
+        Call {
+            verb,
+            kind: K::kind(&()).into_owned(),
+            name,
+        }
+    }
+}
+
+impl Kube {
+    /// Creates a client. `manager` is the field manager of its writes.
+    pub fn new(client: Client, limit: Option<Limit>, metrics: Arc<Metrics>, manager: &str) -> Self {
+        Kube {
+            client,
+            limit: limit.map(Arc::new),
+            metrics,
+            manager: manager.into(),
+            answered: Arc::default(),
+        }
+    }
+
+    /// True if the API server has answered a call within the last `time`.
+    pub fn answered_within(&self, time: Duration) -> bool {
+        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.is_some_and(|at| at.elapsed() <= time)
+    }
+
+    /// Returns a client for the same server that writes as another field manager.
+    pub fn managed_by(&self, manager: &str) -> Self {
+        Kube {
+            manager: manager.into(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns a client for the same server with a separate rate limit.
+    pub fn limited(&self, limit: Option<Limit>) -> Self {
+        Kube {
+            limit: limit.map(Arc::new),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the underlying client for watches, which have no deadline.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Reads an object from the API server; `None` if it does not exist.
+    pub async fn get<K: Resource>(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<K>, ApiError> {
+        let api = K::api(self.client.clone(), namespace);
+        let call = Call::new::<K>("get", namespace, name);
+        match self.timely(call, api.get(name)).await {
+            Ok(object) => Ok(Some(object)),
+            Err(ApiError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates an object with the name in its metadata.
+    pub async fn create<K: Resource>(&self, object: &K) -> Result<K, ApiError> {
+        let namespace = object.namespace().unwrap_or_default();
+        let api = K::api(self.client.clone(), &namespace);
+        let name = object
+            .meta()
+            .name
+            .clone()
+            .or_else(|| object.meta().generate_name.clone());
+        let call = Call::new::<K>("create", &namespace, &name.unwrap_or_default());
+        let params = PostParams {
+            field_manager: Some(self.manager.to_string()),
+            ..PostParams::default()
+        };
+        self.timely(call, api.create(&params, object)).await
+    }
+
+    /// Applies a JSON merge patch to an object. Include `metadata.resourceVersion` if the patch
+    /// depends on what was read.
+    pub async fn merge<K: Resource>(&self, object: &K, patch: Value) -> Result<K, ApiError> {
+        self.patch(object, None, &Patch::Merge(patch)).await
+    }
+
+    /// Applies a JSON merge patch to an object's status.
+    pub async fn merge_status<K: Resource>(&self, object: &K, patch: Value) -> Result<K, ApiError> {
+        self.patch(object, Some("status"), &Patch::Merge(patch))
+            .await
+    }
+
+    /// Applies a strategic merge patch, which merges lists by key, to an object's status. Kinds
+    /// from a CustomResourceDefinition do not support it.
+    pub async fn strategic_status<K: Resource>(
+        &self,
+        object: &K,
+        patch: Value,
+    ) -> Result<K, ApiError> {
+        self.patch(object, Some("status"), &Patch::Strategic(patch))
+            .await
+    }
+
+    /// Applies a JSON patch (RFC 6902), a list of operations such as `test`, to an object.
+    pub async fn json<K: Resource>(&self, object: &K, operations: Value) -> Result<K, ApiError> {
+        self.json_of(object, None, operations).await
+    }
+
+    /// Applies a JSON patch (RFC 6902) to an object's status.
+    pub async fn json_status<K: Resource>(
+        &self,
+        object: &K,
+        operations: Value,
+    ) -> Result<K, ApiError> {
+        self.json_of(object, Some("status"), operations).await
+    }
+
+    async fn json_of<K: Resource>(
+        &self,
+        object: &K,
+        subresource: Option<&'static str>,
+        operations: Value,
+    ) -> Result<K, ApiError> {
+        let patch: json_patch::Patch = serde_json::from_value(operations).map_err(|error| {
+            let call = Call::new::<K>("patch", "", &object.name_any()).to_string();
+            ApiError::Failed {
+                call,
+                source: Box::new(kube::Error::SerdeError(error)),
+            }
+        })?;
+        self.patch(object, subresource, &Patch::Json::<()>(patch))
+            .await
+    }
+
+    async fn patch<K: Resource, P: Serialize + Debug>(
+        &self,
+        object: &K,
+        subresource: Option<&'static str>,
+        patch: &Patch<P>,
+    ) -> Result<K, ApiError> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api = K::api(self.client.clone(), &namespace);
+        let params = PatchParams {
+            field_manager: Some(self.manager.to_string()),
+            ..PatchParams::default()
+        };
+        let call = Call::new::<K>("patch", &namespace, &name);
+        match subresource {
+            None => self.timely(call, api.patch(&name, &params, patch)).await,
+            Some(part) => {
+                self.timely(call, api.patch_subresource(part, &name, &params, patch))
+                    .await
+            }
+        }
+    }
+
+    /// Deletes an object if its UID is still the one that was read. Deleting a missing object
+    /// succeeds.
+    pub async fn delete<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
+        let preconditions = Preconditions {
+            uid: object.uid(),
+            resource_version: None,
+        };
+        self.delete_if(object, preconditions).await
+    }
+
+    /// Deletes an object if it is unchanged since it was read.
+    pub async fn delete_unchanged<K: Resource>(&self, object: &K) -> Result<(), ApiError> {
+        let preconditions = Preconditions {
+            uid: object.uid(),
+            resource_version: object.resource_version(),
+        };
+        self.delete_if(object, preconditions).await
+    }
+
+    async fn delete_if<K: Resource>(
+        &self,
+        object: &K,
+        preconditions: Preconditions,
+    ) -> Result<(), ApiError> {
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api = K::api(self.client.clone(), &namespace);
+        let params = DeleteParams::default().preconditions(preconditions);
+        let call = Call::new::<K>("delete", &namespace, &name);
+        match self.timely(call, api.delete(&name, &params)).await {
+            Ok(_) | Err(ApiError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn timely<T>(
+        &self,
+        call: Call,
+        sent: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ApiError> {
+        if let Some(limit) = &self.limit {
+            limit.take().await;
+        }
+        let answer = tokio::time::timeout(DEADLINE, sent).await;
+        let answer = match answer {
+            Err(_) => Err(ApiError::Timeout {
+                call: call.to_string(),
+                deadline: DEADLINE,
+            }),
+            Ok(answer) => answer.map_err(|error| ApiError::new(call.to_string(), error)),
+        };
+        self.metrics.api_call(call.verb, &call.kind, &answer);
+        if !matches!(
+            answer,
+            Err(ApiError::Timeout { .. } | ApiError::Failed { .. })
+        ) {
+            let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            *answered = Some(Instant::now());
+        }
+        answer
+    }
+}

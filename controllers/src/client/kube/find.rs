@@ -1,0 +1,25 @@
+//! Reads objects that a watch does not select.
+
+use std::sync::Arc;
+
+use super::{ApiError, Kube, Resource};
+use crate::cache::Store;
+
+impl Kube {
+    /// Returns an object from the store. If the store has only a part of the kind and lacks the
+    /// object, reads it from the API server.
+    pub async fn find<K: Resource>(
+        &self,
+        watch: &Store<K>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<K>>, ApiError> {
+        match watch.get_in(namespace, name) {
+            None if !watch.is_whole() => {
+                let found = self.get::<K>(namespace, name).await?;
+                Ok(found.map(Arc::new))
+            }
+            known => Ok(known),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Decides which node owns a volume.
+
+use std::time::Duration;
+
+use hostloop_proto::csi::ControllerGetVolumeRequest;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use tonic::Code;
+
+use crate::cache::Scope;
+use crate::controller::Context;
+use crate::csi::driver::ControllerCapability;
+use crate::csi::{Failure, Pools};
+
+/// Which process is responsible for a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// This process.
+    Local,
+    /// Another node.
+    Remote,
+    /// Unknown. The driver may know.
+    Unknown,
+}
+
+/// Decides which node owns a volume of the driver. The handle decides if the driver's pools are
+/// known, and the node affinity if the volume has one. The volume is served only if neither
+/// contradicts. Only the owner may conclude that a volume does not exist.
+pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Ownership {
+    if *scope == Scope::Cluster {
+        return Ownership::Local;
+    }
+    let spec = volume.spec.as_ref();
+    let handle = spec.and_then(|spec| spec.csi.as_ref());
+    let own = handle.and_then(|csi| pools.own(&csi.volume_handle));
+    match (own, scope.holds(volume)) {
+        (Some(false), _) | (_, Some(false)) => Ownership::Remote,
+        (Some(true), _) | (None, Some(true)) => Ownership::Local,
+        (None, None) => Ownership::Unknown,
+    }
+}
+
+impl Context {
+    /// Decides which node owns a volume of the driver.
+    pub fn owner(&self, volume: &PersistentVolume) -> Ownership {
+        owner(&self.scope, &self.pools, volume)
+    }
+
+    /// True if this node's driver has the volume; `None` if the driver does not support the
+    /// question.
+    pub async fn driver_has(&self, id: &str, timeout: Duration) -> Result<Option<bool>, Failure> {
+        if !self.driver.can(ControllerCapability::GetVolume) {
+            return Ok(None);
+        }
+        let volume_id = id.to_owned();
+        let request = ControllerGetVolumeRequest { volume_id };
+        match self
+            .driver
+            .csi
+            .controller_get_volume(request, timeout)
+            .await
+        {
+            Ok(_) => Ok(Some(true)),
+            Err(failure) if failure.code() == Code::NotFound => Ok(Some(false)),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// True unless another node owns the volume of the driver.
+    pub fn may_have(&self, volume: &PersistentVolume) -> bool {
+        self.owner(volume) != Ownership::Remote
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn whose_volumes_are() {
+        let here = Scope::Node {
+            name: "n1".to_owned(),
+            segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
+        };
+        let at = |node: &str| {
+            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "t/node", "operator": "In", "values": [node]}]}]}})
+        };
+        let by_zone = || {
+            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "zone", "operator": "In", "values": ["z"]}]}]}})
+        };
+        let told = || Pools::told(|| vec!["a1".to_owned()]);
+        for (pools, handle, affinity, expected) in [
+            (told(), "vol-a1-0", at("n1"), Ownership::Local),
+            (told(), "vol-a1-0", Value::Null, Ownership::Local),
+            (told(), "vol-a1-0", json!({}), Ownership::Local),
+            (told(), "vol-a1-0", at("n2"), Ownership::Remote),
+            (told(), "vol-b2-0", at("n1"), Ownership::Remote),
+            (told(), "vol-b2-0", Value::Null, Ownership::Remote),
+            (Pools::default(), "vol-a1-0", at("n1"), Ownership::Local),
+            (Pools::default(), "vol-a1-0", at("n2"), Ownership::Remote),
+            (
+                Pools::default(),
+                "vol-a1-0",
+                Value::Null,
+                Ownership::Unknown,
+            ),
+            (Pools::default(), "vol-a1-0", by_zone(), Ownership::Unknown),
+            (told(), "vol-a1-0", by_zone(), Ownership::Local),
+        ] {
+            let volume = serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {
+                "csi": {"driver": "d", "volumeHandle": handle}, "nodeAffinity": affinity}}))
+            .expect("a volume");
+            let found = owner(&here, &pools, &volume);
+            assert_eq!(found, expected, "{pools:?} {handle} {affinity}");
+            assert_eq!(owner(&Scope::Cluster, &pools, &volume), Ownership::Local);
+            let placed = volume.spec.as_ref().is_some_and(|spec| {
+                let affinity = spec.node_affinity.as_ref();
+                affinity.is_some_and(|affinity| affinity.required.is_some())
+            });
+            // A leader without a node owns no volume. Without an affinity the owner is unknown.
+            let whose = match placed {
+                true => Ownership::Remote,
+                false => Ownership::Unknown,
+            };
+            let found = owner(&Scope::Leader, &Pools::default(), &volume);
+            assert_eq!(found, whose, "{handle} {affinity}");
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The client for the CSI driver: calls, the meaning of their errors, and what the driver reports
+//! of itself.
+
+pub mod capacity_signal;
+mod client;
+pub mod driver;
+pub mod error_class;
+pub mod pools;
+
+pub use capacity_signal::Room;
+pub use client::{Csi, Failure};
+pub use driver::Driver;
+pub use error_class::{Call, Class, class};
+pub use pools::Pools;

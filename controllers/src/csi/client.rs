@@ -1,0 +1,218 @@
+//! The client for a CSI driver: its channel, calls with a deadline, and the meaning of errors.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostloop_proto::csi;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Request, Status};
+
+use crate::controller::metrics::Metrics;
+
+/// The largest accepted answer in bytes. A list of all volumes of a large node exceeds the usual 4
+/// MiB.
+const MAX_ANSWER: usize = 64 << 20;
+
+/// A client for a CSI driver. Clones share its connection, which opens on the first call and
+/// reopens after it breaks.
+#[derive(Clone)]
+pub struct Csi {
+    channel: Channel,
+    metrics: Option<Arc<Metrics>>,
+}
+
+impl fmt::Debug for Csi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Csi")
+    }
+}
+
+impl Csi {
+    /// A client for the driver at a Unix socket.
+    pub fn at_socket(path: impl Into<PathBuf>) -> Self {
+        let path = Arc::new(path.into());
+        Csi::over(move || {
+            let path = path.clone();
+            async move { UnixStream::connect(path.as_ref()).await }
+        })
+    }
+
+    /// A client that opens a stream to the driver, for example an in-memory pipe within one
+    /// process.
+    pub fn over<F, S>(open: impl Fn() -> F + Clone + Send + 'static) -> Self
+    where
+        F: Future<Output = io::Result<S>> + Send + 'static,
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let connector = tower::service_fn(move |_: Uri| {
+            let opened = open();
+            async move { opened.await.map(TokioIo::new) }
+        });
+        // The authority is meaningless on this channel, but drivers expect the value that other
+        // clients send.
+        let channel =
+            Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+        Csi {
+            channel,
+            metrics: None,
+        }
+    }
+
+    /// A channel without a driver: every call fails. For processes that only need the driver's
+    /// capabilities.
+    pub fn none() -> Self {
+        Csi::over(|| async {
+            let why = "this process has no CSI driver";
+            Err::<UnixStream, _>(io::Error::new(io::ErrorKind::NotConnected, why))
+        })
+    }
+
+    /// A client for the same driver that counts its calls.
+    pub fn counted(self, metrics: Arc<Metrics>) -> Self {
+        let metrics = Some(metrics);
+        Csi { metrics, ..self }
+    }
+
+    fn count(&self, method: &'static str, code: Code, took: Duration) {
+        if let Some(metrics) = &self.metrics {
+            metrics.csi_call(method, code, took);
+        }
+    }
+}
+
+/// A failed call.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{call}: {status}")]
+pub struct Failure {
+    /// The name of the RPC.
+    pub call: &'static str,
+    /// The gRPC status, or the status that stands for a missing answer.
+    pub status: Status,
+}
+
+impl Failure {
+    /// The code that decides the next step: the driver's own code, or UNAVAILABLE if the transport
+    /// lost the answer, regardless of the transport's error.
+    pub fn code(&self) -> Code {
+        let from_driver = std::error::Error::source(&self.status).is_none();
+        if from_driver {
+            self.status.code()
+        } else {
+            Code::Unavailable
+        }
+    }
+}
+
+/// Waits for an answer until the deadline, which the request also carries.
+async fn timely<T, R, F>(
+    call: &'static str,
+    message: T,
+    deadline: Duration,
+    send: impl FnOnce(Request<T>) -> F,
+) -> Result<R, Failure>
+where
+    F: Future<Output = Result<tonic::Response<R>, Status>>,
+{
+    let mut request = Request::new(message);
+    request.set_timeout(deadline);
+    // The client enforces the deadline too: the connection may hang, and the driver may ignore it.
+    let status = match tokio::time::timeout(deadline, send(request)).await {
+        Ok(Ok(response)) => return Ok(response.into_inner()),
+        Ok(Err(status)) => status,
+        Err(_) => Status::deadline_exceeded(format!("no answer within {deadline:?}")),
+    };
+    Err(Failure { call, status })
+}
+
+/// Defines methods for unary RPCs.
+macro_rules! calls {
+    ($($service:literal $client:ident::$type:ident {
+        $($method:ident($request:ident) -> $response:ident, $name:literal;)+
+    })+) => {
+        impl Csi {
+            $($(
+                #[doc = concat!($name, ", within a deadline.")]
+                pub async fn $method(
+                    &self,
+                    request: csi::$request,
+                    deadline: Duration,
+                ) -> Result<csi::$response, Failure> {
+                    let client = csi::$client::$type::new(self.channel.clone());
+                    let mut client = client.max_decoding_message_size(MAX_ANSWER);
+                    let started = Instant::now();
+                    let answer = timely($name, request, deadline, |request| async move {
+                        client.$method(request).await
+                    })
+                    .await;
+                    let code = answer.as_ref().err().map_or(Code::Ok, Failure::code);
+                    self.count(concat!("/csi.v1.", $service, "/", $name), code, started.elapsed());
+                    answer
+                }
+            )+)+
+        }
+    };
+}
+
+calls! {
+    "Identity" identity_client::IdentityClient {
+        get_plugin_info(GetPluginInfoRequest) -> GetPluginInfoResponse, "GetPluginInfo";
+        get_plugin_capabilities(GetPluginCapabilitiesRequest)
+            -> GetPluginCapabilitiesResponse, "GetPluginCapabilities";
+        probe(ProbeRequest) -> ProbeResponse, "Probe";
+    }
+    "Controller" controller_client::ControllerClient {
+        create_volume(CreateVolumeRequest) -> CreateVolumeResponse, "CreateVolume";
+        delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse, "DeleteVolume";
+        controller_publish_volume(ControllerPublishVolumeRequest)
+            -> ControllerPublishVolumeResponse, "ControllerPublishVolume";
+        controller_unpublish_volume(ControllerUnpublishVolumeRequest)
+            -> ControllerUnpublishVolumeResponse, "ControllerUnpublishVolume";
+        validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
+            -> ValidateVolumeCapabilitiesResponse, "ValidateVolumeCapabilities";
+        list_volumes(ListVolumesRequest) -> ListVolumesResponse, "ListVolumes";
+        controller_list_volume_health(ControllerListVolumeHealthRequest)
+            -> ControllerListVolumeHealthResponse, "ControllerListVolumeHealth";
+        controller_get_volume_health(ControllerGetVolumeHealthRequest)
+            -> ControllerGetVolumeHealthResponse, "ControllerGetVolumeHealth";
+        get_capacity(GetCapacityRequest) -> GetCapacityResponse, "GetCapacity";
+        controller_get_capabilities(ControllerGetCapabilitiesRequest)
+            -> ControllerGetCapabilitiesResponse, "ControllerGetCapabilities";
+        create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse, "CreateSnapshot";
+        delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse, "DeleteSnapshot";
+        list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse, "ListSnapshots";
+        get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse, "GetSnapshot";
+        controller_expand_volume(ControllerExpandVolumeRequest)
+            -> ControllerExpandVolumeResponse, "ControllerExpandVolume";
+        controller_get_volume(ControllerGetVolumeRequest)
+            -> ControllerGetVolumeResponse, "ControllerGetVolume";
+        controller_modify_volume(ControllerModifyVolumeRequest)
+            -> ControllerModifyVolumeResponse, "ControllerModifyVolume";
+    }
+    "GroupController" group_controller_client::GroupControllerClient {
+        group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest)
+            -> GroupControllerGetCapabilitiesResponse, "GroupControllerGetCapabilities";
+        create_volume_group_snapshot(CreateVolumeGroupSnapshotRequest)
+            -> CreateVolumeGroupSnapshotResponse, "CreateVolumeGroupSnapshot";
+        delete_volume_group_snapshot(DeleteVolumeGroupSnapshotRequest)
+            -> DeleteVolumeGroupSnapshotResponse, "DeleteVolumeGroupSnapshot";
+        get_volume_group_snapshot(GetVolumeGroupSnapshotRequest)
+            -> GetVolumeGroupSnapshotResponse, "GetVolumeGroupSnapshot";
+    }
+    "Node" node_client::NodeClient {
+        node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse, "NodeGetInfo";
+        node_get_capabilities(NodeGetCapabilitiesRequest)
+            -> NodeGetCapabilitiesResponse, "NodeGetCapabilities";
+        node_get_storage_health(NodeGetStorageHealthRequest)
+            -> NodeGetStorageHealthResponse, "NodeGetStorageHealth";
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+use std::sync::Mutex;
+
+use csi::controller_server::ControllerServer;
+use futures::FutureExt;
+use tokio::io::DuplexStream;
+use tonic::transport::Server;
+
+use super::*;
+use crate::csi::{Call, Class, class};
+use crate::testing::Handlers;
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// A driver that behaves as the volume name says.
+fn driver() -> Handlers {
+    let driver = Handlers::default();
+    driver.on_async(|request: csi::CreateVolumeRequest| {
+        async move {
+            match request.name.as_str() {
+                "hang" => std::future::pending().await,
+                "full" => Err(Status::resource_exhausted("full")),
+                "unknown" => Err(Status::unknown("who knows")),
+                _ => Ok(csi::CreateVolumeResponse::default()),
+            }
+        }
+        .boxed()
+    });
+    driver
+}
+
+async fn create(csi: &Csi, name: &str) -> Result<csi::CreateVolumeResponse, Failure> {
+    let request = csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        ..Default::default()
+    };
+    csi.create_volume(request, SOON).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_come_through_memory() {
+    let csi = driver().serve();
+    create(&csi, "fine").await.unwrap();
+    let full = create(&csi, "full").await.unwrap_err();
+    assert_eq!(full.code(), Code::ResourceExhausted);
+    assert!(full.to_string().starts_with("CreateVolume: "), "{full}");
+    // An UNKNOWN from the driver itself is an answer.
+    assert_eq!(
+        create(&csi, "unknown").await.unwrap_err().code(),
+        Code::Unknown
+    );
+    let off = csi
+        .get_capacity(Default::default(), SOON)
+        .await
+        .unwrap_err();
+    assert_eq!(off.code(), Code::Unimplemented);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_ends_at_its_deadline() {
+    let csi = driver().serve();
+    let begun = tokio::time::Instant::now();
+    let late = create(&csi, "hang").await.unwrap_err();
+    assert_eq!(
+        class(Call::CreateVolume { movable: true }, late.code()),
+        Class::InBackground
+    );
+    assert!(begun.elapsed() >= SOON && begun.elapsed() < 2 * SOON);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_never_opens_ends_at_the_deadline() {
+    let csi = Csi::over(std::future::pending::<io::Result<DuplexStream>>);
+    let late = create(&csi, "x").await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_driver_that_dies_in_a_call_leaves_it_in_progress() {
+    // A pipe that the driver drops while the call is running.
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let end = Arc::new(Mutex::new(Some(ours)));
+    let csi = Csi::over(move || {
+        let ours = end.lock().unwrap().take();
+        async move { ours.ok_or_else(|| io::ErrorKind::ConnectionRefused.into()) }
+    });
+    tokio::spawn(async move {
+        let mut theirs = theirs;
+        let mut bytes = [0; 64];
+        // The client has sent its first bytes.
+        tokio::io::AsyncReadExt::read(&mut theirs, &mut bytes)
+            .await
+            .unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    });
+    let lost = create(&csi, "hang").await.unwrap_err();
+    assert_eq!(lost.code(), Code::Unavailable, "{lost:?}");
+    // Now the driver does not even accept a connection.
+    let gone = create(&csi, "hang").await.unwrap_err();
+    assert_eq!(gone.code(), Code::Unavailable, "{gone:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_ends_in_a_call_leaves_it_in_progress() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("csi.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    // The server runs in a separate runtime. Its shutdown closes all connections, like the end of a
+    // process.
+    let serving = std::thread::spawn(move || {
+        let listener = listener.into_std().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async move {
+            let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+            let connections = tokio_stream::wrappers::UnixListenerStream::new(listener);
+            let server = Server::builder()
+                .add_service(ControllerServer::new(driver()))
+                .serve_with_incoming(connections);
+            let _ = tokio::time::timeout(Duration::from_millis(300), server).await;
+        });
+    });
+    let csi = Csi::at_socket(&path);
+    create(&csi, "fine").await.unwrap();
+    let lost = create(&csi, "hang").await.unwrap_err();
+    assert_eq!(lost.code(), Code::Unavailable, "{lost:?}");
+    serving.join().unwrap();
+
+    // The same client reaches the driver again once it serves.
+    std::fs::remove_file(&path).unwrap();
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    tokio::spawn(async move {
+        let connections = tokio_stream::wrappers::UnixListenerStream::new(listener);
+        Server::builder()
+            .add_service(ControllerServer::new(driver()))
+            .serve_with_incoming(connections)
+            .await
+            .unwrap();
+    });
+    create(&csi, "fine").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_socket_that_is_not_there_is_unavailable() {
+    let gone = create(&Csi::at_socket("/nowhere/csi.sock"), "x")
+        .await
+        .unwrap_err();
+    assert_eq!(gone.code(), Code::Unavailable, "{gone:?}");
+}
