@@ -19,7 +19,7 @@ mod conformance;
 mod driver;
 
 pub(crate) use api::{Api, Fault};
-pub(crate) use driver::{Call, Handlers, NODE_ID, Script};
+pub(crate) use driver::{Call, NODE_ID, Script, connect};
 
 /// The name of the scripted driver.
 pub(crate) const DRIVER: &str = "csi.example";

@@ -1,5 +1,5 @@
-//! A CSI driver that keeps its volumes in memory, as a program: something that is not hostloop to
-//! put controllers, sidecars or csi-sanity in front of.
+//! The CSI driver in memory as a program, for controllers, sidecars and csi-sanity that are to be
+//! tested with a driver other than hostloop.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,74 +12,73 @@ use hostloop_proto::csi::node_service_capability::rpc::Type as NodeRpc;
 use hostloop_test::memory::{Capabilities, MemoryDriver, Options, Step};
 use tonic::Code;
 
-/// Serves the Container Storage Interface from memory: for tests of what calls it.
+/// Serves the Container Storage Interface from memory, for tests of its callers
 ///
-/// It serves until its standard input ends, or it is killed; then its volumes are forgotten.
+/// It serves until its standard input ends or it is killed. Its volumes end with it.
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// Where to serve.
+    /// The socket
     #[arg(long, value_name = "unix:///PATH")]
     endpoint: String,
-    /// What the driver calls itself.
+    /// The name of the driver
     #[arg(long, default_value = "memory.csi.dev")]
     drivername: String,
-    /// The node it says it runs on.
+    /// The ID of its node
     #[arg(long, default_value = "memory-node")]
     nodeid: String,
-    /// Another node that volumes can be published at.
+    /// The ID of a further node that volumes can be published to
     #[arg(long, value_name = "ID")]
     other_node: Vec<String>,
-    /// A place there is storage in, the own node's first; without any, there is no topology.
+    /// Topology segments with storage, those of its own node first; without any, no topology
     #[arg(long, value_name = "KEY=VALUE[,KEY=VALUE]")]
     topology: Vec<String>,
-    /// Capabilities of the Controller service it is to be without, as the protocol names them.
+    /// Missing capabilities of the Controller service, such as LIST_VOLUMES
     #[arg(long, value_name = "CAPABILITY", value_delimiter = ',', value_parser = controller_rpc)]
     without: Vec<ControllerRpc>,
-    /// Capabilities of the Node service it is to be without.
+    /// Missing capabilities of the Node service
     #[arg(long, value_name = "CAPABILITY", value_delimiter = ',', value_parser = node_rpc)]
     node_without: Vec<NodeRpc>,
-    /// Bytes there are in each place.
+    /// Bytes of capacity for each topology
     #[arg(long, default_value_t = 1 << 40)]
     capacity: i64,
-    /// The largest volume in bytes; 0 is no limit.
+    /// The largest volume in bytes; 0 means no limit
     #[arg(long, default_value_t = 0)]
     max_volume_size: i64,
-    /// Volumes a node can have; 0 is no limit.
+    /// The number of volumes that a node can have; 0 means no limit
     #[arg(long, default_value_t = 0)]
     attach_limit: i64,
-    /// Snapshots are ready after they have been asked for so many times.
+    /// The number of answers that say that a new snapshot is not ready
     #[arg(long, default_value_t = 0)]
     ready_after_polls: u32,
-    /// The node has to do something about an expanded volume.
+    /// NodeExpandVolume must follow an expansion
     #[arg(long)]
     node_expansion_required: bool,
-    /// What becomes of the next calls of a method: `pass`, a gRPC code by its number (nothing is
-    /// done), `done:CODE` (it is done all the same), a delay in ms (`500ms`), or `drop` (done, and
-    /// never answered).
+    /// The next calls of a method: `pass`, the number of a gRPC code (no effect), `done:CODE` (the
+    /// effect and this code), a delay (`500ms`), or `drop` (the effect, and no answer)
     #[arg(long, value_name = "METHOD=STEP[,STEP]", value_parser = script)]
     script: Vec<(String, Vec<Step>)>,
 }
 
 fn controller_rpc(name: &str) -> Result<ControllerRpc, String> {
-    ControllerRpc::from_str_name(name).ok_or_else(|| format!("{name} is no capability"))
+    ControllerRpc::from_str_name(name).ok_or_else(|| format!("{name} is not a capability"))
 }
 
 fn node_rpc(name: &str) -> Result<NodeRpc, String> {
-    NodeRpc::from_str_name(name).ok_or_else(|| format!("{name} is no capability"))
+    NodeRpc::from_str_name(name).ok_or_else(|| format!("{name} is not a capability"))
 }
 
 fn script(text: &str) -> Result<(String, Vec<Step>), String> {
-    let (method, steps) = text.split_once('=').ok_or("there is no =")?;
+    let (method, steps) = text.split_once('=').ok_or("it needs a =")?;
     let steps: Result<Vec<_>, _> = steps.split(',').map(step).collect();
     Ok((method.to_owned(), steps?))
 }
 
 fn step(text: &str) -> Result<Step, String> {
     let code = |text: &str| {
-        let number: i32 = text.parse().map_err(|_| format!("{text} is no step"))?;
+        let number: i32 = text.parse().map_err(|_| format!("{text} is not a step"))?;
         match Code::from_i32(number) {
-            Code::Ok => Err(format!("{text} is no error")),
+            Code::Ok => Err(format!("{text} is not an error")),
             code => Ok(code),
         }
     };
@@ -101,7 +100,7 @@ fn segments(text: &str) -> Result<BTreeMap<String, String>, String> {
         Some((key.to_owned(), value.to_owned()))
     };
     let pairs: Option<_> = text.split(',').map(pair).collect();
-    pairs.ok_or_else(|| format!("--topology {text}: it reads KEY=VALUE,KEY=VALUE"))
+    pairs.ok_or_else(|| format!("--topology {text}: write KEY=VALUE,KEY=VALUE"))
 }
 
 fn options(args: &Args) -> Result<Options, String> {
@@ -140,7 +139,7 @@ fn main() -> ExitCode {
     };
     let Some(socket) = args.endpoint.strip_prefix("unix://") else {
         eprintln!(
-            "memory-driver: --endpoint {}: it begins unix://",
+            "memory-driver: --endpoint {}: it must begin with unix://",
             args.endpoint
         );
         return ExitCode::from(2);
@@ -150,9 +149,9 @@ fn main() -> ExitCode {
         driver.script(&method, steps);
     }
     eprintln!("memory-driver: serving at {}", driver.endpoint());
-    // Whoever started it holds the other end: nobody has to remember to end it.
+    // The starter holds the other end, so the driver never outlives it.
     let read = std::io::stdin().read_to_end(&mut Vec::new());
     eprintln!("memory-driver: {:?}", driver.counts());
-    eprintln!("memory-driver: left are {:?}", driver.left());
+    eprintln!("memory-driver: left: {:?}", driver.left());
     ExitCode::from(u8::from(read.is_err()))
 }

@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
+use hostloop_proto::csi::volume_health::VolumeHealthEntry;
 use hostloop_proto::csi::{self, VolumeHealthErrorType};
 use tonic::Code;
 
@@ -49,7 +50,7 @@ fn delete(volume: &str) -> csi::DeleteVolumeRequest {
 }
 
 #[tokio::test]
-async fn a_name_is_one_volume() {
+async fn a_name_identifies_one_volume() {
     let (_dir, driver, csi) = driver(Options::default()).await;
     let first = made(&csi, "a").await;
     assert_eq!(made(&csi, "a").await, first);
@@ -74,7 +75,7 @@ async fn a_name_is_one_volume() {
 }
 
 #[tokio::test]
-async fn a_script_says_what_goes_wrong() {
+async fn calls_fail_as_scripted() {
     let (_dir, driver, csi) = driver(Options::default()).await;
     let steps = [
         Step::Fail(Code::ResourceExhausted),
@@ -135,7 +136,7 @@ async fn an_answer_can_be_lost() {
 }
 
 #[tokio::test]
-async fn what_it_kept_outlives_a_crash() {
+async fn volumes_outlive_a_crash() {
     let (_dir, mut driver, csi) = driver(Options::default()).await;
     let id = made(&csi, "a").await.volume_id;
     driver.away();
@@ -146,7 +147,7 @@ async fn what_it_kept_outlives_a_crash() {
 }
 
 #[tokio::test]
-async fn without_a_capability_there_is_no_call() {
+async fn a_missing_capability_is_unimplemented() {
     let (_dir, driver, csi) = driver(Options {
         capabilities: Capabilities::least(),
         ..Options::default()
@@ -176,7 +177,7 @@ async fn without_a_capability_there_is_no_call() {
 }
 
 #[tokio::test]
-async fn a_snapshot_takes_its_polls() {
+async fn a_snapshot_is_ready_after_its_polls() {
     let (_dir, driver, csi) = driver(Options {
         ready_after_polls: 2,
         ..Options::default()
@@ -212,7 +213,7 @@ fn of_snapshot(id: &str) -> csi::VolumeContentSource {
 }
 
 #[tokio::test]
-async fn a_place_has_its_capacity() {
+async fn each_topology_has_its_capacity() {
     let place = |name: &str| map(&[("zone", name)]);
     let (_dir, _driver, csi) = driver(Options {
         topology: vec![place("a"), place("b")],
@@ -250,7 +251,7 @@ async fn a_place_has_its_capacity() {
 }
 
 #[tokio::test]
-async fn a_volume_in_use_stays() {
+async fn a_volume_in_use_is_not_deleted() {
     let (_dir, driver, csi) = driver(Options {
         other_nodes: ["n2".to_owned()].into(),
         ..Options::default()
@@ -261,8 +262,8 @@ async fn a_volume_in_use_stays() {
     assert_eq!(csi.ok(publish(&id, "n2")).await, first);
     let refused = csi.call(publish(&id, "memory-node")).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    let nobody = csi.call(publish(&id, "n3")).await.unwrap_err();
-    assert_eq!(nobody.code(), Code::NotFound);
+    let unknown = csi.call(publish(&id, "n3")).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
     assert_eq!(
         csi.call(delete(&id)).await.unwrap_err().code(),
         Code::FailedPrecondition
@@ -278,7 +279,7 @@ async fn a_volume_in_use_stays() {
 }
 
 #[tokio::test]
-async fn volumes_grow_and_change() {
+async fn volumes_are_expanded_and_modified() {
     let (_dir, driver, csi) = driver(Options {
         node_expansion_required: true,
         known_mutable: Some(["speed".to_owned()].into()),
@@ -310,7 +311,7 @@ async fn volumes_grow_and_change() {
 }
 
 #[tokio::test]
-async fn a_group_comes_and_goes_whole() {
+async fn a_group_is_created_and_deleted_as_a_whole() {
     let (_dir, driver, csi) = driver(Options::default()).await;
     let a = made(&csi, "a").await.volume_id;
     let b = made(&csi, "b").await.volume_id;
@@ -350,7 +351,7 @@ async fn a_group_comes_and_goes_whole() {
 }
 
 #[tokio::test]
-async fn health_is_as_it_was_set() {
+async fn health_is_reported_as_set() {
     let (_dir, driver, csi) = driver(Options::default()).await;
     let id = made(&csi, "a").await.volume_id;
     let ill = VolumeHealthEntry {
@@ -365,16 +366,16 @@ async fn health_is_as_it_was_set() {
     assert_eq!(listed.entries[0].health_statuses, [ill]);
 }
 
-/// Callers are told apart by the sockets they come by; the volumes are the same.
+/// Calls record their socket. The volumes are the same for all sockets.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_sockets_lead_to_one_driver() {
+async fn two_sockets_serve_one_driver() {
     let (dir, mut driver, csi) = driver(Options::default()).await;
     let second = dir.path().join("second.sock");
     driver.also_at(&second);
     let other = Csi::connect(&second).await;
     let one = made(&csi, "one").await;
     assert_eq!(made(&other, "one").await.volume_id, one.volume_id);
-    // It comes back with both.
+    // The driver resumes with both sockets.
     driver.away();
     driver.resume();
     made(&Csi::connect(&second).await, "two").await;
@@ -384,7 +385,7 @@ async fn two_sockets_lead_to_one_driver() {
     assert!(calls.iter().all(|call| call.answered.is_some()));
 }
 
-/// IDs of two drivers differ if they are told apart.
+/// IDs contain the pool, so that those of two drivers differ.
 #[tokio::test(flavor = "multi_thread")]
 async fn ids_carry_the_pool() {
     let pool = "n7".to_owned();

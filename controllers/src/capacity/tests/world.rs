@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use hostloop_memory_driver::Handlers;
 use hostloop_proto::csi;
 use http::{Method, Request, Response};
 use kube::Client;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use tonic::Status;
 
 use crate::csi::Csi;
-use crate::testing::Handlers;
+use crate::testing::connect;
 
 /// Resource path of the capacity objects.
 const OBJECTS: &str = "csistoragecapacities";
@@ -91,7 +92,7 @@ impl World {
                 minimum_volume_size: None,
             })
         });
-        handlers.serve()
+        connect(&handlers)
     }
 }
 

@@ -2,12 +2,13 @@ use std::sync::Mutex;
 
 use csi::controller_server::ControllerServer;
 use futures::FutureExt;
+use hostloop_memory_driver::Handlers;
 use tokio::io::DuplexStream;
 use tonic::transport::Server;
 
 use super::*;
 use crate::csi::{Call, Class, class};
-use crate::testing::Handlers;
+use crate::testing::connect;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -38,7 +39,7 @@ async fn create(csi: &Csi, name: &str) -> Result<csi::CreateVolumeResponse, Fail
 
 #[tokio::test(start_paused = true)]
 async fn answers_come_through_memory() {
-    let csi = driver().serve();
+    let csi = connect(&driver());
     create(&csi, "fine").await.unwrap();
     let full = create(&csi, "full").await.unwrap_err();
     assert_eq!(full.code(), Code::ResourceExhausted);
@@ -57,7 +58,7 @@ async fn answers_come_through_memory() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_ends_at_its_deadline() {
-    let csi = driver().serve();
+    let csi = connect(&driver());
     let begun = tokio::time::Instant::now();
     let late = create(&csi, "hang").await.unwrap_err();
     assert_eq!(

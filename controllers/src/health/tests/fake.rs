@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use hostloop_memory_driver::Handlers;
 use hostloop_proto::csi;
 use tonic::Status;
 
 use crate::csi::Csi;
 use crate::csi::driver::{ControllerCapability, NodeCapability, Service};
-use crate::testing::Handlers;
+use crate::testing::connect;
 
 /// The answer for one volume.
 #[derive(Clone)]
@@ -65,7 +66,7 @@ impl Fake {
         });
         let fake = self.clone();
         handlers.on(move |_: csi::NodeGetStorageHealthRequest| Ok(fake.state().storage_health()));
-        handlers.serve()
+        connect(&handlers)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use hostloop_memory_driver::Handlers;
 use hostloop_proto::csi;
 use http::{Request, Response};
 use kube::Client;
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::csi::Csi;
-use crate::testing::Handlers;
+use crate::testing::connect;
 
 /// The logged requests, and the responses to give.
 #[derive(Default)]
@@ -88,7 +89,7 @@ impl World {
                 false => Err(Status::not_found("not here")),
             }
         });
-        handlers.serve()
+        connect(&handlers)
     }
 }
 

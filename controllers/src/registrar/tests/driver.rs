@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt;
+use hostloop_memory_driver::Handlers;
 use hostloop_proto::csi;
 use tonic::Status;
 
 use crate::csi::Csi;
-use crate::testing::Handlers;
+use crate::testing::connect;
 
 /// The answer to Probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ impl Driver {
             let driver = driver.clone();
             async move { driver.probe().await }.boxed()
         });
-        handlers.serve()
+        connect(&handlers)
     }
 
     async fn probe(&self) -> Result<csi::ProbeResponse, Status> {

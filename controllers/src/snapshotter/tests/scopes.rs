@@ -121,7 +121,7 @@ async fn what_is_nobodys_is_let_go_by_the_leader() {
 async fn volumes_nobody_knows_are_asked_for() {
     let single = at(None, true, content(json!({})));
     assert_eq!(single.sync().await, Outcome::Failed);
-    assert_eq!(single.world.happened(), ["controller_get_volume"]);
+    assert_eq!(single.world.happened(), ["ControllerGetVolume"]);
 }
 
 #[tokio::test]

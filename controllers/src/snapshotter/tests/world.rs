@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
+use hostloop_memory_driver::Handlers;
 use hostloop_proto::csi;
 use http::{Method, Request, Response, StatusCode};
 use kube::Client;
@@ -20,7 +21,7 @@ use crate::controller::context::Common;
 use crate::controller::{Context, Metrics};
 use crate::csi::driver::{ControllerCapability, GroupCapability, Service};
 use crate::csi::{Csi, Driver};
-use crate::testing::Handlers;
+use crate::testing::connect;
 
 /// The log, the objects by path, and the driver's next answers.
 #[derive(Clone, Default)]
@@ -265,8 +266,8 @@ impl World {
             Ok(csi::GetVolumeGroupSnapshotResponse { group_snapshot })
         });
         let world = self.clone();
-        handlers.on_unknown(move |method| world.note(method.to_owned()));
-        handlers.serve()
+        handlers.on_unhandled(move |method| world.note(method.to_owned()));
+        connect(&handlers)
     }
 }
 

@@ -1,14 +1,14 @@
-//! Publishing volumes at nodes, from the controller.
+//! ControllerPublishVolume and ControllerUnpublishVolume.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use tonic::Status;
 
 use super::{Answer, Publication, State, can, check};
-use crate::memory::options::Options;
+use crate::options::Options;
 
 impl State {
-    pub(in super::super) fn controller_publish_volume(
+    pub(crate) fn controller_publish_volume(
         &mut self,
         options: &Options,
         request: csi::ControllerPublishVolumeRequest,
@@ -25,7 +25,7 @@ impl State {
         let volume = self.volume_mut(&request.volume_id)?;
         let node = request.node_id;
         if !options.knows_node(&node) {
-            return Err(Status::not_found(format!("there is no node {node}")));
+            return Err(Status::not_found(format!("node {node} does not exist")));
         }
         let wanted = Publication {
             readonly: request.readonly,
@@ -34,17 +34,20 @@ impl State {
         match volume.published.get(&node) {
             Some(there) if *there == wanted => {}
             Some(_) => {
-                let why = format!("volume {} is published at {node} otherwise", volume.id);
+                let why = format!(
+                    "volume {} is published to {node} with another capability",
+                    volume.id
+                );
                 return Err(Status::already_exists(why));
             }
             None => {
                 let elsewhere = volume.published.keys().next();
                 if let Some(elsewhere) = elsewhere.filter(|_| check::single_node(mode)) {
-                    let why = format!("volume {} is published at {elsewhere}", volume.id);
+                    let why = format!("volume {} is published to {elsewhere}", volume.id);
                     return Err(Status::failed_precondition(why));
                 }
                 if options.attach_limit > 0 && at_node >= options.attach_limit {
-                    let why = format!("node {node} has {at_node} volumes, the most it can have");
+                    let why = format!("node {node} has {at_node} volumes already, its limit");
                     return Err(Status::resource_exhausted(why));
                 }
                 volume.published.insert(node.clone(), wanted);
@@ -64,14 +67,14 @@ impl State {
         here.count() as i64
     }
 
-    pub(in super::super) fn controller_unpublish_volume(
+    pub(crate) fn controller_unpublish_volume(
         &mut self,
         options: &Options,
         request: csi::ControllerUnpublishVolumeRequest,
     ) -> Answer<csi::ControllerUnpublishVolumeResponse> {
         can(options, ControllerRpc::PublishUnpublishVolume)?;
         check::path("volume_id", &request.volume_id)?;
-        // A volume that is gone is published nowhere.
+        // A deleted volume has no publications.
         if let Some(volume) = self.volumes.get_mut(&request.volume_id) {
             match request.node_id.as_str() {
                 "" => volume.published.clear(),

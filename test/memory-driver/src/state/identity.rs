@@ -4,10 +4,10 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::plugin_capability::{Service, Type, VolumeExpansion};
 
 use super::{Answer, State};
-use crate::memory::options::Options;
+use crate::options::Options;
 
 impl State {
-    pub(in super::super) fn get_plugin_info(
+    pub(crate) fn get_plugin_info(
         &mut self,
         options: &Options,
         _: csi::GetPluginInfoRequest,
@@ -19,7 +19,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn get_plugin_capabilities(
+    pub(crate) fn get_plugin_capabilities(
         &mut self,
         options: &Options,
         _: csi::GetPluginCapabilitiesRequest,
@@ -40,7 +40,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn probe(
+    pub(crate) fn probe(
         &mut self,
         options: &Options,
         _: csi::ProbeRequest,

@@ -1,4 +1,4 @@
-//! What the driver is capable of, and how it behaves.
+//! The driver's capabilities and behaviour.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,27 +8,27 @@ use hostloop_proto::csi::node_service_capability::rpc::Type as NodeRpc;
 use hostloop_proto::csi::plugin_capability::service::Type as Service;
 use hostloop_proto::csi::plugin_capability::volume_expansion::Type as Expansion;
 
-/// A place volumes can be reached from: topology keys and their values.
+/// Topology segments: keys and values.
 pub type Segments = BTreeMap<String, String>;
 
-/// The capabilities of the driver. A call without its capability gets UNIMPLEMENTED.
+/// The capabilities of the driver. An RPC without its capability returns UNIMPLEMENTED.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Of the plugin: its services and constraints.
+    /// The services and constraints of the plugin.
     pub services: BTreeSet<Service>,
-    /// When volumes can be expanded, if at all.
+    /// The kind of volume expansion. `None` refuses expansion.
     pub expansion: Option<Expansion>,
-    /// Of the Controller service.
+    /// The capabilities of the Controller service.
     pub controller: BTreeSet<ControllerRpc>,
-    /// Of the GroupController service.
+    /// The capabilities of the GroupController service.
     pub group: BTreeSet<GroupRpc>,
-    /// Of the Node service.
+    /// The capabilities of the Node service.
     pub node: BTreeSet<NodeRpc>,
 }
 
 impl Capabilities {
-    /// All the protocol knows that the driver serves, but snapshots with a place: what would read
-    /// that compares it in a way that no answer satisfies.
+    /// All capabilities, except topology of snapshots: csi-sanity compares it in a way that no
+    /// answer satisfies.
     pub fn all() -> Capabilities {
         Capabilities {
             services: [
@@ -44,7 +44,7 @@ impl Capabilities {
         }
     }
 
-    /// Nothing but making and deleting volumes.
+    /// Only CreateVolume and DeleteVolume.
     pub fn least() -> Capabilities {
         Capabilities {
             services: [Service::ControllerService].into(),
@@ -55,21 +55,21 @@ impl Capabilities {
         }
     }
 
-    /// Without one of the Controller service.
+    /// Removes a capability of the Controller service.
     #[must_use]
     pub fn without(mut self, rpc: ControllerRpc) -> Capabilities {
         self.controller.remove(&rpc);
         self
     }
 
-    /// With one of the Controller service.
+    /// Adds a capability of the Controller service.
     #[must_use]
     pub fn with(mut self, rpc: ControllerRpc) -> Capabilities {
         self.controller.insert(rpc);
         self
     }
 
-    /// Without topology.
+    /// Removes topology.
     #[must_use]
     pub fn without_topology(mut self) -> Capabilities {
         let topology = Service::VolumeAccessibilityConstraints;
@@ -77,60 +77,60 @@ impl Capabilities {
         self
     }
 
-    /// Whether volumes have a place.
+    /// True if volumes have topology.
     pub fn topology(&self) -> bool {
         let topology = Service::VolumeAccessibilityConstraints;
         self.services.contains(&topology)
     }
 }
 
-/// All values of an enumeration but its zero, which is unknown.
+/// All values of an enumeration, except its zero, which means unknown.
 fn known<T: Ord, E>(value: impl Fn(i32) -> Result<T, E>) -> BTreeSet<T> {
     (1..64).filter_map(|number| value(number).ok()).collect()
 }
 
-/// How the driver behaves.
+/// The driver's behaviour.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What it calls itself.
+    /// The name in GetPluginInfo.
     pub name: String,
-    /// The node it says it runs on.
+    /// The ID of its node.
     pub node_id: String,
-    /// What its IDs carry, so that those of two drivers differ; nothing if empty.
+    /// A part of all IDs, so that those of two drivers differ; none if empty.
     pub pool: String,
-    /// Other nodes it knows, to publish volumes at.
+    /// IDs of further nodes that volumes can be published to.
     pub other_nodes: BTreeSet<String>,
-    /// What Probe says; nothing counts as ready.
+    /// The answer of Probe; `None` counts as ready.
     pub ready: Option<bool>,
-    /// What it can.
+    /// Its capabilities.
     pub capabilities: Capabilities,
-    /// The places it has storage in, its own node's first.
+    /// The segments with storage, those of its own node first.
     pub topology: Vec<Segments>,
-    /// Bytes it has, in each place.
+    /// The capacity of each of these segments in bytes.
     pub capacity: i64,
-    /// The largest volume; 0 is no limit.
+    /// The largest volume in bytes; 0 means no limit.
     pub max_volume_size: i64,
     /// Sizes are rounded up to a multiple of this.
     pub granularity: i64,
     /// The size of volumes without a requested size.
     pub default_size: i64,
-    /// Volumes a node can have published; 0 is no limit.
+    /// The number of volumes that can be published to a node; 0 means no limit.
     pub attach_limit: i64,
-    /// Parameters it takes, if not all.
+    /// The accepted parameters; `None` accepts all.
     pub known_parameters: Option<BTreeSet<String>>,
-    /// Mutable parameters it takes, if not all.
+    /// The accepted mutable parameters; `None` accepts all.
     pub known_mutable: Option<BTreeSet<String>>,
-    /// A secret that CreateVolume must come with, and its value.
+    /// The key and value of a secret that CreateVolume requires.
     pub required_secret: Option<(String, String)>,
-    /// What a volume's context says.
+    /// The volume context of new volumes.
     pub volume_context: BTreeMap<String, String>,
-    /// Whether the node has to do something about an expanded volume.
+    /// True if NodeExpandVolume must follow an expansion.
     pub node_expansion_required: bool,
-    /// A snapshot, or group of them, is ready after it has been asked for so many times.
+    /// The number of answers that say that a new snapshot or group is not ready.
     pub ready_after_polls: u32,
-    /// Says that a new volume has this capacity, whatever it has.
+    /// A wrong capacity that CreateVolume returns instead of the real one.
     pub claims_capacity: Option<i64>,
-    /// Forgets to say what a volume was made from.
+    /// CreateVolume omits the content source.
     pub forgets_source: bool,
 }
 
@@ -163,7 +163,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether volumes can be published at this node.
+    /// True if volumes can be published to this node.
     pub fn knows_node(&self, node: &str) -> bool {
         self.node_id == node || self.other_nodes.contains(node)
     }

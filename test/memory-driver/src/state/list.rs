@@ -1,4 +1,4 @@
-//! Lists, page by page, and the Controller service's capabilities.
+//! Paginated lists, and the capabilities of the Controller service.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability as capability;
@@ -7,10 +7,10 @@ use hostloop_proto::csi::{list_snapshots_response, list_volumes_response};
 use tonic::Status;
 
 use super::{Answer, State, can, check, volumes};
-use crate::memory::options::Options;
+use crate::options::Options;
 
 impl State {
-    pub(in super::super) fn controller_get_capabilities(
+    pub(crate) fn controller_get_capabilities(
         &mut self,
         options: &Options,
         _: csi::ControllerGetCapabilitiesRequest,
@@ -26,7 +26,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn list_volumes(
+    pub(crate) fn list_volumes(
         &mut self,
         options: &Options,
         request: csi::ListVolumesRequest,
@@ -35,7 +35,7 @@ impl State {
         let nodes = ControllerRpc::ListVolumesPublishedNodes;
         let nodes = options.capabilities.controller.contains(&nodes);
         let all = self.volumes.values().map(|v| list_volumes_response::Entry {
-            volume: Some(volumes::shown(options, v)),
+            volume: Some(volumes::to_csi(options, v)),
             status: nodes.then(|| list_volumes_response::VolumeStatus {
                 published_node_ids: v.published.keys().cloned().collect(),
             }),
@@ -47,7 +47,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn controller_get_volume(
+    pub(crate) fn controller_get_volume(
         &mut self,
         options: &Options,
         request: csi::ControllerGetVolumeRequest,
@@ -56,14 +56,14 @@ impl State {
         check::given("volume_id", &request.volume_id)?;
         let volume = self.volume(&request.volume_id)?;
         Ok(csi::ControllerGetVolumeResponse {
-            volume: Some(volumes::shown(options, volume)),
+            volume: Some(volumes::to_csi(options, volume)),
             status: Some(csi::controller_get_volume_response::VolumeStatus {
                 published_node_ids: volume.published.keys().cloned().collect(),
             }),
         })
     }
 
-    pub(in super::super) fn list_snapshots(
+    pub(crate) fn list_snapshots(
         &mut self,
         options: &Options,
         request: csi::ListSnapshotsRequest,
@@ -81,8 +81,8 @@ impl State {
     }
 }
 
-/// A page of a list, and the token of the next one: the number of its first entry.
-pub(super) fn page<T>(
+/// A page of a list, and the token of the next page: the number of its first entry.
+pub(crate) fn page<T>(
     all: impl IntoIterator<Item = T>,
     max_entries: i32,
     starting_token: &str,
@@ -93,7 +93,7 @@ pub(super) fn page<T>(
         "" => 0,
         token => token
             .parse()
-            .map_err(|_| Status::aborted("starting_token is none of this driver's"))?,
+            .map_err(|_| Status::aborted("starting_token is not a token of this driver"))?,
     };
     let max = if max == 0 { usize::MAX } else { max };
     let mut rest = all.into_iter().skip(start);

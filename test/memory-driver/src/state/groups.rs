@@ -9,10 +9,10 @@ use hostloop_proto::csi::group_controller_service_capability::rpc::Type as Group
 use tonic::Status;
 
 use super::{Answer, Group, Snapshot, State, check, snapshots, unimplemented};
-use crate::memory::options::Options;
+use crate::options::Options;
 
 impl State {
-    pub(in super::super) fn group_controller_get_capabilities(
+    pub(crate) fn group_controller_get_capabilities(
         &mut self,
         options: &Options,
         _: csi::GroupControllerGetCapabilitiesRequest,
@@ -27,7 +27,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn create_volume_group_snapshot(
+    pub(crate) fn create_volume_group_snapshot(
         &mut self,
         options: &Options,
         request: csi::CreateVolumeGroupSnapshotRequest,
@@ -36,13 +36,16 @@ impl State {
         check::given("name", &request.name)?;
         let sources: BTreeSet<_> = request.source_volume_ids.iter().cloned().collect();
         if sources.is_empty() || sources.len() < request.source_volume_ids.len() {
-            let why = "source_volume_ids is to name volumes, each once";
+            let why = "source_volume_ids must contain each volume once";
             return Err(Status::invalid_argument(why));
         }
         let named = self.groups.values().find(|g| g.name == request.name);
         let id = match named {
             Some(there) if there.sources != sources || there.parameters != request.parameters => {
-                let why = format!("group {} has the name already, and is another", there.id);
+                let why = format!(
+                    "group {} has this name and other volumes or parameters",
+                    there.id
+                );
                 return Err(Status::already_exists(why));
             }
             Some(there) => there.id.clone(),
@@ -69,7 +72,7 @@ impl State {
             members.push(id.clone());
             let snapshot = Snapshot {
                 id: id.clone(),
-                // Nobody may ask for one by the empty name.
+                // No request can have the empty name.
                 name: String::new(),
                 size: source.capacity,
                 place: source.place,
@@ -94,10 +97,10 @@ impl State {
         Ok(group)
     }
 
-    /// A group as it goes over the wire to somebody who waits for it.
+    /// Answers a caller that polls a group until it is ready.
     fn polled_group(&mut self, options: &Options, id: &str) -> Answer<csi::VolumeGroupSnapshot> {
         let group = self.groups.get_mut(id);
-        let group = group.ok_or_else(|| Status::not_found(format!("there is no group {id}")))?;
+        let group = group.ok_or_else(|| Status::not_found(format!("group {id} does not exist")))?;
         let ready = group.polls_left == 0;
         group.polls_left = group.polls_left.saturating_sub(1);
         let group = group.clone();
@@ -110,7 +113,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn delete_volume_group_snapshot(
+    pub(crate) fn delete_volume_group_snapshot(
         &mut self,
         options: &Options,
         request: csi::DeleteVolumeGroupSnapshotRequest,
@@ -127,7 +130,7 @@ impl State {
         Ok(csi::DeleteVolumeGroupSnapshotResponse {})
     }
 
-    pub(in super::super) fn get_volume_group_snapshot(
+    pub(crate) fn get_volume_group_snapshot(
         &mut self,
         options: &Options,
         request: csi::GetVolumeGroupSnapshotRequest,
@@ -142,8 +145,8 @@ impl State {
         })
     }
 
-    /// The snapshots of a volume, or the one of an ID, or all.
-    pub(super) fn matching(
+    /// The snapshot with this ID, those of this volume, or all.
+    pub(crate) fn matching(
         &mut self,
         options: &Options,
         id: &str,
@@ -153,7 +156,7 @@ impl State {
             "" => {
                 let all = self.snapshots.values();
                 let of = all.filter(|s| source.is_empty() || s.source == source);
-                of.map(|s| snapshots::shown(options, s)).collect()
+                of.map(|s| snapshots::to_csi(options, s)).collect()
             }
             id => self.polled(options, id).into_iter().collect(),
         }
@@ -168,7 +171,7 @@ fn can(options: &Options) -> Answer<()> {
     }
 }
 
-/// Whether these are the group's, in whatever order.
+/// Checks that these are the group's snapshots, in any order.
 fn members(group: &Group, ids: &[String]) -> Answer<()> {
     let there: BTreeSet<_> = group.members.iter().collect();
     match ids.iter().collect::<BTreeSet<_>>() == there {

@@ -1,62 +1,120 @@
-//! The services on the wire.
+//! The RPCs of all CSI services, and handlers that answer them.
 
-use std::sync::Arc;
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hostloop_proto::csi;
-use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::{Request, Response, Status};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hostloop_proto::csi::*;
+use tonic::transport::Server;
+use tonic::transport::server::Router;
+use tonic::{Request, Response, Status, async_trait};
 
-use super::calls::RequestOf;
-use super::shared::Shared;
-use super::state::State;
-
-/// What answers the calls that come by one socket.
-#[derive(Clone)]
-struct Door {
-    shared: Arc<Shared>,
-    number: usize,
+/// A request of an RPC.
+pub trait Rpc: Any + Clone + Send + Sync {
+    /// The name of the RPC, such as `CreateVolume`.
+    const METHOD: &'static str;
+    /// The response of the RPC.
+    type Response: Any + Send;
 }
 
-/// Serves all services for as long as it is let. `number` tells the sockets of one driver apart.
-pub(super) async fn serve(shared: Arc<Shared>, number: usize, listener: UnixListener) {
-    let shared = Door { shared, number };
-    let served = tonic::transport::Server::builder()
-        .add_service(csi::identity_server::IdentityServer::new(Identity(
-            shared.clone(),
-        )))
-        .add_service(csi::controller_server::ControllerServer::new(Controller(
-            shared.clone(),
-        )))
-        .add_service(csi::group_controller_server::GroupControllerServer::new(
-            GroupController(shared.clone()),
+type AnyAnswer = Result<Box<dyn Any + Send>, Status>;
+type Handler = Arc<dyn Fn(Box<dyn Any>) -> BoxFuture<'static, AnyAnswer> + Send + Sync>;
+type Unhandled = Arc<dyn Fn(&'static str) + Send + Sync>;
+
+/// Handlers of RPCs. An RPC without a handler returns UNIMPLEMENTED. Clones share the handlers.
+#[derive(Clone, Default)]
+pub struct Handlers(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    by_request: HashMap<TypeId, Handler>,
+    unhandled: Option<Unhandled>,
+}
+
+impl Handlers {
+    /// Sets the asynchronous handler of an RPC.
+    pub fn on_async<Q: Rpc>(
+        &self,
+        handler: impl Fn(Q) -> BoxFuture<'static, Result<Q::Response, Status>> + Send + Sync + 'static,
+    ) {
+        let handler = move |request: Box<dyn Any>| -> BoxFuture<'static, AnyAnswer> {
+            let request = request
+                .downcast()
+                .expect("handlers are found by request type");
+            let answer = handler(*request);
+            async move { Ok(Box::new(answer.await?) as Box<dyn Any + Send>) }.boxed()
+        };
+        let handler = Arc::new(handler);
+        self.lock().by_request.insert(TypeId::of::<Q>(), handler);
+    }
+
+    /// Sets the synchronous handler of an RPC.
+    pub fn on<Q: Rpc>(
+        &self,
+        handler: impl Fn(Q) -> Result<Q::Response, Status> + Send + Sync + 'static,
+    ) {
+        self.on_async(move |request| std::future::ready(handler(request)).boxed());
+    }
+
+    /// Sets a callback that receives the methods of RPCs without a handler, such as `CreateVolume`.
+    pub fn on_unhandled(&self, unhandled: impl Fn(&'static str) + Send + Sync + 'static) {
+        self.lock().unhandled = Some(Arc::new(unhandled));
+    }
+
+    /// All CSI services with these handlers.
+    pub fn services(&self) -> Router {
+        Server::builder()
+            .add_service(identity_server::IdentityServer::new(self.clone()))
+            .add_service(controller_server::ControllerServer::new(self.clone()))
+            .add_service(group_controller_server::GroupControllerServer::new(
+                self.clone(),
+            ))
+            .add_service(node_server::NodeServer::new(self.clone()))
+    }
+
+    async fn answer<Q: Rpc>(&self, request: Request<Q>) -> Result<Response<Q::Response>, Status> {
+        let (handler, unhandled) = {
+            let inner = self.lock();
+            let handler = inner.by_request.get(&TypeId::of::<Q>()).cloned();
+            (handler, inner.unhandled.clone())
+        };
+        let Some(handler) = handler else {
+            if let Some(unhandled) = unhandled {
+                unhandled(Q::METHOD);
+            }
+            return Err(Status::unimplemented(Q::METHOD));
+        };
+        let answer = handler(Box::new(request.into_inner()));
+        let answer = answer.await?.downcast();
+        Ok(Response::new(
+            *answer.expect("a handler returns its RPC's response"),
         ))
-        .add_service(csi::node_server::NodeServer::new(Node(shared)))
-        .serve_with_incoming(UnixListenerStream::new(listener))
-        .await;
-    if let Err(e) = served {
-        eprintln!("memory driver: {e}");
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A test that panics under the lock has already failed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A service with methods of [`State`] as its calls.
 macro_rules! service {
     ($server:ident::$service:ident {
         $($rpc:literal $method:ident($request:ident) -> $response:ident;)+
     }) => {
-        struct $service(Door);
-
-        $(impl RequestOf for csi::$request {
+        $(impl Rpc for $request {
             const METHOD: &'static str = $rpc;
+            type Response = $response;
         })+
 
-        #[tonic::async_trait]
-        impl csi::$server::$service for $service {
+        #[async_trait]
+        impl $server::$service for Handlers {
             $(async fn $method(
                 &self,
-                request: Request<csi::$request>,
-            ) -> Result<Response<csi::$response>, Status> {
-                self.0.shared.answer(self.0.number, request, State::$method).await
+                request: Request<$request>,
+            ) -> Result<Response<$response>, Status> {
+                self.answer(request).await
             })+
         }
     };

@@ -1,4 +1,4 @@
-//! What the driver keeps, and how it answers each call from that.
+//! The driver's volumes, snapshots and groups, and the effect of each RPC on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,8 @@ use hostloop_proto::csi::volume_health::VolumeHealthEntry;
 use prost_types::Timestamp;
 use tonic::Status;
 
-use super::options::{Options, Segments};
+use crate::options::{Options, Segments};
+use crate::shared::Door;
 
 mod attach;
 mod check;
@@ -22,102 +23,140 @@ mod node;
 mod snapshots;
 mod volumes;
 
-pub(super) type Answer<R> = Result<R, Status>;
+pub(crate) type Answer<R> = Result<R, Status>;
+
+/// Adds the handlers of all RPCs.
+pub(crate) fn add_rpcs(door: Door) -> Door {
+    door.with(State::get_plugin_info)
+        .with(State::get_plugin_capabilities)
+        .with(State::probe)
+        .with(State::create_volume)
+        .with(State::delete_volume)
+        .with(State::controller_publish_volume)
+        .with(State::controller_unpublish_volume)
+        .with(State::validate_volume_capabilities)
+        .with(State::list_volumes)
+        .with(State::controller_list_volume_health)
+        .with(State::controller_get_volume_health)
+        .with(State::get_capacity)
+        .with(State::controller_get_capabilities)
+        .with(State::create_snapshot)
+        .with(State::delete_snapshot)
+        .with(State::list_snapshots)
+        .with(State::get_snapshot)
+        .with(State::controller_expand_volume)
+        .with(State::controller_get_volume)
+        .with(State::controller_modify_volume)
+        .with(State::group_controller_get_capabilities)
+        .with(State::create_volume_group_snapshot)
+        .with(State::delete_volume_group_snapshot)
+        .with(State::get_volume_group_snapshot)
+        .with(State::node_stage_volume)
+        .with(State::node_unstage_volume)
+        .with(State::node_publish_volume)
+        .with(State::node_unpublish_volume)
+        .with(State::node_get_volume_stats)
+        .with(State::node_get_volume_health)
+        .with(State::node_get_storage_health)
+        .with(State::node_expand_volume)
+        .with(State::node_get_capabilities)
+        .with(State::node_get_info)
+}
 
 /// A volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Volume {
-    /// The ID it got.
+    /// Its ID.
     pub id: String,
-    /// The name it was asked for by.
+    /// The name in its CreateVolume request.
     pub name: String,
     /// Its size in bytes.
     pub capacity: i64,
-    /// What it was made with.
+    /// The parameters of its creation.
     pub parameters: BTreeMap<String, String>,
-    /// What it was made with, or was modified to.
+    /// The mutable parameters of its creation or last modification.
     pub mutable: BTreeMap<String, String>,
-    /// What its context says.
+    /// Its volume context.
     pub context: BTreeMap<String, String>,
-    /// How it can be used.
+    /// The capabilities of its creation.
     pub capabilities: Vec<csi::VolumeCapability>,
-    /// What it was made from.
+    /// Its content source.
     pub source: Option<csi::VolumeContentSource>,
-    /// Where it is.
+    /// Its topology segments.
     pub place: Segments,
-    /// The nodes it is published at.
+    /// The publications by node ID.
     pub published: BTreeMap<String, Publication>,
-    /// The paths it is staged at, on the driver's own node.
+    /// The staging paths on the driver's node.
     pub staged: BTreeMap<String, csi::VolumeCapability>,
-    /// The paths it is published at, on the driver's own node, and whether read-only.
+    /// The target paths on the driver's node; true if read-only.
     pub targets: BTreeMap<String, bool>,
 }
 
-/// How a volume is published at a node.
+/// The publication of a volume to a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Publication {
-    /// Read-only.
+    /// True if read-only.
     pub readonly: bool,
-    /// With this capability.
+    /// The capability of the request.
     pub capability: csi::VolumeCapability,
 }
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The ID it got.
+    /// Its ID.
     pub id: String,
-    /// The name it was asked for by; none in a group.
+    /// The name in its CreateSnapshot request; empty in a group.
     pub name: String,
-    /// The volume it is of.
+    /// The ID of its volume.
     pub source: String,
-    /// The size of that.
+    /// The size of that volume in bytes.
     pub size: i64,
-    /// When it was taken.
+    /// The time of its creation.
     pub created: Timestamp,
-    /// Where it is.
+    /// Its topology segments.
     pub place: Segments,
-    /// How often it will be seen unready.
+    /// The number of answers that still say it is not ready.
     pub polls_left: u32,
-    /// What it was made with.
+    /// The parameters of its creation.
     pub parameters: BTreeMap<String, String>,
-    /// The group it belongs to.
+    /// The ID of its group.
     pub group: Option<String>,
 }
 
 /// A group snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// The ID it got.
+    /// Its ID.
     pub id: String,
-    /// The name it was asked for by.
+    /// The name in its CreateVolumeGroupSnapshot request.
     pub name: String,
-    /// When it was taken.
+    /// The time of its creation.
     pub created: Timestamp,
-    /// The volumes it is of.
+    /// The IDs of its volumes.
     pub sources: BTreeSet<String>,
-    /// Its snapshots.
+    /// The IDs of its snapshots.
     pub members: Vec<String>,
-    /// What it was made with.
+    /// The parameters of its creation.
     pub parameters: BTreeMap<String, String>,
-    /// How often it will be seen unready.
+    /// The number of answers that still say it is not ready.
     pub polls_left: u32,
 }
 
-/// How much there is of everything that somebody must have given back in the end.
+/// The number of objects of each kind. At the end of a test, all must be 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// Volumes.
     pub volumes: usize,
-    /// Snapshots, members of groups among them.
+    /// Snapshots, including members of groups.
     pub snapshots: usize,
     /// Group snapshots.
     pub groups: usize,
-    /// Volumes at nodes.
+    /// Publications to nodes.
     pub publications: usize,
-    /// Volumes at staging paths.
+    /// Staging paths.
     pub staged: usize,
-    /// Volumes at target paths.
+    /// Target paths.
     pub targets: usize,
 }
 
@@ -127,12 +166,12 @@ pub(super) struct State {
     pub(super) snapshots: BTreeMap<String, Snapshot>,
     pub(super) groups: BTreeMap<String, Group>,
     pub(super) health: BTreeMap<String, Vec<VolumeHealthEntry>>,
-    /// Of the IDs so far.
+    /// The number in the last ID.
     last: u64,
 }
 
 impl State {
-    pub(super) fn left(&self) -> Left {
+    pub(crate) fn left(&self) -> Left {
         let sum = |of: fn(&Volume) -> usize| self.volumes.values().map(of).sum();
         Left {
             volumes: self.volumes.len(),
@@ -144,7 +183,7 @@ impl State {
         }
     }
 
-    /// An ID that was not used before. IDs sort in the order they were made.
+    /// A new ID. IDs sort by their creation.
     fn new_id(&mut self, options: &Options, kind: &str) -> String {
         self.last += 1;
         match options.pool.as_str() {
@@ -156,13 +195,13 @@ impl State {
     fn volume(&self, id: &str) -> Answer<&Volume> {
         check::given("volume_id", id)?;
         let volume = self.volumes.get(id);
-        volume.ok_or_else(|| Status::not_found(format!("there is no volume {id}")))
+        volume.ok_or_else(|| Status::not_found(format!("volume {id} does not exist")))
     }
 
     fn volume_mut(&mut self, id: &str) -> Answer<&mut Volume> {
         check::given("volume_id", id)?;
         let volume = self.volumes.get_mut(id);
-        volume.ok_or_else(|| Status::not_found(format!("there is no volume {id}")))
+        volume.ok_or_else(|| Status::not_found(format!("volume {id} does not exist")))
     }
 }
 
@@ -181,5 +220,5 @@ fn node_can(options: &Options, rpc: NodeRpc) -> Answer<()> {
 }
 
 fn unimplemented(what: &str) -> Status {
-    Status::unimplemented(format!("this driver does not have {what}"))
+    Status::unimplemented(format!("this driver lacks the capability {what}"))
 }

@@ -8,10 +8,10 @@ use hostloop_proto::csi::plugin_capability::service::Type as Service;
 use tonic::Status;
 
 use super::{Answer, Snapshot, State, can, check};
-use crate::memory::options::Options;
+use crate::options::Options;
 
 impl State {
-    pub(in super::super) fn create_snapshot(
+    pub(crate) fn create_snapshot(
         &mut self,
         options: &Options,
         request: csi::CreateSnapshotRequest,
@@ -22,14 +22,11 @@ impl State {
         let named = self.snapshots.values().find(|s| s.name == request.name);
         let id = match named {
             Some(there) if there.source != request.source_volume_id => {
-                let why = format!(
-                    "snapshot {} has the name already, of another volume",
-                    there.id
-                );
+                let why = format!("snapshot {} of another volume has this name", there.id);
                 return Err(Status::already_exists(why));
             }
             Some(there) if there.parameters != request.parameters => {
-                let why = format!("snapshot {} has the name already, made otherwise", there.id);
+                let why = format!("snapshot {} has this name and other parameters", there.id);
                 return Err(Status::already_exists(why));
             }
             Some(there) => there.id.clone(),
@@ -63,15 +60,15 @@ impl State {
         Ok(id)
     }
 
-    /// A snapshot as it goes over the wire to somebody who waits for it.
-    pub(super) fn polled(&mut self, options: &Options, id: &str) -> Option<csi::Snapshot> {
+    /// Answers a caller that polls a snapshot until it is ready.
+    pub(crate) fn polled(&mut self, options: &Options, id: &str) -> Option<csi::Snapshot> {
         let snapshot = self.snapshots.get_mut(id)?;
-        let seen = shown(options, snapshot);
+        let answer = to_csi(options, snapshot);
         snapshot.polls_left = snapshot.polls_left.saturating_sub(1);
-        Some(seen)
+        Some(answer)
     }
 
-    pub(in super::super) fn delete_snapshot(
+    pub(crate) fn delete_snapshot(
         &mut self,
         options: &Options,
         request: csi::DeleteSnapshotRequest,
@@ -87,7 +84,7 @@ impl State {
         Ok(csi::DeleteSnapshotResponse {})
     }
 
-    pub(in super::super) fn get_snapshot(
+    pub(crate) fn get_snapshot(
         &mut self,
         options: &Options,
         request: csi::GetSnapshotRequest,
@@ -95,15 +92,15 @@ impl State {
         can(options, ControllerRpc::GetSnapshot)?;
         check::path("snapshot_id", &request.snapshot_id)?;
         let snapshot = self.polled(options, &request.snapshot_id);
-        let none = || Status::not_found(format!("there is no snapshot {}", request.snapshot_id));
+        let none = || Status::not_found(format!("snapshot {} does not exist", request.snapshot_id));
         Ok(csi::GetSnapshotResponse {
             snapshot: Some(snapshot.ok_or_else(none)?),
         })
     }
 }
 
-/// The snapshot as it goes over the wire.
-pub(super) fn shown(options: &Options, snapshot: &Snapshot) -> csi::Snapshot {
+/// The snapshot in CSI terms.
+pub(crate) fn to_csi(options: &Options, snapshot: &Snapshot) -> csi::Snapshot {
     let placed = Service::SnapshotAccessibilityConstraints;
     let placed = options.capabilities.services.contains(&placed);
     let place = csi::Topology {

@@ -1,4 +1,4 @@
-//! Making volumes larger.
+//! ControllerExpandVolume.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
@@ -6,10 +6,10 @@ use hostloop_proto::csi::plugin_capability::volume_expansion::Type as Expansion;
 use tonic::Status;
 
 use super::{Answer, State, can, check};
-use crate::memory::options::Options;
+use crate::options::Options;
 
 impl State {
-    pub(in super::super) fn controller_expand_volume(
+    pub(crate) fn controller_expand_volume(
         &mut self,
         options: &Options,
         request: csi::ControllerExpandVolumeRequest,
@@ -31,7 +31,7 @@ impl State {
             let here = self.volumes.values().filter(|v| v.place == volume.place);
             let used: i64 = here.map(|v| v.capacity).sum();
             if used - volume.capacity + size > options.capacity {
-                let why = format!("there are not {size} bytes for volume {}", volume.id);
+                let why = format!("volume {} does not fit with {size} bytes", volume.id);
                 return Err(Status::resource_exhausted(why));
             }
             self.volume_mut(&request.volume_id)?.capacity = size;

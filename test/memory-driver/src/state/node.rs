@@ -1,5 +1,5 @@
-//! The Node service: paths are noted, nothing is mounted. A target path is an empty directory, or
-//! file, for as long as a volume is published there.
+//! The Node service. It records paths and mounts nothing. While a volume is published, its target
+//! path is an empty directory or file.
 
 use std::io;
 use std::path::Path;
@@ -13,10 +13,10 @@ use hostloop_proto::csi::volume_usage::Unit;
 use tonic::Status;
 
 use super::{Answer, State, Volume, check, node_can};
-use crate::memory::options::Options;
+use crate::options::Options;
 
 impl State {
-    pub(in super::super) fn node_get_info(
+    pub(crate) fn node_get_info(
         &mut self,
         options: &Options,
         _: csi::NodeGetInfoRequest,
@@ -30,7 +30,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn node_get_capabilities(
+    pub(crate) fn node_get_capabilities(
         &mut self,
         options: &Options,
         _: csi::NodeGetCapabilitiesRequest,
@@ -45,7 +45,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn node_stage_volume(
+    pub(crate) fn node_stage_volume(
         &mut self,
         options: &Options,
         request: csi::NodeStageVolumeRequest,
@@ -57,7 +57,10 @@ impl State {
         let volume = self.volume_mut(&request.volume_id)?;
         match volume.staged.get(&request.staging_target_path) {
             Some(there) if *there != capability => {
-                let why = format!("volume {} is staged there otherwise", volume.id);
+                let why = format!(
+                    "volume {} is staged there with another capability",
+                    volume.id
+                );
                 return Err(Status::already_exists(why));
             }
             _ => volume
@@ -67,7 +70,7 @@ impl State {
         Ok(csi::NodeStageVolumeResponse {})
     }
 
-    pub(in super::super) fn node_unstage_volume(
+    pub(crate) fn node_unstage_volume(
         &mut self,
         options: &Options,
         request: csi::NodeUnstageVolumeRequest,
@@ -81,7 +84,7 @@ impl State {
         Ok(csi::NodeUnstageVolumeResponse {})
     }
 
-    pub(in super::super) fn node_publish_volume(
+    pub(crate) fn node_publish_volume(
         &mut self,
         options: &Options,
         request: csi::NodePublishVolumeRequest,
@@ -106,7 +109,10 @@ impl State {
         }
         match volume.targets.get(&request.target_path) {
             Some(readonly) if *readonly != request.readonly => {
-                let why = format!("volume {} is published there otherwise", volume.id);
+                let why = format!(
+                    "volume {} is published there with another read-only flag",
+                    volume.id
+                );
                 return Err(Status::already_exists(why));
             }
             Some(_) => {}
@@ -124,7 +130,7 @@ impl State {
         Ok(csi::NodePublishVolumeResponse {})
     }
 
-    pub(in super::super) fn node_unpublish_volume(
+    pub(crate) fn node_unpublish_volume(
         &mut self,
         _: &Options,
         request: csi::NodeUnpublishVolumeRequest,
@@ -145,7 +151,7 @@ impl State {
         Ok(csi::NodeUnpublishVolumeResponse {})
     }
 
-    pub(in super::super) fn node_get_volume_stats(
+    pub(crate) fn node_get_volume_stats(
         &mut self,
         options: &Options,
         request: csi::NodeGetVolumeStatsRequest,
@@ -163,7 +169,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn node_expand_volume(
+    pub(crate) fn node_expand_volume(
         &mut self,
         options: &Options,
         request: csi::NodeExpandVolumeRequest,
@@ -177,7 +183,7 @@ impl State {
         })
     }
 
-    /// A volume that is at this path.
+    /// The volume staged or published at this path.
     fn at(&self, id: &str, path: &str) -> Answer<&Volume> {
         let volume = self.volume(id)?;
         match volume.targets.contains_key(path) || volume.staged.contains_key(path) {
@@ -187,7 +193,7 @@ impl State {
     }
 }
 
-/// Takes an error of this kind for success.
+/// Treats an error of this kind as success.
 fn but_for(kind: io::ErrorKind) -> impl FnOnce(io::Error) -> io::Result<()> {
     move |error| match error.kind() == kind {
         true => Ok(()),

@@ -1,11 +1,11 @@
-//! What is said of volumes' health.
+//! Volume health.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_proto::csi::node_service_capability::rpc::Type as NodeRpc;
 
 use super::{Answer, State, can, list, node_can};
-use crate::memory::options::Options;
+use crate::options::Options;
 
 impl State {
     fn health_of(&self, id: &str) -> csi::VolumeHealth {
@@ -15,7 +15,7 @@ impl State {
         }
     }
 
-    pub(in super::super) fn controller_list_volume_health(
+    pub(crate) fn controller_list_volume_health(
         &mut self,
         options: &Options,
         request: csi::ControllerListVolumeHealthRequest,
@@ -29,7 +29,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn controller_get_volume_health(
+    pub(crate) fn controller_get_volume_health(
         &mut self,
         options: &Options,
         request: csi::ControllerGetVolumeHealthRequest,
@@ -41,7 +41,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn node_get_volume_health(
+    pub(crate) fn node_get_volume_health(
         &mut self,
         options: &Options,
         request: csi::NodeGetVolumeHealthRequest,
@@ -53,7 +53,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn node_get_storage_health(
+    pub(crate) fn node_get_storage_health(
         &mut self,
         options: &Options,
         _: csi::NodeGetStorageHealthRequest,

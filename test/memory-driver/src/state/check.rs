@@ -1,16 +1,16 @@
-//! What a request must have.
+//! Checks of request fields.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use tonic::Status;
 
 use super::Answer;
-use crate::memory::options::Options;
+use crate::options::Options;
 
-/// The longest string of the protocol, where it says no other.
+/// The protocol's limit for strings without another limit.
 const MAX_LENGTH: usize = 128;
 
-pub(super) fn given(field: &str, value: &str) -> Answer<()> {
+pub(crate) fn given(field: &str, value: &str) -> Answer<()> {
     match value.len() {
         0 => Err(Status::invalid_argument(format!("{field} is required"))),
         1..=MAX_LENGTH => Ok(()),
@@ -18,15 +18,15 @@ pub(super) fn given(field: &str, value: &str) -> Answer<()> {
     }
 }
 
-/// As [`given`], for what may be long.
-pub(super) fn path(field: &str, value: &str) -> Answer<()> {
+/// Like [`given`], for fields without that limit.
+pub(crate) fn path(field: &str, value: &str) -> Answer<()> {
     match value.is_empty() {
         true => Err(Status::invalid_argument(format!("{field} is required"))),
         false => Ok(()),
     }
 }
 
-pub(super) fn capability(given: Option<&csi::VolumeCapability>) -> Answer<csi::VolumeCapability> {
+pub(crate) fn capability(given: Option<&csi::VolumeCapability>) -> Answer<csi::VolumeCapability> {
     let missing = || Status::invalid_argument("volume_capability is required");
     let capability = given.ok_or_else(missing)?;
     mode(capability)?;
@@ -36,14 +36,14 @@ pub(super) fn capability(given: Option<&csi::VolumeCapability>) -> Answer<csi::V
     }
 }
 
-pub(super) fn capabilities(given: &[csi::VolumeCapability]) -> Answer<()> {
+pub(crate) fn capabilities(given: &[csi::VolumeCapability]) -> Answer<()> {
     if given.is_empty() {
         return Err(Status::invalid_argument("volume_capabilities is required"));
     }
     given.iter().try_for_each(|c| capability(Some(c)).map(drop))
 }
 
-pub(super) fn mode(capability: &csi::VolumeCapability) -> Answer<Mode> {
+pub(crate) fn mode(capability: &csi::VolumeCapability) -> Answer<Mode> {
     let number = capability.access_mode.as_ref().map_or(0, |m| m.mode);
     match Mode::try_from(number) {
         Ok(Mode::Unknown) | Err(_) => Err(Status::invalid_argument("access_mode is required")),
@@ -51,8 +51,8 @@ pub(super) fn mode(capability: &csi::VolumeCapability) -> Answer<Mode> {
     }
 }
 
-/// Whether a volume can be at one node only.
-pub(super) fn single_node(mode: Mode) -> bool {
+/// True if a volume can be published to one node only.
+pub(crate) fn single_node(mode: Mode) -> bool {
     matches!(
         mode,
         Mode::SingleNodeWriter
@@ -62,15 +62,17 @@ pub(super) fn single_node(mode: Mode) -> bool {
     )
 }
 
-/// The size a volume gets: what is required, rounded up, within all limits.
-pub(super) fn size(
+/// The size of a volume: the required bytes, rounded up, within all limits.
+pub(crate) fn size(
     options: &Options,
     range: Option<&csi::CapacityRange>,
     default: i64,
 ) -> Answer<i64> {
     let (required, limit) = range.map_or((0, 0), |r| (r.required_bytes, r.limit_bytes));
     if required < 0 || limit < 0 || (limit > 0 && required > limit) {
-        return Err(Status::invalid_argument("capacity_range is not one"));
+        return Err(Status::invalid_argument(
+            "capacity_range contradicts itself",
+        ));
     }
     let wanted = match (required, limit) {
         (0, 0) => default,
@@ -83,14 +85,14 @@ pub(super) fn size(
         || (options.max_volume_size > 0 && size > options.max_volume_size);
     match too_large {
         true => Err(Status::out_of_range(format!(
-            "a volume of {required} bytes is beyond the limit"
+            "a volume of {required} bytes exceeds the limit"
         ))),
         false => Ok(size),
     }
 }
 
-/// Whether a size satisfies a range.
-pub(super) fn fits(size: i64, range: Option<&csi::CapacityRange>) -> bool {
+/// True if a size satisfies a range.
+pub(crate) fn fits(size: i64, range: Option<&csi::CapacityRange>) -> bool {
     let (required, limit) = range.map_or((0, 0), |r| (r.required_bytes, r.limit_bytes));
     size >= required && (limit == 0 || size <= limit)
 }

@@ -1,4 +1,4 @@
-//! Making, deleting and modifying volumes.
+//! Creation, deletion and modification of volumes, and capacity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use hostloop_proto::csi::volume_content_source::Type as Source;
 use tonic::Status;
 
 use super::{Answer, State, Volume, can, check, unimplemented};
-use crate::memory::options::{Options, Segments};
+use crate::options::{Options, Segments};
 
 impl State {
-    pub(in super::super) fn create_volume(
+    pub(crate) fn create_volume(
         &mut self,
         options: &Options,
         request: csi::CreateVolumeRequest,
@@ -42,15 +42,15 @@ impl State {
             }
             None => self.new_volume(options, request)?,
         };
-        let mut shown = shown(options, &volume);
+        let mut answer = to_csi(options, &volume);
         if let Some(claimed) = options.claims_capacity {
-            shown.capacity_bytes = claimed;
+            answer.capacity_bytes = claimed;
         }
         if options.forgets_source {
-            shown.content_source = None;
+            answer.content_source = None;
         }
         Ok(csi::CreateVolumeResponse {
-            volume: Some(shown),
+            volume: Some(answer),
         })
     }
 
@@ -66,12 +66,12 @@ impl State {
         let default = options.default_size.max(least);
         let capacity = check::size(options, request.capacity_range.as_ref(), default)?;
         if capacity < least {
-            let why = format!("the source has {least} bytes, more than {capacity}");
+            let why = format!("the source has {least} bytes, the volume only {capacity}");
             return Err(Status::out_of_range(why));
         }
         let place = place(options, request.accessibility_requirements.as_ref(), home)?;
         if capacity > self.available(options, &place) {
-            let why = format!("{capacity} bytes are more than there is at {place:?}");
+            let why = format!("{capacity} bytes exceed the free capacity at {place:?}");
             return Err(Status::resource_exhausted(why));
         }
         let volume = Volume {
@@ -92,7 +92,7 @@ impl State {
         Ok(volume)
     }
 
-    /// The size of a source, and where it is.
+    /// The size and the segments of a source.
     fn source(
         &self,
         options: &Options,
@@ -104,7 +104,7 @@ impl State {
                 can(options, ControllerRpc::CreateDeleteSnapshot)?;
                 let id = &source.snapshot_id;
                 let snapshot = self.snapshots.get(id);
-                let none = || Status::not_found(format!("there is no snapshot {id}"));
+                let none = || Status::not_found(format!("snapshot {id} does not exist"));
                 let snapshot = snapshot.ok_or_else(none)?;
                 if snapshot.polls_left > 0 {
                     return Err(Status::unavailable(format!("snapshot {id} is not ready")));
@@ -125,7 +125,7 @@ impl State {
         (options.capacity - here.map(|v| v.capacity).sum::<i64>()).max(0)
     }
 
-    pub(in super::super) fn delete_volume(
+    pub(crate) fn delete_volume(
         &mut self,
         options: &Options,
         request: csi::DeleteVolumeRequest,
@@ -134,7 +134,7 @@ impl State {
         check::path("volume_id", &request.volume_id)?;
         if let Some(volume) = self.volumes.get(&request.volume_id) {
             if let Some(node) = volume.published.keys().next() {
-                let why = format!("volume {} is published at {node}", volume.id);
+                let why = format!("volume {} is published to {node}", volume.id);
                 return Err(Status::failed_precondition(why));
             }
             if let Some(path) = volume.staged.keys().chain(volume.targets.keys()).next() {
@@ -147,7 +147,7 @@ impl State {
         Ok(csi::DeleteVolumeResponse {})
     }
 
-    pub(in super::super) fn validate_volume_capabilities(
+    pub(crate) fn validate_volume_capabilities(
         &mut self,
         options: &Options,
         request: csi::ValidateVolumeCapabilitiesRequest,
@@ -174,7 +174,7 @@ impl State {
         })
     }
 
-    pub(in super::super) fn controller_modify_volume(
+    pub(crate) fn controller_modify_volume(
         &mut self,
         options: &Options,
         request: csi::ControllerModifyVolumeRequest,
@@ -187,7 +187,7 @@ impl State {
         Ok(csi::ControllerModifyVolumeResponse {})
     }
 
-    pub(in super::super) fn get_capacity(
+    pub(crate) fn get_capacity(
         &mut self,
         options: &Options,
         request: csi::GetCapacityRequest,
@@ -205,7 +205,7 @@ impl State {
             None => true,
         });
         let available = match parameters {
-            // Nothing can be made with these.
+            // CreateVolume would refuse these.
             Err(_) => 0,
             Ok(()) => places.map(|place| self.available(options, place)).sum(),
         };
@@ -218,8 +218,8 @@ impl State {
     }
 }
 
-/// The volume as it goes over the wire.
-pub(super) fn shown(options: &Options, volume: &Volume) -> csi::Volume {
+/// The volume in CSI terms.
+pub(crate) fn to_csi(options: &Options, volume: &Volume) -> csi::Volume {
     let topology = options.capabilities.topology();
     let place = csi::Topology {
         segments: volume.place.clone(),
@@ -233,7 +233,7 @@ pub(super) fn shown(options: &Options, volume: &Volume) -> csi::Volume {
     }
 }
 
-/// Whether a volume is what is asked for by its name.
+/// Checks that an existing volume matches a request with its name.
 fn same(existing: &Volume, request: &csi::CreateVolumeRequest) -> Answer<()> {
     let other = if !check::fits(existing.capacity, request.capacity_range.as_ref()) {
         "size"
@@ -248,7 +248,7 @@ fn same(existing: &Volume, request: &csi::CreateVolumeRequest) -> Answer<()> {
     };
     let (name, id) = (&existing.name, &existing.id);
     Err(Status::already_exists(format!(
-        "volume {id} has the name {name} already, and another {other}"
+        "volume {id} has the name {name} and another {other}"
     )))
 }
 
@@ -264,8 +264,8 @@ fn known(
     }
 }
 
-/// Where a volume goes: the first preferred place there is, else the first requisite one. A source
-/// can be copied anywhere, but stays where it is if nobody asks for a place.
+/// The segments of a new volume: the first preferred ones with storage, else the first requisite
+/// ones. Without a requirement, a copy stays with its source.
 fn place(
     options: &Options,
     asked: Option<&csi::TopologyRequirement>,
@@ -283,6 +283,7 @@ fn place(
         let fits = |place: &&Segments| term.segments.iter().all(|(k, v)| place.get(k) == Some(v));
         options.topology.iter().find(fits).cloned()
     };
-    let none = || Status::resource_exhausted("there is no storage at the places asked for");
+    let none =
+        || Status::resource_exhausted("no storage is accessible from the requested topology");
     terms.find_map(within).ok_or_else(none)
 }
