@@ -1,14 +1,14 @@
-//! Chance that can be had again: numbers by a seed.
+//! Pseudorandom numbers from a seed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A sequence of numbers, the same for the same seed.
+/// A generator with the same sequence for the same seed.
 pub struct Dice(AtomicU64);
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Dice {
-    /// Of this seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Dice {
         Dice(AtomicU64::new(seed))
     }

@@ -269,7 +269,7 @@ impl Fleet {
 
     /// Waits until every node has published its capacity: then all of its controllers work.
     pub async fn ready(&self, limit: Duration) {
-        let told = async || {
+        let published = async || {
             self.assert_running();
             let objects = self
                 .objects
@@ -282,11 +282,15 @@ impl Fleet {
                 .collect();
             match nodes.len() == self.members.len() {
                 true => Ok(()),
-                false => Err(format!("{} of {} told", nodes.len(), self.members.len())),
+                false => Err(format!(
+                    "{} of {} published",
+                    nodes.len(),
+                    self.members.len()
+                )),
             }
         };
         let what = format!("{}: the room of each node", self.name);
-        crate::cluster::wait_for(&what, limit, told).await;
+        crate::cluster::wait_for(&what, limit, published).await;
     }
 
     /// Panics if a controllers process has ended unexpectedly.

@@ -1,8 +1,8 @@
-//! The controllers, as the built program, in front of a driver that is not hostloop, with a real
-//! API server and no nodes.
+//! The controllers as the built program, with the CSI driver in memory and a real API server, and
+//! without kubelets.
 //!
-//! A [`Front`] has a namespace, a driver name and nodes of its own, so several run on one control
-//! plane side by side. Its end is part of the test: see [`Front::down`].
+//! A [`Front`] has a namespace, a driver name and nodes of its own, so several run in
+//! parallel on one control plane. Its end is part of the test: see [`Front::down`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,10 +22,10 @@ pub mod wait;
 use objects::{Objects, Place};
 use process::Controllers;
 
-/// Stands in all secrets of these tests, and must be in no log, event or error.
+/// The content of all secrets of these tests. It must be in no log, event or error.
 pub const SECRET: &str = "hush-7be210";
 
-/// How a front is to be.
+/// The settings of a front.
 pub struct FrontSpec {
     name: String,
     options: Options,
@@ -35,8 +35,8 @@ pub struct FrontSpec {
 }
 
 impl FrontSpec {
-    /// One of this name: short, of letters, digits and dashes. It is the end of the names of all
-    /// objects that belong to the cluster.
+    /// Settings with this name: short, of letters, digits and dashes. The names of all cluster-wide
+    /// objects end with it.
     pub fn new(name: &str, controllers: &str) -> FrontSpec {
         FrontSpec {
             name: format!("{name}-{}", std::process::id()),
@@ -47,28 +47,28 @@ impl FrontSpec {
         }
     }
 
-    /// With a driver that differs like this.
+    /// Changes the options of the driver.
     #[must_use]
     pub fn driver(mut self, change: impl FnOnce(&mut Options)) -> FrontSpec {
         change(&mut self.options);
         self
     }
 
-    /// With further arguments of the controllers.
+    /// Adds arguments of the controllers.
     #[must_use]
     pub fn args(mut self, args: &[&str]) -> FrontSpec {
         self.args.extend(args.iter().map(|a| (*a).to_owned()));
         self
     }
 
-    /// With so many nodes that have the driver.
+    /// Sets the number of nodes with the driver.
     #[must_use]
     pub fn nodes(mut self, nodes: usize) -> FrontSpec {
         self.nodes = nodes;
         self
     }
 
-    /// Brings it up on this control plane.
+    /// Starts the front on this control plane.
     pub async fn up(self, kubeconfig: PathBuf) -> Front {
         let objects = Objects::connect(&kubeconfig).await;
         let scratch = Scratch::new();
@@ -105,22 +105,22 @@ impl FrontSpec {
     }
 }
 
-/// The driver's ID of a node, which is not its name.
+/// The driver's ID of a node, which differs from the node's name.
 fn id_of(node: &String) -> String {
     format!("id-of-{node}")
 }
 
-/// Controllers in front of a driver.
+/// Controllers with their driver.
 pub struct Front {
     /// Its own.
     pub name: String,
-    /// Where its claims are.
+    /// The namespace of its claims.
     pub namespace: String,
-    /// What the driver calls itself.
+    /// The name of the driver.
     pub driver_name: String,
     /// The driver's topology key.
     pub key: String,
-    /// The nodes that have the driver. No kubelet serves them.
+    /// The nodes with the driver. They have no kubelet.
     pub nodes: Vec<String>,
     /// The objects of the cluster.
     pub objects: Objects,
@@ -157,7 +157,7 @@ impl Front {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails if the controllers have ended by themselves: there is nothing to wait for.
+    /// Panics if the controllers have ended, so that no test waits for them.
     pub(crate) fn assert_running(&self) {
         let ended = self.running().as_mut().and_then(Controllers::ended);
         if let Some(status) = ended {
@@ -169,25 +169,25 @@ impl Front {
         }
     }
 
-    /// Kills the controllers without a word.
+    /// Sends SIGKILL to the controllers.
     pub fn kill_controllers(&self) {
         if let Some(mut controllers) = self.running().take() {
             controllers.kill();
         }
     }
 
-    /// What the controllers have logged.
+    /// The log of the controllers.
     pub fn log(&self) -> String {
         process::log(self.scratch.path())
     }
 
-    /// A file of the controllers' HTTP endpoint; they must have been given this address.
+    /// A response of the controllers' HTTP endpoint. They must have been started with this address.
     pub fn http(&self, address: &str, path: &str) -> String {
         process::http(address, path)
     }
 
-    /// What a cluster has of a driver: a namespace, the CSIDriver, nodes and their CSINodes, and a
-    /// class of the front's name.
+    /// Creates the objects of a driver: a namespace, the CSIDriver, nodes with CSINodes, and a class
+    /// with the front's name.
     async fn make_surroundings(&self, topology: bool) {
         let driver = &self.driver_name;
         let make = |object: Value| async move { self.objects.create(object).await };
@@ -222,7 +222,7 @@ impl Front {
         self.class(&self.name, json!({})).await;
     }
 
-    /// A class of this driver that binds at once and deletes, changed like this.
+    /// Creates a class of this driver with immediate binding and deletion, with this change.
     pub async fn class(&self, name: &str, change: Value) -> Value {
         let mut class = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
@@ -236,7 +236,7 @@ impl Front {
         self.objects.create(class).await
     }
 
-    /// A claim in the front's class for 1 GiB by one writer, changed like this.
+    /// Creates a claim of the front's class for 1 GiB and one writer, with this change.
     pub async fn claim(&self, name: &str, change: Value) -> Value {
         let mut claim = json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -251,12 +251,12 @@ impl Front {
         self.objects.create(claim).await
     }
 
-    /// A claim's place.
+    /// The reference of a claim.
     pub fn claim_at(&self, name: &str) -> Place {
         self.at("PersistentVolumeClaim", name)
     }
 
-    /// Where an object of this kind is: in the namespace, if its kind has one.
+    /// The reference of an object, with the namespace if its kind has one.
     pub fn at(&self, kind: &str, name: &str) -> Place {
         Place::of(kind, &self.namespace, name)
     }
@@ -271,7 +271,7 @@ impl Front {
         (claim, volume)
     }
 
-    /// Makes a secret that holds [`SECRET`].
+    /// Creates a secret that contains [`SECRET`].
     pub async fn secret(&self, name: &str) {
         let secret = json!({
             "apiVersion": "v1", "kind": "Secret",
@@ -287,9 +287,9 @@ impl Front {
         self.until_gone(&at).await;
     }
 
-    /// Ends it: deletes the claims and snapshots that are left, and then nothing may be left, in
-    /// the driver or in the cluster, and the controllers must stop as they are told, having said
-    /// no secret and been forbidden nothing.
+    /// Deletes the remaining claims and snapshots and stops the controllers with SIGTERM. Panics if
+    /// anything is left in the driver or in the cluster, a secret was logged, or a request was
+    /// forbidden.
     pub async fn down(self) {
         for kind in objects::USERS_KINDS {
             for object in self.objects.list(kind, &self.namespace).await {
@@ -330,7 +330,7 @@ impl Front {
         self.remove_surroundings().await;
     }
 
-    /// What is there of this driver's, of kinds that belong to the cluster.
+    /// The cluster-wide objects of this driver.
     pub async fn left_in_cluster(&self) -> Vec<String> {
         let mut left = Vec::new();
         for (kind, field) in objects::DRIVERS_KINDS {

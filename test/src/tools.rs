@@ -26,9 +26,9 @@ pub fn csi_sanity() -> PathBuf {
         std::fs::create_dir_all(&dir).expect("the cache directory can be made");
         // An incomplete build has a separate name, because another run may look for the program.
         let part = dir.join(format!("csi-sanity.{}", std::process::id()));
-        let go = machine::which("go")
+        let compiler = machine::which("go")
             .expect("This test builds csi-sanity: install Go, or name one by HOSTLOOP_CSI_SANITY.");
-        let built = Command::new(go)
+        let built = Command::new(compiler)
             .args(["build", "-o", text(&part), CSI_SANITY])
             .current_dir(&module)
             .status();

@@ -128,7 +128,7 @@ impl Fleet {
             wanted.difference(&there).next(),
         ) {
             (None, None) => Ok(()),
-            (Some(more), _) => Err(format!("nobody has {more:?}, which a driver made")),
+            (Some(more), _) => Err(format!("no object has {more:?}, which a driver made")),
             (None, Some(less)) => Err(format!("no driver has {less:?}")),
         }
     }

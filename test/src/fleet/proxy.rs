@@ -73,7 +73,7 @@ impl Proxy {
         let listener = listener.expect("there is a free port");
         let address = listener.local_addr().expect("it has an address");
         let shared = Arc::new(Shared {
-            client: nobody(kubeconfig).await,
+            client: anonymous(kubeconfig).await,
             percent,
             percent_cut,
             dice: Dice::new(seed),
@@ -116,7 +116,7 @@ impl Drop for Proxy {
 }
 
 /// A client without credentials: the forwarded request identifies the user.
-async fn nobody(kubeconfig: &Path) -> Client {
+async fn anonymous(kubeconfig: &Path) -> Client {
     let read = Kubeconfig::read_from(kubeconfig);
     let read = read.unwrap_or_else(|e| panic!("{}: {e}", kubeconfig.display()));
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;

@@ -1,4 +1,4 @@
-//! Objects of the cluster as plain JSON: a test sees every field there is, known to a type or not.
+//! Objects of the cluster as plain JSON, so that a test sees all fields, typed or not.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client, Config};
 use serde_json::Value;
 
-/// Kinds: their group and version, name in the plural, and whether they are in namespaces.
+/// Kinds: group and version, plural, and true if they are namespaced.
 const KINDS: [(&str, &str, &str, &str, bool); 24] = [
     ("coordination.k8s.io", "v1", "Lease", "leases", true),
     ("", "v1", "Namespace", "namespaces", false),
@@ -118,14 +118,14 @@ const ADMISSION: &str = "admissionregistration.k8s.io";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io";
 
-/// What users make in their namespaces, in the order it is to be deleted.
+/// Kinds of namespaced objects, in the order of their deletion.
 pub(super) const USERS_KINDS: [&str; 3] = [
     "VolumeGroupSnapshot",
     "VolumeSnapshot",
     "PersistentVolumeClaim",
 ];
 
-/// What belongs to the cluster and to a driver, and where the driver's name is in it.
+/// Cluster-wide kinds of a driver, with the path of the field with the driver's name.
 pub(super) const DRIVERS_KINDS: [(&str, &str); 4] = [
     ("PersistentVolume", "/spec/csi/driver"),
     ("VolumeAttachment", "/spec/attacher"),
@@ -133,7 +133,7 @@ pub(super) const DRIVERS_KINDS: [(&str, &str); 4] = [
     ("VolumeGroupSnapshotContent", "/spec/driver"),
 ];
 
-/// Classes of all kinds.
+/// Kinds of classes.
 pub(super) const CLASS_KINDS: [&str; 4] = [
     "StorageClass",
     "VolumeAttributesClass",
@@ -141,7 +141,7 @@ pub(super) const CLASS_KINDS: [&str; 4] = [
     "VolumeGroupSnapshotClass",
 ];
 
-/// Where an object is.
+/// A reference to an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     resource: ApiResource,
@@ -151,7 +151,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of this kind and name. The namespace is nothing to kinds that have none.
+    /// The reference with this kind and name. Cluster-wide kinds ignore the namespace.
     pub fn of(kind: &str, namespace: &str, name: &str) -> Place {
         let known = KINDS.iter().find(|known| known.2 == kind);
         let (group, version, _, plural, namespaced) =
@@ -165,7 +165,7 @@ impl Place {
         }
     }
 
-    /// The place named by an object's own kind, namespace, name and version.
+    /// The reference of an object, from its own fields.
     pub fn of_object(object: &Value) -> Place {
         let field = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let metadata = &object["metadata"];

@@ -64,7 +64,7 @@ impl Front {
             let mut messages = events.filter(|e| e.0 == kind && e.1 == reason).map(|e| e.2);
             messages.find(|m| words.iter().all(|word| m.contains(word)))
         };
-        let what = format!("told by {kind} {reason} about {words:?}");
+        let what = format!("event {kind} {reason} about {words:?}");
         match until(PATIENCE, ask).await {
             Some(message) => message,
             None => self.fail(at, &what).await,

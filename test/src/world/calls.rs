@@ -254,7 +254,7 @@ impl World {
             self.unpublish(csi, name, target).await?;
         }
         self.unstage(csi, name).await?;
-        // Believed from here on, so that a retry after a crash mounts it again.
+        // Recorded already here, so that a retry after a crash mounts it again.
         let volume = self.volume_mut(name);
         (volume.staged, volume.targets) = (true, targets.clone());
         self.stage(csi, name).await?;

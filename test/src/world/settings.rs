@@ -53,7 +53,7 @@ pub(super) fn check(driver: &Driver, target: &Path, parameters: &[(&str, &str)],
     }
 }
 
-/// Whether the filesystem mounted at this path discards deleted blocks.
+/// True if the filesystem mounted at this path discards deleted blocks.
 fn discards(mountinfo: &str, target: &Path) -> bool {
     let at = target.to_str().expect("a plain path");
     let line = mountinfo
