@@ -152,6 +152,11 @@ pub(crate) fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
     entries.iter().map(entry).collect()
 }
 
+/// Kubelet's handle of the inline volume with this number.
+pub(crate) fn inline(number: usize) -> String {
+    format!("csi-{number:064x}")
+}
+
 pub(crate) fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }

@@ -1,5 +1,6 @@
 //! The controller and node services over the pools of a [`Site`], called as an orchestrator does.
 
+use std::fs::File;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,12 +9,17 @@ use std::time::Duration;
 use hostloop_driver::controller::{self, Controller, MetadataBlocks};
 use hostloop_driver::csi::validate::CapabilityRules;
 use hostloop_driver::kernel::fake::Model;
-use hostloop_driver::kernel::{FileId, FsType, Kernel, LoopInfo, MountEntry, file_id};
+use hostloop_driver::kernel::{FileId, FsType, Kernel, LoopInfo, LoopSpec, MountEntry, file_id};
 use hostloop_driver::node::{self, Node, Result};
-use hostloop_driver::storage::{Access, NewVolume, Pools, VolumeHandle, VolumeId, VolumeRecord};
-use hostloop_proto::csi;
+use hostloop_driver::storage::{
+    Access, FreezeIntent, NewVolume, Pools, Publication, VolumeHandle, VolumeId, VolumeRecord,
+};
+use hostloop_proto::csi::{self, volume_capability::access_mode::Mode};
 
-use super::{Site, TestKernel, block, ext4, map, mount, new_filesystem, new_volume, text};
+use super::{
+    Site, TestKernel, block, ext4, inline, map, mount, mount_as, new_filesystem, new_volume, rdev,
+    text,
+};
 
 /// How the services are configured.
 #[derive(Clone)]
@@ -141,14 +147,31 @@ impl<K: TestKernel> Rig<K> {
         self.create(new_volume(access, bytes))
     }
 
-    /// Stages and publishes a filesystem volume at "a" and "p", and a raw block volume at "b" and
-    /// "q".
+    /// Stages and publishes a filesystem volume at "a" and "p". Stages a raw block volume at "b",
+    /// and publishes it at "q", and read-only at "r".
     pub(crate) fn both_in_use(&self) -> [VolumeId; 2] {
         let id = self.staged(ext4(), "a", &mount("ext4"));
         let raw = self.staged(Access::Block, "b", &block());
         self.publish(id, "a", "p", &mount("ext4"), false).unwrap();
         self.publish(raw, "b", "q", &block(), false).unwrap();
+        self.publish(raw, "b", "r", &block(), true).unwrap();
         [id, raw]
+    }
+
+    /// Ends all use of the volumes of [`Rig::both_in_use`], with each call twice.
+    pub(crate) fn end_use(&self, [id, raw]: [VolumeId; 2], what: &str) {
+        for _ in 0..2 {
+            for (id, target) in [(id, "p"), (raw, "q"), (raw, "r")] {
+                let ended = self.unpublish(id, target);
+                ended.unwrap_or_else(|e| panic!("{what}: unpublish {target}: {e}"));
+                assert!(!self.target(target).exists(), "{what}: {target}");
+            }
+            for (id, at) in [(id, "a"), (raw, "b")] {
+                let ended = self.unstage(id, at);
+                ended.unwrap_or_else(|e| panic!("{what}: unstage {at}: {e}"));
+            }
+        }
+        self.assert_nothing_left(what);
     }
 
     /// Creates and stages a volume of 16 MiB.
@@ -168,9 +191,53 @@ impl<K: TestKernel> Rig<K> {
         self.node.pools.volume(&handle).unwrap()
     }
 
+    /// Changes a volume's record.
+    pub(crate) fn update(&self, id: VolumeId, change: impl FnOnce(&mut VolumeRecord)) {
+        self.node.pools.update_volume(&id, change).unwrap();
+    }
+
+    /// Publishes a volume to the node in its record, as ControllerPublishVolume does.
+    pub(crate) fn publish_to_node(&self, id: VolumeId, readonly: bool) {
+        self.update(id, |record| {
+            let capability = record.capabilities[0].clone();
+            let publication = Publication {
+                capability,
+                readonly,
+            };
+            record.publications.insert("n1".to_owned(), publication);
+        });
+    }
+
+    /// Records that a copy froze the volume's filesystem, and freezes it at a staging path.
+    pub(crate) fn freeze(&self, id: VolumeId, at: &str) -> FreezeIntent {
+        let intent = FreezeIntent { since_ns: 1 };
+        self.update(id, |r| r.freeze = Some(intent));
+        let root = File::open(self.staging(at)).unwrap();
+        self.kernel.freeze(&root).unwrap();
+        intent
+    }
+
+    pub(crate) fn open_image(&self, id: impl ToString) -> File {
+        let pools = &self.node.pools;
+        pools.open_image(&self.record(id), true).unwrap()
+    }
+
     pub(crate) fn image(&self, id: impl ToString) -> FileId {
         let image = self.node.pools.open_image(&self.record(id), false);
         file_id(image.unwrap()).unwrap()
+    }
+
+    /// Attaches a loop device to a volume's image, and leaves it attached.
+    pub(crate) fn attach_image(&self, id: impl ToString, direct_io: bool) {
+        let attached = self.kernel.loop_attach(&LoopSpec {
+            backing: &self.open_image(id),
+            label: "left over",
+            read_only: false,
+            direct_io,
+            autoclear: false,
+            minor: None,
+        });
+        attached.unwrap();
     }
 
     /// The loop devices over a volume's image.
@@ -183,6 +250,37 @@ impl<K: TestKernel> Rig<K> {
         let mut loops = self.loops(id);
         assert_eq!(loops.len(), 1, "{loops:?}");
         loops.remove(0)
+    }
+
+    /// All loop devices over files beneath the rig, and over these devices. The fake kernel has no
+    /// others.
+    pub(crate) fn devices(&self) -> Vec<LoopInfo> {
+        let mut loops = self.kernel.loops().unwrap();
+        if K::SHARED {
+            let pool = |path: &Path| {
+                let mut specs = self.specs.iter();
+                specs.any(|spec| spec.path.with_extension("img") == path)
+            };
+            let ours = |l: &LoopInfo| {
+                let path = Path::new(&l.backing_path);
+                path.starts_with(self.root()) && !pool(path)
+            };
+            let own: Vec<u64> = loops
+                .iter()
+                .filter(|l| ours(l))
+                .map(|l| rdev(l.minor))
+                .collect();
+            loops.retain(|l| ours(l) || own.contains(&l.backing_rdev));
+        }
+        loops
+    }
+
+    /// Read-only loop devices, and those of other programs, over a volume's loop device.
+    pub(crate) fn devices_over(&self, id: impl ToString) -> Vec<LoopInfo> {
+        let below = rdev(self.device(id).minor);
+        let mut loops = self.kernel.loops().unwrap();
+        loops.retain(|l| l.backing_rdev == below);
+        loops
     }
 
     /// A staging directory, which kubelet creates.
@@ -247,10 +345,33 @@ impl<K: TestKernel> Rig<K> {
         self.node.node_publish_volume(request).map(drop)
     }
 
+    /// Publishes the inline volume with this number.
+    pub(crate) fn publish_inline(
+        &self,
+        number: usize,
+        to: &str,
+        attributes: &[(&str, &str)],
+        readonly: bool,
+    ) -> Result<()> {
+        let request = csi::NodePublishVolumeRequest {
+            volume_id: inline(number),
+            target_path: text(&self.target(to)),
+            volume_capability: Some(mount_as("ext4", Mode::SingleNodeWriter)),
+            volume_context: map(attributes),
+            readonly,
+            ..Default::default()
+        };
+        self.node.node_publish_volume(request).map(drop)
+    }
+
     pub(crate) fn unpublish(&self, id: impl ToString, to: &str) -> Result<()> {
+        self.unpublish_at(id, &self.target(to))
+    }
+
+    pub(crate) fn unpublish_at(&self, id: impl ToString, target: &Path) -> Result<()> {
         let request = csi::NodeUnpublishVolumeRequest {
             volume_id: id.to_string(),
-            target_path: text(&self.target(to)),
+            target_path: text(target),
         };
         self.node.node_unpublish_volume(request).map(drop)
     }
@@ -304,53 +425,41 @@ impl<K: TestKernel> Rig<K> {
     #[track_caller]
     pub(crate) fn assert_detached(&self, id: impl ToString) {
         let id = id.to_string();
+        assert_eq!(self.settled(|| self.loops(&id)), []);
+    }
+
+    /// Calls `list` until it returns nothing, for a while. Returns what was last.
+    fn settled(&self, list: impl Fn() -> Vec<LoopInfo>) -> Vec<LoopInfo> {
         for _ in 0..100 {
-            if !K::SHARED || self.loops(&id).is_empty() {
+            if !K::SHARED || list().is_empty() {
                 break;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        assert_eq!(self.loops(&id), Vec::new());
+        list()
+    }
+
+    /// Checks that only records and images are left.
+    #[track_caller]
+    pub(crate) fn assert_nothing_left(&self, after: &str) {
+        assert_eq!(self.mounted(), [] as [PathBuf; 0], "{after}");
+        let left: Vec<_> = std::fs::read_dir(self.root().join("pods"))
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        assert!(left.is_empty(), "{after}: {left:?}");
+        assert_eq!(self.settled(|| self.devices()), [], "{after}");
     }
 
     /// Checks that only the volume's record and image are left.
     #[track_caller]
     pub(crate) fn assert_clean(&self, id: impl ToString) {
-        let id = id.to_string();
-        self.assert_unused(&id);
-        self.assert_detached(&id);
+        self.assert_clean_after(id, "the end");
     }
 
-    /// Checks that no mount, target or record of a stage is left.
     #[track_caller]
-    pub(crate) fn assert_unused(&self, id: impl ToString) {
-        assert_eq!(self.mounted(), Vec::<PathBuf>::new());
-        assert_eq!(self.record(id).stage, None);
-        let left: Vec<_> = std::fs::read_dir(self.root().join("pods"))
-            .unwrap()
-            .map(|e| e.unwrap().file_name())
-            .collect();
-        assert!(left.is_empty(), "{left:?}");
-    }
-}
-
-impl Rig {
-    /// The number of loop devices of the fake kernel.
-    pub(crate) fn attached(&self) -> usize {
-        self.kernel.loops().unwrap().len()
-    }
-
-    /// True if a volume's filesystem is frozen, mounted or not.
-    pub(crate) fn is_frozen(&self, id: impl ToString) -> bool {
-        let frozen = |l: &LoopInfo| self.kernel.is_frozen(l.minor);
-        self.loops(id).iter().any(frozen)
-    }
-
-    /// Checks that nothing of the volume is left, even if its image can't be opened, and no other
-    /// loop device.
-    #[track_caller]
-    pub(crate) fn assert_all_clean(&self, id: impl ToString, after: &str) {
-        assert_eq!(self.attached(), 0, "{after}");
-        self.assert_unused(id);
+    pub(crate) fn assert_clean_after(&self, id: impl ToString, after: &str) {
+        self.assert_nothing_left(after);
+        assert_eq!(self.record(id).stage, None, "{after}");
     }
 }

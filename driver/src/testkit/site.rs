@@ -28,11 +28,20 @@ pub(crate) trait TestKernel: Kernel + Sized + 'static {
 
     /// Unmounts and detaches everything beneath the directory.
     fn clean(&self, _root: &Path) {}
+
+    /// The number of changes so far. Linux does not count them.
+    fn changes(&self) -> usize {
+        0
+    }
 }
 
 impl TestKernel for Model {
     fn get() -> Model {
         Model::new()
+    }
+
+    fn changes(&self) -> usize {
+        self.effects().len()
     }
 }
 

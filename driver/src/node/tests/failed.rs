@@ -2,23 +2,16 @@
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
-
-use hostloop_proto::csi::volume_capability::access_mode::Mode::*;
 
 use super::Rig;
 use crate::kernel::{Error as KernelError, Kernel, LoopSpec};
 use crate::node::Error;
-use crate::storage::{Access, FreezeIntent, VolumeId};
+use crate::storage::{Access, VolumeId};
 use crate::testkit::*;
-
-fn entry(rig: &Rig, id: VolumeId) -> PathBuf {
-    rig.root().join("pool/volumes").join(id.to_string())
-}
 
 /// Makes every access to a volume's image and record fail, or work again.
 fn set_broken(rig: &Rig, id: VolumeId, broken: bool) {
-    let entry = entry(rig, id);
+    let entry = rig.root().join("pool/volumes").join(id.to_string());
     let (image, away) = (entry.join("image"), entry.join("image.away"));
     let temporary = entry.join(".volume.json.new");
     if broken {
@@ -36,64 +29,40 @@ fn set_broken(rig: &Rig, id: VolumeId, broken: bool) {
 fn a_pod_leaves_a_pool_that_failed() {
     for silent in [false, true] {
         let mut rig = Rig::new();
-        let (cap, cap_raw) = (
-            mount_as("ext4", SingleNodeMultiWriter),
-            block_as(SingleNodeMultiWriter),
-        );
-        let (id, raw) = (
-            rig.volume(ext4(), 16 * MI),
-            rig.volume(Access::Block, 16 * MI),
-        );
-        rig.stage(id, "a", &cap).unwrap();
-        rig.publish(id, "a", "p", &cap, false).unwrap();
-        rig.stage(raw, "b", &cap_raw).unwrap();
-        rig.publish(raw, "b", "q", &cap_raw, false).unwrap();
-        rig.publish(raw, "b", "r", &cap_raw, true).unwrap();
-        for id in [id, raw] {
+        let ids = rig.both_in_use();
+        for id in ids {
             set_broken(&rig, id, true);
         }
-        for device in rig.kernel.loops().unwrap() {
+        for device in rig.devices() {
             rig.kernel
                 .set_silent(device.minor, silent && device.backing_rdev == 0);
         }
-        for _ in 0..2 {
-            rig.unpublish(id, "p").unwrap();
-            rig.unpublish(raw, "q").unwrap();
-            rig.unpublish(raw, "r").unwrap();
-            rig.unstage(id, "a").unwrap();
-            rig.unstage(raw, "b").unwrap();
-        }
-        for id in [id, raw] {
-            rig.assert_all_clean(id, "left");
+        rig.end_use(ids, "a broken pool");
+        for id in ids {
+            rig.assert_clean(id);
             set_broken(&rig, id, false);
         }
         // This holds even if the record on disk still says otherwise.
         rig.restart();
-        for id in [id, raw] {
-            rig.assert_all_clean(id, "after a restart");
+        for id in ids {
+            rig.assert_clean_after(id, "a restart");
         }
-        rig.stage(id, "c", &cap).unwrap();
-        rig.unstage(id, "c").unwrap();
+        rig.stage(ids[0], "c", &mount("ext4")).unwrap();
+        rig.unstage(ids[0], "c").unwrap();
     }
 }
 
 #[test]
 fn an_image_that_may_be_attached_already_is_not_attached_again() {
     let rig = Rig::new();
-    let cap = block_as(SingleNodeWriter);
-    let id = rig.volume(Access::Block, 16 * MI);
-    rig.stage(id, "a", &cap).unwrap();
-    let device = rig.kernel.loops().unwrap().remove(0);
+    let cap = block();
+    let id = rig.staged(Access::Block, "a", &cap);
+    let device = rig.device(id);
     rig.kernel.set_silent(device.minor, true);
-    let refused = |answer: crate::node::Result<()>| {
-        let silent = matches!(answer, Err(Error::Kernel(KernelError::Silent { .. })));
-        assert!(silent, "{answer:?}");
-    };
-    refused(rig.stage(id, "a", &cap));
-    assert_eq!(rig.attached(), 1);
-    let other = rig.volume(ext4(), 16 * MI);
-    rig.stage(other, "b", &mount_as("ext4", SingleNodeWriter))
-        .unwrap();
+    let silent = rig.stage(id, "a", &cap);
+    refused!(silent, Error::Kernel(KernelError::Silent { .. }));
+    assert_eq!(rig.devices().len(), 1);
+    let other = rig.staged(ext4(), "b", &mount("ext4"));
     rig.unstage(other, "b").unwrap();
     let pools = &rig.node.pools;
     let deleted = pools.delete_volume(&id).unwrap_err();
@@ -102,19 +71,16 @@ fn an_image_that_may_be_attached_already_is_not_attached_again() {
     assert!(taken.is_err());
     rig.kernel.set_silent(device.minor, false);
     rig.stage(id, "a", &cap).unwrap();
-    assert_eq!(rig.attached(), 1);
+    assert_eq!(rig.devices().len(), 1);
     rig.unstage(id, "a").unwrap();
-    rig.assert_all_clean(id, "undone");
+    rig.assert_clean(id);
 }
 
 /// A pod can put a file of its own, at any path, behind a read-only device.
 #[test]
-fn a_read_only_device_keeps_nobody_from_an_image() {
+fn a_read_only_device_does_not_block_the_use_of_an_image() {
     let rig = Rig::new();
-    let (id, cap) = (
-        rig.volume(ext4(), 16 * MI),
-        mount_as("ext4", SingleNodeWriter),
-    );
+    let (id, cap) = (rig.volume(ext4(), 16 * MI), mount("ext4"));
     let theirs = rig.root().join(id.to_string());
     let theirs = File::create_new(theirs).unwrap();
     let device = rig.kernel.loop_attach(&LoopSpec {
@@ -135,48 +101,37 @@ fn a_read_only_device_keeps_nobody_from_an_image() {
 #[test]
 fn a_freeze_is_not_forgotten_while_its_device_says_nothing() {
     let rig = Rig::new();
-    let (id, cap) = (
-        rig.volume(ext4(), 16 * MI),
-        mount_as("ext4", SingleNodeWriter),
-    );
-    rig.stage(id, "a", &cap).unwrap();
-    let freeze = Some(FreezeIntent { since_ns: 1 });
-    let pools = &rig.node.pools;
-    pools.update_volume(&id, |r| r.freeze = freeze).unwrap();
-    let root = File::open(rig.staging("a")).unwrap();
-    rig.kernel.freeze(&root).unwrap();
-    let minor = rig.kernel.loops().unwrap()[0].minor;
+    let cap = mount("ext4");
+    let id = rig.staged(ext4(), "a", &cap);
+    let minor = rig.device(id).minor;
+    let intent = Some(rig.freeze(id, "a"));
     rig.kernel.set_silent(minor, true);
-    let answer = rig.stage(id, "a", &cap);
-    assert!(answer.is_err());
-    assert_eq!(rig.record(id).freeze, freeze);
+    rig.stage(id, "a", &cap).unwrap_err();
+    assert_eq!(rig.record(id).freeze, intent);
     rig.unstage(id, "a").unwrap();
-    assert_eq!(rig.record(id).freeze, freeze, "the pod may go all the same");
+    assert_eq!(rig.record(id).freeze, intent, "the pod may go all the same");
     assert!(rig.kernel.is_frozen(minor));
     rig.kernel.set_silent(minor, false);
     rig.stage(id, "a", &cap).unwrap();
     assert_eq!(rig.record(id).freeze, None);
     assert!(!rig.kernel.is_frozen(minor));
     rig.unstage(id, "a").unwrap();
-    rig.assert_all_clean(id, "undone");
+    rig.assert_clean(id);
 }
 
 #[test]
 fn a_device_that_shows_other_bytes_is_not_handed_out() {
     let rig = Rig::new();
-    let cap = block_as(SingleNodeMultiWriter);
-    let id = rig.volume(Access::Block, 16 * MI);
-    rig.stage(id, "a", &cap).unwrap();
+    let cap = block();
+    let id = rig.staged(Access::Block, "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
-    let device = rig.kernel.loops().unwrap().remove(0);
+    let device = rig.device(id);
     for (offset, limit, block) in [(4096, 0, 4096), (0, 4096, 4096), (0, 0, 512)] {
         rig.kernel.tamper(device.minor, offset, limit);
         rig.kernel.set_block_size(device.minor, block);
         for read_only in [false, true] {
-            refused!(
-                rig.publish(id, "a", "q", &cap, read_only),
-                Error::FailedPrecondition(_)
-            );
+            let refused = rig.publish(id, "a", "q", &cap, read_only);
+            refused!(refused, Error::FailedPrecondition(_));
             assert!(!rig.target("q").exists());
         }
         refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
@@ -187,7 +142,7 @@ fn a_device_that_shows_other_bytes_is_not_handed_out() {
     rig.publish(id, "a", "q", &cap, false).unwrap();
     rig.unpublish(id, "q").unwrap();
     rig.unstage(id, "a").unwrap();
-    rig.assert_all_clean(id, "attached again");
+    rig.assert_clean(id);
 }
 
 /// The driver binds a device node again after another program unmounted it. It keeps the read-only
@@ -195,13 +150,11 @@ fn a_device_that_shows_other_bytes_is_not_handed_out() {
 #[test]
 fn a_changed_read_only_device_is_not_handed_out_again() {
     let rig = Rig::new();
-    let cap = block_as(SingleNodeMultiWriter);
-    let id = rig.volume(Access::Block, 16 * MI);
-    rig.stage(id, "a", &cap).unwrap();
+    let cap = block();
+    let id = rig.staged(Access::Block, "a", &cap);
     rig.publish(id, "a", "p", &cap, true).unwrap();
     let read_only = || {
-        let mut loops = rig.kernel.loops().unwrap();
-        loops.retain(|l| l.backing_rdev != 0);
+        let mut loops = rig.devices_over(id);
         assert_eq!(loops.len(), 1, "{loops:?}");
         loops.remove(0)
     };
@@ -220,7 +173,7 @@ fn a_changed_read_only_device_is_not_handed_out_again() {
     assert_eq!((now.block_size, now.size_limit), (4096, 0));
     rig.unpublish(id, "p").unwrap();
     rig.unstage(id, "a").unwrap();
-    rig.assert_all_clean(id, "undone");
+    rig.assert_clean(id);
 }
 
 /// LOOP_CHANGE_FD, for which a read-only device need only be readable. The file would be held for
@@ -228,21 +181,19 @@ fn a_changed_read_only_device_is_not_handed_out_again() {
 #[test]
 fn a_file_that_was_put_behind_a_read_only_device_goes_with_it() {
     let rig = Rig::new();
-    let cap = block_as(SingleNodeMultiWriter);
+    let cap = block();
     let id = rig.volume(Access::Block, 16 * MI);
-    let path = rig.root().join("theirs");
-    let theirs = File::create_new(path).unwrap();
+    let theirs = File::create_new(rig.root().join("theirs")).unwrap();
     for wait in [false, true] {
         rig.stage(id, "a", &cap).unwrap();
         rig.publish(id, "a", "p", &cap, true).unwrap();
-        let loops = rig.kernel.loops().unwrap();
-        let ours = loops.iter().find(|l| l.backing_rdev != 0).unwrap();
-        rig.kernel.change_backing(ours.minor, &theirs).unwrap();
+        let over = rig.devices_over(id)[0].minor;
+        rig.kernel.change_backing(over, &theirs).unwrap();
         if wait {
             refused!(rig.publish(id, "a", "p", &cap, true), Error::Path { .. });
         }
         rig.unpublish(id, "p").unwrap();
         rig.unstage(id, "a").unwrap();
-        rig.assert_all_clean(id, "undone");
+        rig.assert_clean(id);
     }
 }

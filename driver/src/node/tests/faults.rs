@@ -3,9 +3,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use hostloop_proto::csi;
-use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeMultiWriter;
-
 use super::Rig;
 use crate::node::Result;
 use crate::storage::{Access, VolumeId};
@@ -13,29 +10,10 @@ use crate::testkit::*;
 
 /// A volume's life on one node, as an orchestrator drives it.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Life {
     block: bool,
     readonly: bool,
 }
-
-const WAYS: [Way; 4] = [
-    Way {
-        block: false,
-        readonly: false,
-    },
-    Way {
-        block: false,
-        readonly: true,
-    },
-    Way {
-        block: true,
-        readonly: false,
-    },
-    Way {
-        block: true,
-        readonly: true,
-    },
-];
 
 const STEPS: [&str; 4] = ["stage", "publish", "unpublish", "unstage"];
 
@@ -63,31 +41,50 @@ const QUESTIONS: [&str; 6] = [
     "fs_size",
 ];
 
-impl Way {
+/// Runs `test` for each life, each operation, and each call of it (1 is the first) until `test`
+/// returns false: the life has fewer such calls, or a failure has no effect. Returns the number of
+/// times that `test` returned true.
+fn at_each_call(
+    ops: &[&'static str],
+    mut test: impl FnMut(Life, &'static str, usize) -> bool,
+) -> usize {
+    let mut noticed = 0;
+    for (block, readonly) in [(false, false), (false, true), (true, false), (true, true)] {
+        for op in ops {
+            let calls = (1..).take_while(|nth| test(Life { block, readonly }, op, *nth));
+            noticed += calls.count();
+        }
+    }
+    noticed
+}
+
+impl Life {
     fn rig(self) -> (Rig, VolumeId) {
         let rig = Rig::new();
         let id = rig.volume(if self.block { Access::Block } else { ext4() }, 16 * MI);
         (rig, id)
     }
 
-    fn cap(self) -> csi::VolumeCapability {
-        match self.block {
-            true => block_as(SingleNodeMultiWriter),
-            false => mount_as("ext4", SingleNodeMultiWriter),
-        }
-    }
-
     fn step(self, rig: &Rig, id: VolumeId, name: &str) -> Result<()> {
+        let cap = if self.block { block() } else { mount("ext4") };
         match name {
-            "stage" => rig.stage(id, "a", &self.cap()),
-            "publish" => rig.publish(id, "a", "p", &self.cap(), self.readonly),
+            "stage" => rig.stage(id, "a", &cap),
+            "publish" => rig.publish(id, "a", "p", &cap, self.readonly),
             "unpublish" => rig.unpublish(id, "p"),
             _ => rig.unstage(id, "a"),
         }
     }
 
+    /// Runs these steps, none of which may fail.
+    fn go(self, rig: &Rig, id: VolumeId, steps: &[&str], what: &str) {
+        for name in steps {
+            let done = self.step(rig, id, name);
+            done.unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
+        }
+    }
+
     /// Runs the whole life and repeats failed calls; returns the number of failures.
-    fn go(self, rig: &Rig, id: VolumeId, what: &str) -> usize {
+    fn repeat(self, rig: &Rig, id: VolumeId, what: &str) -> usize {
         let mut failed = 0;
         for name in STEPS {
             let mut tries = 0;
@@ -98,114 +95,83 @@ impl Way {
             failed += tries;
         }
         rig.kernel.behave();
-        rig.assert_all_clean(id, what);
+        rig.assert_clean_after(id, what);
         failed
     }
 }
 
 #[test]
 fn every_call_can_fail_anywhere_and_be_repeated() {
-    let mut injected = 0;
-    for way in WAYS {
-        for op in EFFECTS.into_iter().chain(QUESTIONS) {
-            for nth in 1.. {
-                let (rig, id) = way.rig();
-                rig.kernel.fail(op, nth, libc::EIO);
-                if way.go(&rig, id, &format!("{way:?}, {op} {nth}")) == 0 {
-                    // The life has fewer such operations, or the failed one is not essential.
-                    break;
-                }
-                injected += 1;
-            }
-        }
-    }
+    let ops = [&EFFECTS[..], &QUESTIONS].concat();
+    let injected = at_each_call(&ops, |life, op, nth| {
+        let (rig, id) = life.rig();
+        rig.kernel.fail(op, nth, libc::EIO);
+        life.repeat(&rig, id, &format!("{life:?}, {op} {nth}")) > 0
+    });
     assert!(injected > 60, "only {injected} failures were noticed");
 }
 
 /// An operation takes effect but reports a failure; then the undo fails as well.
 #[test]
 fn an_effect_can_fail_after_it_took_place_and_so_can_its_undoing() {
-    for way in WAYS {
-        for op in EFFECTS {
-            for undo in [None, Some("loop.detach"), Some("unmount")] {
-                for nth in 1..=2 {
-                    let (rig, id) = way.rig();
-                    rig.kernel.fail_afterwards(op, nth, libc::EIO);
-                    if let Some(undo) = undo {
-                        rig.kernel.fail(undo, 1, libc::EIO);
-                    }
-                    way.go(&rig, id, &format!("{way:?}, {op} {nth} and {undo:?}"));
-                }
+    at_each_call(&EFFECTS, |life, op, nth| {
+        for undo in [None, Some("loop.detach"), Some("unmount")] {
+            let (rig, id) = life.rig();
+            rig.kernel.fail_afterwards(op, nth, libc::EIO);
+            if let Some(undo) = undo {
+                rig.kernel.fail(undo, 1, libc::EIO);
             }
+            life.repeat(&rig, id, &format!("{life:?}, {op} {nth} and {undo:?}"));
         }
-    }
+        nth < 2
+    });
 }
 
 /// The orchestrator gives up after a failure and undoes everything.
 #[test]
 fn every_call_can_fail_anywhere_and_be_given_up() {
-    for way in WAYS {
-        for op in EFFECTS {
-            for nth in 1.. {
-                let what = format!("{way:?}, {op} {nth}");
-                let (rig, id) = way.rig();
-                rig.kernel.fail(op, nth, libc::EIO);
-                let failed = STEPS.iter().any(|name| way.step(&rig, id, name).is_err());
-                rig.kernel.behave();
-                for name in ["unpublish", "unstage"] {
-                    way.step(&rig, id, name)
-                        .unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
-                }
-                rig.assert_all_clean(id, &what);
-                rig.node.pools.delete_volume(&id).unwrap();
-                if !failed {
-                    break;
-                }
-            }
-        }
-    }
+    at_each_call(&EFFECTS, |life, op, nth| {
+        let what = format!("{life:?}, {op} {nth}");
+        let (rig, id) = life.rig();
+        rig.kernel.fail(op, nth, libc::EIO);
+        let failed = STEPS.iter().any(|name| life.step(&rig, id, name).is_err());
+        rig.kernel.behave();
+        life.go(&rig, id, &STEPS[2..], &what);
+        rig.assert_clean_after(id, &what);
+        rig.node.pools.delete_volume(&id).unwrap();
+        failed
+    });
 }
 
 /// The driver dies just before a change, restarts and recovers its pool, and the orchestrator
 /// repeats its call.
 #[test]
 fn the_driver_can_die_anywhere_and_come_back() {
-    let mut deaths = 0;
-    for way in WAYS {
-        for op in EFFECTS {
-            for nth in 1.. {
-                let (mut rig, id) = way.rig();
-                let mut calls = 0;
-                rig.kernel.hook(op, move |_| {
-                    calls += 1;
-                    assert!(calls != nth, "the driver dies here");
-                    Ok(())
-                });
-                let what = format!("{way:?}, before {op} {nth}");
-                let died = STEPS.iter().position(|name| {
-                    let step = AssertUnwindSafe(|| way.step(&rig, id, name));
-                    match catch_unwind(step) {
-                        Err(_) => true,
-                        Ok(done) => {
-                            done.unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
-                            false
-                        }
-                    }
-                });
-                rig.kernel.behave();
-                let Some(died) = died else {
-                    rig.assert_all_clean(id, &what);
-                    break;
-                };
-                rig.restart();
-                for name in &STEPS[died..] {
-                    way.step(&rig, id, name)
-                        .unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
+    let deaths = at_each_call(&EFFECTS, |life, op, nth| {
+        let (mut rig, id) = life.rig();
+        let mut calls = 0;
+        rig.kernel.hook(op, move |_| {
+            calls += 1;
+            assert!(calls != nth, "the driver dies here");
+            Ok(())
+        });
+        let what = format!("{life:?}, before {op} {nth}");
+        let died = STEPS.iter().position(|name| {
+            match catch_unwind(AssertUnwindSafe(|| life.step(&rig, id, name))) {
+                Err(_) => true,
+                Ok(done) => {
+                    done.unwrap_or_else(|e| panic!("{what}: {name}: {e}"));
+                    false
                 }
-                rig.assert_all_clean(id, &what);
-                deaths += 1;
             }
+        });
+        rig.kernel.behave();
+        if let Some(died) = died {
+            rig.restart();
+            life.go(&rig, id, &STEPS[died..], &what);
         }
-    }
+        rig.assert_clean_after(id, &what);
+        died.is_some()
+    });
     assert!(deaths > 25, "the driver died only {deaths} times");
 }

@@ -4,53 +4,16 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode::*;
 use hostloop_proto::csi::{self, volume_capability::AccessType};
 
 use super::Rig;
-use crate::kernel::{FsType, Kernel, LoopSpec};
+use crate::kernel::FsType;
 use crate::node::Error;
 use crate::storage::Format;
 use crate::testkit::*;
 
 #[test]
-fn stages_once_and_again_and_undoes_it() {
-    let rig = Rig::new();
-    let cap = mount_as("ext4", SingleNodeWriter);
-    let id = rig.staged(ext4(), "a", &cap);
-    assert_eq!(rig.mounted(), [rig.staging("a")]);
-    let record = rig.record(id);
-    assert_eq!(record.format, Format::Done(FsType::Ext4));
-    let stage = record.stage.as_ref().expect("is recorded");
-    assert_eq!(stage.path, rig.staging("a"));
-    let device = &rig.kernel.loops().unwrap()[0];
-    assert!(device.autoclear && device.direct_io && !device.read_only);
-
-    let before = rig.kernel.effects().len();
-    rig.stage(id, "a", &cap).unwrap();
-    assert_eq!(rig.kernel.effects().len(), before, "nothing is done twice");
-
-    rig.unstage(id, "a").unwrap();
-    rig.assert_all_clean(id, "unstaged");
-    rig.unstage(id, "a").unwrap();
-    assert!(rig.staging("a").is_dir(), "kubelet's directory stays");
-    rig.stage(id, "a", &cap).unwrap();
-    let made = rig.kernel.effects();
-    let made = made.iter().filter(|e| e.op == "mkfs").count();
-    assert_eq!(made, 1, "what was formatted is not formatted again");
-}
-
-#[test]
-fn what_was_staged_once_is_not_fresh_any_more() {
-    let rig = Rig::new();
-    let id = rig.volume(ext4(), 16 * MI);
-    assert!(rig.record(id).fresh);
-    rig.stage(id, "a", &mount_as("", SingleNodeWriter)).unwrap();
-    rig.unstage(id, "a").unwrap();
-    assert!(!rig.record(id).fresh);
-}
-
-#[test]
 fn the_order_is_attach_format_mount() {
     let rig = Rig::new();
-    let id = rig.volume(ext4(), 16 * MI);
-    rig.stage(id, "a", &mount_as("", SingleNodeWriter)).unwrap();
+    let cap = mount_as("", SingleNodeWriter);
+    let id = rig.staged(ext4(), "a", &cap);
     let expected = [
         "loop.attach",
         "loop.read-ahead",
@@ -60,7 +23,7 @@ fn the_order_is_attach_format_mount() {
     ];
     assert_eq!(rig.kernel.take_effects(), expected);
     rig.unstage(id, "a").unwrap();
-    rig.stage(id, "a", &mount_as("", SingleNodeWriter)).unwrap();
+    rig.stage(id, "a", &cap).unwrap();
     let expected = [
         "unmount",
         "loop.attach",
@@ -72,153 +35,54 @@ fn the_order_is_attach_format_mount() {
 }
 
 #[test]
-fn a_second_path_or_another_use_is_refused() {
-    let rig = Rig::new();
-    let id = rig.volume(ext4(), 16 * MI);
-    rig.stage(id, "a", &mount_as("ext4", SingleNodeWriter))
-        .unwrap();
-    refused!(
-        rig.stage(id, "b", &mount_as("ext4", SingleNodeWriter)),
-        Error::FailedPrecondition(_)
-    );
-    refused!(
-        rig.stage(id, "a", &mount_as("ext4", SingleNodeMultiWriter)),
-        Error::AlreadyExists(_)
-    );
-    for other in [
-        mount_as("xfs", SingleNodeWriter),
-        block_as(SingleNodeWriter),
-    ] {
-        refused!(rig.stage(id, "a", &other), Error::AlreadyExists(_));
-        let elsewhere = rig.stage(id, "b", &other);
-        assert!(
-            matches!(elsewhere, Err(Error::FailedPrecondition(_))),
-            "{elsewhere:?}"
-        );
-    }
-    // The volume is not staged there: the call succeeds and leaves the other staging alone.
-    rig.unstage(id, "b").unwrap();
-    assert_eq!(rig.mounted(), [rig.staging("a")]);
-}
-
-#[test]
 fn an_unknown_volume_is_not_found_and_unstaged_already() {
     let rig = Rig::new();
     let id = rig.volume(ext4(), 16 * MI);
     rig.node.pools.delete_volume(&id).unwrap();
-    let cap = mount_as("ext4", SingleNodeWriter);
-    refused!(rig.stage(id, "a", &cap), Error::NotFound(_));
-    for id in [id.to_string(), "none".to_owned(), "../../etc".to_owned()] {
-        let stage = csi::NodeStageVolumeRequest {
-            volume_id: id.clone(),
-            staging_target_path: text(&rig.staging("a")),
-            volume_capability: Some(cap.clone()),
-            ..Default::default()
-        };
-        refused!(rig.node.node_stage_volume(stage), Error::NotFound(_));
-        let unstage = csi::NodeUnstageVolumeRequest {
-            volume_id: id,
-            staging_target_path: text(&rig.staging("a")),
-        };
-        rig.node.node_unstage_volume(unstage).unwrap();
+    for id in [&id.to_string(), "none", "../../etc"] {
+        let staged = rig.stage(id, "a", &mount("ext4"));
+        refused!(staged, Error::NotFound(_), "{id}");
+        rig.unstage(id, "a").unwrap();
     }
 }
 
 #[test]
-fn somebody_elses_mount_is_left_alone() {
-    let rig = Rig::new();
-    let (mine, other) = (rig.volume(ext4(), 16 * MI), rig.volume(ext4(), 16 * MI));
-    let cap = mount_as("ext4", SingleNodeWriter);
-    rig.stage(other, "a", &cap).unwrap();
-    refused!(rig.unstage(mine, "a"), Error::Path { .. });
-    refused!(
-        rig.node.node_unstage_volume(csi::NodeUnstageVolumeRequest {
-            volume_id: "unknown".to_owned(),
-            staging_target_path: text(&rig.staging("a")),
-        }),
-        Error::Path { .. }
-    );
-    assert_eq!(rig.mounted(), [rig.staging("a")]);
-}
-
-#[test]
-fn a_killed_mkfs_is_made_again_and_lost_data_is_not() {
+fn an_interrupted_mkfs_is_repeated() {
     let rig = Rig::new();
     let id = rig.volume(ext4(), 16 * MI);
-    let cap = mount_as("ext4", SingleNodeWriter);
     rig.kernel.fail("loop.flush", 1, libc::EIO);
-    rig.stage(id, "a", &cap).unwrap_err();
+    rig.stage(id, "a", &mount("ext4")).unwrap_err();
     assert_eq!(rig.record(id).format, Format::Formatting(FsType::Ext4));
-    rig.assert_all_clean(id, "failed");
-    rig.stage(id, "a", &cap).unwrap();
+    rig.assert_clean(id);
+    rig.stage(id, "a", &mount("ext4")).unwrap();
     assert_eq!(rig.record(id).format, Format::Done(FsType::Ext4));
-    rig.unstage(id, "a").unwrap();
-
-    let image = rig.node.pools.open_image(&rig.record(id), true).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&image, &[0; 4096], 0).unwrap();
-    refused!(rig.stage(id, "a", &cap), Error::DataLoss(_));
-    rig.assert_all_clean(id, "refused");
 }
 
 #[test]
-fn after_a_reboot_it_is_staged_anew_wherever_that_is_asked_for() {
+fn after_a_reboot_it_is_staged_at_any_path() {
     let rig = Rig::new();
-    let id = rig.volume(ext4(), 16 * MI);
-    rig.stage(id, "a", &mount_as("ext4", SingleNodeWriter))
-        .unwrap();
+    let id = rig.staged(ext4(), "a", &mount_as("ext4", SingleNodeWriter));
     rig.kernel.reboot();
-    rig.stage(id, "b", &mount_as("ext4", SingleNodeMultiWriter))
-        .unwrap();
+    rig.stage(id, "b", &mount("ext4")).unwrap();
     assert_eq!(rig.mounted(), [rig.staging("b")]);
     rig.unstage(id, "b").unwrap();
-    rig.assert_all_clean(id, "unstaged");
+    rig.assert_clean(id);
 }
 
 #[test]
 fn a_device_that_is_attached_already_is_used_and_two_are_refused() {
     let rig = Rig::new();
     let id = rig.volume(ext4(), 16 * MI);
-    let record = rig.record(id);
-    let image = rig.node.pools.open_image(&record, true).unwrap();
-    let spec = |direct_io| LoopSpec {
-        backing: &image,
-        label: "left over",
-        read_only: false,
-        direct_io,
-        autoclear: false,
-        minor: None,
-    };
-    rig.kernel.loop_attach(&spec(false)).unwrap();
-    let cap = mount_as("ext4", SingleNodeWriter);
-    rig.stage(id, "a", &cap).unwrap();
-    assert_eq!(rig.attached(), 1);
-    assert!(
-        rig.kernel.loops().unwrap()[0].direct_io,
-        "as the volume's settings say"
-    );
+    rig.attach_image(id, false);
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    assert!(rig.device(id).direct_io, "as the volume's settings say");
     rig.unstage(id, "a").unwrap();
-    rig.assert_all_clean(id, "unstaged");
+    rig.assert_clean(id);
 
-    rig.kernel.loop_attach(&spec(true)).unwrap();
-    rig.kernel.loop_attach(&spec(true)).unwrap();
-    refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
-}
-
-#[test]
-fn a_larger_image_is_grown_into() {
-    let rig = Rig::new();
-    let cap = mount_as("ext4", SingleNodeWriter);
-    let id = rig.staged(ext4(), "a", &cap);
-    rig.unstage(id, "a").unwrap();
-    rig.node.pools.expand_volume(&id, 64 * MI).unwrap();
-    rig.stage(id, "a", &cap).unwrap();
-    let usage = rig.kernel.usage(&rig.staging("a")).unwrap();
-    assert_eq!(usage.total_bytes, 64 * MI);
-    // In use: the repeated call finishes what the first could not know.
-    rig.node.pools.expand_volume(&id, 96 * MI).unwrap();
-    rig.stage(id, "a", &cap).unwrap();
-    let usage = rig.kernel.usage(&rig.staging("a")).unwrap();
-    assert_eq!(usage.total_bytes, 96 * MI);
+    rig.attach_image(id, true);
+    rig.attach_image(id, true);
+    let refused = rig.stage(id, "a", &mount("ext4"));
+    refused!(refused, Error::FailedPrecondition(_));
 }
 
 /// Without an intent in the record, the driver must not end the freeze.
@@ -227,21 +91,26 @@ fn a_foreign_freeze_stays() {
     let rig = Rig::new();
     let cap = mount("ext4");
     let id = rig.staged(ext4(), "a", &cap);
-    let root = std::fs::File::open(rig.staging("a")).unwrap();
-    rig.kernel.freeze(&root).unwrap();
-    rig.stage(id, "a", &cap).unwrap();
-    assert!(rig.is_frozen(id));
-    let freeze = Some(crate::storage::FreezeIntent { since_ns: 1 });
-    rig.node
-        .pools
-        .update_volume(&id, |r| r.freeze = freeze)
-        .unwrap();
-    rig.stage(id, "a", &cap).unwrap();
-    assert!(!rig.is_frozen(id));
+    let minor = rig.device(id).minor;
+    let intent = rig.freeze(id, "a");
+    for (freeze, stays) in [(None, true), (Some(intent), false)] {
+        rig.update(id, |r| r.freeze = freeze);
+        rig.stage(id, "a", &cap).unwrap();
+        assert_eq!(rig.kernel.is_frozen(minor), stays);
+    }
+}
+
+/// The mount capability of a request, to change it.
+fn mount_of(req: &mut csi::NodeStageVolumeRequest) -> &mut csi::volume_capability::MountVolume {
+    let capability = req.volume_capability.as_mut().unwrap();
+    match capability.access_type.as_mut().unwrap() {
+        AccessType::Mount(mount) => mount,
+        AccessType::Block(_) => panic!("a block capability"),
+    }
 }
 
 #[test]
-fn requests_that_lack_something_are_invalid() {
+fn invalid_requests_have_no_effect() {
     let rig = Rig::new();
     let id = rig.volume(ext4(), 16 * MI);
     let whole = csi::NodeStageVolumeRequest {
@@ -250,8 +119,8 @@ fn requests_that_lack_something_are_invalid() {
         volume_capability: Some(mount_as("ext4", SingleNodeWriter)),
         ..Default::default()
     };
-    type Break = fn(&mut csi::NodeStageVolumeRequest);
-    let table: [(&str, Break); 7] = [
+    type Change = fn(&mut csi::NodeStageVolumeRequest);
+    let table: [(&str, Change); 10] = [
         ("volume_id", |r| r.volume_id.clear()),
         ("staging_target_path", |r| r.staging_target_path.clear()),
         ("staging_target_path", |r| {
@@ -265,23 +134,27 @@ fn requests_that_lack_something_are_invalid() {
             r.volume_capability = Some(mount_as("ext4", Unknown));
         }),
         ("volume_capability.mount.volume_mount_group", |r| {
-            if let Some(AccessType::Mount(mount)) = r
-                .volume_capability
-                .as_mut()
-                .and_then(|c| c.access_type.as_mut())
-            {
-                mount.volume_mount_group = "staff".into();
-            }
+            mount_of(r).volume_mount_group = "staff".into();
+        }),
+        ("volume_capability.mount.mount_flags", |r| {
+            mount_of(r).mount_flags = vec!["errors=panic".into()];
+        }),
+        ("volume_capability.mount.mount_flags", |r| {
+            mount_of(r).mount_flags = vec!["noatime,errors=panic".into()];
+        }),
+        ("volume_capability.mount.mount_flags", |r| {
+            mount_of(r).mount_flags = vec!["fatal_errors=panic".into()];
         }),
     ];
-    for (field, broken) in table {
+    for (field, change) in table {
         let mut req = whole.clone();
-        broken(&mut req);
-        match rig.node.node_stage_volume(req) {
-            Err(Error::Invalid(invalid)) => assert_eq!(invalid.field, field),
+        change(&mut req);
+        match rig.node.node_stage_volume(req.clone()) {
+            Err(Error::Invalid(invalid)) => assert_eq!(invalid.field, field, "{req:?}"),
             other => panic!("{field}: {other:?}"),
         }
-        rig.assert_all_clean(id, field);
+        assert_eq!(rig.kernel.effects(), [], "{req:?}");
+        rig.assert_clean_after(id, field);
     }
 }
 
@@ -290,15 +163,8 @@ fn with_the_lifecycle_checked_the_controller_comes_first() {
     let mut rig = Rig::new();
     rig.node.config.check_lifecycle = true;
     let id = rig.volume(ext4(), 16 * MI);
-    let cap = mount_as("ext4", SingleNodeWriter);
-    refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
-    let publication = crate::storage::Publication {
-        capability: rig.record(id).capabilities[0].clone(),
-        readonly: false,
-    };
-    let published = |r: &mut crate::storage::VolumeRecord| {
-        r.publications.insert("n1".to_owned(), publication);
-    };
-    rig.node.pools.update_volume(&id, published).unwrap();
-    rig.stage(id, "a", &cap).unwrap();
+    let refused = rig.stage(id, "a", &mount("ext4"));
+    refused!(refused, Error::FailedPrecondition(_));
+    rig.publish_to_node(id, false);
+    rig.stage(id, "a", &mount("ext4")).unwrap();
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hostloop_driver::kernel::{FsType, Kernel};
 use hostloop_driver::node::Error;
-use hostloop_driver::storage::{self, Access};
+use hostloop_driver::storage;
 
 use super::Rig;
 use crate::testkit::*;
@@ -54,46 +54,19 @@ fn a_pod_leaves_a_pool_that_failed() {
         (FsType::Ext4, Failure::ReadOnly),
     ] {
         let rig = Rig::on(fs, 400 * MI);
-        let id = rig.volume(on(FsType::Ext4), 16 * MI);
-        let raw = rig.volume(Access::Block, 8 * MI);
-        let (cap, cap_raw) = (mount(FsType::Ext4), block());
-        rig.stage(id, "a", &cap).unwrap();
-        rig.publish(id, "a", "p", &cap, false).unwrap();
-        rig.stage(raw, "b", &cap_raw).unwrap();
-        rig.publish(raw, "b", "q", &cap_raw, false).unwrap();
-        rig.publish(raw, "b", "r", &cap_raw, true).unwrap();
-        let before = [rig.loops(id), rig.loops(raw)].concat();
+        let ids = rig.both_in_use();
         fail(&rig, failure);
         // Other pools are not affected.
         let other = Rig::new();
-        let theirs = other.volume(on(FsType::Ext4), 16 * MI);
-        other.stage(theirs, "a", &cap).unwrap();
+        let theirs = other.staged(ext4(), "a", &mount("ext4"));
         other.unstage(theirs, "a").unwrap();
         other.assert_clean(theirs);
 
-        for _ in 0..2 {
-            for (id, target) in [(id, "p"), (raw, "q"), (raw, "r")] {
-                let left = rig.unpublish(id, target);
-                left.unwrap_or_else(|e| panic!("{fs} {failure:?}: unpublish {target}: {e}"));
-                assert!(!rig.target(target).exists());
-            }
-            for (id, at) in [(id, "a"), (raw, "b")] {
-                let left = rig.unstage(id, at);
-                left.unwrap_or_else(|e| panic!("{fs} {failure:?}: unstage {at}: {e}"));
-                assert_eq!(rig.record(id).stage, None, "as far as the driver knows");
-            }
+        let what = format!("{fs} {failure:?}");
+        rig.end_use(ids, &what);
+        for id in ids {
+            rig.assert_clean_after(id, &what);
         }
-        assert_eq!(rig.mounted(), Vec::<std::path::PathBuf>::new());
-        let still = || {
-            let loops = rig.kernel.loops().unwrap();
-            let mut loops = loops.iter();
-            loops.any(|l| before.iter().any(|b| l.is_same(b)))
-        };
-        let gone = (0..100).any(|_| {
-            std::thread::sleep(Duration::from_millis(20));
-            !still()
-        });
-        assert!(gone, "{fs} {failure:?}: a device is left");
     }
 }
 
@@ -106,15 +79,7 @@ fn a_pod_leaves_a_pool_that_is_missing() {
     let rig = rig.restarted_without_pool();
     refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
     refused!(rig.unstage(raw, "b"), Error::FailedPrecondition(_));
-    rig.unpublish(id, "p").unwrap();
-    rig.unpublish(raw, "q").unwrap();
-    rig.unstage(id, "a").unwrap();
-    rig.unstage(raw, "b").unwrap();
-    assert_eq!(rig.mounted(), Vec::<std::path::PathBuf>::new());
-    let ours = |l: &hostloop_driver::kernel::LoopInfo| {
-        l.may_hold(&id.to_string()) || l.may_hold(&raw.to_string())
-    };
-    assert!(!rig.kernel.loops().unwrap().iter().any(ours));
+    rig.end_use([id, raw], "a missing pool");
 }
 
 /// A process with a copy of all mounts, like a container that starts while they exist.
@@ -148,8 +113,8 @@ impl Drop for Copied {
 #[test]
 fn a_copy_of_the_mount_in_a_container_does_not_keep_a_volume() {
     let rig = Rig::new();
-    let cap = mount(FsType::Ext4);
-    let id = rig.staged(on(FsType::Ext4), "a", &cap);
+    let cap = mount("ext4");
+    let id = rig.staged(ext4(), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
     let copied = Copied::new();
     rig.unpublish(id, "p").unwrap();

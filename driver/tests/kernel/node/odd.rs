@@ -1,9 +1,8 @@
 //! What others did, and what was cut short.
 
 use std::os::unix::fs::FileExt;
-use std::process::Command;
 
-use hostloop_driver::kernel::{FsType, Kernel, file};
+use hostloop_driver::kernel::{FsType, file};
 use hostloop_driver::node::Error;
 use hostloop_driver::storage::{self, Format};
 use hostloop_proto::csi;
@@ -20,7 +19,7 @@ fn a_killed_mkfs_is_run_again() {
         rig.stage(id, "a", &cap).unwrap();
         rig.unstage(id, "a").unwrap();
         // Probes as a filesystem, and does not mount.
-        let image = rig.node.pools.open_image(&rig.record(id), true).unwrap();
+        let image = rig.open_image(id);
         let len = image.metadata().unwrap().len();
         for at in (128 * 1024..len.min(300 * MI)).step_by(4096) {
             image.write_all_at(&[0; 512], at).unwrap();
@@ -28,10 +27,7 @@ fn a_killed_mkfs_is_run_again() {
         image.sync_all().unwrap();
         drop(image);
         let formatting = Format::Formatting(fs);
-        rig.node
-            .pools
-            .update_volume(&id, |r| r.format = formatting)
-            .unwrap();
+        rig.update(id, |r| r.format = formatting);
         rig.stage(id, "a", &cap).unwrap();
         assert_eq!(rig.record(id).format, Format::Done(fs));
         write(&rig.staging("a").join("data"), 1, 1000);
@@ -43,13 +39,9 @@ fn a_killed_mkfs_is_run_again() {
 #[test]
 fn nothing_is_formatted_that_was_not_known_to_be_blank() {
     let rig = Rig::new();
-    let cap = mount(FsType::Ext4);
-    let strange = rig.volume(on(FsType::Ext4), 16 * MI);
-    let image = rig
-        .node
-        .pools
-        .open_image(&rig.record(strange), true)
-        .unwrap();
+    let cap = mount("ext4");
+    let strange = rig.volume(ext4(), 16 * MI);
+    let image = rig.open_image(strange);
     // A swap area's signature.
     image.write_all_at(b"SWAPSPACE2", 4086).unwrap();
     image.write_all_at(&1u32.to_le_bytes(), 1024).unwrap();
@@ -62,56 +54,24 @@ fn nothing_is_formatted_that_was_not_known_to_be_blank() {
     rig.assert_clean(strange);
 }
 
-#[test]
-fn a_strangers_mount_is_left_alone() {
-    let rig = Rig::new();
-    let cap = mount(FsType::Ext4);
-    let id = rig.staged(on(FsType::Ext4), "a", &cap);
-    for at in [rig.target("p"), rig.staging("b")] {
-        std::fs::create_dir_all(&at).unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "hostloop-test"])
-            .arg(&at)
-            .status();
-        assert!(mounted.unwrap().success());
-        std::fs::write(at.join("theirs"), "x").unwrap();
-    }
-    refused!(rig.publish(id, "a", "p", &cap, false), Error::Path { .. });
-    refused!(rig.unpublish(id, "p"), Error::Path { .. });
-    refused!(rig.unstage(id, "b"), Error::Path { .. });
-    rig.unstage(id, "a").unwrap();
-    refused!(rig.stage(id, "b", &cap), Error::Path { .. });
-    rig.assert_detached(id);
-    for at in [rig.target("p"), rig.staging("b")] {
-        assert_eq!(std::fs::read(at.join("theirs")).unwrap(), b"x");
-    }
-}
-
 /// The volume's directory was removed from the pool. Its pod must still be able to stop.
 #[test]
 fn a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows() {
     for whole in [false, true] {
-        let rig = Rig::new();
-        let cap = mount(FsType::Ext4);
-        let id = rig.staged(on(FsType::Ext4), "a", &cap);
+        let mut rig = Rig::new();
+        let cap = mount("ext4");
+        let id = rig.staged(ext4(), "a", &cap);
         rig.publish(id, "a", "p", &cap, false).unwrap();
         let entry = rig.root().join("pool/volumes").join(id.to_string());
-        std::fs::remove_file(entry.join("image")).unwrap();
-        let rig = match whole {
-            true => {
-                std::fs::remove_file(entry.join("volume.json")).unwrap();
-                std::fs::remove_dir(&entry).unwrap();
-                rig.restarted()
-            }
-            false => rig,
-        };
+        if whole {
+            std::fs::remove_dir_all(&entry).unwrap();
+            rig = rig.restarted();
+        } else {
+            std::fs::remove_file(entry.join("image")).unwrap();
+        }
         rig.unpublish(id, "p").unwrap();
         rig.unstage(id, "a").unwrap();
-        assert_eq!(rig.mounted(), Vec::<std::path::PathBuf>::new());
-        let held = |l: &hostloop_driver::kernel::LoopInfo| {
-            std::path::Path::new(&l.backing_path).starts_with(rig.root())
-        };
-        assert!(!rig.kernel.loops().unwrap().iter().any(held));
+        rig.assert_nothing_left("unstage");
     }
 }
 
@@ -121,8 +81,8 @@ fn a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows() {
 #[test]
 fn a_filesystem_that_is_kept_elsewhere_does_not_hold_up_unstaging() {
     let rig = Rig::new();
-    let cap = mount(FsType::Ext4);
-    let id = rig.staged(on(FsType::Ext4), "a", &cap);
+    let cap = mount("ext4");
+    let id = rig.staged(ext4(), "a", &cap);
     let kept = std::fs::File::create(rig.staging("a").join("kept")).unwrap();
     refused!(rig.unstage(id, "a"), Error::Kernel(_));
     nix::mount::umount2(&rig.staging("a"), nix::mount::MntFlags::MNT_DETACH).unwrap();
@@ -130,16 +90,10 @@ fn a_filesystem_that_is_kept_elsewhere_does_not_hold_up_unstaging() {
     assert_eq!(rig.record(id).stage, None);
     assert_eq!(rig.loops(id).len(), 1, "it is held");
     rig.stage(id, "b", &cap).unwrap();
-    assert_eq!(
-        rig.loops(id).len(),
-        1,
-        "never a second device over one image"
-    );
+    rig.device(id); // There is never a second one over an image.
     write(&rig.staging("b").join("data"), 1, 1000);
-    assert!(
-        rig.staging("b").join("kept").exists(),
-        "it is the same filesystem"
-    );
+    let same = rig.staging("b").join("kept").exists();
+    assert!(same, "it is the same filesystem");
     rig.unstage(id, "b").unwrap();
     drop(kept);
     rig.assert_clean(id);
@@ -165,9 +119,9 @@ fn fill(rig: &Rig, but: u64) -> std::fs::File {
 #[test]
 fn a_full_pool_is_said_to_be_full() {
     let rig = Rig::on(FsType::Ext4, 64 * MI);
-    let id = rig.volume(on(FsType::Ext4), 32 * MI);
+    let id = rig.volume(ext4(), 32 * MI);
     let hog = fill(&rig, 64 * 1024);
-    let full = rig.stage(id, "a", &mount(FsType::Ext4));
+    let full = rig.stage(id, "a", &mount("ext4"));
     match &full {
         Err(Error::ResourceExhausted(_)) => {}
         Err(Error::Kernel(e) | Error::Pool(storage::Error::Kernel(e))) if e.is_no_space() => {}
@@ -175,7 +129,7 @@ fn a_full_pool_is_said_to_be_full() {
     }
     rig.assert_clean(id);
     hog.set_len(0).unwrap();
-    rig.stage(id, "a", &mount(FsType::Ext4)).unwrap();
+    rig.stage(id, "a", &mount("ext4")).unwrap();
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
 }
@@ -185,16 +139,10 @@ fn a_pod_can_go_while_the_pool_is_full() {
     let rig = Rig::on(FsType::Ext4, 64 * MI);
     let [id, raw] = rig.both_in_use();
     let hog = fill(&rig, 0);
-    for (id, at, target) in [(id, "a", "p"), (raw, "b", "q")] {
-        rig.unpublish(id, target).unwrap();
-        assert!(!rig.target(target).exists());
-        rig.unstage(id, at).unwrap();
-        rig.assert_detached(id);
-    }
-    assert_eq!(rig.mounted(), Vec::<std::path::PathBuf>::new());
+    rig.end_use([id, raw], "a full pool");
     hog.set_len(0).unwrap();
     // What its record still says gives way.
-    rig.stage(id, "c", &mount(FsType::Ext4)).unwrap();
+    rig.stage(id, "c", &mount("ext4")).unwrap();
     rig.unstage(id, "c").unwrap();
     rig.assert_clean(id);
     rig.node.pools.delete_volume(&raw).unwrap();
@@ -203,8 +151,8 @@ fn a_pod_can_go_while_the_pool_is_full() {
 #[test]
 fn health_tells_what_is_at_the_paths() {
     let rig = Rig::new();
-    let cap = mount(FsType::Ext4);
-    let id = rig.staged(on(FsType::Ext4), "a", &cap);
+    let cap = mount("ext4");
+    let id = rig.staged(ext4(), "a", &cap);
     rig.publish(id, "a", "p", &cap, false).unwrap();
     let reasons = |target: &str, staging: &str| {
         let req = csi::NodeGetVolumeHealthRequest {

@@ -1,0 +1,97 @@
+//! Paths of requests, and what is mounted there.
+
+use std::os::unix::fs::symlink;
+
+use hostloop_driver::kernel::FsType;
+use hostloop_driver::node::Error;
+use hostloop_proto::csi::volume_capability::access_mode::Mode::SingleNodeWriter;
+
+use super::*;
+
+pub(crate) fn a_second_path_or_another_use_is_refused<K: TestKernel>() {
+    let rig = Rig::<K>::new();
+    let cap = mount_as("ext4", SingleNodeWriter);
+    let id = rig.staged(ext4(), "a", &cap);
+    refused!(rig.stage(id, "b", &cap), Error::FailedPrecondition(_));
+    for other in [
+        mount("ext4"),
+        mount_as("xfs", SingleNodeWriter),
+        block_as(SingleNodeWriter),
+    ] {
+        refused!(rig.stage(id, "a", &other), Error::AlreadyExists(_));
+        refused!(rig.stage(id, "b", &other), Error::FailedPrecondition(_));
+    }
+    // The volume is not staged there: the call succeeds and leaves the other staging alone.
+    rig.unstage(id, "b").unwrap();
+    assert_eq!(rig.mounted(), [rig.staging("a")]);
+}
+
+/// Mounts of other programs at "p" and "b", and of another volume at "q" and "c".
+pub(crate) fn other_mounts_are_not_touched<K: TestKernel>() {
+    let rig = Rig::<K>::new();
+    let cap = mount("ext4");
+    let id = rig.staged(ext4(), "a", &cap);
+    let other = rig.staged(ext4(), "c", &cap);
+    rig.publish(other, "c", "q", &cap, false).unwrap();
+    for at in [rig.target("p"), rig.staging("b")] {
+        std::fs::create_dir_all(&at).unwrap();
+        new_filesystem(&*rig.kernel, &at, FsType::Ext4, 16 * MI);
+    }
+    let before = rig.mounted();
+    for target in ["p", "q"] {
+        let answer = rig.publish(id, "a", target, &cap, false);
+        refused!(answer, Error::Path { .. }, "{target}");
+        refused!(rig.unpublish(id, target), Error::Path { .. }, "{target}");
+        refused!(rig.unpublish("unknown", target), Error::Path { .. });
+    }
+    let over_staging = rig.publish(id, "a", "../stage/a", &cap, false);
+    refused!(over_staging, Error::Invalid(_));
+    for at in ["a", "b", "c"] {
+        let answer = rig.unpublish_at(id, &rig.staging(at));
+        refused!(answer, Error::Path { .. }, "{at}");
+        refused!(rig.unstage("unknown", at), Error::Path { .. }, "{at}");
+    }
+    for at in ["b", "c"] {
+        refused!(rig.unstage(id, at), Error::Path { .. }, "{at}");
+    }
+    assert_eq!(rig.mounted(), before);
+    rig.unstage(id, "a").unwrap();
+    for at in ["b", "c"] {
+        refused!(rig.stage(id, at, &cap), Error::Path { .. }, "{at}");
+        refused!(rig.unstage(id, at), Error::Path { .. }, "{at}");
+    }
+    rig.assert_detached(id);
+    assert_eq!(rig.mounted(), before[1..]);
+}
+
+pub(crate) fn only_the_last_component_may_not_be_a_symlink<K: TestKernel>() {
+    let rig = Rig::<K>::new();
+    let cap = mount("ext4");
+    let id = rig.volume(ext4(), 16 * MI);
+    let elsewhere = rig.root().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let stage = rig.root().join("stage");
+    symlink(&elsewhere, stage.join("link")).unwrap();
+    symlink(&elsewhere, rig.target("link")).unwrap();
+    std::fs::write(stage.join("file"), "").unwrap();
+    for name in ["link", "file", "missing"] {
+        let answer = rig.stage_at(id, &stage.join(name), &cap);
+        refused!(answer, Error::Path { .. }, "{name}");
+        rig.assert_detached(id);
+        assert_eq!(rig.record(id).stage, None, "{name}");
+    }
+    rig.stage(id, "a", &cap).unwrap();
+    refused!(
+        rig.publish(id, "a", "link", &cap, false),
+        Error::Path { .. }
+    );
+    for _ in 0..2 {
+        rig.publish(id, "a", "link/p", &cap, false).unwrap();
+        assert!(rig.mounted().contains(&elsewhere.join("p")));
+    }
+    rig.unpublish(id, "link/p").unwrap();
+    assert!(!elsewhere.join("p").exists());
+    refused!(rig.unpublish(id, "link"), Error::Path { .. });
+    assert!(rig.target("link").is_symlink());
+    rig.unstage(id, "a").unwrap();
+}
