@@ -9,8 +9,9 @@ use std::sync::Arc;
 use hostloop_proto::csi;
 
 use super::capability::of_volume;
+use super::publish::mounted_read_only;
 use super::stage::Wanted;
-use super::{Error, InlineLimits, Node, Result, mount_options, target_path};
+use super::{Error, InlineLimits, Node, Result, target_path};
 use crate::controller::parameters::{Changes, METADATA};
 use crate::csi::capability::Asked;
 use crate::csi::validate::{Invalid, Range, invalid};
@@ -179,11 +180,7 @@ impl Node {
 
     /// Checks that a volume at the target is as writable as requested.
     fn same_readonly(&self, record: &VolumeRecord, wanted: &Wanted) -> Result<()> {
-        let Access::Mount { fs, flags, .. } = &wanted.capability.access else {
-            return Ok(());
-        };
-        let asked =
-            mount_options::options(*fs, flags, &record.settings, wanted.read_only).read_only;
+        let asked = wanted.read_only || mounted_read_only(&wanted.capability, record);
         let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(record))?;
         match view.mount_at(&wanted.path) {
             Some(entry) if entry.read_only() != asked => Err(Error::AlreadyExists(

@@ -2,27 +2,18 @@
 //! not.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hostloop_proto::csi;
 
 use super::capability::of_volume;
-use super::loop_device;
-use super::{Error, Node, Result};
+use super::volume_lookup::AtPath;
+use super::{Error, Node, Result, loop_device};
 use crate::csi::capability::word;
 use crate::csi::validate::{self, Invalid, Range, invalid};
-use crate::diagnose::{Found, VolumeState};
+use crate::diagnose::VolumeState;
 use crate::kernel::{FsType, Kernel, LoopDevice, file_id};
 use crate::storage::{Access, VolumeRecord};
-
-/// What the volume path of a request shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
-    /// The volume's filesystem.
-    Mount(FsType),
-    /// The volume's device, or the path at which the device is staged.
-    Block,
-}
 
 /// The size after the expansion: the requested size, which is at most `max`, or the current size. A
 /// volume never shrinks.
@@ -46,9 +37,11 @@ fn target_bytes(range: &Range, now: u64, max: Option<u64>) -> Result<u64> {
 }
 
 /// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
-fn matches_path(asked: &Access, at: At) -> std::result::Result<(), Invalid> {
+fn matches_path(asked: &Access, at: AtPath) -> std::result::Result<(), Invalid> {
     match (asked, at) {
-        (Access::Block, At::Block) | (Access::Mount { .. }, At::Mount(_)) => Ok(()),
+        (Access::Block, AtPath::Device { .. }) | (Access::Mount { .. }, AtPath::Filesystem(_)) => {
+            Ok(())
+        }
         _ => Err(invalid(
             "volume_capability",
             format!("is {}, which the volume is not at this path", word(asked)),
@@ -74,59 +67,40 @@ fn growable(kernel: &dyn Kernel, fs: FsType, bytes: u64) -> Result<()> {
 }
 
 impl Node {
-    pub(super) fn expand(&self, req: &csi::NodeExpandVolumeRequest) -> Result<u64> {
+    /// NodeExpandVolume: grows device and filesystem to the size of the image, in use or not.
+    pub fn node_expand_volume(
+        &self,
+        req: csi::NodeExpandVolumeRequest,
+    ) -> Result<csi::NodeExpandVolumeResponse> {
         if !self.config.expansion {
             return Err(Error::Off("NodeExpandVolume"));
         }
         let id = validate::required("volume_id", &req.volume_id)?;
         validate::required("volume_path", &req.volume_path)?;
         let range = validate::range("capacity_range", req.capacity_range.as_ref())?;
-        let record = self.volume(id)?;
-        let (path, at) = self.expandable(&record, req)?;
+        let mut record = self.volume(id)?;
+        let (path, at) = self.volume_path(&record, &req.volume_path)?;
         if let Some(value) = &req.volume_capability {
             let asked = of_volume(self.asked(Some(value))?, &record);
             let asked = asked.map_err(|e| invalid("volume_capability", e.to_string()))?;
             matches_path(&asked.access, at)?;
         }
         let size = target_bytes(&range, record.capacity_bytes, self.config.max_volume_bytes)?;
-        let mut record = record;
         if size > record.capacity_bytes {
             // Without the controller's half, this call enlarges the image.
-            if let At::Mount(fs) = at {
+            if let AtPath::Filesystem(fs) = at {
                 growable(self.pools.kernel().as_ref(), fs, size)?;
             }
             record = self.pools.expand_volume(&record.id, size)?;
         }
         self.grow(&record, &path, at)
             .map_err(|error| self.explain_full(&record, error))?;
-        Ok(record.capacity_bytes)
+        Ok(csi::NodeExpandVolumeResponse {
+            capacity_bytes: i64::try_from(record.capacity_bytes).unwrap_or(i64::MAX),
+        })
     }
 
-    /// Checks that the volume is at the path of the request.
-    fn expandable(
-        &self,
-        record: &VolumeRecord,
-        req: &csi::NodeExpandVolumeRequest,
-    ) -> Result<(PathBuf, At)> {
-        let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
-        let path = super::stats::place(&req.volume_path).ok_or_else(not_there)?;
-        let owner = self.owner(record);
-        let view = VolumeState::read(self.pools.kernel().as_ref(), &owner)?;
-        let staged_block = record
-            .stage
-            .as_ref()
-            .is_some_and(|s| s.path == path && s.capability.access == Access::Block);
-        let fs = |path: &Path| FsType::parse(&view.mount_at(path)?.fs_type);
-        let at = match view.at(&path) {
-            Found::Filesystem { .. } => At::Mount(fs(&path).ok_or_else(not_there)?),
-            Found::Device { .. } => At::Block,
-            Found::Nothing if staged_block && view.own().next().is_some() => At::Block,
-            _ => return Err(not_there()),
-        };
-        Ok((path, at))
-    }
-
-    fn grow(&self, record: &VolumeRecord, path: &Path, at: At) -> Result<()> {
+    fn grow(&self, record: &VolumeRecord, path: &Path, at: AtPath) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
         let (image, owner) = self.image(record)?;
         self.thaw(record, &owner, path)?;
@@ -140,7 +114,7 @@ impl Node {
         for over in view.read_only() {
             kernel.loop_grow(&kernel.loop_reopen(over)?)?;
         }
-        let At::Mount(fs) = at else {
+        let AtPath::Filesystem(fs) = at else {
             return Ok(());
         };
         let entry = view.whole_mount(path).ok_or_else(|| {
@@ -155,6 +129,7 @@ impl Node {
             None => Ok(()),
         }
     }
+
     /// Grows a filesystem that is smaller than its device.
     fn grow_mounted(
         &self,
@@ -201,60 +176,45 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testkit::ext4;
 
     #[test]
     fn expands_to_what_is_asked_for_and_never_shrinks() {
         const GI: u64 = 1 << 30;
-        let range = |required, limit| Range { required, limit };
-        // range, current size → new size, or out of range
+        // required, limit, current size, the node's limit → new size, or out of range
         let table = [
-            (range(0, None), GI, Some(GI)),
-            (range(GI, None), GI, Some(GI)),
-            (range(GI / 2, None), GI, Some(GI)),
-            (range(2 * GI, None), GI, Some(2 * GI)),
-            (range(GI + 1, None), GI, Some(GI + 4096)),
-            (range(GI + 1, Some(GI + 2)), GI, None),
-            (range(2 * GI, Some(2 * GI)), GI, Some(2 * GI)),
-            (range(0, Some(GI / 2)), GI, None),
-            (range(u64::MAX, None), GI, None),
+            (0, None, GI, None, Some(GI)),
+            (GI, None, GI, None, Some(GI)),
+            (GI / 2, None, GI, None, Some(GI)),
+            (2 * GI, None, GI, None, Some(2 * GI)),
+            (GI + 1, None, GI, None, Some(GI + 4096)),
+            (GI + 1, Some(GI + 2), GI, None, None),
+            (2 * GI, Some(2 * GI), GI, None, Some(2 * GI)),
+            (0, Some(GI / 2), GI, None, None),
+            (u64::MAX, None, GI, None, None),
+            (GI, None, 4096, Some(GI), Some(GI)),
+            (GI + 1, None, 4096, Some(GI), None),
+            // A volume that is larger already keeps its size.
+            (0, None, 2 * GI, Some(GI), Some(2 * GI)),
         ];
-        for (range, now, expected) in table {
-            match (target_bytes(&range, now, None), expected) {
-                (Ok(got), Some(expected)) => assert_eq!(got, expected, "{range:?}"),
+        for (required, limit, now, max, expected) in table {
+            let what = format!("{required} {limit:?} {now} {max:?}");
+            match (target_bytes(&Range { required, limit }, now, max), expected) {
+                (Ok(got), Some(expected)) => assert_eq!(got, expected, "{what}"),
                 (Err(Error::OutOfRange(_)), None) => {}
-                (got, expected) => panic!("{range:?} of {now}: {got:?}, not {expected:?}"),
+                (got, _) => panic!("{what}: {got:?}"),
             }
         }
     }
 
     #[test]
-    fn no_more_than_the_node_allows_is_asked_for() {
-        const GI: u64 = 1 << 30;
-        let asked = |required, now| {
-            let range = Range {
-                required,
-                limit: None,
-            };
-            target_bytes(&range, now, Some(GI)).ok()
-        };
-        assert_eq!(asked(GI, 4096), Some(GI));
-        assert_eq!(asked(GI + 1, 4096), None);
-        // A volume that is larger already keeps its size.
-        assert_eq!(asked(0, 2 * GI), Some(2 * GI));
-    }
-
-    #[test]
     fn the_capability_is_that_of_the_path() {
-        let mount = Access::Mount {
-            fs: FsType::Ext4,
-            flags: Vec::new(),
-            group: None,
-        };
+        let device = AtPath::Device { bytes: 0 };
         let table = [
-            (&Access::Block, At::Block, true),
-            (&Access::Block, At::Mount(FsType::Xfs), false),
-            (&mount, At::Mount(FsType::Ext4), true),
-            (&mount, At::Block, false),
+            (&Access::Block, device, true),
+            (&Access::Block, AtPath::Filesystem(FsType::Xfs), false),
+            (&ext4(), AtPath::Filesystem(FsType::Ext4), true),
+            (&ext4(), device, false),
         ];
         for (asked, at, fits) in table {
             assert_eq!(matches_path(asked, at).is_ok(), fits, "{asked:?} {at:?}");

@@ -52,7 +52,7 @@ pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<For
         )),
         (_, Probe::Unfinished { fs, .. }) => Err(refuse(
             asked,
-            format!("it carries {fs} whose mkfs did not end"),
+            format!("it carries an unfinished {fs}: its mkfs did not end"),
         )),
         (_, Probe::Ambivalent) => Err(refuse(
             asked,

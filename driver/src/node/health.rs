@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
 use hostloop_proto::csi::{self, VolumeHealthErrorType};
 
 use super::{Node, Result, target_path};
@@ -20,10 +19,10 @@ fn optional(field: &str, value: &str) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The condition of a volume, given what is at its target path.
-fn at_target(found: &Found, target: &Path) -> Option<Condition> {
+/// A reason and a message for what is wrong at the target path of a volume.
+fn at_target(found: &Found, target: &Path) -> Option<(&'static str, String)> {
     let path = target.display();
-    let (reason, message) = match found {
+    Some(match found {
         Found::Filesystem { .. } | Found::Device { .. } => return None,
         Found::Nothing => ("NotPublished", format!("nothing is mounted at {path}")),
         Found::Stale => (
@@ -34,20 +33,19 @@ fn at_target(found: &Found, target: &Path) -> Option<Condition> {
             "ForeignMount",
             format!("{what} is mounted at {path}, which is not this volume"),
         ),
-    };
-    Some(Condition {
-        status: VolumeHealthErrorType::Inaccessible,
-        reason,
-        message,
     })
 }
 
-/// The condition of a volume, given what is at its staging path. A block volume shows nothing
-/// there.
-fn at_staging(found: &Found, staging: &Path, record: &VolumeRecord) -> Option<Condition> {
+/// A reason and a message for what is wrong at the staging path of a volume. A block volume shows
+/// nothing there.
+fn at_staging(
+    found: &Found,
+    staging: &Path,
+    record: &VolumeRecord,
+) -> Option<(&'static str, String)> {
     let path = staging.display();
     let stage = record.stage.as_ref();
-    let (reason, message) = match (found, stage) {
+    Some(match (found, stage) {
         (Found::Filesystem { .. }, _) => return None,
         (Found::Nothing, Some(stage)) if stage.capability.access == Access::Block => return None,
         (Found::Nothing, _) => ("NotStaged", format!("nothing is mounted at {path}")),
@@ -59,19 +57,18 @@ fn at_staging(found: &Found, staging: &Path, record: &VolumeRecord) -> Option<Co
             "ForeignStagingMount",
             format!("a device node is bound at {path}"),
         ),
-    };
-    Some(Condition {
-        status: VolumeHealthErrorType::Inaccessible,
-        reason,
-        message,
     })
 }
 
 impl Node {
-    pub(super) fn volume_health(
+    /// NodeGetVolumeHealth: problems of a volume, on this node and at the paths of the request.
+    pub fn node_get_volume_health(
         &self,
-        req: &csi::NodeGetVolumeHealthRequest,
-    ) -> Result<csi::VolumeHealth> {
+        req: csi::NodeGetVolumeHealthRequest,
+    ) -> Result<csi::NodeGetVolumeHealthResponse> {
+        let response = |id, entries| csi::NodeGetVolumeHealthResponse {
+            volume_health: Some(health::message(id, entries)),
+        };
         let id = validate::required("volume_id", &req.volume_id)?;
         let target = optional("volume_publish_path", &req.volume_publish_path)?;
         let staging = optional("staging_target_path", &req.staging_target_path)?;
@@ -81,25 +78,31 @@ impl Node {
                 let handle = id.parse().ok();
                 let missing = handle.and_then(|id| health::of_missing_pool(&self.pools, &id));
                 let entries = health::entries(vec![missing.ok_or(e)?]);
-                return Ok(health::message(id, entries));
+                return Ok(response(id, entries));
             }
         };
         let mut entries = health::volume(&self.pools, &record);
         if target.is_some() || staging.is_some() {
             let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(&record))?;
-            let mut conditions = Vec::new();
-            if let Some(target) = target {
-                conditions.extend(at_target(&view.at(&target), &target));
-            }
-            if let Some(staging) = staging {
-                conditions.extend(at_staging(&view.at(&staging), &staging, &record));
-            }
-            entries.extend(health::entries(conditions));
+            let wrong_target = target.and_then(|t| at_target(&view.at(&t), &t));
+            let wrong_staging = staging.and_then(|s| at_staging(&view.at(&s), &s, &record));
+            let wrong = wrong_target.into_iter().chain(wrong_staging);
+            let conditions = wrong.map(|(reason, message)| Condition {
+                status: VolumeHealthErrorType::Inaccessible,
+                reason,
+                message,
+            });
+            entries.extend(health::entries(conditions.collect()));
         }
-        Ok(health::message(id, entries))
+        Ok(response(id, entries))
     }
 
-    pub(super) fn storage_health(&self) -> Vec<StorageBackendHealth> {
-        health::backends(&health::storage(&self.pools))
+    /// NodeGetStorageHealth: problems of the pools.
+    pub fn node_get_storage_health(
+        &self,
+        _: csi::NodeGetStorageHealthRequest,
+    ) -> Result<csi::NodeGetStorageHealthResponse> {
+        let backend_health = health::backends(&health::storage(&self.pools));
+        Ok(csi::NodeGetStorageHealthResponse { backend_health })
     }
 }

@@ -25,21 +25,13 @@ pub(crate) enum Purpose {
     Block,
 }
 
-/// How to get the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
-    /// Attach a new device.
-    Attach,
-    /// Use the attached device with this minor.
-    Use(u32),
-}
-
-/// Decides by the devices over the image. Two devices would corrupt the filesystem, so there is
-/// never a second one. An unusable device is an error and is not replaced.
-pub(crate) fn plan(loops: &[LoopInfo], purpose: Purpose) -> Result<Plan> {
+/// The minor of the attached device to use; `None` to attach one. Two devices over the image would
+/// corrupt the filesystem, so there is never a second one. An unusable device is an error and is
+/// not replaced.
+fn reuse(loops: &[LoopInfo], purpose: Purpose) -> Result<Option<u32>> {
     let refuse = |why: String| Err(Error::FailedPrecondition(why));
     match loops {
-        [] => Ok(Plan::Attach),
+        [] => Ok(None),
         [one] if one.read_only => refuse(format!(
             "/dev/loop{} holds the volume's image read-only; detach it",
             one.minor
@@ -50,10 +42,10 @@ pub(crate) fn plan(loops: &[LoopInfo], purpose: Purpose) -> Result<Plan> {
             one.tampered().unwrap_or_default()
         )),
         [one] if one.autoclear && purpose == Purpose::Block => refuse(format!(
-            "/dev/loop{} is held open by somebody and detaches as soon as it is closed",
+            "/dev/loop{} is held open by another program and detaches as soon as it is closed",
             one.minor
         )),
-        [one] => Ok(Plan::Use(one.minor)),
+        [one] => Ok(Some(one.minor)),
         more => refuse(format!(
             "{} loop devices hold the volume's image at once ({}); detach all but one",
             more.len(),
@@ -83,8 +75,8 @@ pub(crate) fn attach(
 ) -> Result<LoopDevice> {
     let backing = file_id(image)?;
     let loops = kernel.loops_holding(backing, &record.id.to_string())?;
-    let device = match plan(&loops, purpose)? {
-        Plan::Attach => kernel.loop_attach(&LoopSpec {
+    let device = match reuse(&loops, purpose)? {
+        None => kernel.loop_attach(&LoopSpec {
             backing: image,
             label: &record.id.to_string(),
             read_only: false,
@@ -92,7 +84,7 @@ pub(crate) fn attach(
             autoclear: purpose == Purpose::Mount,
             minor,
         })?,
-        Plan::Use(minor) => {
+        Some(minor) => {
             let mut device = kernel.loop_open(minor, backing)?;
             if device.direct_io != record.settings.direct_io {
                 device.direct_io = kernel.loop_set_direct_io(&device, record.settings.direct_io)?;
@@ -158,6 +150,17 @@ pub(crate) fn detach(kernel: &dyn Kernel, device: &LoopInfo) -> Result<bool> {
     }
 }
 
+/// Fails if devices are still in use.
+pub(crate) fn still_held(left: &[LoopInfo]) -> Result<()> {
+    match left {
+        [] => Ok(()),
+        left => Err(Error::FailedPrecondition(format!(
+            "{} is still held open",
+            names(left)
+        ))),
+    }
+}
+
 /// Unmounts, and retries for a moment if the mount is busy.
 pub(crate) fn unmount(kernel: &dyn Kernel, path: &Path) -> Result<()> {
     Ok(kernel::unmount_retrying(kernel, path, UNMOUNT_WAIT)?)
@@ -202,11 +205,11 @@ mod tests {
         };
         // devices over the image, purpose → the plan, or a word of the error
         let table = [
-            (vec![], Purpose::Mount, Ok(Plan::Attach)),
-            (vec![], Purpose::Block, Ok(Plan::Attach)),
-            (vec![info(3)], Purpose::Mount, Ok(Plan::Use(3))),
-            (vec![info(3)], Purpose::Block, Ok(Plan::Use(3))),
-            (vec![autoclear.clone()], Purpose::Mount, Ok(Plan::Use(3))),
+            (vec![], Purpose::Mount, Ok(None)),
+            (vec![], Purpose::Block, Ok(None)),
+            (vec![info(3)], Purpose::Mount, Ok(Some(3))),
+            (vec![info(3)], Purpose::Block, Ok(Some(3))),
+            (vec![autoclear.clone()], Purpose::Mount, Ok(Some(3))),
             (vec![autoclear], Purpose::Block, Err("held open")),
             (vec![read_only.clone()], Purpose::Mount, Err("read-only")),
             (vec![read_only], Purpose::Block, Err("read-only")),
@@ -220,7 +223,7 @@ mod tests {
             ),
         ];
         for (loops, purpose, expected) in table {
-            match (plan(&loops, purpose), expected) {
+            match (reuse(&loops, purpose), expected) {
                 (Ok(got), Ok(expected)) => assert_eq!(got, expected, "{loops:?}"),
                 (Err(Error::FailedPrecondition(got)), Err(expected)) => {
                     assert!(got.contains(expected), "{got}");

@@ -65,7 +65,7 @@ fn staging<'a>(record: &'a VolumeRecord, path: &Path) -> Result<&'a Stage> {
 }
 
 /// True if the mount flags make the filesystem, and so every bind of it, read-only.
-fn mounted_read_only(capability: &Capability, record: &VolumeRecord) -> bool {
+pub(super) fn mounted_read_only(capability: &Capability, record: &VolumeRecord) -> bool {
     match &capability.access {
         Access::Mount { fs, flags, .. } => {
             mount_options::options(*fs, flags, &record.settings, false).read_only
@@ -75,13 +75,19 @@ fn mounted_read_only(capability: &Capability, record: &VolumeRecord) -> bool {
 }
 
 impl Node {
-    pub(super) fn publish(&self, req: &csi::NodePublishVolumeRequest) -> Result<()> {
+    /// NodePublishVolume: binds a staged volume to the target, or creates and mounts an inline
+    /// volume.
+    pub fn node_publish_volume(
+        &self,
+        req: csi::NodePublishVolumeRequest,
+    ) -> Result<csi::NodePublishVolumeResponse> {
         let id = validate::required("volume_id", &req.volume_id)?;
         let target = validate::path("target_path", &req.target_path)?;
         let asked = self.asked(req.volume_capability.as_ref())?;
         let target = target_path::place(&target)?;
         if is_inline(id, &req.volume_context)? {
-            return self.publish_inline(req, target, asked);
+            self.publish_inline(&req, target, asked)?;
+            return Ok(csi::NodePublishVolumeResponse {});
         }
         if req.staging_target_path.is_empty() {
             return Err(Error::FailedPrecondition(
@@ -115,7 +121,8 @@ impl Node {
                 self.publish_mount(&record, stage, &wanted, flags, *group)
             }
         };
-        done.map_err(|error| self.explain_full(&record, error))
+        done.map(|()| csi::NodePublishVolumeResponse {})
+            .map_err(|error| self.explain_full(&record, error))
     }
 
     fn is_at(&self, record: &VolumeRecord, target: &Path) -> Result<bool> {
@@ -223,7 +230,9 @@ impl Node {
     /// stays attached: otherwise the bind would show the next device with that minor.
     fn give_up(&self, record: &VolumeRecord, target: &Path, made: bool) {
         let taken_back = self.clear(&self.owner(record), target).and_then(|_| {
-            self.give_up_read_only(record, target)?;
+            // The record contains the read-only device of this publication only by now.
+            let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
+            self.drop_read_only(&record, &self.owner(&record), target)?;
             if made {
                 target_path::remove(target)
             } else {

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use super::{Error, Node, Result, loop_device};
-use crate::diagnose::VolumeState;
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{self, BLOCK_SIZE, LoopInfo, LoopSpec};
-use crate::storage::{VolumeHandle, VolumeRecord};
+use crate::storage::VolumeRecord;
 
 /// How many minors to try: other programs attach loop devices at the same time.
 const ATTEMPTS: usize = 16;
@@ -34,7 +34,11 @@ impl Node {
         }
         let below = kernel.loop_reopen(own)?;
         for minor in view.kernel().free_minors().take(ATTEMPTS) {
-            self.record_read_only(record, target, minor)?;
+            self.pools.update_volume(&record.id, |r| {
+                if let Some(stage) = &mut r.stage {
+                    stage.read_only_loops.insert(target.to_owned(), minor);
+                }
+            })?;
             let attached = kernel.loop_attach(&LoopSpec {
                 backing: &below.file,
                 label: &format!("{} ro", record.id),
@@ -53,7 +57,7 @@ impl Node {
             }
         }
         Err(Error::FailedPrecondition(
-            "others took every free loop device; try again".to_owned(),
+            "other programs took every free loop device; try again".to_owned(),
         ))
     }
 
@@ -61,9 +65,11 @@ impl Node {
     pub(super) fn drop_read_only(
         &self,
         record: &VolumeRecord,
-        view: &VolumeState<'_>,
+        owner: &VolumeIdentity,
         target: &Path,
     ) -> Result<()> {
+        let kernel = self.pools.kernel().as_ref();
+        let view = VolumeState::read(kernel, owner)?;
         let recorded = record
             .stage
             .as_ref()
@@ -72,7 +78,7 @@ impl Node {
             return Ok(());
         };
         if let Some(info) = view.attached_read_only().find(|l| l.minor == *minor) {
-            detach(self.pools.kernel().as_ref(), info)?;
+            detach(kernel, info)?;
         }
         self.clear_record(&record.id, |r| {
             if let Some(stage) = &mut r.stage {
@@ -80,31 +86,12 @@ impl Node {
             }
         })
     }
-
-    /// Does the same after a failed publication, with a fresh copy of the record.
-    pub(super) fn give_up_read_only(&self, record: &VolumeRecord, target: &Path) -> Result<()> {
-        let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
-        let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(&record))?;
-        self.drop_read_only(&record, &view, target)
-    }
-
-    fn record_read_only(&self, record: &VolumeRecord, target: &Path, minor: u32) -> Result<()> {
-        self.pools.update_volume(&record.id, |r| {
-            if let Some(stage) = &mut r.stage {
-                stage.read_only_loops.insert(target.to_owned(), minor);
-            }
-        })?;
-        Ok(())
-    }
 }
 
 /// Detaches a device, or fails if it is in use.
 pub(super) fn detach(kernel: &dyn kernel::Kernel, info: &LoopInfo) -> Result<()> {
     match loop_device::detach(kernel, info)? {
         true => Ok(()),
-        false => Err(Error::FailedPrecondition(format!(
-            "{} is still held open",
-            loop_device::names([info])
-        ))),
+        false => loop_device::still_held(std::slice::from_ref(info)),
     }
 }

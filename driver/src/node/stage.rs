@@ -93,7 +93,12 @@ pub(super) fn already(error: Error) -> Error {
 }
 
 impl Node {
-    pub(super) fn stage(&self, req: &csi::NodeStageVolumeRequest) -> Result<()> {
+    /// NodeStageVolume: attaches the volume, formats it if it has no filesystem yet, and mounts it
+    /// at the staging path. A block volume is only attached.
+    pub fn node_stage_volume(
+        &self,
+        req: csi::NodeStageVolumeRequest,
+    ) -> Result<csi::NodeStageVolumeResponse> {
         let id = validate::required("volume_id", &req.volume_id)?;
         let path = validate::path("staging_target_path", &req.staging_target_path)?;
         let asked = self.asked(req.volume_capability.as_ref())?;
@@ -110,7 +115,8 @@ impl Node {
             capability,
             read_only: false,
         };
-        self.stage_at(&record, &wanted)
+        self.stage_at(&record, &wanted)?;
+        Ok(csi::NodeStageVolumeResponse {})
     }
 
     /// Reads the capability of a request.
@@ -131,20 +137,20 @@ impl Node {
             attached: view.own().next().is_some(),
             mounted_at: view.mounts().map(|e| e.mount_point.clone()).collect(),
         };
-        let go = decide(record.stage.as_ref(), &seen, wanted)?;
-        if go == StageAction::Begin && wanted.capability.access != Access::Block {
+        let action = decide(record.stage.as_ref(), &seen, wanted)?;
+        if action == StageAction::Begin && wanted.capability.access != Access::Block {
             // Checked before the record changes: an unusable path has no effect.
             if let Found::Foreign(what) = view.at(&wanted.path) {
                 return Err(foreign(&wanted.path, &what));
             }
             target_path::directory(&wanted.path)?;
         }
-        if go == StageAction::Begin {
+        if action == StageAction::Begin {
             self.pools.refill_thick(record, &image)?;
         }
         // The file does not show data in the cache of an attached device.
         let blank = !seen.attached && !file::has_data(&image)?;
-        let intended = self.intend(record, wanted, go, blank)?;
+        let intended = self.intend(record, wanted, action, blank)?;
         let done = match wanted.capability.access {
             Access::Block => self.stage_block(&intended, &image, &view),
             Access::Mount { fs, .. } => {
@@ -158,14 +164,14 @@ impl Node {
                     fs,
                     blank,
                 };
-                match go {
+                match action {
                     StageAction::Begin => mounting.begin(),
                     StageAction::Finish => mounting.finish(),
                 }
             }
         };
         done.map_err(|error| {
-            if go == StageAction::Begin {
+            if action == StageAction::Begin {
                 self.undo(record, &owner, wanted);
             }
             self.explain_full(record, error)
@@ -179,7 +185,7 @@ impl Node {
         &self,
         record: &VolumeRecord,
         wanted: &Wanted,
-        go: StageAction,
+        action: StageAction,
         blank: bool,
     ) -> Result<Arc<VolumeRecord>> {
         let raw = wanted.capability.access == Access::Block;
@@ -192,7 +198,7 @@ impl Node {
             minor: None,
             read_only_loops: Default::default(),
         });
-        if go == StageAction::Begin && !raw {
+        if action == StageAction::Begin && !raw {
             stage.minor = None;
         }
         Ok(self.pools.update_volume(&record.id, |r| {
@@ -200,7 +206,9 @@ impl Node {
             r.fresh = false;
             match (&wanted.capability.access, r.format) {
                 (Access::Block, _) => r.format = Format::Raw,
-                (Access::Mount { fs, .. }, Format::None) if go == StageAction::Begin && blank => {
+                (Access::Mount { fs, .. }, Format::None)
+                    if action == StageAction::Begin && blank =>
+                {
                     r.format = Format::Formatting(*fs);
                 }
                 _ => {}
@@ -227,8 +235,8 @@ impl Node {
                 match (&error, bound) {
                     (Error::Kernel(kernel::Error::Busy { .. }), Some(minor)) => {
                         Error::FailedPrecondition(format!(
-                            "targets of volume {} are bound to /dev/loop{minor}, which has become \
-                         somebody else's: unpublish them",
+                            "targets of volume {} are bound to /dev/loop{minor}, which has another \
+                         image now: unpublish them",
                             record.id
                         ))
                     }

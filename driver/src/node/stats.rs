@@ -1,55 +1,27 @@
 //! NodeGetVolumeStats: bytes and inodes of a filesystem, or the size of a device.
 
-use std::path::{Path, PathBuf};
-
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_usage::Unit;
 
-use super::{Error, Node, Result, target_path};
+use super::volume_lookup::AtPath;
+use super::{Node, Result};
 use crate::csi::validate;
-use crate::diagnose::{Found, VolumeState};
 use crate::kernel::FsUsage;
-use crate::storage::Access;
-
-/// A path of a request as the mount table shows it. An invalid path, such as a relative one, is
-/// answered like a missing one (CSI: the volume does not exist on it).
-pub(super) fn place(path: &str) -> Option<PathBuf> {
-    let path = validate::path("volume_path", path).ok()?;
-    target_path::place(&path).ok()
-}
 
 impl Node {
-    pub(super) fn stats(
+    /// NodeGetVolumeStats: bytes and inodes of a filesystem, or the size of a device.
+    pub fn node_get_volume_stats(
         &self,
-        req: &csi::NodeGetVolumeStatsRequest,
-    ) -> Result<Vec<csi::VolumeUsage>> {
+        req: csi::NodeGetVolumeStatsRequest,
+    ) -> Result<csi::NodeGetVolumeStatsResponse> {
         let id = validate::required("volume_id", &req.volume_id)?;
         validate::required("volume_path", &req.volume_path)?;
         let record = self.volume(id)?;
-        let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
-        let path = place(&req.volume_path).ok_or_else(not_there)?;
-        let kernel = self.pools.kernel().as_ref();
-        let view = VolumeState::read(kernel, &self.owner(&record))?;
-        let staged = |path: &Path| {
-            let stage = record.stage.as_ref();
-            stage.is_some_and(|s| s.path == path && s.capability.access == Access::Block)
+        let usage = match self.volume_path(&record, &req.volume_path)? {
+            (path, AtPath::Filesystem(_)) => filesystem(&self.pools.kernel().usage(&path)?),
+            (_, AtPath::Device { bytes: size }) => vec![bytes(size)],
         };
-        match view.at(&path) {
-            Found::Filesystem { .. } => Ok(filesystem(&kernel.usage(&path)?)),
-            Found::Device { minor, .. } => {
-                let size = view
-                    .kernel()
-                    .device(minor)
-                    .ok_or_else(not_there)?
-                    .size_bytes;
-                Ok(vec![bytes(size)])
-            }
-            Found::Nothing if staged(&path) => {
-                let own = view.own().next().ok_or_else(not_there)?;
-                Ok(vec![bytes(own.size_bytes)])
-            }
-            _ => Err(not_there()),
-        }
+        Ok(csi::NodeGetVolumeStatsResponse { usage })
     }
 }
 
@@ -115,13 +87,5 @@ mod tests {
         let all = filesystem(&odd);
         assert_eq!(all.len(), 1, "no inodes are counted");
         assert_eq!((all[0].used, all[0].available), (0, i64::MAX));
-    }
-
-    #[test]
-    fn what_is_no_path_has_nothing_at_it() {
-        for path in ["some/path", "/", "/a/../b", "/a\0b", ""] {
-            assert_eq!(place(path), None, "{path:?}");
-        }
-        assert_eq!(place("/none//below/."), Some(PathBuf::from("/none/below")));
     }
 }

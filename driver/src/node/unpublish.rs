@@ -13,14 +13,20 @@ use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::storage::{VolumeHandle, VolumeRecord};
 
 impl Node {
-    pub(super) fn unpublish(&self, req: &csi::NodeUnpublishVolumeRequest) -> Result<()> {
+    /// NodeUnpublishVolume: unmounts the volume at the target and removes the empty directory or
+    /// file there. It also deletes an inline volume. Unpublishing an unknown volume succeeds.
+    pub fn node_unpublish_volume(
+        &self,
+        req: csi::NodeUnpublishVolumeRequest,
+    ) -> Result<csi::NodeUnpublishVolumeResponse> {
         let id = validate::required("volume_id", &req.volume_id)?;
         let target = validate::path("target_path", &req.target_path)?;
         let target = target_path::place(&target)?;
         if matches!(id.parse(), Ok(VolumeHandle::Inline(_))) {
-            return self.unpublish_inline(id, &target);
+            self.unpublish_inline(id, &target)?;
+            return Ok(csi::NodeUnpublishVolumeResponse {});
         }
-        match self.known(id)? {
+        let done = match self.known(id)? {
             Known::Recorded(record) => self.unpublish_recorded(&record, &target),
             // A pod must be able to end while its volume's pool is missing.
             Known::Unrecorded(owner) | Known::Away(Some(owner), _) => {
@@ -29,8 +35,9 @@ impl Node {
             }
             Known::Away(None, why) => Err(why.into()),
             // The ID is unknown, so nothing there belongs to the driver, not even the directory.
-            Known::Nobody => self.nothing_at(&target),
-        }
+            Known::Unknown => self.nothing_at(&target),
+        };
+        done.map(|()| csi::NodeUnpublishVolumeResponse {})
     }
 
     fn unpublish_recorded(&self, record: &VolumeRecord, target: &Path) -> Result<()> {
@@ -40,8 +47,7 @@ impl Node {
         }
         let owner = self.owner(record);
         let cleared = self.clear(&owner, target)?;
-        let view = VolumeState::read(self.pools.kernel().as_ref(), &owner)?;
-        self.drop_read_only(record, &view, target)?;
+        self.drop_read_only(record, &owner, target)?;
         self.remove_target(target, cleared)
     }
 

@@ -12,11 +12,16 @@ use crate::kernel::{self, LoopInfo};
 use crate::storage::{self, Access, VolumeId, VolumeRecord};
 
 impl Node {
-    pub(super) fn unstage(&self, req: &csi::NodeUnstageVolumeRequest) -> Result<()> {
+    /// NodeUnstageVolume: unmounts the volume at the staging path and detaches it. Unstaging a
+    /// volume that is unknown, or not staged there, succeeds.
+    pub fn node_unstage_volume(
+        &self,
+        req: csi::NodeUnstageVolumeRequest,
+    ) -> Result<csi::NodeUnstageVolumeResponse> {
         let id = validate::required("volume_id", &req.volume_id)?;
         let path = validate::path("staging_target_path", &req.staging_target_path)?;
         let path = target_path::place(&path)?;
-        match self.known(id)? {
+        let done = match self.known(id)? {
             Known::Recorded(record) => self.unstage_recorded(&record, &path),
             // A pod must be able to end while its volume's pool is missing. The record still says
             // "staged" until recovery finds no trace of the volume in the kernel.
@@ -24,14 +29,15 @@ impl Node {
                 self.unstage_unrecorded(&owner, &path)
             }
             Known::Away(None, why) => Err(why.into()),
-            Known::Nobody => self.nothing_at(&path),
-        }
+            Known::Unknown => self.nothing_at(&path),
+        };
+        done.map(|()| csi::NodeUnstageVolumeResponse {})
     }
 
     /// Undoes a staging from the kernel's state alone.
     fn unstage_unrecorded(&self, owner: &VolumeIdentity, path: &Path) -> Result<()> {
         let view = VolumeState::read(self.pools.kernel().as_ref(), owner)?;
-        nobody_elses(&view, path)?;
+        refuse_foreign(&view, path)?;
         let mounted = view.mounts().next().is_some();
         let mut elsewhere: Vec<PathBuf> = match mounted {
             true => view.mounts().map(|e| e.mount_point.clone()).collect(),
@@ -47,7 +53,7 @@ impl Node {
                 held_elsewhere(owner.id(), &left);
                 Ok(())
             }
-            left => still_held(&left),
+            left => loop_device::still_held(&left),
         }
     }
 
@@ -64,13 +70,13 @@ impl Node {
     pub(super) fn undo_stage(&self, record: &VolumeRecord, path: &Path) -> Result<bool> {
         let owner = self.owner(record);
         let view = VolumeState::read(self.pools.kernel().as_ref(), &owner)?;
-        nobody_elses(&view, path)?;
+        refuse_foreign(&view, path)?;
         let Some(stage) = record.stage.as_ref().filter(|s| s.path == path) else {
             // The volume is staged elsewhere or not at all, so only an unrecorded mount can be
             // left.
             return match view.mount_at(path) {
                 Some(_) if record.stage.is_none() => {
-                    still_held(&self.release(&owner, path)?).map(|()| false)
+                    loop_device::still_held(&self.release(&owner, path)?).map(|()| false)
                 }
                 Some(_) => Err(published(record.id, &[path.to_owned()])),
                 None => Ok(false),
@@ -91,7 +97,7 @@ impl Node {
         }
         let left = self.release(&owner, path)?;
         match stage.capability.access {
-            Access::Block => still_held(&left)?,
+            Access::Block => loop_device::still_held(&left)?,
             // The kernel detaches it when the last mount namespace unmounts it. A new staging
             // before that uses the same device.
             Access::Mount { .. } => held_elsewhere(record.id, &left),
@@ -132,7 +138,7 @@ impl Node {
 }
 
 /// Checks that a path has no mount, or one of this volume.
-fn nobody_elses(view: &VolumeState<'_>, path: &Path) -> Result<()> {
+fn refuse_foreign(view: &VolumeState<'_>, path: &Path) -> Result<()> {
     match view.at(path) {
         Found::Foreign(what) => Err(foreign(path, &what)),
         _ => Ok(()),
@@ -160,15 +166,4 @@ fn held_elsewhere(volume: VolumeId, left: &[LoopInfo]) {
         let held = loop_device::names(left);
         tracing::warn!(%volume, held, "unmounted, but still held elsewhere");
     }
-}
-
-/// Fails if devices are still in use: then the volume stays staged.
-fn still_held(left: &[LoopInfo]) -> Result<()> {
-    if left.is_empty() {
-        return Ok(());
-    }
-    Err(Error::FailedPrecondition(format!(
-        "{} is still held open",
-        loop_device::names(left)
-    )))
 }

@@ -1,19 +1,19 @@
 //! Finds the record, the image and the kernel identity of the volume ID in a request.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Error, Node, Result};
+use super::{Error, Node, Result, target_path};
 use crate::csi::validate;
-use crate::diagnose::VolumeIdentity;
-use crate::kernel::file_id;
-use crate::storage::{self, VolumeHandle, VolumeId, VolumeRecord, freeze};
+use crate::diagnose::{Found, VolumeIdentity, VolumeState};
+use crate::kernel::{FsType, file_id};
+use crate::storage::{self, Access, Stage, VolumeHandle, VolumeId, VolumeRecord, freeze};
 
 /// What the driver knows of a volume that a call undoes.
 pub(super) enum Known {
     /// The ID is not the driver's, or is kubelet's handle of a deleted inline volume.
-    Nobody,
+    Unknown,
     /// The ID has no record: the volume is deleted, or its pool is not on this node.
     Unrecorded(VolumeIdentity),
     /// The pool is missing at present, for this reason.
@@ -22,7 +22,49 @@ pub(super) enum Known {
     Recorded(Arc<VolumeRecord>),
 }
 
+/// What the volume path of a request shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtPath {
+    /// The volume's filesystem.
+    Filesystem(FsType),
+    /// The volume's device, or the path at which the device is staged.
+    Device {
+        /// The device's size.
+        bytes: u64,
+    },
+}
+
+/// A path of a request as the mount table shows it. An invalid path, such as a relative one, is
+/// answered like a missing one (CSI: the volume does not exist on it).
+fn place(path: &str) -> Option<PathBuf> {
+    let path = validate::path("volume_path", path).ok()?;
+    target_path::place(&path).ok()
+}
+
 impl Node {
+    /// Finds what of a volume is at the path of a request. NOT_FOUND if it is not there.
+    pub(super) fn volume_path(
+        &self,
+        record: &VolumeRecord,
+        path: &str,
+    ) -> Result<(PathBuf, AtPath)> {
+        let not_there = || Error::NotFound(format!("volume {} at this path", record.id));
+        let path = place(path).ok_or_else(not_there)?;
+        let view = VolumeState::read(self.pools.kernel().as_ref(), &self.owner(record))?;
+        let staged = |s: &Stage| s.path == path && s.capability.access == Access::Block;
+        let device = match view.at(&path) {
+            Found::Filesystem { .. } => {
+                let fs = view.mount_at(&path).and_then(|e| FsType::parse(&e.fs_type));
+                return Ok((path, AtPath::Filesystem(fs.ok_or_else(not_there)?)));
+            }
+            Found::Device { minor, .. } => view.kernel().device(minor),
+            Found::Nothing if record.stage.as_ref().is_some_and(staged) => view.own().next(),
+            _ => None,
+        };
+        let bytes = device.ok_or_else(not_there)?.size_bytes;
+        Ok((path, AtPath::Device { bytes }))
+    }
+
     /// Finds a volume that must exist. A foreign ID is NOT_FOUND.
     pub(super) fn volume(&self, id: &str) -> Result<Arc<VolumeRecord>> {
         let Ok(handle) = id.parse::<VolumeHandle>() else {
@@ -37,7 +79,7 @@ impl Node {
     /// Finds a volume that may be deleted.
     pub(super) fn known(&self, id: &str) -> Result<Known> {
         let Ok(handle) = id.parse::<VolumeHandle>() else {
-            return Ok(Known::Nobody);
+            return Ok(Known::Unknown);
         };
         let owner = match &handle {
             VolumeHandle::Id(id) => Some(VolumeIdentity::unrecorded(*id)),
@@ -49,7 +91,7 @@ impl Node {
                 Ok(Known::Away(owner, error))
             }
             (Err(storage::Error::NoVolume(_) | storage::Error::ForeignPool(_)), owner) => {
-                Ok(owner.map_or(Known::Nobody, Known::Unrecorded))
+                Ok(owner.map_or(Known::Unknown, Known::Unrecorded))
             }
             (Err(other), _) => Err(other.into()),
         }
@@ -142,5 +184,18 @@ pub(super) fn missing(id: &str) -> Error {
         Ok(id) => Error::NotFound(format!("volume {id:?}")),
         // The message omits the ID, which may have any length.
         Err(_) => Error::NotFound("volume of this ID".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invalid_path_has_no_place() {
+        for path in ["some/path", "/", "/a/../b", "/a\0b", ""] {
+            assert_eq!(place(path), None, "{path:?}");
+        }
+        assert_eq!(place("/none//below/."), Some(PathBuf::from("/none/below")));
     }
 }

@@ -152,6 +152,11 @@ pub(crate) fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
     entries.iter().map(entry).collect()
 }
 
+/// An answer, or the code of its error.
+pub(crate) fn code<T, E: Into<tonic::Status>>(answer: Result<T, E>) -> Result<T, tonic::Code> {
+    answer.map_err(|error| error.into().code())
+}
+
 /// Kubelet's handle of the inline volume with this number.
 pub(crate) fn inline(number: usize) -> String {
     format!("csi-{number:064x}")

@@ -1,72 +1,45 @@
 use super::*;
-use crate::kernel::FsType;
+use crate::kernel::FsType::{Ext4, Xfs};
 use crate::storage::{Access, AccessMode};
-
-fn mount(fs: FsType, flags: &[&str], mode: AccessMode) -> Capability {
-    let flags = flags.iter().map(|f| (*f).to_owned()).collect();
-    Capability {
-        access: Access::Mount {
-            fs,
-            flags,
-            group: None,
-        },
-        mode,
-    }
-}
+use crate::testkit::{code, on};
+use tonic::Code::{AlreadyExists, FailedPrecondition};
 
 fn block(mode: AccessMode) -> Capability {
-    Capability {
-        access: Access::Block,
-        mode,
-    }
+    let access = Access::Block;
+    Capability { access, mode }
 }
 
-#[derive(Debug, PartialEq)]
-enum Says {
-    Bind,
-    Done,
-    AlreadyExists,
-    FailedPrecondition,
+fn ext4(mode: AccessMode) -> Capability {
+    let access = on(Ext4);
+    Capability { access, mode }
 }
-
-fn says(staged: &Capability, asked: &Capability, ro: bool, published: Published) -> Says {
-    match decide(staged, asked, ro, published) {
-        Ok(Publish::Bind) => Says::Bind,
-        Ok(Publish::Done) => Says::Done,
-        Err(Error::AlreadyExists(_)) => Says::AlreadyExists,
-        Err(Error::FailedPrecondition(_)) => Says::FailedPrecondition,
-        Err(other) => panic!("{other}"),
-    }
-}
-
-const MODES: [AccessMode; 7] = [
-    AccessMode::SingleNodeWriter,
-    AccessMode::SingleNodeReaderOnly,
-    AccessMode::MultiNodeReaderOnly,
-    AccessMode::MultiNodeSingleWriter,
-    AccessMode::MultiNodeMultiWriter,
-    AccessMode::SingleNodeSingleWriter,
-    AccessMode::SingleNodeMultiWriter,
-];
 
 /// The specification's table for a second NodePublishVolume, mode by mode.
 #[test]
 fn a_second_publication_follows_the_table() {
-    for mode in MODES {
-        for staged in [mount(FsType::Ext4, &[], mode), block(mode)] {
-            let ro = mode.is_read_only();
-            let same = |here, elsewhere| says(&staged, &staged, ro, Published { here, elsewhere });
-            assert_eq!(same(None, false), Says::Bind, "{mode:?}");
-            assert_eq!(same(Some(ro), false), Says::Done, "{mode:?}");
-            assert_eq!(same(Some(ro), true), Says::Done, "{mode:?}");
-            assert_eq!(same(Some(!ro), false), Says::AlreadyExists, "{mode:?}");
-            let second = match mode {
-                AccessMode::SingleNodeWriter
-                | AccessMode::SingleNodeSingleWriter
-                | AccessMode::SingleNodeReaderOnly => Says::FailedPrecondition,
-                _ => Says::Bind,
-            };
-            assert_eq!(same(None, true), second, "{mode:?}");
+    let bind = Ok(Publish::Bind);
+    for (mode, second) in [
+        (AccessMode::SingleNodeWriter, Err(FailedPrecondition)),
+        (AccessMode::SingleNodeReaderOnly, Err(FailedPrecondition)),
+        (AccessMode::SingleNodeSingleWriter, Err(FailedPrecondition)),
+        (AccessMode::SingleNodeMultiWriter, bind),
+        (AccessMode::MultiNodeReaderOnly, bind),
+        (AccessMode::MultiNodeSingleWriter, bind),
+        (AccessMode::MultiNodeMultiWriter, bind),
+    ] {
+        let ro = mode.is_read_only();
+        for staged in [ext4(mode), block(mode)] {
+            for (here, elsewhere, expected) in [
+                (None, false, bind),
+                (None, true, second),
+                (Some(ro), false, Ok(Publish::Done)),
+                (Some(ro), true, Ok(Publish::Done)),
+                (Some(!ro), false, Err(AlreadyExists)),
+            ] {
+                let published = Published { here, elsewhere };
+                let got = code(decide(&staged, &staged, ro, published));
+                assert_eq!(got, expected, "{mode:?} {published:?}");
+            }
         }
     }
 }
@@ -74,20 +47,23 @@ fn a_second_publication_follows_the_table() {
 #[test]
 fn another_use_than_staged_is_refused() {
     use AccessMode::*;
-    let ext4 = |mode| mount(FsType::Ext4, &[], mode);
+    let xfs = Capability {
+        access: on(Xfs),
+        mode: SingleNodeWriter,
+    };
+    let noatime = Capability {
+        access: Access::Mount {
+            fs: Ext4,
+            flags: vec!["noatime".to_owned()],
+            group: None,
+        },
+        mode: SingleNodeWriter,
+    };
     let table = [
         (ext4(SingleNodeWriter), block(SingleNodeWriter), false),
         (block(SingleNodeWriter), ext4(SingleNodeWriter), false),
-        (
-            ext4(SingleNodeWriter),
-            mount(FsType::Xfs, &[], SingleNodeWriter),
-            false,
-        ),
-        (
-            ext4(SingleNodeWriter),
-            mount(FsType::Ext4, &["noatime"], SingleNodeWriter),
-            false,
-        ),
+        (ext4(SingleNodeWriter), xfs, false),
+        (ext4(SingleNodeWriter), noatime, false),
         (ext4(SingleNodeWriter), ext4(SingleNodeMultiWriter), false),
         (
             ext4(SingleNodeSingleWriter),
@@ -102,20 +78,23 @@ fn another_use_than_staged_is_refused() {
         ),
     ];
     for (staged, asked, fits) in table {
-        let new = says(&staged, &asked, false, Published::default());
-        let again = says(
-            &staged,
-            &asked,
-            false,
-            Published {
-                here: Some(false),
-                elsewhere: false,
-            },
-        );
-        let expected = match fits {
-            true => (Says::Bind, Says::Done),
-            false => (Says::FailedPrecondition, Says::AlreadyExists),
+        let says = |here| {
+            let elsewhere = false;
+            code(decide(
+                &staged,
+                &asked,
+                false,
+                Published { here, elsewhere },
+            ))
         };
-        assert_eq!((new, again), expected, "{staged:?} {asked:?}");
+        let expected = match fits {
+            true => (Ok(Publish::Bind), Ok(Publish::Done)),
+            false => (Err(FailedPrecondition), Err(AlreadyExists)),
+        };
+        assert_eq!(
+            (says(None), says(Some(false))),
+            expected,
+            "{staged:?} {asked:?}"
+        );
     }
 }

@@ -1,4 +1,9 @@
+use std::result::Result;
+
+use tonic::Code;
+
 use super::*;
+use crate::testkit::code;
 
 fn fs(fs: FsType) -> Probe {
     Probe::Filesystem {
@@ -18,25 +23,11 @@ fn unfinished() -> Probe {
     }
 }
 
-#[derive(Debug, PartialEq)]
-enum Says {
-    Keep,
-    Make,
-    Force,
-    Refuses,
-    DataLoss,
-}
-
-fn says(format: Format, found: &Probe, asked: FsType) -> Says {
-    match decide(format, found, asked) {
-        Ok(FormatStep::Keep) => Says::Keep,
-        Ok(FormatStep::Make { force: false }) => Says::Make,
-        Ok(FormatStep::Make { force: true }) => Says::Force,
-        Err(Error::FailedPrecondition(_)) => Says::Refuses,
-        Err(Error::DataLoss(_)) => Says::DataLoss,
-        Err(other) => panic!("{other}"),
-    }
-}
+const KEEP: Result<FormatStep, Code> = Ok(FormatStep::Keep);
+const MAKE: Result<FormatStep, Code> = Ok(FormatStep::Make { force: false });
+const FORCE: Result<FormatStep, Code> = Ok(FormatStep::Make { force: true });
+const REFUSE: Result<FormatStep, Code> = Err(Code::FailedPrecondition);
+const LOST: Result<FormatStep, Code> = Err(Code::DataLoss);
 
 #[test]
 fn formats_only_what_is_known_to_be_blank_or_ours() {
@@ -44,40 +35,40 @@ fn formats_only_what_is_known_to_be_blank_or_ours() {
     use FsType::{Ext4, Xfs};
     let other = Probe::Other("LVM2_member".to_owned());
     let table = [
-        (F::None, Probe::Blank, Ext4, Says::Make),
-        (F::None, unknown(), Ext4, Says::Refuses),
-        (F::None, unfinished(), Xfs, Says::Refuses),
-        (F::Formatting(Ext4), unknown(), Ext4, Says::Force),
-        (F::Formatting(Xfs), unfinished(), Xfs, Says::Force),
-        (F::Done(Xfs), unknown(), Xfs, Says::DataLoss),
-        (F::Done(Xfs), unfinished(), Xfs, Says::DataLoss),
-        (F::Raw, unknown(), Ext4, Says::Refuses),
-        (F::Raw, unfinished(), Xfs, Says::Refuses),
-        (F::None, fs(Ext4), Ext4, Says::Refuses),
-        (F::None, fs(Xfs), Ext4, Says::Refuses),
-        (F::None, other.clone(), Ext4, Says::Refuses),
-        (F::None, Probe::Ambivalent, Ext4, Says::Refuses),
-        (F::Formatting(Ext4), Probe::Blank, Ext4, Says::Force),
-        (F::Formatting(Ext4), fs(Ext4), Ext4, Says::Force),
-        (F::Formatting(Ext4), fs(Ext4), Xfs, Says::Force),
-        (F::Formatting(Xfs), Probe::Ambivalent, Ext4, Says::Force),
-        (F::Formatting(Xfs), other.clone(), Xfs, Says::Force),
-        (F::Done(Ext4), Probe::Blank, Ext4, Says::DataLoss),
-        (F::Done(Ext4), Probe::Blank, Xfs, Says::DataLoss),
-        (F::Done(Ext4), fs(Ext4), Ext4, Says::Keep),
-        (F::Done(Ext4), fs(Ext4), Xfs, Says::Refuses),
-        (F::Done(Ext4), fs(Xfs), Xfs, Says::Refuses),
-        (F::Done(Ext4), fs(Xfs), Ext4, Says::Refuses),
-        (F::Done(Ext4), other.clone(), Ext4, Says::Refuses),
-        (F::Done(Ext4), Probe::Ambivalent, Ext4, Says::Refuses),
-        (F::Raw, Probe::Blank, Ext4, Says::Refuses),
-        (F::Raw, fs(Ext4), Ext4, Says::Keep),
-        (F::Raw, fs(Xfs), Ext4, Says::Refuses),
-        (F::Raw, other, Ext4, Says::Refuses),
-        (F::Raw, Probe::Ambivalent, Ext4, Says::Refuses),
+        (F::None, Probe::Blank, Ext4, MAKE),
+        (F::None, unknown(), Ext4, REFUSE),
+        (F::None, unfinished(), Xfs, REFUSE),
+        (F::Formatting(Ext4), unknown(), Ext4, FORCE),
+        (F::Formatting(Xfs), unfinished(), Xfs, FORCE),
+        (F::Done(Xfs), unknown(), Xfs, LOST),
+        (F::Done(Xfs), unfinished(), Xfs, LOST),
+        (F::Raw, unknown(), Ext4, REFUSE),
+        (F::Raw, unfinished(), Xfs, REFUSE),
+        (F::None, fs(Ext4), Ext4, REFUSE),
+        (F::None, fs(Xfs), Ext4, REFUSE),
+        (F::None, other.clone(), Ext4, REFUSE),
+        (F::None, Probe::Ambivalent, Ext4, REFUSE),
+        (F::Formatting(Ext4), Probe::Blank, Ext4, FORCE),
+        (F::Formatting(Ext4), fs(Ext4), Ext4, FORCE),
+        (F::Formatting(Ext4), fs(Ext4), Xfs, FORCE),
+        (F::Formatting(Xfs), Probe::Ambivalent, Ext4, FORCE),
+        (F::Formatting(Xfs), other.clone(), Xfs, FORCE),
+        (F::Done(Ext4), Probe::Blank, Ext4, LOST),
+        (F::Done(Ext4), Probe::Blank, Xfs, LOST),
+        (F::Done(Ext4), fs(Ext4), Ext4, KEEP),
+        (F::Done(Ext4), fs(Ext4), Xfs, REFUSE),
+        (F::Done(Ext4), fs(Xfs), Xfs, REFUSE),
+        (F::Done(Ext4), fs(Xfs), Ext4, REFUSE),
+        (F::Done(Ext4), other.clone(), Ext4, REFUSE),
+        (F::Done(Ext4), Probe::Ambivalent, Ext4, REFUSE),
+        (F::Raw, Probe::Blank, Ext4, REFUSE),
+        (F::Raw, fs(Ext4), Ext4, KEEP),
+        (F::Raw, fs(Xfs), Ext4, REFUSE),
+        (F::Raw, other, Ext4, REFUSE),
+        (F::Raw, Probe::Ambivalent, Ext4, REFUSE),
     ];
     for (format, found, asked, expected) in table {
-        let got = says(format, &found, asked);
+        let got = code(decide(format, &found, asked));
         assert_eq!(got, expected, "{format:?}, {found:?}, asked for {asked}");
     }
 }
