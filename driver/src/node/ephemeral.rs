@@ -17,9 +17,7 @@ use crate::csi::capability::Asked;
 use crate::csi::validate::{Invalid, Range, invalid};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::FsType;
-use crate::storage::{
-    self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
-};
+use crate::storage::{self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeRecord};
 
 /// Size of an inline volume that requests no size, in bytes.
 const DEFAULT_BYTES: u64 = 1 << 30;
@@ -243,23 +241,18 @@ impl Node {
         let Some(entry) = mounts.at(target) else {
             return Ok(());
         };
-        let device = match entry.loop_minor() {
-            Some(minor) => kernel.loop_info(minor)?,
-            None => None,
-        };
-        let image = device.map(|device| PathBuf::from(device.backing_path));
+        let device = entry.loop_minor().map(|minor| kernel.loop_info(minor));
+        let image = device.transpose()?.flatten();
+        let image = image.map(|device| PathBuf::from(device.backing_path));
         let volume = image.and_then(|image| image.parent()?.file_name()?.to_str()?.parse().ok());
-        match volume {
-            Some(VolumeHandle::Id(id)) if self.is_missing(id) => self
+        if let Some(VolumeHandle::Id(id)) = volume
+            && let Err(storage::Error::Unavailable { .. }) = self.pools.with_id(id.pool())
+        {
+            return self
                 .clear(&VolumeIdentity::unrecorded(id), target)
-                .map(drop),
-            _ => Err(missing.into()),
+                .map(drop);
         }
-    }
-
-    fn is_missing(&self, id: VolumeId) -> bool {
-        let pool = self.pools.with_id(id.pool());
-        matches!(pool, Err(storage::Error::Unavailable { .. }))
+        Err(missing.into())
     }
 }
 

@@ -38,11 +38,9 @@ fn target_bytes(range: &Range, now: u64, max: Option<u64>) -> Result<u64> {
 
 /// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
 fn matches_path(asked: &Access, at: AtPath) -> std::result::Result<(), Invalid> {
-    match (asked, at) {
-        (Access::Block, AtPath::Device { .. }) | (Access::Mount { .. }, AtPath::Filesystem(_)) => {
-            Ok(())
-        }
-        _ => Err(invalid(
+    match (asked == &Access::Block) == matches!(at, AtPath::Device { .. }) {
+        true => Ok(()),
+        false => Err(invalid(
             "volume_capability",
             format!("is {}, which the volume is not at this path", word(asked)),
         )),

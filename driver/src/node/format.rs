@@ -28,20 +28,16 @@ pub(crate) fn decide(format: Format, found: &Probe, asked: FsType) -> Result<For
         // No user had this device yet, so everything on it comes from the driver.
         (Format::Formatting(_), _) => Ok(FormatStep::Make { force: true }),
         (Format::None, Probe::Blank) => Ok(FormatStep::Make { force: false }),
-        (Format::Done(fs), Probe::Blank) => Err(Error::DataLoss(format!(
-            "the volume had a {fs} filesystem, and its device is blank now: data was lost; it is \
-             left as it is"
-        ))),
+        (Format::Done(fs), Probe::Blank | Probe::Unknown { .. } | Probe::Unfinished { .. }) => {
+            Err(Error::DataLoss(format!(
+                "the volume had a {fs} filesystem, and its device has none now: data was lost; it \
+                 is left as it is"
+            )))
+        }
         (Format::Done(fs), Probe::Filesystem { fs: found, .. }) if fs == *found && fs == asked => {
             Ok(FormatStep::Keep)
         }
         (Format::Raw, Probe::Filesystem { fs, .. }) if *fs == asked => Ok(FormatStep::Keep),
-        (Format::Done(fs), Probe::Unknown { .. } | Probe::Unfinished { .. }) => {
-            Err(Error::DataLoss(format!(
-                "the volume had a {fs} filesystem, and its device carries none now: data was lost; \
-                 it is left as it is"
-            )))
-        }
         (Format::Raw, Probe::Blank | Probe::Unknown { .. }) => Err(refuse(
             asked,
             "it was handed out as a block device, carries no filesystem, and is never formatted",

@@ -74,12 +74,11 @@ impl Mounting<'_> {
             return Ok(());
         }
         kernel.check(&node, self.fs)?;
-        let late = self.fs == FsType::Ext4 && !kernel.grows_mounted(self.fs);
-        if late
-            && kernel.fs_size(&self.wanted.path, &node, self.fs)?
-                < loop_device::image_len(self.image)?
-        {
-            kernel.grow_unmounted(&node, self.fs)?;
+        if self.fs == FsType::Ext4 && !kernel.grows_mounted(self.fs) {
+            let size = kernel.fs_size(&self.wanted.path, &node, self.fs)?;
+            if size < loop_device::image_len(self.image)? {
+                kernel.grow_unmounted(&node, self.fs)?;
+            }
         }
         Ok(())
     }
@@ -126,17 +125,14 @@ impl Mounting<'_> {
 
 /// Refuses to mount two btrfs filesystems with one UUID if the kernel would mix them up.
 fn refuse_twin(fs: FsType, found: &Probe) -> Result<()> {
-    let Probe::Filesystem { uuid, .. } = found else {
-        return Ok(());
+    let uuid = match (fs, found) {
+        (FsType::Btrfs, Probe::Filesystem { uuid, .. }) if !uuid.is_empty() => uuid,
+        _ => return Ok(()),
     };
-    let twin = || Path::new("/sys/fs/btrfs").join(uuid).exists();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
-    if fs != FsType::Btrfs
-        || uuid.is_empty()
-        || mount_options::mounts_btrfs_twins(release)
-        || !twin()
-    {
+    let twin = Path::new("/sys/fs/btrfs").join(uuid).exists();
+    if !twin || mount_options::mounts_btrfs_twins(release) {
         return Ok(());
     }
     Err(Error::FailedPrecondition(format!(

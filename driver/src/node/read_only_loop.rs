@@ -80,11 +80,11 @@ impl Node {
         if let Some(info) = view.attached_read_only().find(|l| l.minor == *minor) {
             detach(kernel, info)?;
         }
-        self.clear_record(&record.id, |r| {
+        Ok(self.pools.clear_in_volume(&record.id, |r| {
             if let Some(stage) = &mut r.stage {
                 stage.read_only_loops.remove(target);
             }
-        })
+        })?)
     }
 }
 

@@ -138,14 +138,14 @@ impl Node {
             mounted_at: view.mounts().map(|e| e.mount_point.clone()).collect(),
         };
         let action = decide(record.stage.as_ref(), &seen, wanted)?;
-        if action == StageAction::Begin && wanted.capability.access != Access::Block {
-            // Checked before the record changes: an unusable path has no effect.
-            if let Found::Foreign(what) = view.at(&wanted.path) {
-                return Err(foreign(&wanted.path, &what));
-            }
-            target_path::directory(&wanted.path)?;
-        }
         if action == StageAction::Begin {
+            if wanted.capability.access != Access::Block {
+                // Checked before the record changes: an unusable path has no effect.
+                if let Found::Foreign(what) = view.at(&wanted.path) {
+                    return Err(foreign(&wanted.path, &what));
+                }
+                target_path::directory(&wanted.path)?;
+            }
             self.pools.refill_thick(record, &image)?;
         }
         // The file does not show data in the cache of an attached device.
@@ -226,24 +226,16 @@ impl Node {
     ) -> Result<()> {
         let kernel = self.pools.kernel().as_ref();
         let recorded = record.stage.as_ref().and_then(|s| s.minor);
-        let bound = match recorded {
-            Some(minor) if view.kernel().is_bound(minor) => Some(minor),
-            _ => None,
-        };
-        let device =
-            loop_device::attach(kernel, record, image, Purpose::Block, bound).map_err(|error| {
-                match (&error, bound) {
-                    (Error::Kernel(kernel::Error::Busy { .. }), Some(minor)) => {
-                        Error::FailedPrecondition(format!(
-                            "targets of volume {} are bound to /dev/loop{minor}, which has another \
-                         image now: unpublish them",
-                            record.id
-                        ))
-                    }
-                    _ => error,
-                }
-            })?;
-        self.staged(record, device.minor)
+        let bound = recorded.filter(|minor| view.kernel().is_bound(*minor));
+        let attached = loop_device::attach(kernel, record, image, Purpose::Block, bound);
+        if let (Err(Error::Kernel(kernel::Error::Busy { .. })), Some(minor)) = (&attached, bound) {
+            return Err(Error::FailedPrecondition(format!(
+                "targets of volume {} are bound to /dev/loop{minor}, which has another image now: \
+                 unpublish them",
+                record.id
+            )));
+        }
+        self.staged(record, attached?.minor)
     }
 
     /// Records that the staging is complete. NodePublishVolume requires this.
@@ -266,20 +258,13 @@ impl Node {
         let block = |stage: &&Stage| stage.capability.access == Access::Block;
         let before = record.stage.as_ref().filter(block).cloned();
         let undone = self.release(owner, &wanted.path).and_then(|left| {
-            if left.is_empty() {
-                self.clear_record(&record.id, |r| r.stage = before)?;
-            }
-            Ok(left)
+            loop_device::still_held(&left)?;
+            Ok(self
+                .pools
+                .clear_in_volume(&record.id, |r| r.stage = before)?)
         });
-        match undone {
-            Ok(left) if left.is_empty() => {}
-            Ok(left) => {
-                let held = loop_device::names(&left);
-                tracing::warn!(volume = %record.id, held, "a failed staging left a device behind");
-            }
-            Err(error) => {
-                tracing::warn!(volume = %record.id, %error, "a failed staging can't be undone");
-            }
+        if let Err(error) = undone {
+            tracing::warn!(volume = %record.id, %error, "a failed staging is not completely undone");
         }
     }
 }

@@ -82,10 +82,9 @@ pub(crate) fn make_directory(path: &Path) -> Result<bool> {
     match kind(path)? {
         Kind::Directory => Ok(false),
         Kind::Missing => {
-            effect("target.mkdir")
-                .and_then(|()| std::fs::DirBuilder::new().mode(0o750).create(path))
-                .map_err(|e| making("mkdir", path, e))?;
-            Ok(true)
+            let made = effect("target.mkdir")
+                .and_then(|()| std::fs::DirBuilder::new().mode(0o750).create(path));
+            made.map(|()| true).map_err(|e| making("mkdir", path, e))
         }
         found => Err(wrong(path, unlike("a directory", found))),
     }
@@ -97,17 +96,10 @@ pub(crate) fn make_file(path: &Path) -> Result<bool> {
         Kind::File { empty: true } => Ok(false),
         Kind::File { empty: false } => Err(wrong(path, "is a file with something in it")),
         Kind::Missing => {
-            let create = || {
-                std::fs::OpenOptions::new()
-                    .write(true)
-                    .create_new(true)
-                    .mode(0o600)
-                    .open(path)
-            };
-            effect("target.create")
-                .and_then(|()| create())
-                .map_err(|e| making("create", path, e))?;
-            Ok(true)
+            let mut options = std::fs::OpenOptions::new();
+            options.write(true).create_new(true).mode(0o600);
+            let made = effect("target.create").and_then(|()| options.open(path));
+            made.map(|_| true).map_err(|e| making("create", path, e))
         }
         found => Err(wrong(path, unlike("a file", found))),
     }
@@ -187,11 +179,8 @@ mod tests {
             ("none/target", "none/target"),
         ];
         for (asked, expected) in table {
-            assert_eq!(
-                place(&root.join(asked)).unwrap(),
-                root.join(expected),
-                "{asked}"
-            );
+            let got = place(&root.join(asked)).unwrap();
+            assert_eq!(got, root.join(expected), "{asked}");
         }
         std::fs::write(root.join("file"), "").unwrap();
         let below = place(&root.join("file/x")).unwrap();
@@ -211,18 +200,10 @@ mod tests {
         symlink(at("none"), at("to-none")).unwrap();
         std::fs::write(at("full"), "x").unwrap();
         for name in ["to-d", "to-f", "to-none", "f", "none/below"] {
-            let refused = make_directory(&at(name));
-            assert!(
-                matches!(refused, Err(Error::Path { .. })),
-                "{name}: {refused:?}"
-            );
+            refused!(make_directory(&at(name)), Error::Path { .. }, "{name}");
         }
         for name in ["to-d", "to-f", "to-none", "d", "full", "none/below"] {
-            let refused = make_file(&at(name));
-            assert!(
-                matches!(refused, Err(Error::Path { .. })),
-                "{name}: {refused:?}"
-            );
+            refused!(make_file(&at(name)), Error::Path { .. }, "{name}");
         }
         assert!(!at("none").exists());
     }
@@ -242,11 +223,7 @@ mod tests {
             assert!(!at(name).exists(), "{name}");
         }
         for name in ["kept", "full", "link"] {
-            let refused = remove(&at(name));
-            assert!(
-                matches!(refused, Err(Error::Path { .. })),
-                "{name}: {refused:?}"
-            );
+            refused!(remove(&at(name)), Error::Path { .. }, "{name}");
         }
         assert_eq!(std::fs::read(at("kept/data")).unwrap(), b"x");
         assert!(at("link").is_symlink());

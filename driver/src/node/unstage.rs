@@ -22,7 +22,10 @@ impl Node {
         let path = validate::path("staging_target_path", &req.staging_target_path)?;
         let path = target_path::place(&path)?;
         let done = match self.known(id)? {
-            Known::Recorded(record) => self.unstage_recorded(&record, &path),
+            Known::Recorded(record) => match self.undo_stage(&record, &path)? {
+                true => Ok(self.pools.clear_in_volume(&record.id, |r| r.stage = None)?),
+                false => Ok(()),
+            },
             // A pod must be able to end while its volume's pool is missing. The record still says
             // "staged" until recovery finds no trace of the volume in the kernel.
             Known::Unrecorded(owner) | Known::Away(Some(owner), _) => {
@@ -54,14 +57,6 @@ impl Node {
                 Ok(())
             }
             left => loop_device::still_held(&left),
-        }
-    }
-
-    /// Unstages a volume with a record, and updates the record.
-    fn unstage_recorded(&self, record: &VolumeRecord, path: &Path) -> Result<()> {
-        match self.undo_stage(record, path)? {
-            true => self.clear_record(&record.id, |r| r.stage = None),
-            false => Ok(()),
         }
     }
 

@@ -8,7 +8,7 @@ use super::{Error, Node, Result, target_path};
 use crate::csi::validate;
 use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{FsType, file_id};
-use crate::storage::{self, Access, Stage, VolumeHandle, VolumeId, VolumeRecord, freeze};
+use crate::storage::{self, Access, Stage, VolumeHandle, VolumeRecord, freeze};
 
 /// What the driver knows of a volume that a call undoes.
 pub(super) enum Known {
@@ -137,20 +137,10 @@ impl Node {
     ) -> Result<()> {
         if let (Some(_), Some(image)) = (record.freeze, owner.image()) {
             freeze::thaw_leftover(self.pools.kernel().as_ref(), record.id, image, scratch)?;
-            self.clear_record(&record.id, |r| r.freeze = None)?;
+            self.pools
+                .clear_in_volume(&record.id, |r| r.freeze = None)?;
         }
         Ok(())
-    }
-
-    /// Clears a finished state from the record. A full, read-only or shut-down pool can't store
-    /// that now, but the pod must be able to end. So the index changes at once. The record on disk
-    /// follows with its next change, or when recovery compares it with the kernel.
-    pub(super) fn clear_record(
-        &self,
-        id: &VolumeId,
-        change: impl FnOnce(&mut VolumeRecord),
-    ) -> Result<()> {
-        Ok(self.pools.clear_in_volume(id, change)?)
     }
 
     /// Turns a kernel error into RESOURCE_EXHAUSTED if the pool is full. In a full pool, writes to

@@ -1,4 +1,4 @@
-//! What others did, and what was cut short.
+//! Leftovers of interrupted calls, held mounts, and full pools.
 
 use std::os::unix::fs::FileExt;
 
@@ -75,9 +75,8 @@ fn a_volume_without_record_or_image_is_undone_by_what_the_kernel_shows() {
     }
 }
 
-/// A container may have the mount in a namespace of its own for as long as it runs, or a process a
-/// file of it open after a lazy unmount. That must not keep a pod from going, nor the volume from
-/// coming back.
+/// A container can have the mount in its own namespace for as long as it runs. A process can have a
+/// file open after a lazy unmount. Neither may block the end of a pod, nor the next staging.
 #[test]
 fn a_filesystem_that_is_kept_elsewhere_does_not_hold_up_unstaging() {
     let rig = Rig::new();
@@ -99,17 +98,17 @@ fn a_filesystem_that_is_kept_elsewhere_does_not_hold_up_unstaging() {
     rig.assert_clean(id);
 }
 
-/// Takes all the room of the rig's pool, but so many bytes.
-fn fill(rig: &Rig, but: u64) -> std::fs::File {
+/// Fills the rig's pool until this many bytes are free.
+fn fill(rig: &Rig, free: u64) -> std::fs::File {
     let hog = std::fs::File::create(rig.root().join("pool/hog")).unwrap();
     let pool = rig.node.pools.named(None).unwrap();
-    let mut len = pool.usage().unwrap().free_bytes - but;
+    let mut len = pool.usage().unwrap().free_bytes - free;
     while file::allocate(&hog, len).is_err() {
         len -= 4096;
     }
-    // What the last step left, and then not a block more.
+    // The rest, block by block.
     let (block, mut at) = (vec![1; 4096], len);
-    while pool.usage().unwrap().free_bytes > but && hog.write_all_at(&block, at).is_ok() {
+    while pool.usage().unwrap().free_bytes > free && hog.write_all_at(&block, at).is_ok() {
         hog.sync_all().unwrap();
         at += block.len() as u64;
     }
@@ -117,7 +116,7 @@ fn fill(rig: &Rig, but: u64) -> std::fs::File {
 }
 
 #[test]
-fn a_full_pool_is_said_to_be_full() {
+fn a_full_pool_is_reported_as_full() {
     let rig = Rig::on(FsType::Ext4, 64 * MI);
     let id = rig.volume(ext4(), 32 * MI);
     let hog = fill(&rig, 64 * 1024);
@@ -141,7 +140,7 @@ fn a_pod_can_go_while_the_pool_is_full() {
     let hog = fill(&rig, 0);
     rig.end_use([id, raw], "a full pool");
     hog.set_len(0).unwrap();
-    // What its record still says gives way.
+    // The staging that its record may still have does not matter.
     rig.stage(id, "c", &mount("ext4")).unwrap();
     rig.unstage(id, "c").unwrap();
     rig.assert_clean(id);
@@ -149,7 +148,7 @@ fn a_pod_can_go_while_the_pool_is_full() {
 }
 
 #[test]
-fn health_tells_what_is_at_the_paths() {
+fn health_reports_what_is_missing_at_the_paths() {
     let rig = Rig::new();
     let cap = mount("ext4");
     let id = rig.staged(ext4(), "a", &cap);
