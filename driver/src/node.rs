@@ -34,7 +34,7 @@ use crate::csi::topology::Topology;
 use crate::csi::validate::CapabilityRules;
 use crate::storage::Pools;
 
-/// What the command line says about the node service.
+/// Configuration of the node service, from the command line.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// This node's ID.

@@ -1,5 +1,4 @@
-//! NodeExpandVolume: grows the loop device and the filesystem to the size of the image, in use or
-//! not.
+//! Growth of volumes on the node.
 
 use std::fs::File;
 use std::path::Path;

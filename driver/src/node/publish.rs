@@ -1,12 +1,12 @@
 //! NodePublishVolume: binds a staged volume to a pod's path. The kernel shows where it is already.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hostloop_proto::csi;
 
 use super::capability::{self, Publish, Published};
-use super::stage::already;
+use super::stage::{Wanted, already};
 use super::unstage::foreign;
 use super::{Error, Node, Result, fs_group, mount_options, target_path};
 use crate::csi::validate;
@@ -16,16 +16,6 @@ use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeRecord};
 
 /// Kubelet's key for an inline volume, in `volume_context` (with podInfoOnMount).
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
-
-/// A requested publication.
-pub(super) struct Wanted {
-    /// The target path, as the mount table shows it.
-    pub(super) target: PathBuf,
-    /// The requested capability.
-    pub(super) capability: Capability,
-    /// True if the target must not be writable.
-    pub(super) read_only: bool,
-}
 
 /// True if a request is about an inline volume. Kubelet's handle shows it, with or without pod
 /// information.
@@ -107,7 +97,7 @@ impl Node {
         }
         let publication = record.publications.get(&self.config.node_id);
         let wanted = Wanted {
-            target,
+            path: target,
             read_only: req.readonly
                 || capability.mode.is_read_only()
                 || publication.is_some_and(|p| p.readonly)
@@ -136,21 +126,21 @@ impl Node {
 
     /// Decides what to do, given what is at the target and elsewhere.
     fn judge(&self, view: &VolumeState<'_>, stage: &Stage, wanted: &Wanted) -> Result<Publish> {
-        let here = match view.at(&wanted.target) {
+        let here = match view.at(&wanted.path) {
             Found::Nothing => None,
             Found::Filesystem { read_only, .. } | Found::Device { read_only, .. } => {
                 Some(read_only)
             }
             Found::Stale => {
                 let why = "a loop device that is gone is bound here; unpublish it first";
-                return Err(target_path::wrong(&wanted.target, why));
+                return Err(target_path::wrong(&wanted.path, why));
             }
-            Found::Foreign(what) => return Err(foreign(&wanted.target, &what)),
+            Found::Foreign(what) => return Err(foreign(&wanted.path, &what)),
         };
         let targets = view.targets(stage);
         let published = Published {
             here,
-            elsewhere: targets.iter().any(|path| *path != wanted.target),
+            elsewhere: targets.iter().any(|path| *path != wanted.path),
         };
         capability::decide(
             &stage.capability,
@@ -179,13 +169,13 @@ impl Node {
             )));
         }
         if decided == Publish::Bind {
-            let made = target_path::make_directory(&wanted.target)?;
+            let made = target_path::make_directory(&wanted.path)?;
             kernel
-                .bind(&stage.path, &wanted.target, flags)
-                .inspect_err(|_| self.give_up(record, &wanted.target, made))?;
+                .bind(&stage.path, &wanted.path, flags)
+                .inspect_err(|_| self.give_up(record, &wanted.path, made))?;
         }
         match gid {
-            Some(gid) if !wanted.read_only => fs_group::chown_root(&wanted.target, gid),
+            Some(gid) if !wanted.read_only => fs_group::chown_root(&wanted.path, gid),
             _ => Ok(()),
         }
     }
@@ -210,27 +200,27 @@ impl Node {
                 own.minor, record.id
             )));
         }
-        let made = target_path::make_file(&wanted.target)?;
+        let made = target_path::make_file(&wanted.path)?;
         let bound = match wanted.read_only {
             false => Ok(own.minor),
             // A read-only bind of a device node would still take writes.
-            true => self.read_only_device(record, &view, own, &wanted.target),
+            true => self.read_only_device(record, &view, own, &wanted.path),
         };
         let bound = bound.and_then(|minor| {
             let flags = BindFlags {
                 read_only: wanted.read_only,
                 ..BindFlags::default()
             };
-            Ok(kernel.bind(&loop_path(minor), &wanted.target, flags)?)
+            Ok(kernel.bind(&loop_path(minor), &wanted.path, flags)?)
         });
-        bound.inspect_err(|_| self.give_up(record, &wanted.target, made))
+        bound.inspect_err(|_| self.give_up(record, &wanted.path, made))
     }
 
     /// Undoes a failed publication at its target. While a bind is still there, its read-only device
     /// stays attached: otherwise the bind would show the next device with that minor.
     fn give_up(&self, record: &VolumeRecord, target: &Path, made: bool) {
         let taken_back = self.clear(&self.owner(record), target).and_then(|_| {
-            // The record contains the read-only device of this publication only by now.
+            // The current record contains the read-only device of this publication.
             let record = self.pools.volume(&VolumeHandle::Id(record.id))?;
             self.drop_read_only(&record, &self.owner(&record), target)?;
             if made {

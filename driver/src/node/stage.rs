@@ -22,14 +22,14 @@ use crate::diagnose::{Found, VolumeIdentity, VolumeState};
 use crate::kernel::{self, file};
 use crate::storage::{Access, Capability, Format, Stage, VolumeRecord};
 
-/// A requested staging.
+/// A requested staging or publication.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// The staging path, as the mount table shows it.
+    /// The staging path or the target path, as the mount table shows it.
     pub(super) path: PathBuf,
     /// The requested capability.
     pub(super) capability: Capability,
-    /// True if the mount and the superblock are read-only.
+    /// True if the mount must not be writable. For a staging, the superblock is read-only too.
     pub(super) read_only: bool,
 }
 

@@ -1,4 +1,4 @@
-//! NodeGetVolumeStats: bytes and inodes of a filesystem, or the size of a device.
+//! The usage of volumes.
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_usage::Unit;

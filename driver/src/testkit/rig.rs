@@ -9,7 +9,7 @@ use std::time::Duration;
 use hostloop_driver::controller::{self, Controller, MetadataBlocks};
 use hostloop_driver::csi::validate::CapabilityRules;
 use hostloop_driver::kernel::fake::Model;
-use hostloop_driver::kernel::{FileId, FsType, Kernel, LoopInfo, LoopSpec, MountEntry, file_id};
+use hostloop_driver::kernel::{FileId, FsType, Kernel, LoopInfo, MountEntry, file_id};
 use hostloop_driver::node::{self, Node, Result};
 use hostloop_driver::storage::{
     Access, FreezeIntent, NewVolume, Pools, Publication, VolumeHandle, VolumeId, VolumeRecord,
@@ -130,14 +130,6 @@ impl<K: TestKernel> Rig<K> {
         self
     }
 
-    /// The rig after a restart of the driver during which no pool can be opened.
-    pub(crate) fn restarted_without_pool(mut self) -> Rig<K> {
-        self.restart();
-        let slots = self.node.pools.slots();
-        assert!(slots.iter().all(|slot| slot.state.is_err()));
-        self
-    }
-
     pub(crate) fn create(&self, new: NewVolume) -> VolumeId {
         let pool = self.node.pools.named(None).unwrap();
         self.node.pools.create_volume(&pool, new).unwrap().id
@@ -225,19 +217,6 @@ impl<K: TestKernel> Rig<K> {
     pub(crate) fn image(&self, id: impl ToString) -> FileId {
         let image = self.node.pools.open_image(&self.record(id), false);
         file_id(image.unwrap()).unwrap()
-    }
-
-    /// Attaches a loop device to a volume's image, and leaves it attached.
-    pub(crate) fn attach_image(&self, id: impl ToString, direct_io: bool) {
-        let attached = self.kernel.loop_attach(&LoopSpec {
-            backing: &self.open_image(id),
-            label: "left over",
-            read_only: false,
-            direct_io,
-            autoclear: false,
-            minor: None,
-        });
-        attached.unwrap();
     }
 
     /// The loop devices over a volume's image.

@@ -4,7 +4,7 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode::*;
 use hostloop_proto::csi::{self, volume_capability::AccessType};
 
 use super::Rig;
-use crate::kernel::FsType;
+use crate::kernel::{FsType, Kernel};
 use crate::node::Error;
 use crate::storage::Format;
 use crate::testkit::*;
@@ -73,14 +73,15 @@ fn after_a_reboot_it_is_staged_at_any_path() {
 fn a_device_that_is_attached_already_is_used_and_two_are_refused() {
     let rig = Rig::new();
     let id = rig.volume(ext4(), 16 * MI);
-    rig.attach_image(id, false);
+    let attach = || rig.attach_file(&rig.open_image(id));
+    rig.kernel.loop_set_direct_io(&attach(), false).unwrap();
     rig.stage(id, "a", &mount("ext4")).unwrap();
     assert!(rig.device(id).direct_io, "as the volume's settings say");
     rig.unstage(id, "a").unwrap();
     rig.assert_clean(id);
 
-    rig.attach_image(id, true);
-    rig.attach_image(id, true);
+    attach();
+    attach();
     let refused = rig.stage(id, "a", &mount("ext4"));
     refused!(refused, Error::FailedPrecondition(_));
 }

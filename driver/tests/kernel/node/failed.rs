@@ -73,10 +73,11 @@ fn a_pod_leaves_a_pool_that_failed() {
 /// The driver restarts, but the pool stays missing.
 #[test]
 fn a_pod_leaves_a_pool_that_is_missing() {
-    let rig = Rig::on(FsType::Xfs, 400 * MI);
+    let mut rig = Rig::on(FsType::Xfs, 400 * MI);
     let [id, raw] = rig.both_in_use();
     fail(&rig, Failure::ShutDown);
-    let rig = rig.restarted_without_pool();
+    rig.restart();
+    rig.node.pools.complete().unwrap_err();
     refused!(rig.unstage(id, "a"), Error::FailedPrecondition(_));
     refused!(rig.unstage(raw, "b"), Error::FailedPrecondition(_));
     rig.end_use([id, raw], "a missing pool");
