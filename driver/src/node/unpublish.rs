@@ -29,11 +29,10 @@ impl Node {
         let done = match self.known(id)? {
             Known::Recorded(record) => self.unpublish_recorded(&record, &target),
             // A pod must be able to end while its volume's pool is missing.
-            Known::Unrecorded(owner) | Known::Away(Some(owner), _) => {
+            Known::Unrecorded(owner) => {
                 let cleared = self.clear(&owner, &target)?;
                 self.remove_target(&target, cleared)
             }
-            Known::Away(None, why) => Err(why.into()),
             // The ID is unknown, so nothing there belongs to the driver, not even the directory.
             Known::Unknown => self.nothing_at(&target),
         };

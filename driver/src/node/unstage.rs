@@ -28,10 +28,7 @@ impl Node {
             },
             // A pod must be able to end while its volume's pool is missing. The record still says
             // "staged" until recovery finds no trace of the volume in the kernel.
-            Known::Unrecorded(owner) | Known::Away(Some(owner), _) => {
-                self.unstage_unrecorded(&owner, &path)
-            }
-            Known::Away(None, why) => Err(why.into()),
+            Known::Unrecorded(owner) => self.unstage_unrecorded(&owner, &path),
             Known::Unknown => self.nothing_at(&path),
         };
         done.map(|()| csi::NodeUnstageVolumeResponse {})

@@ -14,10 +14,8 @@ use crate::storage::{self, Access, Stage, VolumeHandle, VolumeRecord, freeze};
 pub(super) enum Known {
     /// The ID is not the driver's, or is kubelet's handle of a deleted inline volume.
     Unknown,
-    /// The ID has no record: the volume is deleted, or its pool is not on this node.
+    /// No record can be read: the volume is deleted, or its pool is missing or on another node.
     Unrecorded(VolumeIdentity),
-    /// The pool is missing at present, for this reason.
-    Away(Option<VolumeIdentity>, storage::Error),
     /// The volume has a record.
     Recorded(Arc<VolumeRecord>),
 }
@@ -76,24 +74,23 @@ impl Node {
         })
     }
 
-    /// Finds a volume that may be deleted.
+    /// Finds a volume that may be deleted. A missing pool is an error for a handle that names no
+    /// pool.
     pub(super) fn known(&self, id: &str) -> Result<Known> {
         let Ok(handle) = id.parse::<VolumeHandle>() else {
             return Ok(Known::Unknown);
         };
-        let owner = match &handle {
-            VolumeHandle::Id(id) => Some(VolumeIdentity::unrecorded(*id)),
-            VolumeHandle::Inline(_) => None,
+        let error = match self.pools.volume(&handle) {
+            Ok(record) => return Ok(Known::Recorded(record)),
+            Err(error) => error,
         };
-        match (self.pools.volume(&handle), owner) {
-            (Ok(record), _) => Ok(Known::Recorded(record)),
-            (Err(error @ storage::Error::Unavailable { .. }), owner) => {
-                Ok(Known::Away(owner, error))
+        use storage::Error::{ForeignPool, NoVolume, Unavailable};
+        match (error, handle) {
+            (NoVolume(_) | ForeignPool(_) | Unavailable { .. }, VolumeHandle::Id(id)) => {
+                Ok(Known::Unrecorded(VolumeIdentity::unrecorded(id)))
             }
-            (Err(storage::Error::NoVolume(_) | storage::Error::ForeignPool(_)), owner) => {
-                Ok(owner.map_or(Known::Unknown, Known::Unrecorded))
-            }
-            (Err(other), _) => Err(other.into()),
+            (NoVolume(_) | ForeignPool(_), VolumeHandle::Inline(_)) => Ok(Known::Unknown),
+            (error, _) => Err(error.into()),
         }
     }
 

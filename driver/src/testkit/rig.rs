@@ -17,8 +17,8 @@ use hostloop_driver::storage::{
 use hostloop_proto::csi::{self, volume_capability::access_mode::Mode};
 
 use super::{
-    Site, TestKernel, block, ext4, inline, map, mount, mount_as, new_filesystem, new_volume, rdev,
-    text,
+    Site, TestKernel, block, ext4, inline, loops_beneath, map, mount, mount_as, new_filesystem,
+    new_volume, rdev, text,
 };
 
 /// How the services are configured.
@@ -231,25 +231,16 @@ impl<K: TestKernel> Rig<K> {
         loops.remove(0)
     }
 
-    /// All loop devices over files beneath the rig, and over these devices. The fake kernel has no
-    /// others.
+    /// All loop devices over files beneath the rig, and over these devices, except those of pools.
+    /// On the fake kernel, all loop devices.
     pub(crate) fn devices(&self) -> Vec<LoopInfo> {
-        let mut loops = self.kernel.loops().unwrap();
-        if K::SHARED {
-            let pool = |path: &Path| {
-                let mut specs = self.specs.iter();
-                specs.any(|spec| spec.path.with_extension("img") == path)
-            };
-            let ours = |l: &LoopInfo| {
-                let path = Path::new(&l.backing_path);
-                path.starts_with(self.root()) && !pool(path)
-            };
-            let own: Vec<u64> = loops
-                .iter()
-                .filter(|l| ours(l))
-                .map(|l| rdev(l.minor))
-                .collect();
-            loops.retain(|l| ours(l) || own.contains(&l.backing_rdev));
+        if !K::SHARED {
+            return self.kernel.loops().unwrap();
+        }
+        let mut loops = loops_beneath(&*self.kernel, self.root());
+        for spec in &self.specs {
+            let pool = spec.path.with_extension("img");
+            loops.retain(|l| Path::new(&l.backing_path) != pool);
         }
         loops
     }

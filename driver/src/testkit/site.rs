@@ -15,7 +15,7 @@ use hostloop_driver::storage::{
 };
 use tempfile::TempDir;
 
-use super::new;
+use super::{new, rdev};
 
 /// A kernel that tests can run on.
 pub(crate) trait TestKernel: Kernel + Sized + 'static {
@@ -71,26 +71,28 @@ impl TestKernel for Linux {
                     let _ = self.unmount(&entry.mount_point);
                 }
             }
-            let loops = self.loops().unwrap_or_default();
-            let is_ours = |l: &LoopInfo| beneath(Path::new(&l.backing_path));
-            let ours: Vec<u32> = loops
-                .iter()
-                .filter(|l| is_ours(l))
-                .map(|l| l.minor)
-                .collect();
-            let over = |l: &LoopInfo| ours.iter().any(|m| l.backing_rdev == super::rdev(*m));
-            let mut all: Vec<_> = loops.iter().filter(|l| is_ours(l) || over(l)).collect();
+            let mut all = loops_beneath(self, root);
             if all.is_empty() && !table.entries.iter().any(|e| beneath(&e.mount_point)) {
                 break;
             }
             // A loop device over another one holds that one, so it is detached first.
             all.sort_by_key(|l| (l.backing_rdev == 0, std::cmp::Reverse(l.minor)));
             for info in all {
-                let _ = self.loop_release(info);
+                let _ = self.loop_release(&info);
             }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// Loop devices over files beneath a directory, and devices over these.
+pub(crate) fn loops_beneath(kernel: &dyn Kernel, root: &Path) -> Vec<LoopInfo> {
+    let mut loops = kernel.loops().unwrap_or_default();
+    let is_ours = |l: &LoopInfo| Path::new(&l.backing_path).starts_with(root);
+    let ours = loops.iter().filter(|l| is_ours(l));
+    let ours: Vec<u64> = ours.map(|l| rdev(l.minor)).collect();
+    loops.retain(|l| is_ours(l) || ours.contains(&l.backing_rdev));
+    loops
 }
 
 /// Configured pools, and the simulated process that has them open.
