@@ -124,14 +124,19 @@ pub(crate) fn block() -> csi::VolumeCapability {
     block_as(Mode::SingleNodeMultiWriter)
 }
 
+fn mount_of(capability: &mut csi::VolumeCapability) -> &mut MountVolume {
+    match &mut capability.access_type {
+        Some(AccessType::Mount(mount)) => mount,
+        _ => panic!("not a mount capability"),
+    }
+}
+
 /// Adds these mount flags to the mount capability.
 pub(crate) fn with_flags(
     mut capability: csi::VolumeCapability,
     flags: &[&str],
 ) -> csi::VolumeCapability {
-    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
-        mount.mount_flags = flags.iter().map(|f| (*f).to_owned()).collect();
-    }
+    mount_of(&mut capability).mount_flags = flags.iter().map(|f| (*f).to_owned()).collect();
     capability
 }
 
@@ -140,9 +145,7 @@ pub(crate) fn with_group(
     mut capability: csi::VolumeCapability,
     group: &str,
 ) -> csi::VolumeCapability {
-    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
-        mount.volume_mount_group = group.to_owned();
-    }
+    mount_of(&mut capability).volume_mount_group = group.to_owned();
     capability
 }
 

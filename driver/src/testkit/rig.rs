@@ -384,12 +384,6 @@ impl<K: TestKernel> Rig<K> {
         table.at(&self.target(target)).expect("a mount").clone()
     }
 
-    /// The minor of the loop device that is bound at a target.
-    pub(crate) fn node_at(&self, target: &str) -> Option<u32> {
-        let mounts = self.kernel.mounts().unwrap();
-        mounts.at(&self.target(target))?.loop_node
-    }
-
     /// Waits until the volume's device is gone: a listing or a child of another test can hold it
     /// for a moment.
     #[track_caller]

@@ -1,7 +1,7 @@
 //! Staging and unstaging.
 
+use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode::*;
-use hostloop_proto::csi::{self, volume_capability::AccessType};
 
 use super::Rig;
 use crate::kernel::{FsType, Kernel};
@@ -101,15 +101,6 @@ fn a_foreign_freeze_stays() {
     }
 }
 
-/// The mount capability of a request, to change it.
-fn mount_of(req: &mut csi::NodeStageVolumeRequest) -> &mut csi::volume_capability::MountVolume {
-    let capability = req.volume_capability.as_mut().unwrap();
-    match capability.access_type.as_mut().unwrap() {
-        AccessType::Mount(mount) => mount,
-        AccessType::Block(_) => panic!("a block capability"),
-    }
-}
-
 #[test]
 fn invalid_requests_have_no_effect() {
     let rig = Rig::new();
@@ -135,16 +126,16 @@ fn invalid_requests_have_no_effect() {
             r.volume_capability = Some(mount_as("ext4", Unknown));
         }),
         ("volume_capability.mount.volume_mount_group", |r| {
-            mount_of(r).volume_mount_group = "staff".into();
+            r.volume_capability = Some(with_group(mount("ext4"), "staff"));
         }),
         ("volume_capability.mount.mount_flags", |r| {
-            mount_of(r).mount_flags = vec!["errors=panic".into()];
+            r.volume_capability = Some(with_flags(mount("ext4"), &["errors=panic"]));
         }),
         ("volume_capability.mount.mount_flags", |r| {
-            mount_of(r).mount_flags = vec!["noatime,errors=panic".into()];
+            r.volume_capability = Some(with_flags(mount("ext4"), &["noatime,errors=panic"]));
         }),
         ("volume_capability.mount.mount_flags", |r| {
-            mount_of(r).mount_flags = vec!["fatal_errors=panic".into()];
+            r.volume_capability = Some(with_flags(mount("ext4"), &["fatal_errors=panic"]));
         }),
     ];
     for (field, change) in table {

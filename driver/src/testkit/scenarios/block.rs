@@ -42,7 +42,7 @@ pub(crate) fn a_block_volume_lives<K: TestKernel>() {
     let target = rig.target("p");
     for _ in 0..2 {
         rig.publish(id, "a", "p", &cap, false).unwrap();
-        assert_eq!(rig.node_at("p"), Some(device.minor));
+        assert_eq!(rig.mount_at("p").loop_node, Some(device.minor));
     }
     if K::SHARED {
         let kind = std::fs::metadata(&target).unwrap().file_type();
@@ -96,7 +96,7 @@ pub(crate) fn a_read_only_block_volume_is_a_device_of_its_own<K: TestKernel>() {
     let over = rig.devices_over(id);
     assert_eq!(over.len(), 1);
     assert!(over[0].read_only && !over[0].autoclear);
-    assert_eq!(rig.node_at("ro"), Some(over[0].minor));
+    assert_eq!(rig.mount_at("ro").loop_node, Some(over[0].minor));
     let recorded = |id| rig.record(id).stage.clone().unwrap().read_only_loops;
     assert_eq!(recorded(id).get(&rig.target("ro")), Some(&over[0].minor));
     if K::SHARED {
