@@ -6,6 +6,7 @@ use std::path::Path;
 use hostloop_proto::csi;
 
 use super::capability::of_volume;
+use super::stats::int64;
 use super::volume_lookup::AtPath;
 use super::{Error, Node, Result, loop_device};
 use crate::csi::capability::word;
@@ -93,7 +94,7 @@ impl Node {
         self.grow(&record, &path, at)
             .map_err(|error| self.explain_full(&record, error))?;
         Ok(csi::NodeExpandVolumeResponse {
-            capacity_bytes: i64::try_from(record.capacity_bytes).unwrap_or(i64::MAX),
+            capacity_bytes: int64(record.capacity_bytes),
         })
     }
 

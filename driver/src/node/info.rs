@@ -4,6 +4,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::node_service_capability::rpc::Type;
 use hostloop_proto::csi::node_service_capability::{self, Rpc};
 
+use super::stats::int64;
 use super::{Config, Result};
 
 /// The node ID, the volume limit and the topology of this node.
@@ -16,7 +17,7 @@ pub(super) fn info(config: &Config) -> Result<csi::NodeGetInfoResponse> {
     };
     Ok(csi::NodeGetInfoResponse {
         node_id: config.node_id.clone(),
-        max_volumes_per_node: i64::try_from(config.max_volumes).unwrap_or(i64::MAX),
+        max_volumes_per_node: int64(config.max_volumes),
         accessible_topology,
     })
 }

@@ -181,28 +181,19 @@ mod tests {
         }
     }
 
+    fn changed(change: fn(&mut LoopInfo)) -> LoopInfo {
+        let mut changed = info(3);
+        change(&mut changed);
+        changed
+    }
+
     #[test]
     fn one_device_serves_and_a_second_is_never_made() {
-        let autoclear = LoopInfo {
-            autoclear: true,
-            ..info(3)
-        };
-        let read_only = LoopInfo {
-            read_only: true,
-            ..info(3)
-        };
-        let sectors = LoopInfo {
-            block_size: 512,
-            ..info(3)
-        };
-        let shifted = LoopInfo {
-            offset: 4096,
-            ..info(3)
-        };
-        let cut = LoopInfo {
-            size_limit: 4096,
-            ..info(3)
-        };
+        let autoclear = changed(|l| l.autoclear = true);
+        let read_only = changed(|l| l.read_only = true);
+        let sectors = changed(|l| l.block_size = 512);
+        let shifted = changed(|l| l.offset = 4096);
+        let cut = changed(|l| l.size_limit = 4096);
         // devices over the image, purpose → the plan, or a word of the error
         let table = [
             (vec![], Purpose::Mount, Ok(None)),

@@ -85,8 +85,7 @@ mod tests {
         Settings {
             provisioning,
             discard,
-            direct_io: true,
-            read_ahead_kib: None,
+            ..crate::testkit::new("").settings
         }
     }
 

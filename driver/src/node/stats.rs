@@ -36,24 +36,24 @@ fn bytes(size: u64) -> csi::VolumeUsage {
 
 /// The usage of a filesystem: bytes, and inodes unless the filesystem does not count them (btrfs).
 fn filesystem(usage: &FsUsage) -> Vec<csi::VolumeUsage> {
-    let mut all = vec![csi::VolumeUsage {
-        available: int64(usage.available_bytes),
-        total: int64(usage.total_bytes),
-        used: int64(usage.total_bytes.saturating_sub(usage.free_bytes)),
-        unit: Unit::Bytes.into(),
-    }];
-    if usage.total_inodes > 0 {
-        all.push(csi::VolumeUsage {
-            available: int64(usage.free_inodes),
-            total: int64(usage.total_inodes),
-            used: int64(usage.total_inodes.saturating_sub(usage.free_inodes)),
-            unit: Unit::Inodes.into(),
-        });
+    let counted = |unit: Unit, total: u64, free: u64, available| csi::VolumeUsage {
+        available: int64(available),
+        total: int64(total),
+        used: int64(total.saturating_sub(free)),
+        unit: unit.into(),
+    };
+    let free = usage.free_bytes;
+    let bytes = counted(Unit::Bytes, usage.total_bytes, free, usage.available_bytes);
+    let free = usage.free_inodes;
+    let inodes = counted(Unit::Inodes, usage.total_inodes, free, free);
+    match usage.total_inodes {
+        0 => vec![bytes],
+        _ => vec![bytes, inodes],
     }
-    all
 }
 
-fn int64(value: u64) -> i64 {
+/// A number as CSI has it, at most the maximum.
+pub(super) fn int64(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
