@@ -67,6 +67,13 @@ struct Status {
     message: String,
 }
 
+impl Request {
+    /// Reads a line of the audit log, unless it is half written.
+    pub fn parse(line: &str) -> Option<Request> {
+        serde_json::from_str::<Line>(line).ok().map(Request::from)
+    }
+}
+
 impl Audit {
     pub(super) fn read(log: &Path) -> Audit {
         let log = std::fs::read(log).unwrap_or_default();

@@ -9,7 +9,7 @@ use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use tokio::runtime::Runtime;
 
-use crate::measure::{Aim, Figure, median, timed};
+use crate::measure::{Aim, Figure, timed};
 
 const ROUNDS: usize = 101;
 
@@ -19,13 +19,7 @@ pub(crate) fn figures(_: &Runtime) -> Vec<Figure> {
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 4 * GIB);
     let path = pool.root().join("attach");
     std::fs::create_dir_all(pool.root()).expect("the pool's folder can be made");
-    let image = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path);
-    let image = image.expect("an image can be made");
+    let image = File::create_new(&path).expect("an image can be made");
     image.set_len(GIB).expect("an image can be sparse");
     let kernel = Linux::new();
     let (mut ours, mut floor) = (Vec::new(), Vec::new());
@@ -50,11 +44,12 @@ pub(crate) fn figures(_: &Runtime) -> Vec<Figure> {
         }));
         drop(attached);
     }
-    vec![Figure {
-        what: "attach, against bare LOOP_CONFIGURE".into(),
-        ours: median(ours),
-        floor: Some(median(floor)),
-        unit: "ms",
-        aim: Aim::RatioAtMost(1.5),
-    }]
+    let what = "attach, against bare LOOP_CONFIGURE";
+    vec![Figure::beside(
+        what,
+        ours,
+        floor,
+        "ms",
+        Aim::RatioAtMost(1.5),
+    )]
 }

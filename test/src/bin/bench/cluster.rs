@@ -2,7 +2,6 @@
 //! cluster itself needs for that, and what the deployed container takes.
 
 mod claims;
-mod container;
 pub(crate) mod floors;
 pub(crate) mod ground;
 mod pods;

@@ -10,10 +10,11 @@ use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use tokio::runtime::Runtime;
 
-use crate::measure::{Aim, Figure, median};
-use crate::stage::{delete, stage, unstage};
+use crate::measure::{Aim, Figure};
+use crate::stage::{delete, losetup, stage, undo, unstage};
 
-const ROUNDS: usize = 8;
+/// Of nine runs, the smallest and the largest are not part of the spread.
+const ROUNDS: usize = 9;
 
 /// Size of a volume, and of the file fio works on.
 const VOLUME: u64 = GIB;
@@ -80,13 +81,9 @@ fn compare(pattern: &(&'static str, &'static str, u32), ours: &Path, floor: &Pat
         }
     }
     let (rw, block, depth) = pattern;
-    Figure {
-        what: format!("fio {rw} {block}, depth {depth}, against a loop by hand"),
-        ours: median(ours_iops),
-        floor: Some(median(floor_iops)),
-        unit: "IOPS",
-        aim: Aim::RatioAtLeast(0.97),
-    }
+    let what = format!("fio {rw} {block}, depth {depth}, against a loop by hand");
+    let aim = Aim::RatioAtLeast(0.97);
+    Figure::beside(what, ours_iops, floor_iops, "IOPS", aim)
 }
 
 fn fio(dir: &Path, (rw, block, depth): &(&str, &str, u32)) -> f64 {
@@ -131,14 +128,7 @@ impl ByHand {
             "fallocate",
             &["--length", &VOLUME.to_string(), text(&image)],
         );
-        let args = [
-            "--find",
-            "--show",
-            "--sector-size=4096",
-            "--direct-io=on",
-            text(&image),
-        ];
-        let device = run("losetup", &args).trim().to_owned();
+        let device = losetup(&image);
         run("mkfs.ext4", &["-q", "-F", "-E", "nodiscard", &device]);
         run("mount", &["-t", "ext4", &device, text(at)]);
         ByHand {
@@ -151,8 +141,6 @@ impl ByHand {
 
 impl Drop for ByHand {
     fn drop(&mut self) {
-        run("umount", &[text(&self.at)]);
-        run("losetup", &["--detach", &self.device]);
-        std::fs::remove_file(&self.image).expect("the image can be removed");
+        undo(&self.at, &self.device, &self.image);
     }
 }

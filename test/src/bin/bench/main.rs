@@ -6,6 +6,7 @@ mod busy;
 mod cluster;
 mod disk;
 mod measure;
+mod process;
 mod scale;
 mod snapshot;
 mod stage;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::builder::PossibleValuesParser;
-use measure::{Aim, Figure};
+use measure::{Aim, Figure, Verdict};
 use scale::Settings;
 use tokio::runtime::Runtime;
 use withheld::Cpus;
@@ -25,7 +26,7 @@ use withheld::Cpus;
 /// A part of the run: its name, and what makes its figures.
 type Part = (&'static str, fn(&Runtime, &Settings) -> Vec<Figure>);
 
-/// Need a Kubernetes, which takes long to build: they run if they are asked for by name.
+/// These parts need a Kubernetes, which takes long to build: they run if they are named.
 const ON_CLUSTER: [&str; 2] = ["cluster", "scale"];
 
 const PARTS: &[Part] = &[
@@ -43,13 +44,13 @@ const PARTS: &[Part] = &[
 #[derive(Parser)]
 #[command(name = "bench")]
 struct Args {
-    /// What is measured; without any, all that needs no Kubernetes
+    /// The parts to measure; by default, all that need no Kubernetes
     #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.iter().map(|p| p.0)))]
     parts: Vec<String>,
     /// Keep the figures
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// scale: few instances and claims, and no aims
+    /// scale: few instances and claims
     #[arg(long)]
     quick: bool,
     /// scale: numbers of instances
@@ -58,16 +59,19 @@ struct Args {
     /// scale: claims of each kind for each number
     #[arg(long, value_name = "N")]
     claims: Option<usize>,
+    /// scale: runs of all numbers of instances; three decide an aim
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    runs: usize,
     /// scale: attach so many volumes, too
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]
     attach: Option<usize>,
-    /// scale: without the policy by which the API server places and labels claims
+    /// scale: without the policy that makes the API server place and label claims
     #[arg(long)]
     without_policy: bool,
     /// scale: write plots and the table into this directory
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
-    /// scale: measure nothing, but draw again what is there
+    /// scale: draw the data in that directory again, and measure nothing
     #[arg(long, requires = "docs")]
     again: bool,
 }
@@ -79,6 +83,7 @@ impl Args {
             again: self.again,
             attachments: self.attach.unwrap_or(0),
             policy: !self.without_policy,
+            runs: self.runs,
             ..Settings::default()
         };
         if self.quick {
@@ -110,28 +115,19 @@ fn main() -> ExitCode {
             figures.push(figure);
         }
     }
-    let withheld = Figure {
-        what: "CPU withheld by the machine's host meanwhile".to_owned(),
-        ours: Cpus::now().withheld_since(before),
-        floor: None,
-        unit: "%",
-        aim: Aim::None,
-    };
+    let withheld = vec![Cpus::now().withheld_since(before)];
+    let what = "CPU withheld by the machine's host meanwhile";
+    let withheld = Figure::alone(what, withheld, "%", Aim::None);
     println!("{withheld}");
     figures.push(withheld);
     if let Some(file) = &args.json {
         let text = serde_json::to_string_pretty(&figures).expect("figures are plain data");
         std::fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
     }
-    let missed = figures.iter().filter(|f| !f.met()).count();
-    let undecided = |figure: &&Figure| matches!(figure.aim, Aim::Undecided);
-    let undecided = figures.iter().filter(undecided).count();
-    match args.quick {
-        true => println!("{} figures; --quick judges no aim", figures.len()),
-        false => println!(
-            "{} figures, {missed} aims missed, {undecided} undecided",
-            figures.len()
-        ),
-    }
+    let verdicts: Vec<_> = figures.iter().map(Figure::verdict).collect();
+    let missed = verdicts.iter().filter(|v| **v == Verdict::Missed).count();
+    let undecided = verdicts.iter().filter(|v| v.undecided()).count();
+    let all = figures.len();
+    println!("{all} figures, {missed} aims missed, {undecided} undecided");
     ExitCode::from(u8::from(missed > 0))
 }

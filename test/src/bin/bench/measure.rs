@@ -1,61 +1,134 @@
-//! Figures: measured side by side in one run, told as ratios.
+//! Figures: the runs of the driver beside the runs of a floor, and the aims they decide.
 
+use std::fmt::{self, Display, Formatter};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+
+/// The fewest runs that decide an aim.
+const ENOUGH: usize = 3;
 
 /// One line of the report.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figure {
     /// What was measured.
     pub(crate) what: String,
-    /// Ours, in `unit`.
-    pub(crate) ours: f64,
-    /// The floor of the same run, in `unit`.
-    pub(crate) floor: Option<f64>,
-    /// Of both.
+    /// The runs of the driver or the controllers, in `unit`.
+    pub(crate) ours: Vec<f64>,
+    /// The runs of the floor, in `unit`; each alternated with the run of `ours` at its index. Empty
+    /// without a floor.
+    pub(crate) floor: Vec<f64>,
     pub(crate) unit: &'static str,
-    /// Ours over the floor, or ours alone, and what it is to be.
     pub(crate) aim: Aim,
 }
 
-/// What a figure is to be.
+/// The limit of a figure.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Aim {
-    /// Ours over the floor, at most.
+    /// The ratio to the floor is at most this.
     RatioAtMost(f64),
-    /// Ours over the floor, at least.
+    /// The ratio to the floor is at least this.
     RatioAtLeast(f64),
-    /// Ours alone, less than, in the figure's unit.
+    /// Ours is less than this, in the figure's unit.
     LessThan(f64),
-    /// Measured once: an aim is decided by the median of at least three runs that alternate with
-    /// those of the floor.
-    Undecided,
-    /// No aim.
+    /// The size of a file is less than this: every run would find the same, so one decides.
+    SizeLessThan(f64),
     None,
 }
 
-impl Figure {
-    /// Ours over the floor.
-    pub(crate) fn ratio(&self) -> Option<f64> {
-        self.floor.map(|floor| self.ours / floor)
-    }
+/// The decision about an aim.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    NoAim,
+    Met,
+    Missed,
+    /// There were only so many runs.
+    FewRuns(usize),
+    /// The aim lies within the spread of the runs.
+    Spread(f64, f64),
+}
 
-    /// Whether the aim is met.
-    pub(crate) fn met(&self) -> bool {
-        match (self.aim, self.ratio()) {
-            (Aim::RatioAtMost(aim), Some(ratio)) => ratio <= aim,
-            (Aim::RatioAtLeast(aim), Some(ratio)) => ratio >= aim,
-            (Aim::LessThan(aim), _) => self.ours < aim,
-            (Aim::Undecided | Aim::None, _) => true,
-            (Aim::RatioAtMost(_) | Aim::RatioAtLeast(_), None) => false,
-        }
+impl Verdict {
+    pub(crate) fn undecided(self) -> bool {
+        matches!(self, Verdict::FewRuns(_) | Verdict::Spread(..))
     }
 }
 
-impl std::fmt::Display for Figure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// Decides an aim by the median of at least three runs, or of the ratios of these runs to the floor.
+/// The median decides only if its whole [`spread`] is on one side of the aim.
+pub(crate) fn decide(aim: Aim, ours: &[f64], floor: &[f64]) -> Verdict {
+    let (runs, needed) = match aim {
+        Aim::None => return Verdict::NoAim,
+        Aim::RatioAtMost(_) | Aim::RatioAtLeast(_) => (ratios(ours, floor), ENOUGH),
+        Aim::LessThan(_) => (ours.to_vec(), ENOUGH),
+        Aim::SizeLessThan(_) => (ours.to_vec(), 1),
+    };
+    if runs.len() < needed {
+        return Verdict::FewRuns(runs.len());
+    }
+    let met = |value: f64| match aim {
+        Aim::RatioAtMost(aim) => value <= aim,
+        Aim::RatioAtLeast(aim) => value >= aim,
+        Aim::LessThan(aim) | Aim::SizeLessThan(aim) => value < aim,
+        Aim::None => true,
+    };
+    let (low, high) = spread(&runs);
+    match (met(low), met(high)) {
+        (true, true) => Verdict::Met,
+        (false, false) => Verdict::Missed,
+        _ => Verdict::Spread(low, high),
+    }
+}
+
+fn ratios(ours: &[f64], floor: &[f64]) -> Vec<f64> {
+    ours.iter().zip(floor).map(|(o, f)| o / f).collect()
+}
+
+/// Where the median of such runs is in about 95 of 100 cases: between the runs of ranks
+/// n/2 ∓ 0.98 √n. Up to eight runs, this is the smallest and the largest.
+fn spread(runs: &[f64]) -> (f64, f64) {
+    let sorted = sorted(runs);
+    let count = sorted.len() as f64;
+    let rank = (count / 2.0 - 0.98 * count.sqrt()).round().max(1.0) as usize;
+    (sorted[rank - 1], sorted[sorted.len() - rank])
+}
+
+impl Figure {
+    /// A figure without a floor.
+    pub(crate) fn alone(
+        what: impl Into<String>,
+        ours: Vec<f64>,
+        unit: &'static str,
+        aim: Aim,
+    ) -> Figure {
+        Figure::beside(what, ours, Vec::new(), unit, aim)
+    }
+
+    /// A figure with the runs of its floor.
+    pub(crate) fn beside(
+        what: impl Into<String>,
+        ours: Vec<f64>,
+        floor: Vec<f64>,
+        unit: &'static str,
+        aim: Aim,
+    ) -> Figure {
+        Figure {
+            what: what.into(),
+            ours,
+            floor,
+            unit,
+            aim,
+        }
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        decide(self.aim, &self.ours, &self.floor)
+    }
+}
+
+impl Display for Figure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let number = |n: f64| match n {
             n if n >= 1000.0 => format!("{n:.0}"),
             n if n >= 10.0 => format!("{n:.1}"),
@@ -65,32 +138,45 @@ impl std::fmt::Display for Figure {
         let aim = match self.aim {
             Aim::RatioAtMost(aim) => format!("≤ {aim}×"),
             Aim::RatioAtLeast(aim) => format!("≥ {aim}×"),
-            Aim::LessThan(aim) => format!("< {}", with_unit(aim)),
-            Aim::Undecided | Aim::None => String::new(),
+            Aim::LessThan(aim) | Aim::SizeLessThan(aim) => format!("< {}", with_unit(aim)),
+            Aim::None => String::new(),
         };
-        let verdict = match (self.aim, self.met()) {
-            (Aim::None, _) => "",
-            (Aim::Undecided, _) => "undecided: one run",
-            (_, true) => "met",
-            (_, false) => "MISSED",
+        let verdict = match self.verdict() {
+            Verdict::NoAim => String::new(),
+            Verdict::Met => "met".to_owned(),
+            Verdict::Missed => "MISSED".to_owned(),
+            Verdict::FewRuns(1) => "undecided: one run".to_owned(),
+            Verdict::FewRuns(count) => format!("undecided: {count} runs"),
+            Verdict::Spread(low, high) => {
+                format!("undecided: between {} and {}", number(low), number(high))
+            }
+        };
+        let (floor, ratio) = match &*self.floor {
+            [] => Default::default(),
+            floor => {
+                let ratio = median(&ratios(&self.ours, floor));
+                (with_unit(median(floor)), format!("{ratio:.2}×"))
+            }
         };
         write!(
             f,
-            "{:<52} {:>14} {:>14} {:>7} {:>12} {verdict}",
+            "{:<52} {:>14} {floor:>14} {ratio:>7} {aim:>12} {verdict}",
             self.what,
-            with_unit(self.ours),
-            self.floor.map(with_unit).unwrap_or_default(),
-            self.ratio().map(|r| format!("{r:.2}×")).unwrap_or_default(),
-            aim
+            with_unit(median(&self.ours)),
         )
     }
 }
 
 /// The middle one.
-pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
+pub(crate) fn median(samples: &[f64]) -> f64 {
     assert!(!samples.is_empty(), "nothing was measured");
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
+    sorted(samples)[samples.len() / 2]
+}
+
+pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
 }
 
 /// How long it takes, in milliseconds.
@@ -110,4 +196,75 @@ pub(crate) async fn timed_async(work: impl Future<Output = ()>) -> f64 {
 /// A duration in milliseconds.
 pub(crate) fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_aim_is_decided_by_the_median_of_three_runs() {
+        use Verdict::{FewRuns, Met, Missed, NoAim, Spread};
+        let (floor, one_outlier) = ([10.0; 11], [[1.0; 10].as_slice(), &[90.0]].concat());
+        let cases: [(&str, Aim, &[f64], &[f64], Verdict); 17] = [
+            ("no aim", Aim::None, &[1.0], &[], NoAim),
+            ("no run", Aim::LessThan(5.0), &[], &[], FewRuns(0)),
+            ("one run", Aim::LessThan(5.0), &[1.0], &[], FewRuns(1)),
+            ("two", Aim::LessThan(5.0), &[1.0; 2], &[], FewRuns(2)),
+            ("below", Aim::LessThan(5.0), &[1.0, 4.9, 2.0], &[], Met),
+            ("at it", Aim::LessThan(5.0), &[5.0; 3], &[], Missed),
+            ("above", Aim::LessThan(5.0), &[6.0, 9.0, 8.0], &[], Missed),
+            (
+                "around",
+                Aim::LessThan(5.0),
+                &[1.0, 1.0, 6.0],
+                &[],
+                Spread(1.0, 6.0),
+            ),
+            (
+                "an outlier of many",
+                Aim::LessThan(5.0),
+                &one_outlier,
+                &[],
+                Met,
+            ),
+            ("a size", Aim::SizeLessThan(5.0), &[4.0], &[], Met),
+            ("a large one", Aim::SizeLessThan(5.0), &[5.0], &[], Missed),
+            ("at most", Aim::RatioAtMost(1.5), &[15.0; 3], &floor, Met),
+            ("more", Aim::RatioAtMost(1.5), &[16.0; 3], &floor, Missed),
+            ("at least", Aim::RatioAtLeast(0.8), &[8.0; 3], &floor, Met),
+            ("less", Aim::RatioAtLeast(0.8), &[7.0; 3], &floor, Missed),
+            // The machine was slower for both.
+            (
+                "run by run",
+                Aim::RatioAtLeast(0.8),
+                &[9.0, 4.0, 18.0],
+                &[10.0, 5.0, 20.0],
+                Met,
+            ),
+            (
+                "few floors",
+                Aim::RatioAtLeast(0.8),
+                &[9.0; 3],
+                &[10.0; 2],
+                FewRuns(2),
+            ),
+        ];
+        for (name, aim, ours, floor, verdict) in cases {
+            assert_eq!(decide(aim, ours, floor), verdict, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_spread_of_many_runs_is_narrow() {
+        for (count, low, high) in [
+            (3, 0.0, 2.0),
+            (8, 0.0, 7.0),
+            (9, 1.0, 7.0),
+            (101, 40.0, 60.0),
+        ] {
+            let runs: Vec<_> = (0..count).map(f64::from).collect();
+            assert_eq!(spread(&runs), (low, high), "{count} runs");
+        }
+    }
 }

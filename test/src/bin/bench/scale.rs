@@ -4,7 +4,7 @@
 mod attachments;
 mod floor;
 mod report;
-mod requests;
+pub(crate) mod requests;
 mod round;
 mod taken;
 
@@ -38,16 +38,16 @@ pub(crate) struct Settings {
     pub(crate) claims: usize,
     /// Volumes that are attached, too.
     pub(crate) attachments: usize,
-    /// Whether the API server places and labels claims by the way.
+    /// Whether the API server places and labels claims.
     pub(crate) policy: bool,
+    /// How often: after the last number of instances the first follows.
+    pub(crate) runs: usize,
     /// How long instances are watched at rest.
     pub(crate) rest: Duration,
     /// Where plots and the table go.
     pub(crate) docs: Option<PathBuf>,
     /// Only draws again what is in `docs`.
     pub(crate) again: bool,
-    /// Whether the figures are to be anything: of few claims they say nothing.
-    pub(crate) judged: bool,
 }
 
 impl Default for Settings {
@@ -57,10 +57,10 @@ impl Default for Settings {
             claims: 3_000,
             attachments: 0,
             policy: true,
+            runs: 1,
             rest: Duration::from_secs(15),
             docs: None,
             again: false,
-            judged: true,
         }
     }
 }
@@ -72,7 +72,6 @@ impl Settings {
             instances: vec![1, 5],
             claims: 100,
             rest: Duration::from_secs(3),
-            judged: false,
             ..self
         }
     }
@@ -88,7 +87,7 @@ pub(crate) fn figures(runtime: &Runtime, settings: &Settings) -> Vec<Figure> {
     if let Some(docs) = &settings.docs {
         report.write(docs);
     }
-    report.figures(settings.judged)
+    report.figures()
 }
 
 fn measured(runtime: &Runtime, settings: &Settings) -> Report {
@@ -109,9 +108,16 @@ async fn measure(cluster: &Cluster, scratch: &Scratch, settings: &Settings) -> R
         claims: settings.claims,
         numbers: Vec::new(),
     };
-    for count in &settings.instances {
-        let measured = instances(cluster, &account, settings, &floor, *count).await;
-        report.numbers.push(measured);
+    for run in 0..settings.runs {
+        for count in &settings.instances {
+            let name = match run {
+                0 => format!("scale-{count}"),
+                _ => format!("scale-{count}-run-{run}"),
+            };
+            let fleet = FleetSpec::new(&name, *count);
+            let measured = instances(cluster, &account, settings, &floor, fleet).await;
+            report.numbers.push(measured);
+        }
     }
     report
 }
@@ -121,9 +127,9 @@ async fn instances(
     (user, kubeconfig): &(String, PathBuf),
     settings: &Settings,
     floor: &Floor<'_>,
-    count: usize,
+    fleet: FleetSpec,
 ) -> Instances {
-    let mut fleet = FleetSpec::new(&format!("scale-{count}"), count)
+    let mut fleet = fleet
         .attach(settings.attachments > 0)
         .kubeconfigs(vec![kubeconfig.clone()]);
     if settings.policy {
@@ -131,9 +137,10 @@ async fn instances(
     }
     let fleet = fleet.up(&cluster.kubeconfig()).await;
     let account = user.trim_start_matches("system:serviceaccount:");
+    let count = fleet.members.len();
     let leases = deployed::leases(account, &fleet.name, &fleet.namespace);
     cluster.apply(&leases);
-    // With the nodes, whose kubelets say that they are alive, and nothing of ours on them.
+    // The nodes are there, with kubelets that renew their leases, but without an instance.
     let floors = floor.measured(settings.claims).await;
     let mut requests = Reader::of(cluster, user);
     let policy = settings
@@ -154,7 +161,7 @@ async fn instances(
     let mut rounds = Vec::new();
     for binding in Binding::ALL {
         let last = binding == Binding::Immediate;
-        let round = fielded.round(binding, settings.claims, floors.told);
+        let round = fielded.round(binding, settings.claims, floors.traffic);
         let round = round.await;
         eprintln!(
             "  {count} instances, {}: {}, {} conflicts",

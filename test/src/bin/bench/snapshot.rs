@@ -10,7 +10,7 @@ use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use tokio::runtime::Runtime;
 
-use crate::measure::{Aim, Figure, median, timed_async};
+use crate::measure::{Aim, Figure, timed_async};
 use crate::stage::{create, delete, stage, unstage};
 
 const ROUNDS: usize = 21;
@@ -33,7 +33,7 @@ fn of_pool(runtime: &Runtime, kind: PoolKind) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, kind, 250 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
-    let medians = runtime.block_on(async {
+    let runs: Vec<_> = runtime.block_on(async {
         let csi = driver.csi().await;
         let mut volumes = Vec::new();
         for (number, (_, bytes, data_mib)) in SIZES.into_iter().enumerate() {
@@ -48,27 +48,19 @@ fn of_pool(runtime: &Runtime, kind: PoolKind) -> Vec<Figure> {
                 samples.push(snapshot_once(&csi, id, round).await);
             }
         }
-        let mut medians = Vec::new();
-        for (id, staging, samples) in volumes {
-            unstage(&csi, &id, &staging).await;
-            delete(&csi, &id).await;
-            medians.push(median(samples));
+        for (id, staging, _) in &volumes {
+            unstage(&csi, id, staging).await;
+            delete(&csi, id).await;
         }
-        medians
+        volumes.into_iter().map(|(_, _, runs)| runs).collect()
     });
-    let smallest = medians[0];
-    SIZES
-        .iter()
-        .zip(medians)
-        .skip(1)
-        .map(|((size, ..), ours)| Figure {
-            what: format!("snapshot of {size} on {}, against 1 MiB", kind.name()),
-            ours,
-            floor: Some(smallest),
-            unit: "ms",
-            aim: Aim::RatioAtMost(2.0),
-        })
-        .collect()
+    let larger = SIZES.iter().zip(&runs).skip(1);
+    let figures = larger.map(|((size, ..), ours)| {
+        let what = format!("snapshot of {size} on {}, against 1 MiB", kind.name());
+        let (ours, smallest) = (ours.clone(), runs[0].clone());
+        Figure::beside(what, ours, smallest, "ms", Aim::RatioAtMost(2.0))
+    });
+    figures.collect()
 }
 
 /// Data in the volume, on the disk before the clock starts.

@@ -12,7 +12,7 @@ use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use tokio::runtime::Runtime;
 
-use crate::measure::{Aim, Figure, median, timed, timed_async};
+use crate::measure::{Aim, Figure, timed, timed_async};
 
 const ROUNDS: usize = 15;
 
@@ -26,13 +26,14 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
         ours.push(runtime.block_on(stage_once(&driver, &scratch, round)));
         floor.push(by_hand(pool.root(), &scratch));
     }
-    vec![Figure {
-        what: "stage a fresh ext4, against mkfs + mount by hand".into(),
-        ours: median(ours),
-        floor: Some(median(floor)),
-        unit: "ms",
-        aim: Aim::RatioAtMost(1.2),
-    }]
+    let what = "stage a fresh ext4, against mkfs + mount by hand";
+    vec![Figure::beside(
+        what,
+        ours,
+        floor,
+        "ms",
+        Aim::RatioAtMost(1.2),
+    )]
 }
 
 async fn stage_once(driver: &Driver, scratch: &Scratch, round: usize) -> f64 {
@@ -54,21 +55,26 @@ fn by_hand(dir: &Path, scratch: &Scratch) -> f64 {
         .expect("an image can be made");
     let mut device = String::new();
     let elapsed = timed(|| {
-        let args = [
-            "--find",
-            "--show",
-            "--sector-size=4096",
-            "--direct-io=on",
-            text(&image),
-        ];
-        device = run("losetup", &args).trim().to_owned();
+        device = losetup(&image);
         run("mkfs.ext4", &["-q", "-F", &device]);
         run("mount", &["-t", "ext4", &device, text(&at)]);
     });
-    run("umount", &[text(&at)]);
-    run("losetup", &["--detach", &device]);
-    std::fs::remove_file(&image).expect("the image can be removed");
+    undo(&at, &device, &image);
     elapsed
+}
+
+/// Attaches an image with the driver's settings, and returns its device.
+pub(crate) fn losetup(image: &Path) -> String {
+    let settings = ["--sector-size=4096", "--direct-io=on"];
+    let args = [&["--find", "--show"][..], &settings, &[text(image)]].concat();
+    run("losetup", &args).trim().to_owned()
+}
+
+/// Removes what was made by hand.
+pub(crate) fn undo(at: &Path, device: &str, image: &Path) {
+    run("umount", &[text(at)]);
+    run("losetup", &["--detach", device]);
+    std::fs::remove_file(image).expect("the image can be removed");
 }
 
 /// A volume of this size.

@@ -1,5 +1,5 @@
 //! What the host of a virtual machine withholds of its CPUs: the time in which something was to run
-//! here and others ran there. Figures of times when that was much tell of the host.
+//! here and others ran there. Figures from a time with a high value describe the host.
 
 /// The CPUs' times since the start of the machine, all together, in the unit of `/proc/stat`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,12 +11,12 @@ pub(crate) struct Cpus {
 impl Cpus {
     pub(crate) fn now() -> Cpus {
         let text = std::fs::read_to_string("/proc/stat").expect("/proc is there");
-        Cpus::told(&text).expect("/proc/stat begins with the times of all CPUs together")
+        Cpus::parse(&text).expect("/proc/stat begins with the times of all CPUs together")
     }
 
     /// By proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal. What guests of this
     /// machine take is in the first two.
-    fn told(stat: &str) -> Option<Cpus> {
+    fn parse(stat: &str) -> Option<Cpus> {
         let times = stat.lines().next()?.strip_prefix("cpu ")?;
         let times: Result<Vec<u64>, _> = times.split_whitespace().map(str::parse).collect();
         match times.ok()?.as_slice() {
@@ -44,12 +44,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told() {
+    fn times_are_read() {
         let stat = "cpu  10 1 20 900 50 3 4 30 5 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
         let (ran, withheld) = (38, 30);
-        assert_eq!(Cpus::told(stat), Some(Cpus { ran, withheld }));
+        assert_eq!(Cpus::parse(stat), Some(Cpus { ran, withheld }));
         for other in ["", "cpu  1 2 3\n", "cpu0 1 2 3 4 5 6 7 8\n", "cpu  a\n"] {
-            assert_eq!(Cpus::told(other), None, "{other:?}");
+            assert_eq!(Cpus::parse(other), None, "{other:?}");
         }
         Cpus::now();
     }

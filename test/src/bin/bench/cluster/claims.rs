@@ -1,9 +1,10 @@
 //! From a claim to its volume, against what the cluster's own controller needs at least, and the
 //! requests a volume costs.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hostloop_test::cluster::{Audit, Cluster, Options, wait_for};
+use hostloop_test::cluster::{Cluster, Options};
 use hostloop_test::driver::DriverSpec;
 use hostloop_test::front::objects;
 use hostloop_test::front::process::Controllers;
@@ -14,17 +15,18 @@ use tokio::runtime::Runtime;
 
 use crate::cluster::floors::{By, provision};
 use crate::cluster::ground::{Ground, NAMESPACE};
-use crate::measure::{Aim, Figure, median, millis};
+use crate::measure::{Aim, Figure, millis, sorted};
+use crate::scale::requests::{Asked, Reader};
 
 /// Claims made at once.
 const CLAIMS: usize = 300;
 const ROUNDS: usize = 3;
 /// Claims made one after the other.
 const SINGLES: usize = 100;
-/// Claims nobody counts, until all caches and connections are there.
+/// Claims before those that are counted: caches and connections are there afterwards.
 const WARM_UP: usize = 20;
 
-/// Seconds and milliseconds of each round and claim, ours and both floors'.
+/// Volumes a second of each round and milliseconds of each claim: ours and both floors'.
 #[derive(Default)]
 struct Samples {
     rates: [Vec<f64>; 3],
@@ -56,9 +58,9 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
         for by in By::ALL {
             round(&mut ground, by, "warm", WARM_UP).await;
         }
-        let before = cluster.audit();
+        let mut requests = Reader::of(&cluster, &user);
         let samples = measure(&mut ground).await;
-        let asked = settled(&cluster, &before, &user).await;
+        let asked = requests.settled().await;
         null.abort();
         tokio::task::block_in_place(|| controllers.stop());
         (samples, asked)
@@ -99,79 +101,53 @@ async fn round(ground: &mut Ground, by: By, name: &str, count: usize) -> Duratio
     took
 }
 
-/// What a user has asked of the API server by each verb, for each volume of the measurement.
-async fn settled(cluster: &Cluster, before: &Audit, user: &str) -> Vec<(String, f64)> {
-    // The API server writes its log a little after its answer, and events come at their leisure.
-    let mut last = 0;
-    let patience = Duration::from_secs(300);
-    let asked = wait_for("the end of the requests", patience, async || {
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let asked = cluster.audit().since(before);
-        match std::mem::replace(&mut last, asked.of(user).len()) {
-            earlier if earlier == last => Ok(asked),
-            _ => Err(format!("{last} requests until now")),
-        }
-    })
-    .await;
-    let mut verbs = std::collections::BTreeMap::<String, usize>::new();
-    for ((verb, resource), count) in asked.counts(user) {
-        let sort = match resource {
-            "events" => "of events",
-            _ => verb,
-        };
-        *verbs.entry(sort.to_owned()).or_default() += count;
-    }
-    let volumes = (CLAIMS * ROUNDS + SINGLES) as f64;
-    let each = verbs
-        .into_iter()
-        .map(|(verb, n)| (verb, n as f64 / volumes));
-    each.collect()
-}
-
 fn times(samples: Samples) -> Vec<Figure> {
-    let [ours, null, hand] = samples.rates.map(median);
-    let against = |what: &str, floor, aim| Figure {
-        what: format!("{CLAIMS} claims bound, against {what}"),
-        ours,
-        floor: Some(floor),
-        unit: "volumes/s",
-        aim,
-    };
+    let [ours, null, hand] = samples.rates;
+    let what = |floor| format!("{CLAIMS} claims bound, against {floor}");
+    let (by_hand, by_null) = (what("volumes made by hand"), what("a null provisioner"));
+    let near = Aim::RatioAtLeast(0.95);
     let mut figures = vec![
-        against("volumes made by hand", hand, Aim::None),
-        against("a null provisioner", null, Aim::RatioAtLeast(0.95)),
+        Figure::beside(by_hand, ours.clone(), hand, "volumes/s", Aim::None),
+        Figure::beside(by_null, ours, null, "volumes/s", near),
     ];
     let [ours, null, hand] = samples.latencies;
     for (name, percent) in [("p50", 50), ("p99", 99)] {
         for (floor, of) in [("made by hand", &hand), ("null provisioner", &null)] {
-            figures.push(Figure {
-                what: format!("one claim bound, {name}, against {floor}"),
-                ours: percentile(&ours, percent),
-                floor: Some(percentile(of, percent)),
-                unit: "ms",
-                aim: Aim::None,
-            });
+            let what = format!("one claim bound, {name}, against {floor}");
+            let (ours, floor) = (percentile(&ours, percent), percentile(of, percent));
+            figures.push(Figure::beside(
+                what,
+                vec![ours],
+                vec![floor],
+                "ms",
+                Aim::None,
+            ));
         }
     }
     figures
 }
 
-fn requests(asked: &[(String, f64)]) -> Vec<Figure> {
-    // A watch that begins anew belongs to no volume.
-    let known = asked.iter().filter(|(_, each)| *each >= 0.005);
-    let figure = |(verb, each): &(String, f64)| Figure {
-        what: format!("API requests in a volume's life: {verb}"),
-        ours: *each,
-        floor: None,
-        unit: "a volume",
-        aim: Aim::None,
+/// The requests of each verb for each volume of the measurement.
+fn requests(asked: &Asked) -> Vec<Figure> {
+    let mut verbs = BTreeMap::from([("of events", asked.events)]);
+    for (kind, count) in &asked.by_kind {
+        let verb = kind.split(' ').next().unwrap_or_default();
+        *verbs.entry(verb).or_default() += count;
+    }
+    let volumes = (CLAIMS * ROUNDS + SINGLES) as f64;
+    let each = verbs
+        .into_iter()
+        .map(|(verb, n)| (verb, n as f64 / volumes));
+    // A list when a watch starts again belongs to no volume.
+    let known = each.filter(|(_, each)| *each >= 0.005);
+    let figure = |(verb, each)| {
+        let what = format!("API requests in a volume's life: {verb}");
+        Figure::alone(what, vec![each], "a volume", Aim::None)
     };
     known.map(figure).collect()
 }
 
 /// The smallest sample that so many percent of all are not above.
 fn percentile(samples: &[f64], percent: usize) -> f64 {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[(sorted.len() * percent).div_ceil(100).max(1) - 1]
+    sorted(samples)[(samples.len() * percent).div_ceil(100).max(1) - 1]
 }

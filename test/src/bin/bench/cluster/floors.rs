@@ -18,14 +18,14 @@ use crate::cluster::ground::{LABEL, NAMESPACE, SIZE};
 /// How many volumes the null provisioner makes at once: as many as ours.
 const AT_ONCE: usize = 100;
 
-/// Who gives a claim its volume.
+/// What gives a claim its volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// Our provisioner, with a driver behind it.
     Ours,
     /// A loop that writes the complete volume when the claim asks for it, and does nothing else.
     Null,
-    /// Nobody: the volume was there before the claim, and names it.
+    /// Nothing: the volume was there before the claim, and names it.
     Hand,
 }
 
@@ -42,7 +42,7 @@ impl By {
         }
     }
 
-    /// Who provisions its class.
+    /// The provisioner of its class.
     pub(crate) fn provisioner(self) -> &'static str {
         match self {
             By::Ours => DRIVER,
@@ -61,7 +61,7 @@ pub(crate) fn made_by_hand(claim: &str) -> PersistentVolume {
     volume(By::Hand.class(), &format!("pv-{claim}"), reference)
 }
 
-/// A volume with all that ours have, the finalizer aside: nobody would take that away.
+/// A volume with all that ours have, except the finalizer: nothing would remove it.
 fn volume(class: &str, name: &str, claim: Value) -> PersistentVolume {
     let driver = By::Null.provisioner();
     let volume = json!({
@@ -102,7 +102,7 @@ pub(crate) async fn provision(client: Client) {
     let mut events = pin!(events.applied_objects());
     let mut known = HashSet::new();
     while let Some(event) = events.next().await {
-        // The watch begins again by itself.
+        // The watch starts again by itself.
         let Ok(claim) = event else { continue };
         if !is_asked(&claim) || !known.insert(claim.uid()) {
             continue;

@@ -1,4 +1,4 @@
-//! A control plane for claims: who works on it, making claims, seeing them bound, clearing up.
+//! Claims on a control plane: they are made, seen bound, and deleted.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -19,7 +19,7 @@ use crate::cluster::floors::{By, made_by_hand};
 
 /// Where the claims are.
 pub(crate) const NAMESPACE: &str = "bench";
-/// What marks the volumes that nobody deletes but this program.
+/// The label of the volumes that only this program deletes.
 pub(crate) const LABEL: &str = "bench";
 /// Of each volume.
 pub(crate) const SIZE: &str = "64Mi";
@@ -128,15 +128,15 @@ where
     }
 }
 
-/// When the last of these claims was seen bound, as it is told.
+/// When the last of these claims was seen bound.
 pub(crate) async fn last_bound(
-    told: &mut mpsc::UnboundedReceiver<(String, Instant)>,
+    bound: &mut mpsc::UnboundedReceiver<(String, Instant)>,
     names: &[String],
 ) -> Instant {
     let mut missing: HashSet<&str> = names.iter().map(String::as_str).collect();
     let mut last = Instant::now();
     while !missing.is_empty() {
-        let next = tokio::time::timeout(PATIENCE, told.recv()).await;
+        let next = tokio::time::timeout(PATIENCE, bound.recv()).await;
         let Ok(Some((name, when))) = next else {
             let one = missing.iter().next().copied().unwrap_or_default();
             panic!("{} claims are not bound, {one} among them", missing.len());
@@ -148,26 +148,26 @@ pub(crate) async fn last_bound(
     last
 }
 
-/// Tells of each claim whenever it is seen bound.
+/// Sends the name of each claim whenever it is seen bound.
 pub(crate) fn watch_bound(
     claims: Api<PersistentVolumeClaim>,
 ) -> mpsc::UnboundedReceiver<(String, Instant)> {
-    let (tell, told) = mpsc::unbounded_channel();
+    let (send, bound) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         let events = watcher(claims, watcher::Config::default()).default_backoff();
         let mut events = pin!(events.applied_objects());
         while let Some(event) = events.next().await {
             let now = Instant::now();
-            // The watch begins again by itself.
+            // The watch starts again by itself.
             let Ok(claim) = event else { continue };
             let phase = claim.status.and_then(|s| s.phase);
             let name = claim.metadata.name.unwrap_or_default();
-            if phase.as_deref() == Some("Bound") && tell.send((name, now)).is_err() {
+            if phase.as_deref() == Some("Bound") && send.send((name, now)).is_err() {
                 return;
             }
         }
     });
-    told
+    bound
 }
 
 fn claim(by: By, name: &str) -> PersistentVolumeClaim {

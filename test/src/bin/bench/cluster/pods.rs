@@ -15,18 +15,19 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use super::DRIVER;
-use crate::cluster::container::Container;
-use crate::measure::{Aim, Figure, median};
+use crate::measure::{Aim, Figure};
+use crate::process;
 
-/// Pods of each kind.
-const ROUNDS: usize = 5;
+/// New pods of the driver, and pods of each kind for each of them.
+const RUNS: usize = 3;
+const ROUNDS: usize = 2;
 /// With attachment each takes ten seconds more.
 const ROUNDS_ATTACHED: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(180);
 /// How long nothing is asked of the container before and while it is watched at rest.
 const SETTLE: Duration = Duration::from_secs(5);
-const REST: Duration = Duration::from_secs(20);
-/// What is used of deploy/: the most a container can have to do.
+const REST: Duration = Duration::from_secs(10);
+/// The overlay in deploy/ that gives the container the most to do.
 const OVERLAY: &str = "snapshot-controller";
 const NAMESPACE: &str = "hostloop";
 
@@ -57,43 +58,49 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
             cluster,
         };
         node.deploy(&[]).await;
-        let (with, without) = node.pods_start(ROUNDS).await;
-        let mut figures = vec![seconds(
-            "pod with a new claim, against one without",
-            with,
-            without,
-        )];
-        figures.extend(node.at_rest().await);
+        let (mut with, mut without) = (Vec::new(), Vec::new());
+        let (mut memory, mut cpu) = (Vec::new(), Vec::new());
+        for run in 0..RUNS {
+            if run > 0 {
+                node.restart().await;
+            }
+            node.pods_start(ROUNDS, &mut with, &mut without).await;
+            let (resident, busy) = node.at_rest().await;
+            memory.push(resident);
+            cpu.push(busy);
+        }
         node.cluster.kubectl(&["delete", "csidriver", DRIVER]);
         node.deploy(&["--component", "attach"]).await;
-        let (attached, _) = node.pods_start(ROUNDS_ATTACHED).await;
-        figures.insert(
-            1,
-            seconds("… attached first, against not attached", attached, with),
-        );
-        // Whose volumes are gone goes last, and takes its pool's mount with it.
+        let mut attached = Vec::new();
+        let not_counted = &mut Vec::new();
+        node.pods_start(ROUNDS_ATTACHED, &mut attached, not_counted)
+            .await;
+        // It is deleted last, and takes its pool's mount with it.
         let manifest = node.manifest(&[]);
         tokio::task::block_in_place(|| node.cluster.delete(&manifest));
-        figures
+        let (a_claim, attach) = (
+            "pod with a new claim, against one without",
+            "… attached first, against not attached",
+        );
+        let (resident, busy) = (
+            "resident memory of the whole container",
+            "CPU of the whole container at rest",
+        );
+        vec![
+            Figure::beside(a_claim, with.clone(), without, "s", Aim::None),
+            Figure::beside(attach, attached, with, "s", Aim::None),
+            Figure::alone(resident, memory, "MiB", Aim::LessThan(30.0)),
+            Figure::alone(busy, cpu, "% of one", Aim::None),
+        ]
     });
-    figures.push(Figure {
-        what: "image, compressed".into(),
-        ours: megabytes,
-        floor: None,
-        unit: "MB",
-        aim: Aim::LessThan(40.0),
-    });
+    let small = Aim::SizeLessThan(40.0);
+    figures.push(Figure::alone(
+        "image, compressed",
+        vec![megabytes],
+        "MB",
+        small,
+    ));
     figures
-}
-
-fn seconds(what: &str, ours: f64, floor: f64) -> Figure {
-    Figure {
-        what: what.to_owned(),
-        ours,
-        floor: Some(floor),
-        unit: "s",
-        aim: Aim::None,
-    }
 }
 
 /// The image of the program that is measured, and the size of a download in megabytes.
@@ -133,6 +140,17 @@ impl Node {
     /// Deploys the driver and waits until kubelet has it.
     async fn deploy(&self, further: &[&str]) {
         self.cluster.apply(&self.manifest(further));
+        self.rolled_out().await;
+    }
+
+    /// Replaces the driver's pod by a new one.
+    async fn restart(&self) {
+        let restart = ["rollout", "restart", "-n", NAMESPACE, "daemonset/hostloop"];
+        self.cluster.kubectl(&restart);
+        self.rolled_out().await;
+    }
+
+    async fn rolled_out(&self) {
         let patience = format!("--timeout={}s", PATIENCE.as_secs());
         for workload in ["daemonset/hostloop", "deployment/hostloop-controller"] {
             let set = ["rollout", "status", "-n", NAMESPACE, workload, &patience];
@@ -152,15 +170,13 @@ impl Node {
         .await;
     }
 
-    /// Seconds until a pod is ready: with a new claim, and without one. In the middle.
-    async fn pods_start(&self, rounds: usize) -> (f64, f64) {
-        let (mut with, mut without) = (Vec::new(), Vec::new());
+    /// Adds the seconds until a pod is ready: with a new claim, and without one, by turns.
+    async fn pods_start(&self, rounds: usize, with: &mut Vec<f64>, without: &mut Vec<f64>) {
         self.pod_starts(true).await;
         for _ in 0..rounds {
             without.push(self.pod_starts(false).await);
             with.push(self.pod_starts(true).await);
         }
-        (median(with), median(without))
     }
 
     /// Makes a pod, with a new claim or without one, and takes it away again, with its volume;
@@ -187,34 +203,27 @@ impl Node {
         took.as_secs_f64()
     }
 
-    /// What the container takes while nothing is asked of it.
-    async fn at_rest(&self) -> Vec<Figure> {
+    /// What the container takes while nothing is asked of it: memory in MiB, and percent of a CPU.
+    async fn at_rest(&self) -> (f64, f64) {
         let chosen = ["-l", "app.kubernetes.io/name=hostloop", "-o"];
         let id = "jsonpath={.items[0].status.containerStatuses[0].containerID}";
         let get = [&["get", "pods", "-n", NAMESPACE][..], &chosen, &[id]].concat();
         let id = self.cluster.kubectl(&get);
         let id = id.rsplit('/').next().unwrap_or_default();
         tokio::time::sleep(SETTLE).await;
-        let container = Container::find(id);
-        let before = container.busy_seconds();
+        let pids = process::of_container(id);
+        let busy = || {
+            pids.iter()
+                .map(|pid| process::cpu_seconds(*pid))
+                .sum::<f64>()
+        };
+        let before = busy();
         tokio::time::sleep(REST).await;
-        let busy = container.busy_seconds() - before;
-        vec![
-            Figure {
-                what: "resident memory of the whole container".into(),
-                ours: container.resident_mib(),
-                floor: None,
-                unit: "MiB",
-                aim: Aim::LessThan(30.0),
-            },
-            Figure {
-                what: "CPU of the whole container at rest".into(),
-                ours: busy / REST.as_secs_f64() * 100.0,
-                floor: None,
-                unit: "% of one",
-                aim: Aim::None,
-            },
-        ]
+        let resident = pids
+            .iter()
+            .map(|pid| process::mib(*pid, "status", "VmRSS:"));
+        let percent = (busy() - before) / REST.as_secs_f64() * 100.0;
+        (resident.sum(), percent)
     }
 }
 

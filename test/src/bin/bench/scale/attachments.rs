@@ -1,4 +1,4 @@
-//! Attachments: they have no label to be watched by, so each instance sees all of them.
+//! Attachments: a watch cannot select them by a label, so each instance sees all of them.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::floor::rate;
-use super::requests::Told;
+use super::requests::WatchTraffic;
 use super::round::Fielded;
 use super::taken::Taken;
 
@@ -35,8 +35,8 @@ pub(super) struct Attached {
     /// Of all instances together, an attachment.
     pub(super) requests: f64,
     pub(super) conflicts: usize,
-    /// What the server told all of its watchers, an attachment.
-    pub(super) told: Told,
+    /// What the server sent to all of its watchers, an attachment.
+    pub(super) traffic: WatchTraffic,
     /// CPU of all instances together, in milliseconds an attachment.
     pub(super) cpu: f64,
 }
@@ -47,7 +47,7 @@ pub(super) async fn attached(fielded: &mut Fielded<'_>, volumes: usize) -> Attac
     let wanted = wanted(&fielded.fleet, volumes).await;
     let (each, params) = (wanted.len() as f64, PostParams::default());
     let names: Vec<_> = wanted.iter().map(VolumeAttachment::name_any).collect();
-    let (taken, told) = (Taken::by(&fielded.fleet), Told::by(fielded.cluster));
+    let (taken, traffic) = (Taken::by(&fielded.fleet), WatchTraffic::by(fielded.cluster));
     let began = Instant::now();
     let make = async {
         let made = stream::iter(&wanted).map(|one| api.create(&params, one));
@@ -57,7 +57,7 @@ pub(super) async fn attached(fielded: &mut Fielded<'_>, volumes: usize) -> Attac
     let ((), last) = tokio::join!(make, seen(&api, &names, true));
     let attached_in = last - began;
     let asked = fielded.requests.settled().await;
-    let told = Told::by(fielded.cluster).since(told);
+    let traffic = WatchTraffic::by(fielded.cluster).since(traffic);
     let busy = Taken::by(&fielded.fleet).cpu_seconds - taken.cpu_seconds;
     let began = Instant::now();
     let delete = async {
@@ -75,10 +75,7 @@ pub(super) async fn attached(fielded: &mut Fielded<'_>, volumes: usize) -> Attac
         detach_rate: rate(wanted.len(), detached_in.as_secs_f64()),
         requests: asked.requests as f64 / each,
         conflicts: asked.conflicts,
-        told: Told {
-            events: told.events / each,
-            bytes: told.bytes / each,
-        },
+        traffic: traffic.each(each),
         cpu: busy * 1e3 / each,
     }
 }
@@ -119,7 +116,7 @@ async fn seen(api: &Api<VolumeAttachment>, names: &[String], attached: bool) -> 
             Ok(Event::Apply(one)) => note(&mut missing, &one, attached),
             Ok(Event::Delete(one)) if !attached => drop(missing.remove(&*one.name_any())),
             Ok(Event::InitDone) if !attached => missing.retain(|name| listed.contains(*name)),
-            // The watch begins again by itself.
+            // The watch starts again by itself.
             Ok(Event::Delete(_) | Event::InitDone) | Err(_) => {}
         }
     }

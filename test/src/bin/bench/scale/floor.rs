@@ -1,4 +1,4 @@
-//! What the cluster itself needs at least for so many claims, without any instance of ours.
+//! What the cluster itself needs at least for so many claims, without any instance.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use hostloop_test::scratch::Scratch;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::requests::Told;
+use super::requests::WatchTraffic;
 use crate::cluster::floors::{By, provision};
 use crate::cluster::ground::{Ground, NAMESPACE};
 use crate::withheld::Cpus;
 
 const NULL_WAIT: &str = "null-wait";
-/// Claims nobody counts, until all caches and connections are there.
+/// Claims before those that are counted: caches and connections are there afterwards.
 const WARM_UP: usize = 20;
 
 /// How fast it went.
@@ -49,9 +49,9 @@ pub(super) struct Floors {
     pub(super) null: Pace,
     /// The same, after the scheduler has chosen a node.
     pub(super) null_wait: Pace,
-    /// What all watchers together were told of each volume of that loop's: they are there with us,
-    /// too.
-    pub(super) told: Told,
+    /// What the server sent to all watchers for each volume of that loop. These watchers are there
+    /// with the instances, too.
+    pub(super) traffic: WatchTraffic,
 }
 
 impl Display for Pace {
@@ -75,11 +75,11 @@ impl Floors {
     }
 }
 
-/// What measures them, as often as is wanted: a machine that others share has its better minutes,
-/// and what is compared is to be measured side by side.
+/// Measures them, as often as is wanted: the speed of a shared machine changes, so floor and
+/// instances are measured one right after the other.
 pub(super) struct Floor<'c> {
     cluster: &'c Cluster,
-    /// Whom the null provisioner is to the API server.
+    /// The account of the null provisioner.
     kubeconfig: PathBuf,
 }
 
@@ -124,10 +124,10 @@ async fn measured(cluster: &Cluster, mut ground: Ground, claims: usize) -> Floor
     eprintln!("  floor: volumes made by hand {by_hand}");
     ground.clear().await;
 
-    let (before, cpus) = (Told::by(cluster), Cpus::now());
+    let (before, cpus) = (WatchTraffic::by(cluster), Cpus::now());
     let bound = ground.bind(By::Null, &names("null", claims)).await;
     let null = Pace::of(claims, bound.as_secs_f64(), cpus);
-    let told = Told::by(cluster).since(before);
+    let traffic = WatchTraffic::by(cluster).since(before);
     eprintln!("  floor: a null provisioner {null}");
     ground.clear().await;
 
@@ -138,10 +138,7 @@ async fn measured(cluster: &Cluster, mut ground: Ground, claims: usize) -> Floor
         by_hand,
         null,
         null_wait,
-        told: Told {
-            events: told.events / claims as f64,
-            bytes: told.bytes / claims as f64,
-        },
+        traffic: traffic.each(claims as f64),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The figures of many nodes: data, a table, charts, and aims.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -8,20 +9,20 @@ use serde::{Deserialize, Serialize};
 use super::attachments::Attached;
 use super::floor::Floors;
 use super::round::{Rest, Round};
-use crate::measure::{Aim, Figure};
+use crate::measure::{Aim, Figure, median};
 use hostloop_test::fleet::Binding;
 
-/// Of an instance, in MiB: it is to have less.
+/// The memory of an instance is less than this, in MiB.
 const MOST_MEMORY: f64 = 25.0;
 
 /// Where the data of the figures are, in the documentation.
 const DATA: &str = "figures/scale.json";
 
-/// What stands around the table in the documentation.
+/// The lines around the table in the documentation.
 const BEGIN: &str = "<!-- scripts/bench scale writes from here -->";
 const END: &str = "<!-- to here -->";
 
-/// All that was measured.
+/// All that was measured, in the order of the runs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Report {
     /// Of each kind, for each number of instances.
@@ -29,7 +30,7 @@ pub(super) struct Report {
     pub(super) numbers: Vec<Instances>,
 }
 
-/// With so many instances.
+/// One run with so many instances.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Instances {
     pub(super) count: usize,
@@ -47,13 +48,13 @@ pub(super) struct Instances {
     pub(super) deleted: f64,
 }
 
-/// A line of the table: what it tells, and how to read it off a round.
+/// A line of the table about rounds; the number is that of instances.
 type Line = (&'static str, fn(&Round, f64) -> f64);
 
-/// A line that tells something else.
+/// A line about something else.
 type Of<T> = (&'static str, fn(&T) -> f64);
 
-/// Of each round; the number is that of instances.
+/// The lines of each binding.
 const LINES: [Line; 12] = [
     ("volumes/s", |round, _| round.pace.rate),
     ("seconds from the last claim to the last bound", |r, _| {
@@ -65,12 +66,14 @@ const LINES: [Line; 12] = [
     }),
     ("API requests a volume, events aside", |r, _| r.requests),
     ("Kubernetes events written a volume", |r, _| r.events),
-    ("watch events a volume, all instances", |r, _| r.told.events),
+    ("watch events a volume, all instances", |r, _| {
+        r.traffic.events
+    }),
     ("watch KiB a volume, all instances", |r, _| {
-        r.told.bytes / 1024.0
+        r.traffic.bytes / 1024.0
     }),
     ("watch events a volume, one instance", |r, n| {
-        r.told.events / n
+        r.traffic.events / n
     }),
     ("CPU ms a volume, all instances", |r, _| r.cpu),
     ("most memory of the leader, MiB", |r, _| {
@@ -83,9 +86,10 @@ impl Report {
     /// For a person: a table in Markdown.
     pub(super) fn table(&self) -> String {
         let mut text = format!("{} claims of each kind.\n\n", self.claims);
-        let counts = self.numbers.iter().map(|n| format!(" {} |", n.count));
-        text += &format!("| instances |{}\n|---|", counts.collect::<String>());
-        text += &"--:|".repeat(self.numbers.len());
+        let counts = self.counts();
+        let heads: String = counts.iter().map(|n| format!(" {n} |")).collect();
+        text += &format!("| instances |{heads}\n|---|");
+        text += &"--:|".repeat(counts.len());
         text.push('\n');
         for binding in Binding::ALL {
             let mode = binding.mode();
@@ -142,7 +146,7 @@ impl Report {
             ("API requests an attachment", |a| a.requests),
             ("refused writes (409)", |a| a.conflicts as f64),
             ("watch events an attachment, all watchers", |a| {
-                a.told.events
+                a.traffic.events
             }),
             ("CPU ms an attachment, all instances", |a| a.cpu),
         ];
@@ -153,10 +157,30 @@ impl Report {
         lines.into_iter().map(line).collect()
     }
 
+    /// The numbers of instances, each once.
+    fn counts(&self) -> Vec<usize> {
+        let counts: BTreeSet<_> = self.numbers.iter().map(|n| n.count).collect();
+        counts.into_iter().collect()
+    }
+
+    /// The values of all runs with so many instances.
+    fn runs(&self, count: usize, of: impl Fn(&Instances) -> Option<f64>) -> Vec<f64> {
+        let runs = self.numbers.iter().filter(|n| n.count == count);
+        runs.filter_map(of).collect()
+    }
+
+    /// For each number of instances, the median of its runs.
+    fn medians(&self, of: impl Fn(&Instances) -> Option<f64>) -> Vec<Option<f64>> {
+        let runs = self.counts().into_iter().map(|n| self.runs(n, &of));
+        let medians = runs.map(|runs| (!runs.is_empty()).then(|| median(&runs)));
+        medians.collect()
+    }
+
     fn row(&self, of: impl Fn(&Instances) -> Option<f64>) -> String {
-        let cell =
-            |n| of(n).map_or_else(|| " |".to_owned(), |value| format!(" {} |", number(value)));
-        self.numbers.iter().map(cell).collect()
+        let cell = |value: Option<f64>| {
+            format!(" {}|", value.map_or_else(String::new, |v| number(v) + " "))
+        };
+        self.medians(of).into_iter().map(cell).collect()
     }
 
     /// What an earlier run has written into `figures` beneath this directory.
@@ -210,7 +234,7 @@ impl Report {
             ("at rest", self.line(|n| n.rest.taken.resident_mib)),
             ("aim: less than this", self.line(|_| MOST_MEMORY)),
         ];
-        let counts: Vec<_> = self.numbers.iter().map(|n| n.count.to_string()).collect();
+        let counts: Vec<_> = self.counts().iter().map(usize::to_string).collect();
         let counts = counts.join(", ");
         let chart = |title: &str, lines: &[(&str, String)]| {
             let drawn = lines
@@ -227,7 +251,7 @@ impl Report {
         [
             chart("Claims bound a second", &pace),
             chart("API requests a volume", &of_rounds(|r, _| r.requests)),
-            chart("Watch events a volume", &of_rounds(|r, _| r.told.events)),
+            chart("Watch events a volume", &of_rounds(|r, _| r.traffic.events)),
             chart("Most memory of an instance, MiB", &memory),
         ]
         .concat()
@@ -235,60 +259,59 @@ impl Report {
 
     /// The values of a line, one for each number of instances.
     fn line(&self, of: impl Fn(&Instances) -> f64) -> String {
-        let values = self.numbers.iter().map(|n| format!("{:.2}", of(n)));
+        let medians = self.medians(|n| Some(of(n))).into_iter();
+        let values = medians.map(|value| format!("{:.2}", value.unwrap_or_default()));
         values.collect::<Vec<_>>().join(", ")
     }
 
-    /// What is aimed at, with the most instances.
-    pub(super) fn figures(&self, judged: bool) -> Vec<Figure> {
-        let (Some(fewest), Some(most)) = (self.numbers.first(), self.numbers.last()) else {
+    /// The figures with the most instances, and their aims.
+    pub(super) fn figures(&self) -> Vec<Figure> {
+        let counts = self.counts();
+        let (Some(fewest), Some(most)) = (counts.first(), counts.last()) else {
             return Vec::new();
         };
-        // One storm of each kind: its figures decide nothing.
-        let aim = |_: Aim| if judged { Aim::Undecided } else { Aim::None };
-        let figure = |what: String, ours, floor, unit, aim| Figure {
-            what,
-            ours,
-            floor,
-            unit,
-            aim,
-        };
-        let count = most.count;
         let mut figures = Vec::new();
         for binding in Binding::ALL {
-            let (Some(few), Some(many)) = (round(fewest, binding), round(most, binding)) else {
-                continue;
+            let what = |what: &str| format!("{most} nodes, {}: {what}", binding.mode());
+            let runs = |count: &usize, of: fn(&Round) -> f64| {
+                self.runs(*count, |n| round(n, binding).map(of))
             };
-            let what = |what: &str| format!("{count} nodes, {}: {what}", binding.mode());
-            let null = Some(most.floors.null(binding).rate);
+            let null = self.runs(*most, |n| Some(n.floors.null(binding).rate));
+            let rate = runs(most, |r| r.pace.rate);
             let against = what("bound, against a null provisioner");
-            let rate = aim(Aim::RatioAtLeast(0.8));
-            figures.push(figure(against, many.pace.rate, null, "volumes/s", rate));
-            let none = aim(Aim::LessThan(1.0));
-            let refused = many.conflicts as f64;
-            figures.push(figure(
+            let fast = Aim::RatioAtLeast(0.8);
+            figures.push(Figure::beside(against, rate, null, "volumes/s", fast));
+
+            let refused = runs(most, |r| r.conflicts as f64);
+            let none = Aim::LessThan(1.0);
+            figures.push(Figure::alone(
                 what("refused writes (409)"),
                 refused,
-                None,
                 "",
                 none,
             ));
-            let flat = aim(Aim::RatioAtMost(1.2));
-            let fewer = format!("API requests, against {} nodes", fewest.count);
-            let asked = Some(few.requests);
-            figures.push(figure(what(&fewer), many.requests, asked, "a volume", flat));
-            let fewer = format!("watch events, against {} nodes", fewest.count);
-            let (told, floor) = (many.told.events, Some(few.told.events));
-            figures.push(figure(what(&fewer), told, floor, "a volume", flat));
-            for (who, peak) in [
-                ("the leader", many.taken.peak_max_mib),
-                ("another", many.taken.peak_next_mib),
-            ] {
-                let small = aim(Aim::LessThan(MOST_MEMORY));
-                let most = what(&format!("most memory of {who}"));
-                figures.push(figure(most, peak, None, "MiB", small));
+
+            let each: [(_, fn(&Round) -> f64); 2] = [
+                ("API requests", |r| r.requests),
+                ("watch events", |r| r.traffic.events),
+            ];
+            for (each, of) in each {
+                let against = what(&format!("{each}, against {fewest} nodes"));
+                let (many, few) = (runs(most, of), runs(fewest, of));
+                let flat = Aim::RatioAtMost(1.2);
+                figures.push(Figure::beside(against, many, few, "a volume", flat));
+            }
+            let peaks: [(_, fn(&Round) -> f64); 2] = [
+                ("the leader", |r| r.taken.peak_max_mib),
+                ("another", |r| r.taken.peak_next_mib),
+            ];
+            for (who, of) in peaks {
+                let memory = what(&format!("most memory of {who}"));
+                let small = Aim::LessThan(MOST_MEMORY);
+                figures.push(Figure::alone(memory, runs(most, of), "MiB", small));
             }
         }
+        figures.retain(|figure| !figure.ours.is_empty());
         figures
     }
 }
@@ -317,6 +340,7 @@ fn with_table(page: &str, table: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Verdict;
 
     #[test]
     fn a_table_takes_the_place_of_the_last() {
@@ -324,6 +348,38 @@ mod tests {
         let new = with_table(&page, "| new |").expect("it has its marks");
         assert_eq!(new, format!("a\n{BEGIN}\n\n| new |\n{END}\nb\n"));
         assert!(with_table("nothing", "").is_none());
+    }
+
+    fn documented() -> (Report, String) {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let page = std::fs::read_to_string(docs.join("scale.md"));
+        (Report::read(&docs), page.expect("the page is there"))
+    }
+
+    #[test]
+    fn the_page_shows_the_data_in_the_tree() {
+        let (report, page) = documented();
+        let drawn = with_table(&page, &(report.table() + &report.charts()));
+        assert!(
+            drawn.as_ref() == Some(&page),
+            "{}",
+            drawn.unwrap_or_default()
+        );
+    }
+
+    #[test]
+    fn three_runs_decide_and_their_medians_are_drawn() {
+        let (once, page) = documented();
+        let verdicts = |report: &Report| report.figures().iter().map(Figure::verdict).collect();
+        let few: Vec<Verdict> = verdicts(&once);
+        assert_eq!(few, [Verdict::FewRuns(1); 12]);
+        let thrice = Report {
+            numbers: [&*once.numbers; 3].concat(),
+            ..once
+        };
+        assert!(page.contains(&thrice.table()));
+        let enough: Vec<Verdict> = verdicts(&thrice);
+        assert!(enough.iter().all(|v| !v.undecided()), "{enough:?}");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! What was asked of the API server, and what it told its watchers, between two points of time.
+//! Requests to the API server, and what it sent to its watchers, between two points of time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::time::Duration;
 
-use hostloop_test::cluster::Cluster;
+use hostloop_test::cluster::{Cluster, Request};
 use serde::{Deserialize, Serialize};
 
 /// The API server writes its log a little after its answers.
@@ -13,12 +13,12 @@ const SETTLE: Duration = Duration::from_secs(5);
 
 /// Requests of one user.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     /// All but watches and those of leases and events.
     pub(super) requests: usize,
     /// By verb and resource.
-    pub(super) by_kind: BTreeMap<String, usize>,
-    /// Those that were refused because somebody else had written meanwhile, or had made the object.
+    pub(crate) by_kind: BTreeMap<String, usize>,
+    /// Those that were refused because another user had changed or created the object.
     pub(super) conflicts: usize,
     /// By verb and resource.
     pub(super) conflicts_by_kind: BTreeMap<String, usize>,
@@ -27,60 +27,29 @@ pub(super) struct Asked {
     /// Of leases.
     pub(super) leases: usize,
     /// Of events, which come at their leisure, or not at all where there are too many.
-    pub(super) events: usize,
+    pub(crate) events: usize,
     /// Writes of other users that were refused for the same reason: of the cluster's own
     /// controllers, say, which may come back to them only after a long while.
     pub(super) conflicts_of_others: BTreeMap<String, usize>,
 }
 
-/// What watchers were told.
+/// What the API server sent to watchers.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Told {
+pub(super) struct WatchTraffic {
     pub(super) events: f64,
     pub(super) bytes: f64,
 }
 
 /// Reads the audit log on from where it was read last: the whole would be read again for minutes.
-pub(super) struct Reader {
+pub(crate) struct Reader {
     log: File,
     at: u64,
     user: String,
 }
 
-#[derive(Deserialize)]
-struct Line {
-    stage: String,
-    verb: String,
-    user: User,
-    #[serde(rename = "objectRef")]
-    object: Option<Object>,
-    #[serde(rename = "responseStatus")]
-    status: Option<Status>,
-}
-
-#[derive(Deserialize)]
-struct User {
-    #[serde(default)]
-    username: String,
-}
-
-#[derive(Deserialize)]
-struct Object {
-    #[serde(default)]
-    resource: String,
-    #[serde(default)]
-    subresource: String,
-}
-
-#[derive(Deserialize)]
-struct Status {
-    #[serde(default)]
-    code: u16,
-}
-
 impl Reader {
     /// Of what this user asks from now on.
-    pub(super) fn of(cluster: &Cluster, user: &str) -> Reader {
+    pub(crate) fn of(cluster: &Cluster, user: &str) -> Reader {
         let path = cluster.audit_log();
         let mut log = File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let at = log.seek(SeekFrom::End(0)).expect("a file has an end");
@@ -92,7 +61,7 @@ impl Reader {
     }
 
     /// What was asked since the last look, once nothing more of it comes.
-    pub(super) async fn settled(&mut self) -> Asked {
+    pub(crate) async fn settled(&mut self) -> Asked {
         tokio::time::sleep(SETTLE).await;
         tokio::task::block_in_place(|| self.read())
     }
@@ -112,76 +81,69 @@ impl Reader {
                 return asked;
             }
             self.at += length as u64;
-            match serde_json::from_str::<Line>(&text) {
-                Ok(line) if line.user.username == self.user => asked.add(&line),
-                Ok(line) => asked.add_others(line),
-                Err(_) => {}
+            match Request::parse(&text) {
+                Some(request) if request.user == self.user => asked.add(&request),
+                Some(request) => asked.add_other(&request),
+                None => {}
             }
         }
     }
 }
 
 impl Asked {
-    fn add(&mut self, line: &Line) {
-        // A watch is no cost of a volume's; what it is told is.
-        if line.verb == "watch" || line.stage != "ResponseComplete" {
+    fn add(&mut self, request: &Request) {
+        // A watch is no cost of a volume; what it sends is.
+        if request.verb == "watch" {
             return;
         }
-        let object = line.object.as_ref();
-        let resource = object.map_or(String::new(), |o| match o.subresource.as_str() {
-            "" => o.resource.clone(),
-            sub => format!("{}/{sub}", o.resource),
-        });
-        if resource == "leases" {
-            self.leases += 1;
-            return;
+        match &*request.resource {
+            "leases" => return self.leases += 1,
+            "events" => return self.events += 1,
+            _ => {}
         }
-        if resource == "events" {
-            self.events += 1;
-            return;
-        }
-        let kind = format!("{} {resource}", line.verb);
-        let code = line.status.as_ref().map_or(0, |status| status.code);
+        let kind = format!("{} {}", request.verb, request.resource);
         self.requests += 1;
-        if code == 409 {
+        if request.code == 409 {
             self.conflicts += 1;
             *self.conflicts_by_kind.entry(kind.clone()).or_default() += 1;
         }
-        if code == 429 || code >= 500 {
+        if request.code == 429 || request.code >= 500 {
             self.failed += 1;
         }
         *self.by_kind.entry(kind).or_default() += 1;
     }
 
-    fn add_others(&mut self, line: Line) {
-        let refused = line
-            .status
-            .as_ref()
-            .is_some_and(|status| status.code == 409);
-        let object = line
-            .object
-            .filter(|object| refused && object.resource != "leases");
-        if let Some(object) = object {
-            let what = format!("{}: {} {}", line.user.username, line.verb, object.resource);
+    fn add_other(&mut self, request: &Request) {
+        if request.code == 409 && request.resource != "leases" {
+            let Request { user, verb, .. } = request;
+            let what = format!("{user}: {verb} {}", request.resource);
             *self.conflicts_of_others.entry(what).or_default() += 1;
         }
     }
 }
 
-impl Told {
-    /// What the API server has told all its watchers so far.
-    pub(super) fn by(cluster: &Cluster) -> Told {
+impl WatchTraffic {
+    /// What the API server has sent to all its watchers so far.
+    pub(super) fn by(cluster: &Cluster) -> WatchTraffic {
         let metrics = cluster.kubectl(&["get", "--raw", "/metrics"]);
-        Told {
+        WatchTraffic {
             events: sum(&metrics, "apiserver_watch_events_total"),
             bytes: sum(&metrics, "apiserver_watch_events_sizes_sum"),
         }
     }
 
-    pub(super) fn since(self, before: Told) -> Told {
-        Told {
+    pub(super) fn since(self, before: WatchTraffic) -> WatchTraffic {
+        WatchTraffic {
             events: self.events - before.events,
             bytes: self.bytes - before.bytes,
+        }
+    }
+
+    /// The share of each of so many.
+    pub(super) fn each(self, count: f64) -> WatchTraffic {
+        WatchTraffic {
+            events: self.events / count,
+            bytes: self.bytes / count,
         }
     }
 }
@@ -208,36 +170,41 @@ mod tests {
 
     #[test]
     fn a_metric_is_summed_over_its_labels() {
-        let metrics = "# TYPE told counter\ntold_total{kind=\"a\",verb=\"watch\"} 2\n\
-                       told_total{kind=\"b\",verb=\"list\"} 3.5\ntold_total_more 7\ntold_total 1\n";
-        assert!((sum(metrics, "told_total") - 6.5).abs() < 1e-9);
-        assert!((sum_with(metrics, "told_total", "verb=\"watch\"") - 2.0).abs() < 1e-9);
-        assert!(sum(metrics, "told").abs() < 1e-9);
+        let metrics = "# TYPE seen counter\nseen_total{kind=\"a\",verb=\"watch\"} 2\n\
+                       seen_total{kind=\"b\",verb=\"list\"} 3.5\nseen_total_more 7\nseen_total 1\n";
+        assert!((sum(metrics, "seen_total") - 6.5).abs() < 1e-9);
+        assert!((sum_with(metrics, "seen_total", "verb=\"watch\"") - 2.0).abs() < 1e-9);
+        assert!(sum(metrics, "seen").abs() < 1e-9);
     }
 
     #[test]
-    fn leases_and_watches_are_apart() {
-        let line = |verb: &str, resource: &str, code: u16| {
-            let line = serde_json::json!({
-                "stage": "ResponseComplete", "verb": verb, "user": {"username": "us"},
-                "objectRef": {"resource": resource, "subresource": ""},
-                "responseStatus": {"code": code},
-            });
-            serde_json::from_value::<Line>(line).expect("it is a line")
-        };
+    fn leases_and_watches_are_counted_apart() {
         let mut asked = Asked::default();
-        for (verb, resource, code) in [
-            ("watch", "pods", 200),
-            ("get", "leases", 200),
-            ("update", "leases", 409),
-            ("create", "persistentvolumes", 201),
-            ("create", "persistentvolumes", 409),
-            ("patch", "persistentvolumeclaims", 503),
+        for (user, verb, resource, code) in [
+            ("us", "watch", "pods", 200),
+            ("us", "get", "leases", 200),
+            ("us", "update", "leases", 409),
+            ("us", "create", "persistentvolumes", 201),
+            ("us", "create", "persistentvolumes", 409),
+            ("us", "patch", "persistentvolumeclaims", 503),
+            ("other", "update", "leases", 409),
+            ("other", "update", "nodes", 200),
+            ("other", "update", "nodes", 409),
         ] {
-            asked.add(&line(verb, resource, code));
+            let line = serde_json::json!({
+                "auditID": "1", "requestURI": "/x", "verb": verb, "user": {"username": user},
+                "objectRef": {"resource": resource}, "responseStatus": {"code": code},
+            });
+            let request = Request::parse(&line.to_string()).expect("it is a line");
+            match user {
+                "us" => asked.add(&request),
+                _ => asked.add_other(&request),
+            }
         }
         assert_eq!((asked.requests, asked.leases), (3, 2));
         assert_eq!((asked.conflicts, asked.failed), (1, 1));
         assert_eq!(asked.by_kind["create persistentvolumes"], 2);
+        let others = BTreeMap::from([("other: update nodes".to_owned(), 1)]);
+        assert_eq!(asked.conflicts_of_others, others);
     }
 }

@@ -1,4 +1,4 @@
-//! A fleet of instances at rest, and in a storm of claims.
+//! A fleet of instances at rest, and under many claims at once.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::floor::{Pace, rate};
-use super::requests::{Reader, Told, sum, sum_with};
+use super::requests::{Reader, WatchTraffic, sum, sum_with};
 use super::taken::Taken;
 use crate::cluster::ground::{last_bound, watch_bound};
 use crate::withheld::Cpus;
 
-/// Claims nobody counts, until all caches and connections are there.
+/// Claims before those that are counted: caches and connections are there afterwards.
 const WARM_UP: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(900);
 
@@ -45,12 +45,12 @@ pub(super) struct Round {
     pub(super) pace: Pace,
     /// From the last claim to the last that is bound, in seconds.
     pub(super) tail: f64,
-    /// Writes of ours that were refused because somebody else had written.
+    /// Writes of the instances that were refused because the object had changed.
     pub(super) conflicts: usize,
     pub(super) conflicts_by_kind: BTreeMap<String, usize>,
-    /// Writes of the scheduler's that were refused so.
+    /// Writes of the scheduler that were refused so.
     pub(super) scheduler_conflicts: usize,
-    /// Writes of everybody else's.
+    /// Writes of all others.
     pub(super) conflicts_of_others: BTreeMap<String, usize>,
     /// Of all instances together, a volume, but for events.
     pub(super) requests: f64,
@@ -59,11 +59,11 @@ pub(super) struct Round {
     pub(super) requests_by_kind: BTreeMap<String, f64>,
     /// Requests that failed on the server's side.
     pub(super) failed: usize,
-    /// All instances' together, a volume.
-    pub(super) told: Told,
-    /// Whether the instances say so themselves; else it is what the server told all of its
-    /// watchers, less what it tells them without instances.
-    pub(super) told_by_instances: bool,
+    /// What all instances together received, a volume.
+    pub(super) traffic: WatchTraffic,
+    /// Whether the instances counted it; else it is what the server sent to all of its watchers,
+    /// less what it sends to them without instances.
+    pub(super) counted_by_instances: bool,
     /// CPU of all instances together, in milliseconds a volume.
     pub(super) cpu: f64,
     /// Memory afterwards, with its peaks.
@@ -117,21 +117,26 @@ impl<'a> Fielded<'a> {
         (made.last, bound, made.scheduler_conflicts)
     }
 
-    /// So many claims. `without` is what others are told of each volume.
-    pub(super) async fn round(&mut self, binding: Binding, count: usize, without: Told) -> Round {
+    /// So many claims. `without` is what other watchers receive for each volume.
+    pub(super) async fn round(
+        &mut self,
+        binding: Binding,
+        count: usize,
+        without: WatchTraffic,
+    ) -> Round {
         let numbers = WARM_UP..WARM_UP + count;
         let wishes = self.fleet.wishes(binding, numbers);
         let each = count as f64;
-        let (taken_before, told_before) = (Taken::by(&self.fleet), self.told());
+        let (taken_before, (before, _)) = (Taken::by(&self.fleet), self.traffic());
         let (began, cpus) = (Instant::now(), Cpus::now());
         let (made, bound, scheduler_conflicts) = self.bind(&wishes).await;
         let pace = Pace::of(count, (bound - began).as_secs_f64(), cpus);
         let asked = self.requests.settled().await;
-        let (taken, told_after) = (Taken::by(&self.fleet), self.told());
+        let (taken, (after, counted)) = (Taken::by(&self.fleet), self.traffic());
         self.fleet.each_once(PATIENCE).await;
-        let told = told_after.0.since(told_before.0);
-        let others = match told_after.1 {
-            true => Told::default(),
+        let traffic = after.since(before).each(each);
+        let others = match counted {
+            true => WatchTraffic::default(),
             false => without,
         };
         Round {
@@ -150,18 +155,18 @@ impl<'a> Fielded<'a> {
                 .map(|(kind, n)| (kind, n as f64 / each))
                 .collect(),
             failed: asked.failed,
-            told: Told {
-                events: (told.events / each - others.events).max(0.0),
-                bytes: (told.bytes / each - others.bytes).max(0.0),
+            traffic: WatchTraffic {
+                events: (traffic.events - others.events).max(0.0),
+                bytes: (traffic.bytes - others.bytes).max(0.0),
             },
-            told_by_instances: told_after.1,
+            counted_by_instances: counted,
             cpu: (taken.cpu_seconds - taken_before.cpu_seconds) * 1e3 / each,
             taken,
         }
     }
 
-    /// What was told so far, and whether the instances themselves say so.
-    fn told(&self) -> (Told, bool) {
+    /// What watchers have received so far, and whether the instances themselves counted it.
+    fn traffic(&self) -> (WatchTraffic, bool) {
         let shown: Vec<_> = tokio::task::block_in_place(|| {
             let members = self.fleet.members.iter();
             members.map(|member| member.metrics()).collect()
@@ -171,9 +176,9 @@ impl<'a> Fielded<'a> {
                 let events = shown.iter().map(|one| sum(one, EVENTS)).sum();
                 let bytes = shown.iter().map(|one| sum_with(one, BYTES, OF_WATCHES));
                 let bytes = bytes.sum();
-                (Told { events, bytes }, true)
+                (WatchTraffic { events, bytes }, true)
             }
-            false => (Told::by(self.cluster), false),
+            false => (WatchTraffic::by(self.cluster), false),
         }
     }
 

@@ -1,0 +1,42 @@
+//! Memory and CPU time of processes, by `/proc`.
+
+/// The unit of times in `/proc`: a hundredth of a second on all common machines, whatever the
+/// kernel itself counts in.
+const TICKS: f64 = 100.0;
+
+/// The processes of a container, by its ID, which is in the names of their cgroups.
+pub(crate) fn of_container(id: &str) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").expect("/proc is there");
+    let names = all.flatten().map(|entry| entry.file_name());
+    let mut pids: Vec<u32> = names.filter_map(|n| n.to_str()?.parse().ok()).collect();
+    // A process may have ended meanwhile.
+    pids.retain(|pid| {
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+        groups.is_ok_and(|groups| groups.contains(id))
+    });
+    assert!(!pids.is_empty(), "container {id} has no process");
+    pids
+}
+
+/// A size in one of the process's files, in MiB: `VmRSS:` in `status`.
+pub(crate) fn mib(pid: u32, file: &str, key: &str) -> f64 {
+    let text = read(pid, file);
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    let kib: f64 = number.map_or(0.0, |n| n.parse().expect("/proc shows a number"));
+    kib / 1024.0
+}
+
+/// The process's time on a CPU, in seconds.
+pub(crate) fn cpu_seconds(pid: u32) -> f64 {
+    let stat = read(pid, "stat");
+    // The name may have spaces; user and system time are the 12th and 13th after it.
+    let after = stat.rsplit_once(')').map_or("", |(_, after)| after);
+    let times = after.split_whitespace().skip(11).take(2);
+    times.filter_map(|n| n.parse::<f64>().ok()).sum::<f64>() / TICKS
+}
+
+fn read(pid: u32, file: &str) -> String {
+    let path = format!("/proc/{pid}/{file}");
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
