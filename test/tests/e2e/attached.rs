@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::objects::{name, text};
+use crate::objects::{assert_text, handle_of, name};
 use crate::site::Site;
 use crate::space::{Space, on_node};
-use crate::world::{DRIVER, NAMESPACE, World};
+use crate::world::{DRIVER, NAMESPACE, World, check};
 
 /// The name that the attach-detach controller and kubelet give a VolumeAttachment.
 fn attachment_name(handle: &str, node: &str) -> String {
@@ -18,35 +18,25 @@ fn attachment_name(handle: &str, node: &str) -> String {
 /// A volume has a VolumeAttachment, and finalizers, for as long as a pod uses it.
 pub(crate) fn volumes_are_attached_and_detached(world: &World) {
     let space = Space::new(world, "attach");
-    space.claim("data", "hostloop-ext4", json!({}));
-    space.pod("pod", &["data"]);
-    space.ready("pod");
+    space.run_data("pod", "hostloop-ext4");
     let volume = space.volume("data");
-    let handle = text(&volume, "/spec/csi/volumeHandle");
+    let handle = handle_of(&volume);
     let site = world.home(&volume);
     let attachment = attachment_name(handle, site.name());
     let seen = world.get("VolumeAttachment", "", &attachment);
     assert_eq!(seen.pointer("/status/attached"), Some(&json!(true)));
-    assert_eq!(
-        text(&seen, "/spec/source/persistentVolumeName"),
-        name(&volume)
-    );
+    assert_text(&seen, "/spec/source/persistentVolumeName", name(&volume));
     const FINALIZER: &str = "external-attacher/hostloop-csi-dev";
     let finalizers = |object: &Value| object["metadata"]["finalizers"].to_string();
     assert!(finalizers(&seen).contains(FINALIZER), "{seen}");
     let now = || world.get("PersistentVolume", "", name(&volume));
     assert!(finalizers(&now()).contains(FINALIZER));
-    assert!(
-        record(&site, handle).contains(site.name()),
-        "the publication is recorded"
-    );
+    let published = || record(&site, handle).contains(site.name());
+    assert!(published(), "the publication is recorded");
 
     space.delete_pod("pod");
     world.gone("VolumeAttachment", "", &attachment);
-    assert!(
-        !record(&site, handle).contains(site.name()),
-        "nor is it now"
-    );
+    assert!(!published(), "the record has no publication");
     world.delete("PersistentVolumeClaim", &space.name, "data");
     world.gone("PersistentVolume", "", name(&volume));
     space.end();
@@ -71,10 +61,8 @@ pub(crate) fn a_full_node_takes_no_more_volumes(world: &World) {
     let site = world.site(2);
     world.until("the node's limit", || {
         let driver = site.driver_of_node().unwrap_or_default();
-        match driver.pointer("/allocatable/count") {
-            Some(count) if *count == json!(2) => Ok(()),
-            _ => Err(driver.to_string()),
-        }
+        let limited = driver.pointer("/allocatable/count") == Some(&json!(2));
+        check(limited, || driver.to_string())
     });
     let space = Space::new(world, "full");
     let class = space.class("now", on_node(site.name()));
@@ -84,8 +72,7 @@ pub(crate) fn a_full_node_takes_no_more_volumes(world: &World) {
         space.volume(named);
     }
     for named in ["a", "b"] {
-        space.pod(named, &[named]);
-        space.ready(named);
+        space.run(named, &[named]);
     }
     space.pod("c", &["c"]);
     space.event("c", "FailedScheduling", "max volume count");

@@ -2,11 +2,11 @@
 
 use hostloop_test::attacks;
 use hostloop_test::cluster::BUSYBOX;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::objects::text;
+use crate::objects::{assert_text, text};
 use crate::space::{Space, on_node};
-use crate::world::{DRIVER, World};
+use crate::world::World;
 
 /// A pod never starts if an attribute of its inline volume could reach the node or its space. The
 /// event names the attribute, and no volume is made.
@@ -18,19 +18,17 @@ pub(crate) fn a_pod_cannot_choose_how_its_volume_is_made(world: &World) {
         .enumerate()
         .map(|(number, (attribute, value))| {
             let named = format!("pod-{number}");
-            space.pod_with(&named, &[], inline(attribute, value));
+            space.inline_pod(&named, json!({attribute: value}));
             (named, attribute)
         })
         .collect();
     for (named, attribute) in &tried {
         let field = format!("volume_context[{attribute:?}]");
         space.event(named, "FailedMount", &field);
-        assert_eq!(text(&space.pod_now(named), "/status/phase"), "Pending");
+        assert_text(&space.pod_now(named), "/status/phase", "Pending");
     }
-    let uids: Vec<_> = tried
-        .iter()
-        .map(|(named, _)| text(&space.pod_now(named), "/metadata/uid").to_owned())
-        .collect();
+    let uid = |named: &str| text(&space.pod_now(named), "/metadata/uid").to_owned();
+    let uids: Vec<_> = tried.iter().map(|(named, _)| uid(named)).collect();
     for site in world.sites() {
         for mount in site.mounts() {
             let at = mount.at.display().to_string();
@@ -49,7 +47,7 @@ pub(crate) fn a_pod_that_detaches_its_device_reaches_no_other_volume(world: &Wor
     for claim in ["own", "other"] {
         space.claim(claim, &class, json!({"volumeMode": "Block"}));
     }
-    space.pod_with(
+    space.run_with(
         "attacker",
         &["own"],
         json!({"containers": [{
@@ -58,41 +56,27 @@ pub(crate) fn a_pod_that_detaches_its_device_reaches_no_other_volume(world: &Wor
                 "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
             "volumeDevices": [{"name": "own", "devicePath": "/dev/own"}]}]}),
     );
-    space.ready("attacker");
-    space.sh(
-        "attacker",
-        "echo mine | dd of=/dev/own bs=4096 conv=sync,fsync",
-    );
+    let write = |pod: &str, device: &str, data: &str| {
+        let write = format!("echo {data} | dd of=/dev/{device} bs=4096 conv=sync,fsync");
+        space.sh(pod, &write);
+    };
+    let read = |pod: &str, device: &str| {
+        let read = format!("dd if=/dev/{device} bs=4096 count=1 | head -n 1");
+        space.sh(pod, &read)
+    };
+    write("attacker", "own", "mine");
     // The kernel accepts it, and detaches the device at its last close.
     space.sh("attacker", "losetup -d /dev/own");
-    space.pod("victim", &["other"]);
-    space.ready("victim");
-    space.sh(
-        "victim",
-        "echo secret | dd of=/dev/other bs=4096 conv=sync,fsync",
-    );
-    let seen = space.sh("attacker", "dd if=/dev/own bs=4096 count=1 | head -n 1");
-    assert_eq!(seen, "mine");
+    space.run("victim", &["other"]);
+    write("victim", "other", "secret");
+    assert_eq!(read("attacker", "own"), "mine");
     // The next pod finds the first volume intact, and the other volume unchanged.
     space.delete_pod("attacker");
-    space.pod("after", &["own"]);
-    space.ready("after");
-    for (pod, device, data) in [("after", "own", "mine"), ("victim", "other", "secret")] {
-        let read = format!("dd if=/dev/{device} bs=4096 count=1 | head -n 1");
-        assert_eq!(space.sh(pod, &read), data, "{pod}");
-    }
+    space.run("after", &["own"]);
+    assert_eq!(read("after", "own"), "mine");
+    assert_eq!(read("victim", "other"), "secret");
     for claim in ["own", "other"] {
         space.volume(claim);
     }
     space.end();
-}
-
-/// A pod with one inline volume that has this attribute.
-fn inline(attribute: &str, value: &str) -> Value {
-    json!({
-        "containers": [{
-            "name": "main", "image": BUSYBOX, "command": ["sleep", "1000000"],
-            "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
-        "volumes": [{"name": "scratch", "csi": {
-            "driver": DRIVER, "fsType": "ext4", "volumeAttributes": {attribute: value}}}]})
 }

@@ -2,80 +2,54 @@
 
 use serde_json::{Value, json};
 
-use crate::objects::text;
-use crate::space::Space;
-use crate::world::{TOPOLOGY, World};
+use crate::objects::assert_text;
+use crate::space::{Space, on_node};
+use crate::world::World;
 
-/// Claims nobody can serve, and a word of what is said about each.
+/// Claims that cannot be served, and a part of the message about each.
 pub(crate) fn what_cannot_be_made_says_why(world: &World) {
     let space = Space::new(world, "bad");
-    let parameters = |parameters: Value| json!({"parameters": parameters});
-    let elsewhere = json!({"allowedTopologies": [{"matchLabelExpressions":
-        [{"key": TOPOLOGY, "values": ["nowhere"]}]}]});
-    let large = json!({"requests": {"storage": "900Gi"}});
-    let huge = json!({"requests": {"storage": "9Ei"}});
-    let missing = json!({
+    let colour = json!({"colour": "blue"});
+    let reserved = json!({"csi.storage.k8s.io/colour": "x"});
+    let ntfs = json!({"csi.storage.k8s.io/fstype": "ntfs"});
+    // A pool that one node lacks may be another's.
+    let pool = json!({"pool": "nil"});
+    let secret = json!({
         "csi.storage.k8s.io/provisioner-secret-name": "hostloop-controller-expand",
         "csi.storage.k8s.io/provisioner-secret-namespace": "hostloop"});
+    let with = |parameters: Value| json!({"parameters": parameters});
     let selector = json!({"selector": {"matchLabels": {"a": "b"}}});
-    let cases = [
-        (
-            "unknown",
-            parameters(json!({"colour": "blue"})),
-            json!({}),
-            "colour",
-        ),
-        (
-            "reserved",
-            parameters(json!({"csi.storage.k8s.io/colour": "x"})),
-            json!({}),
-            "unknown parameters csi.storage.k8s.io/colour",
-        ),
-        (
-            "fs",
-            parameters(json!({"csi.storage.k8s.io/fstype": "ntfs"})),
-            json!({}),
-            "none of ext4, xfs, btrfs",
-        ),
-        // A pool that one node lacks may be another's.
-        (
-            "pool",
-            parameters(json!({"pool": "nil"})),
-            json!({}),
-            "has none for volumes of this class",
-        ),
-        (
-            "secret",
-            parameters(missing),
-            json!({}),
-            "hostloop/hostloop-controller-expand",
-        ),
-        ("topology", elsewhere, json!({}), "allowedTopologies"),
-        ("selector", json!({}), selector, "spec.selector"),
-        (
-            "large",
-            json!({}),
-            json!({"resources": large}),
-            "no node has room for 900Gi",
-        ),
-        (
-            "huge",
-            json!({}),
-            json!({"resources": huge}),
-            "no node has room",
-        ),
+    let size = |size: &str| json!({"resources": {"requests": {"storage": size}}});
+    let none = || json!({});
+    // Name, fields of the class, fields of the claim.
+    let claims = [
+        ("unknown", with(colour), none()),
+        ("reserved", with(reserved), none()),
+        ("fs", with(ntfs), none()),
+        ("pool", with(pool), none()),
+        ("secret", with(secret), none()),
+        ("topology", on_node("nowhere"), none()),
+        ("selector", none(), selector),
+        ("large", none(), size("900Gi")),
+        ("huge", none(), size("9Ei")),
     ];
-    for (named, class, claim, _) in &cases {
-        let class = space.class(named, class.clone());
-        space.claim(named, &class, claim.clone());
+    for (named, class, claim) in claims {
+        let class = space.class(named, class);
+        space.claim(named, &class, claim);
     }
-    for (named, _, _, word) in &cases {
-        space.event(named, "ProvisioningFailed", word);
-        assert_eq!(
-            text(&space.claim_now(named), "/status/phase"),
-            "Pending",
-            "{named}"
-        );
+    for (named, message) in [
+        ("unknown", "colour"),
+        ("reserved", "unknown parameters csi.storage.k8s.io/colour"),
+        ("fs", "none of ext4, xfs, btrfs"),
+        ("pool", "has none for volumes of this class"),
+        ("secret", "hostloop/hostloop-controller-expand"),
+        ("topology", "allowedTopologies"),
+        ("selector", "spec.selector"),
+        ("large", "no node has room for 900Gi"),
+        ("huge", "no node has room"),
+    ] {
+        space.event(named, "ProvisioningFailed", message);
+        assert_text(&space.claim_now(named), "/status/phase", "Pending");
     }
     space.end();
 }

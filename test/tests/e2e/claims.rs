@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::objects::text;
+use crate::objects::{assert_text, handle_of, name, text};
 use crate::space::{Space, attached};
-use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World};
+use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World, check};
 
 /// A claim waits for its pod, gets a volume on the pod's node, and keeps its data over pods. Its
 /// deletion leaves nothing.
@@ -12,21 +12,18 @@ pub(crate) fn a_claim_goes_through_a_pod_and_back(world: &World) {
     let space = Space::new(world, "claim");
     space.claim("data", "hostloop-ext4", json!({}));
     space.event("data", "WaitForFirstConsumer", "waiting for first consumer");
-    let claim = space.claim_now("data");
-    assert_eq!(text(&claim, "/status/phase"), "Pending");
+    assert_text(&space.claim_now("data"), "/status/phase", "Pending");
 
-    space.pod("writer", &["data"]);
-    space.ready("writer");
+    space.run("writer", &["data"]);
     space.sh("writer", "echo here > /data/file && sync");
     let volume = space.volume("data");
-    assert_what_a_volume_says(&space, &volume);
-    let handle = text(&volume, "/spec/csi/volumeHandle");
+    assert_fields(&space, &volume);
+    let handle = handle_of(&volume);
     assert_eq!(attached(handle), 1, "one loop device");
 
     space.delete_pod("writer");
     space.off_node(&volume);
-    space.pod("reader", &["data"]);
-    space.ready("reader");
+    space.run("reader", &["data"]);
     assert_eq!(space.sh("reader", "cat /data/file"), "here");
 
     // The claim disappears only after its pod, and its volume after that.
@@ -34,39 +31,29 @@ pub(crate) fn a_claim_goes_through_a_pod_and_back(world: &World) {
     assert_eq!(space.sh("reader", "cat /data/file"), "here");
     space.delete_pod("reader");
     world.gone("PersistentVolumeClaim", &space.name, "data");
-    world.gone("PersistentVolume", "", text(&volume, "/metadata/name"));
-    assert!(
-        !world
-            .home(&volume)
-            .pool()
-            .join("volumes")
-            .join(handle)
-            .exists()
-    );
+    world.gone("PersistentVolume", "", name(&volume));
+    let files = world.home(&volume).pool().join("volumes").join(handle);
+    assert!(!files.exists());
     space.end();
 }
 
-fn assert_what_a_volume_says(space: &Space, volume: &Value) {
+fn assert_fields(space: &Space, volume: &Value) {
     let claim = space.claim_now("data");
     let uid = text(&claim, "/metadata/uid");
-    assert_eq!(text(volume, "/metadata/name"), format!("hostloop-{uid}"));
-    assert_eq!(
-        text(
-            volume,
-            "/metadata/annotations/pv.kubernetes.io~1provisioned-by"
-        ),
-        DRIVER
-    );
-    assert_eq!(text(volume, "/spec/csi/driver"), DRIVER);
-    assert_eq!(text(volume, "/spec/csi/fsType"), "ext4");
-    assert_eq!(text(volume, "/spec/capacity/storage"), "512Mi");
-    assert_eq!(text(volume, "/spec/claimRef/uid"), uid);
-    assert_eq!(
-        text(volume, "/spec/persistentVolumeReclaimPolicy"),
-        "Delete"
-    );
+    const PROVISIONER: &str = "/metadata/annotations/pv.kubernetes.io~1provisioned-by";
+    for (field, expected) in [
+        ("/metadata/name", &*format!("hostloop-{uid}")),
+        (PROVISIONER, DRIVER),
+        ("/spec/csi/driver", DRIVER),
+        ("/spec/csi/fsType", "ext4"),
+        ("/spec/capacity/storage", "512Mi"),
+        ("/spec/claimRef/uid", uid),
+        ("/spec/persistentVolumeReclaimPolicy", "Delete"),
+    ] {
+        assert_text(volume, field, expected);
+    }
     let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
-        {"key": TOPOLOGY, "operator": "In", "values": [text(&space.pod_now("writer"), "/spec/nodeName")]}]}]}});
+        {"key": TOPOLOGY, "operator": "In", "values": [space.node_of("writer")]}]}]}});
     assert_eq!(volume.pointer("/spec/nodeAffinity"), Some(&affinity));
     let finalizers = volume.pointer("/metadata/finalizers").map(Value::to_string);
     let finalizers = finalizers.unwrap_or_default();
@@ -79,8 +66,7 @@ pub(crate) fn an_immediate_claim_is_bound_without_a_pod(world: &World) {
     let class = space.class("now", json!({}));
     space.claim("data", &class, json!({}));
     space.volume("data");
-    space.pod("pod", &["data"]);
-    space.ready("pod");
+    space.run("pod", &["data"]);
     assert_eq!(space.sh("pod", "echo x > /data/x && cat /data/x"), "x");
     space.end();
 }
@@ -103,11 +89,11 @@ pub(crate) fn claims_deleted_while_they_are_provisioned_leave_nothing(world: &Wo
 }
 
 /// The capacity for a class is published for as long as the class exists.
-pub(crate) fn the_room_for_a_class_is_told(world: &World) {
+pub(crate) fn capacity_is_published_for_a_class(world: &World) {
     let space = Space::new(world, "room");
     let waits = json!({"volumeBindingMode": "WaitForFirstConsumer"});
     let class = space.class("room", waits);
-    let told = || {
+    let published = || {
         let mut all = world.list("CSIStorageCapacity", NAMESPACE);
         all.retain(|c| text(c, "/storageClassName") == class);
         all
@@ -115,19 +101,16 @@ pub(crate) fn the_room_for_a_class_is_told(world: &World) {
     for site in world.sites() {
         let of = json!({"matchLabels": {TOPOLOGY: site.name()}});
         let capacity = world.until("the room on each node", || {
-            let found = told().into_iter().find(|c| c["nodeTopology"] == of);
-            found.ok_or_else(|| format!("{:?}", told()))
+            let found = published().into_iter().find(|c| c["nodeTopology"] == of);
+            found.ok_or_else(|| format!("{:?}", published()))
         });
         assert_ne!(text(&capacity, "/capacity"), "0");
-        let owner = text(&capacity, "/metadata/ownerReferences/0/kind");
-        assert_eq!(
-            owner, "DaemonSet",
-            "it is there for as long as the driver is"
-        );
+        // It exists for as long as the driver does.
+        assert_text(&capacity, "/metadata/ownerReferences/0/kind", "DaemonSet");
     }
     space.end();
-    world.until("the end of what was told", || match told() {
-        all if all.is_empty() => Ok(()),
-        left => Err(format!("{left:?}")),
+    world.until("the end of the published capacity", || {
+        let left = published();
+        check(left.is_empty(), || format!("{left:?}"))
     });
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::objects::text;
+use crate::objects::assert_text;
 use crate::space::Space;
 use crate::world::World;
 
@@ -23,19 +23,14 @@ pub(crate) fn btrfs(world: &World) {
 
 fn filesystem(world: &World, fs: &str) {
     let space = Space::new(world, fs);
-    space.claim("data", &format!("hostloop-{fs}"), json!({}));
-    space.pod("one", &["data"]);
-    space.ready("one");
+    space.run_data("one", &format!("hostloop-{fs}"));
     let mounted = space.sh("one", "awk '$2 == \"/data\" { print $3 }' /proc/mounts");
     assert_eq!(mounted, fs);
-    space.sh(
-        "one",
-        "dd if=/dev/urandom of=/data/bytes bs=1M count=8 && sync",
-    );
+    let write = "dd if=/dev/urandom of=/data/bytes bs=1M count=8 && sync";
+    space.sh("one", write);
     let sum = space.sh("one", "sha256sum /data/bytes");
     space.delete_pod("one");
-    space.pod("two", &["data"]);
-    space.ready("two");
+    space.run("two", &["data"]);
     assert_eq!(space.sh("two", "sha256sum /data/bytes"), sum);
     space.volume("data");
     space.end();
@@ -45,38 +40,30 @@ fn filesystem(world: &World, fs: &str) {
 pub(crate) fn block(world: &World) {
     let space = Space::new(world, "block");
     space.claim("disk", "hostloop-ext4", json!({"volumeMode": "Block"}));
-    space.pod("one", &["disk"]);
-    space.ready("one");
+    space.run("one", &["disk"]);
     let size = space.sh("one", "blockdev --getsize64 /dev/disk");
     assert_eq!(size, (512 << 20).to_string());
-    space.sh(
-        "one",
-        "echo written | dd of=/dev/disk bs=4096 seek=3 conv=sync,fsync",
-    );
+    let write = "echo written | dd of=/dev/disk bs=4096 seek=3 conv=sync,fsync";
+    space.sh("one", write);
     space.delete_pod("one");
-    space.pod("two", &["disk"]);
-    space.ready("two");
+    space.run("two", &["disk"]);
     let read = space.sh("two", "dd if=/dev/disk bs=4096 skip=3 count=1 | head -n 1");
     assert_eq!(read, "written");
-    assert_eq!(text(&space.volume("disk"), "/spec/volumeMode"), "Block");
+    assert_text(&space.volume("disk"), "/spec/volumeMode", "Block");
     space.end();
 }
 
 /// A pod that asks for its claim read-only can read it, and not write to it.
 pub(crate) fn read_only(world: &World) {
     let space = Space::new(world, "read-only");
-    space.claim("data", "hostloop-ext4", json!({}));
-    space.pod("writer", &["data"]);
-    space.ready("writer");
+    space.run_data("writer", "hostloop-ext4");
     space.sh("writer", "echo here > /data/file && sync");
     let volumes = json!([{"name": "data",
         "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}]);
     // Beside the one that writes, and after it.
-    space.pod_with("beside", &["data"], json!({"volumes": volumes}));
-    space.ready("beside");
+    space.run_with("beside", &["data"], json!({"volumes": volumes}));
     space.delete_pod("writer");
-    space.pod_with("after", &["data"], json!({"volumes": volumes}));
-    space.ready("after");
+    space.run_with("after", &["data"], json!({"volumes": volumes}));
     for pod in ["beside", "after"] {
         assert_eq!(space.sh(pod, "cat /data/file"), "here");
         let refused = space.try_sh(pod, "echo more > /data/more");

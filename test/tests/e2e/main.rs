@@ -71,7 +71,7 @@ const TOGETHER: &[Test] = tests! {
     claims:
         an_immediate_claim_is_bound_without_a_pod,
         claims_deleted_while_they_are_provisioned_leave_nothing,
-        the_room_for_a_class_is_told;
+        capacity_is_published_for_a_class;
     filesystems: xfs, btrfs, block;
     inline: an_inline_volume_comes_and_goes_with_its_pod;
     pods:
@@ -101,7 +101,7 @@ const ALONE: &[Test] = tests! {
     nodes_room:
         claims_go_where_there_is_room,
         a_claim_moves_on_from_a_full_node,
-        the_room_is_told_over_an_upgrade;
+        capacity_stays_published_over_an_upgrade;
     nodes_gone:
         the_controller_is_lost_while_it_assigns,
         claims_are_moved_from_a_slow_node;

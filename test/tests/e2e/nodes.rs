@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use hostloop_test::cluster::BUSYBOX;
 use serde_json::{Value, json};
 
-use crate::objects::{name, text};
-use crate::snapshots::snapshot;
+use crate::objects::{assert_text, handle_of, name, text};
+use crate::snapshots::{group_snapshot, label, snapshot, source};
 use crate::space::{Space, on_node, there};
-use crate::world::World;
+use crate::world::{World, check};
 
 /// The label with the node of an object, for watches.
 const LABEL: &str = "/metadata/labels/hostloop.csi.dev~1node";
@@ -35,18 +35,15 @@ pub(crate) fn replicas_spread_and_their_volumes_with_them(world: &World) {
     let mut nodes = BTreeSet::new();
     for pod in ["web-0", "web-1"] {
         world.until("the replica", || {
-            match world.find("Pod", &space.name, pod) {
-                Some(_) => Ok(()),
-                None => Err(space.events()),
-            }
+            let there = world.find("Pod", &space.name, pod).is_some();
+            check(there, || space.events())
         });
         space.ready(pod);
         let volume = space.volume(&format!("data-{pod}"));
         let home = world.home(&volume);
         assert_eq!(space.node_of(pod), home.name());
-        assert_eq!(text(&volume, LABEL), home.name());
-        let handle = text(&volume, "/spec/csi/volumeHandle");
-        assert!(handle.contains(&home.pool_id()));
+        assert_text(&volume, LABEL, home.name());
+        assert!(handle_of(&volume).contains(&home.pool_id()));
         space.sh(pod, "echo here > /data/file && sync");
         nodes.insert(home.name().to_owned());
     }
@@ -65,19 +62,18 @@ pub(crate) fn claims_go_where_their_class_allows(world: &World) {
     let late = space.class("late", waits);
     for class in [&now, &late] {
         let claim = class.as_str();
+        let volume_there = || assert_eq!(world.home(&space.volume(claim)).name(), site.name());
         space.claim(claim, class, json!({}));
         if *class == now {
-            let volume = space.volume(claim);
-            assert_eq!(world.home(&volume).name(), site.name());
+            volume_there();
         }
-        space.pod(claim, &[claim]);
-        space.ready(claim);
+        space.run(claim, &[claim]);
         assert_eq!(space.node_of(claim), site.name());
-        let volume = space.volume(claim);
-        assert_eq!(world.home(&volume).name(), site.name());
-        world.until("the claim's label", || match space.claim_now(claim) {
-            claim if text(&claim, LABEL) == site.name() => Ok(()),
-            claim => Err(claim["metadata"].to_string()),
+        volume_there();
+        world.until("the claim's label", || {
+            let claim = space.claim_now(claim);
+            let labelled = text(&claim, LABEL) == site.name();
+            check(labelled, || claim["metadata"].to_string())
         });
     }
     space.end();
@@ -92,21 +88,17 @@ pub(crate) fn immediate_claims_are_spread_without_a_race(world: &World) {
     for claim in &claims {
         // The node with the most free space comes first. Together the claims ask for much more than
         // the difference in free space between the nodes.
-        let large = json!({"resources": {"requests": {"storage": "1Gi"}}});
-        space.claim(claim, &class, large);
+        space.sized(claim, &class, "1Gi");
     }
     let volumes: Vec<Value> = claims.iter().map(|claim| space.volume(claim)).collect();
     assert_one_volume_each(world, &space, &volumes);
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for volume in &volumes {
-        *counts
-            .entry(world.home(volume).name().to_owned())
-            .or_default() += 1;
+        let node = world.home(volume).name().to_owned();
+        *counts.entry(node).or_default() += 1;
     }
-    assert!(
-        counts.len() == 2 && counts.values().all(|n| *n >= 4),
-        "{counts:?}"
-    );
+    let spread = counts.len() == 2 && counts.values().all(|n| *n >= 4);
+    assert!(spread, "{counts:?}");
     let audit = world.audit();
     let refused: Vec<_> = audit
         .of("system:serviceaccount:hostloop:")
@@ -120,29 +112,21 @@ pub(crate) fn immediate_claims_are_spread_without_a_race(world: &World) {
 
 /// Checks that there is one volume per claim, on its own node.
 pub(crate) fn assert_one_volume_each(world: &World, space: &Space<'_>, volumes: &[Value]) {
-    let handles: BTreeSet<&str> = volumes
-        .iter()
-        .map(|v| text(v, "/spec/csi/volumeHandle"))
-        .collect();
+    let handles: BTreeSet<&str> = volumes.iter().map(handle_of).collect();
     assert_eq!(handles.len(), volumes.len());
     let objects = world.list("PersistentVolume", "");
-    let ours = objects
-        .iter()
-        .filter(|v| text(v, "/spec/claimRef/namespace") == space.name);
-    assert_eq!(ours.count(), volumes.len(), "an object for each claim");
+    let mut ours: Vec<_> = objects.iter().collect();
+    ours.retain(|v| text(v, "/spec/claimRef/namespace") == space.name);
+    assert_eq!(ours.len(), volumes.len(), "an object for each claim");
     let names: BTreeSet<&str> = volumes.iter().map(name).collect();
     for site in world.sites() {
         let made = site.volumes();
-        let here: BTreeSet<&str> = made
+        let made = made.iter().filter(|(_, named)| names.contains(&**named));
+        let here: BTreeSet<&str> = made.map(|(handle, _)| &**handle).collect();
+        let expected = volumes
             .iter()
-            .filter(|(_, named)| names.contains(named.as_str()))
-            .map(|(handle, _)| handle.as_str())
-            .collect();
-        let expected: BTreeSet<&str> = volumes
-            .iter()
-            .filter(|v| world.home(v).name() == site.name())
-            .map(|v| text(v, "/spec/csi/volumeHandle"))
-            .collect();
+            .filter(|v| world.home(v).name() == site.name());
+        let expected: BTreeSet<&str> = expected.map(handle_of).collect();
         assert_eq!(here, expected, "on {}", site.name());
     }
 }
@@ -153,17 +137,13 @@ pub(crate) fn copies_go_where_their_source_is(world: &World) {
     let space = Space::new(world, "steering");
     let site = world.site(2);
     space.claim("data", "hostloop-xfs", json!({}));
-    space.pod_with("writer", &["data"], there(site.name()));
-    space.ready("writer");
+    space.run_with("writer", &["data"], there(site.name()));
     space.sh("writer", "echo kept > /data/file && sync");
     snapshot(&space, "snap", "data");
-    let immediate = space.class(
-        "now",
-        json!({"parameters": {"csi.storage.k8s.io/fstype": "xfs"}}),
-    );
-    let restored =
-        json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap"});
-    let cloned = json!({"kind": "PersistentVolumeClaim", "name": "data"});
+    let xfs = json!({"parameters": {"csi.storage.k8s.io/fstype": "xfs"}});
+    let immediate = space.class("now", xfs);
+    let restored = source("VolumeSnapshot", "snap");
+    let cloned = source("PersistentVolumeClaim", "data");
     let mut pods = Vec::new();
     for (binding, class) in [("late", "hostloop-xfs"), ("now", immediate.as_str())] {
         for (what, source, size) in [
@@ -185,11 +165,8 @@ pub(crate) fn copies_go_where_their_source_is(world: &World) {
         assert_eq!(world.home(&space.volume(pod)).name(), site.name());
     }
     for larger in ["larger-late", "larger-now"] {
-        let mib = space.sh(
-            larger,
-            &format!("df -m /{larger} | awk 'END {{ print $2 }}'"),
-        );
-        assert!(mib.parse::<u64>().is_ok_and(|m| m > 850), "{mib} MiB");
+        let mib = space.mib(larger, &format!("/{larger}"));
+        assert!(mib > 850, "{mib} MiB");
     }
     space.end();
 }
@@ -214,22 +191,15 @@ pub(crate) fn snapshots_and_expansions_on_each_node(world: &World) {
         assert!(handle.contains(&site.pool_id()), "{handle}");
         space.remember(handle);
         let managed = "/metadata/labels/snapshot.storage.kubernetes.io~1managed-by";
-        assert_eq!(text(&content, managed), site.name());
-
-        let grown = json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}});
-        world.patch("PersistentVolumeClaim", &space.name, &claim, &grown);
+        assert_text(&content, managed, site.name());
+        space.grow(&claim, "1Gi");
         world.until("the larger volume", || {
             let now = space.claim_now(&claim);
-            match text(&now, "/status/capacity/storage") {
-                "1Gi" => Ok(()),
-                _ => Err(format!("{}; {}", now["status"], space.events())),
-            }
+            let grown = text(&now, "/status/capacity/storage") == "1Gi";
+            check(grown, || format!("{}; {}", now["status"], space.events()))
         });
-        let mib = space.sh(
-            &claim,
-            &format!("df -m /{claim} | awk 'END {{ print $2 }}'"),
-        );
-        assert!(mib.parse::<u64>().is_ok_and(|m| m > 850), "{mib} MiB");
+        let mib = space.mib(&claim, &format!("/{claim}"));
+        assert!(mib > 850, "{mib} MiB");
         space.volume(&claim);
     }
     space.end();
@@ -242,15 +212,10 @@ pub(crate) fn a_group_over_two_nodes_says_so(world: &World) {
         let claim = format!("on-{}", site.count);
         let class = space.class(&claim, on_node(site.name()));
         space.claim(&claim, &class, json!({}));
-        let label = json!({"metadata": {"labels": {"app": "torn"}}});
-        world.patch("PersistentVolumeClaim", &space.name, &claim, &label);
+        label(&space, &claim, "torn");
         space.volume(&claim);
     }
-    space.create(json!({
-        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot",
-        "metadata": {"name": "torn"},
-        "spec": {"volumeGroupSnapshotClassName": "hostloop",
-            "source": {"selector": {"matchLabels": {"app": "torn"}}}}}));
+    group_snapshot(&space, "torn", "torn");
     world.until("the error", || {
         let group = world.get("VolumeGroupSnapshot", &space.name, "torn");
         let said = text(&group, "/status/error/message");
@@ -261,7 +226,6 @@ pub(crate) fn a_group_over_two_nodes_says_so(world: &World) {
             Err(format!("{}; {}", group["status"], space.events()))
         }
     });
-    world.delete("VolumeGroupSnapshot", &space.name, "torn");
-    world.gone("VolumeGroupSnapshot", &space.name, "torn");
+    world.remove("VolumeGroupSnapshot", &space.name, "torn");
     space.end();
 }

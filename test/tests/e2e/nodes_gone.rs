@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::attached::record;
 use crate::nodes::assert_one_volume_each;
-use crate::objects::{name, text};
+use crate::objects::{assert_text, handle_of, name, text};
 use crate::site::Site;
 use crate::space::{Space, on_node, there};
-use crate::world::{NAMESPACE, World};
+use crate::world::{NAMESPACE, World, check};
 
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
@@ -42,15 +42,13 @@ pub(crate) fn the_controller_is_lost_while_it_assigns(world: &World) {
     let class = space.class("now", json!({}));
     let pod = world.controller_ready();
     for i in 0..CLAIMS {
-        let small = json!({"resources": {"requests": {"storage": "64Mi"}}});
-        space.claim(&format!("c{i}"), &class, small);
+        space.sized(&format!("c{i}"), &class, "64Mi");
         if i == CLAIMS / 3 {
             world.force_delete(NAMESPACE, name(&pod));
         }
     }
-    let volumes: Vec<Value> = (0..CLAIMS)
-        .map(|i| space.volume(&format!("c{i}")))
-        .collect();
+    let volume = |i| space.volume(&format!("c{i}"));
+    let volumes: Vec<Value> = (0..CLAIMS).map(volume).collect();
     world.drivers_ready();
     assert_ne!(name(&world.controller_ready()), name(&pod));
     assert_one_volume_each(world, &space, &volumes);
@@ -70,19 +68,14 @@ pub(crate) fn claims_are_moved_from_a_slow_node(world: &World) {
         if i == CLAIMS / 2 {
             signal(&slow, Signal::SIGSTOP);
         }
-        space.create(json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"name": claim, "annotations":
-                {"volume.kubernetes.io/selected-node": slow.name()}},
-            "spec": {"storageClassName": "hostloop-xfs", "accessModes": ["ReadWriteOnce"],
-                "resources": {"requests": {"storage": "512Mi"}}}}));
+        space.selected(claim, slow.name(), "512Mi");
     }
     let moved = json!({"metadata": {"annotations":
         {"volume.kubernetes.io/selected-node": quick.name()}}});
     for claim in &names {
         // A claim that already has a volume stays.
         if text(&space.claim_now(claim), "/status/phase") != "Bound" {
-            world.patch("PersistentVolumeClaim", &space.name, claim, &moved);
+            space.patch_claim(claim, &moved);
         }
     }
     std::thread::sleep(Duration::from_secs(5));
@@ -92,17 +85,11 @@ pub(crate) fn claims_are_moved_from_a_slow_node(world: &World) {
         let mut made: Vec<_> = world.sites().iter().flat_map(Site::volumes).collect();
         let ours = |named: &str| volumes.iter().any(|v| name(v) == named);
         made.retain(|(_, named)| ours(named));
-        if made.len() == CLAIMS {
-            Ok(())
-        } else {
-            Err(format!("{made:?}"))
-        }
+        check(made.len() == CLAIMS, || format!("{made:?}"))
     });
     assert_one_volume_each(world, &space, &volumes);
-    let moved = volumes
-        .iter()
-        .filter(|v| world.home(v).name() == quick.name());
-    let moved = moved.count();
+    let moved = volumes.iter().map(|v| world.home(v));
+    let moved = moved.filter(|home| home.name() == quick.name()).count();
     println!("    {moved} of {CLAIMS} claims were moved");
     assert!(moved > 0, "no claim was moved");
     world.drivers_ready();
@@ -132,11 +119,7 @@ pub(crate) fn a_node_goes_and_returns(world: &World) {
     space.pod_with("waiting", &["waiting"], waiting);
     world.until("the node's selection", || {
         let claim = space.claim_now("waiting");
-        if text(&claim, SELECTED) == site.name() {
-            Ok(())
-        } else {
-            Err(space.events())
-        }
+        check(text(&claim, SELECTED) == site.name(), || space.events())
     });
     world.delete("PersistentVolumeClaim", &space.name, "released");
     world.delete("Node", "", site.name());
@@ -145,8 +128,7 @@ pub(crate) fn a_node_goes_and_returns(world: &World) {
     if attached {
         for attachment in world.list("VolumeAttachment", "") {
             if text(&attachment, "/spec/nodeName") == site.name() {
-                world.delete("VolumeAttachment", "", name(&attachment));
-                world.gone("VolumeAttachment", "", name(&attachment));
+                world.remove("VolumeAttachment", "", name(&attachment));
             }
         }
     }
@@ -184,8 +166,7 @@ fn prepare(space: &Space<'_>, site: &Site<'_>) -> Doomed {
     for claim in ["kept", "released"] {
         space.claim(claim, &class, json!({}));
     }
-    space.pod_with("kept", &["kept"], there(site.name()));
-    space.ready("kept");
+    space.run_with("kept", &["kept"], there(site.name()));
     space.sh("kept", "echo kept > /kept/file && sync");
     Doomed {
         kept: space.volume("kept"),
@@ -199,54 +180,38 @@ fn assert_tidied_up(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {
     world.gone("PersistentVolume", "", name(&doomed.released));
     world.until("the claim's release from the node", || {
         let claim = space.claim_now("waiting");
-        if text(&claim, SELECTED).is_empty() {
-            Ok(())
-        } else {
-            Err(claim.to_string())
-        }
+        check(text(&claim, SELECTED).is_empty(), || claim.to_string())
     });
-    world.until("the end of the node's room", || {
+    world.until("the end of the node's capacity", || {
         let mut all = world.list("CSIStorageCapacity", NAMESPACE);
         all.retain(|c| c["nodeTopology"].to_string().contains(site.name()));
-        if all.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{all:?}"))
-        }
+        check(all.is_empty(), || format!("{all:?}"))
     });
     space.event("kept", "NodeGone", site.name());
     let kept = world.get("PersistentVolume", "", name(&doomed.kept));
-    assert_eq!(text(&kept, "/status/phase"), "Bound");
+    assert_text(&kept, "/status/phase", "Bound");
     assert_eq!(kept.pointer("/metadata/deletionTimestamp"), None);
 }
 
 fn assert_back(space: &Space<'_>, site: &Site<'_>, doomed: &Doomed) {
     let world = space.world;
-    let handle = text(&doomed.kept, "/spec/csi/volumeHandle");
+    let handle = handle_of(&doomed.kept);
     // The pod's object is gone. With attachment, so is the VolumeAttachment, which recorded that
     // the volume is published.
     world.until("the end of the publication", || {
         let record = record(site, handle);
-        if record.contains(site.name()) {
-            Err(record)
-        } else {
-            Ok(())
-        }
+        check(!record.contains(site.name()), || record.clone())
     });
-    space.pod_with("again", &["kept"], there(site.name()));
-    space.ready("again");
+    space.run_with("again", &["kept"], there(site.name()));
     assert_eq!(space.sh("again", "cat /kept/file"), "kept");
     space.claim("new", "hostloop-ext4", json!({}));
-    space.pod_with("new", &["new"], there(site.name()));
-    space.ready("new");
+    space.run_with("new", &["new"], there(site.name()));
     space.volume("new");
     // No object refers to the volume any more, and it was never used.
     world.until("the end of what was released", || {
-        let released = text(&doomed.released, "/spec/csi/volumeHandle");
+        let released = handle_of(&doomed.released);
         let volumes = site.volumes();
-        match volumes.iter().any(|(handle, _)| handle == released) {
-            true => Err("its files are still there".to_owned()),
-            false => Ok(()),
-        }
+        let there = volumes.iter().any(|(handle, _)| handle == released);
+        check(!there, || "its files are still there".to_owned())
     });
 }

@@ -43,15 +43,29 @@ fn resource(kind: &str) -> ApiResource {
 
 /// A field by its JSON pointer, as text; empty if it does not exist.
 pub(crate) fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
+    let field = value.pointer(pointer).and_then(Value::as_str);
+    field.unwrap_or_default()
 }
 
 /// `metadata.name`.
 pub(crate) fn name(object: &Value) -> &str {
     text(object, "/metadata/name")
+}
+
+/// Panics if a field, by its JSON pointer, is not this text.
+pub(crate) fn assert_text(value: &Value, pointer: &str, expected: &str) {
+    assert_eq!(text(value, pointer), expected, "{pointer} of {value}");
+}
+
+/// The CSI handle of a PersistentVolume.
+pub(crate) fn handle_of(volume: &Value) -> &str {
+    text(volume, "/spec/csi/volumeHandle")
+}
+
+/// The restarts of a pod's first container, once it has started.
+pub(crate) fn restarts(pod: &Value) -> Option<u64> {
+    let count = pod.pointer("/status/containerStatuses/0/restartCount");
+    count.and_then(Value::as_u64)
 }
 
 fn value(object: DynamicObject) -> Value {
@@ -62,19 +76,17 @@ fn value(object: DynamicObject) -> Value {
 impl World {
     fn api(&self, kind: &str, namespace: &str) -> Api<DynamicObject> {
         let (client, resource): (Client, _) = (self.client(), resource(kind));
-        if namespace.is_empty() {
-            Api::all_with(client, &resource)
-        } else {
-            Api::namespaced_with(client, namespace, &resource)
+        match namespace {
+            "" => Api::all_with(client, &resource),
+            _ => Api::namespaced_with(client, namespace, &resource),
         }
     }
 
     /// The object with this name, if it exists.
     pub(crate) fn find(&self, kind: &str, namespace: &str, name: &str) -> Option<Value> {
         let found = self.wait(self.api(kind, namespace).get_opt(name));
-        found
-            .unwrap_or_else(|e| panic!("{kind} {name}: {e}"))
-            .map(value)
+        let found = found.unwrap_or_else(|e| panic!("{kind} {name}: {e}"));
+        found.map(value)
     }
 
     /// [`World::find`], but a missing object fails the test.
@@ -94,10 +106,8 @@ impl World {
     pub(crate) fn create(&self, object: &Value) -> Value {
         let (kind, namespace) = (text(object, "/kind"), text(object, "/metadata/namespace"));
         let body = serde_json::from_value(object.clone()).expect("it is an object");
-        let created = self.wait(
-            self.api(kind, namespace)
-                .create(&PostParams::default(), &body),
-        );
+        let (api, params) = (self.api(kind, namespace), PostParams::default());
+        let created = self.wait(api.create(&params, &body));
         value(created.unwrap_or_else(|e| panic!("{kind} {}: {e}", name(object))))
     }
 
@@ -136,5 +146,11 @@ impl World {
                 Some(object) => Err(object.to_string()),
             }
         });
+    }
+
+    /// Deletes an object, and waits until it is gone.
+    pub(crate) fn remove(&self, kind: &str, namespace: &str, name: &str) {
+        self.delete(kind, namespace, name);
+        self.gone(kind, namespace, name);
     }
 }

@@ -9,15 +9,15 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_test::client::{self, Csi};
 use serde_json::{Value, json};
 
-use crate::objects::{name, text};
+use crate::objects::{assert_text, handle_of, name, restarts};
 use crate::site::Site;
 use crate::space::{Space, staged_as};
-use crate::world::{NAMESPACE, World, until};
+use crate::world::{NAMESPACE, World, check, until};
 
 /// How long the API server is away.
 fn outage() -> Duration {
-    let told = std::env::var("E2E_OUTAGE").map(|s| s.parse().expect("seconds"));
-    Duration::from_secs(told.unwrap_or(60))
+    let set = std::env::var("E2E_OUTAGE").map(|s| s.parse().expect("seconds"));
+    Duration::from_secs(set.unwrap_or(60))
 }
 
 /// Pods continue. Kubelet unmounts volumes, and the driver stages a volume on request. Afterwards
@@ -30,12 +30,10 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
     }
     let volumes = ["stays", "goes", "staged"].map(|claim| space.volume(claim));
     let script = "trap '' TERM; while :; do date >> /stays/log; sleep 0.1; done";
-    space.script("stays", &["stays"], script);
+    space.run_script("stays", &["stays"], script);
     // The pod takes time to end: by then the API server is away.
     let grace = json!({"terminationGracePeriodSeconds": 15});
-    space.pod_with("goes", &["goes"], grace);
-    space.ready("stays");
-    space.ready("goes");
+    space.run_with("goes", &["goes"], grace);
     // The node of the volumes that come and go meanwhile.
     let site = world.home(&volumes[2]);
     let driver = site.driver_ready();
@@ -43,9 +41,7 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
     world.delete("Pod", &space.name, "goes");
     let gone = Instant::now();
     world.cluster().stop("apiserver");
-    let handles = volumes
-        .each_ref()
-        .map(|v| text(v, "/spec/csi/volumeHandle"));
+    let handles = volumes.each_ref().map(handle_of);
     assert_unmounted(world, handles[1]);
     world.wait(stage_and_unstage(&site, &volumes[2]));
     std::thread::sleep(outage().saturating_sub(gone.elapsed()));
@@ -55,29 +51,17 @@ pub(crate) fn the_api_server_goes_away(world: &World) {
     world.gone("Pod", &space.name, "goes");
     let now = site.driver_ready();
     assert_eq!(name(&now), name(&driver), "it is the same pod");
-    let restarts = |pod: &Value| {
-        pod.pointer("/status/containerStatuses/0/restartCount")
-            .cloned()
-    };
-    assert_eq!(
-        restarts(&now),
-        restarts(&driver),
-        "its container never ended"
-    );
-    let pod = space.pod_now("stays");
-    assert_eq!(restarts(&pod), Some(json!(0)));
+    let ended = restarts(&now) != restarts(&driver);
+    assert!(!ended, "its container has ended: {}", now["status"]);
+    assert_eq!(restarts(&space.pod_now("stays")), Some(0));
     // The controllers continue.
     let back = Instant::now();
     space.claim("new", &class, json!({}));
     space.volume("new");
-    println!(
-        "    bound {:.1} s after the API server was back",
-        back.elapsed().as_secs_f64()
-    );
-    assert_eq!(
-        text(&world.get("Pod", NAMESPACE, name(&now)), "/status/phase"),
-        "Running"
-    );
+    let seconds = back.elapsed().as_secs_f64();
+    println!("    bound {seconds:.1} s after the API server was back");
+    let driver = world.get("Pod", NAMESPACE, name(&now));
+    assert_text(&driver, "/status/phase", "Running");
     space.end();
 }
 
@@ -87,18 +71,14 @@ fn assert_unmounted(world: &World, handle: &str) {
     until("the unmounting", Duration::from_secs(90), || {
         let mut all: Vec<_> = world.sites().iter().flat_map(Site::mounts).collect();
         all.retain(|m| m.at.to_string_lossy().contains(&staged));
-        if all.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{all:?}"))
-        }
+        check(all.is_empty(), || format!("{all:?}"))
     });
 }
 
 /// The calls that kubelet would make.
 async fn stage_and_unstage(site: &Site<'_>, volume: &Value) {
     let csi = Csi::connect(&site.plugin_dir().join("csi.sock")).await;
-    let id = text(volume, "/spec/csi/volumeHandle").to_owned();
+    let id = handle_of(volume).to_owned();
     let folder = Path::new("plugins/kubernetes.io/csi/hostloop.csi.dev");
     let staging = folder.join(staged_as(&id)).join("globalmount");
     // The driver uses the node's path, this process uses its own.

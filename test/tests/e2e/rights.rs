@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::objects::text;
+use crate::objects::name;
 use crate::world::World;
 
 /// The account of the node pods.
@@ -34,15 +34,12 @@ const SELDOM: &[(&str, &str, &str, &str)] = &[
     (CONTROLLER, "get", "volumegroupsnapshotclasses", MISSED),
     (CONTROLLER, "patch", "volumeattachments", GONE),
     (CONTROLLER, "patch", "events", AGAIN),
-    (
-        CONTROLLER,
-        "patch",
-        "volumegroupsnapshotcontents/status",
-        SPANS,
-    ),
+    (CONTROLLER, "patch", GROUP_STATUS, SPANS),
 ];
 
-const MISSED: &str = "read by its name where a watch has not told of it yet";
+const GROUP_STATUS: &str = "volumegroupsnapshotcontents/status";
+
+const MISSED: &str = "read by its name where a watch has not delivered it yet";
 const DOUBTFUL: &str = "read once it is in doubt whether a volume's object was written";
 const LABELS: &str = "read with --topology-from-node-labels";
 const CHANGED: &str = "read again after a write conflict";
@@ -60,12 +57,7 @@ pub(crate) fn nothing_was_forbidden(world: &World) {
         let refused: BTreeSet<String> = audit
             .forbidden(account)
             .iter()
-            .map(|r| {
-                format!(
-                    "{} {} in {:?} {:?}: {}",
-                    r.verb, r.resource, r.namespace, r.name, r.message
-                )
-            })
+            .map(|r| format!("{r:?}"))
             .collect();
         assert!(refused.is_empty(), "{account} was forbidden: {refused:#?}");
     }
@@ -77,7 +69,7 @@ pub(crate) fn no_right_is_idle(world: &World) {
     for account in ACCOUNTS {
         let used: BTreeSet<(&str, &str)> = audit.counts(account).into_keys().collect();
         let roles = roles_of(world, account);
-        let seldom = || SELDOM.iter().filter(|(whose, ..)| *whose == account);
+        let seldom = || SELDOM.iter().filter(|(of, ..)| *of == account);
         let (mut idle, mut granted) = (BTreeSet::new(), BTreeSet::new());
         for (role, rule) in roles.iter().flat_map(rules) {
             for (verb, resource) in pairs(rule) {
@@ -89,10 +81,7 @@ pub(crate) fn no_right_is_idle(world: &World) {
                 }
             }
         }
-        assert!(
-            idle.is_empty(),
-            "{account} is granted and never used: {idle:#?}"
-        );
+        assert!(idle.is_empty(), "{account} never used: {idle:#?}");
         for (_, verb, resource, why) in seldom() {
             assert!(
                 granted.contains(&(*verb, *resource)),
@@ -128,8 +117,8 @@ fn roles_of(world: &World, account: &str) -> Vec<Value> {
     let listed = |kinds: &str| -> Vec<Value> {
         let label = "app.kubernetes.io/name=hostloop";
         let all = ["get", kinds, "-A", "-l", label, "-o", "json"];
-        let list: Value =
-            serde_json::from_str(&world.cluster().kubectl(&all)).expect("kubectl prints JSON");
+        let list = serde_json::from_str(&world.cluster().kubectl(&all));
+        let list: Value = list.expect("kubectl prints JSON");
         list["items"].as_array().expect("a list has items").clone()
     };
     let (_, name) = account.rsplit_once(':').expect("an account has a name");
@@ -152,22 +141,14 @@ fn roles_of(world: &World, account: &str) -> Vec<Value> {
 }
 
 fn rules(role: &Value) -> Vec<(&str, &Value)> {
-    let named = text(role, "/metadata/name");
-    let rules = role["rules"].as_array().map(Vec::as_slice);
-    rules
-        .unwrap_or_default()
-        .iter()
-        .map(|r| (named, r))
-        .collect()
+    let rules = role["rules"].as_array().into_iter().flatten();
+    rules.map(|rule| (name(role), rule)).collect()
 }
 
 fn pairs(rule: &Value) -> Vec<(&str, &str)> {
     let words = |field: &str| -> Vec<&str> {
-        let all = rule[field].as_array().map(Vec::as_slice);
-        all.unwrap_or_default()
-            .iter()
-            .filter_map(Value::as_str)
-            .collect()
+        let all = rule[field].as_array().into_iter().flatten();
+        all.filter_map(Value::as_str).collect()
     };
     let resources = words("resources");
     let with = |verb| resources.iter().map(move |resource| (verb, *resource));

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crate::objects::text;
+use crate::objects::assert_text;
 use crate::space::Space;
 use crate::world::{NAMESPACE, World};
 
@@ -20,25 +20,18 @@ fn secret(named: &str) -> serde_json::Value {
 /// Kubelet reads those of staging and publishing and sends them along: a pod waits for both.
 pub(crate) fn secrets_of_staging_and_publishing_are_delivered(world: &World) {
     let space = Space::new(world, "node-secrets");
-    let class = space.class(
-        "secret",
-        json!({"parameters": {
+    let parameters = json!({
         "csi.storage.k8s.io/node-stage-secret-name": "stage-${pvc.name}",
         "csi.storage.k8s.io/node-stage-secret-namespace": "${pvc.namespace}",
         "csi.storage.k8s.io/node-publish-secret-name": "publish",
-        "csi.storage.k8s.io/node-publish-secret-namespace": "${pvc.namespace}"}}),
-    );
+        "csi.storage.k8s.io/node-publish-secret-namespace": "${pvc.namespace}"});
+    let class = space.class("secret", json!({"parameters": parameters}));
     may_use(&space, &["stage-data", "publish"]);
     space.claim("data", &class, json!({}));
     let volume = space.volume("data");
-    assert_eq!(
-        text(&volume, "/spec/csi/nodeStageSecretRef/name"),
-        "stage-data"
-    );
-    assert_eq!(
-        text(&volume, "/spec/csi/nodePublishSecretRef/namespace"),
-        space.name
-    );
+    assert_text(&volume, "/spec/csi/nodeStageSecretRef/name", "stage-data");
+    let namespace = "/spec/csi/nodePublishSecretRef/namespace";
+    assert_text(&volume, namespace, &space.name);
 
     space.pod("pod", &["data"]);
     space.event("pod", "FailedMount", "\"stage-data\" not found");
@@ -72,27 +65,20 @@ pub(crate) fn secrets_of_provisioning_are_read_and_missing_ones_named(world: &Wo
     const NAME: &str = "hostloop-provisioner";
     world.delete("Secret", NAMESPACE, NAME);
     let space = Space::new(world, "secrets");
-    let class = space.class(
-        "secret",
-        json!({"parameters": {
+    let parameters = json!({
         "csi.storage.k8s.io/provisioner-secret-name": NAME,
-        "csi.storage.k8s.io/provisioner-secret-namespace": NAMESPACE}}),
-    );
+        "csi.storage.k8s.io/provisioner-secret-namespace": NAMESPACE});
+    let class = space.class("secret", json!({"parameters": parameters}));
     space.claim("data", &class, json!({}));
     space.event("data", "ProvisioningFailed", NAME);
-    assert_eq!(text(&space.claim_now("data"), "/status/phase"), "Pending");
+    assert_text(&space.claim_now("data"), "/status/phase", "Pending");
     let mut made = secret(NAME);
     made["metadata"]["namespace"] = json!(NAMESPACE);
     world.create(&made);
     let volume = space.volume("data");
     let annotations = &volume["metadata"]["annotations"];
-    assert_eq!(
-        text(
-            annotations,
-            "/volume.kubernetes.io~1provisioner-deletion-secret-name"
-        ),
-        NAME
-    );
+    let deletion = "/volume.kubernetes.io~1provisioner-deletion-secret-name";
+    assert_text(annotations, deletion, NAME);
     assert_unspoken(&space);
     // It is deleted with the same secret.
     space.end();

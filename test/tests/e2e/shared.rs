@@ -1,29 +1,23 @@
-//! Two volumes of the cluster's that are one of the driver's.
+//! Two PersistentVolumes of one volume.
 
 use serde_json::{Value, json};
 
-use crate::objects::{name, text};
+use crate::objects::{handle_of, name, text};
 use crate::space::{Space, staged_as};
-use crate::world::World;
+use crate::world::{World, check};
 
-/// It is staged once and published twice, and only the deletion of the one whose policy says so
-/// deletes it.
+/// It is staged once and published twice. Only the PersistentVolume with the policy Delete deletes
+/// it.
 pub(crate) fn two_volumes_share_one_handle(world: &World) {
     let space = Space::new(world, "shared");
-    space.claim("data", "hostloop-xfs", json!({}));
-    space.pod("one", &["data"]);
-    space.ready("one");
+    space.run_data("one", "hostloop-xfs");
     let first = space.volume("data");
-    let handle = text(&first, "/spec/csi/volumeHandle");
+    let handle = handle_of(&first);
     let second = second(&space, &first);
-    space.claim(
-        "again",
-        "hostloop-xfs",
-        json!({"volumeName": name(&second)}),
-    );
+    let of_second = json!({"volumeName": name(&second)});
+    space.claim("again", "hostloop-xfs", of_second);
     space.volume("again");
-    space.pod("two", &["again"]);
-    space.ready("two");
+    space.run("two", &["again"]);
 
     space.sh("one", "echo one > /data/file");
     assert_eq!(space.sh("two", "cat /again/file"), "one");
@@ -38,22 +32,17 @@ pub(crate) fn two_volumes_share_one_handle(world: &World) {
 
     // The end of the second takes neither the stage nor the volume from the first.
     space.delete_pod("two");
-    world.until("the second's unmounting", || match mounts(name(&second)) {
-        0 => Ok(()),
-        n => Err(n.to_string()),
+    world.until("the second's unmounting", || {
+        let left = mounts(name(&second));
+        check(left == 0, || left.to_string())
     });
     space.delete_claim("again");
     world.until("the second's release", || {
-        match text(
-            &world.get("PersistentVolume", "", name(&second)),
-            "/status/phase",
-        ) {
-            "Released" => Ok(()),
-            phase => Err(phase.to_owned()),
-        }
+        let volume = world.get("PersistentVolume", "", name(&second));
+        let phase = text(&volume, "/status/phase");
+        check(phase == "Released", || phase.to_owned())
     });
-    world.delete("PersistentVolume", "", name(&second));
-    world.gone("PersistentVolume", "", name(&second));
+    world.remove("PersistentVolume", "", name(&second));
     space.sh("one", "echo still > /data/file && sync && cat /data/file");
     assert_eq!(mounts(&staged), 1);
     let files = site.pool().join("volumes").join(handle);

@@ -197,8 +197,7 @@ impl Site<'_> {
     /// Deletes the driver's pod, and waits for its successor.
     pub(crate) fn restart_driver(&self) -> Value {
         let old = self.driver_ready();
-        self.world.delete("Pod", NAMESPACE, name(&old));
-        self.world.gone("Pod", NAMESPACE, name(&old));
+        self.world.remove("Pod", NAMESPACE, name(&old));
         self.driver_ready()
     }
 }

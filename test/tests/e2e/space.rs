@@ -9,9 +9,9 @@ use hostloop_test::loops;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::objects::{name, text};
+use crate::objects::{handle_of, name, text};
 use crate::site::Site;
-use crate::world::{DRIVER, TOPOLOGY, World, is_ready};
+use crate::world::{DRIVER, TOPOLOGY, World, check, is_ready};
 
 /// A test's namespace. [`Space::end`] checks that nothing is left.
 pub(crate) struct Space<'w> {
@@ -30,10 +30,7 @@ impl<'w> Space<'w> {
     pub(crate) fn new(world: &'w World, name: &str) -> Space<'w> {
         let name = format!("e2e-{name}");
         // The namespace may remain from an earlier run on the same cluster.
-        if world.find("Namespace", "", &name).is_some() {
-            world.delete("Namespace", "", &name);
-            world.gone("Namespace", "", &name);
-        }
+        world.remove("Namespace", "", &name);
         world.create(&json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
         Space {
@@ -53,8 +50,7 @@ impl<'w> Space<'w> {
     /// Creates a cluster-wide object, which is deleted with this namespace.
     pub(crate) fn create_wide(&self, object: Value) -> Value {
         let (kind, named) = (text(&object, "/kind"), name(&object));
-        self.world.delete(kind, "", named);
-        self.world.gone(kind, "", named);
+        self.world.remove(kind, "", named);
         let entry = (kind.to_owned(), named.to_owned());
         self.made.borrow_mut().push(entry);
         self.world.create(&object)
@@ -103,13 +99,41 @@ impl<'w> Space<'w> {
             }
         });
         let volume = self.world.get("PersistentVolume", "", &bound);
-        self.remember(text(&volume, "/spec/csi/volumeHandle"));
+        self.remember(handle_of(&volume));
         volume
     }
 
     /// Makes [`Space::end`] look for leaks of this handle.
     pub(crate) fn remember(&self, handle: &str) {
         self.handles.borrow_mut().insert(handle.to_owned());
+    }
+
+    /// [`Space::claim`] with another size.
+    pub(crate) fn sized(&self, named: &str, class: &str, size: &str) -> Value {
+        let size = json!({"resources": {"requests": {"storage": size}}});
+        self.claim(named, class, size)
+    }
+
+    /// Creates an XFS claim of this size with a selected node, as the scheduler would select it.
+    pub(crate) fn selected(&self, named: &str, node: &str, size: &str) {
+        let annotations = json!({"volume.kubernetes.io/selected-node": node});
+        self.create(json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": named, "annotations": annotations},
+            "spec": {"storageClassName": "hostloop-xfs", "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": size}}}}));
+    }
+
+    /// Changes the requested size of a claim.
+    pub(crate) fn grow(&self, claim: &str, to: &str) {
+        let spec = json!({"spec": {"resources": {"requests": {"storage": to}}}});
+        self.patch_claim(claim, &spec);
+    }
+
+    /// Changes a claim by a merge patch.
+    pub(crate) fn patch_claim(&self, claim: &str, patch: &Value) {
+        self.world
+            .patch("PersistentVolumeClaim", &self.name, claim, patch);
     }
 
     /// Creates an idle pod that mounts claims at `/NAME` or has them as the device `/dev/NAME`.
@@ -122,18 +146,10 @@ impl<'w> Space<'w> {
         let block = |claim: &str| text(&self.claim_now(claim), "/spec/volumeMode") == "Block";
         let (devices, files): (Vec<&str>, Vec<&str>) =
             claims.iter().copied().partition(|c| block(c));
-        let volumes: Vec<_> = claims
-            .iter()
-            .map(|c| json!({"name": c, "persistentVolumeClaim": {"claimName": c}}))
-            .collect();
-        let mounts: Vec<_> = files
-            .iter()
-            .map(|c| json!({"name": c, "mountPath": format!("/{c}")}))
-            .collect();
-        let devices: Vec<_> = devices
-            .iter()
-            .map(|c| json!({"name": c, "devicePath": format!("/dev/{c}")}))
-            .collect();
+        let volume = |c: &&str| json!({"name": c, "persistentVolumeClaim": {"claimName": c}});
+        let volumes: Vec<_> = claims.iter().map(volume).collect();
+        let device = |c: &&str| json!({"name": c, "devicePath": format!("/dev/{c}")});
+        let devices: Vec<_> = devices.iter().map(device).collect();
         let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": named},
@@ -142,23 +158,54 @@ impl<'w> Space<'w> {
                 "containers": [{
                     "name": "main", "image": BUSYBOX,
                     "command": ["sleep", "1000000"],
-                    "volumeMounts": mounts, "volumeDevices": devices}],
+                    "volumeMounts": mounts_of(&files), "volumeDevices": devices}],
                 "volumes": volumes}});
         merge(&mut pod["spec"], spec);
         self.create(pod)
     }
 
-    /// Creates a pod whose one container runs a script.
-    pub(crate) fn script(&self, named: &str, claims: &[&str], script: &str) -> Value {
-        let mounts: Vec<_> = claims
-            .iter()
-            .map(|c| json!({"name": c, "mountPath": format!("/{c}")}))
-            .collect();
+    /// [`Space::pod`], ready.
+    pub(crate) fn run(&self, named: &str, claims: &[&str]) -> Value {
+        self.run_with(named, claims, json!({}))
+    }
+
+    /// [`Space::pod_with`], ready.
+    pub(crate) fn run_with(&self, named: &str, claims: &[&str], spec: Value) -> Value {
+        self.pod_with(named, claims, spec);
+        self.ready(named)
+    }
+
+    /// Creates the claim `data` of a class, and runs a pod with it.
+    pub(crate) fn run_data(&self, pod: &str, class: &str) {
+        self.claim("data", class, json!({}));
+        self.run(pod, &["data"]);
+    }
+
+    /// Runs a pod with one container that runs a script.
+    pub(crate) fn run_script(&self, named: &str, claims: &[&str], script: &str) {
         let spec = json!({"containers": [{
             "name": "main", "image": BUSYBOX,
             "command": ["sh", "-c", script],
-            "volumeMounts": mounts}]});
-        self.pod_with(named, claims, spec)
+            "volumeMounts": mounts_of(claims)}]});
+        self.run_with(named, claims, spec);
+    }
+
+    /// Creates a pod with an inline volume of these attributes, at `/scratch`.
+    pub(crate) fn inline_pod(&self, named: &str, attributes: Value) {
+        let spec = json!({
+            "containers": [{
+                "name": "main", "image": BUSYBOX, "command": ["sleep", "1000000"],
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
+            "volumes": [{"name": "scratch", "csi": {
+                "driver": DRIVER, "fsType": "ext4", "volumeAttributes": attributes}}]});
+        self.pod_with(named, &[], spec);
+    }
+
+    /// The size of the filesystem at a path in a pod, in MiB.
+    pub(crate) fn mib(&self, pod: &str, path: &str) -> u64 {
+        let printed = self.sh(pod, &format!("df -m {path} | awk 'END {{ print $2 }}'"));
+        let mib = printed.parse();
+        mib.unwrap_or_else(|_| panic!("df: {printed:?}"))
     }
 
     /// Reads a pod.
@@ -175,10 +222,10 @@ impl<'w> Space<'w> {
     pub(crate) fn ready(&self, named: &str) -> Value {
         self.world.until(&format!("pod {named}"), || {
             let pod = self.pod_now(named);
-            if is_ready(&pod) {
-                return Ok(pod);
-            }
-            Err(format!("{}; {}", pod["status"], self.events()))
+            check(is_ready(&pod), || {
+                format!("{}; {}", pod["status"], self.events())
+            })?;
+            Ok(pod)
         })
     }
 
@@ -197,8 +244,7 @@ impl<'w> Space<'w> {
 
     /// Deletes a pod and waits for its end.
     pub(crate) fn delete_pod(&self, named: &str) {
-        self.world.delete("Pod", &self.name, named);
-        self.world.gone("Pod", &self.name, named);
+        self.world.remove("Pod", &self.name, named);
     }
 
     /// Deletes a pod's object by force, without confirmation that its processes have ended.
@@ -209,7 +255,7 @@ impl<'w> Space<'w> {
 
     /// Waits until kubelet has unmounted a volume: a pod's object may be gone earlier.
     pub(crate) fn off_node(&self, volume: &Value) {
-        let handle = text(volume, "/spec/csi/volumeHandle");
+        let handle = handle_of(volume);
         self.world
             .until("the volume off its node", || match attached(handle) {
                 0 => Ok(()),
@@ -220,8 +266,7 @@ impl<'w> Space<'w> {
     /// Deletes a claim and waits for its end.
     pub(crate) fn delete_claim(&self, named: &str) {
         self.world
-            .delete("PersistentVolumeClaim", &self.name, named);
-        self.world.gone("PersistentVolumeClaim", &self.name, named);
+            .remove("PersistentVolumeClaim", &self.name, named);
     }
 
     /// The events in this namespace.
@@ -244,7 +289,7 @@ impl<'w> Space<'w> {
                         && text(e, "/reason") == reason
                         && text(e, "/message").contains(message)
                 });
-                if found { Ok(()) } else { Err(self.events()) }
+                check(found, || self.events())
             });
     }
 
@@ -253,31 +298,20 @@ impl<'w> Space<'w> {
         let world = self.world;
         for claim in world.list("PersistentVolumeClaim", &self.name) {
             let bound = text(&claim, "/spec/volumeName");
-            let volume = match bound {
-                "" => None,
-                bound => world.find("PersistentVolume", "", bound),
-            };
-            if let Some(volume) = volume {
-                self.remember(text(&volume, "/spec/csi/volumeHandle"));
+            if bound.is_empty() {
+                continue;
+            }
+            if let Some(volume) = world.find("PersistentVolume", "", bound) {
+                self.remember(handle_of(&volume));
             }
         }
-        world.delete("Namespace", "", &self.name);
-        world.until(&format!("the end of {}", self.name), || {
-            match world.find("Namespace", "", &self.name) {
-                None => Ok(()),
-                Some(space) => Err(space["status"].to_string()),
-            }
-        });
+        world.remove("Namespace", "", &self.name);
         for (kind, named) in self.made.borrow().iter() {
             world.delete(kind, "", named);
         }
         world.until(&format!("nothing left of {}", self.name), || {
             let left = self.left();
-            if left.is_empty() {
-                Ok(())
-            } else {
-                Err(left.join("\n  "))
-            }
+            check(left.is_empty(), || left.join("\n  "))
         });
     }
 
@@ -327,6 +361,12 @@ impl Drop for Space<'_> {
             delete(kind, named);
         }
     }
+}
+
+/// The mounts of claims at `/NAME`.
+fn mounts_of(claims: &[&str]) -> Vec<Value> {
+    let mount = |c: &&str| json!({"name": c, "mountPath": format!("/{c}")});
+    claims.iter().map(mount).collect()
 }
 
 /// The fields of a pod that the scheduler places on one node.

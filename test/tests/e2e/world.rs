@@ -138,8 +138,7 @@ impl World {
         if self.is_bounded() {
             return;
         }
-        self.delete("DaemonSet", NAMESPACE, "hostloop");
-        self.gone("DaemonSet", NAMESPACE, "hostloop");
+        self.remove("DaemonSet", NAMESPACE, "hostloop");
         for site in self.sites() {
             self.until("the end of the driver's pod", || match site.driver_pod() {
                 None => Ok(()),
@@ -190,8 +189,7 @@ impl World {
     fn deploy(&self, components: &[&str]) {
         // The field is immutable: a new value needs a new CSIDriver.
         if self.attaches(!components.contains(&"attach")) {
-            self.delete("CSIDriver", "", DRIVER);
-            self.gone("CSIDriver", "", DRIVER);
+            self.remove("CSIDriver", "", DRIVER);
         }
         let manifest = self.manifest(components);
         self.cluster.apply(&manifest);
@@ -202,8 +200,7 @@ impl World {
             }
         }
         if let Some(pod) = self.controller_pod() {
-            self.delete("Pod", NAMESPACE, name(&pod));
-            self.gone("Pod", NAMESPACE, name(&pod));
+            self.remove("Pod", NAMESPACE, name(&pod));
         }
         self.drivers_ready();
     }
@@ -253,11 +250,7 @@ impl World {
             let image = self.pool_dir.join("bounded");
             left.retain(|line| !line.contains(path_text(&image)));
             left.retain(|line| !line.contains(&format!(" at {} on ", pool.display())));
-            if left.is_empty() {
-                Ok(())
-            } else {
-                Err(left.join("\n  "))
-            }
+            check(left.is_empty(), || left.join("\n  "))
         });
     }
 
@@ -313,14 +306,16 @@ pub(crate) fn until<T>(
     }
 }
 
+/// A look of [`until`]: the end, or the state that was seen.
+pub(crate) fn check(held: bool, seen: impl FnOnce() -> String) -> Result<(), String> {
+    if held { Ok(()) } else { Err(seen()) }
+}
+
 /// True if a pod is ready.
 pub(crate) fn is_ready(pod: &Value) -> bool {
     let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-    let ready = json!({"type": "Ready", "status": "True"});
-    conditions.is_some_and(|all| {
-        all.iter()
-            .any(|c| c["type"] == ready["type"] && c["status"] == ready["status"])
-    })
+    let is_ready = |c: &Value| c["type"] == "Ready" && c["status"] == "True";
+    conditions.is_some_and(|all| all.iter().any(is_ready))
 }
 
 /// The project's root.
