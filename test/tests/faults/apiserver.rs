@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use hostloop_test::cluster::Cluster;
-use hostloop_test::fleet::Binding;
 
-use crate::{alone, claims, cluster, ends, part_of, patience, spec, up};
+use crate::{alone, claims, cluster, ends, part_of, patience, spec, storms, up};
 
 /// Kills a part and starts it again after `time`.
 async fn away(part: &'static str, time: Duration) {
@@ -20,11 +19,6 @@ async fn a_storm_survives_restarts_of_the_api_server() {
     let _turn = alone().await;
     let half = claims() / 2;
     let fleet = up(spec("restarts", 5)).await;
-    let storm = async {
-        fleet.storm(Binding::Wait, 0..half).await;
-        fleet.storm(Binding::Immediate, 0..half).await;
-        fleet.bound(2 * half, patience()).await;
-    };
     let restarts = async {
         let pause = Duration::from_secs(2);
         tokio::time::sleep(pause).await;
@@ -34,7 +28,7 @@ async fn a_storm_survives_restarts_of_the_api_server() {
         tokio::time::sleep(pause).await;
         away("apiserver", 3 * pause).await;
     };
-    tokio::join!(storm, restarts);
+    tokio::join!(storms(&fleet, half), restarts);
     fleet.assert_running();
     fleet.each_once(patience()).await;
     let restart = async {

@@ -4,14 +4,13 @@ use std::iter::repeat_n;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hostloop_test::cluster::Request;
 use hostloop_test::fleet::patience::in_time;
 use hostloop_test::fleet::{Binding, Fleet};
 use hostloop_test::front::objects::Place;
 use hostloop_test::front::process::{self, Controllers};
 use hostloop_test::memory::{Call, Step};
 
-use crate::{HANDOVER, QUICK, accounts, beside_others, claims, cluster, patience, spec};
+use crate::{HANDOVER, QUICK, accounts, beside_others, claims, cluster, patience, spec, writes};
 
 struct Replica {
     name: &'static str,
@@ -94,10 +93,8 @@ impl Central {
         in_time("a leader", HANDOVER, async || {
             let lease = self.fleet.objects.get(&lease).await.unwrap_or_default();
             let holder = &lease["spec"]["holderIdentity"];
-            let number = self
-                .replicas
-                .iter()
-                .position(|replica| *holder == replica.name);
+            let mut replicas = self.replicas.iter();
+            let number = replicas.position(|replica| *holder == replica.name);
             let number = number.filter(|number| Some(*number) != not);
             number.ok_or_else(|| format!("held by {holder}"))
         })
@@ -119,12 +116,6 @@ impl Central {
         .await;
         self.replicas[old].controllers.pause();
     }
-}
-
-/// True if a request has changed an object other than an event.
-fn writes(request: &Request) -> bool {
-    let reads = matches!(request.verb.as_str(), "get" | "list" | "watch");
-    !reads && request.code < 300 && request.resource != "events"
 }
 
 /// True if only the leader may make this call.
@@ -172,13 +163,11 @@ impl Central {
         let since = cluster().await.audit().since(&before);
         let user = &self.replicas[old].user;
         let wrote: Vec<_> = since.of(user).into_iter().filter(|r| writes(r)).collect();
-        assert!(wrote.is_empty(), "who leads no longer wrote {wrote:?}");
+        assert!(wrote.is_empty(), "the former leader wrote {wrote:?}");
         let asked = driver.calls().split_off(calls);
-        let asked: Vec<_> = asked
-            .iter()
-            .filter(|c| c.door == old && is_work(c))
-            .collect();
-        assert!(asked.is_empty(), "who leads no longer asked for {asked:?}");
+        let mut asked = asked.iter().filter(|c| c.door == old && is_work(c));
+        let asked = asked.next();
+        assert!(asked.is_none(), "the former leader called {asked:?}");
     }
 }
 

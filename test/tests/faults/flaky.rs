@@ -1,10 +1,9 @@
 //! An API server with a mishap in one of twenty calls: an error, a delay, or execution without an
 //! answer. Its watches break off.
 
-use hostloop_test::fleet::Binding;
 use hostloop_test::fleet::proxy::{Mishap, Proxy};
 
-use crate::{beside_others, claims, cluster, ends, patience, spec, up};
+use crate::{beside_others, claims, cluster, ends, patience, spec, storms, up};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_call_in_twenty_fails() {
@@ -15,9 +14,7 @@ async fn one_call_in_twenty_fails() {
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
     let kubeconfig = proxy.kubeconfig(&cluster.kubeconfig(), dir.path());
     let fleet = up(spec("flaky", 5).kubeconfigs(vec![kubeconfig])).await;
-    fleet.storm(Binding::Wait, 0..half).await;
-    fleet.storm(Binding::Immediate, 0..half).await;
-    fleet.bound(2 * half, patience()).await;
+    storms(&fleet, half).await;
     fleet.each_once(patience()).await;
     fleet.clear(patience()).await;
     let counts = proxy.counts();
@@ -30,10 +27,8 @@ async fn one_call_in_twenty_fails() {
         Mishap::Slow,
         Mishap::Cut,
     ] {
-        assert!(
-            counts.contains_key(&Some(mishap)),
-            "{mishap:?} never happened"
-        );
+        let happened = counts.contains_key(&Some(mishap));
+        assert!(happened, "{mishap:?} never happened");
     }
     ends(fleet, 0).await;
 }

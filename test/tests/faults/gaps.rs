@@ -1,6 +1,6 @@
 //! Watches that miss changes: their resource version is no longer known when they resume.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -15,52 +15,38 @@ use crate::{alone, claims, cluster, ends, part_of, spec, up};
 /// Compacts etcd's history and restarts the API server, which empties its watch cache.
 async fn forget(fleet: &Fleet, cluster: &'static Cluster) {
     let listed = fleet.claims.list(&ListParams::default()).await;
-    let version = listed
-        .expect("claims can be listed")
-        .metadata
-        .resource_version;
+    let listed = listed.expect("claims can be listed");
+    let version = listed.metadata.resource_version;
     let version = version.expect("a list has a version");
     let etcd = etcd(cluster);
     let answer = tokio::task::spawn_blocking(move || compact(&etcd, &version)).await;
     let answer = answer.expect("etcd can be asked");
-    assert!(
-        answer.starts_with("HTTP/1.1 200"),
-        "etcd does not compact: {answer}"
-    );
+    let compacted = answer.starts_with("HTTP/1.1 200");
+    assert!(compacted, "etcd does not compact: {answer}");
     part_of(cluster, Cluster::kill, "apiserver").await;
     part_of(cluster, Cluster::start, "apiserver").await;
 }
 
 /// The address of etcd: its port follows the API server's.
 fn etcd(cluster: &Cluster) -> String {
-    let server = cluster.kubectl(&[
-        "config",
-        "view",
-        "-o",
-        "jsonpath={.clusters[0].cluster.server}",
-    ]);
-    let port = server
-        .rsplit(':')
-        .next()
-        .and_then(|port| port.parse::<u16>().ok());
-    format!("127.0.0.1:{}", port.expect("the server has a port") + 1)
+    let server = "jsonpath={.clusters[0].cluster.server}";
+    let server = cluster.kubectl(&["config", "view", "-o", server]);
+    let (_, port) = server.rsplit_once(':').expect("the server has a port");
+    let port: u16 = port.parse().expect("a port is a number");
+    format!("127.0.0.1:{}", port + 1)
 }
 
 fn compact(etcd: &str, version: &str) -> String {
     let body = format!("{{\"revision\":\"{version}\"}}");
-    let mut stream = TcpStream::connect(etcd).expect("etcd is there");
-    write!(
-        stream,
+    let length = body.len();
+    let request = format!(
         "POST /v3/kv/compaction HTTP/1.1\r\nHost: {etcd}\r\nConnection: close\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .expect("a request can be sent");
-    let mut answer = String::new();
-    stream
-        .read_to_string(&mut answer)
-        .expect("an answer is text");
-    answer
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    );
+    let mut stream = TcpStream::connect(etcd).expect("etcd is there");
+    let sent = stream.write_all(request.as_bytes());
+    sent.expect("a request can be sent");
+    std::io::read_to_string(stream).expect("an answer is text")
 }
 
 /// Nodes that were away while claims came and went, and cannot resume their watches.

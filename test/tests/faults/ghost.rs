@@ -41,14 +41,14 @@ pub(crate) async fn renews(fleet: &Fleet, began: &str) {
         let change = json!({"spec": {"renewTime": format!("{clock:.6}")}});
         let lease = fleet.objects.merge(&fleet.lease(), change).await;
         let holder = &lease["spec"]["holderIdentity"];
-        assert_eq!(*holder, NAME, "somebody took it: {lease:#}");
+        assert_eq!(*holder, NAME, "another holder took it: {lease:#}");
         tokio::time::sleep(LEASE / 6).await;
     }
 }
 
 /// Waits until one of the nodes leads.
 pub(crate) async fn until_led(fleet: &Fleet) {
-    in_time("a leader of flesh and blood", HANDOVER, async || {
+    in_time("a leader that is a process", HANDOVER, async || {
         let leader = fleet.leader().await;
         leader.map(drop).ok_or_else(|| "none".to_owned())
     })

@@ -9,7 +9,7 @@ use hostloop_test::fleet::{Binding, Fleet};
 use hostloop_test::memory::Step;
 use tokio::time::Instant;
 
-use crate::{beside_others, claims, ends, patience, spec, up};
+use crate::{beside_others, claims, ends, patience, spec, storms, up};
 
 /// The driver has made the volumes, and the controllers die before they save them. After the
 /// restart, they find the volumes by name.
@@ -19,9 +19,8 @@ async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
     let _turn = beside_others().await;
     let fleet = up(spec("unwritten", 3)).await;
     let victim = &fleet.members[0];
-    victim
-        .driver
-        .script("CreateVolume", vec![Step::DropAnswer; EACH]);
+    let dropped = vec![Step::DropAnswer; EACH];
+    victim.driver.script("CreateVolume", dropped);
     fleet.storm(Binding::Wait, 0..3 * EACH).await;
     in_time("volumes made", patience(), async || {
         match victim.driver.left().volumes {
@@ -32,17 +31,13 @@ async fn a_volume_made_and_not_written_down_is_found_by_its_name() {
     .await;
     victim.kill();
     let written = fleet.all_volumes().await;
-    let here = written
-        .iter()
-        .filter(|v| fleet.node_of(v).as_ref() == Some(&victim.node));
-    assert_eq!(here.count(), 0, "none of them was written down");
+    let mut nodes = written.iter().map(|v| fleet.node_of(v));
+    let written = nodes.any(|node| node.as_ref() == Some(&victim.node));
+    assert!(!written, "none of its volumes was written down");
     victim.start();
     fleet.bound(3 * EACH, patience()).await;
-    assert_eq!(
-        victim.driver.left().volumes,
-        EACH,
-        "no volume was made twice"
-    );
+    let made = victim.driver.left().volumes;
+    assert_eq!(made, EACH, "no volume was made twice");
     let asked = victim.driver.requests::<CreateVolumeRequest>();
     for volume in victim.driver.volumes() {
         let times = asked.iter().filter(|r| r.name == volume.name).count();
@@ -67,16 +62,11 @@ async fn nodes_that_are_killed_at_any_moment_lose_nothing() {
         member.driver.script("DeleteVolume", slow);
     }
     let dice = Dice::new(7);
-    let storm = async {
-        fleet.storm(Binding::Wait, 0..half).await;
-        fleet.storm(Binding::Immediate, 0..half).await;
-        fleet.bound(2 * half, patience()).await;
-    };
-    let killed = while_killing(&fleet, &dice, storm).await;
+    let killed = while_killing(&fleet, &dice, storms(&fleet, half)).await;
     fleet.each_once(patience()).await;
     let killed_more = while_killing(&fleet, &dice, fleet.clear(patience())).await;
     println!("killed {killed} times while volumes were made, {killed_more} while deleted");
-    assert!(killed > 2, "there was time to kill somebody");
+    assert!(killed > 2, "there was time to kill processes");
     ends(fleet, 0).await;
 }
 

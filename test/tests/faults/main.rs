@@ -20,8 +20,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use hostloop_test::cluster::{Cluster, Options};
-use hostloop_test::fleet::{Fleet, FleetSpec};
+use hostloop_test::cluster::{Cluster, Options, Request};
+use hostloop_test::fleet::{Binding, Fleet, FleetSpec};
 use hostloop_test::machine;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -44,8 +44,8 @@ const HANDOVER: Duration = Duration::from_secs(20);
 
 /// The number of claims in a storm.
 fn claims() -> usize {
-    let told = std::env::var("FAULTS_CLAIMS").ok();
-    told.map_or(300, |n| n.parse().expect("FAULTS_CLAIMS is a number"))
+    let set = std::env::var("FAULTS_CLAIMS").ok();
+    set.map_or(300, |n| n.parse().expect("FAULTS_CLAIMS is a number"))
 }
 
 /// Determines which tests may run now.
@@ -98,6 +98,19 @@ async fn up(spec: FleetSpec) -> Fleet {
     fleet
 }
 
+/// Makes this many claims of each binding, and waits until all are bound.
+async fn storms(fleet: &Fleet, each: usize) {
+    fleet.storm(Binding::Wait, 0..each).await;
+    fleet.storm(Binding::Immediate, 0..each).await;
+    fleet.bound(2 * each, patience()).await;
+}
+
+/// True if a request has changed an object other than an event.
+fn writes(request: &Request) -> bool {
+    let reads = matches!(request.verb.as_str(), "get" | "list" | "watch");
+    !reads && request.code < 300 && request.resource != "events"
+}
+
 /// The end of a test: this many claims are bound, each to its own volume. Then everything is
 /// deleted, and nothing is left.
 async fn ends(fleet: Fleet, claims: usize) {
@@ -112,16 +125,11 @@ async fn ends(fleet: Fleet, claims: usize) {
 async fn accounts(names: &[&str]) -> (Vec<String>, Vec<PathBuf>, tempfile::TempDir) {
     let cluster = cluster().await;
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
-    let (path, names) = (
-        dir.path().to_owned(),
-        names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>(),
-    );
-    let made = tokio::task::spawn_blocking(move || {
-        let made = names
-            .iter()
-            .map(|name| cluster.account("default", name, &path));
-        made.unzip()
+    let made = tokio::task::block_in_place(|| {
+        let made = names.iter();
+        made.map(|name| cluster.account("default", name, dir.path()))
+            .unzip()
     });
-    let (users, files) = made.await.expect("accounts can be made");
+    let (users, files): (Vec<String>, Vec<PathBuf>) = made;
     (users, files, dir)
 }

@@ -122,9 +122,17 @@ impl Mounted {
         site.csi.ok(unstage).await;
     }
 
-    /// Has the volume detached.
+    /// Deletes the attachment, and waits until the volume is detached.
     pub(crate) async fn detach(self, site: &Site) {
         site.delete(&self.attachment).await;
+    }
+
+    /// Takes the mounts down, detaches the volume, and deletes its claim.
+    pub(crate) async fn end(self, site: &Site) {
+        let claim = self.claim.clone();
+        self.unmount(site).await;
+        self.detach(site).await;
+        site.delete(&claim).await;
     }
 }
 

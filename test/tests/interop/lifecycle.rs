@@ -1,5 +1,5 @@
-//! One life of several volumes. Every step waits for what a user would see of it, and looks at
-//! what the driver did.
+//! One life of several volumes. Each step waits for what a user would see, and checks what the
+//! driver did.
 
 use hostloop_test::data;
 use hostloop_test::front::objects::Place;
@@ -42,27 +42,22 @@ pub(crate) async fn lifecycle(site: &Site) {
     site.until(&volume, "released", |v| v["status"]["phase"] == "Released")
         .await;
     site.until_event(&volume, "VolumeFailedDelete").await;
-    assert!(
-        site.csi.volume_ids().await.contains(&of_snapshot.handle),
-        "a volume in use was deleted"
-    );
+    let volumes = site.csi.volume_ids().await;
+    let there = volumes.contains(&of_snapshot.handle);
+    assert!(there, "a volume in use was deleted");
     of_snapshot.detach(site).await;
     site.until_gone(&volume).await;
 
     // A snapshot outlives what it was taken of.
     for (claim, pod) in [(&claim, pod), (&cloned, of_claim)] {
         let volume = Place::of_object(&site.bound(claim).await);
-        pod.unmount(site).await;
-        pod.detach(site).await;
-        site.delete(claim).await;
+        pod.end(site).await;
         site.until_gone(&volume).await;
     }
     let late = site.claim("late", from("VolumeSnapshot", "cut")).await;
     let pod = Mounted::new(site, &late).await;
     assert_eq!(data::read(&pod.data()), first);
-    pod.unmount(site).await;
-    pod.detach(site).await;
-    site.delete(&late).await;
+    pod.end(site).await;
     site.delete(&snapshot).await;
 }
 
@@ -93,12 +88,12 @@ async fn expanded(site: &Site, claim: &Place, pod: &Mounted) {
     };
     site.until(claim, "waiting for its node", pending).await;
     pod.grow(site).await;
+    let after = pod.bytes();
     assert!(
-        pod.bytes() >= before + (100 << 20),
-        "{before} bytes have become {}",
-        pod.bytes()
+        after >= before + (100 << 20),
+        "{before} bytes, then {after}"
     );
-    // What the resizer keeps for the time in between, it takes away again.
+    // The resizer removes the annotation that it keeps in between.
     let volume = Place::of_object(&site.bound(claim).await);
     site.until(&volume, "settled", |v| {
         v["metadata"]["annotations"]["volume.alpha.kubernetes.io/pre-resize-capacity"].is_null()
@@ -157,8 +152,8 @@ async fn ready(site: &Site, snapshot: &Place) -> String {
 
 /// All claims with the label are taken at one moment, and each of the snapshots can be restored.
 async fn grouped(site: &Site, pods: &[&Mounted]) {
-    let written: Vec<_> = (10..)
-        .zip(pods)
+    let written = (10..).zip(pods);
+    let written: Vec<_> = written
         .map(|(seed, pod)| data::write(&pod.data(), seed))
         .collect();
     let group = json!({
@@ -178,14 +173,11 @@ async fn grouped(site: &Site, pods: &[&Mounted]) {
     let mut found = Vec::new();
     for (n, member) in members.iter().enumerate() {
         ready(site, &at("VolumeSnapshot", member)).await;
-        let claim = site
-            .claim(&format!("member-{n}"), from("VolumeSnapshot", member))
-            .await;
+        let (name, spec) = (format!("member-{n}"), from("VolumeSnapshot", member));
+        let claim = site.claim(&name, spec).await;
         let pod = Mounted::new(site, &claim).await;
         found.push(data::read(&pod.data()));
-        pod.unmount(site).await;
-        pod.detach(site).await;
-        site.delete(&claim).await;
+        pod.end(site).await;
     }
     for sum in written {
         assert!(found.contains(&sum), "a member is not what was written");

@@ -1,5 +1,5 @@
-//! The driver behind upstream's sidecars, as they are released, and our controllers among them:
-//! whoever does a sidecar's work, the same lifecycle passes and nothing is left.
+//! The driver behind upstream's sidecars, as they are released, and hostloop's controllers among
+//! them: with each division of the work, the same lifecycle passes and nothing is left.
 //!
 //! The control plane is real and has no nodes: the tests do what kubelet would do, and the driver
 //! is a process of this machine.
@@ -10,9 +10,11 @@ mod process;
 mod site;
 
 use lifecycle::lifecycle;
-use site::{Cast, Site, Who};
+use site::Who::{self, Both, Ours, Theirs};
+use site::{ROLES, Site};
 
-async fn plays(cast: Cast) {
+/// Runs the lifecycle. `cast` says who plays each of [`ROLES`].
+async fn plays(cast: [Who; ROLES.len()]) {
     let site = Site::up(cast).await;
     lifecycle(&site).await;
     site.down().await;
@@ -20,51 +22,23 @@ async fn plays(cast: Cast) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_of_upstreams() {
-    plays(Cast {
-        provisioner: Who::Theirs,
-        attacher: Who::Theirs,
-        resizer: Who::Theirs,
-        snapshotter: Who::Theirs,
-        snapshot_controller: Who::Theirs,
-    })
-    .await;
+    plays([Theirs; 5]).await;
 }
 
-/// Our provisioner, and our snapshot-controller beside upstream's.
+/// Hostloop's provisioner, and its snapshot controller beside upstream's.
 #[tokio::test(flavor = "multi_thread")]
-async fn some_of_ours_and_twins() {
-    plays(Cast {
-        provisioner: Who::Ours,
-        attacher: Who::Theirs,
-        resizer: Who::Theirs,
-        snapshotter: Who::Theirs,
-        snapshot_controller: Who::Both,
-    })
-    .await;
+async fn some_of_hostloops_and_twins() {
+    plays([Ours, Theirs, Theirs, Theirs, Both]).await;
 }
 
 /// The other way round.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_others_of_ours() {
-    plays(Cast {
-        provisioner: Who::Theirs,
-        attacher: Who::Ours,
-        resizer: Who::Ours,
-        snapshotter: Who::Ours,
-        snapshot_controller: Who::Theirs,
-    })
-    .await;
+async fn the_others_of_hostloops() {
+    plays([Theirs, Ours, Ours, Ours, Theirs]).await;
 }
 
-/// So that what fails above can be told from what the test itself gets wrong.
+/// If this fails too, the mistake is in the test.
 #[tokio::test(flavor = "multi_thread")]
-async fn all_of_ours() {
-    plays(Cast {
-        provisioner: Who::Ours,
-        attacher: Who::Ours,
-        resizer: Who::Ours,
-        snapshotter: Who::Ours,
-        snapshot_controller: Who::Ours,
-    })
-    .await;
+async fn all_of_hostloops() {
+    plays([Ours; 5]).await;
 }

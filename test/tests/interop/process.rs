@@ -1,4 +1,4 @@
-//! The programs in front of the driver: upstream's sidecars, and our controllers.
+//! The programs in front of the driver: upstream's sidecars, and hostloop's controllers.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// One of upstream's.
+    /// A program of upstream.
     pub(crate) fn sidecar(dir: &Path, name: &str, args: &[String]) -> Process {
         Process::start(dir, name, Command::new(sidecars().join(name)).args(args))
     }
 
-    /// Ours.
+    /// Hostloop's controllers.
     pub(crate) fn controllers(dir: &Path, args: &[String]) -> Process {
         let mut command = Command::new(binary());
         Process::start(dir, "hostloop", command.arg("controllers").args(args))
@@ -68,20 +68,12 @@ impl Process {
     /// SIGTERM, and waits for the end. It must have run until now, and have panicked nowhere.
     pub(crate) fn stop(mut self) {
         let ended = self.child.try_wait().expect("it is our child");
-        assert!(
-            ended.is_none(),
-            "{} has ended by itself: {ended:?}\n{}",
-            self.name,
-            self.tail()
-        );
+        let (name, tail) = (&self.name, self.tail());
+        assert!(ended.is_none(), "{name} has ended: {ended:?}\n{tail}");
         let log = self.log();
         for bad in ["panic: ", "panicked", "forbidden"] {
-            assert!(
-                !log.contains(bad),
-                "{:?} is in {}'s log:\n{log}",
-                bad,
-                self.name
-            );
+            let name = &self.name;
+            assert!(!log.contains(bad), "{bad:?} is in {name}'s log:\n{log}");
         }
         let pid = i32::try_from(self.child.id()).expect("a PID");
         kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it is running");
@@ -110,7 +102,7 @@ fn sidecars() -> PathBuf {
     )
 }
 
-/// What all of them are told: where the driver is, and where the cluster.
+/// The arguments of all of them: the addresses of the driver and of the cluster.
 pub(crate) fn common(endpoint: &str, kubeconfig: &Path) -> Vec<String> {
     vec![
         format!("--csi-address={endpoint}"),

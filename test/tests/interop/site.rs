@@ -1,4 +1,4 @@
-//! A control plane, the driver beside it as a process of the machine, and what stands in between.
+//! A control plane, the driver as a process of the machine, and the controllers between them.
 
 use std::time::Duration;
 
@@ -28,60 +28,27 @@ pub(crate) const CLASS: &str = "interop";
 /// API server five times a second at most.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Who does one sidecar's work.
+/// The player of a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// Upstream's.
+    /// Upstream's sidecar.
     Theirs,
-    /// Ours.
+    /// Hostloop's controllers.
     Ours,
     /// Both at one time, neither knowing of the other.
     Both,
 }
 
-impl Who {
-    fn theirs(self) -> bool {
-        self != Who::Ours
-    }
+/// The roles: upstream's programs. Hostloop's controllers have the same names without the prefix.
+pub(crate) const ROLES: [&str; 5] = [
+    "csi-provisioner",
+    "csi-attacher",
+    "csi-resizer",
+    "csi-snapshotter",
+    "snapshot-controller",
+];
 
-    fn ours(self) -> bool {
-        self != Who::Theirs
-    }
-}
-
-/// Who does what.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cast {
-    /// Makes and deletes volumes.
-    pub(crate) provisioner: Who,
-    /// Publishes them at nodes.
-    pub(crate) attacher: Who,
-    /// Grows and modifies them.
-    pub(crate) resizer: Who,
-    /// Takes snapshots.
-    pub(crate) snapshotter: Who,
-    /// Binds snapshots to their contents.
-    pub(crate) snapshot_controller: Who,
-}
-
-impl Cast {
-    /// Each role: upstream's program, our name of it, and who plays it.
-    fn roles(self) -> [(&'static str, &'static str, Who); 5] {
-        [
-            ("csi-provisioner", "provisioner", self.provisioner),
-            ("csi-attacher", "attacher", self.attacher),
-            ("csi-resizer", "resizer", self.resizer),
-            ("csi-snapshotter", "snapshotter", self.snapshotter),
-            (
-                "snapshot-controller",
-                "snapshot-controller",
-                self.snapshot_controller,
-            ),
-        ]
-    }
-}
-
-/// All of it. What is dropped first stands on what is dropped later.
+/// A control plane with the driver. The fields are dropped in order: each needs later ones.
 pub(crate) struct Site {
     /// The programs in front of the driver.
     pub(crate) processes: Vec<Process>,
@@ -100,7 +67,7 @@ pub(crate) struct Site {
 
 impl Site {
     /// Brings it up.
-    pub(crate) async fn up(cast: Cast) -> Site {
+    pub(crate) async fn up(cast: [Who; ROLES.len()]) -> Site {
         machine::require();
         let cluster = Cluster::up(&Options::default());
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -128,35 +95,30 @@ impl Site {
         site
     }
 
-    fn start(&mut self, cast: Cast) {
+    fn start(&mut self, cast: [Who; ROLES.len()]) {
         let dir = self.scratch.path();
         let kubeconfig = self.cluster.kubeconfig();
         let common = common(&self.driver.endpoint(), &kubeconfig);
-        let with = |more: &[&str]| {
-            [
-                &common[..],
-                &more.iter().map(|m| (*m).to_owned()).collect::<Vec<_>>(),
-            ]
-            .concat()
-        };
-        for (program, _, who) in cast.roles() {
-            if !who.theirs() {
+        let with = |more: String| [&common[..], &[more]].concat();
+        let mut ours = Vec::new();
+        for (program, who) in ROLES.into_iter().zip(cast) {
+            if who != Who::Theirs {
+                ours.push(program.trim_start_matches("csi-"));
+            }
+            if who == Who::Ours {
                 continue;
             }
             let args = match program {
                 // It is in front of no driver.
                 "snapshot-controller" => common[1..].to_vec(),
-                "csi-provisioner" | "csi-snapshotter" => with(&["--extra-create-metadata"]),
+                "csi-provisioner" | "csi-snapshotter" => with("--extra-create-metadata".to_owned()),
                 _ => common.clone(),
             };
             self.processes.push(Process::sidecar(dir, program, &args));
         }
-        let ours = cast.roles().into_iter().filter(|(_, _, who)| who.ours());
-        let ours: Vec<_> = ours.map(|(_, name, _)| name).collect();
         if !ours.is_empty() {
-            let picked = format!("--controllers={}", ours.join(","));
-            let process = Process::controllers(dir, &with(&[&picked]));
-            self.processes.push(process);
+            let args = with(format!("--controllers={}", ours.join(",")));
+            self.processes.push(Process::controllers(dir, &args));
         }
     }
 
@@ -178,13 +140,11 @@ impl Site {
 
     /// Waits until a claim is bound, and returns its volume.
     pub(crate) async fn bound(&self, claim: &Place) -> Value {
-        let claim = self
-            .until(claim, "bound", |c| c["status"]["phase"] == "Bound")
-            .await;
+        let bound = |object: &Value| object["status"]["phase"] == "Bound";
+        let claim = self.until(claim, "bound", bound).await;
         let name = claim["spec"]["volumeName"].as_str().unwrap_or_default();
         let volume = at("PersistentVolume", name);
-        self.until(&volume, "bound", |v| v["status"]["phase"] == "Bound")
-            .await
+        self.until(&volume, "bound", bound).await
     }
 
     /// Waits until an object is as it is to be, and returns it. Otherwise the test fails, with the
@@ -212,7 +172,7 @@ impl Site {
             events.iter().any(|e| e.1 == reason).then_some(())
         };
         if wait::until(PATIENCE, ask).await.is_none() {
-            self.fail(at, &format!("told of by {reason}")).await;
+            self.fail(at, &format!("reported by {reason}")).await;
         }
     }
 
@@ -251,8 +211,8 @@ pub(crate) fn at(kind: &str, name: &str) -> Place {
     Place::of(kind, NAMESPACE, name)
 }
 
-/// What an administrator and the node's kubelet bring: the classes, the node, and what kubelet
-/// writes down when the driver registers.
+/// The objects of an administrator and of kubelet: the classes, the node, and what kubelet writes
+/// when the driver registers.
 fn surroundings() -> Value {
     let key = format!("topology.{DRIVER}/node");
     let class = |group: &str, kind: &str| {
