@@ -1,6 +1,6 @@
 //! The cluster the tests run on: it comes up, does what the tests need of it, and leaves nothing.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,9 +10,9 @@ use hostloop_test::cluster::{BUSYBOX, Cluster, Node, Options, Stock, wait_for};
 use hostloop_test::loops;
 use hostloop_test::machine;
 use hostloop_test::scratch::Scratch;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::PostParams;
 
 /// What one cluster leaves on the machine: processes, mounts, its network, its cgroups, its folder.
 fn traces(name: &str) -> Vec<String> {
@@ -40,29 +40,22 @@ async fn a_control_plane_comes_and_goes() {
 
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let before = cluster.audit();
-    maps.create(&PostParams::default(), &map("one"))
-        .await
-        .expect("it can be created");
+    let created = maps.create(&PostParams::default(), &map("one")).await;
+    created.expect("it can be created");
     assert!(cluster.try_apply("kind: Nonsense").is_err());
-    assert!(
-        cluster
-            .kubectl(&["get", "configmaps", "-o", "name"])
-            .contains("one")
-    );
+    let listed = cluster.kubectl(&["get", "configmaps", "-o", "name"]);
+    assert!(listed.contains("one"));
 
     // The API server writes its log a little after its answer.
-    wait_for(
-        "the request in the audit log",
-        Duration::from_secs(10),
-        async || {
-            let audit = cluster.audit().since(&before);
-            let counts = audit.counts("admin");
-            match counts.get(&("create", "configmaps")) {
-                Some(1) => Ok(()),
-                _ => Err(format!("{counts:?}")),
-            }
-        },
-    )
+    let patience = Duration::from_secs(10);
+    wait_for("the request in the audit log", patience, async || {
+        let audit = cluster.audit().since(&before);
+        let counts = audit.counts("admin");
+        match counts.get(&("create", "configmaps")) {
+            Some(1) => Ok(()),
+            _ => Err(format!("{counts:?}")),
+        }
+    })
     .await;
 
     // The API server goes and comes back; what it knew is still there.
@@ -82,19 +75,10 @@ async fn clusters_live_side_by_side_and_know_nothing_of_each_other() {
     machine::require();
     let one = Cluster::up(&Options::default());
     let other = Cluster::up(&Options::default());
-    let namespaces: Api<Namespace> = Api::all(one.client().await);
-    let mut created = Namespace::default();
-    created.metadata.name = Some("only-here".to_owned());
-    namespaces
-        .create(&PostParams::default(), &created)
-        .await
-        .expect("it can be created");
-    assert!(one.try_kubectl(&["get", "namespace", "only-here"]).is_ok());
-    assert!(
-        other
-            .try_kubectl(&["get", "namespace", "only-here"])
-            .is_err()
-    );
+    one.kubectl(&["create", "namespace", "only-here"]);
+    let get = ["get", "namespace", "only-here"];
+    assert!(one.try_kubectl(&get).is_ok());
+    assert!(other.try_kubectl(&get).is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,15 +92,9 @@ async fn what_is_left_behind_is_named() {
             capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce],
             csi: {driver: d.example.com, volumeHandle: v}}}"#,
     );
-    assert_eq!(
-        stock.left(&cluster),
-        Ok(vec!["persistentvolume/forgotten".to_owned()])
-    );
-    let volumes: Api<PersistentVolume> = Api::all(cluster.client().await);
-    volumes
-        .delete("forgotten", &DeleteParams::default())
-        .await
-        .expect("it can be deleted");
+    let left = stock.left(&cluster).expect("the cluster answers");
+    assert_eq!(left, ["persistentvolume/forgotten"]);
+    cluster.kubectl(&["delete", "persistentvolume", "forgotten"]);
     stock.assert_nothing_left(&cluster).await;
 }
 
@@ -136,10 +114,7 @@ async fn nodes_run_pods_and_go_without_a_trace() {
         ..Options::two_nodes()
     });
     let name = cluster.name().to_owned();
-    assert!(
-        !earlier.exists(),
-        "the cluster's kubelet finds an empty root"
-    );
+    assert!(!earlier.exists(), "kubelet's root is not empty");
     for (pod, node) in [("shell", 1), ("other", 2)] {
         let node = cluster.node(node);
         cluster.apply(&format!(
@@ -212,15 +187,13 @@ impl Elsewhere {
         let made = std::fs::File::create(&image).and_then(|f| f.set_len(16 << 20));
         made.expect("it can be written");
         machine::run("mkfs.ext4", &["-q", machine::text(&image)]);
-        machine::run(
-            "mount",
-            &["-o", "loop", machine::text(&image), machine::text(&at)],
-        );
+        let mount = ["-o", "loop", machine::text(&image), machine::text(&at)];
+        machine::run("mount", &mount);
         Elsewhere { scratch }
     }
 
-    /// Nobody keeps a copy of the mount: its loop device goes with it. A namespace that another
-    /// test's cluster makes just now has one for a moment.
+    /// The cluster has no copy of the mount, so its loop device is detached with it. A namespace
+    /// that another test's cluster creates at this moment has a copy for a short time.
     async fn assert_free_once_unmounted(&self) {
         let at = self.scratch.path().join("mounted");
         assert_eq!(loops::beneath(self.scratch.path()).len(), 1);
@@ -260,24 +233,15 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     let late = Path::new(late.expect("there are nine"));
     assert!(first.path(late).exists() && !second.path(late).exists());
     let sys = Path::new("/sys/block").join(late.file_name().expect("it has one"));
-    assert!(
-        second.path(&sys).exists(),
-        "the kernel's devices are shared"
-    );
-    // As many files have paths beneath the folder, by what the kernel tells, but each is one node's.
-    let of = |node: &Node| -> Vec<String> {
+    let shared = second.path(&sys).exists();
+    assert!(shared, "the kernel's devices are shared");
+    // The kernel shows the same folder for all files, but each file is on one node.
+    let of = |node: &Node| -> BTreeSet<String> {
         let all = node.loops_beneath(&folder).into_iter();
-        let mut all: Vec<_> = all.map(|l| format!("/dev/loop{}", l.minor)).collect();
-        all.sort();
-        all
+        all.map(|l| format!("/dev/loop{}", l.minor)).collect()
     };
-    let sorted = |devices: &[String]| {
-        let mut all = devices.to_vec();
-        all.sort();
-        all
-    };
-    assert_eq!(of(&first), sorted(&here));
-    assert_eq!(of(&second), there);
+    assert_eq!(of(&first), here.iter().cloned().collect());
+    assert_eq!(of(&second), there.iter().cloned().collect());
 
     // What a pod mounts where it may reach the node, the node has, and no other.
     cluster.apply(&format!(
@@ -292,14 +256,14 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     cluster.pod_ready("default", "mounts");
     let shown = Path::new(&kubelet_dir).join("shown");
     let has = |node: &Node| node.mounts().iter().any(|m| m.at == shown);
-    wait_for("the pod's mount", Duration::from_secs(30), async || {
-        if has(&second) {
-            Ok(())
-        } else {
-            Err("it is not there")
-        }
-        .map_err(str::to_owned)
-    })
+    wait_for(
+        "the pod's mount",
+        Duration::from_secs(30),
+        async || match has(&second) {
+            true => Ok(()),
+            false => Err("it is not there".to_owned()),
+        },
+    )
     .await;
     assert!(!has(&first));
     let own_root = second.try_run(&["stat", "--format=%n", machine::text(&shown)]);
@@ -351,22 +315,28 @@ fn the_log_of_a_part_that_fails_is_shown_and_the_others_go_with_it() {
     let kubelet_dir = format!("/var/tmp/hostloop-test-broken-{}", std::process::id());
     for program in ["etcd", "kube-controller-manager", "kubelet"] {
         let tools = tools_with_a_broken(program);
-        let name = format!("broken-{}", std::process::id());
-        let up = script()
-            .args(["up", "--name", &name, "--kubelet-dir", &kubelet_dir])
-            .env("HOSTLOOP_CACHE", tools.path())
-            .output()
-            .expect("the script can be run");
-        let said = String::from_utf8_lossy(&up.stderr);
-        assert!(!up.status.success(), "{program}");
-        assert!(said.contains("no luck today"), "{program}: {said}");
-        assert_eq!(traces(&name), Vec::<String>::new(), "{program}: {said}");
+        fails("broken", "no luck today", |up| {
+            up.args(["--kubelet-dir", &kubelet_dir]);
+            up.env("HOSTLOOP_CACHE", tools.path());
+        });
         assert!(!Path::new(&kubelet_dir).exists(), "{program}");
     }
 }
 
 fn script() -> Command {
     Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/cluster"))
+}
+
+/// The cluster does not come up, for this reason, and leaves nothing.
+fn fails(name: &str, why: &str, change: impl FnOnce(&mut Command)) {
+    let name = format!("{name}-{}", std::process::id());
+    let mut up = script();
+    change(up.args(["up", "--name", &name]));
+    let ended = up.output().expect("the script can be run");
+    let printed = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success(), "{up:?}");
+    assert!(printed.contains(why), "{up:?}: {printed}");
+    assert_eq!(traces(&name), Vec::<String>::new(), "{up:?}: {printed}");
 }
 
 fn map(name: &str) -> ConfigMap {
@@ -381,23 +351,15 @@ fn a_cluster_that_cannot_come_up_says_why_and_leaves_nothing() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = taken.local_addr().expect("it has an address").port();
     let base = (port - 3).to_string();
-    let cases: BTreeMap<&str, Vec<&str>> = BTreeMap::from([
-        ("are in use", vec!["--no-nodes", "--port-base", &base]),
-        ("--nodes must be", vec!["--nodes", "many"]),
-        ("not an absolute path", vec!["--no-nodes", "--dir", "here"]),
-        ("unknown argument", vec!["--no-nodes", "--colour"]),
-        ("holds files", vec!["--no-nodes", "--dir", "/usr/lib"]),
-    ]);
-    for (why, arguments) in cases {
-        let name = format!("fails-{}", std::process::id());
-        let up = script()
-            .args(["up", "--name", &name])
-            .args(&arguments)
-            .output()
-            .expect("the script can be run");
-        let said = String::from_utf8_lossy(&up.stderr);
-        assert!(!up.status.success(), "{arguments:?}");
-        assert!(said.contains(why), "{arguments:?}: {said}");
-        assert_eq!(traces(&name), Vec::<String>::new());
+    for (why, arguments) in [
+        ("are in use", &["--no-nodes", "--port-base", &base][..]),
+        ("--nodes must be", &["--nodes", "many"]),
+        ("not an absolute path", &["--no-nodes", "--dir", "here"]),
+        ("unknown argument", &["--no-nodes", "--colour"]),
+        ("holds files", &["--no-nodes", "--dir", "/usr/lib"]),
+    ] {
+        fails("fails", why, |up| {
+            up.args(arguments);
+        });
     }
 }

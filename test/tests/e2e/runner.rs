@@ -51,21 +51,17 @@ impl Phase {
 
     fn at_once(&self) -> usize {
         let wanted = std::env::var("E2E_AT_ONCE").map(|n| n.parse().expect("a number"));
-        if self.together {
-            wanted.unwrap_or(4)
-        } else {
-            1
+        match self.together {
+            true => wanted.unwrap_or(4),
+            false => 1,
         }
     }
 
     fn chosen(&self, words: &[String]) -> Vec<(String, Test)> {
-        let named = self
-            .tests
-            .iter()
-            .map(|t| (format!("{}{}", self.prefix, t.name), *t));
-        named
-            .filter(|(name, _)| words.is_empty() || words.iter().any(|w| name.starts_with(w)))
-            .collect()
+        let name = |test: &Test| format!("{}{}", self.prefix, test.name);
+        let named = self.tests.iter().map(|test| (name(test), *test));
+        let is_chosen = |name: &str| words.is_empty() || words.iter().any(|w| name.starts_with(w));
+        named.filter(|(name, _)| is_chosen(name)).collect()
     }
 }
 
@@ -81,11 +77,8 @@ impl Tally {
     fn count<T>(&self, name: &str, run: impl FnOnce() -> T) -> Option<T> {
         let started = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(run));
-        let said = if outcome.is_ok() { "ok" } else { "FAILED" };
-        println!(
-            "test {name} ... {said} ({:.1} s)",
-            started.elapsed().as_secs_f64()
-        );
+        let seconds = started.elapsed().as_secs_f64();
+        println!("test {name} ... {} ({seconds:.1} s)", word(outcome.is_ok()));
         if outcome.is_ok() {
             self.passed.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -122,12 +115,16 @@ pub(crate) fn run(phases: &[Phase]) {
     // The summary line has the standard harness's format, for scripts that count tests.
     println!(
         "test result: {}. {} passed; {} failed; 0 ignored; 0 measured; 0 filtered out; finished in {:.2}s",
-        if failed.is_empty() { "ok" } else { "FAILED" },
+        word(failed.is_empty()),
         tally.passed.into_inner(),
         failed.len(),
         started.elapsed().as_secs_f64()
     );
     std::process::exit(i32::from(!failed.is_empty()));
+}
+
+fn word(passed: bool) -> &'static str {
+    if passed { "ok" } else { "FAILED" }
 }
 
 fn run_phase(phase: &Phase, words: &[String], world: &World, tally: &Tally) {

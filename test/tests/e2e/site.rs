@@ -7,7 +7,7 @@ use hostloop_test::leaks::Mounted;
 use serde_json::Value;
 
 use crate::objects::{name, text};
-use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World, is_ready};
+use crate::world::{DRIVER, NAMESPACE, TOPOLOGY, World, check, is_ready};
 
 /// A node, and the driver's files on it.
 pub(crate) struct Site<'w> {
@@ -59,10 +59,16 @@ impl World {
 
     /// The controller's pod that is not being deleted.
     pub(crate) fn controller_pod(&self) -> Option<Value> {
+        self.pod_of("hostloop-controller", |_| true)
+    }
+
+    /// A pod with this `app.kubernetes.io/name` that is not being deleted.
+    fn pod_of(&self, app: &str, is: impl Fn(&Value) -> bool) -> Option<Value> {
         let pods = self.list("Pod", NAMESPACE);
         pods.into_iter().find(|pod| {
-            text(pod, "/metadata/labels/app.kubernetes.io~1name") == "hostloop-controller"
+            text(pod, "/metadata/labels/app.kubernetes.io~1name") == app
                 && pod.pointer("/metadata/deletionTimestamp").is_none()
+                && is(pod)
         })
     }
 
@@ -78,13 +84,9 @@ impl World {
             let lease = format!("hostloop-{}", DRIVER.replace('.', "-"));
             let lease = self.find("Lease", NAMESPACE, &lease).unwrap_or_default();
             let pod = self.controller_pod().ok_or("there is no pod")?;
-            if current && text(&lease, "/spec/holderIdentity") == name(&pod) {
-                return Ok(pod);
-            }
-            Err(format!(
-                "{status}; pod: {}; {}",
-                pod["status"], lease["spec"]
-            ))
+            let leads = text(&lease, "/spec/holderIdentity") == name(&pod);
+            let seen = || format!("{status}; pod: {}; {}", pod["status"], lease["spec"]);
+            check(current && leads, seen).map(|()| pod.clone())
         })
     }
 }
@@ -151,12 +153,8 @@ impl Site<'_> {
 
     /// The driver's pod that is not being deleted.
     pub(crate) fn driver_pod(&self) -> Option<Value> {
-        let pods = self.world.list("Pod", NAMESPACE);
-        pods.into_iter().find(|pod| {
-            text(pod, "/metadata/labels/app.kubernetes.io~1name") == "hostloop"
-                && text(pod, "/spec/nodeName") == self.name()
-                && pod.pointer("/metadata/deletionTimestamp").is_none()
-        })
+        let here = |pod: &Value| text(pod, "/spec/nodeName") == self.name();
+        self.world.pod_of("hostloop", here)
     }
 
     /// Waits until the driver is ready for pods, and returns its pod.
@@ -165,28 +163,16 @@ impl Site<'_> {
         self.world.until(&what, || {
             let pod = self.driver_pod().ok_or("there is no pod")?;
             let set = self.world.get("DaemonSet", NAMESPACE, "hostloop");
-            let current = text(&pod, "/metadata/labels/pod-template-generation")
-                == text(
-                    &set,
-                    "/metadata/annotations/deprecated.daemonset.template.generation",
-                );
-            if current && is_ready(&pod) && self.registered() {
-                return Ok(pod);
-            }
-            Err(format!(
-                "pod: {}; registered: {}",
-                pod["status"],
-                self.registered()
-            ))
+            let wanted = "/metadata/annotations/deprecated.daemonset.template.generation";
+            let wanted = text(&set, wanted);
+            let current = text(&pod, "/metadata/labels/pod-template-generation") == wanted;
+            let registered = self.driver_of_node().is_some();
+            let seen = || format!("pod: {}; registered: {registered}", pod["status"]);
+            check(current && is_ready(&pod) && registered, seen).map(|()| pod.clone())
         })
     }
 
-    /// True if the driver is registered with kubelet.
-    pub(crate) fn registered(&self) -> bool {
-        self.driver_of_node().is_some()
-    }
-
-    /// The driver's entry in the CSINode.
+    /// The driver's entry in the CSINode, if it is registered with kubelet.
     pub(crate) fn driver_of_node(&self) -> Option<Value> {
         let node = self.world.find("CSINode", "", self.name())?;
         let drivers = node.pointer("/spec/drivers").and_then(Value::as_array);

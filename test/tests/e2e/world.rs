@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::objects::name;
+use crate::site::Site;
 
 /// The driver's name.
 pub(crate) const DRIVER: &str = "hostloop.csi.dev";
@@ -115,16 +116,15 @@ impl World {
     fn create_crds(&self) {
         let folder = root().join("deploy/crds");
         // An existing object stays as it is, and kubectl reports it.
-        let _ = self
-            .cluster
-            .try_kubectl(&["create", "-k", path_text(&folder)]);
+        let create = ["create", "-k", path_text(&folder)];
+        let _ = self.cluster.try_kubectl(&create);
+        let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
         for crd in [
             "volumesnapshots.snapshot",
             "volumegroupsnapshots.groupsnapshot",
         ] {
             let crd = format!("crd/{crd}.storage.k8s.io");
-            self.cluster
-                .kubectl(&["wait", "--for=condition=Established", "--timeout=60s", &crd]);
+            self.cluster.kubectl(&[&wait[..], &[&crd]].concat());
         }
     }
 
@@ -154,12 +154,9 @@ impl World {
 
     /// The pool's directory on each node.
     fn pool_at(&self) -> PathBuf {
-        let kind = if self.is_bounded() {
-            "bounded"
-        } else {
-            "plain"
-        };
-        self.pool_dir.join(kind)
+        let bounded = self.is_bounded();
+        self.pool_dir
+            .join(if bounded { "bounded" } else { "plain" })
     }
 
     /// The root of the pool's records, as the driver names it. The driver mounts a pool's image
@@ -216,27 +213,19 @@ impl World {
         for component in [CONTROLLER_SECRETS].iter().chain(components) {
             render.args(["--component", component]);
         }
-        let rendered = render.output().expect("scripts/render can be run");
-        let said = String::from_utf8_lossy(&rendered.stderr);
-        assert!(rendered.status.success(), "scripts/render: {said}");
-        String::from_utf8(rendered.stdout).expect("a manifest is text")
+        run(render)
     }
 
     /// The log of the driver's current pods.
     pub(crate) fn driver_log(&self) -> String {
-        self.cluster.logs(
-            NAMESPACE,
-            "-l=app.kubernetes.io/name in (hostloop, hostloop-controller)",
-        )
+        let both = "-l=app.kubernetes.io/name in (hostloop, hostloop-controller)";
+        self.cluster.logs(NAMESPACE, both)
     }
 
     /// Panics if a test left an object, a mount, a loop device or a file.
     pub(crate) fn assert_clean(&self) {
-        let pools: Vec<_> = self
-            .sites()
-            .iter()
-            .map(|s| (s.pool(), s.pool_id()))
-            .collect();
+        let sites = self.sites();
+        let pools: Vec<_> = sites.iter().map(|s| (s.pool(), s.pool_id())).collect();
         self.until("a clean cluster", || {
             let mut left = self.stock.left(&self.cluster)?;
             let files = pools.iter().flat_map(|(pool, _)| files_in(pool));
@@ -259,18 +248,15 @@ impl World {
         if std::env::var_os("HOSTLOOP_CLUSTER").is_some() {
             return;
         }
-        let images = self.sites().into_iter().filter_map(|site| {
-            if !self.is_bounded() {
-                return None;
-            }
+        let mut sites = self.sites();
+        sites.retain(|_| self.is_bounded());
+        let image = |site: Site<'_>| {
             let image = std::fs::metadata(site.path(&self.pool_at().join("default.pool")));
-            Some(image.expect("each node's pool has an image").ino())
-        });
-        let images: Vec<u64> = images.collect();
-        let (name, kubelet_dir) = (
-            self.cluster.name().to_owned(),
-            self.cluster.kubelet_dir().to_path_buf(),
-        );
+            image.expect("each node's pool has an image").ino()
+        };
+        let images: Vec<u64> = sites.into_iter().map(image).collect();
+        let name = self.cluster.name().to_owned();
+        let kubelet_dir = self.cluster.kubelet_dir().to_path_buf();
         let manifest = self.manifest(&[]);
         self.cluster.delete(&manifest);
         drop(self.cluster);
@@ -329,12 +315,17 @@ fn image() -> PathBuf {
         return path.into();
     }
     let image = root().join("target/e2e/hostloop.tar");
-    let made = Command::new(root().join("scripts/image"))
-        .args(["--binary", path_text(&driver::binary())])
-        .args(["--output", path_text(&image)])
-        .output()
-        .expect("scripts/image can be run");
-    let said = String::from_utf8_lossy(&made.stderr);
-    assert!(made.status.success(), "scripts/image: {said}");
+    let mut make = Command::new(root().join("scripts/image"));
+    make.args(["--binary", path_text(&driver::binary())]);
+    make.args(["--output", path_text(&image)]);
+    run(make);
     image
+}
+
+/// Runs a script, and returns what it printed.
+fn run(mut script: Command) -> String {
+    let output = script.output().expect("scripts can be run");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{script:?}: {printed}");
+    String::from_utf8(output.stdout).expect("scripts print text")
 }
