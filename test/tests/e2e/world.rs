@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -203,17 +202,17 @@ impl World {
     }
 
     fn manifest(&self, components: &[&str]) -> String {
-        let mut render = Command::new(root().join("scripts/render"));
-        render.args(["--overlay", "snapshot-controller", "--output", "-"]);
-        render.args(["--pool-dir", path_text(&self.pool_at())]);
+        let (script, pool) = (root().join("scripts/render"), self.pool_at());
+        let mut args = vec!["--overlay", "snapshot-controller", "--output", "-"];
+        args.extend(["--pool-dir", path_text(&pool)]);
         if self.is_bounded() {
-            render.args(["--pool-options", BOUNDED]);
+            args.extend(["--pool-options", BOUNDED]);
         }
-        render.args(["--kubelet-dir", path_text(self.cluster.kubelet_dir())]);
-        for component in [CONTROLLER_SECRETS].iter().chain(components) {
-            render.args(["--component", component]);
+        args.extend(["--kubelet-dir", path_text(self.cluster.kubelet_dir())]);
+        for component in [&CONTROLLER_SECRETS].into_iter().chain(components) {
+            args.extend(["--component", component]);
         }
-        run(render)
+        machine::run(path_text(&script), &args)
     }
 
     /// The log of the driver's current pods.
@@ -315,17 +314,14 @@ fn image() -> PathBuf {
         return path.into();
     }
     let image = root().join("target/e2e/hostloop.tar");
-    let mut make = Command::new(root().join("scripts/image"));
-    make.args(["--binary", path_text(&driver::binary())]);
-    make.args(["--output", path_text(&image)]);
-    run(make);
+    let script = root().join("scripts/image");
+    let binary = driver::binary();
+    let args = [
+        "--binary",
+        path_text(&binary),
+        "--output",
+        path_text(&image),
+    ];
+    machine::run(path_text(&script), &args);
     image
-}
-
-/// Runs a script, and returns what it printed.
-fn run(mut script: Command) -> String {
-    let output = script.output().expect("scripts can be run");
-    let printed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{script:?}: {printed}");
-    String::from_utf8(output.stdout).expect("scripts print text")
 }

@@ -60,7 +60,7 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
         }
         let mut requests = Reader::of(&cluster, &user);
         let samples = measure(&mut ground).await;
-        let asked = requests.settled().await;
+        let asked = requests.ended().await;
         null.abort();
         tokio::task::block_in_place(|| controllers.stop());
         (samples, asked)

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use hostloop_test::fleet::storm::SIZE;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::PostParams;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use super::DRIVER;
-use crate::cluster::ground::{LABEL, NAMESPACE, SIZE};
+use crate::cluster::ground::{LABEL, NAMESPACE};
 
 /// How many volumes the null provisioner makes at once: as many as ours.
 const AT_ONCE: usize = 100;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, TryStreamExt, stream};
 use hostloop_test::cluster::{Cluster, wait_for};
 use hostloop_test::driver::NODE;
+use hostloop_test::fleet::storm::{self, Wish};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -21,8 +22,6 @@ use crate::cluster::floors::{By, made_by_hand};
 pub(crate) const NAMESPACE: &str = "bench";
 /// The label of the volumes that only this program deletes.
 pub(crate) const LABEL: &str = "bench";
-/// Of each volume.
-pub(crate) const SIZE: &str = "64Mi";
 
 /// How many objects are made at once.
 const AT_ONCE: usize = 50;
@@ -33,7 +32,7 @@ const CLEARING: Duration = Duration::from_secs(600);
 
 /// The control plane, as the administrator sees it.
 pub(crate) struct Ground {
-    pub(crate) claims: Api<PersistentVolumeClaim>,
+    claims: Api<PersistentVolumeClaim>,
     volumes: Api<PersistentVolume>,
     bound: mpsc::UnboundedReceiver<(String, Instant)>,
 }
@@ -58,8 +57,8 @@ impl Ground {
         }
         let params = &PostParams::default();
         let make = |volume| async move { self.volumes.create(params, &volume).await };
-        let volumes = stream::iter(names).map(|name| made_by_hand(name));
-        let made = volumes.map(make).buffer_unordered(AT_ONCE);
+        let volumes = names.iter().map(|name| made_by_hand(name));
+        let made = stream::iter(volumes).map(make).buffer_unordered(AT_ONCE);
         let made: Result<Vec<_>, _> = made.try_collect().await;
         made.expect("volumes can be made");
         wait_for("volumes made by hand", PATIENCE, async || {
@@ -79,20 +78,20 @@ impl Ground {
 
     /// Makes claims of these names; how long until the last is bound.
     pub(crate) async fn bind(&mut self, by: By, names: &[String]) -> Duration {
-        let params = &PostParams::default();
-        let began = Instant::now();
-        let api = &self.claims;
-        let make = |claim| async move { api.create(params, &claim).await };
-        let claims = stream::iter(names).map(|name| claim(by, name));
-        let made = claims.map(make).buffer_unordered(AT_ONCE);
-        let made: Result<Vec<_>, _> = made.try_collect().await;
-        made.expect("claims can be made");
-        self.last_bound(names).await - began
+        let wish = |name: &String| Wish {
+            name: name.clone(),
+            class: by.class().to_owned(),
+            node: None,
+        };
+        let wishes: Vec<_> = names.iter().map(wish).collect();
+        self.bind_wishes(&wishes).await
     }
 
-    /// When the last of these claims was seen bound.
-    pub(crate) async fn last_bound(&mut self, names: &[String]) -> Instant {
-        last_bound(&mut self.bound, names).await
+    /// Makes claims; how long until the last is bound.
+    pub(crate) async fn bind_wishes(&mut self, wishes: &[Wish]) -> Duration {
+        let began = Instant::now();
+        storm::make(&self.claims, wishes).await;
+        last_bound(&mut self.bound, wishes).await - began
     }
 
     /// Deletes all claims, and waits until their volumes are gone, too.
@@ -100,40 +99,37 @@ impl Ground {
         let (delete, all) = (DeleteParams::default(), ListParams::default());
         let deleted = self.claims.delete_collection(&delete, &all).await;
         deleted.expect("claims can be deleted");
-        wait_for("claims gone", CLEARING, async || {
-            nothing(&self.claims).await
-        })
-        .await;
+        gone("claims", &self.claims).await;
         let ours = all.labels(&format!("{LABEL}=floor"));
         let deleted = self.volumes.delete_collection(&delete, &ours).await;
         deleted.expect("volumes can be deleted");
-        wait_for("volumes gone", CLEARING, async || {
-            nothing(&self.volumes).await
-        })
-        .await;
+        gone("volumes", &self.volumes).await;
     }
 }
 
-async fn nothing<K>(api: &Api<K>) -> Result<(), String>
+async fn gone<K>(what: &str, api: &Api<K>)
 where
     K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    // One is enough to know, and of thousands the whole list would be a load.
-    let listed = api.list(&ListParams::default().limit(1)).await;
-    let listed = listed.map_err(|e| e.to_string())?;
-    let further = listed.metadata.remaining_item_count.unwrap_or(0);
-    match listed.items.len() {
-        0 => Ok(()),
-        n => Err(format!("{n} and {further} more are left")),
-    }
+    wait_for(&format!("{what} gone"), CLEARING, async || {
+        // One is enough to know, and of thousands the whole list would be a load.
+        let listed = api.list(&ListParams::default().limit(1)).await;
+        let listed = listed.map_err(|e| e.to_string())?;
+        let further = listed.metadata.remaining_item_count.unwrap_or(0);
+        match listed.items.len() {
+            0 => Ok(()),
+            n => Err(format!("{n} and {further} more are left")),
+        }
+    })
+    .await;
 }
 
 /// When the last of these claims was seen bound.
 pub(crate) async fn last_bound(
     bound: &mut mpsc::UnboundedReceiver<(String, Instant)>,
-    names: &[String],
+    wishes: &[Wish],
 ) -> Instant {
-    let mut missing: HashSet<&str> = names.iter().map(String::as_str).collect();
+    let mut missing: HashSet<&str> = wishes.iter().map(|wish| &*wish.name).collect();
     let mut last = Instant::now();
     while !missing.is_empty() {
         let next = tokio::time::timeout(PATIENCE, bound.recv()).await;
@@ -168,18 +164,6 @@ pub(crate) fn watch_bound(
         }
     });
     bound
-}
-
-fn claim(by: By, name: &str) -> PersistentVolumeClaim {
-    let claim = json!({
-        "metadata": {"name": name},
-        "spec": {
-            "storageClassName": by.class(),
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": SIZE}},
-        },
-    });
-    serde_json::from_value(claim).expect("it is a claim")
 }
 
 /// A node with the driver, though no kubelet serves it, and a class for each kind.

@@ -1,12 +1,11 @@
 //! Pods with new claims on a node, and what the deployed container takes of it.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hostloop_test::cluster::{BUSYBOX, Cluster, Options, wait_for};
 use hostloop_test::driver::binary;
-use hostloop_test::machine::text;
+use hostloop_test::machine::{run, text};
 use hostloop_test::scratch::Scratch;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -106,21 +105,13 @@ pub(super) fn figures(runtime: &Runtime) -> Vec<Figure> {
 /// The image of the program that is measured, and the size of a download in megabytes.
 fn image(scratch: &Scratch) -> (PathBuf, f64) {
     let image = scratch.path().join("hostloop.tar");
-    let mut make = Command::new(root().join("scripts/image"));
-    make.args(["--binary", text(&binary())]);
-    make.args(["--output", text(&image)]);
-    run(make);
+    let script = root().join("scripts/image");
+    let binary = binary();
+    let args = ["--binary", text(&binary), "--output", text(&image)];
+    run(text(&script), &args);
     let compressed = format!("{}.gz", text(&image));
     let size = std::fs::metadata(&compressed).unwrap_or_else(|e| panic!("{compressed}: {e}"));
     (image, size.len() as f64 / 1e6)
-}
-
-/// Runs a script, and returns what it printed.
-fn run(mut command: Command) -> String {
-    let output = command.output().expect("scripts can be run");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
-    String::from_utf8(output.stdout).expect("scripts print text")
 }
 
 fn root() -> PathBuf {
@@ -129,12 +120,12 @@ fn root() -> PathBuf {
 
 impl Node {
     fn manifest(&self, further: &[&str]) -> String {
-        let mut render = Command::new(root().join("scripts/render"));
-        render.args(["--overlay", OVERLAY, "--output", "-"]);
-        render.args(["--kubelet-dir", text(self.cluster.kubelet_dir())]);
-        render.args(["--pool-dir", text(&self.pool_dir)]);
-        render.args(further);
-        run(render)
+        let script = root().join("scripts/render");
+        let output = ["--overlay", OVERLAY, "--output", "-"];
+        let kubelet_dir = ["--kubelet-dir", text(self.cluster.kubelet_dir())];
+        let pool_dir = ["--pool-dir", text(&self.pool_dir)];
+        let args = [&output[..], &kubelet_dir, &pool_dir, further].concat();
+        run(text(&script), &args)
     }
 
     /// Deploys the driver and waits until kubelet has it.

@@ -2,11 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
-use std::time::Instant;
 
 use hostloop_test::cluster::Cluster;
 use hostloop_test::fleet::Binding;
-use hostloop_test::fleet::storm::{self, Wish};
+use hostloop_test::fleet::storm::Wish;
 use hostloop_test::front::objects;
 use hostloop_test::scratch::Scratch;
 use serde::{Deserialize, Serialize};
@@ -100,60 +99,55 @@ impl<'c> Floor<'c> {
         }
     }
 
-    /// Measures them with so many claims. Nothing of it goes on when that is done.
+    /// Measures them with so many claims. The null provisioner ends with the measurement.
     pub(super) async fn measured(&self, claims: usize) -> Floors {
-        let ground = Ground::lay(self.cluster).await;
+        let mut ground = Ground::lay(self.cluster).await;
         let client = objects::client(&self.kubeconfig).await;
-        let null = tokio::spawn(provision(client));
-        let floors = measured(self.cluster, ground, claims).await;
-        null.abort();
-        floors
+        let provisioner = tokio::spawn(provision(client));
+        ground.bind(By::Null, &names("warm", WARM_UP)).await;
+        ground.clear().await;
+
+        let hand = names("hand", claims);
+        ground.prepare(By::Hand, &hand).await;
+        let by_hand = bound(&mut ground, By::Hand, &hand).await;
+        eprintln!("  floor: volumes made by hand {by_hand}");
+        ground.clear().await;
+
+        let before = WatchTraffic::by(self.cluster);
+        let null = bound(&mut ground, By::Null, &names("null", claims)).await;
+        let traffic = WatchTraffic::by(self.cluster).since(before);
+        eprintln!("  floor: a null provisioner {null}");
+        ground.clear().await;
+
+        let null_wait = wait(&mut ground, claims).await;
+        eprintln!("  floor: a null provisioner after the scheduler {null_wait}");
+        ground.clear().await;
+        provisioner.abort();
+        Floors {
+            by_hand,
+            null,
+            null_wait,
+            traffic: traffic.each(claims as f64),
+        }
     }
 }
 
-async fn measured(cluster: &Cluster, mut ground: Ground, claims: usize) -> Floors {
-    let warm = names("warm", WARM_UP);
-    ground.bind(By::Null, &warm).await;
-    ground.clear().await;
-
-    let hand = names("hand", claims);
-    ground.prepare(By::Hand, &hand).await;
+async fn bound(ground: &mut Ground, by: By, names: &[String]) -> Pace {
     let cpus = Cpus::now();
-    let bound = ground.bind(By::Hand, &hand).await.as_secs_f64();
-    let by_hand = Pace::of(claims, bound, cpus);
-    eprintln!("  floor: volumes made by hand {by_hand}");
-    ground.clear().await;
-
-    let (before, cpus) = (WatchTraffic::by(cluster), Cpus::now());
-    let bound = ground.bind(By::Null, &names("null", claims)).await;
-    let null = Pace::of(claims, bound.as_secs_f64(), cpus);
-    let traffic = WatchTraffic::by(cluster).since(before);
-    eprintln!("  floor: a null provisioner {null}");
-    ground.clear().await;
-
-    let null_wait = wait(&mut ground, claims).await;
-    eprintln!("  floor: a null provisioner after the scheduler {null_wait}");
-    ground.clear().await;
-    Floors {
-        by_hand,
-        null,
-        null_wait,
-        traffic: traffic.each(claims as f64),
-    }
+    let seconds = ground.bind(by, names).await.as_secs_f64();
+    Pace::of(names.len(), seconds, cpus)
 }
 
 async fn wait(ground: &mut Ground, claims: usize) -> Pace {
-    let names = names("null-wait", claims);
-    let wish = |name: &String| Wish {
-        name: name.clone(),
+    let wish = |name| Wish {
+        name,
         class: NULL_WAIT.to_owned(),
         node: Some("a-node".to_owned()),
     };
-    let wishes: Vec<_> = names.iter().map(wish).collect();
-    let (began, cpus) = (Instant::now(), Cpus::now());
-    storm::make(&ground.claims, &wishes).await;
-    let last = ground.last_bound(&names).await;
-    Pace::of(claims, (last - began).as_secs_f64(), cpus)
+    let wishes: Vec<_> = names("null-wait", claims).into_iter().map(wish).collect();
+    let cpus = Cpus::now();
+    let bound = ground.bind_wishes(&wishes).await;
+    Pace::of(claims, bound.as_secs_f64(), cpus)
 }
 
 fn names(what: &str, count: usize) -> Vec<String> {

@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 
 /// The API server writes its log a little after its answers.
 const SETTLE: Duration = Duration::from_secs(5);
+/// Looks until the requests must have ended.
+const MOST_LOOKS: usize = 60;
 
 /// Requests of one user.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Asked {
     /// All but watches and those of leases and events.
     pub(super) requests: usize,
@@ -60,17 +62,34 @@ impl Reader {
         }
     }
 
-    /// What was asked since the last look, once nothing more of it comes.
-    pub(crate) async fn settled(&mut self) -> Asked {
-        tokio::time::sleep(SETTLE).await;
-        tokio::task::block_in_place(|| self.read())
+    /// What was asked since the last look.
+    pub(super) async fn settled(&mut self) -> Asked {
+        let mut asked = Asked::default();
+        self.add(&mut asked).await;
+        asked
     }
 
-    fn read(&mut self) -> Asked {
+    /// What was asked since the last look, after waiting until events, too, come no more.
+    pub(crate) async fn ended(&mut self) -> Asked {
         let mut asked = Asked::default();
-        self.log
-            .seek(SeekFrom::Start(self.at))
-            .expect("the log can be read on");
+        for _ in 0..MOST_LOOKS {
+            let before = asked.requests + asked.events;
+            self.add(&mut asked).await;
+            if asked.requests + asked.events == before {
+                return asked;
+            }
+        }
+        panic!("the requests do not end: {asked:?}");
+    }
+
+    async fn add(&mut self, asked: &mut Asked) {
+        tokio::time::sleep(SETTLE).await;
+        tokio::task::block_in_place(|| self.read(asked));
+    }
+
+    fn read(&mut self, asked: &mut Asked) {
+        let sought = self.log.seek(SeekFrom::Start(self.at));
+        sought.expect("the log can be read on");
         let mut lines = BufReader::new(&self.log);
         let mut text = String::new();
         loop {
@@ -78,7 +97,7 @@ impl Reader {
             let length = lines.read_line(&mut text).expect("the log is text");
             // The last line may be half written: it is read the next time.
             if length == 0 || !text.ends_with('\n') {
-                return asked;
+                return;
             }
             self.at += length as u64;
             match Request::parse(&text) {

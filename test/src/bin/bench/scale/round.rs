@@ -111,9 +111,8 @@ impl<'a> Fielded<'a> {
     /// Makes claims; when the last was there, when the last was bound, and how often the scheduler
     /// was too late.
     async fn bind(&mut self, wishes: &[Wish]) -> (Instant, Instant, usize) {
-        let names: Vec<_> = wishes.iter().map(|wish| wish.name.clone()).collect();
         let made = storm::make(&self.fleet.claims, wishes);
-        let (made, bound) = tokio::join!(made, last_bound(&mut self.bound, &names));
+        let (made, bound) = tokio::join!(made, last_bound(&mut self.bound, wishes));
         (made.last, bound, made.scheduler_conflicts)
     }
 
