@@ -6,7 +6,7 @@ use hostloop_test::cluster::BUSYBOX;
 use serde_json::{Value, json};
 
 use crate::objects::{assert_text, handle_of, name, text};
-use crate::snapshots::{group_snapshot, label, snapshot, source};
+use crate::snapshots::{content_of, group_snapshot, label, snapshot, source};
 use crate::space::{Space, on_node, there};
 use crate::world::{World, check};
 
@@ -184,12 +184,9 @@ pub(crate) fn snapshots_and_expansions_on_each_node(world: &World) {
         space.ready(&claim);
         space.sh(&claim, &format!("echo {claim} > /{claim}/file && sync"));
         snapshot(&space, &claim, &claim);
-        let taken = world.get("VolumeSnapshot", &space.name, &claim);
-        let content = text(&taken, "/status/boundVolumeSnapshotContentName");
-        let content = world.get("VolumeSnapshotContent", "", content);
+        let content = content_of(&space, &claim);
         let handle = text(&content, "/status/snapshotHandle");
         assert!(handle.contains(&site.pool_id()), "{handle}");
-        space.remember(handle);
         let managed = "/metadata/labels/snapshot.storage.kubernetes.io~1managed-by";
         assert_text(&content, managed, site.name());
         space.grow(&claim, "1Gi");
@@ -220,11 +217,7 @@ pub(crate) fn a_group_over_two_nodes_says_so(world: &World) {
         let group = world.get("VolumeGroupSnapshot", &space.name, "torn");
         let said = text(&group, "/status/error/message");
         let named = world.sites().iter().all(|site| said.contains(site.name()));
-        if named {
-            Ok(())
-        } else {
-            Err(format!("{}; {}", group["status"], space.events()))
-        }
+        check(named, || format!("{}; {}", group["status"], space.events()))
     });
     world.remove("VolumeGroupSnapshot", &space.name, "torn");
     space.end();

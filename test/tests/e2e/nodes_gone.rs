@@ -114,9 +114,8 @@ pub(crate) fn a_node_goes_and_returns(world: &World) {
     world.cluster().stop(&site.kubelet());
     // A killed driver is not restarted.
     signal(&site, Signal::SIGKILL);
-    let waiting = json!({"nodeSelector": {"kubernetes.io/hostname": site.name()}});
     space.claim("waiting", "hostloop-xfs", json!({}));
-    space.pod_with("waiting", &["waiting"], waiting);
+    space.pod_with("waiting", &["waiting"], there(site.name()));
     world.until("the node's selection", || {
         let claim = space.claim_now("waiting");
         check(text(&claim, SELECTED) == site.name(), || space.events())
@@ -147,16 +146,14 @@ fn shorten_graces(world: &World) {
     if daemons.contains("HOSTLOOP_ORPHAN_GRACE") {
         return;
     }
-    for (workload, variables) in [
-        ("deployment/hostloop-controller", &["GONE_NODE_GRACE"][..]),
-        ("daemonset/hostloop", &["ORPHAN_GRACE", "ORPHAN_INTERVAL"]),
+    let nodes = ["HOSTLOOP_ORPHAN_GRACE=5s", "HOSTLOOP_ORPHAN_INTERVAL=5s"];
+    let controller = ["HOSTLOOP_GONE_NODE_GRACE=5s"];
+    for (workload, settings) in [
+        ("deployment/hostloop-controller", &controller[..]),
+        ("daemonset/hostloop", &nodes),
     ] {
-        let settings = variables.iter();
-        let settings = settings.map(|variable| format!("HOSTLOOP_{variable}=5s"));
-        let settings: Vec<String> = settings.collect();
-        let mut set = vec!["set", "env", "-n", NAMESPACE, workload];
-        set.extend(settings.iter().map(String::as_str));
-        world.cluster().kubectl(&set);
+        let set = ["set", "env", "-n", NAMESPACE, workload];
+        world.cluster().kubectl(&[&set, settings].concat());
     }
     world.drivers_ready();
 }

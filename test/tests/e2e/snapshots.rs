@@ -95,16 +95,23 @@ fn ready(space: &Space<'_>, kind: &str, named: &str) -> Value {
     })
 }
 
-fn assert_content(space: &Space<'_>, snapshot: &str) {
+/// The content of a snapshot. [`Space::end`] looks for leaks of it.
+pub(crate) fn content_of(space: &Space<'_>, snapshot: &str) -> Value {
     let snapshot = space.world.get("VolumeSnapshot", &space.name, snapshot);
-    assert_text(&snapshot, "/status/restoreSize", "512Mi");
     let bound = text(&snapshot, "/status/boundVolumeSnapshotContentName");
     let content = space.world.get("VolumeSnapshotContent", "", bound);
+    space.remember(text(&content, "/status/snapshotHandle"));
+    content
+}
+
+fn assert_content(space: &Space<'_>, snapshot: &str) {
+    let content = content_of(space, snapshot);
+    let snapshot = space.world.get("VolumeSnapshot", &space.name, snapshot);
+    assert_text(&snapshot, "/status/restoreSize", "512Mi");
     let uid = text(&snapshot, "/metadata/uid");
     assert_text(&content, "/spec/volumeSnapshotRef/uid", uid);
     let created = content.pointer("/status/creationTime");
     assert!(created.is_some_and(Value::is_number), "{content}");
-    space.remember(text(&content, "/status/snapshotHandle"));
 }
 
 /// The members of a group hold their volumes' data of one moment, and can be restored.

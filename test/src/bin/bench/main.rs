@@ -60,7 +60,7 @@ struct Args {
     #[arg(long, value_name = "N")]
     claims: Option<usize>,
     /// scale: runs of all numbers of instances; three decide an aim
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "quick")]
     runs: usize,
     /// scale: attach so many volumes, too
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]

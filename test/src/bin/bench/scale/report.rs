@@ -85,8 +85,13 @@ const LINES: [Line; 12] = [
 impl Report {
     /// For a person: a table in Markdown.
     pub(super) fn table(&self) -> String {
-        let mut text = format!("{} claims of each kind.\n\n", self.claims);
         let counts = self.counts();
+        let runs = self.numbers.len() / counts.len().max(1);
+        let runs = match runs {
+            0 | 1 => String::new(),
+            runs => format!(", medians of {runs} runs"),
+        };
+        let mut text = format!("{} claims of each kind{runs}.\n\n", self.claims);
         let heads: String = counts.iter().map(|n| format!(" {n} |")).collect();
         text += &format!("| instances |{heads}\n|---|");
         text += &"--:|".repeat(counts.len());
@@ -291,7 +296,7 @@ impl Report {
                 none,
             ));
 
-            let each: [(_, fn(&Round) -> f64); 2] = [
+            let each: [Of<Round>; 2] = [
                 ("API requests", |r| r.requests),
                 ("watch events", |r| r.traffic.events),
             ];
@@ -301,7 +306,7 @@ impl Report {
                 let flat = Aim::RatioAtMost(1.2);
                 figures.push(Figure::beside(against, many, few, "a volume", flat));
             }
-            let peaks: [(_, fn(&Round) -> f64); 2] = [
+            let peaks: [Of<Round>; 2] = [
                 ("the leader", |r| r.taken.peak_max_mib),
                 ("another", |r| r.taken.peak_next_mib),
             ];
@@ -377,7 +382,10 @@ mod tests {
             numbers: [&*once.numbers; 3].concat(),
             ..once
         };
-        assert!(page.contains(&thrice.table()));
+        let drawn = thrice.table();
+        let (head, table) = drawn.split_once('\n').expect("it has lines");
+        assert_eq!(head, "3000 claims of each kind, medians of 3 runs.");
+        assert!(page.contains(table));
         let enough: Vec<Verdict> = verdicts(&thrice);
         assert!(enough.iter().all(|v| !v.undecided()), "{enough:?}");
     }
