@@ -85,7 +85,10 @@ pub(crate) fn figures(runtime: &Runtime, settings: &Settings) -> Vec<Figure> {
     };
     println!("{}", report.table());
     if let Some(docs) = &settings.docs {
-        report.write(docs);
+        if !settings.again {
+            report.keep(docs);
+        }
+        report.draw(docs);
     }
     report.figures()
 }

@@ -196,25 +196,26 @@ impl Report {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
     }
 
-    /// Writes the data into `figures` beneath this directory, and the table and charts into
-    /// `scale.md`, which is made if there is none.
-    pub(super) fn write(&self, docs: &Path) {
-        let figures = docs.join("figures");
-        let keep = |file: &Path, text: &str| {
-            std::fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-        };
-        std::fs::create_dir_all(&figures).unwrap_or_else(|e| panic!("{}: {e}", figures.display()));
+    /// Writes the data into `figures` beneath this directory.
+    pub(super) fn keep(&self, docs: &Path) {
         let data = serde_json::to_string_pretty(self).expect("figures are plain data");
-        keep(&docs.join(DATA), &(data + "\n"));
+        let folder = docs.join("figures");
+        std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        write(&docs.join(DATA), &(data + "\n"));
+    }
+
+    /// Writes the table and charts into `scale.md` in this directory, which is made if there is
+    /// none.
+    pub(super) fn draw(&self, docs: &Path) {
         let page = docs.join("scale.md");
         let text = match std::fs::read_to_string(&page) {
             Ok(text) => text,
             Err(e) if e.kind() == ErrorKind::NotFound => format!("{BEGIN}\n{END}\n"),
             Err(e) => panic!("{}: {e}", page.display()),
         };
-        let text = with_table(&text, &(self.table() + &self.charts()))
-            .unwrap_or_else(|| panic!("{} has no {BEGIN} and {END}", page.display()));
-        std::fs::write(&page, text).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+        let text = with_table(&text, &(self.table() + &self.charts()));
+        let text = text.unwrap_or_else(|| panic!("{} has no {BEGIN} and {END}", page.display()));
+        write(&page, &text);
     }
 
     /// Charts in Mermaid, which draws no legend: the text below each one names its lines.
@@ -319,6 +320,10 @@ impl Report {
         figures.retain(|figure| !figure.ours.is_empty());
         figures
     }
+}
+
+fn write(file: &Path, text: &str) {
+    std::fs::write(file, text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
 }
 
 fn round(instances: &Instances, binding: Binding) -> Option<&Round> {
