@@ -32,7 +32,9 @@ mod site;
 
 pub(crate) use requests::*;
 pub(crate) use rig::{Configs, Rig};
-pub(crate) use site::{Site, TestKernel, attach, loops_beneath, make_fs, mount_fs, new_filesystem};
+pub(crate) use site::{
+    Site, TestKernel, attach, loops_beneath, make_fs, mount_fs, new_filesystem, tend,
+};
 
 /// One mebibyte.
 pub(crate) const MI: u64 = 1 << 20;

@@ -9,9 +9,11 @@ use hostloop_driver::kernel::fake::Model;
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{
     FileId, FsType, Kernel, LoopDevice, LoopInfo, LoopSpec, MkfsSpec, MountSpec, file_id,
+    unmount_retrying,
 };
 use hostloop_driver::storage::{
-    Error, Pool, PoolOptions, PoolSpec, Pools, Reserve, Result, VolumeRecord,
+    Error, NewVolume, Pool, PoolOptions, PoolSpec, Pools, Provisioning, Reserve, Result,
+    SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord,
 };
 use tempfile::TempDir;
 
@@ -192,6 +194,23 @@ impl<K: TestKernel> Site<K> {
         self.opened = None;
     }
 
+    /// Closes the pools and unmounts those that the driver mounted, as before a reboot.
+    pub(crate) fn unmount(&mut self) {
+        self.close();
+        for spec in &self.specs {
+            let at = self.options.state_dir.join("pools").join(&spec.name);
+            let at = at.canonicalize().unwrap_or(at);
+            if self.kernel.mounts().unwrap().at(&at).is_some() {
+                unmount_retrying(&*self.kernel, &at, Duration::from_secs(5)).unwrap();
+            }
+        }
+    }
+
+    /// Maintains all pools, as the driver does every few seconds.
+    pub(crate) fn tend(&self) {
+        tend(self.pools());
+    }
+
     pub(crate) fn pools(&self) -> &Arc<Pools> {
         self.opened.as_ref().unwrap()
     }
@@ -217,7 +236,44 @@ impl<K: TestKernel> Site<K> {
 
     /// Creates a volume of 4 MiB in the first pool.
     pub(crate) fn make(&self, name: &str) -> Arc<VolumeRecord> {
-        self.pools().create_volume(&self.pool(), new(name)).unwrap()
+        self.create(new(name))
+    }
+
+    /// Creates a volume in the first pool.
+    pub(crate) fn create(&self, new: NewVolume) -> Arc<VolumeRecord> {
+        self.pools().create_volume(&self.pool(), new).unwrap()
+    }
+
+    /// Creates a volume in the pool of this name.
+    pub(crate) fn create_in(&self, pool: &str, new: NewVolume) -> Arc<VolumeRecord> {
+        self.pools().create_volume(&self.named(pool), new).unwrap()
+    }
+
+    /// The current record of a volume.
+    pub(crate) fn volume(&self, id: VolumeId) -> Arc<VolumeRecord> {
+        self.pools().volume(&VolumeHandle::Id(id)).unwrap()
+    }
+
+    /// Changes the record of a volume.
+    pub(crate) fn update(
+        &self,
+        id: VolumeId,
+        change: impl FnOnce(&mut VolumeRecord),
+    ) -> Arc<VolumeRecord> {
+        self.pools().update_volume(&id, change).unwrap()
+    }
+
+    /// Takes a snapshot of a volume.
+    pub(crate) fn snapshot(&self, volume: &VolumeRecord, name: &str) -> Arc<SnapshotRecord> {
+        let taken = self
+            .pools()
+            .create_snapshot(&volume.id, name, &Default::default());
+        taken.unwrap()
+    }
+
+    /// Bytes that the first pool can promise.
+    pub(crate) fn available(&self, provisioning: Provisioning) -> u64 {
+        self.pool().capacity(provisioning).unwrap().available
     }
 
     pub(crate) fn image_of(&self, volume: &VolumeRecord) -> FileId {
@@ -263,6 +319,11 @@ impl<K: TestKernel> Drop for Site<K> {
         self.opened = None;
         self.kernel.clean(self.dir.path());
     }
+}
+
+/// Maintains all pools, as the driver does every few seconds.
+pub(crate) fn tend(pools: &Pools) {
+    (0..pools.count()).for_each(|slot| pools.tend(slot));
 }
 
 /// Attaches a loop device to a file, with direct I/O.
