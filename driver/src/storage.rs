@@ -136,11 +136,12 @@ pub struct Slot {
 }
 
 impl Slot {
-    fn unavailable(&self, why: &str) -> Error {
-        Error::Unavailable {
+    /// The open pool, or [`Error::Unavailable`] if it is missing.
+    fn pool(&self) -> Result<Arc<Pool>> {
+        self.state.clone().map_err(|why| Error::Unavailable {
             name: self.spec.name.clone(),
-            why: why.to_owned(),
-        }
+            why,
+        })
     }
 }
 
@@ -190,12 +191,9 @@ impl Pools {
 
     /// [`Error::Unavailable`] while a pool is missing for which `may_hold` is true.
     fn none_missing(&self, may_hold: impl Fn(&Slot) -> bool) -> Result<()> {
-        for slot in read(&self.slots).iter() {
-            if let (Err(why), true) = (&slot.state, may_hold(slot)) {
-                return Err(slot.unavailable(why));
-            }
-        }
-        Ok(())
+        let slots = read(&self.slots);
+        let mut slots = slots.iter().filter(|slot| may_hold(slot));
+        slots.try_for_each(|slot| slot.pool().map(drop))
     }
 
     /// Finds a pool by name; `None` means the first configured pool. Fails with
@@ -206,11 +204,8 @@ impl Pools {
             None => slots.first(),
             Some(name) => slots.iter().find(|s| s.spec.name == name),
         };
-        let slot = slot.ok_or_else(|| Error::UnknownPool(name.unwrap_or_default().to_owned()))?;
-        match &slot.state {
-            Ok(pool) => Ok(pool.clone()),
-            Err(why) => Err(slot.unavailable(why)),
-        }
+        slot.ok_or_else(|| Error::UnknownPool(name.unwrap_or_default().to_owned()))?
+            .pool()
     }
 
     /// The names of the pools that allow inline volumes: those with the option `inline`, or the
@@ -227,11 +222,7 @@ impl Pools {
 
     /// The inline volumes of all open pools.
     pub fn inline_volumes(&self) -> Vec<Arc<VolumeRecord>> {
-        let pools = self.pools();
-        pools
-            .iter()
-            .flat_map(|pool| read(&pool.index).inline_volumes())
-            .collect()
+        self.all(Index::inline_volumes)
     }
 
     /// Finds a pool by identity. Fails with [`Error::ForeignPool`] if no configured pool has it.

@@ -112,7 +112,7 @@ pub(super) fn admit(books: &[SpaceUsage], limits: &Limits, need: SpaceRequest) -
 
 /// Space that can be promised, with overcommit.
 fn promisable(books: &[SpaceUsage], limits: &Limits) -> u64 {
-    let each = books.iter().map(|books| promisable_on(books, limits));
+    let each = books.iter().map(|on| promisable_on(on, limits));
     each.min().unwrap_or(0)
 }
 
@@ -132,14 +132,11 @@ fn promisable_on(books: &SpaceUsage, limits: &Limits) -> u64 {
 
 /// Free space that can be allocated now.
 fn takeable(books: &[SpaceUsage], limits: &Limits) -> u64 {
-    let each = books.iter().map(|books| takeable_on(books, limits));
+    let each = books.iter().map(|on| {
+        let reserve = limits.reserve.of(on.usage.total_bytes);
+        (on.usage.available_bytes).saturating_sub(reserve.saturating_add(on.taking))
+    });
     each.min().unwrap_or(0)
-}
-
-fn takeable_on(books: &SpaceUsage, limits: &Limits) -> u64 {
-    (books.usage.available_bytes)
-        .saturating_sub(limits.reserve.of(books.usage.total_bytes))
-        .saturating_sub(books.taking)
 }
 
 fn in_blocks(bytes: u64) -> u64 {

@@ -191,22 +191,19 @@ impl PoolSpec {
                 once(self.capacity_bytes.is_some())?;
                 self.capacity_bytes = Some(size(bytes)?);
             }
-            None if word == "preallocate" => {
-                once(self.preallocate)?;
-                self.preallocate = true;
-            }
-            None if word == "inline" => {
-                once(self.inline)?;
-                self.inline = true;
-            }
-            None if word == "wipe" => {
-                once(self.wipe)?;
-                self.wipe = true;
-            }
             _ => {
-                let known = "is not an option of a pool (image=SIZE, preallocate, wipe, \
-                             capacity=SIZE, inline)";
-                return Err(bad(word, known));
+                let flag = match word {
+                    "preallocate" => &mut self.preallocate,
+                    "inline" => &mut self.inline,
+                    "wipe" => &mut self.wipe,
+                    _ => {
+                        let known = "is not an option of a pool (image=SIZE, preallocate, wipe, \
+                                     capacity=SIZE, inline)";
+                        return Err(bad(word, known));
+                    }
+                };
+                once(*flag)?;
+                *flag = true;
             }
         }
         Ok(())
@@ -219,10 +216,7 @@ fn pool_name(name: &str) -> Result<&str, BadOption> {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let ok = name.len() <= 63
         && name.bytes().all(inner)
-        && name
-            .bytes()
-            .next()
-            .is_some_and(|b| b.is_ascii_alphanumeric());
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric());
     let why = "is no name for a pool: at most 63 letters, digits, '-', '_' and '.'";
     if ok { Ok(name) } else { Err(bad(name, why)) }
 }

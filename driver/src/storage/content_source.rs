@@ -4,17 +4,19 @@ use std::fs::File;
 use std::sync::Arc;
 
 use super::capacity::SpaceRequest;
+use super::copy_image::{self, CopyRequest};
 use super::freeze::{self, Intents, Limits, Still, Target};
 use super::volumes::{length, now_ns};
 use super::{Access, Error, Format, FreezeIntent, NewVolume, Pool, PoolId, Pools, Provisioning};
 use super::{Result, Source, VolumeHandle, VolumeId, VolumeRecord};
-use crate::kernel::{self, FileId, file};
+use crate::kernel::file::{self, Copied};
+use crate::kernel::{self, FileId};
 
 /// An opened copy source.
 #[derive(Debug)]
 pub(super) struct Origin {
     /// The pool of the source.
-    pub(super) pool: PoolId,
+    pool: PoolId,
     /// The source's image, open for reading.
     pub(super) image: File,
     /// The image's length in bytes.
@@ -29,13 +31,45 @@ pub(super) struct Origin {
 }
 
 impl Origin {
+    fn new(
+        image: File,
+        pool: PoolId,
+        format: Format,
+        volume: Option<Arc<VolumeRecord>>,
+    ) -> Result<Origin> {
+        Ok(Origin {
+            pool,
+            len: length(&image)?,
+            allocated: file::allocated_bytes(&image)?,
+            format,
+            id: kernel::file_id(&image)?,
+            volume,
+            image,
+        })
+    }
+
+    /// The request to copy the source into a new image of this pool.
+    pub(super) fn copy_request(
+        &self,
+        pool: &Pool,
+        len: u64,
+        provisioning: Provisioning,
+    ) -> CopyRequest {
+        CopyRequest {
+            len,
+            provisioning,
+            reflinks: self.shares_with(pool),
+            thick_source: self.is_thick_volume(),
+        }
+    }
+
     /// True if a copy in this pool can share blocks with the source.
-    pub(super) fn shares_with(&self, pool: &Pool) -> bool {
+    fn shares_with(&self, pool: &Pool) -> bool {
         pool.reflinks && self.pool == pool.id
     }
 
     /// True if the source is a volume that must not share blocks.
-    pub(super) fn is_thick_volume(&self) -> bool {
+    fn is_thick_volume(&self) -> bool {
         let volume = self.volume.as_ref();
         volume.is_some_and(|v| v.settings.provisioning == Provisioning::Thick)
     }
@@ -85,15 +119,7 @@ impl Pools {
             Source::Snapshot(id) => {
                 let snapshot = self.snapshot(id)?;
                 let image = self.open_snapshot(&snapshot)?;
-                Ok(Origin {
-                    pool: id.pool(),
-                    len: length(&image)?,
-                    allocated: file::allocated_bytes(&image)?,
-                    format: snapshot.format,
-                    id: kernel::file_id(&image)?,
-                    volume: None,
-                    image,
-                })
+                Origin::new(image, id.pool(), snapshot.format, None)
             }
             Source::Volume(id) => self.origin_volume(self.volume(&VolumeHandle::Id(*id))?),
         }
@@ -102,22 +128,23 @@ impl Pools {
     /// Opens a volume as a source.
     pub(super) fn origin_volume(&self, volume: Arc<VolumeRecord>) -> Result<Origin> {
         let image = self.open_image(&volume, false)?;
-        Ok(Origin {
-            pool: volume.id.pool(),
-            len: length(&image)?,
-            allocated: file::allocated_bytes(&image)?,
-            format: volume.format,
-            id: kernel::file_id(&image)?,
-            volume: Some(volume),
-            image,
-        })
+        Origin::new(image, volume.id.pool(), volume.format, Some(volume))
     }
 
-    /// Opens a source volume's image again, to unshare the blocks of a thick volume.
-    pub(super) fn open_image_of(&self, origin: &Origin, write: bool) -> Result<File> {
+    /// Completes a copy after the thaw. A thick source volume gets unshared blocks again.
+    pub(super) fn finish_copy(
+        &self,
+        origin: &Origin,
+        to: &File,
+        want: &CopyRequest,
+        copied: Copied,
+    ) -> Result<()> {
+        copy_image::finish(to, want, copied)?;
         match &origin.volume {
-            Some(volume) => self.open_image(volume, write),
-            None => Err(Error::Refused("a snapshot is never written to".to_owned())),
+            Some(volume) if want.thick_source => {
+                copy_image::keep_thick(&self.open_image(volume, true)?, origin.len, copied)
+            }
+            _ => Ok(()),
         }
     }
 

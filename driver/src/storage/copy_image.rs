@@ -98,18 +98,6 @@ pub fn finish(to: &File, want: &CopyRequest, copied: Copied) -> Result<()> {
     Ok(())
 }
 
-/// Runs [`copy`] and [`finish`] for a source at rest.
-pub fn populate(
-    from: &File,
-    to: &File,
-    want: &CopyRequest,
-    stop: &dyn Fn() -> bool,
-) -> Result<Copied> {
-    let copied = copy(from, to, want, Source::Still, stop)?;
-    finish(to, want, copied)?;
-    Ok(copied)
-}
-
 /// Keeps a thick volume thick after a [`copy`] of its image: shared blocks are unshared, while the
 /// volume may be in use. `len` is the image's length in bytes. After any error (such as a full
 /// pool) the caller frees the copy, which ends the sharing. Fails with [`Error::Refused`] if the

@@ -13,6 +13,7 @@ use std::sync::Mutex;
 use rustix::fs::{AtFlags, OFlags};
 
 use super::record_io::{self, Record};
+use super::scan::Image;
 use super::sync::lock;
 use super::{GroupId, Result};
 use crate::kernel::file;
@@ -46,17 +47,6 @@ impl EntryKind {
 
 pub(super) const INCOMING: &str = "incoming";
 pub(super) const TRASH: &str = "trash";
-
-/// The file status of an image on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ImageStat {
-    /// Device and inode.
-    pub(super) id: FileId,
-    /// Its length in bytes.
-    pub(super) len: u64,
-    /// Bytes allocated to the image, including shared blocks.
-    pub(super) allocated: u64,
-}
 
 /// The open directories of a pool.
 #[derive(Debug)]
@@ -108,11 +98,7 @@ impl Layout {
         }
         let layout = Layout {
             path: path.to_path_buf(),
-            shelves: [
-                dir(EntryKind::Volumes.name())?,
-                dir(EntryKind::Snapshots.name())?,
-                dir(EntryKind::Groups.name())?,
-            ],
+            shelves: [dir("volumes")?, dir("snapshots")?, dir("groups")?],
             incoming: dir(INCOMING)?,
             trash: dir(TRASH)?,
             left: Mutex::default(),
@@ -169,15 +155,15 @@ impl Layout {
         &self,
         shelf: EntryKind,
         entry: &str,
-    ) -> kernel::Result<Option<ImageStat>> {
+    ) -> kernel::Result<Option<Image>> {
         let path = Path::new(entry).join(IMAGE);
         match rustix::fs::statat(self.shelf(shelf), &path, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(ImageStat {
-                id: FileId {
+            Ok(stat) => Ok(Some(Image {
+                file: FileId {
                     dev: stat.st_dev,
                     ino: stat.st_ino,
                 },
-                len: u64::try_from(stat.st_size).unwrap_or_default(),
+                bytes: u64::try_from(stat.st_size).unwrap_or_default(),
                 allocated: u64::try_from(stat.st_blocks).unwrap_or_default() * 512,
             })),
             Err(rustix::io::Errno::NOENT) => Ok(None),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::copy_image::{self, CopyRequest, Source};
 use super::{Error, Result, VolumeId};
 use crate::kernel::file::Copied;
-use crate::kernel::{self, FileId, FsType, Kernel, MountSpec, MountTable, Probe};
+use crate::kernel::{self, FileId, FsType, Kernel, MountEntry, MountSpec, Probe};
 
 mod freeze_plan;
 mod freeze_thread;
@@ -193,7 +193,7 @@ pub fn thaw_leftover(
     let mut found = Leftover::Nothing;
     for device in &loops {
         let thawed = if mounts.of_loop(device.minor).next().is_some() {
-            thaw_mounted(kernel, device.minor, &mounts)?;
+            thaw(kernel, mounts.of_loop(device.minor))?;
             Leftover::Mounted
         } else if thaw_unmounted(kernel, device.minor, scratch)? {
             Leftover::Unmounted
@@ -210,8 +210,8 @@ pub fn thaw_leftover(
 const UNMOUNT_WAIT: Duration = Duration::from_secs(2);
 
 /// Thaws a filesystem through the first of its mounts that can be opened.
-fn thaw_mounted(kernel: &dyn Kernel, minor: u32, mounts: &MountTable) -> Result<()> {
-    let mount = frozen_set::open_any(kernel, mounts.of_loop(minor))?;
+fn thaw<'m>(kernel: &dyn Kernel, mounts: impl Iterator<Item = &'m MountEntry>) -> Result<()> {
+    let mount = frozen_set::open_any(kernel, mounts)?;
     Ok(kernel.thaw(&mount)?)
 }
 
@@ -244,13 +244,8 @@ fn thaw_unmounted(kernel: &dyn Kernel, minor: u32, scratch: &Path) -> Result<boo
         }
         mounted => mounted?,
     }
-    let thawed = thaw_at(kernel, scratch);
+    let mounts = kernel.mounts().map_err(Error::from);
+    let thawed = mounts.and_then(|mounts| thaw(kernel, mounts.at(scratch).into_iter()));
     kernel::unmount_retrying(kernel, scratch, UNMOUNT_WAIT)?;
     thawed.map(|()| true)
-}
-
-fn thaw_at(kernel: &dyn Kernel, at: &Path) -> Result<()> {
-    let mounts = kernel.mounts()?;
-    let mount = frozen_set::open_any(kernel, mounts.at(at).into_iter())?;
-    Ok(kernel.thaw(&mount)?)
 }

@@ -31,7 +31,7 @@ impl Pools {
         let home = pools
             .first()
             .ok_or_else(|| Error::Refused("a group of no volumes".to_owned()))?;
-        home.group_name_is_free(name)?;
+        read(&home.index).groups.check_unused(name)?;
         let (shots, taken_ns) = self.copy(&pools, volumes)?;
         let id = GroupId::generate(home.id);
         let record = GroupRecord {
@@ -114,25 +114,6 @@ fn commit<'a>(
                 false => group.leave(),
             }
             Err(e)
-        }
-    }
-}
-
-impl Pool {
-    /// Fails if a group has the name already, even if its record can't be used.
-    fn group_name_is_free(&self, name: &str) -> Result<()> {
-        let index = read(&self.index);
-        if let Some(broken) = index.groups.broken_named(name) {
-            return Err(broken.error());
-        }
-        match index.groups.named(name) {
-            None => Ok(()),
-            Some(taken) => {
-                let id = taken.id;
-                Err(Error::Refused(format!(
-                    "group {id} has the name {name:?} already"
-                )))
-            }
         }
     }
 }

@@ -24,9 +24,13 @@ pub(super) trait Named: Record {
     fn name(&self) -> Option<&str>;
     /// Bytes that the pool promised to the object.
     fn promised(&self) -> u64;
+    /// The kind of object, for messages.
+    const KIND: &'static str;
 }
 
 impl Named for VolumeRecord {
+    const KIND: &'static str = "volume";
+
     fn name(&self) -> Option<&str> {
         Some(&self.name)
     }
@@ -37,6 +41,8 @@ impl Named for VolumeRecord {
 }
 
 impl Named for SnapshotRecord {
+    const KIND: &'static str = "snapshot";
+
     fn name(&self) -> Option<&str> {
         self.group.is_none().then_some(&self.name)
     }
@@ -47,6 +53,8 @@ impl Named for SnapshotRecord {
 }
 
 impl Named for GroupRecord {
+    const KIND: &'static str = "group";
+
     fn name(&self) -> Option<&str> {
         Some(&self.name)
     }
@@ -115,11 +123,19 @@ impl<R: Named> Table<R> {
             .cloned()
     }
 
-    /// Finds an unusable entry with this name.
-    pub(super) fn broken_named(&self, name: &str) -> Option<&Broken> {
-        self.broken
-            .values()
-            .find(|b| b.name.as_deref() == Some(name))
+    /// Fails if an entry has the name already, even if its record can't be used.
+    pub(super) fn check_unused(&self, name: &str) -> Result<(), Error> {
+        let mut broken = self.broken.values();
+        if let Some(broken) = broken.find(|b| b.name.as_deref() == Some(name)) {
+            return Err(broken.error());
+        }
+        let Some(id) = self.names.get(name) else {
+            return Ok(());
+        };
+        let kind = R::KIND;
+        Err(Error::Refused(format!(
+            "{kind} {id} has the name {name:?} already"
+        )))
     }
 
     /// All records, oldest first.

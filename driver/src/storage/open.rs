@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::recovery;
-use super::{Error, Pool, PoolKind, PoolSpec, Pools, Result};
+use super::{Pool, PoolKind, PoolSpec, Pools, Result};
 use crate::kernel::{self, FsType, file};
 
 mod owner;
@@ -22,7 +22,7 @@ mod tests;
 
 pub(super) use owner::OWNER;
 use pool_device::Device;
-use pool_directory::{Ground, flock, unavailable};
+use pool_directory::{Ground, flock, refused, unavailable};
 pub(super) use pool_directory::{identity, open_dir};
 use registry::{Entry, Known};
 
@@ -36,20 +36,16 @@ impl Pools {
         entry: &Entry,
     ) -> Result<Arc<Pool>> {
         let ground = match kind_of(spec, entry)? {
-            PoolKind::Directory => pool_directory::directory(spec)?,
+            PoolKind::Directory => Ground::new(PoolKind::Directory, spec.path.clone(), None)?,
             PoolKind::Device => self.device(spec, known, entry)?,
             PoolKind::Image => self.image(spec, known, entry)?,
         };
         let fs_uuid = ground.fs_uuid.clone();
         let pool = pool_directory::open_ground(spec, ground, entry, &self.options)?;
         let Some(claim) = self.opening.claim(pool.id, slot) else {
-            let why = format!(
-                "pool {}: {} is pool {}, which is open already",
-                spec.name,
-                spec.path.display(),
-                pool.id
-            );
-            return Err(Error::Refused(why));
+            let (path, id) = (spec.path.display(), pool.id);
+            let why = format!("{path} is pool {id}, which is open already");
+            return Err(refused(spec, why));
         };
         recovery::recover(&pool, &*self.kernel, &self.options)?;
         // One write for all fields: a known filesystem without a pool ID is not a valid state.
@@ -116,14 +112,12 @@ impl Pools {
 /// nor is registered.
 fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
     let path = &spec.path;
+    let shown = path.display();
     let metadata = match std::fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             if entry.id.is_some() || path.starts_with("/dev") {
-                return Err(unavailable(
-                    spec,
-                    format!("{} is not there", path.display()),
-                ));
+                return Err(unavailable(spec, format!("{shown} is not there")));
             }
             make_dirs(path)?;
             std::fs::metadata(path).map_err(|e| kernel::Error::io("stat", path, e))?
@@ -133,27 +127,22 @@ fn kind_of(spec: &PoolSpec, entry: &Entry) -> Result<PoolKind> {
     if metadata.file_type().is_block_device() {
         return match spec.image_bytes {
             None => Ok(PoolKind::Device),
-            Some(_) => Err(Error::Refused(format!(
-                "pool {}: image=SIZE goes with a directory, and {} is a block device",
-                spec.name,
-                path.display()
-            ))),
+            Some(_) => {
+                let why =
+                    format!("image=SIZE goes with a directory, and {shown} is a block device");
+                Err(refused(spec, why))
+            }
         };
     }
     if !metadata.is_dir() {
-        let why = format!(
-            "pool {}: {} is neither a directory nor a block device",
-            spec.name,
-            path.display()
-        );
-        return Err(Error::Refused(why));
+        let why = format!("{shown} is neither a directory nor a block device");
+        return Err(refused(spec, why));
     }
     match spec.image_bytes {
-        None if spec.wipe => Err(Error::Refused(format!(
-            "pool {}: wipe needs a block device, but {} is a directory",
-            spec.name,
-            path.display()
-        ))),
+        None if spec.wipe => {
+            let why = format!("wipe needs a block device, but {shown} is a directory");
+            Err(refused(spec, why))
+        }
         None => Ok(PoolKind::Directory),
         Some(_) => Ok(PoolKind::Image),
     }

@@ -134,9 +134,26 @@ pub(super) fn decode<R: Record>(bytes: &[u8], id: R::Id) -> Result<R, String> {
     Ok(record)
 }
 
-/// Reads versioned JSON that is not a [`Record`]. It checks the schema first: the fields of a newer
-/// schema mean nothing here.
-pub(super) fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+/// Reads a file of versioned JSON that is not a [`Record`]; `None` if it does not exist.
+pub(super) fn read_versioned<T: DeserializeOwned>(
+    dir: BorrowedFd<'_>,
+    file: &str,
+) -> Result<Option<T>, Error> {
+    let mut bytes = Vec::new();
+    match read_whole(dir, Path::new(file), &mut bytes) {
+        Ok(()) => {}
+        Err(kernel::Error::NotFound { .. }) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    }
+    let decoded = decode_versioned(&bytes).map_err(|why| Error::Corrupt {
+        path: file::name_of(dir).join(file),
+        why,
+    });
+    decoded.map(Some)
+}
+
+/// Checks the schema first: the fields of a newer schema mean nothing here.
+fn decode_versioned<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     #[derive(Deserialize)]
     struct Version {
         schema: u64,

@@ -10,11 +10,12 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::directory::{EntryKind, IMAGE, ImageStat, Left};
+use super::directory::{EntryKind, IMAGE, Left};
 use super::freeze;
 use super::index::{Index, Named};
 use super::issue::Holds;
 use super::record_io::{self, Loaded, Record};
+use super::scan::Image;
 use super::sync::{lock, read, write};
 use super::{
     About, Error, Format, GroupId, GroupRecord, Pool, PoolOptions, Pools, Result, SnapshotId,
@@ -48,7 +49,7 @@ fn drop_left_inline(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) {
     let left = images.iter().filter(|f| is_left(&f.volume));
     for found in left {
         let id = found.volume.id;
-        let dropped = match kernel.loops_holding(found.image.id, &id.to_string()) {
+        let dropped = match kernel.loops_holding(found.image.file, &id.to_string()) {
             Ok(loops) if loops.is_empty() => pool.drop_volume(id),
             Ok(_) => continue,
             Err(e) => Err(e.into()),
@@ -162,7 +163,7 @@ fn read_shelf<R: Named>(
 /// A volume and the file status of its image.
 struct Found {
     volume: Arc<VolumeRecord>,
-    image: ImageStat,
+    image: Image,
 }
 
 /// Checks all images. A missing or short image becomes a finding. An image longer than its record
@@ -177,7 +178,7 @@ fn look_at_images(pool: &Pool) -> Result<Vec<Found>> {
         let holds = Holds::Image(volume.id);
         match pool.layout.stat_image(EntryKind::Volumes, &entry) {
             Ok(Some(image)) => found.push(Found {
-                volume: adopt_length(pool, volume, image.len),
+                volume: adopt_length(pool, volume, image.bytes),
                 image,
             }),
             Ok(None) => pool.note(
@@ -231,7 +232,7 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found
     for found in images.iter().filter(|f| f.volume.freeze.is_some()) {
         let id = found.volume.id;
         let thawed = scratch(options, &id).and_then(|scratch| {
-            let thawed = freeze::thaw_leftover(kernel, id, found.image.id, &scratch);
+            let thawed = freeze::thaw_leftover(kernel, id, found.image.file, &scratch);
             // The directory is empty again, or still in use and then better left alone.
             let _ = std::fs::remove_dir(&scratch);
             thawed

@@ -27,9 +27,10 @@ const OWN_FILES: [&str; 6] = [
     ".pool.json.new",
     OWNER,
     ".node.json.new",
-    "lock",
+    LOCK,
     "lost+found",
 ];
+
 /// The lock file of the process that has the pool open.
 pub const LOCK: &str = "lock";
 
@@ -320,7 +321,7 @@ fn record_in<R: DeserializeOwned>(
 }
 
 /// Decodes a record. Checks the schema first, because fields of a newer schema are unknown here.
-pub fn decode<R: DeserializeOwned>(text: &[u8]) -> std::result::Result<R, Unreadable> {
+fn decode<R: DeserializeOwned>(text: &[u8]) -> std::result::Result<R, Unreadable> {
     let broken = |e: serde_json::Error| Unreadable::Broken(format!("it is no record: {e}"));
     let value: serde_json::Value = serde_json::from_slice(text).map_err(broken)?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {

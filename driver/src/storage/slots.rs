@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::open::registry::Known;
 use super::sync::{lock, read, write};
-use super::{Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
+use super::{Error, Pool, PoolId, PoolOptions, PoolSpec, Pools, Result, Slot, recovery};
 use crate::kernel::{self, Kernel};
 
 /// Why a pool is missing while its first opening is under way.
@@ -160,7 +160,7 @@ impl Pools {
                 // A thread panicked, so it sends no result; its slot says that it is not open.
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    self.tell_unopened(began.elapsed());
+                    self.report_slow(began.elapsed());
                     break;
                 }
             }
@@ -168,7 +168,8 @@ impl Pools {
         first_error
     }
 
-    fn tell_unopened(&self, waited: Duration) {
+    /// Puts into the slots that are still opening how long that has taken.
+    fn report_slow(&self, waited: Duration) {
         for (i, slot) in self.slots().into_iter().enumerate() {
             if slot.state.is_err_and(|why| why == OPENING) {
                 let seconds = waited.as_secs_f64();
@@ -198,13 +199,6 @@ impl Pools {
                     tracing::warn!(%error, "can't look for a missing pool");
                 }
             }
-        }
-    }
-
-    /// Runs [`Pools::tend`] for each pool in turn.
-    pub fn retry_missing(&self) {
-        for slot in 0..self.count() {
-            self.tend(slot);
         }
     }
 
@@ -265,26 +259,6 @@ impl Pools {
         }
         slots[i].id = id;
         slots[i].state = state;
-    }
-
-    /// Closes all pools and unmounts those that the driver mounted. Only for a caller that no
-    /// longer needs the pools, such as a test. A driver that ends leaves its mounts, because pods
-    /// still use the volumes in them.
-    pub fn close(&self) -> Result<()> {
-        let mut mounted = Vec::new();
-        for slot in write(&self.slots).iter_mut() {
-            if let Ok(pool) = &slot.state
-                && pool.kind != PoolKind::Directory
-            {
-                mounted.push(pool.root().to_path_buf());
-            }
-            slot.state = Err("it was closed".to_owned());
-        }
-        lock(&self.opening.claimed).clear();
-        for at in mounted {
-            self.kernel.unmount(&at)?;
-        }
-        Ok(())
     }
 }
 

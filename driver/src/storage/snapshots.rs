@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::capacity::SpaceRequest;
 use super::content_source::Origin;
-use super::copy_image::{self, CopyRequest};
+use super::copy_image::CopyRequest;
 use super::directory::{EntryKind, Incoming};
 use super::record::SCHEMA;
 use super::reservation::Reservation;
@@ -14,7 +14,7 @@ use super::sync::{read, write};
 use super::volumes::now_ns;
 use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId, SnapshotRecord};
 use super::{VolumeHandle, VolumeId, VolumeRecord};
-use crate::kernel::file::{self, Copied};
+use crate::kernel::file;
 
 #[cfg(test)]
 mod tests;
@@ -32,23 +32,8 @@ pub(super) struct Shot<'a> {
 
 impl<'a> Shot<'a> {
     fn want(&self) -> CopyRequest {
-        CopyRequest {
-            len: self.origin.len,
-            provisioning: Provisioning::Thin,
-            reflinks: self.pool.reflinks,
-            thick_source: self.origin.is_thick_volume(),
-        }
-    }
-
-    /// Completes the copy after the thaw: a thick volume gets unshared blocks again.
-    fn finish(&self, pools: &Pools, copied: Copied) -> Result<()> {
-        let want = self.want();
-        copy_image::finish(&self.image, &want, copied)?;
-        if want.thick_source {
-            let source = pools.open_image_of(&self.origin, true)?;
-            copy_image::keep_thick(&source, self.origin.len, copied)?;
-        }
-        Ok(file::sync(&self.image, &self.incoming.image_path())?)
+        let len = self.origin.len;
+        self.origin.copy_request(self.pool, len, Provisioning::Thin)
     }
 
     /// Writes the record and moves the snapshot into place. The space stays reserved until the
@@ -108,7 +93,7 @@ impl Pools {
         parameters: &BTreeMap<String, String>,
     ) -> Result<Arc<SnapshotRecord>> {
         let pools = [self.with_id(volume.pool())?];
-        pools[0].snapshot_name_is_free(name)?;
+        read(&pools[0].index).snapshots.check_unused(name)?;
         let (shots, taken_ns) = self.copy(&pools, &[*volume])?;
         let facts = Facts {
             name: name.to_owned(),
@@ -144,7 +129,8 @@ impl Pools {
             Ok((copied.collect::<Result<Vec<_>>>()?, taken_ns))
         })?;
         for (shot, copied) in shots.iter().zip(copied) {
-            shot.finish(self, copied)?;
+            self.finish_copy(&shot.origin, &shot.image, &shot.want(), copied)?;
+            file::sync(&shot.image, &shot.incoming.image_path())?;
         }
         Ok((shots, taken_ns))
     }
@@ -212,22 +198,5 @@ impl Pool {
         write(&self.index).snapshots.take(id);
         self.forget(&About::Snapshot(id));
         self.layout.abandon(EntryKind::Snapshots, id.to_string())
-    }
-
-    /// Fails if a snapshot has the name already, even if its record can't be used.
-    fn snapshot_name_is_free(&self, name: &str) -> Result<()> {
-        let index = read(&self.index);
-        if let Some(broken) = index.snapshots.broken_named(name) {
-            return Err(broken.error());
-        }
-        match index.snapshots.named(name) {
-            None => Ok(()),
-            Some(taken) => {
-                let id = taken.id;
-                Err(Error::Refused(format!(
-                    "snapshot {id} has the name {name:?} already"
-                )))
-            }
-        }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::capacity::SpaceRequest;
 use super::content_source::Origin;
-use super::copy_image::{self, CopyRequest};
+use super::copy_image;
 use super::directory::{EntryKind, IMAGE};
 use super::record::SCHEMA;
 use super::record_io;
@@ -32,7 +32,7 @@ impl Pools {
     /// `incoming/`, syncs it and renames it into place. A mounted source volume is frozen during
     /// the copy. Fails with [`Error::NoRoom`] if the pool can't promise the space.
     pub fn create_volume(&self, pool: &Arc<Pool>, new: NewVolume) -> Result<Arc<VolumeRecord>> {
-        pool.volume_name_is_free(&new.name)?;
+        read(&pool.index).volumes.check_unused(&new.name)?;
         pool.limit(new.capacity_bytes)?;
         let origin = match &new.source {
             Some(source) => Some(self.origin(source)?),
@@ -48,7 +48,7 @@ impl Pools {
         let image = incoming.image()?;
         match &origin {
             Some(origin) => self.fill(pool, &new, origin, &image)?,
-            None => size_blank(&image, &new)?,
+            None => lengthen(&image, 0, new.capacity_bytes, new.settings.provisioning)?,
         }
         file::sync(&image, &incoming.image_path())?;
         let format = format_of(&new, origin.as_ref().map(|o| o.format));
@@ -60,30 +60,15 @@ impl Pools {
 
     /// Copies the content of a new volume from its source.
     fn fill(&self, pool: &Pool, new: &NewVolume, origin: &Origin, image: &File) -> Result<()> {
-        let want = CopyRequest {
-            len: new.capacity_bytes,
-            provisioning: new.settings.provisioning,
-            reflinks: origin.shares_with(pool),
-            thick_source: origin.is_thick_volume(),
-        };
+        let want = origin.copy_request(pool, new.capacity_bytes, new.settings.provisioning);
+        let from = &origin.image;
         let copied = match origin.target() {
-            None => copy_image::copy(
-                &origin.image,
-                image,
-                &want,
-                copy_image::Source::Still,
-                &|| false,
-            )?,
+            None => copy_image::copy(from, image, &want, copy_image::Source::Still, &|| false)?,
             Some(target) => self.still(&[target], |still| {
-                still.copy(target.image, &origin.image, image, &want)
+                still.copy(target.image, from, image, &want)
             })?,
         };
-        copy_image::finish(image, &want, copied)?;
-        if want.thick_source {
-            let source = self.open_image_of(origin, true)?;
-            copy_image::keep_thick(&source, origin.len, copied)?;
-        }
-        Ok(())
+        self.finish_copy(origin, image, &want, copied)
     }
 
     /// Deletes a volume and frees its space. Fails with [`Error::Attached`] while the volume is
@@ -107,7 +92,7 @@ impl Pools {
             .layout
             .stat_image(EntryKind::Volumes, &id.to_string())?
         {
-            self.detach_idle(id, stage, image.id)?;
+            self.detach_idle(id, stage, image.file)?;
         }
         pool.drop_volume(id)
     }
@@ -352,23 +337,6 @@ impl Pool {
             })
     }
 
-    /// Fails if a volume has the name already, even if its record can't be used.
-    fn volume_name_is_free(&self, name: &str) -> Result<()> {
-        let index = read(&self.index);
-        if let Some(broken) = index.volumes.broken_named(name) {
-            return Err(broken.error());
-        }
-        match index.volumes.named(name) {
-            None => Ok(()),
-            Some(taken) => {
-                let id = taken.id;
-                Err(Error::Refused(format!(
-                    "volume {id} has the name {name:?} already"
-                )))
-            }
-        }
-    }
-
     /// Fails if the size exceeds the configured maximum of a volume.
     fn limit(&self, capacity_bytes: u64) -> Result<()> {
         match self.limits.max_volume_bytes {
@@ -382,18 +350,12 @@ impl Pool {
     }
 }
 
+/// The length of an open image in bytes.
 pub(super) fn length(image: &File) -> Result<u64> {
     let metadata = image
         .metadata()
         .map_err(|e| kernel::Error::io("fstat", "image", e))?;
     Ok(metadata.len())
-}
-
-fn size_blank(image: &File, new: &NewVolume) -> kernel::Result<()> {
-    match new.settings.provisioning {
-        Provisioning::Thin => file::set_len(image, new.capacity_bytes),
-        Provisioning::Thick => file::allocate(image, new.capacity_bytes),
-    }
 }
 
 fn lengthen(image: &File, from: u64, to: u64, provisioning: Provisioning) -> kernel::Result<()> {

@@ -1,7 +1,11 @@
 //! Opening pools: an error at every effect, and a death before every effect.
 
+use std::os::unix::fs::FileExt;
+
+use hostloop_driver::kernel::Kernel;
+use hostloop_driver::storage::VolumeHandle;
+
 use super::*;
-use hostloop_driver::storage::Pools;
 
 /// Opening a pool for the first time, in a directory or in an image.
 #[test]
@@ -12,29 +16,21 @@ fn an_error_at_every_effect_of_the_first_start() {
         "p=DIR/new/pool,image=300Mi",
         "p=DIR/new/pool,image=300Mi,preallocate",
     ] {
-        let (dir, kernel) = (tempfile::tempdir().unwrap(), Arc::new(Model::new()));
-        let effects = effects_of(|| open_spec(spec, &dir, &kernel)?.named(None).map(drop));
+        let effects = effects_of(|| site(spec).try_open()?.named(None).map(drop));
         for n in 0..effects {
-            let dir = tempfile::tempdir().unwrap();
-            let kernel = Arc::new(Model::new());
-            let open = || open_spec(spec, &dir, &kernel);
+            let site = site(spec);
             fail::cfg("effect", &format!("{n}*off->1*return(ENOSPC)->off")).unwrap();
-            let first = open().unwrap();
+            let first = site.try_open().unwrap();
             fail::remove("effect");
-            first.retry_missing();
-            let pool = first
-                .named(None)
-                .unwrap_or_else(|e| panic!("{spec}, effect {n}: {e}"));
-            let id = pool.id();
-            drop(pool);
+            testkit::tend(&first);
+            let context = format!("{spec}, effect {n}");
+            let pool = first.named(None);
+            let id = pool.unwrap_or_else(|e| panic!("{context}: {e}")).id();
             drop(first);
-            let again = open().unwrap();
-            assert_eq!(again.named(None).unwrap().id(), id, "{spec}, effect {n}");
-            assert!(
-                again.findings().is_empty(),
-                "{spec}, effect {n}: {:?}",
-                again.findings()
-            );
+            let again = site.try_open().unwrap();
+            assert_eq!(again.named(None).unwrap().id(), id, "{context}");
+            let findings = again.findings();
+            assert!(findings.is_empty(), "{context}: {findings:?}");
         }
         println!("{spec}: {effects} effects");
     }
@@ -63,12 +59,8 @@ fn a_death_before_every_effect_of_an_opening() {
     let _scenario = fail::FailScenario::setup();
     let mut deaths = 0;
     for spec in ["p=DIR/pool", "p=DIR/pool,image=300Mi"] {
-        for opening in [
-            Opening::New,
-            Opening::Adopted,
-            Opening::Known,
-            Opening::Mounted,
-        ] {
+        use Opening::*;
+        for opening in [New, Adopted, Known, Mounted] {
             let prepared = Prepared::new(spec, opening);
             let effects = effects_of(|| prepared.open().map(drop));
             for n in 0..effects {
@@ -88,9 +80,7 @@ fn a_death_before_every_effect_of_an_opening() {
 }
 
 struct Prepared {
-    spec: &'static str,
-    dir: TempDir,
-    kernel: Arc<Model>,
+    site: Site,
     /// The volume in the pool, if there is one.
     volume: Option<VolumeId>,
 }
@@ -98,9 +88,7 @@ struct Prepared {
 impl Prepared {
     fn new(spec: &'static str, opening: Opening) -> Prepared {
         let mut prepared = Prepared {
-            spec,
-            dir: tempfile::tempdir().unwrap(),
-            kernel: Arc::new(Model::new()),
+            site: site(spec),
             volume: None,
         };
         if matches!(opening, Opening::New) {
@@ -110,56 +98,64 @@ impl Prepared {
         let pool = pools.named(None).unwrap();
         let made = pools.create_volume(&pool, new("v", None)).unwrap();
         let image = pools.open_image(&made, true).unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&image, b"precious", 4096).unwrap();
+        image.write_all_at(b"precious", 4096).unwrap();
         prepared.volume = Some(made.id);
         drop((pools, pool, image));
         if !matches!(opening, Opening::Mounted) {
-            prepared.kernel.reboot();
+            prepared.site.kernel.reboot();
         }
         if matches!(opening, Opening::Adopted) {
-            std::fs::remove_file(prepared.dir.path().join("state/pools.json")).unwrap();
+            std::fs::remove_file(prepared.site.options.state_dir.join("pools.json")).unwrap();
         }
         prepared
     }
 
     fn open(&self) -> Result<Arc<Pools>> {
-        let pools = open_spec(self.spec, &self.dir, &self.kernel)?;
+        let pools = self.site.try_open()?;
         pools.named(None)?;
         Ok(pools)
     }
 
     fn judge(&self, trouble: i32, context: &str) {
         // The dead process's autoclear devices are already gone.
-        let before = self.kernel.effects().len();
-        self.kernel.hook("mount", move |path| {
+        let before = self.site.kernel.effects().len();
+        self.site.kernel.hook("mount", move |path| {
             let trouble = std::io::Error::from_raw_os_error(trouble);
             Err(hostloop_driver::kernel::Error::io("mount", path, trouble))
         });
         let troubled = self.open().map(drop);
-        let effects = self.kernel.effects();
+        let effects = self.site.kernel.effects();
         let formatted = effects[before..].iter().any(|effect| effect.op == "mkfs");
         assert!(
             !formatted || self.volume.is_none(),
             "{context}: formatted over data; {troubled:?}"
         );
-        self.kernel.behave();
+        self.site.kernel.behave();
         let pools = self.open().unwrap_or_else(|e| panic!("{context}: {e}"));
         let findings = pools.findings();
         assert!(findings.is_empty(), "{context}: {findings:?}");
-        if self.spec.contains("image") {
-            let mounts = self.kernel.mounts().unwrap();
-            let root = pools.named(None).unwrap().root().to_path_buf();
-            let options = &mounts.at(&root).unwrap().options;
+        if self.site.specs[0].image_bytes.is_some() {
+            let mounts = self.site.kernel.mounts().unwrap();
+            let pool = pools.named(None).unwrap();
+            let options = &mounts.at(pool.root()).unwrap().options;
             assert!(options.iter().any(|o| o == "rw"), "{context}: {options:?}");
         }
         if let Some(id) = self.volume {
             let volume = pools.volume(&VolumeHandle::Id(id)).unwrap();
             let image = pools.open_image(&volume, false).unwrap();
             let mut read = [0; 8];
-            std::os::unix::fs::FileExt::read_exact_at(&image, &mut read, 4096).unwrap();
+            image.read_exact_at(&mut read, 4096).unwrap();
             assert_eq!(&read, b"precious", "{context}");
         }
     }
+}
+
+/// A process died in the middle of mkfs.
+fn died_in_mkfs() -> Prepared {
+    let prepared = Prepared::new("p=DIR/pool,image=300Mi", Opening::New);
+    prepared.site.kernel.fail_afterwards("mkfs", 1, libc::EIO);
+    prepared.open().map(drop).unwrap_err();
+    prepared
 }
 
 /// mkfs begins and does not end: the only state in which mkfs runs over another filesystem.
@@ -167,11 +163,9 @@ impl Prepared {
 fn a_death_in_the_middle_of_mkfs() {
     // Fail points are global in a process: those of another test would trigger here.
     let _scenario = fail::FailScenario::setup();
-    let prepared = Prepared::new("p=DIR/pool,image=300Mi", Opening::New);
-    prepared.kernel.fail_afterwards("mkfs", 1, libc::EIO);
-    prepared.open().map(drop).unwrap_err();
+    let prepared = died_in_mkfs();
     // Without the mark, nothing proves that the filesystem is ours.
-    let state = prepared.dir.path().join("state/pools.json");
+    let state = prepared.site.options.state_dir.join("pools.json");
     let marked = std::fs::read_to_string(&state).unwrap();
     assert!(marked.contains("\"mkfs\""), "{marked}");
     std::fs::remove_file(&state).unwrap();
@@ -188,18 +182,12 @@ fn a_death_in_the_middle_of_mkfs() {
 #[test]
 fn a_death_in_the_middle_of_mkfs_and_another_in_the_next_start() {
     let _scenario = fail::FailScenario::setup();
-    let begun = || {
-        let prepared = Prepared::new("p=DIR/pool,image=300Mi", Opening::New);
-        prepared.kernel.fail_afterwards("mkfs", 1, libc::EIO);
-        prepared.open().map(drop).unwrap_err();
-        prepared
-    };
-    let prepared = begun();
+    let prepared = died_in_mkfs();
     let effects = effects_of(|| prepared.open().map(drop));
     for n in 0..=effects {
-        let prepared = begun();
+        let prepared = died_in_mkfs();
         if n == effects {
-            prepared.kernel.fail_afterwards("mkfs", 1, libc::EIO);
+            prepared.site.kernel.fail_afterwards("mkfs", 1, libc::EIO);
         } else {
             fail::cfg("effect", &format!("{n}*off->return(EIO)")).unwrap();
         }

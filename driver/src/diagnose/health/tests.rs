@@ -1,3 +1,5 @@
+use rstest::rstest;
+
 use super::*;
 use crate::kernel::FsUsage;
 
@@ -30,153 +32,95 @@ fn sound() -> VolumeFacts {
     }
 }
 
-/// A change to a healthy volume, and the expected conditions.
-type Case = (
-    &'static str,
-    fn(&mut VolumeFacts),
-    &'static [(VolumeHealthErrorType, &'static str)],
-);
+/// Facts about a thin volume with one change.
+fn facts(change: impl FnOnce(&mut VolumeFacts)) -> VolumeFacts {
+    let mut facts = sound();
+    change(&mut facts);
+    facts
+}
 
-#[test]
-fn volumes_are_judged() {
-    use VolumeHealthErrorType::{DataLoss, Degraded, Inaccessible};
-    let cases: &[Case] = &[
-        ("sound", |_| {}, &[]),
-        (
-            "pool missing, and nothing else is known then",
-            |f| f.pool.missing = Some("not mounted".into()),
-            &[(Inaccessible, "PoolGone")],
-        ),
-        (
-            "pool silent",
-            |f| {
-                f.pool.silent = Some("EIO".into());
-                f.issues = vec![Issue::FilesystemReadOnly];
-            },
-            &[(Inaccessible, "PoolGone")],
-        ),
-        (
-            "an issue",
-            |f| f.issues = vec![Issue::ImageMissing { held_by: vec![] }],
-            &[(DataLoss, "ImageMissing")],
-        ),
-        (
-            "one condition for each reason",
-            |f| {
-                let changed = |minor| Issue::DeviceChanged {
-                    minor,
-                    why: String::new(),
-                };
-                f.issues = vec![changed(3), changed(4)];
-            },
-            &[(Inaccessible, "DeviceChanged")],
-        ),
-        (
-            "errors",
-            |f| f.errors = Some("3 errors".into()),
-            &[(Degraded, "FilesystemErrors")],
-        ),
-        (
-            "frozen",
-            |f| f.issues = vec![Issue::Frozen { since_ns: 1 }],
-            &[(Inaccessible, "Frozen")],
-        ),
-        (
-            "pool nearly full",
-            |f| f.pool.usage = Some(usage(49)),
-            &[(Degraded, "PoolNearlyFull")],
-        ),
-        (
-            "which does not touch a thick one",
-            |f| {
-                f.pool.usage = Some(usage(49));
-                f.provisioning = Provisioning::Thick;
-            },
-            &[],
-        ),
-        (
-            "noticed",
-            |f| f.findings = vec!["look".into()],
-            &[(Degraded, "NeedsAttention")],
-        ),
-        (
-            "all at once",
-            |f| {
-                f.issues = vec![Issue::Buffered { minor: 3 }, Issue::FilesystemReadOnly];
-                f.pool.usage = Some(usage(0));
-            },
-            &[
-                (Degraded, "DirectIOLost"),
-                (Inaccessible, "FilesystemReadOnly"),
-                (Degraded, "PoolNearlyFull"),
-            ],
-        ),
-    ];
-    for (what, harm, expected) in cases {
-        let mut facts = sound();
-        harm(&mut facts);
-        let said = of_volume(&facts);
-        assert!(said.iter().all(|c| !c.message.is_empty()), "{what}");
-        let said: Vec<_> = said.iter().map(|c| (c.status, c.reason)).collect();
-        assert_eq!(&said, expected, "{what}");
+fn issues(issues: Vec<Issue>) -> VolumeFacts {
+    facts(|f| f.issues = issues)
+}
+
+fn changed(minor: u32) -> Issue {
+    let why = String::new();
+    Issue::DeviceChanged { minor, why }
+}
+
+#[rstest]
+#[case::sound(sound(), &[])]
+// Nothing else is known then.
+#[case::pool_missing(facts(|f| f.pool.missing = Some("x".into())), &["Inaccessible PoolGone"])]
+#[case::pool_silent(
+    facts(|f| {
+        f.pool.silent = Some("EIO".into());
+        f.issues = vec![Issue::FilesystemReadOnly];
+    }),
+    &["Inaccessible PoolGone"]
+)]
+#[case::an_issue(issues(vec![Issue::ImageMissing { held_by: vec![] }]), &["DataLoss ImageMissing"])]
+#[case::once_per_reason(issues(vec![changed(3), changed(4)]), &["Inaccessible DeviceChanged"])]
+#[case::errors(facts(|f| f.errors = Some("3 errors".into())), &["Degraded FilesystemErrors"])]
+#[case::frozen(issues(vec![Issue::Frozen { since_ns: 1 }]), &["Inaccessible Frozen"])]
+#[case::nearly_full(facts(|f| f.pool.usage = Some(usage(49))), &["Degraded PoolNearlyFull"])]
+#[case::nearly_full_but_thick(
+    facts(|f| {
+        f.pool.usage = Some(usage(49));
+        f.provisioning = Provisioning::Thick;
+    }),
+    &[]
+)]
+#[case::a_finding(facts(|f| f.findings = vec!["look".into()]), &["Degraded NeedsAttention"])]
+#[case::all_at_once(
+    facts(|f| {
+        f.issues = vec![Issue::Buffered { minor: 3 }, Issue::FilesystemReadOnly];
+        f.pool.usage = Some(usage(0));
+    }),
+    &["Degraded DirectIOLost", "Inaccessible FilesystemReadOnly", "Degraded PoolNearlyFull"]
+)]
+fn conditions_of_a_volume(#[case] facts: VolumeFacts, #[case] expected: &[&str]) {
+    let conditions = of_volume(&facts);
+    assert!(conditions.iter().all(|c| !c.message.is_empty()));
+    let words = |c: &Condition| format!("{:?} {}", c.status, c.reason);
+    let words: Vec<String> = conditions.iter().map(words).collect();
+    assert_eq!(words, expected);
+}
+
+/// A healthy pool with one change.
+fn with(change: impl FnOnce(&mut PoolFacts)) -> PoolFacts {
+    let mut facts = pool();
+    change(&mut facts);
+    facts
+}
+
+fn free(available: u64, reserve_bytes: u64) -> PoolFacts {
+    PoolFacts {
+        usage: Some(usage(available)),
+        reserve_bytes,
+        ..pool()
     }
 }
 
-#[test]
-fn pools_are_judged() {
-    use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
-    type Case = (
-        fn(&mut PoolFacts),
-        &'static [(StorageHealthErrorType, &'static str)],
-    );
-    let cases: &[Case] = &[
-        (|_| {}, &[]),
-        (
-            |f| f.missing = Some("gone".into()),
-            &[(StorageUnreachable, "PoolMissing")],
-        ),
-        (
-            |f| f.silent = Some("EIO".into()),
-            &[(StorageUnreachable, "PoolGone")],
-        ),
-        (
-            |f| f.usage.as_mut().unwrap().read_only = true,
-            &[(StorageUnreachable, "PoolReadOnly")],
-        ),
-        (
-            |f| f.usage = Some(usage(49)),
-            &[(StorageDegraded, "PoolNearlyFull")],
-        ),
-        (|f| f.usage = Some(usage(50)), &[]),
-        // Without a reserve, the last 1 % counts.
-        (
-            |f| {
-                f.reserve_bytes = 0;
-                f.usage = Some(usage(9));
-            },
-            &[(StorageDegraded, "PoolNearlyFull")],
-        ),
-        (
-            |f| {
-                f.reserve_bytes = 0;
-                f.usage = Some(usage(10));
-            },
-            &[],
-        ),
-        (
-            |f| f.findings = vec!["odd".into()],
-            &[(StorageDegraded, "PoolNeedsAttention")],
-        ),
-    ];
-    for (number, (harm, expected)) in cases.iter().enumerate() {
-        let mut facts = pool();
-        harm(&mut facts);
-        let said: Vec<_> = of_pool(&facts)
-            .iter()
-            .map(|p| (p.status, p.reason))
-            .collect();
-        assert_eq!(&said, expected, "case {number}");
-    }
+#[rstest]
+#[case::sound(pool(), &[])]
+#[case::missing(with(|f| f.missing = Some("gone".into())), &["StorageUnreachable PoolMissing"])]
+#[case::silent(with(|f| f.silent = Some("EIO".into())), &["StorageUnreachable PoolGone"])]
+#[case::read_only(
+    with(|f| f.usage.as_mut().unwrap().read_only = true), &["StorageUnreachable PoolReadOnly"]
+)]
+#[case::below_the_reserve(free(49, 50), &["StorageDegraded PoolNearlyFull"])]
+#[case::at_the_reserve(free(50, 50), &[])]
+// Without a reserve, the last 1 % counts.
+#[case::below_the_last_percent(free(9, 0), &["StorageDegraded PoolNearlyFull"])]
+#[case::at_the_last_percent(free(10, 0), &[])]
+#[case::a_finding(
+    with(|f| f.findings = vec!["odd".into()]), &["StorageDegraded PoolNeedsAttention"]
+)]
+fn problems_of_a_pool(#[case] facts: PoolFacts, #[case] expected: &[&str]) {
+    let words = |p: &Problem| format!("{:?} {}", p.status, p.reason);
+    let words: Vec<String> = of_pool(&facts).iter().map(words).collect();
+    assert_eq!(words, expected);
 }
 
 #[test]
@@ -192,7 +136,7 @@ fn one_entry_for_each_status_and_reason() {
         problem("b", "PoolNearlyFull"),
         problem("b", "PoolNeedsAttention"),
     ];
-    let said: Vec<_> = backends(&problems)
+    let merged: Vec<_> = backends(&problems)
         .into_iter()
         .map(|b| (b.reason, b.message))
         .collect();
@@ -200,26 +144,17 @@ fn one_entry_for_each_status_and_reason() {
         ("PoolNearlyFull", "pool a: x; pool b: x"),
         ("PoolNeedsAttention", "pool b: x"),
     ];
-    assert_eq!(said, expected.map(|(r, m)| (r.to_owned(), m.to_owned())));
+    assert_eq!(merged, expected.map(|(r, m)| (r.to_owned(), m.to_owned())));
 }
 
 #[test]
 fn a_freeze_is_overdue_after_its_limit() {
-    let ago = |seconds| {
-        let since = SystemTime::now() - Duration::from_secs(seconds);
-        since.duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
-    };
     let limit = Duration::from_secs(10);
-    assert_eq!(overdue(ago(0), limit), None);
-    assert_eq!(overdue(ago(12), limit), None);
-    assert!(overdue(ago(20), limit).is_some());
-    // A freeze in the future, after the clock was set back, is not overdue.
-    let ahead = SystemTime::now() + Duration::from_secs(100);
-    assert_eq!(
-        overdue(
-            ahead.duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64,
-            limit
-        ),
-        None
-    );
+    // The third freeze is in the future: the clock was set back.
+    for (seconds, expected) in [(0, false), (12, false), (-100, false), (20, true)] {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let since = (now.as_nanos() as i64 - seconds * 1_000_000_000) as u64;
+        let is_overdue = overdue(since, limit).is_some();
+        assert_eq!(is_overdue, expected, "{seconds} s ago");
+    }
 }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use hostloop_proto::csi::VolumeHealthErrorType::{self, DataLoss, Degraded, Inaccessible};
+use rstest::rstest;
 
 use super::*;
-use crate::diagnose::health::{VolumeFacts, of_volume};
+use crate::diagnose::health::{Condition, VolumeFacts, of_volume};
+use crate::inspect::fsck::problem_of_volume;
 use crate::inspect::fsck::scene::{capability, mount_access, volume};
-use crate::inspect::fsck::{Kind, problem_of_volume};
 use crate::inspect::inventory::PoolSurvey;
 use crate::kernel::{BLOCK_SIZE, FsType, LOOP_MAJOR, MountTable};
-use crate::storage::{FreezeIntent, PoolId, PoolKind, Provisioning};
+use crate::storage::{Format, FreezeIntent, PoolId, PoolKind, Provisioning};
 
 const IMAGE: FileId = FileId { dev: 1, ino: 2 };
 
@@ -45,7 +45,7 @@ fn read_only_over(minor: u32, below: u32) -> LoopInfo {
 }
 
 /// A thin ext4 volume on loop 3, staged and mounted at /stage, with nothing wrong.
-fn mounted() -> Scene {
+fn scene() -> Scene {
     let stage = Stage {
         path: "/stage".into(),
         capability: capability(mount_access()),
@@ -65,31 +65,62 @@ fn mounted() -> Scene {
 }
 
 impl Scene {
+    fn with(mut self, change: impl FnOnce(&mut Scene)) -> Scene {
+        change(&mut self);
+        self
+    }
+
     fn stage(&mut self) -> &mut Stage {
         self.record.stage.as_mut().unwrap()
     }
 
     /// Stages the volume as a raw block volume, published read-only at /ro from loop 4.
-    fn raw(&mut self) {
-        self.stage().capability.access = Access::Block;
-        self.stage().read_only_loops.insert("/ro".into(), 4);
-        self.record.format = crate::storage::Format::Raw;
-        self.loops.push(read_only_over(4, 3));
-        self.mounts.clear();
+    fn raw(self) -> Scene {
+        self.with(|s| {
+            s.stage().capability.access = Access::Block;
+            s.stage().read_only_loops.insert("/ro".into(), 4);
+            s.record.format = Format::Raw;
+            s.loops.push(read_only_over(4, 3));
+            s.mounts.clear();
+        })
     }
 
-    fn unstaged(&mut self) {
-        self.record.stage = None;
-        self.detached();
+    fn detached(self) -> Scene {
+        self.with(|s| {
+            s.loops.clear();
+            s.mounts.clear();
+        })
     }
 
-    fn detached(&mut self) {
-        self.loops.clear();
-        self.mounts.clear();
+    fn unstaged(self) -> Scene {
+        self.detached().with(|s| s.record.stage = None)
     }
 
-    fn options(&mut self, options: &'static str) {
-        self.mounts[0].2 = options;
+    fn bytes(self, bytes: u64) -> Scene {
+        let allocated = 4096;
+        self.with(|s| s.image = Image::Present { bytes, allocated })
+    }
+
+    fn no_image(self) -> Scene {
+        self.with(|s| s.image = Image::Missing)
+    }
+
+    fn format(self, format: Format) -> Scene {
+        self.with(|s| s.record.format = format)
+    }
+
+    fn options(self, options: &'static str) -> Scene {
+        self.with(|s| s.mounts[0].2 = options)
+    }
+
+    /// Stages the volume only for reading.
+    fn for_reading(self) -> Scene {
+        let access = Access::Mount {
+            fs: FsType::Ext4,
+            flags: vec!["ro".to_owned()],
+            group: None,
+        };
+        self.with(|s| s.stage().capability.access = access)
     }
 
     /// A device with the volume's ID in its path.
@@ -123,9 +154,8 @@ impl Scene {
     }
 }
 
-type Health = (VolumeHealthErrorType, &'static str);
-
-fn health(issues: Vec<Issue>) -> Vec<Health> {
+/// The conditions that health reports, as text.
+fn health(issues: Vec<Issue>) -> String {
     let facts = VolumeFacts {
         issues,
         max_freeze: Duration::from_secs(10),
@@ -133,10 +163,12 @@ fn health(issues: Vec<Issue>) -> Vec<Health> {
     };
     let conditions = of_volume(&facts);
     assert!(conditions.iter().all(|c| !c.message.is_empty()));
-    conditions.iter().map(|c| (c.status, c.reason)).collect()
+    let words = |c: &Condition| format!("{:?} {}", c.status, c.reason);
+    conditions.iter().map(words).collect::<Vec<_>>().join(", ")
 }
 
-fn kinds(issues: Vec<Issue>) -> Vec<Kind> {
+/// The kinds of problems that `fsck` reports, as text.
+fn fsck(issues: Vec<Issue>) -> String {
     let pool = PoolSurvey {
         name: "p".to_owned(),
         kind: PoolKind::Directory,
@@ -148,317 +180,133 @@ fn kinds(issues: Vec<Issue>) -> Vec<Kind> {
     };
     let issues = issues.into_iter();
     let problems = issues.filter_map(|issue| problem_of_volume(&pool, "v", issue));
-    problems.map(|p| p.kind).collect()
+    let kinds = problems.map(|p| format!("{:?}", p.kind));
+    kinds.collect::<Vec<_>>().join(", ")
 }
 
-/// A change to a healthy volume, its conditions, and its problems. `fsck` finds problems of a
-/// device when it checks all devices.
-type Case = (
-    &'static str,
-    fn(&mut Scene),
-    &'static [Health],
-    &'static [Kind],
-);
+const GI: u64 = 1 << 30;
 
-const CASES: &[Case] = &[
-    ("sound", |_| {}, &[], &[]),
-    ("raw, and sound", Scene::raw, &[], &[]),
-    ("not in use", Scene::unstaged, &[], &[]),
-    (
-        "image missing",
-        |s| {
-            s.unstaged();
-            s.image = Image::Missing;
-        },
-        &[(DataLoss, "ImageMissing")],
-        &[Kind::ImageMissing],
-    ),
-    (
-        "image missing, of a staged volume: recovery can't clear the staging",
-        |s| {
-            s.detached();
-            s.image = Image::Missing;
-        },
-        &[(DataLoss, "ImageMissing")],
-        &[Kind::ImageMissing],
-    ),
-    (
-        "image deleted under a device",
-        |s| {
-            s.image = Image::Missing;
-            let path = s.by_path(3, " (deleted)").backing_path;
-            s.loops[0].backing_path = path;
-        },
-        &[(DataLoss, "ImageDeleted")],
-        &[Kind::ImageMissing],
-    ),
-    (
-        "image cut off",
-        |s| {
-            s.image = Image::Present {
-                bytes: 4096,
-                allocated: 4096,
-            }
-        },
-        &[(DataLoss, "ImageTruncated")],
-        &[Kind::ImageShort],
-    ),
-    (
-        "image grown",
-        |s| {
-            s.image = Image::Present {
-                bytes: (1 << 30) + 4096,
-                allocated: 4096,
-            }
-        },
-        &[],
-        &[Kind::ImageLong, Kind::LoopSize],
-    ),
-    (
-        "image grown by less than a block",
-        |s| {
-            s.image = Image::Present {
-                bytes: (1 << 30) + 4095,
-                allocated: 4096,
-            }
-        },
-        &[],
-        &[],
-    ),
-    (
-        "image unreadable",
-        |s| {
-            s.image = Image::Unreadable("EIO".into());
-            s.detached();
-        },
-        &[(Inaccessible, "ImageUnreadable")],
-        &[Kind::ImageMissing],
-    ),
-    (
-        "thick, and blocks are missing",
-        |s| s.record.settings.provisioning = Provisioning::Thick,
-        &[],
-        &[Kind::NotThick],
-    ),
-    (
-        "loop device lost",
-        Scene::detached,
-        &[(Inaccessible, "LoopDeviceLost")],
-        &[Kind::StageWithoutLoop],
-    ),
-    (
-        "staging has not come to the device",
-        |s| {
-            s.detached();
-            s.stage().minor = None;
-        },
-        &[],
-        &[Kind::StageWithoutLoop],
-    ),
-    (
-        "the device does not report its backing file",
-        |s| s.loops[0] = s.by_path(3, ""),
-        &[(Inaccessible, "DeviceSilent")],
-        &[],
-    ),
-    (
-        "a read-only device with this path may be anybody's",
-        |s| {
-            let pods = LoopInfo {
-                read_only: true,
-                ..s.by_path(8, "")
-            };
-            s.loops.push(pods);
-        },
-        &[],
-        &[],
-    ),
-    (
-        "a filesystem is being made",
-        |s| {
-            s.mounts.clear();
-            s.record.format = crate::storage::Format::Formatting(FsType::Ext4);
-        },
-        &[],
-        &[Kind::StageWithoutMount, Kind::FormatLeft],
-    ),
-    (
-        "not mounted any more",
-        |s| s.mounts.clear(),
-        &[(Inaccessible, "NotMounted")],
-        &[Kind::StageWithoutMount],
-    ),
-    (
-        "hidden by another mount",
-        |s| s.mounts.push(((8, 1), "/stage".to_owned(), "rw")),
-        &[(Inaccessible, "NotMounted")],
-        &[Kind::StageWithoutMount],
-    ),
-    (
-        "mounted, but elsewhere",
-        |s| {
-            s.mounts[0].1 = "/other".to_owned();
-            s.record.format = crate::storage::Format::None;
-        },
-        &[(Inaccessible, "NotMounted")],
-        &[Kind::StageWithoutMount],
-    ),
-    (
-        "a mounted volume may come back at another device",
-        |s| {
-            s.loops[0].minor = 4;
-            s.mounts[0].0 = (LOOP_MAJOR, 4);
-        },
-        &[],
-        &[],
-    ),
-    (
-        "a raw one may not",
-        |s| {
-            s.raw();
-            s.stage().read_only_loops.clear();
-            s.loops.truncate(1);
-            s.loops[0].minor = 8;
-        },
-        &[(Inaccessible, "LoopDeviceLost")],
-        &[Kind::StageOtherLoop],
-    ),
-    (
-        "a read-only device of a raw one lost",
-        |s| {
-            s.raw();
-            s.loops.truncate(1);
-        },
-        &[(Inaccessible, "LoopDeviceLost")],
-        &[Kind::StageOtherLoop],
-    ),
-    (
-        "a read-only device that can be written",
-        |s| {
-            s.raw();
-            s.loops[1].read_only = false;
-        },
-        &[(Inaccessible, "LoopDeviceLost")],
-        &[Kind::StageOtherLoop],
-    ),
-    (
-        "attached twice",
-        |s| s.loops.push(device(9)),
-        &[(Degraded, "AttachedTwice")],
-        &[],
-    ),
-    (
-        "attached twice, but only for reading",
-        |s| {
-            s.unstaged();
-            s.loops = vec![device(3), device(9)];
-            s.loops.iter_mut().for_each(|l| l.read_only = true);
-        },
-        &[],
-        &[],
-    ),
-    (
-        "shows a part of its image",
-        |s| s.loops[0].offset = 4096,
-        &[(Inaccessible, "DeviceChanged")],
-        &[],
-    ),
-    (
-        "has other blocks than it was attached with",
-        |s| s.loops[0].block_size = 512,
-        &[(Inaccessible, "DeviceChanged")],
-        &[],
-    ),
-    (
-        "the read-only device shows a part of the volume",
-        |s| {
-            s.raw();
-            s.loops[1].offset = 4096;
-        },
-        &[(Inaccessible, "DeviceChanged")],
-        &[],
-    ),
-    (
-        "direct I/O lost",
-        |s| s.loops[0].direct_io = false,
-        &[(Degraded, "DirectIOLost")],
-        &[Kind::DirectIoOff],
-    ),
-    (
-        "direct I/O not requested",
-        |s| {
-            s.loops[0].direct_io = false;
-            s.record.settings.direct_io = false;
-        },
-        &[],
-        &[],
-    ),
-    (
-        "the device is smaller than the image",
-        |s| s.loops[0].size_bytes = 4096,
-        &[],
-        &[Kind::LoopSize],
-    ),
-    (
-        "read-only",
-        |s| s.options("ro"),
-        &[(Inaccessible, "FilesystemReadOnly")],
-        &[],
-    ),
-    (
-        "read-only after an error, on newer kernels",
-        |s| s.options("rw,emergency_ro"),
-        &[(Inaccessible, "FilesystemReadOnly")],
-        &[],
-    ),
-    (
-        "read-only as requested",
-        |s| {
-            s.options("ro");
-            s.stage().capability.access = Access::Mount {
-                fs: FsType::Ext4,
-                flags: vec!["ro".to_owned()],
-                group: None,
-            };
-        },
-        &[],
-        &[],
-    ),
-    (
-        "shut down",
-        |s| s.options("rw,shutdown"),
-        &[(Inaccessible, "FilesystemShutDown")],
-        &[],
-    ),
-    (
-        "mounted without a staging on record",
-        |s| s.record.stage = None,
-        &[],
-        &[Kind::UseWithoutStage],
-    ),
-    (
-        "frozen, and not thawed in time",
-        |s| s.record.freeze = Some(FreezeIntent { since_ns: 1 }),
-        &[(Inaccessible, "Frozen")],
-        &[Kind::FreezeLeft],
-    ),
-];
-
-#[test]
-fn health_and_fsck_agree_on_a_volume() {
-    for (name, harm, conditions, problems) in CASES {
-        let mut scene = mounted();
-        harm(&mut scene);
-        assert_eq!(health(scene.issues()), *conditions, "{name}");
-        assert_eq!(kinds(scene.issues()), *problems, "{name}");
-    }
+/// What health and `fsck` report of a scene. `fsck` finds problems of a device when it checks all
+/// devices.
+#[rstest]
+#[case::sound(scene(), "", "")]
+#[case::raw_and_sound(scene().raw(), "", "")]
+#[case::not_in_use(scene().unstaged(), "", "")]
+#[case::image_missing(scene().unstaged().no_image(), "DataLoss ImageMissing", "ImageMissing")]
+// Recovery can't clear the staging.
+#[case::image_missing_staged(scene().detached().no_image(), "DataLoss ImageMissing", "ImageMissing")]
+#[case::image_deleted_under_a_device(
+    scene().no_image().with(|s| s.loops[0].backing_path = s.by_path(3, " (deleted)").backing_path),
+    "DataLoss ImageDeleted",
+    "ImageMissing"
+)]
+#[case::image_cut_off(scene().bytes(4096), "DataLoss ImageTruncated", "ImageShort")]
+#[case::image_grown(scene().bytes(GI + 4096), "", "ImageLong, LoopSize")]
+#[case::image_grown_by_less_than_a_block(scene().bytes(GI + 4095), "", "")]
+#[case::image_unreadable(
+    scene().detached().with(|s| s.image = Image::Unreadable("EIO".into())),
+    "Inaccessible ImageUnreadable",
+    "ImageMissing"
+)]
+#[case::thick_without_all_blocks(
+    scene().with(|s| s.record.settings.provisioning = Provisioning::Thick), "", "NotThick"
+)]
+#[case::device_lost(scene().detached(), "Inaccessible LoopDeviceLost", "StageWithoutLoop")]
+#[case::not_attached_yet(scene().detached().with(|s| s.stage().minor = None), "", "StageWithoutLoop")]
+#[case::device_is_silent(
+    scene().with(|s| s.loops[0] = s.by_path(3, "")), "Inaccessible DeviceSilent", ""
+)]
+// A pod can put any file behind a read-only device.
+#[case::read_only_device_with_its_path(
+    scene().with(|s| s.loops.push(LoopInfo { read_only: true, ..s.by_path(8, "") })), "", ""
+)]
+#[case::mkfs_is_running(
+    scene().format(Format::Formatting(FsType::Ext4)).with(|s| s.mounts.clear()),
+    "",
+    "StageWithoutMount, FormatLeft"
+)]
+#[case::unmounted(
+    scene().with(|s| s.mounts.clear()), "Inaccessible NotMounted", "StageWithoutMount"
+)]
+#[case::hidden_by_another_mount(
+    scene().with(|s| s.mounts.push(((8, 1), "/stage".to_owned(), "rw"))),
+    "Inaccessible NotMounted",
+    "StageWithoutMount"
+)]
+#[case::mounted_elsewhere(
+    scene().format(Format::None).with(|s| s.mounts[0].1 = "/other".to_owned()),
+    "Inaccessible NotMounted",
+    "StageWithoutMount"
+)]
+// A mounted volume may come back on another device, a raw one may not.
+#[case::mounted_from_another_device(
+    scene().with(|s| { s.loops[0].minor = 4; s.mounts[0].0 = (LOOP_MAJOR, 4); }), "", ""
+)]
+#[case::raw_on_another_device(
+    scene().raw().with(|s| {
+        s.stage().read_only_loops.clear();
+        s.loops = vec![device(8)];
+    }),
+    "Inaccessible LoopDeviceLost",
+    "StageOtherLoop"
+)]
+#[case::read_only_device_lost(
+    scene().raw().with(|s| s.loops.truncate(1)), "Inaccessible LoopDeviceLost", "StageOtherLoop"
+)]
+#[case::read_only_device_is_writable(
+    scene().raw().with(|s| s.loops[1].read_only = false),
+    "Inaccessible LoopDeviceLost",
+    "StageOtherLoop"
+)]
+#[case::attached_twice(scene().with(|s| s.loops.push(device(9))), "Degraded AttachedTwice", "")]
+#[case::attached_twice_for_reading(
+    scene().unstaged().with(|s| {
+        s.loops = [3, 9].map(|minor| LoopInfo { read_only: true, ..device(minor) }).into();
+    }),
+    "",
+    ""
+)]
+#[case::part_of_the_image(
+    scene().with(|s| s.loops[0].offset = 4096), "Inaccessible DeviceChanged", ""
+)]
+#[case::other_block_size(
+    scene().with(|s| s.loops[0].block_size = 512), "Inaccessible DeviceChanged", ""
+)]
+#[case::part_of_the_volume_read_only(
+    scene().raw().with(|s| s.loops[1].offset = 4096), "Inaccessible DeviceChanged", ""
+)]
+#[case::direct_io_lost(
+    scene().with(|s| s.loops[0].direct_io = false), "Degraded DirectIOLost", "DirectIoOff"
+)]
+#[case::direct_io_not_requested(
+    scene().with(|s| { s.loops[0].direct_io = false; s.record.settings.direct_io = false; }), "", ""
+)]
+#[case::device_is_smaller(scene().with(|s| s.loops[0].size_bytes = 4096), "", "LoopSize")]
+#[case::read_only(scene().options("ro"), "Inaccessible FilesystemReadOnly", "")]
+// On newer kernels, after an error.
+#[case::emergency_ro(scene().options("rw,emergency_ro"), "Inaccessible FilesystemReadOnly", "")]
+#[case::read_only_as_requested(scene().options("ro").for_reading(), "", "")]
+#[case::shut_down(scene().options("rw,shutdown"), "Inaccessible FilesystemShutDown", "")]
+#[case::mounted_unstaged(scene().with(|s| s.record.stage = None), "", "UseWithoutStage")]
+#[case::frozen_for_too_long(
+    scene().with(|s| s.record.freeze = Some(FreezeIntent { since_ns: 1 })),
+    "Inaccessible Frozen",
+    "FreezeLeft"
+)]
+fn health_and_fsck_agree_on_a_volume(
+    #[case] scene: Scene,
+    #[case] conditions: &str,
+    #[case] problems: &str,
+) {
+    assert_eq!(health(scene.issues()), conditions);
+    assert_eq!(fsck(scene.issues()), problems);
 }
 
 /// Unstage and unpublish use the same rule. A pod that puts its own file behind its read-only
 /// device must not keep another pod's volume staged.
 #[test]
 fn a_path_identifies_only_writable_devices() {
-    let scene = mounted();
+    let scene = scene();
     for image in [None, Some(IMAGE)] {
         for (read_only, owned) in [(false, true), (true, false)] {
             let device = LoopInfo {

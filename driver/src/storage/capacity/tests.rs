@@ -1,3 +1,5 @@
+use rstest::rstest;
+
 use super::*;
 
 const GI: u64 = 1 << 30;
@@ -27,111 +29,87 @@ fn books(free: u64, ours: u64, promised: u64, taking: u64) -> SpaceUsage {
     }
 }
 
-#[test]
-fn what_can_be_promised() {
-    let reserve = Limits {
+fn reserve() -> Limits {
+    Limits {
         reserve: Reserve::Percent(5.0),
         ..limits()
-    };
-    let double = Limits {
-        overcommit: 2.0,
-        ..reserve.clone()
-    };
-    let capped = Limits {
-        capacity_bytes: Some(40 * GI),
-        ..limits()
-    };
-    let table = [
-        // books, limits, thin, thick
-        ("empty", books(100, 0, 0, 0), limits(), 100, 100),
-        ("a reserve", books(100, 0, 0, 0), reserve.clone(), 95, 95),
-        (
-            "a third party's data",
-            books(70, 0, 0, 0),
-            reserve.clone(),
-            65,
-            65,
-        ),
-        (
-            "promised, not taken",
-            books(100, 0, 30, 0),
-            reserve.clone(),
-            65,
-            65,
-        ),
-        (
-            "promised and taken",
-            books(70, 30, 30, 0),
-            reserve.clone(),
-            65,
-            65,
-        ),
-        (
-            "thin volumes hold some",
-            books(90, 10, 30, 0),
-            reserve.clone(),
-            65,
-            65,
-        ),
-        ("all promised", books(100, 0, 95, 0), reserve.clone(), 0, 0),
-        (
-            "more promised than there is",
-            books(10, 5, 99, 0),
-            reserve.clone(),
-            0,
-            0,
-        ),
-        (
-            "overcommitted",
-            books(100, 0, 95, 0),
-            double.clone(),
-            95,
-            95,
-        ),
-        (
-            "overcommitted and filling",
-            books(20, 80, 95, 0),
-            double.clone(),
-            95,
-            15,
-        ),
-        (
-            "overcommitted and full",
-            books(5, 95, 95, 0),
-            double.clone(),
-            95,
-            0,
-        ),
-        (
-            "below the reserve",
-            books(3, 0, 0, 0),
-            reserve.clone(),
-            0,
-            0,
-        ),
-        ("being taken", books(100, 0, 20, 20), reserve, 75, 75),
-        (
-            "being taken, overcommitted",
-            books(50, 50, 60, 20),
-            double,
-            130,
-            25,
-        ),
-        ("capped", books(100, 0, 0, 0), capped.clone(), 40, 40),
-        (
-            "capped and promised",
-            books(100, 0, 30, 0),
-            capped.clone(),
-            10,
-            10,
-        ),
-        ("a cap above what is there", books(8, 0, 0, 0), capped, 8, 8),
-    ];
-    for (name, books, limits, thin, thick) in table {
-        let got = |p| capacity(&[books], &limits, p).available / GI;
-        assert_eq!(got(Provisioning::Thin), thin, "{name}: thin");
-        assert_eq!(got(Provisioning::Thick), thick, "{name}: thick");
     }
+}
+
+fn double() -> Limits {
+    Limits {
+        overcommit: 2.0,
+        ..limits()
+    }
+}
+
+fn double_with_reserve() -> Limits {
+    Limits {
+        overcommit: 2.0,
+        ..reserve()
+    }
+}
+
+fn capped(gi: u64) -> Limits {
+    Limits {
+        capacity_bytes: Some(gi * GI),
+        ..limits()
+    }
+}
+
+/// Space that can be promised to thin volumes.
+fn thin(books: SpaceUsage, limits: &Limits) -> u64 {
+    capacity(&[books], limits, Provisioning::Thin).available
+}
+
+/// The accounting, the limits, and what thin and thick volumes can be promised, in GiB.
+#[rstest]
+#[case::empty(books(100, 0, 0, 0), limits(), 100, 100)]
+#[case::a_reserve(books(100, 0, 0, 0), reserve(), 95, 95)]
+#[case::other_data(books(70, 0, 0, 0), reserve(), 65, 65)]
+#[case::promised_not_allocated(books(100, 0, 30, 0), reserve(), 65, 65)]
+#[case::promised_and_allocated(books(70, 30, 30, 0), reserve(), 65, 65)]
+#[case::promised_and_partly_allocated(books(90, 10, 30, 0), reserve(), 65, 65)]
+#[case::all_promised(books(100, 0, 95, 0), reserve(), 0, 0)]
+#[case::more_promised_than_there_is(books(10, 5, 99, 0), reserve(), 0, 0)]
+#[case::overcommitted(books(100, 0, 95, 0), double_with_reserve(), 95, 95)]
+#[case::overcommitted_and_filling(books(20, 80, 95, 0), double_with_reserve(), 95, 15)]
+#[case::overcommitted_and_full(books(5, 95, 95, 0), double_with_reserve(), 95, 0)]
+#[case::below_the_reserve(books(3, 0, 0, 0), reserve(), 0, 0)]
+#[case::being_taken(books(100, 0, 20, 20), reserve(), 75, 75)]
+#[case::being_taken_overcommitted(books(50, 50, 60, 20), double_with_reserve(), 130, 25)]
+#[case::capped(books(100, 0, 0, 0), capped(40), 40, 40)]
+#[case::capped_and_promised(books(100, 0, 30, 0), capped(40), 10, 10)]
+#[case::a_cap_above_the_space(books(8, 0, 0, 0), capped(40), 8, 8)]
+// A cap applies to its own pool only.
+#[case::others(shared(), limits(), 10, 10)]
+#[case::others_and_capped(shared(), capped(35), 5, 5)]
+#[case::others_and_overcommitted(shared(), double(), 110, 80)]
+// Blocks that ext4 reserves for root are not available.
+#[case::root_reserve(root_reserve(), limits(), 95, 95)]
+fn promisable_space(
+    #[case] books: SpaceUsage,
+    #[case] limits: Limits,
+    #[case] thin: u64,
+    #[case] thick: u64,
+) {
+    let got = |p| capacity(&[books], &limits, p).available / GI;
+    let got = [Provisioning::Thin, Provisioning::Thick].map(got);
+    assert_eq!(got, [thin, thick]);
+}
+
+/// Another pool on the filesystem has promised 60 GiB.
+fn shared() -> SpaceUsage {
+    SpaceUsage {
+        others: 60 * GI,
+        ..books(80, 20, 30, 0)
+    }
+}
+
+fn root_reserve() -> SpaceUsage {
+    let mut ext4 = books(100, 0, 0, 0);
+    ext4.usage.available_bytes = 95 * GI;
+    ext4
 }
 
 #[test]
@@ -147,34 +125,10 @@ fn one_volume_is_limited() {
 }
 
 #[test]
-fn answers_are_whole_blocks() {
+fn capacity_is_whole_blocks() {
     let mut odd = books(1, 0, 0, 0);
     odd.usage.available_bytes += 4095;
-    assert_eq!(
-        capacity(&[odd], &limits(), Provisioning::Thin).available,
-        GI
-    );
-}
-
-#[test]
-fn what_others_are_promised_is_not_promised_again() {
-    let shared = SpaceUsage {
-        others: 60 * GI,
-        ..books(80, 20, 30, 0)
-    };
-    let one = |limits: &Limits| capacity(&[shared], limits, Provisioning::Thin).available / GI;
-    assert_eq!(one(&limits()), 10);
-    // A cap applies to its own pool only.
-    let capped = Limits {
-        capacity_bytes: Some(35 * GI),
-        ..limits()
-    };
-    assert_eq!(one(&capped), 5);
-    let double = Limits {
-        overcommit: 2.0,
-        ..limits()
-    };
-    assert_eq!(one(&double), 110);
+    assert_eq!(thin(odd, &limits()), GI);
 }
 
 #[test]
@@ -182,91 +136,35 @@ fn every_filesystem_below_must_have_the_space() {
     // An empty image of 100 GiB on a filesystem with 8 GiB left.
     let both = [books(100, 0, 0, 0), books(8, 0, 0, 0)];
     for provisioning in [Provisioning::Thin, Provisioning::Thick] {
-        assert_eq!(
-            capacity(&both, &limits(), provisioning).available,
-            8 * GI,
-            "{provisioning:?}"
-        );
-        let fits = |gi: u64| {
-            admit(
-                &both,
-                &limits(),
-                SpaceRequest::volume(gi * GI, provisioning),
-            )
-        };
-        assert_eq!(fits(8), Ok(()));
-        assert_eq!(fits(9), Err(8 * GI));
+        let capacity = capacity(&both, &limits(), provisioning);
+        assert_eq!(capacity.available, 8 * GI, "{provisioning:?}");
+        let need = |gi| SpaceRequest::volume(gi * GI, provisioning);
+        assert_eq!(admit(&both, &limits(), need(8)), Ok(()));
+        assert_eq!(admit(&both, &limits(), need(9)), Err(8 * GI));
     }
-    assert_eq!(
-        capacity(&[], &limits(), Provisioning::Thin),
-        Capacity::default()
-    );
+    let none = capacity(&[], &limits(), Provisioning::Thin);
+    assert_eq!(none, Capacity::default());
 }
 
-#[test]
-fn root_reserved_blocks_are_not_ours_to_give() {
-    let mut ext4 = books(100, 0, 0, 0);
-    ext4.usage.available_bytes = 95 * GI;
-    assert_eq!(
-        capacity(&[ext4], &limits(), Provisioning::Thin).available,
-        95 * GI
-    );
-}
-
-#[test]
-fn what_is_admitted() {
-    let thin = |gi| SpaceRequest::volume(gi * GI, Provisioning::Thin);
-    let thick = |gi| SpaceRequest::volume(gi * GI, Provisioning::Thick);
-    let double = Limits {
-        overcommit: 2.0,
-        ..limits()
-    };
-    let table = [
-        ("fits", books(10, 0, 0, 0), limits(), thin(10), Ok(())),
-        ("does not", books(10, 0, 0, 0), limits(), thin(11), Err(10)),
-        (
-            "thick fits",
-            books(10, 0, 0, 0),
-            limits(),
-            thick(10),
-            Ok(()),
-        ),
-        (
-            "thick on a full pool",
-            books(5, 95, 95, 0),
-            double.clone(),
-            thick(6),
-            Err(5),
-        ),
-        (
-            "thin on a full pool",
-            books(5, 95, 95, 0),
-            double.clone(),
-            thin(6),
-            Ok(()),
-        ),
-        (
-            "another is taking it",
-            books(50, 0, 30, 30),
-            double,
-            thick(21),
-            Err(20),
-        ),
-        (
-            "nothing wanted",
-            books(0, 0, 100, 9),
-            limits(),
-            thin(0),
-            Ok(()),
-        ),
-    ];
-    for (name, books, limits, need, want) in table {
-        assert_eq!(
-            admit(&[books], &limits, need),
-            want.map_err(|gi: u64| gi * GI),
-            "{name}"
-        );
-    }
+/// The accounting, the limits, the requested volume in GiB, and the size that would fit.
+#[rstest]
+#[case::fits(books(10, 0, 0, 0), limits(), 10, Provisioning::Thin, Ok(()))]
+#[case::too_large(books(10, 0, 0, 0), limits(), 11, Provisioning::Thin, Err(10))]
+#[case::thick_fits(books(10, 0, 0, 0), limits(), 10, Provisioning::Thick, Ok(()))]
+#[case::thick_in_a_full_pool(books(5, 95, 95, 0), double(), 6, Provisioning::Thick, Err(5))]
+#[case::thin_in_a_full_pool(books(5, 95, 95, 0), double(), 6, Provisioning::Thin, Ok(()))]
+#[case::being_taken(books(50, 0, 30, 30), double(), 21, Provisioning::Thick, Err(20))]
+#[case::nothing_requested(books(0, 0, 100, 9), limits(), 0, Provisioning::Thin, Ok(()))]
+fn admission(
+    #[case] books: SpaceUsage,
+    #[case] limits: Limits,
+    #[case] gi: u64,
+    #[case] provisioning: Provisioning,
+    #[case] expected: Result<(), u64>,
+) {
+    let need = SpaceRequest::volume(gi * GI, provisioning);
+    let admitted = admit(&[books], &limits, need);
+    assert_eq!(admitted, expected.map_err(|gi| gi * GI));
 }
 
 fn image(id: u128, source: Option<u128>, allocated: u64) -> Image {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::kernel::{self, FileId, Freeze, Kernel};
+use crate::storage::sync::lock;
 
 /// The latest request to the freeze thread.
 #[derive(Clone, Copy)]
@@ -68,37 +69,25 @@ struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits while `wait` returns true, without limit if `until` is `None`. Returns the state.
     fn wait(&self, until: Option<Instant>, wait: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        while wait(&state) {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            state = match left {
-                Some(left) if left.is_zero() => return state,
-                Some(left) => {
-                    let waited = self.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
-            };
-        }
-        state
+        let state = lock(&self.state);
+        let Some(until) = until else {
+            let waited = self.changed.wait_while(state, |state| wait(state));
+            return waited.unwrap_or_else(PoisonError::into_inner);
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = (self.changed).wait_timeout_while(state, left, |state| wait(state));
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn set(&self, phase: Phase) {
-        self.lock().phase = phase;
+        lock(&self.state).phase = phase;
         self.changed.notify_all();
     }
 
     fn order(&self, order: Order) {
-        self.lock().order = order;
+        lock(&self.state).order = order;
         self.changed.notify_all();
     }
 }
@@ -222,14 +211,12 @@ struct UnderWay((FileId, u32));
 
 impl UnderWay {
     fn enter(device: (FileId, u32)) -> Option<UnderWay> {
-        let mut devices = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        devices.insert(device).then(|| UnderWay(device))
+        lock(&UNDER_WAY).insert(device).then(|| UnderWay(device))
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let mut devices = UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner);
-        devices.remove(&self.0);
+        lock(&UNDER_WAY).remove(&self.0);
     }
 }

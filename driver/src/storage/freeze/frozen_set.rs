@@ -160,8 +160,8 @@ impl<'a> Hold<'a> {
             held.freezer.freeze(until);
             if let Frozen::ByUs = wait_frozen(held, until, self.max_freeze)? {
                 return Err(Error::CannotFreeze(format!(
-                    "volume {}: its filesystem had been frozen by somebody else, who thawed it \
-                     before the copy was complete: try again",
+                    "volume {}: another process had frozen its filesystem, and thawed it before \
+                     the copy was complete: try again",
                     held.volume
                 )));
             }
@@ -172,17 +172,17 @@ impl<'a> Hold<'a> {
     /// Thaws all filesystems and clears the intents. Fails if a thaw came too early or failed. An
     /// intent that could not be cleared is harmless and only logged.
     pub(super) fn release(mut self) -> Result<()> {
-        self.let_go()
+        self.thaw_all()
     }
 
-    fn let_go(&mut self) -> Result<()> {
+    fn thaw_all(&mut self) -> Result<()> {
         let held = std::mem::take(&mut self.held);
         held.iter().for_each(|h| h.freezer.release());
         let mut result = Ok(());
         let mut left = BTreeSet::new();
         let limit = self.until.unwrap_or_else(Instant::now);
         for h in &held {
-            let trouble = match h.freezer.wait_done(limit, THAW) {
+            let thawed = match h.freezer.wait_done(limit, THAW) {
                 Some(Done::Thawed { late: true }) => Err(too_long(self.max_freeze)),
                 Some(Done::ThawFailed(e)) => {
                     tracing::error!(volume = %h.volume, error = %e, "still frozen: cannot thaw");
@@ -196,7 +196,7 @@ impl<'a> Hold<'a> {
                 }
                 Some(_) => Ok(()),
             };
-            result = result.and(trouble);
+            result = result.and(thawed);
         }
         let intended = std::mem::take(&mut self.intended);
         self.clear(&intended.difference(&left).copied().collect());
@@ -221,7 +221,7 @@ impl<'a> Hold<'a> {
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
         // After `release` nothing is left to thaw; all other paths return an error already.
-        let _ = self.let_go();
+        let _ = self.thaw_all();
     }
 }
 

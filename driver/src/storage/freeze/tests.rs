@@ -7,8 +7,9 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::kernel::fake::Model;
-use crate::kernel::{Freeze, LoopDevice, LoopSpec, MkfsSpec};
+use crate::kernel::{Freeze, LoopDevice};
 use crate::storage::{PoolId, Provisioning};
+use crate::testkit::{attach, make_fs, mount_fs};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -55,6 +56,10 @@ struct Volume {
 }
 
 impl Volume {
+    fn device(&self) -> &LoopDevice {
+        self.device.as_ref().unwrap()
+    }
+
     fn target(&self) -> Target {
         Target {
             volume: self.id,
@@ -102,39 +107,19 @@ impl Bench {
 
     fn attached(&self, name: &str) -> Volume {
         let mut volume = self.at_rest(name);
-        let spec = LoopSpec {
-            backing: &volume.file,
-            label: name,
-            read_only: false,
-            direct_io: true,
-            autoclear: false,
-            minor: None,
-        };
-        volume.device = Some(self.kernel.loop_attach(&spec).unwrap());
+        volume.device = Some(attach(&*self.kernel, &volume.file, false));
         volume
     }
 
     fn mounted(&self, name: &str) -> Volume {
         let volume = self.attached(name);
-        let device = volume.device.as_ref().unwrap().path();
-        let mkfs = MkfsSpec {
-            device: &device,
-            fs: FsType::Ext4,
-            options: &[],
-            discard: true,
-            uuid: None,
-            force: false,
-        };
-        self.kernel.mkfs(&mkfs).unwrap();
-        let mount = MountSpec {
-            device: &device,
-            target: &volume.at,
-            fs: FsType::Ext4,
-            read_only: false,
-            options: &[],
-        };
-        self.kernel.mount(&mount).unwrap();
+        make_fs(&*self.kernel, volume.device(), FsType::Ext4);
+        self.mount(&volume, &volume.at);
         volume
+    }
+
+    fn mount(&self, volume: &Volume, at: &Path) {
+        mount_fs(&*self.kernel, volume.device(), at, FsType::Ext4);
     }
 
     fn frozen(&self, volume: &Volume) -> bool {
@@ -161,21 +146,35 @@ impl Bench {
         max_freeze: Duration,
         copy: impl FnOnce(&Still) -> Result<T>,
     ) -> Result<T> {
-        let limits = Limits {
-            max_freeze,
-            room: &|| Ok(()),
-        };
+        self.with_room(&|| Ok(()), targets, max_freeze, copy)
+    }
+
+    fn with_room<T>(
+        &self,
+        room: &dyn Fn() -> Result<()>,
+        targets: &[Target],
+        max_freeze: Duration,
+        copy: impl FnOnce(&Still) -> Result<T>,
+    ) -> Result<T> {
+        let limits = Limits { max_freeze, room };
         quiesced(&self.kernel, targets, &limits, &self.notes, copy)
+    }
+
+    /// Copies the volume's image, without reflinks.
+    fn copy(&self, still: &Still, volume: &Volume) -> Result<Copied> {
+        let want = CopyRequest {
+            len: 1 << 20,
+            provisioning: Provisioning::Thin,
+            reflinks: false,
+            thick_source: false,
+        };
+        let to = tempfile::tempfile_in(self.dir.path()).unwrap();
+        still.copy(volume.image, &volume.file, &to, &want)
     }
 }
 
-fn thin(reflinks: bool) -> CopyRequest {
-    CopyRequest {
-        len: 1 << 20,
-        provisioning: Provisioning::Thin,
-        reflinks,
-        thick_source: false,
-    }
+fn not_copied<T>(_: &Still) -> Result<T> {
+    unreachable!("the copy must not begin")
 }
 
 fn cannot_freeze<T: std::fmt::Debug>(result: Result<T>, words: &str) {
@@ -189,20 +188,11 @@ fn cannot_freeze<T: std::fmt::Debug>(result: Result<T>, words: &str) {
 fn a_volume_at_rest_needs_nothing() {
     let bench = Bench::new();
     let volume = bench.at_rest("a");
-    let limits = Limits {
-        max_freeze: LIMIT,
-        room: &|| panic!("nothing is frozen, so nobody asks"),
-    };
-    let done = quiesced(
-        &bench.kernel,
-        &[volume.target()],
-        &limits,
-        &bench.notes,
-        |still| {
-            assert!(!still.stop());
-            Ok(7)
-        },
-    );
+    let room = || panic!("nothing is frozen, so no space is needed");
+    let done = bench.with_room(&room, &[volume.target()], LIMIT, |still| {
+        assert!(!still.stop());
+        Ok(7)
+    });
     assert_eq!(done.unwrap(), 7);
     assert!(bench.model.effects().is_empty() && bench.notes.calls().is_empty());
 }
@@ -226,27 +216,24 @@ fn mounted_volumes_are_frozen_together_for_the_copy_only() {
 }
 
 #[test]
-fn a_failed_copy_thaws_and_says_why() {
-    let bench = Bench::new();
-    let volume = bench.mounted("a");
-    let failed = bench.quiesced::<()>(&[volume.target()], LIMIT, |_| {
-        assert!(bench.frozen(&volume));
-        Err(Error::Refused("so there".to_owned()))
-    });
-    assert!(matches!(failed, Err(Error::Refused(_))));
-    assert!(!bench.frozen(&volume));
-    assert_eq!(bench.notes.calls(), ["write 1", "clear 1"]);
-}
-
-#[test]
-fn a_panic_thaws() {
-    let bench = Bench::new();
-    let volume = bench.mounted("a");
-    let copy = || bench.quiesced::<()>(&[volume.target()], LIMIT, |_| panic!("a bug"));
-    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(copy));
-    assert!(unwound.is_err());
-    assert!(!bench.frozen(&volume));
-    assert_eq!(bench.notes.calls(), ["write 1", "clear 1"]);
+fn a_copy_that_fails_or_panics_thaws() {
+    for panics in [false, true] {
+        let bench = Bench::new();
+        let volume = bench.mounted("a");
+        let copy = || {
+            bench.quiesced::<()>(&[volume.target()], LIMIT, |_| {
+                assert!(bench.frozen(&volume));
+                assert!(!panics, "a bug");
+                Err(Error::Refused("so there".to_owned()))
+            })
+        };
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(copy)) {
+            Ok(failed) => assert!(!panics && matches!(failed, Err(Error::Refused(_)))),
+            Err(_) => assert!(panics),
+        }
+        assert!(!bench.frozen(&volume));
+        assert_eq!(bench.notes.calls(), ["write 1", "clear 1"]);
+    }
 }
 
 #[test]
@@ -255,7 +242,7 @@ fn one_that_cannot_be_frozen_thaws_the_others() {
     let volumes = [bench.mounted("a"), bench.mounted("b"), bench.mounted("c")];
     let targets: Vec<Target> = volumes.iter().map(Volume::target).collect();
     bench.model.fail("freeze", 2, libc::EIO);
-    let refused = bench.quiesced::<()>(&targets, LIMIT, |_| unreachable!("not all are frozen"));
+    let refused = bench.quiesced::<()>(&targets, LIMIT, not_copied);
     cannot_freeze(refused, "can't be frozen");
     assert!(volumes.iter().all(|v| !bench.frozen(v)));
     assert_eq!(bench.notes.calls(), ["write 3", "clear 3"]);
@@ -265,14 +252,8 @@ fn one_that_cannot_be_frozen_thaws_the_others() {
 fn without_room_nothing_is_frozen() {
     let bench = Bench::new();
     let volume = bench.mounted("a");
-    let limits = Limits {
-        max_freeze: LIMIT,
-        room: &|| Err(Error::Refused("below the reserve".to_owned())),
-    };
-    let targets = [volume.target()];
-    let refused: Result<()> = quiesced(&bench.kernel, &targets, &limits, &bench.notes, |_| {
-        unreachable!("refused")
-    });
+    let room = || Err(Error::Refused("below the reserve".to_owned()));
+    let refused = bench.with_room::<()>(&room, &[volume.target()], LIMIT, not_copied);
     assert!(matches!(refused, Err(Error::Refused(_))));
     assert!(bench.notes.calls().is_empty());
     assert_eq!(bench.did("freeze"), 0);
@@ -283,18 +264,15 @@ fn without_its_intent_nothing_is_frozen() {
     let mut bench = Bench::new();
     bench.notes.fail_write = true;
     let volume = bench.mounted("a");
-    let refused = bench.quiesced::<()>(&[volume.target()], LIMIT, |_| unreachable!("refused"));
+    let refused = bench.quiesced::<()>(&[volume.target()], LIMIT, not_copied);
     assert!(matches!(refused, Err(Error::Refused(_))));
     assert_eq!(bench.did("freeze"), 0);
-    assert_eq!(
-        bench.notes.calls(),
-        ["write 1", "clear 1"],
-        "half of it may be there"
-    );
+    // Half of the write may be on disk.
+    assert_eq!(bench.notes.calls(), ["write 1", "clear 1"]);
 }
 
 #[test]
-fn somebody_elses_freeze_is_left_alone() {
+fn a_freeze_of_another_process_is_left_alone() {
     let bench = Bench::new();
     let volumes = [bench.mounted("a"), bench.mounted("b")];
     bench.freeze(&volumes[0]);
@@ -322,7 +300,7 @@ fn a_foreign_freeze_that_ends_too_early_spoils_the_copy() {
         bench.thaw(&volume);
         Ok(())
     });
-    cannot_freeze(spoilt, "somebody else");
+    cannot_freeze(spoilt, "another process had frozen");
     assert!(!bench.frozen(&volume), "the question is not left frozen");
     assert_eq!(bench.notes.calls().last().unwrap(), "clear 1");
 }
@@ -340,26 +318,19 @@ fn a_hanging_freeze_is_given_up_and_thaws_itself() {
     });
     let began = Instant::now();
     let limit = Duration::from_millis(100);
-    let given_up = bench.quiesced::<()>(&[volume.target()], limit, |_| unreachable!("not frozen"));
+    let given_up = bench.quiesced::<()>(&[volume.target()], limit, not_copied);
     cannot_freeze(given_up, "--max-freeze");
-    assert!(
-        began.elapsed() < Duration::from_millis(1200),
-        "the caller does not hang"
-    );
-    assert_eq!(
-        bench.notes.calls(),
-        ["write 1"],
-        "the intent stays for recovery"
-    );
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_millis(1200), "the caller hangs");
+    // The intent stays for recovery.
+    assert_eq!(bench.notes.calls(), ["write 1"]);
 
-    let again = bench.quiesced::<()>(&[volume.target()], limit, |_| unreachable!("still hangs"));
+    let again = bench.quiesced::<()>(&[volume.target()], limit, not_copied);
     cannot_freeze(again, "hangs in the kernel");
 
     // Retry until the late freeze has returned and was thawed.
-    while bench
-        .quiesced(&[volume.target()], LIMIT, |_| Ok(()))
-        .is_err()
-    {
+    let targets = [volume.target()];
+    while bench.quiesced(&targets, LIMIT, |_| Ok(())).is_err() {
         assert!(began.elapsed() < LIMIT);
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -391,8 +362,7 @@ fn a_copy_stopped_at_the_limit_says_what_to_do() {
     volume.file.write_all_at(&[1; 4096], 65536).unwrap();
     let stopped = bench.quiesced(&[volume.target()], Duration::from_millis(200), |still| {
         std::thread::sleep(Duration::from_millis(250));
-        let to = tempfile::tempfile_in(bench.dir.path()).unwrap();
-        still.copy(volume.image, &volume.file, &to, &thin(false))
+        bench.copy(still, &volume)
     });
     cannot_freeze(stopped, "pool with reflinks");
 }
@@ -420,16 +390,13 @@ fn a_raw_device_is_flushed_and_only_cloned() {
     let volume = bench.attached("a");
     let mut target = volume.target();
     target.raw_staged = true;
-    let copied = bench.quiesced(&[target], LIMIT, |still| {
-        let to = tempfile::tempfile_in(bench.dir.path()).unwrap();
-        still.copy(volume.image, &volume.file, &to, &thin(false))
-    });
+    let copied = bench.quiesced(&[target], LIMIT, |still| bench.copy(still, &volume));
     cannot_freeze(copied, "raw block device");
     assert_eq!(bench.did("loop.flush"), 1);
     assert!(bench.notes.calls().is_empty());
 
     let other = bench.at_rest("b");
-    let group = bench.quiesced::<()>(&[target, other.target()], LIMIT, |_| unreachable!());
+    let group = bench.quiesced::<()>(&[target, other.target()], LIMIT, not_copied);
     cannot_freeze(group, "snapshot it by itself");
 }
 
@@ -438,16 +405,8 @@ fn a_hidden_filesystem_is_not_mistaken_for_the_one_on_top() {
     let bench = Bench::new();
     let (below, above) = (bench.mounted("a"), bench.mounted("b"));
     bench.kernel.unmount(&above.at).unwrap();
-    let device = above.device.as_ref().unwrap().path();
-    let spec = MountSpec {
-        device: &device,
-        target: &below.at,
-        fs: FsType::Ext4,
-        read_only: false,
-        options: &[],
-    };
-    bench.kernel.mount(&spec).unwrap();
-    let hidden = bench.quiesced::<()>(&[below.target()], LIMIT, |_| unreachable!());
+    bench.mount(&above, &below.at);
+    let hidden = bench.quiesced::<()>(&[below.target()], LIMIT, not_copied);
     cannot_freeze(hidden, "can be reached");
     bench
         .quiesced(&[above.target()], LIMIT, |_| {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::storage::{NewVolume, SnapshotId, VolumeHandle};
+use crate::storage::{Provisioning, VolumeHandle};
 use crate::testkit::{MI, Site, new};
 
 fn group(site: &Site, volumes: &[VolumeId]) -> Result<Arc<GroupRecord>> {
@@ -10,11 +10,7 @@ fn group(site: &Site, volumes: &[VolumeId]) -> Result<Arc<GroupRecord>> {
 #[test]
 fn a_group_comes_and_goes_with_its_snapshots() {
     let mut site = Site::fake(&["a", "b"]);
-    let second = site
-        .pools()
-        .create_volume(&site.named("b"), new("two"))
-        .unwrap();
-    let volumes = [site.make("one").id, second.id];
+    let volumes = [site.make("one").id, site.create_in("b", new("two")).id];
     let made = group(&site, &volumes).unwrap();
     assert_eq!((made.snapshots.len(), &made.sources[..]), (2, &volumes[..]));
     assert_eq!(made.id.pool(), volumes[0].pool());
@@ -31,27 +27,19 @@ fn a_group_comes_and_goes_with_its_snapshots() {
         assert!(matches!(alone, Err(Error::InGroup(s, g)) if s == *id && g == made.id));
     }
     pools.delete_group(&made.id).unwrap();
-    assert!(matches!(
-        pools.delete_group(&made.id),
-        Err(Error::NoGroup(_))
-    ));
+    refused!(pools.delete_group(&made.id), Error::NoGroup(_));
     assert!(pools.snapshots().is_empty());
     assert_eq!(site.entries(), [format!("volumes/{}", volumes[0])]);
 }
 
 #[test]
-fn all_or_none() {
+fn a_failed_group_leaves_no_snapshot() {
     let mut site = Site::fake(&["a"]);
     site.specs[0].capacity_bytes = Some(12 * MI);
     site.open();
-    let full = NewVolume {
-        settings: crate::storage::Settings {
-            provisioning: crate::storage::Provisioning::Thick,
-            ..new("x").settings
-        },
-        ..new("full")
-    };
-    let full = site.pools().create_volume(&site.named("a"), full).unwrap();
+    let mut full = new("full");
+    full.settings.provisioning = Provisioning::Thick;
+    let full = site.create(full);
     let volumes = [site.make("one").id, full.id, full.id];
     refused!(group(&site, &volumes), Error::NoRoom { .. });
     assert_eq!(site.entries().len(), 2);
@@ -61,7 +49,7 @@ fn all_or_none() {
     site.pools().delete_volume(&gone).unwrap();
     let failed = group(&site, &[volumes[0], gone]);
     assert!(matches!(failed, Err(Error::NoVolume(VolumeHandle::Id(id))) if id == gone));
-    assert!(matches!(group(&site, &[]), Err(Error::Refused(_))));
+    refused!(group(&site, &[]), Error::Refused(_));
     assert_eq!(site.entries().len(), 2);
 }
 
@@ -81,14 +69,13 @@ fn a_name_is_taken_once() {
     let site = Site::fake(&["a"]);
     let volumes = [site.make("one").id];
     group(&site, &volumes).unwrap();
-    assert!(matches!(group(&site, &volumes), Err(Error::Refused(_))));
+    refused!(group(&site, &volumes), Error::Refused(_));
 }
 
 #[test]
 fn a_member_whose_group_is_gone_can_be_deleted() {
     let site = Site::fake(&["a"]);
     let made = group(&site, &[site.make("one").id]).unwrap();
-    let member: SnapshotId = made.snapshots[0];
-    write(&site.named("a").index).groups.take(made.id);
-    site.pools().delete_snapshot(&member).unwrap();
+    write(&site.pool().index).groups.take(made.id);
+    site.pools().delete_snapshot(&made.snapshots[0]).unwrap();
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::{self, file};
+use crate::kernel::file;
 use crate::storage::record::SCHEMA;
 use crate::storage::{Error, PoolOptions, PoolSpec, Result, record_io};
 
@@ -24,17 +24,12 @@ struct Owner {
     node: String,
 }
 
-/// Checks that the pool at `path`, mounted read-only for inspection, does not belong to another
-/// node. Changes nothing. A process without a node ID (`fsck`) skips the check.
-pub(super) fn check(
-    spec: &PoolSpec,
-    options: &PoolOptions,
-    path: &Path,
-    root: BorrowedFd<'_>,
-) -> Result<()> {
+/// Checks that the pool, mounted read-only for inspection, does not belong to another node. Changes
+/// nothing. A process without a node ID (`fsck`) skips the check.
+pub(super) fn check(spec: &PoolSpec, options: &PoolOptions, root: BorrowedFd<'_>) -> Result<()> {
     let note =
         format!("{OWNER} in it (it is not mounted now: mount it somewhere, and unmount it again)");
-    judge(spec, options, &note, path, root).map(drop)
+    judge(spec, options, &note, root).map(drop)
 }
 
 /// Checks an open pool like [`check`], and records this node as the owner if there is none. The
@@ -46,7 +41,7 @@ pub(super) fn claim(
     root: BorrowedFd<'_>,
 ) -> Result<()> {
     let note = path.join(OWNER).display().to_string();
-    if let Some(node) = judge(spec, options, &note, path, root)? {
+    if let Some(node) = judge(spec, options, &note, root)? {
         let owner = Owner {
             schema: SCHEMA,
             node: node.to_owned(),
@@ -61,50 +56,27 @@ fn judge<'a>(
     spec: &PoolSpec,
     options: &'a PoolOptions,
     note: &str,
-    path: &Path,
     root: BorrowedFd<'_>,
 ) -> Result<Option<&'a str>> {
     let Some(node) = &options.node_id else {
         return Ok(None);
     };
-    match read(path, root)? {
-        Some(owner) if owner == *node => Ok(None),
-        Some(owner) => Err(Error::OtherNode {
-            name: spec.name.clone(),
-            why: explained(spec, options, note, &owner, node),
-        }),
-        None => Ok(Some(node)),
-    }
-}
-
-fn read(path: &Path, root: BorrowedFd<'_>) -> Result<Option<String>> {
-    let mut bytes = Vec::new();
-    match record_io::read_whole(root, Path::new(OWNER), &mut bytes) {
-        Ok(()) => {}
-        Err(kernel::Error::NotFound { .. }) => return Ok(None),
-        Err(e) => return Err(e.into()),
-    }
-    let owner: Owner = record_io::decode_versioned(&bytes).map_err(|why| Error::Corrupt {
-        path: path.join(OWNER),
-        why,
-    })?;
-    Ok(Some(owner.node))
-}
-
-fn explained(
-    spec: &PoolSpec,
-    options: &PoolOptions,
-    note: &str,
-    owner: &str,
-    node: &str,
-) -> String {
+    let owner = match record_io::read_versioned::<Owner>(root, OWNER)? {
+        Some(owner) if owner.node == *node => return Ok(None),
+        Some(owner) => owner.node,
+        None => return Ok(Some(node)),
+    };
     let state = options.state_dir.join(super::registry::FILE);
-    format!(
+    let why = format!(
         "it belongs to node {owner}, and this is node {node}; two nodes must not have the same \
          volumes. If this is the machine of {owner} under a new name, or its disk was moved here \
          for good, delete {note}. If it is a copy (a machine made from the disk image of another one), \
-         its volumes are those of {owner}: erase {} and delete {}, and the pool is made anew",
+         its volumes are those of {owner}: erase {} and delete {}, and the driver makes a new pool",
         spec.path.display(),
         state.display()
-    )
+    );
+    Err(Error::OtherNode {
+        name: spec.name.clone(),
+        why,
+    })
 }

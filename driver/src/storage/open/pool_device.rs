@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 use super::owner;
-use super::pool_directory::{Ground, identity, open_dir, unavailable};
+use super::pool_directory::{Ground, identity, open_dir, refused, unavailable};
 use super::registry::{Entry, Known};
-use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, loop_path};
+use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe};
 use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Result};
 
 /// A block device for a pool.
@@ -57,7 +57,7 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
             "bytes without a known signature, the first at offset {offset} (it may be encrypted)"
         ),
         Probe::Unfinished { fs, uuid } => {
-            format!("an {fs} filesystem with UUID {uuid} whose mkfs did not end")
+            format!("an {fs} filesystem with UUID {uuid}, and its mkfs did not end")
         }
         Probe::Filesystem { fs, uuid } => format!("an {fs} filesystem with UUID {uuid}"),
         Probe::Other(name) => name.clone(),
@@ -115,18 +115,11 @@ pub(super) fn ground(
         }
     };
     kernel.retry_forever(&device.path)?;
-    Ok(Ground {
-        kind,
-        fs_uuid: Some(uuid),
-        root: open_dir(&at)?,
-        path: at,
-        locks: Vec::new(),
-        notes: Vec::new(),
-    })
+    Ground::new(kind, at, Some(uuid))
 }
 
 /// The mount point of a pool with a separate filesystem; created if it does not exist.
-pub(super) fn mount_point(options: &PoolOptions, name: &str) -> Result<PathBuf> {
+fn mount_point(options: &PoolOptions, name: &str) -> Result<PathBuf> {
     let at = options.state_dir.join("pools").join(name);
     std::fs::create_dir_all(&at).map_err(|e| crate::kernel::Error::io("mkdir", &at, e))?;
     // The mount table shows the canonical path.
@@ -144,15 +137,12 @@ fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) 
             if !mount.read_only() {
                 return Ok(true);
             }
-            return match kernel.unmount(at) {
-                Ok(()) => Ok(false),
-                Err(e) => {
-                    let at = at.display();
-                    let why =
-                        format!("it is mounted read-only at {at}, and can't be unmounted: {e}");
-                    Err(unavailable(spec, why))
-                }
-            };
+            let unmounted = kernel.unmount(at).map_err(|e| {
+                let at = at.display();
+                let why = format!("it is mounted read-only at {at}, and can't be unmounted: {e}");
+                unavailable(spec, why)
+            });
+            return unmounted.map(|()| false);
         }
         let why = format!(
             "{} is mounted at {}, where the pool belongs",
@@ -163,12 +153,10 @@ fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) 
     }
     match mounts.entries.iter().find(|m| m.device == device.number) {
         None => Ok(false),
-        Some(mount) => Err(Error::Refused(format!(
-            "pool {}: {} is mounted at {}",
-            spec.name,
-            device.path.display(),
-            mount.mount_point.display()
-        ))),
+        Some(mount) => {
+            let (device, at) = (device.path.display(), mount.mount_point.display());
+            Err(refused(spec, format!("{device} is mounted at {at}")))
+        }
     }
 }
 
@@ -226,7 +214,7 @@ impl Mounting<'_> {
 
     fn refuse(&self, why: impl std::fmt::Display) -> Error {
         let device = self.device.path.display();
-        Error::Refused(format!("pool {}: {device} {why}", self.spec.name))
+        refused(self.spec, format!("{device} {why}"))
     }
 
     /// Makes the filesystem and mounts it. Writes the UUID to disk before mkfs begins. `again` is
@@ -298,21 +286,12 @@ impl Mounting<'_> {
         let found = open_dir(self.at).and_then(|root| {
             let found = identity(root.as_fd())?;
             if found.is_some() {
-                owner::check(self.spec, self.options, self.at, root.as_fd())?;
+                owner::check(self.spec, self.options, root.as_fd())?;
             }
             Ok(found)
         });
         self.kernel.unmount(self.at)?;
         Ok(found?.is_some())
-    }
-}
-
-/// Describes a loop device as the device of a pool.
-pub(super) fn loop_device(minor: u32, discard: bool) -> Device {
-    Device {
-        path: loop_path(minor),
-        number: (crate::kernel::LOOP_MAJOR, minor),
-        discard,
     }
 }
 

@@ -17,15 +17,13 @@ use crate::storage::directory::{self, Layout};
 use crate::storage::index::Index;
 use crate::storage::issue::Holds;
 use crate::storage::record::SCHEMA;
+use crate::storage::scan::LOCK;
 use crate::storage::{
     About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result, record_io,
 };
 
 /// The file in the pool's directory that holds its identity.
 const IDENTITY: &str = "pool.json";
-/// The lock file of the process that has the pool open.
-const LOCK: &str = "lock";
-
 /// The content of `pool.json`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,22 +47,30 @@ pub(super) struct Ground {
     pub(super) notes: Vec<String>,
 }
 
+impl Ground {
+    pub(super) fn new(kind: PoolKind, path: PathBuf, fs_uuid: Option<String>) -> Result<Ground> {
+        Ok(Ground {
+            kind,
+            fs_uuid,
+            root: open_dir(&path)?,
+            path,
+            locks: Vec::new(),
+            notes: Vec::new(),
+        })
+    }
+}
+
+/// The error for a pool that can't be opened because of its configuration or its content.
+pub(super) fn refused(spec: &PoolSpec, why: impl std::fmt::Display) -> Error {
+    Error::Refused(format!("pool {}: {why}", spec.name))
+}
+
+/// The error for a pool that is missing, but may come back.
 pub(super) fn unavailable(spec: &PoolSpec, why: impl Into<String>) -> Error {
     Error::Unavailable {
         name: spec.name.clone(),
         why: why.into(),
     }
-}
-
-pub(super) fn directory(spec: &PoolSpec) -> Result<Ground> {
-    Ok(Ground {
-        kind: PoolKind::Directory,
-        fs_uuid: None,
-        path: spec.path.clone(),
-        root: open_dir(&spec.path)?,
-        locks: Vec::new(),
-        notes: Vec::new(),
-    })
 }
 
 pub(in crate::storage) fn open_dir(path: &Path) -> Result<File> {
@@ -76,17 +82,8 @@ pub(in crate::storage) fn open_dir(path: &Path) -> Result<File> {
 
 /// Reads a pool's identity; `None` if the directory has no `pool.json`.
 pub(in crate::storage) fn identity(root: BorrowedFd<'_>) -> Result<Option<PoolId>> {
-    let mut bytes = Vec::new();
-    match record_io::read_whole(root, Path::new(IDENTITY), &mut bytes) {
-        Ok(()) => {}
-        Err(kernel::Error::NotFound { .. }) => return Ok(None),
-        Err(e) => return Err(e.into()),
-    }
-    let identity: Identity = record_io::decode_versioned(&bytes).map_err(|why| Error::Corrupt {
-        path: file::name_of(root).join(IDENTITY),
-        why,
-    })?;
-    Ok(Some(identity.id))
+    let identity: Option<Identity> = record_io::read_versioned(root, IDENTITY)?;
+    Ok(identity.map(|identity| identity.id))
 }
 
 /// What to do with a directory.
@@ -151,11 +148,8 @@ pub(super) fn open_ground(
             return Err(unavailable(spec, why));
         }
         Verdict::Foreign => {
-            let why = format!(
-                "pool {}: {shown} is not empty and is no pool: it is left alone",
-                spec.name
-            );
-            return Err(Error::Refused(why));
+            let why = format!("{shown} is not empty and is no pool: it is left alone");
+            return Err(refused(spec, why));
         }
     };
     let unclaimed = match owner::claim(spec, options, &path, root.as_fd()) {
@@ -200,24 +194,27 @@ pub(super) fn open_ground(
 /// True if the directory holds nothing that could belong to another user.
 fn is_blank(root: BorrowedFd<'_>) -> Result<bool> {
     // An interrupted first start leaves the lock and a partial identity file.
-    let nobodys = ["lost+found", LOCK, ".pool.json.new"];
-    Ok(file::list(root)?
-        .iter()
-        .all(|name| nobodys.contains(&name.as_str())))
+    let left = ["lost+found", LOCK, ".pool.json.new"];
+    let names = file::list(root)?;
+    Ok(names.iter().all(|name| left.contains(&name.as_str())))
 }
 
 fn take_lock(spec: &PoolSpec, path: &Path, root: BorrowedFd<'_>) -> Result<File> {
-    let open = || file::open_beneath(root, Path::new(LOCK), OFlags::RDWR);
-    let file = match open() {
-        Err(kernel::Error::NotFound { .. }) => {
-            // Two processes may create it at once; the lock decides between them.
-            let made = file::create_beneath(root, Path::new(LOCK));
-            open().or(made)?
-        }
-        other => other?,
-    };
+    let file = open_or_create(root, LOCK)?;
     flock(spec, &file, &path.join(LOCK))?;
     Ok(file)
+}
+
+/// Opens a lock file. Two processes may create it at once; the lock decides between them.
+pub(super) fn open_or_create(dir: BorrowedFd<'_>, name: &str) -> kernel::Result<File> {
+    let open = || file::open_beneath(dir, Path::new(name), OFlags::RDWR);
+    match open() {
+        Err(kernel::Error::NotFound { .. }) => {
+            let made = file::create_beneath(dir, Path::new(name));
+            open().or(made)
+        }
+        other => other,
+    }
 }
 
 /// How long to wait for a lock. A killed process gives its lock up within that time, and udev

@@ -2,15 +2,16 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::pool_device::{self, Device};
-use super::pool_directory::{flock, open_dir, unavailable};
+use super::pool_device::Device;
+use super::pool_directory::{flock, open_dir, refused, unavailable};
 use super::registry::Entry;
 use crate::kernel::{self, FileId, Kernel, LoopDevice, LoopSpec, file};
-use crate::storage::{Error, PoolSpec, Result, directory};
+use crate::storage::volumes::length;
+use crate::storage::{PoolSpec, Result, directory};
 
 /// A pool image attached to its loop device.
 pub(super) struct Attached {
@@ -32,17 +33,15 @@ pub(super) fn attach(
     entry: &Entry,
     bytes: u64,
 ) -> Result<Attached> {
-    let path = path(spec);
-    let dir = open_dir(&spec.path)?;
     let name = PoolSpec::image_name(&spec.name);
+    let path = spec.path.join(&name);
+    let dir = open_dir(&spec.path)?;
     let open = || file::open_beneath(dir.as_fd(), Path::new(&name), OFlags::RDWR);
     let (image, new) = match open() {
         Ok(image) => (image, false),
         Err(kernel::Error::NotFound { .. }) if entry.id.is_some() => {
-            return Err(unavailable(
-                spec,
-                format!("{} is not there", path.display()),
-            ));
+            let why = format!("{} is not there", path.display());
+            return Err(unavailable(spec, why));
         }
         Err(kernel::Error::NotFound { .. }) => {
             let image = file::create_beneath(dir.as_fd(), Path::new(&name))?;
@@ -78,7 +77,11 @@ pub(super) fn attach(
         ));
     }
     Ok(Attached {
-        device: pool_device::loop_device(hold.minor, !spec.preallocate),
+        device: Device {
+            path: kernel::loop_path(hold.minor),
+            number: (kernel::LOOP_MAJOR, hold.minor),
+            discard: !spec.preallocate,
+        },
         hold,
         bytes,
         lock,
@@ -86,18 +89,10 @@ pub(super) fn attach(
     })
 }
 
-/// The path of the image.
-fn path(spec: &PoolSpec) -> PathBuf {
-    spec.path.join(PoolSpec::image_name(&spec.name))
-}
-
 /// Grows the image to its configured size, and returns its length. It never shrinks the image,
 /// because that would destroy the filesystem in it.
 fn resize(image: &File, spec: &PoolSpec, bytes: u64, notes: &mut Vec<String>) -> Result<u64> {
-    let len = image
-        .metadata()
-        .map_err(|e| kernel::Error::io("fstat", path(spec), e))?
-        .len();
+    let len = length(image)?;
     if len > bytes {
         notes.push(format!("its image has {len} bytes and stays so: it is never made smaller ({bytes} are configured)"));
     }
@@ -126,19 +121,14 @@ fn on_loop(kernel: &dyn Kernel, spec: &PoolSpec, image: &File) -> Result<LoopDev
         })?,
         [one] if one.read_only => {
             let why = format!("its image is attached read-only to /dev/loop{}", one.minor);
-            return Err(Error::Refused(format!("pool {}: {why}", spec.name)));
+            return Err(refused(spec, why));
         }
         [one] => kernel.loop_open(one.minor, id)?,
         many => {
-            let minors: Vec<String> = many
-                .iter()
-                .map(|l| format!("/dev/loop{}", l.minor))
-                .collect();
-            let why = format!(
-                "its image is on several loop devices at once: {}",
-                minors.join(", ")
-            );
-            return Err(Error::Refused(format!("pool {}: {why}", spec.name)));
+            let devices = many.iter().map(|l| format!("/dev/loop{}", l.minor));
+            let devices = devices.collect::<Vec<_>>().join(", ");
+            let why = format!("its image is on several loop devices at once: {devices}");
+            return Err(refused(spec, why));
         }
     };
     kernel.loop_grow(&device)?;

@@ -6,12 +6,13 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
+use super::pool_directory::{open_dir, open_or_create};
 use crate::kernel::{self, file};
 use crate::storage::record::SCHEMA;
-use crate::storage::{Error, PoolId, Result, record_io};
+use crate::storage::{PoolId, Result, record_io};
 
 pub(super) const FILE: &str = "pools.json";
 /// Locked while the file is read and replaced: two drivers may share a state directory.
@@ -46,17 +47,14 @@ struct Content {
 #[derive(Debug)]
 pub(in crate::storage) struct Known {
     dir: File,
-    path: PathBuf,
 }
 
 impl Known {
     /// Opens the state directory, and creates it if it does not exist.
     pub(in crate::storage) fn at(state_dir: &Path) -> Result<Known> {
         std::fs::create_dir_all(state_dir).map_err(|e| kernel::Error::io("mkdir", state_dir, e))?;
-        Ok(Known {
-            dir: super::pool_directory::open_dir(state_dir)?,
-            path: state_dir.join(FILE),
-        })
+        let dir = open_dir(state_dir)?;
+        Ok(Known { dir })
     }
 
     /// The entry of a pool; an unknown pool has the default entry.
@@ -79,35 +77,18 @@ impl Known {
     }
 
     fn read(&self) -> Result<Content> {
-        let mut bytes = Vec::new();
-        match record_io::read_whole(self.dir.as_fd(), Path::new(FILE), &mut bytes) {
-            Ok(()) => {}
-            Err(kernel::Error::NotFound { .. }) => {
-                return Ok(Content {
-                    schema: SCHEMA,
-                    pools: BTreeMap::new(),
-                });
-            }
-            Err(e) => return Err(e.into()),
-        }
-        let corrupt = |why| Error::Corrupt {
-            path: self.path.clone(),
-            why,
+        let none = || Content {
+            schema: SCHEMA,
+            pools: BTreeMap::new(),
         };
-        record_io::decode_versioned(&bytes).map_err(corrupt)
+        let content = record_io::read_versioned(self.dir.as_fd(), FILE)?;
+        Ok(content.unwrap_or_else(none))
     }
 
     fn lock(&self) -> Result<File> {
-        let open = || file::open_beneath(self.dir.as_fd(), Path::new(LOCK), OFlags::RDWR);
-        let lock = match open() {
-            Err(kernel::Error::NotFound { .. }) => {
-                let made = file::create_beneath(self.dir.as_fd(), Path::new(LOCK));
-                open().or(made)?
-            }
-            other => other?,
-        };
+        let lock = open_or_create(self.dir.as_fd(), LOCK)?;
         rustix::fs::flock(&lock, FlockOperation::LockExclusive)
-            .map_err(|e| kernel::Error::io("flock", self.path.with_file_name(LOCK), e.into()))?;
+            .map_err(|e| kernel::Error::io("flock", file::name_of(&lock), e.into()))?;
         Ok(lock)
     }
 }

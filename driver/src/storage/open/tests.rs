@@ -1,7 +1,11 @@
+use std::path::PathBuf;
+
+use rstest::rstest;
+
 use super::pool_directory::{Verdict, judge};
 use super::*;
 use crate::kernel::Kernel;
-use crate::storage::{PoolId, VolumeHandle};
+use crate::storage::{Error, PoolId, VolumeHandle};
 use crate::testkit::{Site, new};
 
 #[test]
@@ -25,9 +29,21 @@ fn verdicts() {
     }
 }
 
-/// The reason why the first pool is missing.
-fn missing(pools: &Pools) -> String {
-    pools.slots().remove(0).state.unwrap_err()
+/// Opens the pools: the first one is missing, for this reason.
+fn assert_missing(site: &mut Site, why: &str) {
+    site.open();
+    let missing = site.why_missing();
+    assert!(missing.contains(why), "{missing}");
+}
+
+/// Opening the pools fails, and the error says all this.
+fn refusal(site: &Site, says: &[&str]) -> Error {
+    let refused = site.try_open().map(drop).unwrap_err();
+    let why = refused.to_string();
+    for words in says {
+        assert!(why.contains(words), "{why}");
+    }
+    refused
 }
 
 #[test]
@@ -40,7 +56,7 @@ fn a_pool_keeps_its_identity() {
     assert_eq!(pools.named(None).unwrap().id(), a);
     assert_eq!(pools.name_of(b).as_deref(), Some("b"));
     pools.named(Some("b")).unwrap().alive().unwrap();
-    assert!(matches!(pools.named(Some("c")), Err(Error::UnknownPool(_))));
+    refused!(pools.named(Some("c")), Error::UnknownPool(_));
     refused!(pools.with_id(PoolId::generate()), Error::ForeignPool(_));
 
     // The pool keeps its identity even if the node's registry is lost.
@@ -51,12 +67,18 @@ fn a_pool_keeps_its_identity() {
 #[test]
 fn a_second_process_is_refused() {
     let mut site = Site::fake(&["a"]);
-    let other = site.dir.path().join("other");
+    let other = site.root().join("other");
     let known = std::mem::replace(&mut site.options.state_dir, other);
     refused!(site.try_open().map(drop), Error::Locked { .. });
     // A killed driver that cannot end may still lock a known pool, so that pool is missing.
     site.options.state_dir = known;
-    let why = missing(&site.try_open().unwrap());
+    let why = site
+        .try_open()
+        .unwrap()
+        .slots()
+        .remove(0)
+        .state
+        .unwrap_err();
     assert!(why.contains("another process"), "{why}");
     site.close();
     site.try_open().unwrap();
@@ -70,12 +92,11 @@ fn a_known_pool_that_is_locked_holds_up_no_other() {
     site.close();
     let lock = std::fs::File::open(site.path("lock")).unwrap();
     lock.try_lock().unwrap();
-    let pools = site.open();
-    assert!(missing(pools).contains("another process"));
-    pools.named(Some("b")).unwrap();
+    assert_missing(&mut site, "another process");
+    site.named("b");
     drop(lock);
-    pools.retry_missing();
-    assert_eq!(pools.volumes(), [made]);
+    site.tend();
+    assert_eq!(site.pools().volumes(), [made]);
 }
 
 #[test]
@@ -84,157 +105,144 @@ fn a_known_pool_that_is_not_there_is_missing_and_comes_back() {
     let made = site.make("one");
     let handle = VolumeHandle::Id(made.id);
     site.close();
-    let (real, away) = (site.path(""), site.dir.path().join("away"));
+    let (real, away) = (site.path(""), site.root().join("away"));
     std::fs::rename(&real, &away).unwrap();
-    for empty in [false, true] {
+    for (empty, why) in [(false, "is not there"), (true, "is it mounted?")] {
         if empty {
             // A mount point without its filesystem looks like an empty directory.
             std::fs::create_dir(&real).unwrap();
         }
-        let pools = site.open();
-        let why = missing(pools);
-        assert!(
-            why.contains(if empty {
-                "is it mounted?"
-            } else {
-                "is not there"
-            }),
-            "{why}"
-        );
-        let unavailable = |e: &Error| matches!(e, Error::Unavailable { name, .. } if name == "a");
-        assert!(unavailable(&pools.volume(&handle).unwrap_err()));
-        assert!(unavailable(&pools.delete_volume(&made.id).unwrap_err()));
-        assert!(unavailable(&pools.named(Some("a")).unwrap_err()));
-        assert!(unavailable(&pools.complete().unwrap_err()));
+        assert_missing(&mut site, why);
+        let pools = site.pools();
         let inline = VolumeHandle::Inline(format!("csi-{}", "00".repeat(32)));
-        assert!(unavailable(&pools.volume(&inline).unwrap_err()));
+        for unavailable in [
+            pools.volume(&handle).map(drop),
+            pools.volume(&inline).map(drop),
+            pools.delete_volume(&made.id),
+            pools.named(Some("a")).map(drop),
+            pools.complete(),
+        ] {
+            assert!(matches!(unavailable, Err(Error::Unavailable { name, .. }) if name == "a"));
+        }
         // The other pool keeps working, and a foreign pool ID stays foreign.
-        pools
-            .create_volume(&pools.named(Some("b")).unwrap(), new(&empty.to_string()))
-            .unwrap();
+        site.create_in("b", new(why));
         refused!(pools.with_id(PoolId::generate()), Error::ForeignPool(_));
         assert_eq!(real.exists(), empty, "nothing was made");
-        pools.retry_missing();
+        site.tend();
         assert!(pools.volume(&handle).is_err());
     }
     std::fs::remove_dir(&real).unwrap();
     std::fs::rename(&away, &real).unwrap();
-    site.pools().retry_missing();
-    assert_eq!(site.pools().volume(&handle).unwrap().id, made.id);
+    site.tend();
+    assert_eq!(site.volume(made.id), made);
     assert_eq!(site.pools().volumes().len(), 3);
 }
 
-#[test]
-fn the_wrong_pool_is_a_missing_one() {
+/// The names and contents of the files in a directory.
+fn files(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let mut paths: Vec<_> = entries.map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    let content = |path: PathBuf| (path.clone(), std::fs::read(path).ok());
+    paths.into_iter().map(content).collect()
+}
+
+/// The change to a known pool while the driver is down, and why the pool is missing then.
+#[rstest]
+#[case::another_pool(|s: &mut Site| s.specs[0].path = s.specs[1].path.clone(), "not the one this")]
+#[case::no_volumes(|s: &mut Site| std::fs::remove_dir(s.path("volumes")).unwrap(), "volumes")]
+#[case::no_identity(|s: &mut Site| std::fs::remove_file(s.path("pool.json")).unwrap(), "pool.json")]
+#[case::empty_identity(|s: &mut Site| identify(s, ""), "pool.json")]
+#[case::no_id(|s: &mut Site| identify(s, "{}"), "pool.json")]
+#[case::newer(
+    |s: &mut Site| identify(s, r#"{"schema": 9, "id": "00", "name": "a"}"#), "pool.json"
+)]
+#[case::a_directory_to_wipe(|s: &mut Site| s.specs[0].wipe = true, "wipe needs a block device")]
+fn a_known_pool_that_is_not_as_it_was_is_missing_and_stays_untouched(
+    #[case] change: fn(&mut Site),
+    #[case] why: &str,
+) {
     let mut site = Site::fake(&["a", "b"]);
     site.close();
-    site.specs[0].path = site.specs[1].path.clone();
+    change(&mut site);
     site.specs.truncate(1);
-    let why = missing(site.open());
-    assert!(why.contains("not the one this node knows"), "{why}");
+    let before = files(&site.path(""));
+    assert_missing(&mut site, why);
+    assert_eq!(files(&site.path("")), before);
+}
+
+fn identify(site: &Site, identity: &str) {
+    std::fs::write(site.path("pool.json"), identity).unwrap();
 }
 
 #[test]
-fn a_known_pool_without_its_volumes_is_missing() {
+fn a_path_that_can_not_become_a_pool_is_refused() {
     let mut site = Site::fake(&["a"]);
-    site.close();
-    std::fs::remove_dir(site.path("volumes")).unwrap();
-    let why = missing(site.open());
-    assert!(why.contains("volumes"), "{why}");
-    assert!(!site.path("volumes").exists());
-}
-
-#[test]
-fn what_is_no_pool_is_refused() {
-    let mut site = Site::fake(&["a"]);
-    let file = site.dir.path().join("file");
+    let file = site.root().join("file");
     std::fs::write(&file, "x").unwrap();
-    let full = site.dir.path().join("full");
+    let full = site.root().join("full");
     std::fs::create_dir(&full).unwrap();
     std::fs::write(full.join("precious"), "x").unwrap();
-    for (path, why) in [
-        (file, "neither"),
-        (full.clone(), "is no pool"),
-        ("/dev/null".into(), "neither"),
+    site.specs[0].name = "new".into();
+    for (path, wipe, why) in [
+        (file, false, "neither"),
+        (full.clone(), false, "is no pool"),
+        ("/dev/null".into(), false, "neither"),
+        (full.clone(), true, "wipe needs a block device"),
     ] {
-        site.specs[0].name = "new".into();
         site.specs[0].path = path;
-        let refused = site.try_open().map(drop).unwrap_err();
-        assert!(
-            matches!(&refused, Error::Refused(what) if what.contains(why)),
-            "{refused}"
-        );
+        site.specs[0].wipe = wipe;
+        refused!(Err::<(), _>(refusal(&site, &[why])), Error::Refused(_));
     }
     assert_eq!(std::fs::read_dir(full).unwrap().count(), 1);
     site.specs[0].path = "/dev/hostloop-no-such-device".into();
-    let why = missing(&site.try_open().unwrap());
-    assert!(why.contains("is not there"), "{why}");
+    assert_missing(&mut site, "is not there");
 }
 
 #[test]
-fn configured_twice_is_refused() {
+fn a_name_or_path_configured_twice_is_refused() {
     let mut site = Site::fake(&["a"]);
     site.close();
     let again = site.specs[0].clone();
     site.specs.push(again);
-    assert!(matches!(site.try_open().map(drop), Err(Error::Refused(_))));
+    refused!(site.try_open().map(drop), Error::Refused(_));
     // One directory under two pool names. Under the known name, a lock would not be an error.
     site.specs[1].name = "b".into();
     for _ in 0..2 {
-        let refused = site.try_open().map(drop).unwrap_err();
-        let why = refused.to_string();
-        assert!(why.contains("is configured as two pools"), "{why}");
+        refusal(&site, &["is configured as two pools"]);
         site.specs.reverse();
     }
 }
 
 #[test]
-fn a_first_start_that_was_cut_short_goes_on() {
+fn an_interrupted_first_start_is_completed() {
     let mut site = Site::fake(&["a"]);
-    for leftovers in [
-        &[][..],
-        &["lock"],
-        &["lock", ".pool.json.new"],
-        &["lost+found"],
-    ] {
-        let path = site.dir.path().join(format!("new{}", leftovers.len()));
-        site.specs[0].name = format!("n{}-{}", leftovers.len(), leftovers.concat().len());
-        site.specs[0].path = path.clone();
-        std::fs::create_dir_all(&path).unwrap();
-        for name in leftovers {
-            std::fs::write(path.join(name), "").unwrap();
+    for (i, leftovers) in ["", "lock", "lock .pool.json.new", "lost+found"]
+        .iter()
+        .enumerate()
+    {
+        site.specs[0].name = format!("n{i}");
+        site.specs[0].path = site.root().join(format!("new{i}"));
+        std::fs::create_dir_all(site.path("")).unwrap();
+        for name in leftovers.split_whitespace() {
+            std::fs::write(site.path(name), "").unwrap();
         }
         site.open().named(None).unwrap();
     }
     // Only an identity: the process died before it made the directories.
     site.close();
-    let path = site.path("");
     for shelf in ["volumes", "snapshots", "groups"] {
-        std::fs::remove_dir(path.join(shelf)).unwrap();
+        std::fs::remove_dir(site.path(shelf)).unwrap();
     }
     std::fs::remove_dir_all(&site.options.state_dir).unwrap();
     site.open().named(None).unwrap();
 }
 
 #[test]
-fn an_unreadable_identity_is_no_new_pool() {
-    for damaged in ["", "{}", "{\"schema\": 9, \"id\": \"00\", \"name\": \"a\"}"] {
-        let mut site = Site::fake(&["a"]);
-        site.close();
-        let file = site.path("pool.json");
-        std::fs::write(&file, damaged).unwrap();
-        let why = missing(site.open());
-        assert!(why.contains("pool.json"), "{why}");
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), damaged);
-    }
-}
-
-#[test]
-fn a_pool_that_goes_away_does_not_answer() {
+fn an_open_pool_without_its_identity_does_not_answer() {
     let site = Site::fake(&["a"]);
-    let pool = site.named("a");
     std::fs::remove_file(site.path("pool.json")).unwrap();
-    let gone = pool.alive().unwrap_err().to_string();
+    let gone = site.pool().alive().unwrap_err().to_string();
     assert!(gone.contains("pool.json is gone"), "{gone}");
 }
 
@@ -242,7 +250,7 @@ fn a_pool_that_goes_away_does_not_answer() {
 #[test]
 fn a_pool_of_another_node_is_refused_and_says_what_to_do() {
     let mut site = Site::fake(&["a"]);
-    let id = site.named("a").id();
+    let id = site.pool().id();
     site.make("one");
     site.options.node_id = Some("n1".into());
     // The owner is recorded if there is none; later opens change nothing.
@@ -257,17 +265,10 @@ fn a_pool_of_another_node_is_refused_and_says_what_to_do() {
         if forgotten {
             std::fs::remove_file(&state).unwrap();
         }
-        let refused = site.try_open().map(drop).unwrap_err();
+        let note = site.path("node.json");
+        let note = note.to_str().unwrap();
+        let refused = refusal(&site, &["node n1", "this is node n2", "disk image", note]);
         assert!(matches!(refused, Error::OtherNode { .. }), "{refused}");
-        let (why, note) = (refused.to_string(), site.path("node.json"));
-        for says in [
-            "node n1",
-            "this is node n2",
-            "disk image",
-            note.to_str().unwrap(),
-        ] {
-            assert!(why.contains(says), "{why}");
-        }
         assert_eq!(state.exists(), !forgotten);
     }
     std::fs::write(&state, before).unwrap();
@@ -279,56 +280,43 @@ fn a_pool_of_another_node_is_refused_and_says_what_to_do() {
     site.options.node_id = Some("n3".into());
     std::fs::remove_dir_all(site.path("")).unwrap();
     std::fs::remove_file(&state).unwrap();
-    let own = site.open().named(None).unwrap();
-    assert_ne!(own.id(), id);
+    assert_ne!(site.open().named(None).unwrap().id(), id);
     assert!(site.pools().volumes().is_empty());
 }
 
 /// A process that only reads, such as `fsck`, has no node name.
 #[test]
-fn without_a_node_nothing_is_noted_or_refused() {
+fn a_process_without_a_node_neither_records_nor_checks_the_owner() {
     let mut site = Site::fake(&["a"]);
     assert!(!site.path("node.json").exists());
     site.options.node_id = Some("n1".into());
     site.open();
     let note = std::fs::read_to_string(site.path("node.json")).unwrap();
     assert!(note.contains("\"n1\""), "{note}");
-    site.close();
     site.options.node_id = None;
     site.open().named(None).unwrap();
 }
 
-#[test]
-fn wipe_is_for_block_devices() {
-    let mut site = Site::fake(&["a"]);
-    site.close();
-    site.specs[0].wipe = true;
-    let why = missing(site.open());
-    assert!(why.contains("wipe needs a block device"), "{why}");
-    site.specs[0].name = "new".into();
-    refused!(site.try_open().map(drop), Error::Refused(_));
-}
-
 /// Moves the site's first pool into an image, and returns its mount point.
-fn in_an_image(site: &mut Site) -> std::path::PathBuf {
+fn in_an_image(site: &mut Site) -> PathBuf {
     site.close();
     site.specs[0].name = "img".into();
-    site.specs[0].path = site.dir.path().join("img");
+    site.specs[0].path = site.root().join("img");
     site.specs[0].image_bytes = Some(300 << 20);
     site.open();
     let at = site.options.state_dir.join("pools/img");
     at.canonicalize().unwrap()
 }
 
-/// The options of the mount at a path; `None` without a mount.
-fn mounted_at(site: &Site, at: &std::path::Path) -> Option<Vec<String>> {
+/// The first option of the mount at a path, `ro` or `rw`; `None` without a mount.
+fn mounted_at(site: &Site, at: &Path) -> Option<String> {
     let mounts = site.kernel.mounts().unwrap();
-    mounts.at(at).map(|mount| mount.options.clone())
+    mounts.at(at).map(|mount| mount.options[0].clone())
 }
 
 /// Inspecting an unknown pool mounts it read-only. A process that dies then leaves the mount.
 #[test]
-fn a_look_that_was_cut_short_is_no_mounted_pool() {
+fn an_interrupted_inspection_is_no_mounted_pool() {
     let mut site = Site::fake(&["a"]);
     let at = in_an_image(&mut site);
     let made = site.make("one");
@@ -337,19 +325,18 @@ fn a_look_that_was_cut_short_is_no_mounted_pool() {
     std::fs::remove_file(site.options.state_dir.join("pools.json")).unwrap();
     site.kernel.fail("unmount", 1, libc::EIO);
     site.try_open().map(drop).unwrap_err();
-    assert_eq!(mounted_at(&site, &at).unwrap()[0], "ro");
+    assert_eq!(mounted_at(&site, &at).as_deref(), Some("ro"));
 
     // While a process uses the read-only mount, the pool is not mounted over it.
     site.kernel.set_busy(&at, true);
-    let why = missing(site.open());
-    assert!(why.contains("mounted read-only"), "{why}");
+    assert_missing(&mut site, "mounted read-only");
     site.kernel.set_busy(&at, false);
     assert_eq!(site.open().volumes(), [made]);
-    assert_eq!(mounted_at(&site, &at).unwrap()[0], "rw");
+    assert_eq!(mounted_at(&site, &at).as_deref(), Some("rw"));
 }
 
 /// A pool of node n1 in an image, unmounted as after a restart of the machine.
-fn of_node_one() -> (Site, std::path::PathBuf) {
+fn of_node_one() -> (Site, PathBuf) {
     let mut site = Site::fake(&["a"]);
     site.options.node_id = Some("n1".into());
     let at = in_an_image(&mut site);
@@ -369,12 +356,8 @@ fn the_pool_of_another_node_is_never_mounted_for_writing() {
         }
         site.options.node_id = Some("n2".into());
         site.kernel.take_effects();
-        let refused = site.try_open().map(drop).unwrap_err();
+        let refused = refusal(&site, &["node n1", "mount it", "node.json"]);
         assert!(matches!(refused, Error::OtherNode { .. }), "{refused}");
-        let why = refused.to_string();
-        for says in ["node n1", "mount it", "node.json"] {
-            assert!(why.contains(says), "{why}");
-        }
         // Only the inspection mounted it, read-only.
         let effects = site.kernel.take_effects();
         let mounts = effects.iter().filter(|op| **op == "mount").count();
@@ -383,14 +366,14 @@ fn the_pool_of_another_node_is_never_mounted_for_writing() {
     }
     site.options.node_id = Some("n1".into());
     site.open();
-    assert_eq!(mounted_at(&site, &at).unwrap()[0], "rw");
+    assert_eq!(mounted_at(&site, &at).as_deref(), Some("rw"));
 }
 
 /// A known pool is mounted even if its inspection fails.
 #[test]
-fn a_known_pool_is_mounted_though_it_can_not_be_looked_at() {
+fn a_known_pool_is_mounted_after_a_failed_inspection() {
     let (mut site, at) = of_node_one();
     site.kernel.fail("mount", 1, libc::EUCLEAN);
     site.open().named(None).unwrap();
-    assert_eq!(mounted_at(&site, &at).unwrap()[0], "rw");
+    assert_eq!(mounted_at(&site, &at).as_deref(), Some("rw"));
 }

@@ -1,99 +1,95 @@
+use std::sync::Arc;
+
+use rstest::rstest;
+
 use super::*;
 use crate::storage::{About, VolumeHandle};
 use crate::testkit::{Site, new};
 
-/// The damage to a record, the expected message, and whether the name stays readable.
-type Damage = (fn(&str) -> String, &'static str, bool);
-
-const DAMAGE: [Damage; 7] = [
-    (|_| String::new(), "is not a readable record", false),
-    (
-        |s| s[..s.len() / 2].to_owned(),
-        "is not a readable record",
-        false,
-    ),
-    (
-        |s| s.replace("\"schema\": 1", "\"schema\": 2"),
-        "has schema 2; this build reads up to 1",
-        true,
-    ),
-    (
-        |s| s.replace("\"schema\": 1", "\"schema\": 2, \"novelty\": {}"),
-        "has schema 2; this build reads up to 1",
-        true,
-    ),
-    (
-        |s| s.replace("\"schema\": 1", "\"schema\": 0"),
-        "has the unknown schema 0",
-        true,
-    ),
-    (
-        |s| s.replace("\"schema\": 1", "\"schema\": 1, \"novelty\": 1"),
-        "unknown field `novelty`",
-        true,
-    ),
-    (
-        |s| s.replace("\"created_ns\": ", "\"created_ns\": -"),
-        "is not a readable record",
-        true,
-    ),
-];
-
-#[test]
-fn a_record_that_does_not_say_so_is_of_a_volume_that_was_used() {
-    let mut site = Site::fake(&["a"]);
-    let made = site.make("one");
-    assert!(made.fresh);
+/// A volume of this name, and the path of its record.
+fn made(site: &Site, name: &str) -> (Arc<VolumeRecord>, PathBuf) {
+    let made = site.make(name);
     let path = site.path(format!("volumes/{}/volume.json", made.id));
-    let record = std::fs::read_to_string(&path).unwrap();
-    let silent = record.replace("  \"fresh\": true,\n", "");
-    assert_ne!(silent, record);
-    std::fs::write(&path, silent).unwrap();
-    site.open();
-    let read = site.pools().volume(&VolumeHandle::Id(made.id)).unwrap();
-    assert!(!read.fresh);
+    (made, path)
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
 }
 
 #[test]
-fn a_damaged_record_is_kept_and_in_the_way() {
-    for (i, (damage, why, name_is_readable)) in DAMAGE.into_iter().enumerate() {
-        let mut site = Site::fake(&["a"]);
-        let made = site.make("one");
-        site.make("two");
-        let path = site.path(format!("volumes/{}/volume.json", made.id));
-        let damaged = damage(&std::fs::read_to_string(&path).unwrap());
-        std::fs::write(&path, &damaged).unwrap();
+fn a_volume_without_the_field_fresh_was_used() {
+    let mut site = Site::fake(&["a"]);
+    let (made, path) = made(&site, "one");
+    assert!(made.fresh);
+    let record = read(&path);
+    let without = record.replace("  \"fresh\": true,\n", "");
+    assert_ne!(without, record);
+    std::fs::write(&path, without).unwrap();
+    site.open();
+    assert!(!site.volume(made.id).fresh);
+}
 
-        site.open();
-        let pools = site.pools();
-        let handle = VolumeHandle::Id(made.id);
-        let found = pools.volume(&handle).unwrap_err();
-        assert!(
-            matches!(&found, Error::Corrupt { path: p, .. } if *p == path),
-            "{i}: {found}"
-        );
-        assert!(found.to_string().contains(why), "{i}: {found}");
-        refused!(pools.delete_volume(&made.id), Error::Corrupt { .. }, "{i}");
-        assert_eq!(pools.volumes().len(), 1, "{i}");
-        let again = pools.create_volume(&site.named("a"), new("one"));
-        assert_eq!(again.is_err(), name_is_readable, "{i}: {again:?}");
-        let findings = pools.findings();
-        assert_eq!(findings.len(), 1, "{i}: {findings:?}");
-        assert_eq!(findings[0].about, About::Volume(made.id), "{i}");
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), damaged, "{i}");
-    }
+const SCHEMA_1: &str = "\"schema\": 1";
+
+fn schema(record: &str, schema: &str) -> String {
+    record.replace(SCHEMA_1, schema)
+}
+
+/// The damage, the message, and whether the name stays readable and so taken.
+#[rstest]
+#[case::empty(|_: &str| String::new(), "is not a readable record", false)]
+#[case::cut_off(|s: &str| s[..s.len() / 2].to_owned(), "is not a readable record", false)]
+#[case::newer(|s: &str| schema(s, r#""schema": 2"#), "has schema 2; this build reads up to 1", true)]
+#[case::newer_with_a_new_field(
+    |s: &str| schema(s, r#""schema": 2, "novelty": {}"#),
+    "has schema 2; this build reads up to 1",
+    true
+)]
+#[case::older(|s: &str| schema(s, r#""schema": 0"#), "has the unknown schema 0", true)]
+#[case::a_new_field(
+    |s: &str| schema(s, r#""schema": 1, "novelty": 1"#), "unknown field `novelty`", true
+)]
+#[case::a_bad_value(
+    |s: &str| s.replace("\"created_ns\": ", "\"created_ns\": -"), "is not a readable record", true
+)]
+fn a_damaged_record_is_kept_and_in_the_way(
+    #[case] damage: fn(&str) -> String,
+    #[case] why: &str,
+    #[case] name_is_readable: bool,
+) {
+    let mut site = Site::fake(&["a"]);
+    let (made, path) = made(&site, "one");
+    site.make("two");
+    let damaged = damage(&read(&path));
+    std::fs::write(&path, &damaged).unwrap();
+
+    site.open();
+    let pools = site.pools();
+    let found = pools.volume(&VolumeHandle::Id(made.id)).unwrap_err();
+    assert!(
+        matches!(&found, Error::Corrupt { path: p, .. } if *p == path),
+        "{found}"
+    );
+    assert!(found.to_string().contains(why), "{found}");
+    refused!(pools.delete_volume(&made.id), Error::Corrupt { .. });
+    assert_eq!(pools.volumes().len(), 1);
+    let again = pools.create_volume(&site.pool(), new("one"));
+    assert_eq!(again.is_err(), name_is_readable, "{again:?}");
+    let findings = pools.findings();
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!(findings[0].about, About::Volume(made.id));
+    assert_eq!(read(&path), damaged);
 }
 
 #[test]
 fn a_missing_record_is_no_missing_volume() {
     let mut site = Site::fake(&["a"]);
-    let made = site.make("one");
-    std::fs::remove_file(site.path(format!("volumes/{}/volume.json", made.id))).unwrap();
-    refused!(
-        site.open().volume(&VolumeHandle::Id(made.id)),
-        Error::Corrupt { .. }
-    );
-    assert!(site.path(format!("volumes/{}/image", made.id)).exists());
+    let (made, path) = made(&site, "one");
+    std::fs::remove_file(&path).unwrap();
+    let found = site.open().volume(&VolumeHandle::Id(made.id));
+    refused!(found, Error::Corrupt { .. });
+    assert!(path.with_file_name("image").exists());
 }
 
 #[test]
@@ -114,14 +110,9 @@ fn strangers_are_left_alone() {
     let pools = site.open();
     assert_eq!(pools.volumes().len(), 1);
     assert_eq!(pools.findings().len(), 4, "{:?}", pools.findings());
-    let found = pools
-        .volume(&VolumeHandle::Id(copy))
-        .unwrap_err()
-        .to_string();
-    assert!(
-        found.contains(&format!("is the record of {}", made.id)),
-        "{found}"
-    );
+    let found = pools.volume(&VolumeHandle::Id(copy)).unwrap_err();
+    let why = format!("is the record of {}", made.id);
+    assert!(found.to_string().contains(&why), "{found}");
     assert_eq!(site.entries().len(), 5);
 }
 
@@ -139,9 +130,8 @@ fn records_read_back_as_written() {
 fn a_record_that_cannot_be_written_leaves_what_was_there() {
     use std::os::unix::ffi::OsStringExt;
     let mut site = Site::fake(&["a"]);
-    let made = site.make("one");
-    let path = site.path(format!("volumes/{}/volume.json", made.id));
-    let before = std::fs::read_to_string(&path).unwrap();
+    let (made, path) = made(&site, "one");
+    let before = read(&path);
     let not_utf8 = PathBuf::from(std::ffi::OsString::from_vec(vec![b'/', 0xff]));
     let updated = site.pools().update_volume(&made.id, |record| {
         record.stage = Some(crate::storage::Stage {
@@ -151,10 +141,9 @@ fn a_record_that_cannot_be_written_leaves_what_was_there() {
             read_only_loops: Default::default(),
         });
     });
-    let error = updated.unwrap_err();
-    assert!(matches!(error, Error::Unwritable { .. }), "{error}");
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
-    let handle = VolumeHandle::Id(made.id);
-    assert_eq!(site.pools().volume(&handle).unwrap(), made);
-    assert_eq!(site.open().volume(&handle).unwrap(), made);
+    refused!(updated, Error::Unwritable { .. });
+    assert_eq!(read(&path), before);
+    assert_eq!(site.volume(made.id), made);
+    site.open();
+    assert_eq!(site.volume(made.id), made);
 }

@@ -4,8 +4,9 @@
 use crate::diagnose::KernelState;
 use crate::diagnose::volume::{Length, length};
 use crate::kernel::Kernel;
-use crate::storage::directory::{EntryKind, ImageStat};
+use crate::storage::directory::EntryKind;
 use crate::storage::issue::Holds;
+use crate::storage::scan::Image;
 use crate::storage::sync::{lock, read};
 use crate::storage::{Pool, Result, VolumeId, VolumeRecord};
 
@@ -55,14 +56,14 @@ fn still(pool: &Pool, view: Option<&KernelState>, check: &Holds) -> Result<bool>
         Holds::File(path) => Ok(path.symlink_metadata().is_ok()),
         Holds::Image(id) => of_volume(pool, *id, |volume| {
             let image = image_of(pool, volume)?;
-            let length = image.map(|image| length(image.len, volume.capacity_bytes));
+            let length = image.map(|image| length(image.bytes, volume.capacity_bytes));
             Ok(length != Some(Length::Same))
         }),
         Holds::Frozen(id) => of_volume(pool, *id, |volume| Ok(volume.freeze.is_some())),
         Holds::Devices(id) => of_volume(pool, *id, |volume| {
             let settled = |view| {
                 let image = image_of(pool, volume)?;
-                let settled = image.map(|i| reconcile_loops::is_settled(volume, i.id, view));
+                let settled = image.map(|i| reconcile_loops::is_settled(volume, i.file, view));
                 Ok(settled.unwrap_or(false))
             };
             view.map_or(Ok(true), |view| settled(view).map(|settled| !settled))
@@ -85,7 +86,7 @@ fn of_volume(
     volume.map_or(Ok(false), |volume| holds(&volume))
 }
 
-fn image_of(pool: &Pool, volume: &VolumeRecord) -> Result<Option<ImageStat>> {
+fn image_of(pool: &Pool, volume: &VolumeRecord) -> Result<Option<Image>> {
     let entry = volume.id.to_string();
     Ok(pool.layout.stat_image(EntryKind::Volumes, &entry)?)
 }

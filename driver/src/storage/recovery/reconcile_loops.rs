@@ -44,14 +44,14 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[Found]) -> R
         }
     }
     for found in images {
-        attached.remove(&found.image.id);
+        attached.remove(&found.image.file);
         let name = found.volume.id.to_string();
         if let Some(silent) = state.loops.iter().find(|l| l.may_hold(&name)) {
             let why = kernel::Error::silent(silent);
             note(pool, &found.volume, why.to_string());
             continue;
         }
-        let identity = VolumeIdentity::of(&found.volume, Some(found.image.id));
+        let identity = VolumeIdentity::of(&found.volume, Some(found.image.file));
         let volume = VolumeState::of(&state, identity);
         for step in decide(found.volume.stage.as_ref(), &volume) {
             match act(pool, kernel, found, &step) {
@@ -236,7 +236,7 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
     tracing::info!(volume = %volume.id, ?step, "recovery");
     match step {
         LoopStep::Detach(minor) => {
-            if kernel.loop_detach(*minor, found.image.id)? == Detached::WhenClosed {
+            if kernel.loop_detach(*minor, found.image.file)? == Detached::WhenClosed {
                 let what =
                     format!("/dev/loop{minor} is open somewhere, and goes when it is closed");
                 note(pool, volume, what);
@@ -250,7 +250,7 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
             set_read_ahead(kernel, volume, &kernel.loop_attach(&spec)?)?;
         }
         LoopStep::AttachReadOnly { minor, over } => {
-            let below = kernel.loop_open(*over, found.image.id)?;
+            let below = kernel.loop_open(*over, found.image.file)?;
             let label = volume.id.to_string();
             let spec = LoopSpec {
                 read_only: true,

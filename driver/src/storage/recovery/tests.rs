@@ -2,58 +2,84 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::*;
-use crate::kernel::{BindFlags, FsType};
-use crate::storage::{
-    Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage, VolumeHandle,
-};
+use crate::kernel::{BindFlags, FsType, LoopDevice};
+use crate::storage::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage};
 use crate::testkit::{MI, Site, make_fs, mount_fs, mounted, new, raw};
 
-fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Stage {
-    Stage {
+const DONE: Format = Format::Done(FsType::Ext4);
+const INTENT: FreezeIntent = FreezeIntent { since_ns: 1 };
+
+fn stage(at: &Path, capability: Capability, minor: Option<u32>) -> Option<Stage> {
+    Some(Stage {
         path: at.to_path_buf(),
         capability,
         minor,
         read_only_loops: BTreeMap::new(),
-    }
+    })
 }
 
 /// Attaches, formats, stages and mounts a volume in the same way as the node service.
 fn staged(site: &Site) -> (Arc<VolumeRecord>, PathBuf) {
     let volume = site.make("one");
-    let at = site.dir.path().join("stage");
+    let at = site.root().join("stage");
     std::fs::create_dir(&at).unwrap();
     let device = site.attach(&volume);
-    let kernel = &site.kernel;
-    make_fs(&**kernel, &device, FsType::Ext4);
-    mount_fs(&**kernel, &device, &at, FsType::Ext4);
+    make_fs(&*site.kernel, &device, FsType::Ext4);
+    mount_fs(&*site.kernel, &device, &at, FsType::Ext4);
     let record = stage(&at, mounted(), Some(device.minor));
-    let volume = site
-        .pools()
-        .update_volume(&volume.id, |r| r.stage = Some(record))
-        .unwrap();
-    (volume, at)
+    (site.update(volume.id, |r| r.stage = record), at)
 }
 
-fn volume(site: &Site, id: VolumeId) -> Arc<VolumeRecord> {
-    site.pools().volume(&VolumeHandle::Id(id)).unwrap()
+/// Attaches a volume and binds the node of its device to a target.
+fn bound(site: &Site, volume: &VolumeRecord) -> LoopDevice {
+    let device = site.attach(volume);
+    let target = site.root().join("target");
+    std::fs::write(&target, "").unwrap();
+    let bound = site
+        .kernel
+        .bind(&device.path(), &target, BindFlags::default());
+    bound.unwrap();
+    device
+}
+
+fn stage_raw(site: &Site, volume: &VolumeRecord, minor: u32) {
+    let stage = stage(Path::new("/stage"), raw(), Some(minor));
+    site.update(volume.id, |r| r.stage = stage);
+}
+
+/// The minors of the attached loop devices.
+fn minors(site: &Site) -> Vec<u32> {
+    let loops = site.kernel.loops().unwrap();
+    loops.iter().map(|l| l.minor).collect()
+}
+
+/// Opens the pools again, and returns the subjects of their findings.
+fn reopened(site: &mut Site) -> Vec<About> {
+    subjects(site.open())
+}
+
+fn subjects(pools: &Pools) -> Vec<About> {
+    pools.findings().into_iter().map(|f| f.about).collect()
+}
+
+/// Maintains the pools, as the driver does every few seconds, and counts the remaining findings.
+fn found_later(site: &Site) -> usize {
+    site.tend();
+    site.pools().findings().len()
 }
 
 #[test]
-fn what_was_not_finished_goes() {
+fn unfinished_and_deleted_entries_are_removed() {
     let mut site = Site::fake(&["a"]);
     let made = site.make("one");
     site.close();
-    for (place, id) in [
-        ("incoming", "vol-1"),
-        ("trash", "vol-2"),
-        ("trash", "snap-3"),
-    ] {
-        let entry = site.path(place).join(id);
+    for entry in ["incoming/vol-1", "trash/vol-2", "trash/snap-3"] {
+        let entry = site.path(entry);
         std::fs::create_dir(&entry).unwrap();
         std::fs::write(entry.join("image"), "bytes").unwrap();
         std::fs::write(entry.join(".volume.json.new"), "{").unwrap();
     }
-    assert!(site.open().findings().is_empty());
+    assert_eq!(reopened(&mut site), []);
     assert_eq!(site.entries(), [format!("volumes/{}", made.id)]);
 }
 
@@ -61,191 +87,133 @@ fn what_was_not_finished_goes() {
 fn a_staged_volume_in_use_is_left_alone() {
     let mut site = Site::fake(&["a"]);
     let (before, _) = staged(&site);
-    let effects = site.kernel.effects().len();
-    assert!(site.open().findings().is_empty());
-    assert_eq!(*volume(&site, before.id), *before);
-    assert_eq!(
-        site.kernel.effects().len(),
-        effects,
-        "{:?}",
-        site.kernel.effects()
-    );
+    let effects = site.kernel.effects();
+    assert_eq!(reopened(&mut site), []);
+    assert_eq!(site.volume(before.id), before);
+    assert_eq!(site.kernel.effects().len(), effects.len());
 }
 
 #[test]
-fn after_a_reboot_nothing_is_staged() {
+fn a_staged_volume_without_its_mount_is_unstaged_and_detached() {
+    for reboot in [false, true] {
+        let mut site = Site::fake(&["a"]);
+        let (before, at) = staged(&site);
+        site.close();
+        match reboot {
+            true => site.kernel.reboot(),
+            false => site.kernel.unmount(&at).unwrap(),
+        }
+        assert_eq!(reopened(&mut site), [], "reboot: {reboot}");
+        assert_eq!(site.volume(before.id).stage, None, "reboot: {reboot}");
+        assert!(minors(&site).is_empty(), "reboot: {reboot}");
+    }
+}
+
+#[test]
+fn an_idle_device_is_detached_unless_it_holds_a_foreign_file() {
     let mut site = Site::fake(&["a"]);
-    let (before, _) = staged(&site);
-    site.close();
-    site.kernel.reboot();
-    assert!(site.open().findings().is_empty());
-    assert_eq!(volume(&site, before.id).stage, None);
+    drop(site.attach(&site.make("one")));
+    let foreign = tempfile::tempfile().unwrap();
+    foreign.set_len(MI).unwrap();
+    let device = site.attach_file(&foreign);
+    assert_eq!(reopened(&mut site), []);
+    assert_eq!(minors(&site), [device.minor]);
 }
 
 #[test]
-fn what_lost_its_mount_is_unstaged_and_detached() {
-    let mut site = Site::fake(&["a"]);
-    let (before, at) = staged(&site);
-    site.close();
-    site.kernel.unmount(&at).unwrap();
-    assert!(site.open().findings().is_empty());
-    assert_eq!(volume(&site, before.id).stage, None);
-    assert!(site.kernel.loops().unwrap().is_empty());
-}
-
-#[test]
-fn a_device_nobody_asked_for_goes_and_a_strangers_stays() {
-    let mut site = Site::fake(&["a"]);
-    let made = site.make("one");
-    drop(site.attach(&made));
-    let stranger = tempfile::tempfile().unwrap();
-    stranger.set_len(MI).unwrap();
-    let device = site
-        .kernel
-        .loop_attach(&kernel::LoopSpec {
-            backing: &stranger,
-            label: "stranger",
-            read_only: false,
-            direct_io: false,
-            autoclear: false,
-            minor: None,
-        })
-        .unwrap();
-    assert!(site.open().findings().is_empty());
-    let left: Vec<u32> = site
-        .kernel
-        .loops()
-        .unwrap()
-        .iter()
-        .map(|l| l.minor)
-        .collect();
-    assert_eq!(left, [device.minor]);
-}
-
-#[test]
-fn a_raw_volume_that_lost_its_device_gets_it_back() {
+fn a_raw_volume_that_lost_its_device_is_attached_again() {
     let mut site = Site::fake(&["a"]);
     let made = site.make("one");
-    let device = site.attach(&made);
-    let target = site.dir.path().join("target");
-    std::fs::write(&target, "").unwrap();
-    site.kernel
-        .bind(&device.path(), &target, BindFlags::default())
-        .unwrap();
-    let record = stage(Path::new("/stage"), raw(), Some(device.minor));
-    site.pools()
-        .update_volume(&made.id, |r| r.stage = Some(record))
-        .unwrap();
+    let minor = bound(&site, &made).minor;
+    stage_raw(&site, &made, minor);
     let image = site.image_of(&made);
     site.close();
-    let minor = device.minor;
-    drop(device);
     // A bind mount of its device node does not keep the device attached.
     site.kernel.loop_detach(minor, image).unwrap();
-    assert!(site.open().findings().is_empty());
+    assert_eq!(reopened(&mut site), []);
     let back = site.kernel.loop_info(minor).unwrap().unwrap();
     assert_eq!(back.backing, Some(image));
-    assert!(volume(&site, made.id).stage.is_some());
+    assert!(site.volume(made.id).stage.is_some());
 }
 
 #[test]
 fn a_raw_volume_whose_minor_is_taken_is_reported() {
     let mut site = Site::fake(&["a"]);
-    let made = site.make("one");
-    let other = site.make("two");
-    let device = site.attach(&other);
-    let target = site.dir.path().join("target");
-    std::fs::write(&target, "").unwrap();
-    site.kernel
-        .bind(&device.path(), &target, BindFlags::default())
-        .unwrap();
-    let record = stage(Path::new("/stage"), raw(), Some(device.minor));
-    site.pools()
-        .update_volume(&made.id, |r| r.stage = Some(record))
-        .unwrap();
-    let findings = site.open().findings();
-    let about: Vec<&About> = findings.iter().map(|f| &f.about).collect();
+    let (made, other) = (site.make("one"), site.make("two"));
+    let device = bound(&site, &other);
+    stage_raw(&site, &made, device.minor);
     // One volume lost its device, and the other is in use without being staged.
-    assert_eq!(
-        about,
-        [&About::Volume(made.id), &About::Volume(other.id)],
-        "{findings:?}"
-    );
+    let expected = [About::Volume(made.id), About::Volume(other.id)];
+    assert_eq!(reopened(&mut site), expected);
 }
 
 #[test]
-fn a_freeze_that_was_cut_short_is_thawed() {
+fn an_interrupted_freeze_is_thawed() {
     let mut site = Site::fake(&["a"]);
     let (made, at) = staged(&site);
-    let intent = FreezeIntent { since_ns: 1 };
-    site.pools()
-        .update_volume(&made.id, |r| r.freeze = Some(intent))
-        .unwrap();
-    let minor = made.stage.as_ref().unwrap().minor.unwrap();
-    site.kernel
-        .freeze(&std::fs::File::open(&at).unwrap())
-        .unwrap();
+    site.update(made.id, |r| r.freeze = Some(INTENT));
+    let [minor] = minors(&site)[..] else {
+        panic!("one device");
+    };
+    let mount = std::fs::File::open(&at).unwrap();
+    site.kernel.freeze(&mount).unwrap();
     assert!(site.kernel.is_frozen(minor));
     site.open();
     assert!(!site.kernel.is_frozen(minor));
-    assert_eq!(volume(&site, made.id).freeze, None);
+    assert_eq!(site.volume(made.id).freeze, None);
 }
 
 #[test]
-fn a_thaw_that_fails_is_reported_and_not_forgotten() {
-    let mut site = Site::fake(&["a"]);
-    let (made, _) = staged(&site);
-    let intent = FreezeIntent { since_ns: 1 };
-    site.pools()
-        .update_volume(&made.id, |r| r.freeze = Some(intent))
-        .unwrap();
-    site.kernel.fail("thaw", 1, libc::EIO);
-    assert_eq!(site.open().findings().len(), 1);
-    assert_eq!(volume(&site, made.id).freeze, Some(intent));
-    assert!(site.open().findings().is_empty());
-    assert_eq!(volume(&site, made.id).freeze, None);
+fn a_failed_thaw_is_a_finding_until_the_intent_is_cleared() {
+    for reopens in [false, true] {
+        let mut site = Site::fake(&["a"]);
+        let (made, _) = staged(&site);
+        site.update(made.id, |r| r.freeze = Some(INTENT));
+        site.kernel.fail("thaw", 1, libc::EIO);
+        assert_eq!(reopened(&mut site).len(), 1);
+        assert_eq!(found_later(&site), 1);
+        assert_eq!(site.volume(made.id).freeze, Some(INTENT));
+        if reopens {
+            site.open();
+        } else {
+            site.update(made.id, |r| r.freeze = None);
+        }
+        assert_eq!(found_later(&site), 0, "reopens: {reopens}");
+        assert_eq!(site.volume(made.id).freeze, None);
+    }
 }
 
 #[test]
-fn records_follow_images_that_grew_and_never_the_other_way() {
+fn a_record_adopts_the_length_of_a_longer_image_only() {
     let mut site = Site::fake(&["a"]);
     let (longer, shorter, gone) = (site.make("longer"), site.make("shorter"), site.make("gone"));
     let image = |v: &VolumeRecord| site.path(format!("volumes/{}/image", v.id));
-    let set = |v: &VolumeRecord, len| {
-        let file = std::fs::OpenOptions::new()
-            .write(true)
-            .open(image(v))
-            .unwrap();
+    for (volume, len) in [(&longer, 6 * MI + 5), (&shorter, MI)] {
+        let mut options = std::fs::File::options();
+        let file = options.write(true).open(image(volume)).unwrap();
         file.set_len(len).unwrap();
-    };
-    set(&longer, 6 * MI + 5);
-    set(&shorter, MI);
+    }
     std::fs::remove_file(image(&gone)).unwrap();
-    let findings = site.open().findings();
-    assert_eq!(volume(&site, longer.id).capacity_bytes, 6 * MI);
-    assert_eq!(volume(&site, shorter.id).capacity_bytes, 4 * MI);
-    let about: Vec<&About> = findings.iter().map(|f| &f.about).collect();
-    assert_eq!(
-        about,
-        [&About::Volume(shorter.id), &About::Volume(gone.id)],
-        "{findings:?}"
-    );
+    let expected = [About::Volume(shorter.id), About::Volume(gone.id)];
+    assert_eq!(reopened(&mut site), expected);
+    assert_eq!(site.volume(longer.id).capacity_bytes, 6 * MI);
+    assert_eq!(site.volume(shorter.id).capacity_bytes, 4 * MI);
     // Deleting the volume ends its finding.
     site.pools().delete_volume(&gone.id).unwrap();
     assert_eq!(site.pools().findings().len(), 1);
 }
 
-/// Moves the record of a group of the first pool.
-fn move_group(site: &Site, group: GroupId, from: &str, to: &str) {
+/// Closes the pools and moves the record of a group of the first pool.
+fn move_group(site: &mut Site, group: GroupId, to: &str) {
+    site.close();
     let at = |dir: &str| site.path(format!("{dir}/{group}"));
-    std::fs::rename(at(from), at(to)).unwrap();
+    std::fs::rename(at("groups"), at(to)).unwrap();
 }
 
 /// Creates a group of two volumes, in the first and the last pool.
 fn grouped(site: &Site) -> Arc<GroupRecord> {
-    let last = site.specs.last().unwrap().name.clone();
-    let two = site.pools().create_volume(&site.named(&last), new("two"));
-    let volumes = [site.make("one").id, two.unwrap().id];
+    let last = &site.specs.last().unwrap().name;
+    let volumes = [site.make("one").id, site.create_in(last, new("two")).id];
     let made = site
         .pools()
         .create_group("group", &volumes, &BTreeMap::new());
@@ -253,53 +221,51 @@ fn grouped(site: &Site) -> Arc<GroupRecord> {
 }
 
 #[test]
-fn the_members_of_a_group_that_was_never_finished_are_freed() {
+fn the_members_of_an_unfinished_group_are_freed() {
     let mut site = Site::fake(&["a"]);
     let group = grouped(&site);
-    site.close();
-    move_group(&site, group.id, "groups", "incoming");
-    assert!(site.open().findings().is_empty());
+    move_group(&mut site, group.id, "incoming");
+    assert_eq!(reopened(&mut site), []);
     assert!(site.pools().snapshots().is_empty());
     assert_eq!(site.entries().len(), 2, "the volumes");
 }
 
 /// The group's record was moved away or lost, so nothing proves that the group was deleted.
 #[test]
-fn a_member_whose_group_can_not_be_found_is_kept() {
+fn a_member_without_a_group_record_is_kept() {
     let mut site = Site::fake(&["a"]);
     let group = grouped(&site);
     site.close();
-    let (there, away) = (
-        site.path(format!("groups/{}", group.id)),
-        site.dir.path().join("away"),
-    );
+    let there = site.path(format!("groups/{}", group.id));
+    let away = site.root().join("away");
     std::fs::rename(&there, &away).unwrap();
     for _ in 0..2 {
-        let findings = site.open().findings();
-        let about: Vec<&About> = findings.iter().map(|f| &f.about).collect();
-        let [one, two] = group.snapshots[..] else {
-            panic!("{group:?}");
-        };
-        let kept = [&About::Snapshot(one), &About::Snapshot(two)];
-        assert_eq!(about, kept, "{findings:?}");
+        let kept: Vec<About> = group
+            .snapshots
+            .iter()
+            .copied()
+            .map(About::Snapshot)
+            .collect();
+        assert_eq!(reopened(&mut site), kept);
+        let findings = site.pools().findings();
         assert!(findings[0].what.contains("kept"), "{findings:?}");
         assert_eq!(site.pools().snapshots().len(), 2);
     }
     site.close();
     std::fs::rename(&away, &there).unwrap();
-    assert!(site.open().findings().is_empty());
+    assert_eq!(reopened(&mut site), []);
     // The group is lost for good: an operator deletes the members one by one.
     std::fs::remove_dir_all(&there).unwrap();
     let pools = site.open();
     for member in &group.snapshots {
         pools.delete_snapshot(member).unwrap();
     }
-    assert!(pools.findings().is_empty(), "{:?}", pools.findings());
+    assert_eq!(subjects(pools), []);
 }
 
 /// One damaged byte in a snapshot's record makes it name a group that never existed.
 #[test]
-fn a_member_whose_record_names_another_group_is_kept() {
+fn a_member_with_another_group_in_its_record_is_kept() {
     let mut site = Site::fake(&["a"]);
     let group = grouped(&site);
     site.close();
@@ -309,95 +275,61 @@ fn a_member_whose_record_names_another_group_is_kept() {
     let other = GroupId::generate(group.id.pool());
     let damaged = sound.replace(&group.id.to_string(), &other.to_string());
     std::fs::write(&record, damaged).unwrap();
-    let pools = site.open();
-    assert_eq!(pools.snapshots().len(), 2);
-    assert_eq!(pools.findings().len(), 1, "{:?}", pools.findings());
+    assert_eq!(reopened(&mut site), [About::Snapshot(member)]);
+    assert_eq!(site.pools().snapshots().len(), 2);
     // The group that lists the snapshot counts.
-    let refused = pools.delete_snapshot(&member);
+    let refused = site.pools().delete_snapshot(&member);
     assert!(
         matches!(refused, Err(Error::InGroup(_, g)) if g == group.id),
         "{refused:?}"
     );
     // Deleting the group frees its other members, but not the damaged one.
-    site.close();
-    move_group(&site, group.id, "groups", "trash");
+    move_group(&mut site, group.id, "trash");
     let left: Vec<_> = site.open().snapshots().iter().map(|s| s.id).collect();
     assert_eq!(left, [member]);
 }
 
 /// A deleted group stays on record until the pools of all its members are open.
 #[test]
-fn a_deleted_group_waits_for_the_pool_of_a_member() {
-    let mut site = Site::fake(&["a", "b"]);
-    let group = grouped(&site);
-    site.close();
-    move_group(&site, group.id, "groups", "trash");
-    let real = site.specs[1].path.clone();
-    let away = site.dir.path().join("away");
-    std::fs::rename(&real, &away).unwrap();
-    let witness = site.path(format!("trash/{}", group.id));
-    for _ in 0..2 {
-        assert!(site.open().snapshots().is_empty());
-        assert!(witness.exists());
+fn a_deleted_group_waits_for_the_pools_of_its_members() {
+    for missing in [0, 1] {
+        let mut site = Site::fake(&["a", "b"]);
+        let group = grouped(&site);
+        assert_eq!(site.open().snapshots().len(), 2);
+        let witness = site.path(format!("trash/{}", group.id));
+        let (real, away) = (site.specs[missing].path.clone(), site.root().join("away"));
+        if missing == 1 {
+            move_group(&mut site, group.id, "trash");
+        }
+        site.close();
+        std::fs::rename(&real, &away).unwrap();
+        for _ in 0..2 {
+            site.open();
+            // Without the pool of the group, its other member stays.
+            let left = site.pools().snapshots().len();
+            assert_eq!(left, 1 - missing);
+            assert_eq!(witness.exists(), missing == 1);
+        }
+        std::fs::rename(&away, &real).unwrap();
+        if missing == 0 {
+            let at = |dir: &str| site.path(format!("{dir}/{}", group.id));
+            std::fs::rename(at("groups"), at("trash")).unwrap();
+        }
+        site.tend();
+        assert!(site.pools().snapshots().is_empty());
+        assert_eq!(subjects(site.pools()), []);
+        assert!(!witness.exists());
+        assert_eq!(site.entries(), [format!("volumes/{}", group.sources[0])]);
     }
-    std::fs::rename(&away, &real).unwrap();
-    site.pools().retry_missing();
-    assert!(site.pools().snapshots().is_empty());
-    assert!(site.pools().findings().is_empty());
-    assert!(!witness.exists());
 }
 
 #[test]
-fn members_without_a_group_are_freed_unless_its_pool_is_missing() {
-    let mut site = Site::fake(&["a", "b"]);
-    let b = site.named("b");
-    let volumes = [
-        site.make("one").id,
-        site.pools()
-            .create_volume(&b, crate::testkit::new("two"))
-            .unwrap()
-            .id,
-    ];
-    drop(b);
-    let group = site
-        .pools()
-        .create_group("group", &volumes, &BTreeMap::new())
-        .unwrap();
-    assert_eq!(site.open().snapshots().len(), 2);
-
-    site.close();
-    let (real, away) = (site.path(""), site.dir.path().join("away"));
-    std::fs::rename(&real, &away).unwrap();
-    site.open();
-    site.pools().snapshot(&group.snapshots[1]).unwrap();
-
-    // The pool comes back after an interrupted deletion of the group.
-    std::fs::rename(&away, &real).unwrap();
-    move_group(&site, group.id, "groups", "trash");
-    site.pools().retry_missing();
-    assert!(site.pools().snapshots().is_empty());
-    assert_eq!(site.entries(), [format!("volumes/{}", volumes[0])]);
-}
-
-#[test]
-fn a_group_that_misses_a_member_is_reported() {
+fn a_group_without_one_of_its_members_is_reported() {
     let mut site = Site::fake(&["a"]);
-    let volumes = [site.make("one").id, site.make("two").id];
-    let group = site
-        .pools()
-        .create_group("group", &volumes, &BTreeMap::new())
-        .unwrap();
-    std::fs::remove_dir_all(site.path(format!("snapshots/{}", group.snapshots[0]))).unwrap();
-    let findings = site.open().findings();
-    assert_eq!(findings.len(), 1, "{findings:?}");
-    assert_eq!(findings[0].about, About::Group(group.id));
-}
-
-/// Rechecks the pools, as the driver does every few seconds, and returns the remaining findings.
-fn found_later(site: &Site) -> Vec<String> {
-    site.pools().retry_missing();
-    let findings = site.pools().findings();
-    findings.iter().map(ToString::to_string).collect()
+    let group = grouped(&site);
+    let member = site.path(format!("snapshots/{}", group.snapshots[0]));
+    std::fs::remove_dir_all(member).unwrap();
+    assert_eq!(reopened(&mut site), [About::Group(group.id)]);
 }
 
 #[test]
@@ -405,25 +337,24 @@ fn a_finding_ends_with_its_cause() {
     let mut site = Site::fake(&["a"]);
     let made = site.make("one");
     let image = site.path(format!("volumes/{}/image", made.id));
-    let away = site.dir.path().join("away");
-    let stranger = site.path("volumes/notes.txt");
+    let away = site.root().join("away");
+    let stray = site.path("volumes/notes.txt");
     site.close();
     std::fs::rename(&image, &away).unwrap();
-    std::fs::write(&stranger, "").unwrap();
+    std::fs::write(&stray, "").unwrap();
     // A directory in an entry can't be removed, so the entry can't be freed.
     let stuck = site.path("trash/vol-2/inner");
     std::fs::create_dir_all(&stuck).unwrap();
-    site.open();
-    assert_eq!(site.pools().findings().len(), 3);
-    assert_eq!(found_later(&site).len(), 3);
+    assert_eq!(reopened(&mut site).len(), 3);
+    assert_eq!(found_later(&site), 3);
 
     std::fs::rename(&away, &image).unwrap();
-    assert_eq!(found_later(&site).len(), 2);
-    std::fs::remove_file(&stranger).unwrap();
-    assert_eq!(found_later(&site).len(), 1);
+    assert_eq!(found_later(&site), 2);
+    std::fs::remove_file(&stray).unwrap();
+    assert_eq!(found_later(&site), 1);
     std::fs::remove_dir(&stuck).unwrap();
     // The finding ends because the entry was freed and removed from the disk.
-    assert_eq!(found_later(&site), Vec::<String>::new());
+    assert_eq!(found_later(&site), 0);
     assert!(!site.path("trash/vol-2").exists());
 }
 
@@ -434,8 +365,9 @@ fn a_finding_about_a_file_is_checked_without_the_kernel() {
     site.close();
     std::fs::write(site.path("volumes/notes.txt"), "").unwrap();
     site.open();
-    site.kernel.hook("loops", |_| panic!("it was asked"));
-    assert_eq!(found_later(&site).len(), 1);
+    site.kernel
+        .hook("loops", |_| panic!("the loop devices were queried"));
+    assert_eq!(found_later(&site), 1);
 }
 
 #[test]
@@ -443,79 +375,54 @@ fn a_finding_about_a_device_ends_when_the_device_is_as_recorded() {
     let mut site = Site::fake(&["a"]);
     let (before, at) = staged(&site);
     // Mounted but no longer staged: an operator unstaged it only partly.
-    let pools = site.pools();
-    pools.update_volume(&before.id, |r| r.stage = None).unwrap();
+    site.update(before.id, |r| r.stage = None);
     site.open();
-    assert_eq!(found_later(&site).len(), 1);
+    assert_eq!(found_later(&site), 1);
     site.kernel.unmount(&at).unwrap();
-    let minor = site.kernel.loops().unwrap()[0].minor;
     let image = site.image_of(&before);
-    site.kernel.loop_detach(minor, image).unwrap();
-    assert_eq!(found_later(&site), Vec::<String>::new());
-}
-
-#[test]
-fn a_finding_about_a_freeze_ends_with_the_thaw() {
-    let mut site = Site::fake(&["a"]);
-    let (before, _) = staged(&site);
-    let pools = site.pools();
-    let frozen = FreezeIntent { since_ns: 1 };
-    pools
-        .update_volume(&before.id, |r| r.freeze = Some(frozen))
-        .unwrap();
-    site.kernel.fail("thaw", 1, libc::EIO);
-    site.open();
-    assert_eq!(found_later(&site).len(), 1);
-    let pools = site.pools();
-    pools
-        .update_volume(&before.id, |r| r.freeze = None)
-        .unwrap();
-    assert_eq!(found_later(&site), Vec::<String>::new());
+    site.kernel.loop_detach(minors(&site)[0], image).unwrap();
+    assert_eq!(found_later(&site), 0);
 }
 
 /// Creates a volume with the handle of the inline volume of this number.
-fn numbered(site: &Site, number: usize, inline: bool) -> (String, VolumeId) {
+fn numbered(site: &Site, number: usize, inline: bool) -> VolumeId {
     let handle = format!("csi-{number:064}");
     let new = NewVolume {
         inline: inline.then(|| handle.clone()),
         ..new(&handle)
     };
-    let made = site.pools().create_volume(&site.named("a"), new);
-    (handle, made.unwrap().id)
+    site.create(new).id
+}
+
+fn ids(site: &Site) -> Vec<VolumeId> {
+    site.pools().volumes().iter().map(|v| v.id).collect()
 }
 
 /// The pod ends while its pool takes no writes, and kubelet does not call again.
 #[test]
-fn an_inline_volume_whose_pod_has_gone_is_deleted() {
+fn an_inline_volume_without_its_pod_is_deleted() {
     let mut site = Site::fake(&["a"]);
-    let pods = site.dir.path().join("pods");
-    let target = |uid: &str| pods.join(uid).join("volumes/plugin/name/mount");
-    let mut ids = Vec::new();
-    for (i, (inline, there)) in [(true, false), (true, true), (false, false)]
-        .into_iter()
-        .enumerate()
-    {
-        let (handle, id) = numbered(&site, i, inline);
-        let path = target(&handle);
-        std::fs::create_dir_all(match there {
-            true => &path,
-            false => &pods,
-        })
-        .unwrap();
-        let stage = stage(&path, mounted(), None);
-        let staged = site.pools().update_volume(&id, |r| {
-            r.stage = Some(stage);
-            r.format = Format::Done(FsType::Ext4);
+    let pods = site.root().join("pods");
+    std::fs::create_dir(&pods).unwrap();
+    let make = |(i, (inline, is_published)): (usize, (bool, bool))| {
+        let id = numbered(&site, i, inline);
+        let path = pods.join(i.to_string()).join("volumes/plugin/name/mount");
+        if is_published {
+            std::fs::create_dir_all(&path).unwrap();
+        }
+        site.update(id, |r| {
+            r.stage = stage(&path, mounted(), None);
+            r.format = DONE;
         });
-        staged.unwrap();
-        ids.push(id);
-    }
+        id
+    };
+    let cases = [(true, false), (true, true), (false, false)];
+    let made: Vec<VolumeId> = cases.into_iter().enumerate().map(make).collect();
     site.open();
-    let left: Vec<_> = site.pools().volumes().iter().map(|v| v.id).collect();
-    assert_eq!(left, ids[1..]);
-    std::fs::rename(&pods, site.dir.path().join("hidden")).unwrap();
+    assert_eq!(ids(&site), made[1..]);
+    std::fs::rename(&pods, site.root().join("hidden")).unwrap();
     site.open();
-    assert_eq!(site.pools().volumes().len(), 2, "not visible");
+    assert_eq!(ids(&site).len(), 2, "the pods are not visible");
 }
 
 /// The first publication of the volume failed, and so did its deletion. Kubelet does not call
@@ -523,26 +430,21 @@ fn an_inline_volume_whose_pod_has_gone_is_deleted() {
 #[test]
 fn an_inline_volume_that_was_never_published_is_deleted() {
     let mut site = Site::fake(&["a"]);
-    let (unfinished, done) = (Format::Formatting(FsType::Ext4), Format::Done(FsType::Ext4));
     let mut kept = Vec::new();
-    for (i, (inline, format, stays)) in [
+    let cases = [
         (true, Format::None, false),
-        (true, unfinished, false),
+        (true, Format::Formatting(FsType::Ext4), false),
         // A published volume holds data of a pod, which may come back.
-        (true, done, true),
+        (true, DONE, true),
         (false, Format::None, true),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let (_, id) = numbered(&site, i, inline);
-        let pools = site.pools();
-        pools.update_volume(&id, |r| r.format = format).unwrap();
+    ];
+    for (i, (inline, format, stays)) in cases.into_iter().enumerate() {
+        let id = numbered(&site, i, inline);
+        site.update(id, |r| r.format = format);
         kept.extend(stays.then_some(id));
     }
     site.open();
-    let left: Vec<_> = site.pools().volumes().iter().map(|v| v.id).collect();
-    assert_eq!(left, kept);
+    assert_eq!(ids(&site), kept);
 }
 
 /// The loop device does not report its backing file. A second device would destroy the image.
@@ -551,11 +453,9 @@ fn a_volume_whose_device_may_be_attached_is_left_as_it_is() {
     let mut site = Site::fake(&["a"]);
     let (before, at) = staged(&site);
     site.kernel.unmount(&at).unwrap();
-    let device = site.kernel.loops().unwrap().remove(0);
-    site.kernel.set_silent(device.minor, true);
-    site.close();
-    let findings = site.open().findings();
-    assert_eq!(findings.len(), 1, "{findings:?}");
+    site.kernel.set_silent(minors(&site)[0], true);
+    assert_eq!(reopened(&mut site), [About::Volume(before.id)]);
+    let findings = site.pools().findings();
     assert!(findings[0].what.contains("does not say"), "{findings:?}");
-    assert!(volume(&site, before.id).stage.is_some());
+    assert!(site.volume(before.id).stage.is_some());
 }

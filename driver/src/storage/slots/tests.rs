@@ -6,7 +6,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use super::*;
 use crate::diagnose::health;
 use crate::storage::VolumeHandle;
-use crate::testkit::{Site, new};
+use crate::testkit::{Site, new, tend};
 
 /// A pool that hangs: `pool.json` is a FIFO, and opening it blocks until [`Hung::end`].
 struct Hung {
@@ -33,8 +33,6 @@ impl Hung {
     }
 }
 
-const SHORT: Duration = Duration::from_millis(200);
-
 #[test]
 fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
     let mut site = Site::fake(&["a", "b"]);
@@ -43,7 +41,8 @@ fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
     site.close();
     let hung = Hung::new(&site.path(""));
     let (options, kernel) = (site.options.clone(), site.kernel.clone());
-    let pools = Pools::open_within(&site.specs, options, kernel, SHORT).unwrap();
+    let short = Duration::from_millis(200);
+    let pools = Pools::open_within(&site.specs, options, kernel, short).unwrap();
 
     let why = pools.slots().remove(0).state.unwrap_err();
     assert!(why.contains("being opened"), "{why}");
@@ -54,9 +53,7 @@ fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
     let other = pools.create_volume(&b, new("two")).unwrap();
     assert_eq!(pools.volumes(), std::slice::from_ref(&other));
     // One thread is opening the pool; no second thread waits for it.
-    for _ in 0..3 {
-        pools.retry_missing();
-    }
+    (0..3).for_each(|_| tend(&pools));
     let problems = health::storage(&pools);
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].reason, "PoolMissing");
@@ -65,7 +62,7 @@ fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
     let deadline = Instant::now() + Duration::from_secs(30);
     while pools.named(Some("a")).is_err() {
         assert!(Instant::now() < deadline, "{:?}", pools.slots());
-        pools.retry_missing();
+        tend(&pools);
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(pools.volumes(), [made, other]);
@@ -74,8 +71,7 @@ fn a_pool_that_hangs_holds_up_no_other_and_is_opened_when_it_answers() {
 #[test]
 fn an_open_pool_that_hangs_is_a_problem_of_its_own() {
     let site = Site::fake(&["a", "b"]);
-    let (a, b) = (site.make("one"), site.named("b"));
-    let other = site.pools().create_volume(&b, new("two")).unwrap();
+    let (a, other) = (site.make("one"), site.create_in("b", new("two")));
     let hung = Hung::new(&site.path(""));
     let pools = site.pools();
     for _ in 0..2 {

@@ -13,16 +13,12 @@ fn two_pools_on_one_filesystem_promise_it_once() {
         capacity_bytes: capacity_bytes - capacity_bytes % 4096,
         ..new(name)
     };
-    let half = site.pools().create_volume(&a, sized("one", all / 2));
-    let half = half.unwrap();
+    let half = site.create_in("a", sized("one", all / 2));
     assert!(available(&a) < all / 8 * 5, "{}", available(&a));
     assert!(available(&b) < all / 8 * 5, "{} of {all}", available(&b));
-    refused!(
-        site.pools().create_volume(&b, sized("two", all / 4 * 3)),
-        Error::NoRoom { .. }
-    );
-    let less = site.pools().create_volume(&b, sized("two", all / 4));
-    less.unwrap();
+    let more = site.pools().create_volume(&b, sized("two", all / 4 * 3));
+    refused!(more, Error::NoRoom { .. });
+    site.create_in("b", sized("two", all / 4));
     assert!(available(&a) < all / 8 * 3, "{}", available(&a));
 
     site.pools().delete_volume(&half.id).unwrap();

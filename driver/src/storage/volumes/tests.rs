@@ -8,6 +8,8 @@ use super::*;
 use crate::kernel::FsType;
 use crate::testkit::{MI, Site, mounted, new, raw};
 
+const FS: FsType = FsType::Ext4;
+
 fn handle(volume: &VolumeRecord) -> VolumeHandle {
     VolumeHandle::Id(volume.id)
 }
@@ -28,26 +30,22 @@ fn a_volume_comes_and_goes() {
     assert!(pools.findings().is_empty());
 
     pools.delete_volume(&made.id).unwrap();
-    assert!(matches!(
-        pools.volume(&handle(&made)),
-        Err(Error::NoVolume(_))
-    ));
-    assert!(matches!(
-        pools.delete_volume(&made.id),
-        Err(Error::NoVolume(_))
-    ));
+    refused!(pools.volume(&handle(&made)), Error::NoVolume(_));
+    refused!(pools.delete_volume(&made.id), Error::NoVolume(_));
     assert_eq!(pools.volume_named("one"), None);
     assert!(site.entries().is_empty());
+}
+
+/// Creates a volume in the first pool.
+fn create(site: &Site, new: NewVolume) -> Result<Arc<VolumeRecord>> {
+    site.pools().create_volume(&site.pool(), new)
 }
 
 #[test]
 fn a_name_is_taken_once() {
     let site = Site::fake(&["a"]);
     site.make("one");
-    refused!(
-        site.pools().create_volume(&site.named("a"), new("one")),
-        Error::Refused(_)
-    );
+    refused!(create(&site, new("one")), Error::Refused(_));
     assert_eq!(site.entries().len(), 1);
 }
 
@@ -55,8 +53,7 @@ fn a_name_is_taken_once() {
 fn volumes_are_listed_in_order_of_creation_across_pools() {
     let site = Site::fake(&["a", "b"]);
     for (i, pool) in ["b", "a", "a", "b"].iter().enumerate() {
-        let new = new(&i.to_string());
-        site.pools().create_volume(&site.named(pool), new).unwrap();
+        site.create_in(pool, new(&i.to_string()));
     }
     let names = site.pools().volumes();
     let names: Vec<&str> = names.iter().map(|v| v.name.as_str()).collect();
@@ -71,16 +68,14 @@ fn kubelets_handle_leads_to_the_volume() {
         inline: Some(inline.clone()),
         ..new("inline")
     };
-    let made = site.pools().create_volume(&site.named("a"), new).unwrap();
+    let made = site.create(new);
     let by = VolumeHandle::Inline(inline);
     assert_eq!(site.pools().volume(&by).unwrap().id, made.id);
     // Formatted, so it counts as published; recovery deletes inline volumes that never were.
-    let done = Format::Done(FsType::Ext4);
-    let published = site.pools().update_volume(&made.id, |r| r.format = done);
-    published.unwrap();
+    site.update(made.id, |r| r.format = Format::Done(FS));
     assert_eq!(site.open().volume(&by).unwrap().id, made.id);
     site.pools().delete_volume(&made.id).unwrap();
-    assert!(matches!(site.pools().volume(&by), Err(Error::NoVolume(_))));
+    refused!(site.pools().volume(&by), Error::NoVolume(_));
 }
 
 #[test]
@@ -88,7 +83,7 @@ fn thick_is_taken_at_once() {
     let site = Site::fake(&["a"]);
     let mut new = new("thick");
     new.settings.provisioning = Provisioning::Thick;
-    let made = site.pools().create_volume(&site.named("a"), new).unwrap();
+    let made = site.create(new);
     let image = site.pools().open_image(&made, false).unwrap();
     assert!(file::allocated_bytes(&image).unwrap() >= 4 * MI);
 }
@@ -98,22 +93,18 @@ fn a_pool_promises_no_more_than_its_cap() {
     let mut site = Site::fake(&["a"]);
     site.specs[0].capacity_bytes = Some(10 * MI);
     site.open();
-    let pool = site.named("a");
-    let available = || pool.capacity(Provisioning::Thin).unwrap().available;
+    let available = || site.available(Provisioning::Thin);
     assert_eq!(available(), 10 * MI);
     let first = site.make("first");
     site.make("second");
     assert_eq!(available(), 2 * MI);
-    let third = site.pools().create_volume(&pool, new("third"));
-    let Err(Error::NoRoom {
-        available: left,
-        wanted,
-        ..
-    }) = third
-    else {
-        panic!("{third:?}");
-    };
-    assert_eq!((wanted, left), (4 * MI, 2 * MI));
+    let third = create(&site, new("third")).unwrap_err();
+    let why = format!(
+        "no room for {} bytes: {} bytes can be promised",
+        4 * MI,
+        2 * MI
+    );
+    assert!(third.to_string().contains(&why), "{third}");
     assert_eq!(site.entries().len(), 2);
 
     let grown = site.pools().expand_volume(&first.id, 6 * MI).unwrap();
@@ -142,52 +133,42 @@ fn no_volume_is_larger_than_allowed() {
 fn expansion_grows_and_never_shrinks() {
     let mut site = Site::fake(&["a"]);
     let made = site.make("one");
-    let size = |pools: &Pools| {
-        let volume = pools.volume(&handle(&made)).unwrap();
-        let image = pools.open_image(&volume, false).unwrap();
-        (volume.capacity_bytes, length(&image).unwrap())
-    };
-    site.pools().expand_volume(&made.id, 8 * MI).unwrap();
-    site.pools().expand_volume(&made.id, 6 * MI).unwrap();
-    assert_eq!(size(site.pools()), (8 * MI, 8 * MI));
-    assert_eq!(size(site.open()), (8 * MI, 8 * MI));
+    for bytes in [8 * MI, 6 * MI] {
+        site.pools().expand_volume(&made.id, bytes).unwrap();
+    }
+    for _ in 0..2 {
+        let volume = site.volume(made.id);
+        let image = site.pools().open_image(&volume, false).unwrap();
+        let sizes = (volume.capacity_bytes, length(&image).unwrap());
+        assert_eq!(sizes, (8 * MI, 8 * MI));
+        site.open();
+    }
 }
 
 #[test]
 fn a_record_is_changed_on_disk_first() {
     let mut site = Site::fake(&["a"]);
     let made = site.make("one");
-    let changed = site
-        .pools()
-        .update_volume(&made.id, |r| r.format = Format::Raw)
-        .unwrap();
+    let changed = site.update(made.id, |r| r.format = Format::Raw);
     assert_eq!(changed.format, Format::Raw);
-    let again = site.open().volume(&handle(&made)).unwrap();
-    assert_eq!(*again, *changed);
+    site.open();
+    assert_eq!(site.volume(made.id), changed);
 
     // The index does not adopt a change that can't be written.
     std::fs::remove_dir_all(site.path(format!("volumes/{}", made.id))).unwrap();
-    let lost = site
-        .pools()
-        .update_volume(&made.id, |r| r.format = Format::None);
+    let pools = site.pools();
+    let lost = pools.update_volume(&made.id, |r| r.format = Format::None);
     assert!(lost.is_err());
-    assert_eq!(
-        site.pools().volume(&handle(&made)).unwrap().format,
-        Format::Raw
-    );
+    assert_eq!(site.volume(made.id).format, Format::Raw);
 }
 
 #[test]
-fn images_that_are_missing_or_short_are_said_to_be() {
+fn a_missing_or_short_image_is_an_error() {
     let site = Site::fake(&["a"]);
     let made = site.make("one");
     let path = site.path(format!("volumes/{}/image", made.id));
-    std::fs::OpenOptions::new()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(MI)
-        .unwrap();
+    let image = std::fs::File::options().write(true).open(&path).unwrap();
+    image.set_len(MI).unwrap();
     refused!(site.pools().open_image(&made, false), Error::Corrupt { .. });
     std::fs::remove_file(&path).unwrap();
     let missing = site.pools().open_image(&made, false);
@@ -206,16 +187,12 @@ fn an_attached_volume_is_not_deleted() {
         minor: Some(device.minor),
         read_only_loops: Default::default(),
     };
-    site.pools()
-        .update_volume(&made.id, |r| r.stage = Some(staged))
-        .unwrap();
+    site.update(made.id, |r| r.stage = Some(staged));
     drop(device);
     refused!(site.pools().delete_volume(&made.id), Error::Attached { .. });
 
     // An unstaged device without users is a leftover of a crash.
-    site.pools()
-        .update_volume(&made.id, |r| r.stage = None)
-        .unwrap();
+    site.update(made.id, |r| r.stage = None);
     site.pools().delete_volume(&made.id).unwrap();
     assert!(site.pools().kernel().loops().unwrap().is_empty());
     assert!(site.entries().is_empty());
@@ -227,40 +204,32 @@ fn a_copy_has_its_sources_bytes_and_its_own_size() {
     let made = site.make("source");
     let image = site.pools().open_image(&made, true).unwrap();
     image.write_all_at(b"hello", MI).unwrap();
-    site.pools()
-        .update_volume(&made.id, |r| r.format = Format::Done(FS))
-        .unwrap();
-    let snapshot = site
-        .pools()
-        .create_snapshot(&made.id, "snap", &Default::default())
-        .unwrap();
+    site.update(made.id, |r| r.format = Format::Done(FS));
+    let snapshot = site.snapshot(&made, "snap");
     image.write_all_at(b"later", MI).unwrap();
-    for (pool, source, want) in [
-        ("a", Source::Snapshot(snapshot.id), b"hello"),
-        ("b", Source::Snapshot(snapshot.id), b"hello"),
-        ("a", Source::Volume(made.id), b"later"),
-        ("b", Source::Volume(made.id), b"later"),
-    ] {
+    let (old, now) = (Source::Snapshot(snapshot.id), Source::Volume(made.id));
+    let cases = [
+        ("a", old, b"hello"),
+        ("b", old, b"hello"),
+        ("a", now, b"later"),
+        ("b", now, b"later"),
+    ];
+    for (pool, source, want) in cases {
         let new = NewVolume {
             capacity_bytes: 8 * MI,
             source: Some(source),
             ..new(&format!("{pool} {source:?}"))
         };
-        let copy = site.pools().create_volume(&site.named(pool), new).unwrap();
+        let copy = site.create_in(pool, new);
         assert_eq!(copy.format, Format::Done(FS));
         let bytes = site.pools().open_image(&copy, false).unwrap();
         let mut read = [0; 5];
         bytes.read_exact_at(&mut read, MI).unwrap();
-        assert_eq!(
-            (&read, length(&bytes).unwrap()),
-            (want, 8 * MI),
-            "{pool} {source:?}"
-        );
+        let found = (&read, length(&bytes).unwrap());
+        assert_eq!(found, (want, 8 * MI), "{pool} {source:?}");
     }
     assert_eq!(site.open().volumes().len(), 5);
 }
-
-const FS: crate::kernel::FsType = crate::kernel::FsType::Ext4;
 
 #[test]
 fn a_copy_is_never_smaller_than_its_source() {
@@ -271,10 +240,7 @@ fn a_copy_is_never_smaller_than_its_source() {
         source: Some(Source::Volume(made.id)),
         ..new("copy")
     };
-    refused!(
-        site.pools().create_volume(&site.named("a"), new),
-        Error::Refused(_)
-    );
+    refused!(create(&site, new), Error::Refused(_));
     assert_eq!(site.entries().len(), 1);
 }
 
@@ -307,7 +273,7 @@ fn a_failed_creation_leaves_nothing() {
     std::fs::rename(site.path("volumes"), site.path("elsewhere")).unwrap();
     std::fs::create_dir(site.path("volumes")).unwrap();
     std::fs::remove_dir(site.path("elsewhere")).unwrap();
-    let failed = site.pools().create_volume(&site.named("a"), new("one"));
+    let failed = create(&site, new("one"));
     assert!(failed.is_err(), "{failed:?}");
     assert!(site.entries().is_empty());
     assert_eq!(site.pools().volume_named("one"), None);
@@ -319,29 +285,22 @@ fn many_at_once_get_what_there_is_and_no_more() {
     let mut site = Site::fake(&["a"]);
     site.specs[0].capacity_bytes = Some(40 * MI);
     site.open();
-    let pool = site.named("a");
-    let made = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for i in 0..24 {
-            let (site, pool, made) = (&site, &pool, &made);
-            scope.spawn(move || {
-                let one = site.pools().create_volume(pool, new(&i.to_string()));
-                match one {
-                    Ok(_) => {
-                        made.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                    }
-                    Err(e) => assert!(matches!(e, Error::NoRoom { .. }), "{e}"),
-                }
+            let site = &site;
+            scope.spawn(move || match create(site, new(&i.to_string())) {
+                Ok(_) => {}
+                Err(e) => assert!(matches!(e, Error::NoRoom { .. }), "{e}"),
             });
         }
     });
-    assert_eq!(made.into_inner(), 10);
+    assert_eq!(site.pools().volumes().len(), 10);
     assert_eq!(site.entries().len(), 10);
-    assert_eq!(pool.capacity(Provisioning::Thin).unwrap().available, 0);
+    assert_eq!(site.available(Provisioning::Thin), 0);
 }
 
 #[test]
-fn nobody_waits_for_anothers_copy() {
+fn other_calls_do_not_wait_for_a_copy() {
     let site = Site::fake(&["a"]);
     let (slow, other) = (site.make("slow"), site.make("other"));
     let (entered, wait) = std::sync::mpsc::channel();
@@ -360,9 +319,7 @@ fn nobody_waits_for_anothers_copy() {
         });
         wait.recv().unwrap();
         let made = site.make("meanwhile");
-        site.pools()
-            .update_volume(&other.id, |r| r.format = Format::Raw)
-            .unwrap();
+        site.update(other.id, |r| r.format = Format::Raw);
         site.pools().expand_volume(&other.id, 8 * MI).unwrap();
         site.pools().delete_volume(&made.id).unwrap();
         site.named("a").capacity(Provisioning::Thick).unwrap();

@@ -11,7 +11,7 @@ use hostloop_driver::storage::copy_image::{self, CopyRequest};
 use nix::fcntl::{FallocateFlags, fallocate};
 use rstest::rstest;
 
-use super::support::{Loop, Pool, Random, run, sparse};
+use super::support::{Loop, Pool, Random, populate, run, sparse};
 
 const BLOCK: u64 = 4096;
 
@@ -85,7 +85,7 @@ fn history(pool: &Pool, thick: bool, random: &mut Random) -> Vec<Snapshot> {
             reflinks: pool.reflinks,
             thick_source: thick,
         };
-        let copied = copy_image::populate(&image, &file, &want, &|| false).unwrap();
+        let copied = populate(&image, &file, &want);
         if thick {
             copy_image::keep_thick(&image, len, copied).unwrap();
         } else {
@@ -212,7 +212,7 @@ fn a_delta_of_many_extents(#[case] fs: &str) {
         reflinks: pool.reflinks,
         thick_source: false,
     };
-    copy_image::populate(&base, &target, &want, &|| false).unwrap();
+    populate(&base, &target, &want);
     let mut expected = BTreeSet::new();
     for i in (0..6000).step_by(7) {
         target

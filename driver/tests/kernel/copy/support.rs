@@ -3,9 +3,18 @@
 use std::fs::File;
 use std::path::PathBuf;
 
+use hostloop_driver::kernel::file::Copied;
+use hostloop_driver::storage::copy_image::{self, CopyRequest, Source};
 use tempfile::TempDir;
 
 pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run, sparse};
+
+/// Copies an image at rest.
+pub(crate) fn populate(from: &File, to: &File, want: &CopyRequest) -> Copied {
+    let copied = copy_image::copy(from, to, want, Source::Still, &|| false).unwrap();
+    copy_image::finish(to, want, copied).unwrap();
+    copied
+}
 
 /// A filesystem for images. Fields are dropped in order.
 pub(crate) struct Pool {

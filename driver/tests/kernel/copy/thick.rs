@@ -10,7 +10,7 @@ use hostloop_driver::storage::copy_image::{self, CopyRequest};
 use hostloop_driver::storage::{Error, Provisioning};
 use rstest::rstest;
 
-use super::support::{Loop, Pool, Random, run, sparse};
+use super::support::{Loop, Pool, Random, populate, run, sparse};
 
 const MIB: u64 = 1 << 20;
 
@@ -67,7 +67,7 @@ fn a_snapshot_leaves_a_thick_volume_thick(#[case] fs: &str) {
     let image = thick_image(&pool, 128 * MIB);
     let snapshot = sparse(&pool.path("snapshot"), 0);
     let thin = want(128 * MIB, Provisioning::Thin, &pool, true);
-    let copied = copy_image::populate(&image, &snapshot, &thin, &|| false).unwrap();
+    let copied = populate(&image, &snapshot, &thin);
     assert_eq!(
         copied == Copied::Shared,
         fs == "xfs",
@@ -109,7 +109,7 @@ fn a_thick_restore_is_thick_and_larger(#[case] fs: &str) {
     snapshot.write_all_at(&[5; MIB as usize], 50 * MIB).unwrap();
     let restored = sparse(&pool.path("restored"), 0);
     let thick = want(100 * MIB, Provisioning::Thick, &pool, false);
-    copy_image::populate(&snapshot, &restored, &thick, &|| false).unwrap();
+    populate(&snapshot, &restored, &thick);
     assert_eq!(restored.metadata().unwrap().len(), 100 * MIB);
     assert!(restored.metadata().unwrap().blocks() * 512 >= 100 * MIB);
     assert!(!share(&snapshot, &restored));
@@ -130,7 +130,7 @@ fn no_room_to_stay_thick_is_an_error_that_can_be_undone() {
     let snapshot = sparse(&pool.path("snapshot"), 0);
     let full = pool.fill();
     let thin = want(200 * MIB, Provisioning::Thin, &pool, true);
-    let copied = copy_image::populate(&image, &snapshot, &thin, &|| false).unwrap();
+    let copied = populate(&image, &snapshot, &thin);
     assert_eq!(copied, Copied::Shared);
     match copy_image::keep_thick(&image, 200 * MIB, copied) {
         Err(Error::Kernel(e)) if e.is_no_space() => {}
@@ -175,7 +175,7 @@ fn unsharing_goes_on_under_a_busy_loop_device() {
         for i in 0..4 {
             let snapshot = sparse(&pool.path(&format!("snapshot-{i}")), 0);
             let thin = want(len, Provisioning::Thin, &pool, true);
-            let copied = copy_image::populate(&image, &snapshot, &thin, &|| false).unwrap();
+            let copied = populate(&image, &snapshot, &thin);
             copy_image::keep_thick(&image, len, copied).unwrap();
             snapshots.push(snapshot);
         }
@@ -201,7 +201,7 @@ fn what_cannot_be_cloned_is_copied() {
     from.write_all_at(&[4; MIB as usize], 5 * MIB).unwrap();
     let to = sparse(&pool.path("copy"), 0);
     let thin = want(32 * MIB, Provisioning::Thin, &pool, false);
-    let copied = copy_image::populate(&from, &to, &thin, &|| false).unwrap();
+    let copied = populate(&from, &to, &thin);
     assert_eq!(copied, Copied::Bytes(MIB), "holes stay holes");
     let mut got = vec![0; MIB as usize];
     to.read_exact_at(&mut got, 5 * MIB).unwrap();

@@ -4,12 +4,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use hostloop_driver::storage::{Error, Provisioning, VolumeId};
+use hostloop_driver::storage::{Error, VolumeId};
 
 use super::kinds::uuid;
 use super::support::*;
 
-const GI: u64 = 1 << 30;
 const RECORDED: &str = "5f3c9a52-4d1e-4b7a-9c55-0a4f6f1f2b11";
 
 /// Writes a state entry for the pool "p" with only this field.
@@ -27,10 +26,8 @@ fn know(world: &World, field: &str, value: &str) {
 /// The start of a device, to check that it was not written.
 fn beginning(device: &Path) -> Vec<u8> {
     let mut bytes = vec![0; MI as usize];
-    File::open(device)
-        .unwrap()
-        .read_exact_at(&mut bytes, 0)
-        .unwrap();
+    let device = File::open(device).unwrap();
+    device.read_exact_at(&mut bytes, 0).unwrap();
     bytes
 }
 
@@ -43,7 +40,7 @@ fn half_made(device: &Path) {
 }
 
 #[test]
-fn an_mkfs_that_was_cut_short_is_done_again() {
+fn an_interrupted_mkfs_is_done_again() {
     let disk = Disk::new(GI);
     let mut world = World::at("p", &disk.device);
     half_made(&disk.device);
@@ -59,7 +56,7 @@ fn an_mkfs_that_was_cut_short_is_done_again() {
 /// Without the mark, or with the mark of another mkfs, this mkfs cannot be proven to be the
 /// driver's.
 #[test]
-fn what_looks_half_made_is_refused_without_the_mark() {
+fn an_unfinished_filesystem_is_refused_without_the_mark() {
     let other = "00000000-4d1e-4b7a-9c55-0a4f6f1f2b11";
     for (field, value) in [("fs_uuid", RECORDED), ("mkfs", other)] {
         let disk = Disk::new(GI);
@@ -67,11 +64,8 @@ fn what_looks_half_made_is_refused_without_the_mark() {
         half_made(&disk.device);
         know(&world, field, value);
         let before = beginning(&disk.device);
-        let refused = world.try_open().map(drop).unwrap_err();
-        assert!(
-            matches!(&refused, Error::Refused(why) if why.contains("whose mkfs did not end")),
-            "{refused}"
-        );
+        let refused = refusal(&world, &["mkfs did not end"]);
+        assert!(matches!(refused, Error::Refused(_)), "{refused}");
         assert!(
             beginning(&disk.device) == before,
             "{field}: it was written to"
@@ -127,10 +121,7 @@ impl Precious {
             None => world.dir.path().join("p/p.pool"),
         };
         world.open();
-        let pool = world.pool();
-        let new = new("v", MI, Provisioning::Thin);
-        let volume = world.pools().create_volume(&pool, new).unwrap().id;
-        drop(pool);
+        let volume = world.create(thin("v", MI)).id;
         let precious = Precious {
             world,
             volume,
@@ -164,8 +155,7 @@ fn an_adopted_pool_that_does_not_mount_is_an_error_and_is_never_formatted() {
         for learned in ["nothing", "fs_uuid", "mkfs"] {
             let mut precious = Precious::new(image);
             let recorded = uuid(&precious.bytes);
-            precious.world.pools().close().unwrap();
-            precious.world.close();
+            precious.world.unmount();
             let state = precious.world.options.state_dir.join("pools.json");
             match learned {
                 "nothing" => std::fs::remove_file(&state).unwrap(),
@@ -192,19 +182,15 @@ fn an_adopted_pool_that_does_not_mount_is_an_error_and_is_never_formatted() {
             precious.world.open();
             precious.assert_there();
             let state = std::fs::read_to_string(&state).unwrap();
-            assert!(
-                state.contains(&recorded) && !state.contains("mkfs"),
-                "{state}"
-            );
-            precious.world.pools().close().unwrap();
-            precious.world.close();
+            let is_known = state.contains(&recorded) && !state.contains("mkfs");
+            assert!(is_known, "{state}");
         }
     }
 }
 
 /// The process is killed while it inspects a pool that is not in the node's state.
 #[test]
-fn a_look_that_was_cut_short_is_ended_by_the_next_start() {
+fn an_interrupted_inspection_is_ended_by_the_next_start() {
     for image in [false, true] {
         let mut precious = Precious::new(image);
         let state = precious.world.options.state_dir.clone();
@@ -212,19 +198,13 @@ fn a_look_that_was_cut_short_is_ended_by_the_next_start() {
         let device = run("findmnt", &["-n", "-o", "SOURCE", arg(&at)]);
         // The handle acts like a mount: the loop device of an image detaches at its last close.
         let _held = File::open(&device).unwrap();
-        precious.world.pools().close().unwrap();
-        precious.world.close();
+        precious.world.unmount();
         std::fs::remove_file(state.join("pools.json")).unwrap();
         let options = "ro,norecovery,nosuid,nodev,noexec,noatime";
         run("mount", &["-t", "xfs", "-o", options, &device, arg(&at)]);
         precious.world.open();
-        let pool = precious.world.pool();
-        let new = new("w", MI, Provisioning::Thin);
-        precious.world.pools().create_volume(&pool, new).unwrap();
-        drop(pool);
+        precious.world.create(thin("w", MI));
         precious.assert_there();
-        precious.world.pools().close().unwrap();
-        precious.world.close();
     }
 }
 
@@ -236,19 +216,15 @@ fn the_pool_of_another_node_is_not_written_to() {
     let mut first = World::at("p", &disk.device);
     first.options.node_id = Some("n1".into());
     first.open();
-    let pool = first.pool();
-    let at = pool.root().to_path_buf();
+    let at = first.pool().root().to_path_buf();
     // Writes all metadata to its place, which XFS also does on its own within a minute.
     for freeze in ["-f", "-u"] {
         run("xfs_freeze", &[freeze, arg(&at)]);
     }
-    let new = new("v", MI, Provisioning::Thin);
-    let made = first.pools().create_volume(&pool, new).unwrap();
+    let made = first.create(thin("v", MI));
     // Leaves a log that needs replay.
     run("xfs_io", &["-x", "-c", "shutdown -f", arg(&at)]);
-    drop(pool);
-    first.close();
-    run("umount", &[arg(&at)]);
+    first.unmount();
     let whole = || {
         let output = run("sha256sum", &[arg(&disk.device)]);
         output.split_whitespace().next().unwrap().to_owned()
@@ -273,8 +249,6 @@ fn the_pool_of_another_node_is_not_written_to() {
         assert!(mounts.at(&at).is_none());
     }
     assert_eq!(first.open().volumes()[0].id, made.id);
-    first.pools().close().unwrap();
-    second.close();
 }
 
 /// Looks like a device encrypted without a header (plain dm-crypt, a detached LUKS header).
@@ -294,28 +268,21 @@ fn random_bytes_are_refused_and_formatted_if_the_option_says_so() {
         device.sync_all().unwrap();
         let before = beginning(&disk.device);
         let world = World::at("p", &disk.device);
-        let refused = world.try_open().map(drop).unwrap_err();
-        let says = ["without a known signature", "`wipe`", "blkdiscard"];
-        for says in says {
-            assert!(refused.to_string().contains(says), "{refused}");
-        }
+        let refused = refusal(
+            &world,
+            &["without a known signature", "`wipe`", "blkdiscard"],
+        );
         assert!(matches!(refused, Error::Refused(_)), "{refused}");
         assert!(beginning(&disk.device) == before, "it was written to");
 
         let mut world = World::new(&[&format!("p={},wipe", arg(&disk.device))]);
         world.open();
-        let pool = world.pool();
-        pool.alive().unwrap();
-        let new = new("v", MI, Provisioning::Thin);
-        let made = world.pools().create_volume(&pool, new).unwrap();
-        drop(pool);
+        world.pool().alive().unwrap();
+        let made = world.create(thin("v", MI));
         // The option has no effect if it stays in the configuration, even if the pool is not known.
-        world.pools().close().unwrap();
-        world.close();
+        world.unmount();
         std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
         assert_eq!(world.open().volumes()[0].id, made.id);
-        world.pools().close().unwrap();
-        world.close();
     }
 }
 
@@ -325,29 +292,18 @@ fn wipe_spares_what_has_a_signature() {
     let disk = Disk::new(64 * MI).mkfs("ext4", &[]);
     let before = uuid(&disk.device);
     let world = World::new(&[&format!("p={},wipe", arg(&disk.device))]);
-    let refused = world.try_open().map(drop).unwrap_err();
-    assert!(
-        refused.to_string().contains("an ext4 filesystem"),
-        "{refused}"
-    );
+    refusal(&world, &["an ext4 filesystem"]);
     assert_eq!(uuid(&disk.device), before);
 }
 
 /// An image file with unknown bytes under the pool's name.
 #[test]
 fn an_image_of_random_bytes_is_refused() {
-    let mut world = World::new(&["p=DIR/p,image=400Mi"]);
-    let dir = world.dir.path().join("p");
-    std::fs::create_dir(&dir).unwrap();
-    let file = File::create_new(dir.join("p.pool")).unwrap();
-    file.set_len(400 * MI).unwrap();
+    let world = World::new(&["p=DIR/p,image=400Mi"]);
+    std::fs::create_dir(world.path("")).unwrap();
+    let file = sparse(&world.path("p.pool"), 400 * MI);
     file.write_all_at(b"bytes", 300 * 1000).unwrap();
-    let refused = world.try_open().map(drop).unwrap_err();
-    assert!(
-        refused.to_string().contains("without a known signature"),
-        "{refused}"
-    );
-    world.close();
+    refusal(&world, &["without a known signature"]);
 }
 
 /// A pool's XFS retries without limit; a volume's XFS gives up.
@@ -363,23 +319,19 @@ fn a_pools_xfs_waits_for_its_disk() {
         });
         limits.concat()
     };
-    let read = || {
-        limits()
-            .into_iter()
-            .map(|l| std::fs::read_to_string(l).unwrap())
-    };
-    world.open();
-    assert!(read().all(|limit| limit.trim() == "-1"));
-    // The same holds if an older version mounted the pool with limits.
-    for (path, value) in limits().iter().zip(["1000", "30"].iter().cycle()) {
-        std::fs::write(path, value).unwrap();
+    // The limits of a new mount; those that an older version set; those that an operator set.
+    for (set, expected) in [
+        (None, "-1"),
+        (Some(["1000", "30"]), "-1"),
+        (Some(["7"; 2]), "7"),
+    ] {
+        for (path, value) in limits().iter().zip(set.into_iter().flatten().cycle()) {
+            std::fs::write(path, value).unwrap();
+        }
+        world.open();
+        for path in limits() {
+            let limit = std::fs::read_to_string(&path).unwrap();
+            assert_eq!(limit.trim(), expected, "{set:?}: {path}");
+        }
     }
-    world.open();
-    assert!(read().all(|limit| limit.trim() == "-1"));
-    // Limits that an operator has set stay.
-    for path in limits() {
-        std::fs::write(path, "7").unwrap();
-    }
-    world.open();
-    assert!(read().all(|limit| limit.trim() == "7"));
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
-use hostloop_driver::storage::{Error, Pools, Provisioning, VolumeHandle, VolumeId};
+use hostloop_driver::storage::{Error, Pools, Provisioning, VolumeId, VolumeRecord};
 
 use super::support::*;
 
@@ -51,13 +52,13 @@ const OPERATIONS: [Operation; 7] = [
     ("thin", |pools, _, i| create(pools, i, Provisioning::Thin)),
     ("thick", |pools, _, i| create(pools, i, Provisioning::Thick)),
     ("snapshot", |pools, volume, i| {
-        pools
-            .create_snapshot(&volume, &i.to_string(), &BTreeMap::new())
-            .map(drop)
+        let (name, none) = (i.to_string(), BTreeMap::new());
+        pools.create_snapshot(&volume, &name, &none).map(drop)
     }),
     ("group", |pools, volume, i| {
+        let (name, none) = (i.to_string(), BTreeMap::new());
         pools
-            .create_group(&i.to_string(), &[volume, volume], &BTreeMap::new())
+            .create_group(&name, &[volume, volume], &none)
             .map(drop)
     }),
     ("expand", |pools, volume, i| {
@@ -74,14 +75,12 @@ const OPERATIONS: [Operation; 7] = [
 
 fn create(pools: &Pools, i: u64, provisioning: Provisioning) -> Result<(), Error> {
     let pool = pools.named(None)?;
-    let name = format!("{provisioning:?} {i}");
-    pools
-        .create_volume(&pool, new(&name, 32 * 4096, provisioning))
-        .map(drop)
+    let new = new(&format!("{provisioning:?} {i}"), 32 * 4096, provisioning);
+    pools.create_volume(&pool, new).map(drop)
 }
 
-/// The driver's complete view of the pool.
-fn told(pools: &Pools) -> impl PartialEq + std::fmt::Debug + use<> {
+/// All objects that the pools report.
+fn reported(pools: &Pools) -> impl PartialEq + std::fmt::Debug + use<> {
     (pools.volumes(), pools.snapshots(), pools.groups())
 }
 
@@ -98,12 +97,7 @@ fn every_write_may_fail() {
         // With this overcommit factor, the kernel rejects the request and not the driver.
         world.options.overcommit = 1e6;
         world.open();
-        let pool = world.pool();
-        let first = world
-            .pools()
-            .create_volume(&pool, new("first", MI, Provisioning::Thin))
-            .unwrap();
-        drop(pool);
+        let first = world.create(thin("first", MI));
         let image = world.pools().open_image(&first, true).unwrap();
         image.write_all_at(&[7; 64 * 1024], 0).unwrap();
         image.sync_all().unwrap();
@@ -113,14 +107,15 @@ fn every_write_may_fail() {
         for (name, operation) in OPERATIONS {
             for left in 0..24 {
                 filler.leave(left * step);
-                let (entries, before) = (world.entries(), told(world.pools()));
+                let (entries, before) = (world.entries(), reported(world.pools()));
                 match operation(world.pools(), first.id, left) {
                     Ok(()) => done += 1,
                     Err(e) => {
                         failed += 1;
-                        assert!(is_full(&e), "{fs}: {name}, {left} blocks left: {e}");
-                        assert_eq!(world.entries(), entries, "{fs}: {name}, {left} blocks left");
-                        assert_eq!(told(world.pools()), before, "{fs}: {name}");
+                        let context = format!("{fs}: {name}, {left} blocks left: {e}");
+                        assert!(is_full(&e), "{context}");
+                        assert_eq!(world.entries(), entries, "{context}");
+                        assert_eq!(reported(world.pools()), before, "{context}");
                     }
                 }
             }
@@ -129,18 +124,13 @@ fn every_write_may_fail() {
         assert!(failed > 0 && done > 0, "{fs}: {failed} failed, {done} done");
 
         // The operation has succeeded, the driver's view is correct, and the pool still works.
-        let before = told(world.pools());
-        assert!(
-            world.open().findings().is_empty(),
-            "{:?}",
-            world.pools().findings()
-        );
-        assert_eq!(told(world.pools()), before, "{fs}");
+        let before = reported(world.pools());
+        open_sound(&mut world, fs);
+        assert_eq!(reported(world.pools()), before, "{fs}");
         drop(filler);
         std::fs::remove_file(ground.at.join("filler")).unwrap();
         create(world.pools(), 99, Provisioning::Thick).unwrap();
-        world.pools().volume(&VolumeHandle::Id(first.id)).unwrap();
-        world.close();
+        world.volume(first.id);
     }
 }
 
@@ -159,55 +149,45 @@ fn a_thick_promise_is_kept_on_a_pool_that_fills_up() {
         let ground = Ground::new(fs, 400 * MI, &[]);
         let mut world = World::at("p", &ground.at.join("p"));
         world.open();
-        let pool = world.pool();
-        let thick = new("thick", 64 * MI, Provisioning::Thick);
-        let made = world.pools().create_volume(&pool, thick).unwrap();
+        let made = world.create(new("thick", 64 * MI, Provisioning::Thick));
         // The snapshot keeps its own blocks, and so does the volume.
-        world
-            .pools()
-            .create_snapshot(&made.id, "s", &BTreeMap::new())
-            .unwrap();
-        let thin = world
-            .pools()
-            .create_volume(&pool, new("thin", 64 * MI, Provisioning::Thin))
-            .unwrap();
-        let mut settings = thin.settings.clone();
-        settings.provisioning = Provisioning::Thick;
-        world.pools().modify_volume(&thin.id, settings).unwrap();
-        drop(pool);
+        world.snapshot(&made, "s");
+        let later = world.create(thin("thin", 64 * MI));
+        thicken(&world, &later).unwrap();
         let _filler = Filler::new(&ground.at);
-        for volume in [&made, &thin] {
+        for volume in [&made, &later] {
             let image = world.pools().open_image(volume, true).unwrap();
             for block in (0..64).step_by(step) {
                 let bytes = vec![block as u8; 1 << 20];
-                image
-                    .write_all_at(&bytes, block * MI)
-                    .unwrap_or_else(|e| panic!("{fs}: {}: {e}", volume.name));
+                let written = image.write_all_at(&bytes, block * MI);
+                written.unwrap_or_else(|e| panic!("{fs}: {}: {e}", volume.name));
             }
-            image
-                .sync_all()
-                .unwrap_or_else(|e| panic!("{fs}: {}: {e}", volume.name));
+            let synced = image.sync_all();
+            synced.unwrap_or_else(|e| panic!("{fs}: {}: {e}", volume.name));
         }
-        world.close();
     }
 }
 
+fn thicken(world: &World, volume: &VolumeRecord) -> Result<Arc<VolumeRecord>, Error> {
+    let mut settings = volume.settings.clone();
+    settings.provisioning = Provisioning::Thick;
+    world.pools().modify_volume(&volume.id, settings)
+}
+
 #[test]
-fn what_is_missing_is_told_before_it_is_tried() {
+fn a_volume_without_room_is_refused_before_it_is_created() {
     let ground = Ground::new("ext4", 64 * MI, &["-m", "0"]);
     let mut world = World::at("p", &ground.at.join("p"));
     world.open();
-    let pool = world.pool();
-    let available = pool.capacity(Provisioning::Thick).unwrap().available;
+    let available = world.available(Provisioning::Thick);
     for provisioning in [Provisioning::Thin, Provisioning::Thick] {
         let more = new("more", available + 4096, provisioning);
-        let refused = world.pools().create_volume(&pool, more).unwrap_err();
-        assert!(matches!(refused, Error::NoRoom { .. }), "{refused}");
+        let more = world.pools().create_volume(&world.pool(), more);
+        refused!(more, Error::NoRoom { .. });
     }
     assert!(world.entries().is_empty());
-    let nearly = new("nearly", available - 2 * MI, Provisioning::Thick);
-    world.pools().create_volume(&pool, nearly).unwrap();
-    let left = pool.capacity(Provisioning::Thin).unwrap().available;
+    world.create(new("nearly", available - 2 * MI, Provisioning::Thick));
+    let left = world.available(Provisioning::Thin);
     assert!(left <= 2 * MI, "{left}");
 }
 
@@ -217,30 +197,22 @@ fn a_volume_that_shares_its_blocks_becomes_thick_or_is_refused() {
         let ground = Ground::new(fs, 400 * MI, &[]);
         let mut world = World::at("p", &ground.at.join("p"));
         world.open();
-        let pools = world.pools();
-        let thin = new("thin", 32 * MI, Provisioning::Thin);
-        let thin = pools.create_volume(&world.pool(), thin).unwrap();
-        let image = pools.open_image(&thin, true).unwrap();
+        let thin = world.create(thin("thin", 32 * MI));
+        let image = world.pools().open_image(&thin, true).unwrap();
         image.write_all_at(&vec![7; 8 << 20], 0).unwrap();
-        pools
-            .create_snapshot(&thin.id, "s", &BTreeMap::new())
-            .unwrap();
-        let mut settings = thin.settings.clone();
-        settings.provisioning = Provisioning::Thick;
-        let thick = pools.modify_volume(&thin.id, settings);
-        let now = pools.volume(&VolumeHandle::Id(thin.id)).unwrap();
+        world.snapshot(&thin, "s");
+        let thick = thicken(&world, &thin);
+        let now = world.volume(thin.id);
         if separates {
-            assert_eq!(*thick.unwrap(), *now);
+            assert_eq!(thick.unwrap(), now);
             let _filler = Filler::new(&ground.at);
             for block in 0..32 {
                 image.write_all_at(&vec![8; 1 << 20], block * MI).unwrap();
             }
             image.sync_all().unwrap();
         } else {
-            let refused = thick.unwrap_err();
-            assert!(matches!(refused, Error::Refused(_)), "{refused}");
+            refused!(thick, Error::Refused(_));
             assert_eq!(now.settings.provisioning, Provisioning::Thin);
         }
-        world.close();
     }
 }

@@ -7,10 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hostloop_driver::kernel::FsType;
-use hostloop_driver::storage::{
-    About, Access, Capability, Format, FreezeIntent, Provisioning, Stage, VolumeHandle,
-    VolumeRecord,
-};
+use hostloop_driver::storage::{About, Capability, Format, FreezeIntent, Stage, VolumeRecord};
 
 use super::support::*;
 
@@ -26,12 +23,8 @@ impl Planted {
     fn new() -> Planted {
         let mut world = World::new(&["p=DIR/p"]);
         world.open();
-        let new = new("v", 320 * MI, Provisioning::Thin);
-        let volume = world.pools().create_volume(&world.pool(), new).unwrap();
-        let image = world
-            .pool()
-            .root()
-            .join(format!("volumes/{}/image", volume.id));
+        let volume = world.create(thin("v", 320 * MI));
+        let image = world.path(format!("volumes/{}/image", volume.id));
         Planted {
             device: Some(Loop::attach(&image)),
             image,
@@ -50,15 +43,19 @@ impl Planted {
     }
 
     fn record(&self) -> Arc<VolumeRecord> {
-        let handle = VolumeHandle::Id(self.volume.id);
-        self.world.pools().volume(&handle).unwrap()
+        self.world.volume(self.volume.id)
     }
 
     fn update(&self, change: impl FnOnce(&mut VolumeRecord)) {
-        self.world
-            .pools()
-            .update_volume(&self.volume.id, change)
-            .unwrap();
+        self.world.update(self.volume.id, change);
+    }
+
+    /// Mounts the device, until the mount is dropped.
+    fn mount(&self, name: &str) -> Mount {
+        let at = self.path(name);
+        std::fs::create_dir(&at).unwrap();
+        run("mount", &[arg(self.device()), arg(&at)]);
+        Mount(at)
     }
 
     /// Recovery detached it: nothing is left to clean up.
@@ -70,8 +67,17 @@ impl Planted {
         self.world.dir.path().join(name)
     }
 
-    fn open(&mut self) {
-        self.world.open();
+    /// Opens the pools again; the description of the only finding, or an empty one.
+    fn finding(&mut self) -> String {
+        let mut findings = self.world.open().findings();
+        assert!(findings.len() < 2, "{findings:?}");
+        let finding = findings.pop();
+        assert!(
+            finding
+                .iter()
+                .all(|f| f.about == About::Volume(self.volume.id))
+        );
+        finding.map(|f| f.what).unwrap_or_default()
     }
 }
 
@@ -81,13 +87,6 @@ fn stage(path: PathBuf, capability: Capability, minor: u32) -> Stage {
         capability,
         minor: Some(minor),
         read_only_loops: BTreeMap::new(),
-    }
-}
-
-fn raw() -> Capability {
-    Capability {
-        access: Access::Block,
-        ..mounted()
     }
 }
 
@@ -103,43 +102,32 @@ impl Drop for Mount {
 }
 
 #[test]
-fn idle_devices_go_and_stagings_without_a_mount_end() {
+fn idle_devices_are_detached_and_stagings_without_a_mount_end() {
     for staged in [false, true] {
         let mut planted = Planted::new();
         if staged {
             let stage = stage(planted.path("stage"), mounted(), planted.minor());
             planted.update(|r| r.stage = Some(stage));
         }
-        planted.open();
+        assert_eq!(planted.finding(), "");
         assert!(loop_of(&planted.image).is_empty());
         planted.forget_device();
         assert_eq!(planted.record().stage, None);
-        assert!(planted.world.pools().findings().is_empty());
     }
 }
 
 #[test]
-fn devices_in_use_and_strangers_stay() {
+fn devices_in_use_and_foreign_ones_stay() {
     let mut planted = Planted::new();
-    let stranger_file = planted.path("stranger");
-    File::create_new(&stranger_file)
-        .unwrap()
-        .set_len(MI)
-        .unwrap();
-    let stranger = Loop::attach(&stranger_file);
+    let foreign_file = planted.path("foreign");
+    sparse(&foreign_file, MI);
+    let foreign = Loop::attach(&foreign_file);
     run("mkfs.ext4", &["-q", arg(planted.device())]);
-    let at = planted.path("somewhere");
-    std::fs::create_dir(&at).unwrap();
-    run("mount", &[arg(planted.device()), arg(&at)]);
-    let mount = Mount(at.clone());
-    planted.open();
+    let mount = planted.mount("somewhere");
+    let finding = planted.finding();
+    assert!(finding.contains(arg(&mount.0)), "{finding}");
     assert_eq!(loop_of(&planted.image).len(), 1);
-    assert_eq!(loop_of(&stranger_file), [stranger.device.to_str().unwrap()]);
-    let findings = planted.world.pools().findings();
-    assert_eq!(findings.len(), 1, "{findings:?}");
-    assert_eq!(findings[0].about, About::Volume(planted.volume.id));
-    assert!(findings[0].what.contains(arg(&at)), "{findings:?}");
-    drop(mount);
+    assert_eq!(loop_of(&foreign_file), [foreign.device.to_str().unwrap()]);
 }
 
 #[test]
@@ -149,23 +137,21 @@ fn a_raw_block_target_gets_its_device_back_at_its_minor() {
     let target = planted.path("target");
     File::create_new(&target).unwrap();
     run("mount", &["--bind", arg(planted.device()), arg(&target)]);
-    let bound = Mount(target.clone());
+    let _bound = Mount(target.clone());
     let minor = planted.minor();
     let stage = stage(planted.path("stage"), raw(), minor);
     planted.update(|r| r.stage = Some(stage));
-    open_rw(&target)
-        .write_all_at(b"user's bytes", 8192)
-        .unwrap();
+    let bytes = b"user's bytes";
+    open_rw(&target).write_all_at(bytes, 8192).unwrap();
     planted.world.close();
-    // A bind of its node does not hold it. Another test may take the minor at this moment: then
-    // there is nothing to be had back, and that is what must be said.
+    // A bind of its node does not hold it. Another test may take the minor at this moment: the
+    // device can't be attached there then, and recovery must report that.
     run("losetup", &["-d", arg(planted.device())]);
     planted.forget_device();
-    planted.open();
+    let finding = planted.finding();
     let mine = loop_of(&planted.image);
     if mine.is_empty() {
-        let findings = planted.world.pools().findings();
-        assert!(findings[0].what.contains("another file"), "{findings:?}");
+        assert!(finding.contains("another file"), "{finding}");
         return;
     }
     assert_eq!(mine, [format!("/dev/loop{minor}")]);
@@ -173,12 +159,8 @@ fn a_raw_block_target_gets_its_device_back_at_its_minor() {
         device: format!("/dev/loop{minor}").into(),
     });
     let mut read = [0; 12];
-    File::open(&target)
-        .unwrap()
-        .read_exact_at(&mut read, 8192)
-        .unwrap();
-    assert_eq!(&read, b"user's bytes");
-    drop(bound);
+    open_rw(&target).read_exact_at(&mut read, 8192).unwrap();
+    assert_eq!(&read, bytes);
 }
 
 #[test]
@@ -187,10 +169,8 @@ fn a_frozen_filesystem_is_thawed() {
         for unmounted in [false, true] {
             let mut planted = Planted::new();
             run(&format!("mkfs.{fs}"), &["-q", arg(planted.device())]);
-            let at = planted.path("at");
-            std::fs::create_dir(&at).unwrap();
-            run("mount", &[arg(planted.device()), arg(&at)]);
-            let mount = Mount(at.clone());
+            let mount = planted.mount("at");
+            let at = mount.0.clone();
             let stage = stage(at.clone(), mounted(), planted.minor());
             planted.update(|r| {
                 r.stage = Some(stage);
@@ -201,15 +181,10 @@ fn a_frozen_filesystem_is_thawed() {
             if unmounted {
                 run("umount", &[arg(&at)]);
             }
-            planted.open();
-            let findings = planted.world.pools().findings();
-            assert!(
-                findings.is_empty(),
-                "{fs}, unmounted {unmounted}: {findings:?}"
-            );
+            assert_eq!(planted.finding(), "", "{fs}, unmounted {unmounted}");
             assert_eq!(planted.record().freeze, None, "{fs}");
             if unmounted {
-                // Unused now, and so it went; a frozen one would have stayed for ever.
+                // Recovery detached the unused device; a frozen filesystem would hold it.
                 assert!(loop_of(&planted.image).is_empty(), "{fs}");
                 planted.forget_device();
             } else {
@@ -222,19 +197,14 @@ fn a_frozen_filesystem_is_thawed() {
 }
 
 #[test]
-fn an_image_that_cannot_be_had_is_one_finding_and_no_more() {
+fn a_missing_image_is_one_finding() {
     let mut planted = Planted::new();
     planted.device = None;
     std::fs::remove_file(&planted.image).unwrap();
     planted.update(|r| r.freeze = Some(FreezeIntent { since_ns: 1 }));
-    planted.open();
-    let findings = planted.world.pools().findings();
-    assert_eq!(findings.len(), 1, "{findings:?}");
-    assert!(findings[0].what.contains("is missing"), "{findings:?}");
-    planted
-        .world
-        .pools()
-        .delete_volume(&planted.volume.id)
-        .unwrap();
+    let finding = planted.finding();
+    assert!(finding.contains("is missing"), "{finding}");
+    let deleted = planted.world.pools().delete_volume(&planted.volume.id);
+    deleted.unwrap();
     assert!(planted.world.entries().is_empty());
 }

@@ -1,16 +1,16 @@
 //! Disks, filesystems and pools that are gone when the test is over.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::storage::{NewVolume, Provisioning};
+use hostloop_driver::storage::{Error, NewVolume, Provisioning};
 use tempfile::TempDir;
 
 use crate::testkit;
-pub(crate) use crate::testkit::{MI, mounted};
+pub(crate) use crate::testkit::{MI, mounted, raw};
 use crate::tools::release;
-pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run};
+pub(crate) use crate::tools::{Loop, Mount, arg, mkfs, run, sparse};
 pub(crate) use hostloop_driver::kernel::Kernel;
 
 /// Configured pools and the process that has them open, on the machine's kernel.
@@ -26,7 +26,7 @@ impl Disk {
     pub(crate) fn new(bytes: u64) -> Disk {
         let dir = TempDir::with_prefix("hostloop-pool-disk-").unwrap();
         let image = dir.path().join("disk");
-        File::create_new(&image).unwrap().set_len(bytes).unwrap();
+        sparse(&image, bytes);
         let device = run("losetup", &["--find", "--show", arg(&image)]).into();
         Disk { device, _dir: dir }
     }
@@ -42,6 +42,8 @@ impl Drop for Disk {
         release("losetup", &["-d", arg(&self.device)]);
     }
 }
+
+pub(crate) const GI: u64 = 1 << 30;
 
 /// A filesystem of its own, to make pools in. Fields are dropped in order.
 pub(crate) struct Ground {
@@ -65,7 +67,12 @@ impl Ground {
     }
 }
 
-/// A volume of ext4 by one writer.
+/// A thin volume of ext4 with one writer.
+pub(crate) fn thin(name: &str, bytes: u64) -> NewVolume {
+    new(name, bytes, Provisioning::Thin)
+}
+
+/// A volume of ext4 with one writer.
 pub(crate) fn new(name: &str, bytes: u64, provisioning: Provisioning) -> NewVolume {
     let mut new = NewVolume {
         capacity_bytes: bytes,
@@ -82,9 +89,28 @@ pub(crate) fn loop_of(file: &Path) -> Vec<String> {
 }
 
 pub(crate) fn open_rw(path: &Path) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .unwrap()
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+/// Opening the pools fails, and the error says all this.
+pub(crate) fn refusal(world: &World, says: &[&str]) -> Error {
+    let refused = world.try_open().map(drop).unwrap_err();
+    let why = refused.to_string();
+    for words in says {
+        assert!(why.contains(words), "{why}");
+    }
+    refused
+}
+
+/// Opens the pools: the first one is missing, for this reason.
+pub(crate) fn assert_missing(world: &mut World, why: &str) {
+    world.open();
+    let missing = world.why_missing();
+    assert!(missing.contains(why), "{missing}");
+}
+
+/// Opens the pools without a finding.
+pub(crate) fn open_sound(world: &mut World, context: &str) {
+    let findings = world.open().findings();
+    assert!(findings.is_empty(), "{context}: {findings:?}");
 }

@@ -1,5 +1,6 @@
-use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use rstest::rstest;
 
 use super::*;
 use crate::kernel::{FsType, LoopInfo, MountTable};
@@ -34,33 +35,20 @@ fn view(loops: &[(u32, Option<u32>)], mounts: &[&str]) -> KernelState {
     }
 }
 
-/// The steps for a volume with these devices over its image, in short form.
-fn decided(stage: Option<&Stage>, devices: &[u32], mut kernel: KernelState) -> Vec<String> {
-    let image = FileId { dev: 9, ino: 1000 };
-    let own = kernel.loops.iter_mut();
-    for device in own.filter(|l| devices.contains(&l.minor)) {
-        device.backing = Some(image);
-    }
-    let identity = VolumeIdentity::over(image);
-    short(decide(stage, &VolumeState::of(&kernel, identity)))
-}
-
-fn stage(access: Access, minor: Option<u32>, read_only: &[u32]) -> Stage {
-    Stage {
+fn stage(access: Access, minor: Option<u32>, read_only: &[u32]) -> Option<Stage> {
+    let target = |ro: &u32| (PathBuf::from(format!("/pod/{ro}")), *ro);
+    Some(Stage {
         path: "/stage".into(),
         capability: Capability {
             access,
             mode: AccessMode::SingleNodeWriter,
         },
         minor,
-        read_only_loops: read_only
-            .iter()
-            .map(|ro| (PathBuf::from(format!("/pod/{ro}")), *ro))
-            .collect::<BTreeMap<_, _>>(),
-    }
+        read_only_loops: read_only.iter().map(target).collect(),
+    })
 }
 
-fn mount() -> Stage {
+fn mounted() -> Option<Stage> {
     let access = Access::Mount {
         fs: FsType::Ext4,
         flags: Vec::new(),
@@ -69,217 +57,102 @@ fn mount() -> Stage {
     stage(access, Some(3), &[])
 }
 
-fn raw(minor: Option<u32>, read_only: &[u32]) -> Stage {
-    stage(Access::Block, minor, read_only)
+fn raw(minor: u32, read_only: &[u32]) -> Option<Stage> {
+    stage(Access::Block, Some(minor), read_only)
 }
 
-/// Shortens reports to one phrase.
-fn short(steps: Vec<LoopStep>) -> Vec<String> {
-    let word = |step| match step {
-        LoopStep::Report(what) => {
-            let words = [
-                "several",
-                "not staged",
-                "not at",
-                "never finished",
-                "another file",
-                "while targets",
-                "not the device",
-            ];
-            let found = words.iter().find(|w| what.contains(**w));
-            format!("report {}", found.unwrap_or_else(|| panic!("{what}")))
-        }
-        step => format!("{step:?}"),
+/// The staging of a raw block volume before its device was recorded.
+fn unfinished() -> Option<Stage> {
+    stage(Access::Block, None, &[])
+}
+
+/// Shortens a report to one phrase.
+fn short(step: LoopStep) -> String {
+    let LoopStep::Report(what) = step else {
+        return format!("{step:?}");
     };
-    steps.into_iter().map(word).collect()
+    let words = [
+        "several",
+        "not staged",
+        "not at",
+        "never finished",
+        "another file",
+        "while targets",
+        "not the device",
+    ];
+    let found = words.iter().find(|w| what.contains(**w));
+    format!("report {}", found.unwrap_or_else(|| panic!("{what}")))
 }
 
-#[test]
-fn not_staged() {
-    let one = [(3, None)];
-    let table: [(&str, &[u32], KernelState, &[&str]); 6] = [
-        ("nothing", &[], view(&[], &[]), &[]),
-        ("idle", &[3], view(&one, &[]), &["Detach(3)"]),
-        (
-            "mounted",
-            &[3],
-            view(&one, &["3:/stage"]),
-            &["report not staged"],
-        ),
-        (
-            "bound",
-            &[3],
-            view(&one, &["3=/pod"]),
-            &["report not staged"],
-        ),
-        (
-            "below another",
-            &[3],
-            view(&[(3, None), (4, Some(3))], &[]),
-            &["report not staged"],
-        ),
-        (
-            "twice",
-            &[3, 5],
-            view(&[(3, None), (5, None)], &["5:/x"]),
-            &["report several", "Detach(3)", "report not staged"],
-        ),
-    ];
-    for (name, devices, view, want) in table {
-        assert_eq!(decided(None, devices, view), want, "{name}");
-    }
-}
+const NONE: &[(u32, Option<u32>)] = &[];
+const THREE: &[(u32, Option<u32>)] = &[(3, None)];
+const FIVE: &[(u32, Option<u32>)] = &[(5, None)];
+const BOTH: &[(u32, Option<u32>)] = &[(3, None), (5, None)];
+const READ_ONLY: &[(u32, Option<u32>)] = &[(3, None), (4, Some(3))];
 
-#[test]
-fn staged_as_a_mount() {
-    let one = [(3, None)];
-    let table: [(&str, &[u32], KernelState, &[&str]); 6] = [
-        ("in order", &[3], view(&one, &["3:/stage", "3:/pod"]), &[]),
-        ("after a reboot", &[], view(&[], &[]), &["ClearStage"]),
-        (
-            "a stranger has its minor",
-            &[],
-            view(&one, &["3:/x"]),
-            &["ClearStage"],
-        ),
-        (
-            "attached, not mounted",
-            &[3],
-            view(&one, &[]),
-            &["Detach(3)", "ClearStage"],
-        ),
-        (
-            "its staging mount is gone",
-            &[3],
-            view(&one, &["3:/pod"]),
-            &["report not at"],
-        ),
-        (
-            "a second device",
-            &[3, 5],
-            view(&[(3, None), (5, None)], &["3:/stage"]),
-            &["report several", "Detach(5)"],
-        ),
-    ];
-    for (name, devices, view, want) in table {
-        assert_eq!(decided(Some(&mount()), devices, view), want, "{name}");
+/// The staging on record, the minors over the volume's image, the loop devices and mounts of the
+/// machine, and the steps that follow.
+#[rstest]
+#[case::unstaged(None, &[], view(NONE, &[]), &[])]
+#[case::unstaged_idle(None, &[3], view(THREE, &[]), &["Detach(3)"])]
+#[case::unstaged_mounted(None, &[3], view(THREE, &["3:/stage"]), &["report not staged"])]
+#[case::unstaged_bound(None, &[3], view(THREE, &["3=/pod"]), &["report not staged"])]
+#[case::unstaged_below_another(None, &[3], view(READ_ONLY, &[]), &["report not staged"])]
+#[case::unstaged_twice(
+    None, &[3, 5], view(BOTH, &["5:/x"]), &["report several", "Detach(3)", "report not staged"]
+)]
+#[case::mounted(mounted(), &[3], view(THREE, &["3:/stage", "3:/pod"]), &[])]
+#[case::mounted_before_a_reboot(mounted(), &[], view(NONE, &[]), &["ClearStage"])]
+#[case::its_minor_has_another_file(mounted(), &[], view(THREE, &["3:/x"]), &["ClearStage"])]
+#[case::attached_only(mounted(), &[3], view(THREE, &[]), &["Detach(3)", "ClearStage"])]
+#[case::staging_mount_gone(mounted(), &[3], view(THREE, &["3:/pod"]), &["report not at"])]
+#[case::mounted_and_a_second_device(
+    mounted(), &[3, 5], view(BOTH, &["3:/stage"]), &["report several", "Detach(5)"]
+)]
+#[case::raw_published(raw(3, &[]), &[3], view(THREE, &["3=/pod"]), &[])]
+#[case::raw_not_published(raw(3, &[]), &[3], view(THREE, &[]), &[])]
+#[case::raw_before_a_reboot(raw(3, &[]), &[], view(NONE, &[]), &["ClearStage"])]
+#[case::raw_lost(raw(3, &[]), &[], view(NONE, &["3=/pod"]), &["Attach(3)"])]
+#[case::raw_lost_and_taken(
+    raw(3, &[]), &[], view(THREE, &["3=/pod"]), &["report another file"]
+)]
+#[case::raw_lost_and_idle_elsewhere(
+    raw(3, &[]), &[5], view(FIVE, &["3=/pod"]), &["Detach(5)", "Attach(3)"]
+)]
+#[case::raw_lost_and_used_elsewhere(
+    raw(3, &[]), &[5], view(FIVE, &["3=/pod", "5=/pod2"]), &["report while targets"]
+)]
+#[case::raw_unbound_and_used_elsewhere(
+    raw(3, &[]), &[5], view(FIVE, &["5=/pod2"]), &["report not the device"]
+)]
+#[case::raw_unfinished(unfinished(), &[3], view(THREE, &[]), &["Detach(3)", "ClearStage"])]
+#[case::raw_unattached(unfinished(), &[], view(NONE, &[]), &["ClearStage"])]
+#[case::raw_unrecorded(unfinished(), &[3], view(THREE, &["3=/x"]), &["report never finished"])]
+#[case::read_only(raw(3, &[4]), &[3], view(READ_ONLY, &["4=/pod/4"]), &[])]
+#[case::read_only_lost(
+    raw(3, &[4]),
+    &[],
+    view(NONE, &["4=/pod/4"]),
+    &["Attach(3)", "AttachReadOnly { minor: 4, over: 3 }"]
+)]
+#[case::read_only_lost_and_taken(
+    raw(3, &[4]),
+    &[3],
+    view(&[(3, None), (4, None)], &["4=/pod/4", "3=/pod"]),
+    &["report another file"]
+)]
+fn steps(
+    #[case] stage: Option<Stage>,
+    #[case] devices: &[u32],
+    #[case] mut kernel: KernelState,
+    #[case] expected: &[&str],
+) {
+    let image = FileId { dev: 9, ino: 1000 };
+    let own = kernel.loops.iter_mut();
+    for device in own.filter(|l| devices.contains(&l.minor)) {
+        device.backing = Some(image);
     }
-}
-
-/// A name, a staging, the devices over its image, the kernel state, and the expected steps.
-type Case = (
-    &'static str,
-    Stage,
-    &'static [u32],
-    KernelState,
-    &'static [&'static str],
-);
-
-#[test]
-fn staged_raw() {
-    let one = [(3, None)];
-    let both = [(3, None), (4, Some(3))];
-    let table: [Case; 14] = [
-        (
-            "in order",
-            raw(Some(3), &[]),
-            &[3],
-            view(&one, &["3=/pod"]),
-            &[],
-        ),
-        (
-            "staged, not published",
-            raw(Some(3), &[]),
-            &[3],
-            view(&one, &[]),
-            &[],
-        ),
-        (
-            "after a reboot",
-            raw(Some(3), &[]),
-            &[],
-            view(&[], &[]),
-            &["ClearStage"],
-        ),
-        (
-            "device lost",
-            raw(Some(3), &[]),
-            &[],
-            view(&[], &["3=/pod"]),
-            &["Attach(3)"],
-        ),
-        (
-            "device lost, its minor taken",
-            raw(Some(3), &[]),
-            &[],
-            view(&one, &["3=/pod"]),
-            &["report another file"],
-        ),
-        (
-            "device lost, an idle one elsewhere",
-            raw(Some(3), &[]),
-            &[5],
-            view(&[(5, None)], &["3=/pod"]),
-            &["Detach(5)", "Attach(3)"],
-        ),
-        (
-            "device lost, a used one elsewhere",
-            raw(Some(3), &[]),
-            &[5],
-            view(&[(5, None)], &["3=/pod", "5=/pod2"]),
-            &["report while targets"],
-        ),
-        (
-            "nothing bound, a used one elsewhere",
-            raw(Some(3), &[]),
-            &[5],
-            view(&[(5, None)], &["5=/pod2"]),
-            &["report not the device"],
-        ),
-        (
-            "cut short",
-            raw(None, &[]),
-            &[3],
-            view(&one, &[]),
-            &["Detach(3)", "ClearStage"],
-        ),
-        (
-            "cut short sooner",
-            raw(None, &[]),
-            &[],
-            view(&[], &[]),
-            &["ClearStage"],
-        ),
-        (
-            "never recorded",
-            raw(None, &[]),
-            &[3],
-            view(&one, &["3=/x"]),
-            &["report never finished"],
-        ),
-        (
-            "read-only in order",
-            raw(Some(3), &[4]),
-            &[3],
-            view(&both, &["4=/pod/4"]),
-            &[],
-        ),
-        (
-            "both devices lost",
-            raw(Some(3), &[4]),
-            &[],
-            view(&[], &["4=/pod/4"]),
-            &["Attach(3)", "AttachReadOnly { minor: 4, over: 3 }"],
-        ),
-        (
-            "the read-only one lost and taken",
-            raw(Some(3), &[4]),
-            &[3],
-            view(&[(3, None), (4, None)], &["4=/pod/4", "3=/pod"]),
-            &["report another file"],
-        ),
-    ];
-    for (name, stage, devices, view, want) in table {
-        assert_eq!(decided(Some(&stage), devices, view), want, "{name}");
-    }
+    let state = VolumeState::of(&kernel, VolumeIdentity::over(image));
+    let steps = decide(stage.as_ref(), &state).into_iter().map(short);
+    assert_eq!(steps.collect::<Vec<_>>(), expected);
 }
