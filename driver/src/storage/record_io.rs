@@ -20,8 +20,6 @@ use super::{VolumeId, VolumeRecord};
 use crate::kernel::{self, file};
 
 #[cfg(test)]
-mod frozen;
-#[cfg(test)]
 mod tests;
 
 /// A record that has a directory in a pool.

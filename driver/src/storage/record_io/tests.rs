@@ -6,6 +6,8 @@ use super::*;
 use crate::storage::{About, VolumeHandle};
 use crate::testkit::{Site, new};
 
+mod frozen;
+
 /// A volume of this name, and the path of its record.
 fn made(site: &Site, name: &str) -> (Arc<VolumeRecord>, PathBuf) {
     let made = site.make(name);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::*;
+use super::super::*;
 use crate::storage::{Format, Source};
 use crate::testkit::Site;
 
