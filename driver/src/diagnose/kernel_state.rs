@@ -1,7 +1,5 @@
 //! The kernel's state: the attached loop devices, the mount table, and the users of each device.
 
-use std::path::Path;
-
 use crate::kernel::{self, FileId, Kernel, LOOP_MAJOR, LoopInfo, MountEntry, MountTable};
 
 /// Loop devices and mounts, read at one time.
@@ -32,24 +30,6 @@ impl KernelState {
         self.loops.iter().filter(move |l| l.backing == Some(file))
     }
 
-    /// Devices over this device: read-only ones of raw block volumes, and kubelet's.
-    pub(crate) fn over_loop(&self, minor: u32) -> impl Iterator<Item = &LoopInfo> {
-        let over = move |l: &&LoopInfo| loop_below(l) == Some(minor);
-        self.loops.iter().filter(over)
-    }
-
-    /// Mount points of the device's filesystem, including bind mounts.
-    pub(crate) fn mounted_at(&self, minor: u32) -> Vec<&Path> {
-        let mounts = self.mounts.of_loop(minor);
-        mounts.map(|m| m.mount_point.as_path()).collect()
-    }
-
-    /// Paths where the device's node is bound, even if nothing is attached to the device now.
-    pub(crate) fn bound_at(&self, minor: u32) -> Vec<&Path> {
-        let bound = self.mounts.of_loop_node(minor);
-        bound.map(|m| m.mount_point.as_path()).collect()
-    }
-
     /// True if the device's node is bound anywhere, attached or not.
     pub(crate) fn is_bound(&self, minor: u32) -> bool {
         self.mounts.of_loop_node(minor).next().is_some()
@@ -61,19 +41,15 @@ impl KernelState {
         mounts.chain(self.mounts.of_loop_node(minor))
     }
 
-    /// Describes the users of the device. Empty for an idle device.
+    /// Describes the users of the device: mounts of its filesystem, binds of its node, and devices
+    /// over it (read-only ones of raw block volumes, and kubelet's). Empty for an idle device.
     pub(crate) fn users(&self, minor: u32) -> Vec<String> {
-        let at = |how: &str, paths: Vec<&Path>| -> Vec<String> {
-            let at = |p: &Path| format!("{how} at {}", p.display());
-            paths.into_iter().map(at).collect()
-        };
-        let mut users = at("mounted", self.mounted_at(minor));
-        users.extend(at("bound", self.bound_at(minor)));
-        users.extend(
-            self.over_loop(minor)
-                .map(|l| format!("under /dev/loop{}", l.minor)),
-        );
-        users
+        let at = |how, m: &MountEntry| format!("{how} at {}", m.mount_point.display());
+        let mounted = self.mounts.of_loop(minor).map(|m| at("mounted", m));
+        let bound = self.mounts.of_loop_node(minor).map(|m| at("bound", m));
+        let over = self.loops.iter().filter(|l| loop_below(l) == Some(minor));
+        let over = over.map(|l| format!("under /dev/loop{}", l.minor));
+        mounted.chain(bound).chain(over).collect()
     }
 
     /// Minors with nothing attached and no bind of their device node, lowest first.
@@ -112,7 +88,7 @@ mod tests {
 41 1 7:3 / /pod/a rw - ext4 /dev/loop3 rw
 42 1 0:5 /loop4 /pod/raw rw - devtmpfs devtmpfs rw
 43 1 0:5 /loop5//deleted /pod/old rw - devtmpfs devtmpfs rw
-44 1 254:0 /somebody/loop4 /elsewhere rw - ext4 /dev/vda rw
+44 1 254:0 /other/loop4 /elsewhere rw - ext4 /dev/vda rw
 45 1 0:5 /loop44 /pod/raw2 rw - devtmpfs devtmpfs rw
 ";
         let device = |minor, rdev| LoopInfo {
@@ -149,6 +125,7 @@ mod tests {
             assert_eq!(state.users(minor), users, "loop{minor}");
         }
     }
+
     #[test]
     fn a_minor_is_free_without_a_device_and_without_a_bind() {
         let state = state();

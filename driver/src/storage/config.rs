@@ -97,7 +97,8 @@ fn bad(word: &str, why: impl Into<String>) -> BadOption {
 pub fn size(word: &str) -> Result<u64, BadOption> {
     let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let suffix = &word[digits.len()..];
-    let unit = unit(suffix).ok_or_else(|| bad(word, format!("{suffix:?} is no unit of size")))?;
+    let unit =
+        unit(suffix).ok_or_else(|| bad(word, format!("{suffix:?} is an unknown size unit")))?;
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
     let number = |s: &str| (s.bytes().all(|b| b.is_ascii_digit())).then(|| s.parse::<u128>().ok());
     let parsed = (fraction.len() <= 18)

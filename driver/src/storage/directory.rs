@@ -359,11 +359,15 @@ impl Drop for Incoming<'_> {
     }
 }
 
-/// True for a btrfs, where images need the no-copy-on-write attribute.
-pub(super) fn is_btrfs(dir: BorrowedFd<'_>) -> kernel::Result<bool> {
+/// Sets the no-copy-on-write attribute, which images need on a btrfs, on a new image or on the
+/// directory of new images.
+pub(super) fn set_no_cow_on_btrfs(file: BorrowedFd<'_>) -> kernel::Result<()> {
     let stat =
-        rustix::fs::fstatfs(dir).map_err(|e| kernel::Error::io("statfs", "pool", e.into()))?;
-    Ok(stat.f_type == kernel::magic::BTRFS)
+        rustix::fs::fstatfs(file).map_err(|e| kernel::Error::io("statfs", "pool", e.into()))?;
+    match stat.f_type == kernel::magic::BTRFS {
+        true => file::set_no_cow(file),
+        false => Ok(()),
+    }
 }
 
 /// The filesystem's block size in bytes.

@@ -106,7 +106,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_read_that_hangs_holds_one_thread_and_nobody_who_asks() {
+    fn a_hanging_read_holds_one_thread_and_no_caller() {
         let joined = Arc::new(Joined::<u32>::default());
         let begun = Arc::new(AtomicUsize::new(0));
         let (end, ended) = channel::<()>();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_panics_answers_nothing_and_the_next_one_is_done() {
+    fn a_read_that_panics_has_no_result_and_the_next_one_runs() {
         let joined = Arc::new(Joined::<u32>::default());
         joined.begin(|| panic!("a bug"));
         assert_eq!(joined.answer(LONG), None);

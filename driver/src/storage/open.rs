@@ -75,13 +75,8 @@ impl Pools {
             number: (rustix::fs::major(rdev), rustix::fs::minor(rdev)),
             discard: true,
         };
-        let mut ground = pool_device::ground(
-            &*self.kernel,
-            (spec, &self.options),
-            (known, entry),
-            PoolKind::Device,
-            &device,
-        )?;
+        let known = (known, entry);
+        let mut ground = pool_device::ground(self, spec, known, PoolKind::Device, &device)?;
         ground.locks.push(node);
         Ok(ground)
     }
@@ -89,13 +84,8 @@ impl Pools {
     fn image(&self, spec: &PoolSpec, known: &Known, entry: &Entry) -> Result<Ground> {
         let bytes = spec.image_bytes.unwrap_or_default();
         let image = pool_image::attach(&*self.kernel, spec, entry, bytes)?;
-        let mut ground = pool_device::ground(
-            &*self.kernel,
-            (spec, &self.options),
-            (known, entry),
-            PoolKind::Image,
-            &image.device,
-        )?;
+        let known = (known, entry);
+        let mut ground = pool_device::ground(self, spec, known, PoolKind::Image, &image.device)?;
         let device = &image.device.path;
         let used = self.kernel.fs_size(&ground.path, device, FsType::Xfs)?;
         if used < image.bytes {

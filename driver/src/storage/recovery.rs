@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::directory::{EntryKind, IMAGE, Left};
+use super::directory::Left;
 use super::freeze;
 use super::index::{Index, Named};
 use super::issue::Holds;
@@ -35,7 +35,7 @@ pub(super) use recheck::recheck;
 pub(super) fn recover(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions) -> Result<()> {
     sweep(pool)?;
     *write(&pool.index) = read_records(pool)?;
-    let images = look_at_images(pool)?;
+    let images = look_at_images(pool);
     thaw(pool, kernel, options, &images);
     reconcile_loops::reconcile(pool, kernel, &images)?;
     drop_left_inline(pool, kernel, &images);
@@ -169,62 +169,46 @@ struct Found {
 /// Checks all images. A missing or short image becomes a finding. An image longer than its record
 /// comes from an interrupted expansion: the record adopts its length, because the filesystem in it
 /// may have grown already.
-fn look_at_images(pool: &Pool) -> Result<Vec<Found>> {
+fn look_at_images(pool: &Pool) -> Vec<Found> {
     let volumes: Vec<_> = read(&pool.index).volumes.all().cloned().collect();
     let mut found = Vec::with_capacity(volumes.len());
     for volume in volumes {
-        let entry = volume.id.to_string();
-        let about = About::Volume(volume.id);
-        let holds = Holds::Image(volume.id);
-        match pool.layout.stat_image(EntryKind::Volumes, &entry) {
-            Ok(Some(image)) => found.push(Found {
-                volume: adopt_length(pool, volume, image.bytes),
-                image,
-            }),
-            Ok(None) => pool.note(
-                about,
-                holds,
-                format!(
-                    "its image {} is missing",
-                    pool.layout
-                        .path_of(EntryKind::Volumes, &entry, IMAGE)
-                        .display()
-                ),
-            ),
-            Err(e) => pool.note(about, holds, format!("its image can't be looked at: {e}")),
-        }
+        let what = match pool.stat_image(&volume.id) {
+            Ok(Some(image)) => {
+                let volume = adopt_length(pool, volume, image.bytes);
+                found.push(Found { volume, image });
+                continue;
+            }
+            Ok(None) => {
+                let path = pool.image_path(&volume.id);
+                format!("its image {} is missing", path.display())
+            }
+            Err(e) => format!("its image can't be examined: {e}"),
+        };
+        pool.note(About::Volume(volume.id), Holds::Image(volume.id), what);
     }
-    Ok(found)
+    found
 }
 
 fn adopt_length(pool: &Pool, volume: Arc<VolumeRecord>, len: u64) -> Arc<VolumeRecord> {
-    let about = About::Volume(volume.id);
-    let len = match length(len, volume.capacity_bytes) {
+    let why = match length(len, volume.capacity_bytes) {
         Length::Same => return volume,
         Length::Short => {
-            let why = format!(
-                "its image has {len} bytes, and its record says {}",
-                volume.capacity_bytes
-            );
-            pool.note(about, Holds::Image(volume.id), why);
-            return volume;
+            let recorded = volume.capacity_bytes;
+            format!("its image has {len} bytes, and its record says {recorded}")
         }
-        Length::Long(len) => len,
+        Length::Long(len) => match pool.update(&volume.id, |r| r.capacity_bytes = len) {
+            Ok(volume) => {
+                tracing::info!(volume = %volume.id, len, "record adopts an interrupted expansion");
+                return volume;
+            }
+            Err(e) => {
+                format!("its image is longer than its record says, which can't be changed: {e}")
+            }
+        },
     };
-    match pool.update(&volume.id, |record| record.capacity_bytes = len) {
-        Ok(volume) => {
-            tracing::info!(volume = %volume.id, len, "an expansion was cut short: its record follows");
-            volume
-        }
-        Err(e) => {
-            pool.note(
-                about,
-                Holds::Image(volume.id),
-                format!("its image is longer than its record says, which can't be changed: {e}"),
-            );
-            volume
-        }
-    }
+    pool.note(About::Volume(volume.id), Holds::Image(volume.id), why);
+    volume
 }
 
 /// Thaws filesystems that a dead process froze for a copy; until then, writes of pods hang.
@@ -238,7 +222,7 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found
             thawed
         });
         let cleared = thawed.and_then(|what| {
-            tracing::info!(volume = %id, ?what, "a freeze was cut short: thawed");
+            tracing::info!(volume = %id, ?what, "thawed after an interrupted freeze");
             pool.update(&id, |record| record.freeze = None)
         });
         if let Err(e) = cleared {

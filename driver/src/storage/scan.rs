@@ -104,19 +104,12 @@ pub enum Area {
     Trash,
 }
 
-impl Area {
-    /// The directory's name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Area::Incoming => INCOMING,
-            Area::Trash => TRASH,
-        }
-    }
-}
-
 impl fmt::Display for Area {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        f.write_str(match self {
+            Area::Incoming => INCOMING,
+            Area::Trash => TRASH,
+        })
     }
 }
 
@@ -200,12 +193,8 @@ pub(super) fn strangers_at_top(dir: BorrowedFd<'_>) -> Result<Vec<PathBuf>> {
             || shelves.contains(&name.as_str())
             || [INCOMING, TRASH].contains(&name.as_str())
     };
-    let names = file::list(dir)?;
-    Ok(names
-        .into_iter()
-        .filter(|n| !known(n))
-        .map(PathBuf::from)
-        .collect())
+    let names = file::list(dir)?.into_iter().filter(|n| !known(n));
+    Ok(names.map(PathBuf::from).collect())
 }
 
 /// Reads the entries of one kind.
@@ -252,12 +241,8 @@ fn item<R: Record>(
     let temporary = format!(".{}.new", R::FILE);
     let ours = |n: &String| [R::FILE, IMAGE, &temporary].contains(&n.as_str());
     let there = Path::new(R::SHELF.name()).join(&item.name);
-    strangers.extend(
-        files
-            .into_iter()
-            .filter(|n| !ours(n))
-            .map(|n| there.join(n)),
-    );
+    let others = files.into_iter().filter(|n| !ours(n));
+    strangers.extend(others.map(|n| there.join(n)));
     Ok(Some(item))
 }
 
@@ -266,7 +251,7 @@ fn leftovers(pool: BorrowedFd<'_>) -> Result<Vec<Leftover>> {
     let mut found = Vec::new();
     for area in [Area::Incoming, Area::Trash] {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let Some(dir) = open_if_there(pool, area.as_str(), flags)? else {
+        let Some(dir) = open_if_there(pool, &area.to_string(), flags)? else {
             continue;
         };
         for name in file::list(dir.as_fd())? {

@@ -11,6 +11,7 @@ use super::copy_image;
 use super::directory::{EntryKind, IMAGE};
 use super::record::SCHEMA;
 use super::record_io;
+use super::scan::Image;
 use super::sync::{read, write};
 use super::{About, Access, Error, Format, NewVolume, Pool, Pools, Provisioning, Result, Settings};
 use super::{SnapshotRecord, Stage, VolumeHandle, VolumeId, VolumeRecord};
@@ -88,10 +89,7 @@ impl Pools {
 
     fn delete(&self, id: VolumeId, stage: Option<&Stage>) -> Result<()> {
         let pool = self.with_id(id.pool())?;
-        if let Some(image) = pool
-            .layout
-            .stat_image(EntryKind::Volumes, &id.to_string())?
-        {
+        if let Some(image) = pool.stat_image(&id)? {
             self.detach_idle(id, stage, image.file)?;
         }
         pool.drop_volume(id)
@@ -319,8 +317,14 @@ impl Pool {
         Ok(file::sync(image, &self.image_path(&volume.id))?)
     }
 
+    /// Reads the status of a volume's image without opening it; `None` if it does not exist.
+    pub(super) fn stat_image(&self, id: &VolumeId) -> Result<Option<Image>> {
+        let entry = id.to_string();
+        Ok(self.layout.stat_image(EntryKind::Volumes, &entry)?)
+    }
+
     /// The path of a volume's image, for messages.
-    fn image_path(&self, id: &VolumeId) -> PathBuf {
+    pub(super) fn image_path(&self, id: &VolumeId) -> PathBuf {
         self.layout
             .path_of(EntryKind::Volumes, &id.to_string(), IMAGE)
     }

@@ -92,7 +92,7 @@ fn refused_pools_say_why() {
         ("x=/srv,size=3Gi", "not an option"),
         ("x=/srv,", "not an option"),
         ("x=/srv,image=1Mi", "too small"),
-        ("x=/srv,image=large", "no unit"),
+        ("x=/srv,image=large", "unknown size unit"),
         ("x=/srv,preallocate", "image=SIZE"),
         ("x=/srv,image=1Gi,wipe", "block device"),
         ("x=/dev/sdb,wipe,wipe", "twice"),

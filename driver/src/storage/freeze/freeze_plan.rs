@@ -126,7 +126,7 @@ mod tests {
     #[case::raw(true, false, 1, &[9], &["flush 9"])]
     #[case::raw_in_a_group(true, false, 2, &[9], &["refuse"])]
     #[case::raw_at_rest_in_a_group(true, false, 2, &[], &[])]
-    #[case::raw_that_somebody_mounted(true, false, 1, &[3], &["flush 3"])]
+    #[case::raw_but_mounted(true, false, 1, &[3], &["flush 3"])]
     fn what_a_volume_needs(
         #[case] raw_staged: bool,
         #[case] freeze_intent: bool,

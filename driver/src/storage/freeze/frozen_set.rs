@@ -14,6 +14,9 @@ use crate::kernel::{self, FileId, Kernel, MountEntry};
 /// Limit of the write-back before the freeze. Writers are not blocked during that time.
 const WRITE_BACK: Duration = Duration::from_secs(120);
 
+/// The advice for a filesystem that is too busy to freeze.
+const LESS_BUSY: &str = "try again when it is less busy";
+
 /// Limit of a thaw; a longer thaw is reported as hanging.
 const THAW: Duration = Duration::from_secs(10);
 
@@ -91,12 +94,11 @@ impl<'a> Hold<'a> {
         let until = Instant::now() + WRITE_BACK;
         for held in &self.held {
             held.freezer.wait_ready(until, |phase| match phase {
-                Phase::Preparing => Err(Error::CannotFreeze(format!(
-                    "volume {}: what is dirty in its filesystem was not written back within {} s: \
-                     try again when it is less busy",
-                    held.volume,
-                    WRITE_BACK.as_secs()
-                ))),
+                Phase::Preparing => {
+                    let seconds = WRITE_BACK.as_secs();
+                    let why = format!("its dirty data was not written back within {seconds} s");
+                    Err(cannot_freeze(held.volume, &format!("{why}: {LESS_BUSY}")))
+                }
                 Phase::Done(Done::Failed(e)) => Err(failed(held.volume, e)),
                 _ => Ok(()),
             })?;
@@ -159,11 +161,9 @@ impl<'a> Hold<'a> {
             held.freezer = start(self.kernel, &held.mount, held.volume, held.device)?;
             held.freezer.freeze(until);
             if let Frozen::ByUs = wait_frozen(held, until, self.max_freeze)? {
-                return Err(Error::CannotFreeze(format!(
-                    "volume {}: another process had frozen its filesystem, and thawed it before \
-                     the copy was complete: try again",
-                    held.volume
-                )));
+                let why = "another process had frozen its filesystem, and thawed it before the \
+                           copy was complete: try again";
+                return Err(cannot_freeze(held.volume, why));
             }
         }
         Ok(())
@@ -236,11 +236,14 @@ fn start(
         .ok_or_else(|| hanging(volume))
 }
 
+fn cannot_freeze(volume: VolumeId, why: &str) -> Error {
+    Error::CannotFreeze(format!("volume {volume}: {why}"))
+}
+
 fn hanging(volume: VolumeId) -> Error {
-    Error::CannotFreeze(format!(
-        "volume {volume}: an attempt to freeze its filesystem hangs in the kernel; it is thawed as \
-         soon as it comes back"
-    ))
+    let why = "an attempt to freeze its filesystem hangs in the kernel; it is thawed as soon as it \
+               comes back";
+    cannot_freeze(volume, why)
 }
 
 /// The error for a failed freeze, or for a failed write-back before it.
@@ -250,9 +253,7 @@ fn failed(volume: VolumeId, e: &kernel::Error) -> Error {
             op,
             path: path.clone(),
         }),
-        e => Error::CannotFreeze(format!(
-            "volume {volume}: its filesystem can't be frozen: {e}"
-        )),
+        e => cannot_freeze(volume, &format!("its filesystem can't be frozen: {e}")),
     }
 }
 
@@ -267,12 +268,11 @@ fn wait_frozen(held: &Held, until: Instant, max_freeze: Duration) -> Result<Froz
         Phase::Frozen => Ok(Frozen::ByUs),
         Phase::Done(Done::AlreadyFrozen) => Ok(Frozen::ByAnother),
         Phase::Done(Done::Failed(e)) => Err(failed(held.volume, e)),
-        Phase::Preparing | Phase::Ready | Phase::Freezing => Err(Error::CannotFreeze(format!(
-            "volume {}: its filesystem was not frozen within {} s (--max-freeze): try again when \
-             it is less busy",
-            held.volume,
-            max_freeze.as_secs_f32()
-        ))),
+        Phase::Preparing | Phase::Ready | Phase::Freezing => {
+            let seconds = max_freeze.as_secs_f32();
+            let why = format!("its filesystem was not frozen within {seconds} s (--max-freeze)");
+            Err(cannot_freeze(held.volume, &format!("{why}: {LESS_BUSY}")))
+        }
         Phase::Thawing | Phase::Done(_) => Err(too_long(max_freeze)),
     })
 }

@@ -15,7 +15,7 @@ use super::owner;
 use super::pool_directory::{Ground, identity, open_dir, refused, unavailable};
 use super::registry::{Entry, Known};
 use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe};
-use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Result};
+use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Pools, Result};
 
 /// A block device for a pool.
 #[derive(Debug)]
@@ -90,12 +90,13 @@ fn plan(entry: &Entry, probe: &Probe, wipe: bool) -> Plan {
 
 /// Mounts a device as a pool, and formats it the first time.
 pub(super) fn ground(
-    kernel: &dyn Kernel,
-    (spec, options): (&PoolSpec, &PoolOptions),
+    pools: &Pools,
+    spec: &PoolSpec,
     (known, entry): (&Known, &Entry),
     kind: PoolKind,
     device: &Device,
 ) -> Result<Ground> {
+    let (kernel, options) = (&*pools.kernel, &pools.options);
     let at = mount_point(options, &spec.name)?;
     let mounted = is_mounted(kernel, spec, device, &at)?;
     let mounting = Mounting {

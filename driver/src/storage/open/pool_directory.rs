@@ -160,9 +160,7 @@ pub(super) fn open_ground(
         other => other.map(|()| None)?,
     };
     let layout = Layout::open(root, &path, entry.id.is_none())?;
-    if directory::is_btrfs(layout.root())? {
-        file::set_no_cow(layout.incoming())?;
-    }
+    directory::set_no_cow_on_btrfs(layout.incoming())?;
     let pool = Pool {
         id,
         kind,

@@ -45,9 +45,7 @@ pub(super) fn attach(
         }
         Err(kernel::Error::NotFound { .. }) => {
             let image = file::create_beneath(dir.as_fd(), Path::new(&name))?;
-            if directory::is_btrfs(dir.as_fd())? {
-                file::set_no_cow(image.as_fd())?;
-            }
+            directory::set_no_cow_on_btrfs(image.as_fd())?;
             (image, true)
         }
         Err(e) => return Err(e.into()),

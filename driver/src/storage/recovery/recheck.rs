@@ -4,9 +4,7 @@
 use crate::diagnose::KernelState;
 use crate::diagnose::volume::{Length, length};
 use crate::kernel::Kernel;
-use crate::storage::directory::EntryKind;
 use crate::storage::issue::Holds;
-use crate::storage::scan::Image;
 use crate::storage::sync::{lock, read};
 use crate::storage::{Pool, Result, VolumeId, VolumeRecord};
 
@@ -55,14 +53,14 @@ fn still(pool: &Pool, view: Option<&KernelState>, check: &Holds) -> Result<bool>
         Holds::Open => Ok(true),
         Holds::File(path) => Ok(path.symlink_metadata().is_ok()),
         Holds::Image(id) => of_volume(pool, *id, |volume| {
-            let image = image_of(pool, volume)?;
+            let image = pool.stat_image(&volume.id)?;
             let length = image.map(|image| length(image.bytes, volume.capacity_bytes));
             Ok(length != Some(Length::Same))
         }),
         Holds::Frozen(id) => of_volume(pool, *id, |volume| Ok(volume.freeze.is_some())),
         Holds::Devices(id) => of_volume(pool, *id, |volume| {
             let settled = |view| {
-                let image = image_of(pool, volume)?;
+                let image = pool.stat_image(&volume.id)?;
                 let settled = image.map(|i| reconcile_loops::is_settled(volume, i.file, view));
                 Ok(settled.unwrap_or(false))
             };
@@ -84,9 +82,4 @@ fn of_volume(
 ) -> Result<bool> {
     let volume = read(&pool.index).volumes.get(id)?;
     volume.map_or(Ok(false), |volume| holds(&volume))
-}
-
-fn image_of(pool: &Pool, volume: &VolumeRecord) -> Result<Option<Image>> {
-    let entry = volume.id.to_string();
-    Ok(pool.layout.stat_image(EntryKind::Volumes, &entry)?)
 }

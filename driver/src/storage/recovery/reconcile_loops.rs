@@ -11,7 +11,7 @@ use super::Found;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::diagnose::pool::PoolFiles;
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
-use crate::kernel::{self, Detached, FileId, Kernel, LoopDevice, LoopSpec};
+use crate::kernel::{self, Detached, FileId, Kernel, LoopSpec};
 use crate::storage::directory::EntryKind;
 use crate::storage::issue::Holds;
 use crate::storage::{About, Access, Pool, Result, Stage, VolumeRecord};
@@ -111,8 +111,7 @@ fn decide(stage: Option<&Stage>, volume: &VolumeState<'_>) -> Vec<LoopStep> {
     let mut steps = Vec::new();
     if destroy_data(volume.own()) {
         let names = volume.own().map(|l| format!("/dev/loop{}", l.minor));
-        let names: Vec<String> = names.collect();
-        let names = names.join(", ");
+        let names = names.collect::<Vec<_>>().join(", ");
         steps.push(LoopStep::Report(format!(
             "its image was on several loop devices at once: {names}"
         )));
@@ -169,15 +168,10 @@ fn decide_raw(
         return steps;
     };
     let attached = idle.contains(&minor) || busy.contains(&minor);
-    let others = || {
-        idle.iter()
-            .copied()
-            .filter(|m| *m != minor)
-            .map(LoopStep::Detach)
-    };
+    let others = idle.iter().copied().filter(|m| *m != minor);
     let lost = volume.lost_read_only(stage).map(|(_, ro)| ro);
     let lost: Vec<u32> = lost.filter(|ro| view.is_bound(*ro)).collect();
-    let mut steps: Vec<LoopStep> = others().collect();
+    let mut steps: Vec<LoopStep> = others.map(LoopStep::Detach).collect();
     if !attached {
         if !view.is_bound(minor) && lost.is_empty() {
             if busy.is_empty() {
@@ -196,14 +190,12 @@ fn decide_raw(
         steps.push(LoopStep::Attach(minor));
     }
     for ro in lost {
-        let taken = view.device(ro).is_some();
-        steps.push(if taken {
-            bound_to_a_stranger(ro, view)
-        } else {
-            LoopStep::AttachReadOnly {
+        steps.push(match view.device(ro) {
+            Some(_) => minor_taken(ro, view),
+            None => LoopStep::AttachReadOnly {
                 minor: ro,
                 over: minor,
-            }
+            },
         });
     }
     steps
@@ -212,19 +204,17 @@ fn decide_raw(
 /// Returns a report if the device can't be attached again.
 fn in_the_way(minor: u32, busy: &[u32], view: &KernelState) -> Option<LoopStep> {
     if view.device(minor).is_some() {
-        return Some(bound_to_a_stranger(minor, view));
+        return Some(minor_taken(minor, view));
     }
     let but = format!("while targets are bound to /dev/loop{minor}");
     busy.first().map(|other| used(*other, view, &but))
 }
 
-fn bound_to_a_stranger(minor: u32, view: &KernelState) -> LoopStep {
-    let targets: Vec<String> = view
-        .bound_at(minor)
-        .iter()
-        .map(|p| p.display().to_string())
-        .collect();
-    let targets = targets.join(", ");
+/// Reports targets that are bound to a device with another file.
+fn minor_taken(minor: u32, view: &KernelState) -> LoopStep {
+    let bound = view.mounts.of_loop_node(minor);
+    let targets = bound.map(|m| m.mount_point.display().to_string());
+    let targets = targets.collect::<Vec<_>>().join(", ");
     LoopStep::Report(format!(
         "its targets ({targets}) are bound to /dev/loop{minor}, which holds another file by now: unpublish them"
     ))
@@ -245,18 +235,11 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &Found, step: &LoopStep) -> Resu
         }
         LoopStep::Attach(minor) => {
             let image = pool.open_image(EntryKind::Volumes, &volume.id.to_string(), true)?;
-            let label = volume.id.to_string();
-            let spec = loop_spec(volume, &label, &image, *minor);
-            set_read_ahead(kernel, volume, &kernel.loop_attach(&spec)?)?;
+            attach(kernel, volume, &image, *minor, false)?;
         }
         LoopStep::AttachReadOnly { minor, over } => {
             let below = kernel.loop_open(*over, found.image.file)?;
-            let label = volume.id.to_string();
-            let spec = LoopSpec {
-                read_only: true,
-                ..loop_spec(volume, &label, &below.file, *minor)
-            };
-            set_read_ahead(kernel, volume, &kernel.loop_attach(&spec)?)?;
+            attach(kernel, volume, &below.file, *minor, true)?;
         }
         LoopStep::ClearStage => {
             pool.update(&volume.id, |record| record.stage = None)?;
@@ -276,30 +259,23 @@ pub(super) fn is_settled(volume: &VolumeRecord, image: FileId, state: &KernelSta
     decide(volume.stage.as_ref(), &state).is_empty()
 }
 
-fn loop_spec<'a>(
-    volume: &VolumeRecord,
-    label: &'a str,
-    backing: &'a File,
-    minor: u32,
-) -> LoopSpec<'a> {
-    LoopSpec {
-        backing,
-        label,
-        read_only: false,
-        direct_io: volume.settings.direct_io,
-        autoclear: false,
-        minor: Some(minor),
-    }
-}
-
-fn set_read_ahead(
+/// Attaches a file at this minor, with the volume's settings.
+fn attach(
     kernel: &dyn Kernel,
     volume: &VolumeRecord,
-    device: &LoopDevice,
+    backing: &File,
+    minor: u32,
+    read_only: bool,
 ) -> kernel::Result<()> {
-    let kib = volume
-        .settings
-        .read_ahead_kib
-        .unwrap_or(kernel::READ_AHEAD_KIB);
-    kernel.loop_set_read_ahead(device, kib)
+    let settings = &volume.settings;
+    let device = kernel.loop_attach(&LoopSpec {
+        backing,
+        label: &volume.id.to_string(),
+        read_only,
+        direct_io: settings.direct_io,
+        autoclear: false,
+        minor: Some(minor),
+    })?;
+    let kib = settings.read_ahead_kib.unwrap_or(kernel::READ_AHEAD_KIB);
+    kernel.loop_set_read_ahead(&device, kib)
 }
