@@ -1,5 +1,4 @@
 use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
@@ -356,18 +355,6 @@ fn the_limit_thaws_under_a_copy_that_does_not_end() {
 }
 
 #[test]
-fn a_copy_stopped_at_the_limit_says_what_to_do() {
-    let bench = Bench::new();
-    let volume = bench.mounted("a");
-    volume.file.write_all_at(&[1; 4096], 65536).unwrap();
-    let stopped = bench.quiesced(&[volume.target()], Duration::from_millis(200), |still| {
-        std::thread::sleep(Duration::from_millis(250));
-        bench.copy(still, &volume)
-    });
-    cannot_freeze(stopped, "pool with reflinks");
-}
-
-#[test]
 fn a_thaw_that_fails_is_an_error_and_made_up_for() {
     let bench = Bench::new();
     let volume = bench.mounted("a");
@@ -417,7 +404,7 @@ fn a_hidden_filesystem_is_not_mistaken_for_the_one_on_top() {
 }
 
 #[test]
-fn leftovers_are_thawed() {
+fn a_volume_without_a_filesystem_is_not_left_frozen() {
     let bench = Bench::new();
     let scratch = bench.dir.path().join("scratch");
     std::fs::create_dir(&scratch).unwrap();
@@ -425,18 +412,6 @@ fn leftovers_are_thawed() {
 
     assert_eq!(leftover(&bench.at_rest("rest")), Leftover::Nothing);
     assert_eq!(leftover(&bench.attached("blank")), Leftover::Nothing);
-
-    let volume = bench.mounted("a");
-    bench.freeze(&volume);
-    assert_eq!(leftover(&volume), Leftover::Mounted);
-    assert!(!bench.frozen(&volume));
-
-    bench.freeze(&volume);
-    bench.kernel.unmount(&volume.at).unwrap();
-    assert!(bench.frozen(&volume));
-    assert_eq!(leftover(&volume), Leftover::Unmounted);
-    assert!(!bench.frozen(&volume));
-    assert!(bench.kernel.mounts().unwrap().at(&scratch).is_none());
 }
 
 #[test]

@@ -74,9 +74,13 @@ fn a_device_with_content_is_refused() {
         (&swap, "swap"),
     ] {
         let before = uuid(&disk.device);
-        let refused = refusal(&World::at("disk", &disk.device), &[carries]);
-        assert!(matches!(refused, Error::Refused(_)), "{refused}");
-        assert_eq!(uuid(&disk.device), before);
+        // The option `wipe` applies to unknown bytes only: a known signature has an owner.
+        for option in ["", ",wipe"] {
+            let spec = format!("disk={}{option}", arg(&disk.device));
+            let refused = refusal(&World::new(&[&spec]), &[carries]);
+            assert!(matches!(refused, Error::Refused(_)), "{refused}");
+            assert_eq!(uuid(&disk.device), before);
+        }
     }
 }
 

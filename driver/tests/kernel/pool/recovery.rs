@@ -195,16 +195,3 @@ fn a_frozen_filesystem_is_thawed() {
         }
     }
 }
-
-#[test]
-fn a_missing_image_is_one_finding() {
-    let mut planted = Planted::new();
-    planted.device = None;
-    std::fs::remove_file(&planted.image).unwrap();
-    planted.update(|r| r.freeze = Some(FreezeIntent { since_ns: 1 }));
-    let finding = planted.finding();
-    assert!(finding.contains("is missing"), "{finding}");
-    let deleted = planted.world.pools().delete_volume(&planted.volume.id);
-    deleted.unwrap();
-    assert!(planted.world.entries().is_empty());
-}
