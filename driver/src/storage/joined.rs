@@ -18,8 +18,13 @@ pub(super) struct Joined<T> {
 
 impl<T> Default for Joined<T> {
     fn default() -> Self {
+        let state = State {
+            began: None,
+            rounds: 0,
+            last: None,
+        };
         Joined {
-            state: Mutex::default(),
+            state: Mutex::new(state),
             done: Condvar::default(),
         }
     }
@@ -33,16 +38,6 @@ struct State<T> {
     rounds: u64,
     /// Result of the last read; `None` if it panicked.
     last: Option<T>,
-}
-
-impl<T> Default for State<T> {
-    fn default() -> Self {
-        State {
-            began: None,
-            rounds: 0,
-            last: None,
-        }
-    }
 }
 
 impl<T: Clone + Send + 'static> Joined<T> {

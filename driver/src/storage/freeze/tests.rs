@@ -75,6 +75,7 @@ struct Bench {
     kernel: Arc<dyn Kernel>,
     dir: TempDir,
     notes: Notes,
+    room: fn() -> Result<()>,
 }
 
 impl Bench {
@@ -85,6 +86,7 @@ impl Bench {
             model,
             dir: TempDir::new().unwrap(),
             notes: Notes::default(),
+            room: || Ok(()),
         }
     }
 
@@ -145,16 +147,7 @@ impl Bench {
         max_freeze: Duration,
         copy: impl FnOnce(&Still) -> Result<T>,
     ) -> Result<T> {
-        self.with_room(&|| Ok(()), targets, max_freeze, copy)
-    }
-
-    fn with_room<T>(
-        &self,
-        room: &dyn Fn() -> Result<()>,
-        targets: &[Target],
-        max_freeze: Duration,
-        copy: impl FnOnce(&Still) -> Result<T>,
-    ) -> Result<T> {
+        let room = &self.room;
         let limits = Limits { max_freeze, room };
         quiesced(&self.kernel, targets, &limits, &self.notes, copy)
     }
@@ -185,10 +178,10 @@ fn cannot_freeze<T: std::fmt::Debug>(result: Result<T>, words: &str) {
 
 #[test]
 fn a_volume_at_rest_needs_nothing() {
-    let bench = Bench::new();
+    let mut bench = Bench::new();
+    bench.room = || panic!("nothing is frozen, so no space is needed");
     let volume = bench.at_rest("a");
-    let room = || panic!("nothing is frozen, so no space is needed");
-    let done = bench.with_room(&room, &[volume.target()], LIMIT, |still| {
+    let done = bench.quiesced(&[volume.target()], LIMIT, |still| {
         assert!(!still.stop());
         Ok(7)
     });
@@ -248,26 +241,25 @@ fn one_that_cannot_be_frozen_thaws_the_others() {
 }
 
 #[test]
-fn without_room_nothing_is_frozen() {
-    let bench = Bench::new();
-    let volume = bench.mounted("a");
-    let room = || Err(Error::Refused("below the reserve".to_owned()));
-    let refused = bench.with_room::<()>(&room, &[volume.target()], LIMIT, not_copied);
-    assert!(matches!(refused, Err(Error::Refused(_))));
-    assert!(bench.notes.calls().is_empty());
-    assert_eq!(bench.did("freeze"), 0);
-}
-
-#[test]
-fn without_its_intent_nothing_is_frozen() {
-    let mut bench = Bench::new();
-    bench.notes.fail_write = true;
-    let volume = bench.mounted("a");
-    let refused = bench.quiesced::<()>(&[volume.target()], LIMIT, not_copied);
-    assert!(matches!(refused, Err(Error::Refused(_))));
-    assert_eq!(bench.did("freeze"), 0);
-    // Half of the write may be on disk.
-    assert_eq!(bench.notes.calls(), ["write 1", "clear 1"]);
+fn without_room_or_its_intent_nothing_is_frozen() {
+    for fail_write in [false, true] {
+        let mut bench = Bench::new();
+        bench.notes.fail_write = fail_write;
+        if !fail_write {
+            bench.room = || Err(Error::Refused("below the reserve".to_owned()));
+        }
+        let volume = bench.mounted("a");
+        let refused = bench.quiesced::<()>(&[volume.target()], LIMIT, not_copied);
+        assert!(matches!(refused, Err(Error::Refused(_))));
+        assert_eq!(bench.did("freeze"), 0);
+        // Half of a failed write may be on disk.
+        let calls: &[&str] = if fail_write {
+            &["write 1", "clear 1"]
+        } else {
+            &[]
+        };
+        assert_eq!(bench.notes.calls(), calls);
+    }
 }
 
 #[test]

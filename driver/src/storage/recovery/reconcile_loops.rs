@@ -116,38 +116,44 @@ fn decide(stage: Option<&Stage>, volume: &VolumeState<'_>) -> Vec<LoopStep> {
             "its image was on several loop devices at once: {names}"
         )));
     }
-    match stage {
-        None => {
-            steps.extend(idle.into_iter().map(LoopStep::Detach));
-            steps.extend(
-                busy.into_iter()
-                    .map(|minor| used(minor, view, "though it is not staged")),
-            );
+    let is_raw = |stage: &&Stage| stage.capability.access == Access::Block;
+    // The targets of a raw block volume are bound to this device.
+    let keep = stage.filter(is_raw).and_then(|stage| stage.minor);
+    let detach = idle.iter().copied().filter(|minor| Some(*minor) != keep);
+    steps.extend(detach.map(LoopStep::Detach));
+    steps.extend(match stage {
+        None => used(&busy, view, "though it is not staged"),
+        Some(stage) if is_raw(&stage) => decide_raw(stage, &idle, &busy, volume),
+        Some(stage) if busy.is_empty() || volume.mount_at(&stage.path).is_none() => {
+            let but = format!("but not at {}, where it is staged", stage.path.display());
+            unstaged(&busy, view, &but)
         }
-        Some(stage) if stage.capability.access == Access::Block => {
-            steps.extend(decide_raw(stage, &idle, &busy, volume));
-        }
-        Some(stage) => {
-            steps.extend(idle.into_iter().map(LoopStep::Detach));
-            if busy.is_empty() {
-                // After a reboot or an interrupted staging: kubelet stages the volume again.
-                steps.push(LoopStep::ClearStage);
-            } else if volume.mount_at(&stage.path).is_none() {
-                let but = format!("but not at {}, where it is staged", stage.path.display());
-                steps.extend(busy.into_iter().map(|minor| used(minor, view, &but)));
-            }
-        }
-    }
+        Some(_) => Vec::new(),
+    });
     steps
 }
 
-fn used(minor: u32, view: &KernelState, but: &str) -> LoopStep {
-    let users = view.users(minor).join(", ");
-    LoopStep::Report(format!("/dev/loop{minor} is {users}, {but}"))
+/// Reports these devices, which are in use.
+fn used(minors: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
+    let report = |minor: &u32| {
+        let users = view.users(*minor).join(", ");
+        LoopStep::Report(format!("/dev/loop{minor} is {users}, {but}"))
+    };
+    minors.iter().map(report).collect()
 }
 
-/// The steps for a volume staged as a raw block device. Its targets are bound to one device node by
-/// number, and stay bound if the device is detached or holds another file.
+/// Clears the stage after a reboot or an interrupted staging: kubelet stages the volume again.
+/// Reports devices in use instead.
+fn unstaged(busy: &[u32], view: &KernelState, but: &str) -> Vec<LoopStep> {
+    match busy.is_empty() {
+        true => vec![LoopStep::ClearStage],
+        false => used(busy, view, but),
+    }
+}
+
+/// The steps for a volume staged as a raw block device, after other idle devices are detached. Its
+/// targets are bound to one device node by number, and stay bound if the device is detached or
+/// holds another file.
 fn decide_raw(
     stage: &Stage,
     idle: &[u32],
@@ -157,57 +163,30 @@ fn decide_raw(
     let view = volume.kernel();
     let Some(minor) = stage.minor else {
         // The staging was interrupted before a device was reported.
-        let mut steps: Vec<LoopStep> = idle.iter().copied().map(LoopStep::Detach).collect();
-        if busy.is_empty() {
-            steps.push(LoopStep::ClearStage);
-        }
-        steps.extend(
-            busy.iter()
-                .map(|m| used(*m, view, "though its staging was never finished")),
-        );
-        return steps;
+        return unstaged(busy, view, "though its staging was never finished");
     };
-    let attached = idle.contains(&minor) || busy.contains(&minor);
-    let others = idle.iter().copied().filter(|m| *m != minor);
     let lost = volume.lost_read_only(stage).map(|(_, ro)| ro);
     let lost: Vec<u32> = lost.filter(|ro| view.is_bound(*ro)).collect();
-    let mut steps: Vec<LoopStep> = others.map(LoopStep::Detach).collect();
-    if !attached {
+    let mut steps = Vec::new();
+    if !idle.contains(&minor) && !busy.contains(&minor) {
         if !view.is_bound(minor) && lost.is_empty() {
-            if busy.is_empty() {
-                steps.push(LoopStep::ClearStage);
-            }
-            steps.extend(
-                busy.iter()
-                    .map(|m| used(*m, view, "which is not the device it is staged on")),
-            );
-            return steps;
+            return unstaged(busy, view, "which is not the device it is staged on");
         }
-        if let Some(why) = in_the_way(minor, busy, view) {
-            steps.push(why);
-            return steps;
+        if view.device(minor).is_some() {
+            return vec![minor_taken(minor, view)];
+        }
+        if let Some(other) = busy.first() {
+            let but = format!("while targets are bound to /dev/loop{minor}");
+            return used(&[*other], view, &but);
         }
         steps.push(LoopStep::Attach(minor));
     }
-    for ro in lost {
-        steps.push(match view.device(ro) {
-            Some(_) => minor_taken(ro, view),
-            None => LoopStep::AttachReadOnly {
-                minor: ro,
-                over: minor,
-            },
-        });
-    }
+    let over = minor;
+    steps.extend(lost.into_iter().map(|minor| match view.device(minor) {
+        Some(_) => minor_taken(minor, view),
+        None => LoopStep::AttachReadOnly { minor, over },
+    }));
     steps
-}
-
-/// Returns a report if the device can't be attached again.
-fn in_the_way(minor: u32, busy: &[u32], view: &KernelState) -> Option<LoopStep> {
-    if view.device(minor).is_some() {
-        return Some(minor_taken(minor, view));
-    }
-    let but = format!("while targets are bound to /dev/loop{minor}");
-    busy.first().map(|other| used(*other, view, &but))
 }
 
 /// Reports targets that are bound to a device with another file.
