@@ -218,7 +218,7 @@ fn pool_name(name: &str) -> Result<&str, BadOption> {
     let ok = name.len() <= 63
         && name.bytes().all(inner)
         && name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    let why = "is no name for a pool: at most 63 letters, digits, '-', '_' and '.'";
+    let why = "is not a pool name: at most 63 letters, digits, '-', '_' and '.'";
     if ok { Ok(name) } else { Err(bad(name, why)) }
 }
 

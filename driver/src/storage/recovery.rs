@@ -154,7 +154,7 @@ fn read_shelf<R: Named>(
         pool.note(
             About::File(path.clone()),
             Holds::File(path),
-            "is no entry of this pool: it is left alone",
+            "is not an entry of this pool: the driver leaves it as it is",
         );
     }
     Ok(loaded.records.into_iter().map(Arc::new).collect())
@@ -217,7 +217,7 @@ fn thaw(pool: &Pool, kernel: &dyn Kernel, options: &PoolOptions, images: &[Found
         let id = found.volume.id;
         let thawed = scratch(options, &id).and_then(|scratch| {
             let thawed = freeze::thaw_leftover(kernel, id, found.image.file, &scratch);
-            // The directory is empty again, or still in use and then better left alone.
+            // The directory is empty again, or still in use.
             let _ = std::fs::remove_dir(&scratch);
             thawed
         });

@@ -74,7 +74,7 @@ pub struct Item<R> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// The record's file does not exist.
-    #[error("there is no record")]
+    #[error("the record is missing")]
     Missing,
     /// A newer build wrote it.
     #[error("its schema {0} is newer than this build's {SCHEMA}")]
@@ -307,7 +307,7 @@ fn record_in<R: DeserializeOwned>(
 
 /// Decodes a record. Checks the schema first, because fields of a newer schema are unknown here.
 fn decode<R: DeserializeOwned>(text: &[u8]) -> std::result::Result<R, Unreadable> {
-    let broken = |e: serde_json::Error| Unreadable::Broken(format!("it is no record: {e}"));
+    let broken = |e: serde_json::Error| Unreadable::Broken(format!("it is not a record: {e}"));
     let value: serde_json::Value = serde_json::from_slice(text).map_err(broken)?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {
         Some(schema) if schema > u64::from(SCHEMA) => Err(Unreadable::Newer(schema)),

@@ -148,7 +148,8 @@ pub(super) fn open_ground(
             return Err(unavailable(spec, why));
         }
         Verdict::Foreign => {
-            let why = format!("{shown} is not empty and is no pool: it is left alone");
+            let why =
+                format!("{shown} is not empty and is not a pool: the driver changes nothing in it");
             return Err(refused(spec, why));
         }
     };

@@ -166,13 +166,14 @@ fn a_path_that_can_not_become_a_pool_is_refused() {
     site.specs[0].name = "new".into();
     for (path, wipe, why) in [
         (file, false, "neither"),
-        (full.clone(), false, "is no pool"),
+        (full.clone(), false, "is not a pool"),
         ("/dev/null".into(), false, "neither"),
         (full.clone(), true, "wipe needs a block device"),
     ] {
         site.specs[0].path = path;
         site.specs[0].wipe = wipe;
-        refused!(Err::<(), _>(refusal(&site, &[why])), Error::Refused(_));
+        let refused = refusal(&site, &[why]);
+        assert!(matches!(refused, Error::Refused(_)), "{refused}");
     }
     assert_eq!(std::fs::read_dir(full).unwrap().count(), 1);
     site.specs[0].path = "/dev/hostloop-no-such-device".into();

@@ -195,7 +195,7 @@ fn minor_taken(minor: u32, view: &KernelState) -> LoopStep {
     let targets = bound.map(|m| m.mount_point.display().to_string());
     let targets = targets.collect::<Vec<_>>().join(", ");
     LoopStep::Report(format!(
-        "its targets ({targets}) are bound to /dev/loop{minor}, which holds another file by now: unpublish them"
+        "its targets ({targets}) are bound to /dev/loop{minor}, which now holds another file: unpublish them"
     ))
 }
 

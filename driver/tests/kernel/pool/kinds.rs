@@ -189,7 +189,7 @@ fn an_image_on_two_devices_is_refused() {
     let at = world.pool().root().to_path_buf();
     world.close();
     let second = Loop::attach(&world.path("img.pool"));
-    // The pool is known, so this is no mistake in the configuration: other pools continue.
+    // The pool is known, so the configuration is not wrong: other pools continue.
     assert_missing(&mut world, "on several loop devices");
     drop(second);
     world.tend();

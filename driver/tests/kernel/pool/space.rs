@@ -113,7 +113,7 @@ fn an_image_and_a_directory_on_one_filesystem_promise_it_once() {
     assert!(left <= 150 * MI, "{left}");
 }
 
-/// A snapshot shares blocks until one side is written. On a filesystem of its own, a pool can
+/// A snapshot shares blocks until one side is written. On a separate filesystem, a pool can
 /// measure what its snapshots hold.
 #[test]
 fn a_directory_that_is_a_filesystem_of_its_own_counts_what_is_used() {
@@ -122,7 +122,7 @@ fn a_directory_that_is_a_filesystem_of_its_own_counts_what_is_used() {
     world.open();
     let volume = world.create(new("v", 200 * MI, Provisioning::Thick));
     fill(&world, &volume, 200);
-    // After the snapshot, the thick volume gets blocks of its own again.
+    // After the snapshot, the thick volume gets unshared blocks again.
     world.snapshot(&volume, "s");
     // Reopening measures again.
     world.open();

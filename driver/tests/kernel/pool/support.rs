@@ -45,7 +45,7 @@ impl Drop for Disk {
 
 pub(crate) const GI: u64 = 1 << 30;
 
-/// A filesystem of its own, to make pools in. Fields are dropped in order.
+/// A separate filesystem, to make pools in. Fields are dropped in order.
 pub(crate) struct Ground {
     pub(crate) at: PathBuf,
     _mount: Mount,
