@@ -25,7 +25,8 @@ const BTRFS: Spec = Spec::fs("btrfs", 128);
 const BLOCK: Spec = Spec::block(32);
 const THICK: Spec = EXT4.with(&[("provisioning", "thick")]);
 
-const fn create(volume: Name, spec: Spec) -> Step {
+/// CreateVolume without a source.
+pub const fn create(volume: Name, spec: Spec) -> Step {
     Step::Create {
         volume,
         spec,
@@ -41,7 +42,8 @@ const fn copy(volume: Name, spec: Spec, from: Origin) -> Step {
     }
 }
 
-const fn publish(volume: Name) -> Step {
+/// NodePublishVolume at the target `pod`, writable.
+pub const fn publish(volume: Name) -> Step {
     Step::Publish {
         volume,
         target: "pod",

@@ -2,7 +2,7 @@
 //! go their ways in parallel, a caller that hangs up leaves work that goes on, and nothing waits
 //! for a large copy elsewhere.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,13 +11,15 @@ use futures::future::join_all;
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::{Type, VolumeSource};
 use hostloop_test::client::{Call, Csi, new_volume};
-use hostloop_test::driver::{Driver, DriverSpec, NODE, binary, failpoints_binary};
+use hostloop_test::driver::{Driver, DriverSpec, NODE};
 use hostloop_test::leaks::{Leaks, mount_points};
 use hostloop_test::loops;
 use hostloop_test::machine;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use tonic::{Code, Status};
+
+use crate::{delete, id_of};
 
 /// Clients that come at the same moment.
 const CLIENTS: usize = 24;
@@ -40,11 +42,10 @@ impl Site {
         machine::require();
         let scratch = Scratch::new();
         let pool = PoolFixture::new(&scratch, kind, 16 * GIB);
-        let spec = DriverSpec::new(&scratch, &[&pool]);
-        let spec = match failpoints {
-            None => spec.binary(binary()),
-            Some(failpoints) => spec.failpoints(failpoints).binary(failpoints_binary()),
-        };
+        let mut spec = DriverSpec::new(&scratch, &[&pool]);
+        if let Some(failpoints) = failpoints {
+            spec = spec.failpoints(failpoints);
+        }
         let driver = spec.start();
         let leaks = Leaks::before(&scratch, &[&pool], &driver);
         Site {
@@ -124,13 +125,6 @@ fn detach(id: &str) -> csi::ControllerUnpublishVolumeRequest {
     }
 }
 
-fn delete(id: &str) -> csi::DeleteVolumeRequest {
-    csi::DeleteVolumeRequest {
-        volume_id: id.to_owned(),
-        secrets: BTreeMap::new(),
-    }
-}
-
 /// Sends the same request by all clients at once. Each is answered OK or ABORTED, one at least OK.
 async fn all_at_once<C: Call + Clone>(clients: &[Csi], request: C) -> Vec<C::Answer> {
     let calls = clients.iter().map(|client| client.call(request.clone()));
@@ -143,7 +137,7 @@ async fn all_at_once<C: Call + Clone>(clients: &[Csi], request: C) -> Vec<C::Ans
         }
     }
     println!("{}: {} OK, {aborted} aborted", C::NAME, answers.len());
-    assert!(!answers.is_empty(), "{}: nobody was answered OK", C::NAME);
+    assert!(!answers.is_empty(), "{}: no call was answered OK", C::NAME);
     answers
 }
 
@@ -159,10 +153,6 @@ async fn patiently<C: Call + Clone>(csi: &Csi, request: C) -> C::Answer {
             Err(status) => panic!("{}: {status:?}", C::NAME),
         }
     }
-}
-
-fn id_of(answer: csi::CreateVolumeResponse) -> String {
-    answer.volume.expect("a volume is answered").volume_id
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -194,10 +184,8 @@ async fn the_same_name_with_another_size_makes_one_volume() {
         match outcome {
             Ok(answer) => drop(ids.insert(id_of(answer))),
             Err(status) => {
-                assert!(
-                    matches!(status.code(), Code::Aborted | Code::AlreadyExists),
-                    "{status:?}"
-                );
+                let expected = [Code::Aborted, Code::AlreadyExists];
+                assert!(expected.contains(&status.code()), "{status:?}");
             }
         }
     }
@@ -214,27 +202,17 @@ async fn the_same_volume_is_staged_and_published_once() {
     let csi = &clients[0];
     let id = id_of(csi.ok(new_volume("pvc-one", 64 * MIB)).await);
     all_at_once(&clients, attach(&id)).await;
-    let before = loops::beneath(site.scratch.path()).len();
+    let devices = || loops::beneath(site.scratch.path()).len();
+    let before = devices();
     all_at_once(&clients, site.stage("one", &id)).await;
     patiently(csi, site.stage("one", &id)).await;
-    assert_eq!(
-        loops::beneath(site.scratch.path()).len(),
-        before + 1,
-        "one loop device"
-    );
+    assert_eq!(devices(), before + 1, "one loop device");
     all_at_once(&clients, site.publish("one", &id)).await;
     patiently(csi, site.publish("one", &id)).await;
     let table = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is there");
-    assert_eq!(
-        mount_points(&table, &site.target("one")).len(),
-        1,
-        "one mount at the target"
-    );
-    assert_eq!(
-        mount_points(&table, &site.staging("one")).len(),
-        1,
-        "one mount at the staging path"
-    );
+    for path in [site.target("one"), site.staging("one")] {
+        assert_eq!(mount_points(&table, &path).len(), 1, "mounts at {path:?}");
+    }
     let snapshot = csi::CreateSnapshotRequest {
         source_volume_id: id.clone(),
         name: "snapshot-one".to_owned(),
@@ -247,15 +225,11 @@ async fn the_same_volume_is_staged_and_published_once() {
         .collect();
     assert_eq!(ids.len(), 1, "one name, one snapshot");
     for snapshot_id in ids {
-        let secrets = BTreeMap::new();
-        all_at_once(
-            &clients,
-            csi::DeleteSnapshotRequest {
-                snapshot_id,
-                secrets,
-            },
-        )
-        .await;
+        let delete = csi::DeleteSnapshotRequest {
+            snapshot_id,
+            ..Default::default()
+        };
+        all_at_once(&clients, delete).await;
     }
     all_at_once(&clients, site.unpublish("one", &id)).await;
     all_at_once(&clients, site.unstage("one", &id)).await;
@@ -274,18 +248,19 @@ async fn different_volumes_never_wait_for_abort() {
         .enumerate()
         .map(|(n, csi)| life(&site, csi, format!("v{n}")));
     for outcome in join_all(lives).await {
-        outcome.expect("another volume is nobody's business");
+        outcome.expect("a call for one volume never aborts that of another");
     }
     assert_eq!(clients[0].volume_ids().await, Vec::<String>::new());
     site.close();
 }
 
+fn volume(name: &str) -> csi::CreateVolumeRequest {
+    new_volume(&format!("pvc-{name}"), 32 * MIB)
+}
+
 /// A whole life, without a retry anywhere.
 async fn life(site: &Site, csi: &Csi, name: String) -> Result<(), Status> {
-    let id = id_of(
-        csi.call(new_volume(&format!("pvc-{name}"), 32 * MIB))
-            .await?,
-    );
+    let id = id_of(csi.call(volume(&name)).await?);
     csi.call(attach(&id)).await?;
     csi.call(site.stage(&name, &id)).await?;
     csi.call(site.publish(&name, &id)).await?;
@@ -296,8 +271,8 @@ async fn life(site: &Site, csi: &Csi, name: String) -> Result<(), Status> {
     csi.call(delete(&id)).await.map(drop)
 }
 
-/// Everybody does everything to everything, in a fixed disorder; each call is answered, and in the
-/// end nothing is left.
+/// All clients send all calls about all volumes, in a fixed disorder; each call is answered, and
+/// in the end nothing is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn disorder_ends_in_order() {
     let site = Site::new(PoolKind::Btrfs);
@@ -308,10 +283,10 @@ async fn disorder_ends_in_order() {
         .enumerate()
         .map(|(seed, csi)| disorder(&site, csi, seed, &names));
     let internal: usize = join_all(workers).await.into_iter().sum();
-    assert_eq!(internal, 0, "nothing is anybody's internal error");
+    assert_eq!(internal, 0, "calls that end in an internal error");
     let csi = &clients[0];
     for name in names {
-        let id = id_of(patiently(csi, new_volume(&format!("pvc-{name}"), 32 * MIB)).await);
+        let id = id_of(patiently(csi, volume(name)).await);
         patiently(csi, site.unpublish(name, &id)).await;
         patiently(csi, site.unstage(name, &id)).await;
         patiently(csi, detach(&id)).await;
@@ -323,10 +298,7 @@ async fn disorder_ends_in_order() {
 
 /// True for an error that concurrent requests cannot explain.
 fn is_internal(name: &str, status: &Status) -> bool {
-    let internal = matches!(
-        status.code(),
-        Code::Internal | Code::Unknown | Code::DataLoss
-    );
+    let internal = [Code::Internal, Code::Unknown, Code::DataLoss].contains(&status.code());
     if internal {
         eprintln!("{name}: {status:?}");
     }
@@ -342,28 +314,23 @@ async fn disorder(site: &Site, csi: &Csi, seed: usize, names: &[&str]) -> usize 
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
         let name = names[(state >> 33) as usize % names.len()];
-        let made = csi.call(new_volume(&format!("pvc-{name}"), 32 * MIB)).await;
-        let id = match made.map(id_of) {
-            Ok(id) => id,
-            Err(status) => {
-                internal += usize::from(is_internal(name, &status));
-                continue;
-            }
-        };
-        let outcome = match (state >> 41) % 7 {
-            0 => csi.call(attach(&id)).await.map(drop),
-            1 => csi.call(site.stage(name, &id)).await.map(drop),
-            2 => csi.call(site.publish(name, &id)).await.map(drop),
-            3 => csi.call(site.unpublish(name, &id)).await.map(drop),
-            4 => csi.call(site.unstage(name, &id)).await.map(drop),
-            5 => csi.call(detach(&id)).await.map(drop),
-            _ => csi.call(delete(&id)).await.map(drop),
-        };
-        if let Err(status) = outcome {
-            internal += usize::from(is_internal(name, &status));
-        }
+        let outcome = random_call(site, csi, name, (state >> 41) % 7).await;
+        internal += usize::from(outcome.is_err_and(|status| is_internal(name, &status)));
     }
     internal
+}
+
+async fn random_call(site: &Site, csi: &Csi, name: &str, number: u64) -> Result<(), Status> {
+    let id = id_of(csi.call(volume(name)).await?);
+    match number {
+        0 => csi.call(attach(&id)).await.map(drop),
+        1 => csi.call(site.stage(name, &id)).await.map(drop),
+        2 => csi.call(site.publish(name, &id)).await.map(drop),
+        3 => csi.call(site.unpublish(name, &id)).await.map(drop),
+        4 => csi.call(site.unstage(name, &id)).await.map(drop),
+        5 => csi.call(detach(&id)).await.map(drop),
+        _ => csi.call(delete(&id)).await.map(drop),
+    }
 }
 
 fn clone_of(id: &str, name: &str, bytes: u64) -> csi::CreateVolumeRequest {
@@ -400,13 +367,13 @@ async fn work_goes_on_when_the_caller_hangs_up() {
     let source = id_of(csi.ok(new_volume("pvc-source", 64 * MIB)).await);
     let request = clone_of(&source, "pvc-copy", 64 * MIB);
     hang_up(csi.call(request.clone())).await;
-    // Nobody asks again: the copy is made all the same.
+    // Without a second call, the copy is made all the same.
     let deadline = Instant::now() + Duration::from_secs(30);
     while csi.volume_ids().await.len() < 2 {
         assert!(Instant::now() < deadline, "the work ended with its caller");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // A second copy: the retry joins the work that is going on, or is told to come again.
+    // A second copy: the retry joins the work that is going on, or is aborted.
     let request = clone_of(&source, "pvc-copy-2", 64 * MIB);
     hang_up(csi.call(request.clone())).await;
     let begin = Instant::now();

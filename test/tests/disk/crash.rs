@@ -4,11 +4,10 @@
 //!
 //! `HOSTLOOP_CRASH_ONLY=WORD` walks only through the scenarios that have the word in their names.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hostloop_test::arena::{Arena, Ended, caught};
+use hostloop_test::arena::{Arena, Ended};
+use hostloop_test::client::new_volume;
 use hostloop_test::data;
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::leaks::Leaks;
@@ -17,12 +16,17 @@ use hostloop_test::namespace::Namespace;
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind, state_dir};
 use hostloop_test::scenarios::{LONG, SCENARIOS, Scenario};
 use hostloop_test::scratch::Scratch;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::walk::{TOO_MANY, Walk, after, walk_all};
+use crate::{delete, id_of};
 
 /// Minimum number of kills in a full run, slightly below the actual one. Detects a walk that ends
 /// early.
 const AT_LEAST: usize = 1500;
 
-/// Minimum number of kills in a scenario, whose act has at least one call with several effects.
+/// Minimum number of kills in a scenario, which has at least one call with several effects.
 const AT_LEAST_EACH: usize = 3;
 
 /// How long after the last answer an effect of the act may still run.
@@ -31,29 +35,9 @@ const LATE: Duration = Duration::from_secs(1);
 /// Random-time kills per long scenario, spread evenly over the time the act takes undisturbed.
 const MOMENTS: u32 = 8;
 
-/// No scenario has this many effects: a walk that goes on is not making progress.
-const TOO_MANY: usize = 400;
-
-/// What one walk did.
-#[derive(Default)]
-struct Walk {
-    /// The effect the driver was killed at → how often.
-    kills: BTreeMap<String, usize>,
-}
-
-impl Walk {
-    fn killed(&mut self, log: &str) {
-        let at = log.lines().rev().find_map(|line| {
-            let rest = line.split_once("fail point at ")?.1;
-            Some(rest.split(':').next()?.to_owned())
-        });
-        let at = at.unwrap_or_else(|| "(a moment)".to_owned());
-        *self.kills.entry(at).or_default() += 1;
-    }
-
-    fn count(&self) -> usize {
-        self.kills.values().sum()
-    }
+/// The fail points that kill the driver before this effect.
+fn kill_before(effect: usize) -> String {
+    format!("effect={effect}*off->1*return(kill)")
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,70 +77,20 @@ async fn what_was_answered_survives_every_kill() {
     machine::require();
     let only = std::env::var("HOSTLOOP_CRASH_ONLY").unwrap_or_default();
     let adopted = [PoolKind::Ext4, PoolKind::Image, PoolKind::Device];
-    let tasks: VecDeque<Task> = (PoolKind::ALL.into_iter().map(Task::Opening))
+    let tasks: Vec<_> = (PoolKind::ALL.into_iter().map(Task::Opening))
         .chain(adopted.into_iter().map(Task::Adopting))
         .chain(LONG.iter().copied().map(Task::Moments))
         .chain(SCENARIOS.iter().copied().map(Task::Effects))
-        .filter(|task| task.name().contains(&only))
+        .map(|task| (task.name(), task))
+        .filter(|(name, _)| name.contains(&only))
         .collect();
     assert!(!tasks.is_empty(), "no scenario has {only:?} in its name");
-    let queue = Arc::new(Mutex::new(tasks));
-    let workers: Vec<_> = (0..2).map(|_| tokio::spawn(work(queue.clone()))).collect();
-    let mut kills = BTreeMap::<String, usize>::new();
-    let mut failures = Vec::new();
-    for worker in workers {
-        for (name, result) in worker.await.expect("a worker catches its panics") {
-            match result {
-                Ok(walk) => {
-                    let count = walk.count();
-                    if count < AT_LEAST_EACH {
-                        failures.push(format!("{name}: only {count} kills"));
-                    }
-                    for (at, number) in walk.kills {
-                        *kills.entry(at).or_default() += number;
-                    }
-                }
-                Err(why) => failures.push(format!("{name}: {why}")),
-            }
-        }
-    }
-    println!("killed before each effect:");
-    for (at, number) in &kills {
-        println!("{number:6}  {at}");
-    }
-    let total: usize = kills.values().sum();
+    let total = walk_all(tasks, Task::run, AT_LEAST_EACH).await.count();
     println!("{total} kills in all");
-    assert!(
-        failures.is_empty(),
-        "{} failed:\n{}",
-        failures.len(),
-        failures.join("\n\n")
-    );
     assert!(
         !only.is_empty() || total >= AT_LEAST,
         "only {total} kills, not {AT_LEAST}"
     );
-}
-
-async fn work(queue: Arc<Mutex<VecDeque<Task>>>) -> Vec<(String, Result<Walk, String>)> {
-    let mut results = Vec::new();
-    loop {
-        let next = queue
-            .lock()
-            .expect("no worker panics with the queue")
-            .pop_front();
-        let Some(task) = next else {
-            return results;
-        };
-        let (name, begin) = (task.name(), Instant::now());
-        let result = caught(task.run()).await;
-        let seconds = begin.elapsed().as_secs_f32();
-        match &result {
-            Ok(walk) => println!("{:4} kills  {seconds:5.1} s  {name}", walk.count()),
-            Err(_) => println!("FAILED     {seconds:5.1} s  {name}"),
-        }
-        results.push((name, result));
-    }
 }
 
 async fn walk_effects(scenario: Scenario) -> Walk {
@@ -169,17 +103,11 @@ async fn walk_effects(scenario: Scenario) -> Walk {
         // The effects of the start come first; dying in them leaves the situation as it was.
         loop {
             assert!(effect < TOO_MANY, "no end of effects");
-            match arena
-                .start_disturbed(format!("effect={effect}*off->1*return(kill)"))
-                .await
-            {
-                Ok(()) => break,
-                Err(dead) if dead.killed() => {
-                    walk.killed(&dead.log);
-                    effect += 1;
-                }
-                Err(dead) => panic!("the driver ended by itself: {}\n{}", dead.status, dead.log),
-            }
+            let Err(dead) = arena.start_disturbed(kill_before(effect)).await else {
+                break;
+            };
+            walk.killed(&dead);
+            effect += 1;
         }
         let mut ended = arena.act().await;
         if matches!(ended, Ended::Done) && arena.driver_mut().wait_ended(LATE).is_some() {
@@ -194,15 +122,9 @@ async fn walk_effects(scenario: Scenario) -> Walk {
                 return walk;
             }
             Ended::Died(at) => {
-                walk.killed(&arena.driver().log());
+                walk.disturbed(&arena.driver().log());
                 let place = format!("killed before effect {effect} (step {at})");
-                let rest = async {
-                    arena.recover(at).await;
-                    arena.finish(at).await;
-                };
-                caught(rest)
-                    .await
-                    .unwrap_or_else(|why| panic!("{place}: {why}"));
+                after(&place, recover(&mut arena, at)).await;
                 effect += 1;
             }
             Ended::Failed(at, status) => {
@@ -210,6 +132,11 @@ async fn walk_effects(scenario: Scenario) -> Walk {
             }
         }
     }
+}
+
+async fn recover(arena: &mut Arena, at: usize) {
+    arena.recover(at).await;
+    arena.finish(at).await;
 }
 
 async fn walk_moments(scenario: Scenario) -> Walk {
@@ -226,31 +153,23 @@ async fn walk_moments(scenario: Scenario) -> Walk {
     for moment in 0..MOMENTS {
         arena.prepare().await;
         let delay = takes * (2 * moment + 1) / (2 * MOMENTS);
-        let pid = nix::unistd::Pid::from_raw(arena.driver().pid() as i32);
+        let pid = Pid::from_raw(arena.driver().pid() as i32);
         let killer = std::thread::spawn(move || {
             std::thread::sleep(delay);
-            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)
+            kill(pid, Signal::SIGKILL)
         });
         let ended = arena.act().await;
-        killer
-            .join()
-            .expect("the killer does not panic")
-            .expect("the driver was alive");
+        let killed = killer.join().expect("the killer does not panic");
+        killed.expect("the driver was alive");
         let at = match ended {
             Ended::Done => scenario.act.len(),
             Ended::Died(at) => at,
             Ended::Failed(at, status) => panic!("step {at} was answered {status:?} by itself"),
         };
         arena.driver_mut().wait_ended(Duration::from_secs(10));
-        walk.killed("");
+        walk.disturbed("");
         let place = format!("killed after {delay:?} of {takes:?} (step {at})");
-        let rest = async {
-            arena.recover(at).await;
-            arena.finish(at).await;
-        };
-        caught(rest)
-            .await
-            .unwrap_or_else(|why| panic!("{place}: {why}"));
+        after(&place, recover(&mut arena, at)).await;
     }
     walk
 }
@@ -262,27 +181,18 @@ async fn walk_opening(kind: PoolKind) -> Walk {
         let scratch = Scratch::new();
         let pool = PoolFixture::new(&scratch, kind, GIB);
         let first = Namespace::new(&scratch);
-        let kill = DriverSpec::new(&scratch, &[&pool])
-            .failpoints(format!("effect={effect}*off->1*return(kill)"))
-            .inside(&first)
-            .try_start();
-        match kill {
+        let spec = DriverSpec::new(&scratch, &[&pool]).inside(&first);
+        match spec.failpoints(kill_before(effect)).try_start() {
             Ok(_) => return walk,
-            Err(dead) if dead.killed() => walk.killed(&dead.log),
-            Err(dead) => panic!("the driver ended by itself: {}\n{}", dead.status, dead.log),
+            Err(dead) => walk.killed(&dead),
         }
         drop(first);
         let second = Namespace::new(&scratch);
         let driver = DriverSpec::new(&scratch, &[&pool]).inside(&second).start();
         let leaks = Leaks::before(&scratch, &[&pool], &driver);
         let csi = driver.csi().await;
-        let request = hostloop_test::client::new_volume("pvc-first", 32 << 20);
-        let made = csi.ok(request).await.volume.expect("a volume is answered");
-        csi.ok(hostloop_proto::csi::DeleteVolumeRequest {
-            volume_id: made.volume_id,
-            ..Default::default()
-        })
-        .await;
+        let made = csi.ok(new_volume("pvc-first", 32 << 20)).await;
+        csi.ok(delete(&id_of(made))).await;
         leaks.assert_none(&[&pool], &driver);
         driver.stop();
     }
@@ -305,9 +215,8 @@ async fn walk_adopting(kind: PoolKind) -> Walk {
     };
     let namespace = Namespace::new(&scratch);
     let driver = start(&namespace, String::new()).expect("it serves");
-    let request = hostloop_test::client::new_volume("pvc-kept", 32 << 20);
-    let made = driver.csi().await.ok(request).await.volume;
-    let volume = made.expect("a volume is answered").volume_id;
+    let csi = driver.csi().await;
+    let volume = id_of(csi.ok(new_volume("pvc-kept", 32 << 20)).await);
     let written = data::write(&image(&driver, &volume), 1);
     driver.stop();
     drop(namespace);
@@ -315,10 +224,9 @@ async fn walk_adopting(kind: PoolKind) -> Walk {
         let state = state_dir(&scratch).join("pools.json");
         std::fs::remove_file(state).expect("the pool was known");
         let first = Namespace::new(&scratch);
-        match start(&first, format!("effect={effect}*off->1*return(kill)")) {
+        match start(&first, kill_before(effect)) {
             Ok(_) => return walk,
-            Err(dead) if dead.killed() => walk.killed(&dead.log),
-            Err(dead) => panic!("the driver ended by itself: {}\n{}", dead.status, dead.log),
+            Err(dead) => walk.killed(&dead),
         }
         // With mount propagation, mounts outlive the container as well; an image's loop device, too.
         let next = |namespace: Namespace| match kind {
@@ -336,9 +244,8 @@ async fn walk_adopting(kind: PoolKind) -> Walk {
             .unwrap_or_else(|dead| panic!("after effect {effect}: {}", dead.log));
         let read = data::read(&image(&driver, &volume));
         assert_eq!(read, written, "the data is another after effect {effect}");
-        let listed = hostloop_proto::csi::ListVolumesRequest::default();
-        let listed = driver.csi().await.ok(listed).await.entries;
-        assert_eq!(listed.len(), 1, "after effect {effect}");
+        let listed = driver.csi().await.volume_ids().await;
+        assert_eq!(listed, [&volume[..]], "after effect {effect}");
         driver.stop();
     }
     panic!("no end of effects while a pool is adopted")

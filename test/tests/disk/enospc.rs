@@ -1,25 +1,26 @@
 //! No room left, wherever that can happen: a clear RESOURCE_EXHAUSTED, nothing lost, the service
 //! goes on, and the same call succeeds once there is room.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_test::arena::{Arena, Ended, caught};
+use hostloop_test::arena::{Arena, Ended};
 use hostloop_test::client::{Csi, map, mounted, new_volume};
 use hostloop_test::driver::DriverSpec;
 use hostloop_test::leaks::Leaks;
 use hostloop_test::machine;
 use hostloop_test::pools::{MIB, PoolFixture, PoolKind};
-use hostloop_test::scenarios::{SCENARIOS, Scenario};
+use hostloop_test::scenarios::{SCENARIOS, Scenario, create, publish};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::steps::{Spec, Step};
 use hostloop_test::world::World;
 use tonic::{Code, Status};
+
+use crate::walk::{TOO_MANY, Walk, after, walk_all};
+use crate::{delete, id_of};
 
 /// One scenario per call and per way a pool copies; a crash test walks through the rest.
 const INJECTED: [(&str, PoolKind); 20] = [
@@ -48,65 +49,26 @@ const INJECTED: [(&str, PoolKind); 20] = [
 /// Minimum number of effects that meet a full pool, slightly below the actual one.
 const AT_LEAST: usize = 500;
 
-/// No scenario has this many effects.
-const TOO_MANY: usize = 400;
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_effect_may_meet_a_full_pool() {
     machine::require();
     let chosen = |s: &&Scenario| INJECTED.contains(&(s.name, s.pool));
-    let scenarios: VecDeque<_> = SCENARIOS.iter().filter(chosen).copied().collect();
+    let scenarios: Vec<_> = SCENARIOS.iter().filter(chosen).copied().collect();
     assert_eq!(
         scenarios.len(),
         INJECTED.len(),
         "every name above is a scenario's"
     );
-    let queue = Arc::new(Mutex::new(scenarios));
-    let workers: Vec<_> = (0..2).map(|_| tokio::spawn(work(queue.clone()))).collect();
-    let (mut injected, mut failures) = (0, Vec::new());
-    for worker in workers {
-        for (name, result) in worker.await.expect("a worker catches its panics") {
-            match result {
-                Ok(number) => injected += number,
-                Err(why) => failures.push(format!("{name}: {why}")),
-            }
-        }
-    }
+    let named = |s: Scenario| (format!("{} on {}", s.name, s.pool.name()), s);
+    let walks = walk_all(scenarios.into_iter().map(named), walk, 1);
+    let injected = walks.await.count();
     println!("ENOSPC injected at {injected} effects");
-    assert!(
-        failures.is_empty(),
-        "{} failed:\n{}",
-        failures.len(),
-        failures.join("\n\n")
-    );
     assert!(injected >= AT_LEAST, "only {injected} effects met");
 }
 
-type Results = Vec<(String, Result<usize, String>)>;
-
-async fn work(queue: Arc<Mutex<VecDeque<Scenario>>>) -> Results {
-    let mut results = Vec::new();
-    loop {
-        let next = queue
-            .lock()
-            .expect("no worker panics with the queue")
-            .pop_front();
-        let Some(scenario) = next else {
-            return results;
-        };
-        let name = format!("{} on {}", scenario.name, scenario.pool.name());
-        let result = caught(walk(scenario)).await;
-        match &result {
-            Ok(number) => println!("{number:4} effects  {name}"),
-            Err(_) => println!("FAILED        {name}"),
-        }
-        results.push((name, result));
-    }
-}
-
-async fn walk(scenario: Scenario) -> usize {
+async fn walk(scenario: Scenario) -> Walk {
     let mut arena = Arena::new(scenario).await;
-    let mut injected = 0;
+    let mut walk = Walk::default();
     for effect in 0..TOO_MANY {
         arena.prepare().await;
         arena.stop();
@@ -125,7 +87,9 @@ async fn walk(scenario: Scenario) -> usize {
         let place = format!("no room at effect {effect}");
         let ended = arena.act().await;
         let met = struck(&arena);
-        if !met {
+        if met {
+            walk.disturbed(&arena.driver().log());
+        } else {
             // This driver would still meet a full pool later: go on with another.
             arena.stop();
             arena.start().await;
@@ -142,13 +106,9 @@ async fn walk(scenario: Scenario) -> usize {
             arena.put_up(at).await;
             arena.finish(at).await;
         };
-        caught(rest)
-            .await
-            .unwrap_or_else(|why| panic!("{place}, step {at}: {why}"));
-        if met {
-            injected += 1;
-        } else if injected > 0 {
-            return injected;
+        after(&format!("{place}, step {at}"), rest).await;
+        if !met && walk.count() > 0 {
+            return walk;
         }
     }
     panic!("no end of effects")
@@ -217,35 +177,15 @@ const EXT4: Spec = Spec::fs("ext4", 32);
 /// What was there before the pool filled up: `used` is published and has data in it, `staged` was
 /// never formatted, `idle` waits.
 const BEFORE: &[Step] = &[
-    Step::Create {
-        volume: "used",
-        spec: EXT4,
-        from: None,
-    },
+    create("used", EXT4),
     Step::Attach("used"),
     Step::Stage("used"),
-    Step::Publish {
-        volume: "used",
-        target: "pod",
-        read_only: false,
-    },
+    publish("used"),
     Step::Write("used"),
-    Step::Create {
-        volume: "fresh",
-        spec: EXT4,
-        from: None,
-    },
+    create("fresh", EXT4),
     Step::Attach("fresh"),
-    Step::Create {
-        volume: "idle",
-        spec: EXT4,
-        from: None,
-    },
-    Step::Create {
-        volume: "doomed",
-        spec: EXT4,
-        from: None,
-    },
+    create("idle", EXT4),
+    create("doomed", EXT4),
     Step::Snapshot {
         snapshot: "old",
         volume: "used",
@@ -256,18 +196,12 @@ const BEFORE: &[Step] = &[
     },
 ];
 
-/// What is asked of the full pool, in turn; each either succeeds or is refused for want of room.
+const THICK: Step = create("thick", EXT4.with(&[("provisioning", "thick")]));
+
+/// The steps on the full pool, in turn; each either succeeds or is refused for want of room.
 const ASKED: &[Step] = &[
-    Step::Create {
-        volume: "thin",
-        spec: EXT4,
-        from: None,
-    },
-    Step::Create {
-        volume: "thick",
-        spec: EXT4.with(&[("provisioning", "thick")]),
-        from: None,
-    },
+    create("thin", EXT4),
+    THICK,
     Step::Snapshot {
         snapshot: "new",
         volume: "idle",
@@ -326,16 +260,7 @@ async fn full_pool(kind: PoolKind) {
         refused.len(),
         ASKED.len()
     );
-    let thick = |step: &Step| {
-        matches!(
-            step,
-            Step::Create {
-                volume: "thick",
-                ..
-            }
-        )
-    };
-    assert!(refused.iter().any(thick), "a thick volume on a full pool");
+    assert!(refused.contains(&THICK), "a thick volume on a full pool");
     world.verify_lists(&csi).await;
     for step in WAYS_OUT {
         let outcome = world.apply(&driver, &csi, *step).await;
@@ -380,31 +305,22 @@ async fn promise_all(csi: &Csi, thick: bool) {
         parameters: parameters.clone(),
         ..new_volume(name, bytes)
     };
-    let beyond = csi.call(ask("pvc-beyond", available + 16 * MIB)).await;
-    assert_clear(
-        "more than there is",
-        &beyond.expect_err("more than there is"),
-    );
-    let all = csi
-        .ok(ask("pvc-all", available))
-        .await
-        .volume
-        .expect("a volume");
-    let one_more = csi.call(ask("pvc-one-more", 64 * MIB)).await;
-    assert_clear("one more", &one_more.expect_err("nothing is left"));
+    let refuse = async |what: &str, request| {
+        let refused = csi.call(request).await.expect_err(what);
+        assert_clear(what, &refused);
+    };
+    let beyond = ask("pvc-beyond", available + 16 * MIB);
+    refuse("more than there is", beyond).await;
+    let all = id_of(csi.ok(ask("pvc-all", available)).await);
+    refuse("one more volume", ask("pvc-one-more", 64 * MIB)).await;
     assert!(
         csi.ok(capacity).await.available_capacity < 64 << 20,
         "capacity after all is taken"
     );
     assert_eq!(
         csi.volume_ids().await,
-        std::slice::from_ref(&all.volume_id),
+        std::slice::from_ref(&all),
         "what was refused is not there"
     );
-    let volume_id = all.volume_id;
-    csi.ok(csi::DeleteVolumeRequest {
-        volume_id,
-        secrets: BTreeMap::new(),
-    })
-    .await;
+    csi.ok(delete(&all)).await;
 }

@@ -5,9 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hostloop_proto::csi;
 use hostloop_test::client::new_volume;
-use hostloop_test::driver::{Driver, DriverSpec};
+use hostloop_test::driver::DriverSpec;
 use hostloop_test::leaks::{Leak, Leaks};
 use hostloop_test::loops;
 use hostloop_test::machine::{self, text};
@@ -16,9 +15,7 @@ use hostloop_test::scratch::Scratch;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-fn found(leaks: &Leaks, pool: &PoolFixture, driver: &Driver) -> Vec<Leak> {
-    leaks.now(&[pool], driver)
-}
+use crate::{delete, id_of};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_leak_is_found() {
@@ -27,32 +24,21 @@ async fn every_kind_of_leak_is_found() {
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 4 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let leaks = Leaks::before(&scratch, &[&pool], &driver);
-    assert_eq!(
-        found(&leaks, &pool, &driver),
-        [],
-        "nothing has happened yet"
-    );
+    let found = || leaks.now(&[&pool], &driver);
+    assert_eq!(found(), [], "nothing has happened yet");
 
     let csi = driver.csi().await;
-    let made = csi
-        .ok(new_volume("pvc-left", 32 * MIB))
-        .await
-        .volume
-        .expect("a volume");
-    let left = found(&leaks, &pool, &driver);
+    let id = id_of(csi.ok(new_volume("pvc-left", 32 * MIB)).await);
+    let left = found();
     assert!(
-        matches!(&left[..], [Leak::File(path)] if path.ends_with(&made.volume_id)),
+        matches!(&left[..], [Leak::File(path)] if path.ends_with(&id)),
         "{left:?}"
     );
-    csi.ok(csi::DeleteVolumeRequest {
-        volume_id: made.volume_id,
-        ..Default::default()
-    })
-    .await;
+    csi.ok(delete(&id)).await;
     leaks.assert_none(&[&pool], &driver);
 
     let device = sparse_loop(&scratch.path().join("left.img"), 64 * MIB);
-    let left = found(&leaks, &pool, &driver);
+    let left = found();
     assert!(
         matches!(&left[..], [Leak::Loop { backing, .. }] if backing.ends_with("left.img")),
         "{left:?}"
@@ -61,7 +47,7 @@ async fn every_kind_of_leak_is_found() {
 
     let mount = scratch.dir("left mount");
     machine::run("mount", &["-t", "tmpfs", "left", text(&mount)]);
-    assert_eq!(found(&leaks, &pool, &driver)[0], Leak::Mount(mount.clone()));
+    assert_eq!(found()[0], Leak::Mount(mount.clone()));
     machine::run("umount", &[text(&mount)]);
 
     let mut child = Command::new("sleep")
@@ -69,7 +55,7 @@ async fn every_kind_of_leak_is_found() {
         .arg0(scratch.path())
         .spawn()
         .expect("sleep starts");
-    let left = found(&leaks, &pool, &driver);
+    let left = found();
     assert!(
         matches!(&left[..], [Leak::Process { pid, .. }] if *pid == child.id()),
         "{left:?}"
@@ -82,7 +68,7 @@ async fn every_kind_of_leak_is_found() {
     let file = File::create(&heavy).expect("a file can be made");
     let bytes = vec![1; 64 << 20];
     std::io::Write::write_all(&mut &file, &bytes).expect("it can be written");
-    let left = found(&leaks, &pool, &driver);
+    let left = found();
     assert!(matches!(&left[..], [Leak::Bytes { .. }]), "{left:?}");
     std::fs::remove_file(&heavy).expect("it can be removed");
     drop(file);

@@ -2,28 +2,43 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
+use hostloop_proto::csi;
 use hostloop_test::client::{Call, Csi, map};
 use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::leaks::Leaks;
-use hostloop_test::machine::{self, text};
+use hostloop_test::machine;
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
+use hostloop_test::scenarios::{create, publish};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::steps::{Spec, Step};
 use hostloop_test::world::World;
 use tonic::Code;
 
+use super::codes::{INVALID, OK};
 use super::state::{State, differences, look};
+use super::strings::{not_capabilities, not_ids, not_names, not_paths};
 
 /// Stands in every secret that is sent.
 pub(crate) const SECRET: &str = "hush-9d41aa";
 
+/// Secrets, as they come with every call that takes some.
+pub(crate) fn secrets() -> BTreeMap<String, String> {
+    map(&[("password", SECRET), ("key", SECRET)])
+}
+
+/// A path as requests have it.
+pub(crate) fn text(path: impl AsRef<Path>) -> String {
+    machine::text(path.as_ref()).to_owned()
+}
+
 /// Where everything is.
 pub(crate) struct Bench {
     pub(crate) csi: Csi,
-    pub(crate) world: World,
-    pub(crate) known: Known,
-    pub(crate) driver: Driver,
+    pub(crate) known: Rc<Known>,
+    world: World,
+    driver: Driver,
     state: State,
     leaks: Leaks,
     sent: usize,
@@ -38,8 +53,12 @@ pub(crate) struct Known {
     pub(crate) idle: String,
     /// Staged and published as a filesystem.
     pub(crate) used: String,
+    pub(crate) used_staging: String,
+    pub(crate) used_target: String,
     /// Staged and published as a raw device.
     pub(crate) block: String,
+    pub(crate) block_staging: String,
+    pub(crate) block_target: String,
     /// Attached only.
     pub(crate) attached: String,
     /// A snapshot of `idle`.
@@ -50,52 +69,28 @@ pub(crate) struct Known {
     pub(crate) group: String,
     /// Its snapshots.
     pub(crate) members: Vec<String>,
-    /// A directory with a file in it that is nobody's business.
+    /// A directory with a file that no volume has.
     pub(crate) canary: PathBuf,
-    /// Somebody else's mount.
+    /// A mount that the driver did not make.
     pub(crate) foreign_mount: PathBuf,
-    /// A directory for paths to try.
+    /// A directory for paths to try: see [`symlinks`].
     pub(crate) paths: PathBuf,
 }
 
 const EXT4: Spec = Spec::fs("ext4", 32);
 
 const SITUATION: &[Step] = &[
-    Step::Create {
-        volume: "idle",
-        spec: EXT4,
-        from: None,
-    },
-    Step::Create {
-        volume: "attached",
-        spec: EXT4,
-        from: None,
-    },
+    create("idle", EXT4),
+    create("attached", EXT4),
     Step::Attach("attached"),
-    Step::Create {
-        volume: "used",
-        spec: EXT4,
-        from: None,
-    },
+    create("used", EXT4),
     Step::Attach("used"),
     Step::Stage("used"),
-    Step::Publish {
-        volume: "used",
-        target: "pod",
-        read_only: false,
-    },
-    Step::Create {
-        volume: "block",
-        spec: Spec::block(32),
-        from: None,
-    },
+    publish("used"),
+    create("block", Spec::block(32)),
     Step::Attach("block"),
     Step::Stage("block"),
-    Step::Publish {
-        volume: "block",
-        target: "pod",
-        read_only: false,
-    },
+    publish("block"),
     Step::Snapshot {
         snapshot: "idle",
         volume: "idle",
@@ -121,11 +116,10 @@ impl Bench {
         let csi = driver.csi().await;
         let mut world = World::new(scratch.dir("kubelet"));
         world.insist_all(&driver, &csi, SITUATION).await;
-        let known = known(&scratch, &world);
         let mut bench = Bench {
             csi,
+            known: Rc::new(Known::new(&scratch, &world)),
             world,
-            known,
             driver,
             state: State::new(),
             leaks,
@@ -134,13 +128,8 @@ impl Bench {
             pool,
             scratch,
         };
-        bench.remember();
+        bench.state = bench.look();
         bench
-    }
-
-    /// Takes what is there now for what must stay.
-    pub(crate) fn remember(&mut self) {
-        self.state = self.look();
     }
 
     fn look(&self) -> State {
@@ -149,60 +138,115 @@ impl Bench {
             paths,
             foreign_mount,
             ..
-        } = &self.known;
+        } = &*self.known;
         let kubelet = self.scratch.path().join("kubelet");
         let trees = [self.pool.root(), canary, paths, foreign_mount, &kubelet];
         look(self.scratch.path(), &trees)
     }
 
-    /// Secrets, as they come with every call that takes some.
-    pub(crate) fn secrets(&self) -> BTreeMap<String, String> {
-        map(&[("password", SECRET), ("key", SECRET)])
-    }
-
     /// Sends a request that must be answered by one of these codes and change nothing.
     pub(crate) async fn refuse<C: Call>(&mut self, what: &str, request: C, codes: &[Code]) {
-        let outcome = self.csi.call(request).await;
-        let code = outcome.as_ref().err().map_or(Code::Ok, tonic::Status::code);
-        let said = outcome
-            .err()
-            .map(|s| s.message().to_owned())
-            .unwrap_or_default();
-        self.judge::<C>(what, code, &said, codes);
+        self.send(what, request, codes).await;
         let now = self.look();
         let changed = differences(&self.state, &now);
         if !changed.is_empty() {
-            self.fail::<C>(
-                what,
-                &format!("changed something:\n    {}", changed.join("\n    ")),
-            );
+            let changed = changed.join("\n    ");
+            self.fail::<C>(what, &format!("changed something:\n    {changed}"));
             self.state = now;
+        }
+    }
+
+    /// [`Bench::refuse`] for each row.
+    pub(crate) async fn refuse_all<'a, C: Call>(
+        &mut self,
+        rows: impl IntoIterator<Item = (impl AsRef<str>, C, &'a [Code])>,
+    ) {
+        for (what, request, codes) in rows {
+            self.refuse(what.as_ref(), request, codes).await;
+        }
+    }
+
+    /// Strings that are no ID instead of the `real` one.
+    pub(crate) async fn not_ids<C: Call>(
+        &mut self,
+        real: &str,
+        request: impl Fn(&str) -> C,
+        codes: &[Code],
+    ) {
+        for (what, id) in not_ids(real) {
+            self.refuse(what, request(&id), codes).await;
+        }
+    }
+
+    /// [`Bench::not_ids`], and the empty string, which is always invalid.
+    pub(crate) async fn ids<C: Call>(
+        &mut self,
+        real: &str,
+        request: impl Fn(&str) -> C,
+        codes: &[Code],
+    ) {
+        self.refuse("no ID", request(""), INVALID).await;
+        self.not_ids(real, request, codes).await;
+    }
+
+    /// Strings that are no name.
+    pub(crate) async fn names<C: Call>(&mut self, request: impl Fn(&str) -> C) {
+        for (what, name) in not_names() {
+            self.refuse(what, request(&name), INVALID).await;
+        }
+    }
+
+    /// Paths that break CSI's rules.
+    pub(crate) async fn paths<C: Call>(&mut self, request: impl Fn(&str) -> C, codes: &[Code]) {
+        for (what, path) in not_paths() {
+            self.refuse(what, request(&path), codes).await;
+        }
+    }
+
+    /// No capability, and capabilities that are none.
+    pub(crate) async fn capabilities<C: Call>(
+        &mut self,
+        request: impl Fn(Option<csi::VolumeCapability>) -> C,
+    ) {
+        self.refuse("no capability", request(None), INVALID).await;
+        for (what, capability) in not_capabilities() {
+            self.refuse(what, request(Some(capability)), INVALID).await;
+        }
+    }
+
+    /// Parameters with a key or a value that is wrong.
+    pub(crate) async fn parameters<C: Call>(
+        &mut self,
+        pairs: &[(&str, &str)],
+        request: impl Fn(&str, &str) -> C,
+    ) {
+        for (key, value) in pairs {
+            let what = format!("{key:?}={value:?}");
+            self.refuse(&what, request(key, value), INVALID).await;
         }
     }
 
     /// Sends a request that must be answered OK; it may change something.
     pub(crate) async fn take<C: Call>(&mut self, what: &str, request: C) -> Option<C::Answer> {
-        let outcome = self.csi.call(request).await;
-        let code = outcome.as_ref().err().map_or(Code::Ok, tonic::Status::code);
-        let said = match &outcome {
-            Ok(_) => String::new(),
-            Err(status) => status.message().to_owned(),
-        };
-        self.judge::<C>(what, code, &said, &[Code::Ok]);
-        outcome.ok()
+        self.send(what, request, OK).await
     }
 
-    fn judge<C: Call>(&mut self, what: &str, code: Code, said: &str, codes: &[Code]) {
+    async fn send<C: Call>(&mut self, what: &str, request: C, codes: &[Code]) -> Option<C::Answer> {
         self.sent += 1;
+        let (answer, code, message) = match self.csi.call(request).await {
+            Ok(answer) => (Some(answer), Code::Ok, String::new()),
+            Err(status) => (None, status.code(), status.message().to_owned()),
+        };
         if !codes.contains(&code) {
-            self.fail::<C>(what, &format!("{code:?}, not {codes:?}: {said}"));
+            self.fail::<C>(what, &format!("{code:?}, not {codes:?}: {message}"));
         }
-        if said.contains(SECRET) {
-            self.fail::<C>(what, "the answer tells the secret");
+        if message.contains(SECRET) {
+            self.fail::<C>(what, "the secret is in the answer");
         }
-        if code != Code::Ok && said.is_empty() {
-            self.fail::<C>(what, "refused without a word");
+        if code != Code::Ok && message.is_empty() {
+            self.fail::<C>(what, "the error has no message");
         }
+        answer
     }
 
     fn fail<C: Call>(&mut self, what: &str, why: &str) {
@@ -212,15 +256,13 @@ impl Bench {
 
     /// Takes everything down and fails if anything was wrong. Returns how many were sent.
     pub(crate) async fn finish(mut self) -> usize {
-        let known = &self.known;
-        machine::run("umount", &[text(&known.foreign_mount)]);
+        machine::run("umount", &[&text(&self.known.foreign_mount)]);
         self.world.tear_down(&self.driver, &self.csi).await;
         self.leaks.assert_none(&[&self.pool], &self.driver);
         let log = self.driver.log();
-        for line in log.lines().filter(|line| line.contains(SECRET)) {
-            self.failures
-                .push(format!("a secret is in the log: {line}"));
-        }
+        let leaked = log.lines().filter(|line| line.contains(SECRET));
+        self.failures
+            .extend(leaked.map(|line| format!("a secret is in the log: {line}")));
         assert!(
             self.failures.is_empty(),
             "{} of {} requests:\n{}",
@@ -233,26 +275,37 @@ impl Bench {
     }
 }
 
-fn known(scratch: &Scratch, world: &World) -> Known {
-    let canary = scratch.dir("canary");
-    std::fs::write(canary.join("file"), "untouched").expect("the canary can be made");
-    let foreign_mount = scratch.dir("foreign");
-    machine::run("mount", &["-t", "tmpfs", "foreign", text(&foreign_mount)]);
-    let paths = scratch.dir("paths");
-    symlinks(&paths, &canary);
-    let (group, members) = world.group_ids("g");
-    Known {
-        idle: world.id("idle").to_owned(),
-        used: world.id("used").to_owned(),
-        block: world.id("block").to_owned(),
-        attached: world.id("attached").to_owned(),
-        snapshot: world.snapshot_id("idle").to_owned(),
-        other_snapshot: world.snapshot_id("used").to_owned(),
-        group: group.to_owned(),
-        members,
-        canary,
-        foreign_mount,
-        paths,
+impl Known {
+    fn new(scratch: &Scratch, world: &World) -> Known {
+        let canary = scratch.dir("canary");
+        std::fs::write(canary.join("file"), "untouched").expect("the canary can be made");
+        let foreign_mount = scratch.dir("foreign");
+        machine::run("mount", &["-t", "tmpfs", "foreign", &text(&foreign_mount)]);
+        let paths = scratch.dir("paths");
+        symlinks(&paths, &canary);
+        let (group, members) = world.group_ids("g");
+        Known {
+            idle: world.id("idle").to_owned(),
+            used: world.id("used").to_owned(),
+            used_staging: text(world.staging("used")),
+            used_target: text(world.target("used", "pod")),
+            block: world.id("block").to_owned(),
+            block_staging: text(world.staging("block")),
+            block_target: text(world.target("block", "pod")),
+            attached: world.id("attached").to_owned(),
+            snapshot: world.snapshot_id("idle").to_owned(),
+            other_snapshot: world.snapshot_id("used").to_owned(),
+            group: group.to_owned(),
+            members,
+            canary,
+            foreign_mount,
+            paths,
+        }
+    }
+
+    /// A path to try.
+    pub(crate) fn path(&self, name: &str) -> String {
+        text(self.paths.join(name))
     }
 }
 

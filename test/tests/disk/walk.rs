@@ -1,0 +1,96 @@
+//! Walks through the effects of scenarios. Each walk disturbs one effect after the other.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use futures::StreamExt;
+use futures::stream::iter;
+use hostloop_test::arena::caught;
+use hostloop_test::driver::Dead;
+
+/// No scenario has this many effects: a walk that goes on is not making progress.
+pub(crate) const TOO_MANY: usize = 400;
+
+/// What one walk did.
+#[derive(Default)]
+pub(crate) struct Walk {
+    /// The effect that was disturbed → how often.
+    effects: BTreeMap<String, usize>,
+}
+
+impl Walk {
+    /// Counts the effect that the log of the driver ends with.
+    pub(crate) fn disturbed(&mut self, log: &str) {
+        let at = log.lines().rev().find_map(|line| {
+            let rest = line.split_once("fail point at ")?.1;
+            Some(rest.split(':').next()?.to_owned())
+        });
+        let at = at.unwrap_or_else(|| "(a moment)".to_owned());
+        *self.effects.entry(at).or_default() += 1;
+    }
+
+    /// Counts the effect of a start at which the driver was killed.
+    pub(crate) fn killed(&mut self, dead: &Dead) {
+        let Dead { status, log } = dead;
+        assert!(dead.killed(), "the driver ended by itself: {status}\n{log}");
+        self.disturbed(log);
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.effects.values().sum()
+    }
+}
+
+/// Runs `walk` for each named task, two at a time, and returns what all walks did. Each must
+/// disturb this number of effects at least.
+pub(crate) async fn walk_all<T, F>(
+    tasks: impl IntoIterator<Item = (String, T)>,
+    walk: impl Fn(T) -> F,
+    at_least: usize,
+) -> Walk
+where
+    F: Future<Output = Walk> + Send + 'static,
+{
+    let walks = tasks.into_iter().map(|(name, task)| {
+        let walk = walk(task);
+        async move {
+            let begin = Instant::now();
+            let result = tokio::spawn(caught(walk)).await;
+            let result = result.expect("panics are caught");
+            let seconds = begin.elapsed().as_secs_f32();
+            match &result {
+                Ok(walk) => println!("{:4} effects  {seconds:5.1} s  {name}", walk.count()),
+                Err(_) => println!("FAILED        {seconds:5.1} s  {name}"),
+            }
+            (name, result)
+        }
+    });
+    let mut walks = iter(walks).buffer_unordered(2);
+    let (mut all, mut failures) = (Walk::default(), Vec::new());
+    while let Some((name, result)) = walks.next().await {
+        match result {
+            Ok(walk) if walk.count() < at_least => {
+                failures.push(format!("{name}: only {} effects", walk.count()));
+            }
+            Ok(walk) => {
+                for (at, number) in walk.effects {
+                    *all.effects.entry(at).or_default() += number;
+                }
+            }
+            Err(why) => failures.push(format!("{name}: {why}")),
+        }
+    }
+    println!("disturbed before each effect:");
+    for (at, number) in &all.effects {
+        println!("{number:6}  {at}");
+    }
+    let failed = failures.len();
+    assert!(failed == 0, "{failed} failed:\n{}", failures.join("\n\n"));
+    all
+}
+
+/// Names the disturbed effect if what follows it fails.
+pub(crate) async fn after(place: &str, rest: impl Future<Output = ()>) {
+    let done = caught(rest).await;
+    done.unwrap_or_else(|why| panic!("{place}: {why}"));
+}
