@@ -106,9 +106,7 @@ async fn in_force(node: &Client, names: &Names) {
             let patched = api.patch(&name, &params, &Patch::Merge(&label)).await;
             patched.is_err().then_some(())
         };
-        if until(IN_FORCE, denied).await.is_none() {
-            eprintln!("no policy for {resource} is in force");
-        }
+        until_in_force(resource, denied).await;
     }
     // This one looks at classes, too, and may take longer.
     let rooms = names.api(node, "csistoragecapacities");
@@ -121,8 +119,12 @@ async fn in_force(node: &Client, names: &Names) {
         let made = rooms.create(&dry_post(), &room).await;
         made.is_err().then_some(())
     };
+    until_in_force("classes of capacities", denied).await;
+}
+
+async fn until_in_force<F: Future<Output = Option<()>>>(what: &str, denied: impl Fn() -> F) {
     if until(IN_FORCE, denied).await.is_none() {
-        eprintln!("no policy for classes of capacities is in force");
+        eprintln!("no policy for {what} is in force");
     }
 }
 
@@ -166,7 +168,7 @@ impl Site {
         &self.ground.cluster
     }
 
-    /// A client of the node account whose token names no node.
+    /// A client of the node account with a token that names no node.
     pub(crate) fn unbound(&self) -> &Client {
         &self.unbound
     }
@@ -199,6 +201,7 @@ impl Site {
         self.try_attack_with(&self.node, attack, target).await
     }
 
+    /// [`Site::try_attack`] with another client.
     pub(crate) async fn try_attack_with(
         &self,
         client: &Client,

@@ -78,7 +78,7 @@ async fn a_claim_of_another_driver_is_not_bound_to_a_nodes_volume() {
     let bound = || async { volume_of(&site, "ours").await };
     until(PATIENCE, bound)
         .await
-        .expect("a claim of ours is bound");
+        .expect("the driver's own claim is bound");
     let stolen = || async { volume_of(&site, "theirs").await };
     assert_eq!(
         until(WATCHED, stolen).await,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::target::{KEEP, Target};
+use crate::target::KEEP;
 
 mod claims;
 mod nodes;
@@ -10,7 +10,7 @@ mod snapshots;
 mod volumes;
 
 /// The outcome of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The request succeeds.
     Yes,
@@ -34,6 +34,7 @@ impl Outcome {
 }
 
 /// One kind of request.
+#[derive(Clone)]
 pub(crate) struct Attack {
     pub(crate) verb: &'static str,
     /// A subresource follows a slash.
@@ -49,8 +50,7 @@ pub(crate) struct Attack {
 impl Attack {
     /// A request outside the table, on the node's own object.
     pub(crate) fn of_own(verb: &'static str, resource: &'static str, change: Value) -> Attack {
-        let outcomes = Target::ALL.map(|_| Outcome::Nothing);
-        row(verb, resource, "", change, outcomes)
+        rows(verb, resource)("", change, [Outcome::Nothing; 4])
     }
 }
 
@@ -132,14 +132,12 @@ pub(crate) fn hidden() -> Vec<Read> {
     ]
 }
 
-fn row(
+/// Makes rows of a verb and a resource.
+fn rows(
     verb: &'static str,
     resource: &'static str,
-    what: &'static str,
-    change: Value,
-    outcomes: [Outcome; 4],
-) -> Attack {
-    Attack {
+) -> impl Fn(&'static str, Value, [Outcome; 4]) -> Attack {
+    move |what, change, outcomes| Attack {
         verb,
         resource,
         what,
@@ -164,29 +162,43 @@ pub(crate) fn attacks() -> Vec<Attack> {
     parts.into_iter().flatten().collect()
 }
 
-/// Allowed only on the node's own object.
-fn own(other: &'static str, unplaced: &'static str, foreign: &'static str) -> [Outcome; 4] {
-    [
-        Outcome::Yes,
-        Outcome::No(other),
-        Outcome::No(unplaced),
-        Outcome::No(foreign),
-    ]
-}
+/// The outcomes for objects of other nodes, of no node yet, and of other drivers: none may be
+/// changed.
+#[derive(Clone, Copy)]
+struct Others(&'static str, &'static str, &'static str);
 
-/// Allowed on no object.
-fn never(why: &'static str, other: [&'static str; 3]) -> [Outcome; 4] {
-    let [another, unplaced, foreign] = other;
-    [
-        Outcome::No(why),
-        Outcome::No(another),
-        Outcome::No(unplaced),
-        Outcome::No(foreign),
-    ]
+impl Others {
+    /// Allowed only on the node's own object.
+    fn own(self) -> [Outcome; 4] {
+        self.but(Outcome::Yes)
+    }
+
+    /// Allowed on no object.
+    fn never(self, why: &'static str) -> [Outcome; 4] {
+        self.but(Outcome::No(why))
+    }
+
+    fn but(self, own: Outcome) -> [Outcome; 4] {
+        let Others(other, unplaced, foreign) = self;
+        let [other, unplaced, foreign] = [other, unplaced, foreign].map(Outcome::No);
+        [own, other, unplaced, foreign]
+    }
 }
 
 fn finalizers(all: &[&str]) -> Value {
     json!({"metadata": {"finalizers": all}})
+}
+
+fn no_finalizers() -> Value {
+    json!({"metadata": {"finalizers": null}})
+}
+
+fn spec(spec: Value) -> Value {
+    json!({"spec": spec})
+}
+
+fn status(status: Value) -> Value {
+    json!({"status": status})
 }
 
 fn annotation(key: &str, value: Value) -> Value {
@@ -205,15 +217,19 @@ fn owner() -> Value {
 
 const NODE_LABEL: &str = "hostloop.csi.dev/node";
 
-/// No role grants the verb.
-fn never_granted() -> [Outcome; 4] {
-    never(ROLE, [ROLE, ROLE, ROLE])
+/// Another node's label.
+fn other_label() -> Value {
+    label(NODE_LABEL, "$OTHER")
 }
 
-/// No role grants the verb. There is nothing to try it on for the targets in `but`.
-fn forbidden(but: &[Target]) -> [Outcome; 4] {
-    Target::ALL.map(|target| match but.contains(&target) {
-        true => Outcome::Nothing,
-        false => Outcome::No(ROLE),
-    })
+/// No role grants the verb.
+const FORBIDDEN: [Outcome; 4] = [Outcome::No(ROLE); 4];
+
+/// The rows of a resource that no role lets a node create or delete. `outcomes` is
+/// [`FORBIDDEN`], but for the targets that have no such object.
+fn only_changed(resource: &'static str, outcomes: [Outcome; 4]) -> [Attack; 2] {
+    [
+        rows("delete", resource)("delete it", json!({}), outcomes),
+        rows("create", resource)("create one", json!({}), outcomes),
+    ]
 }

@@ -16,13 +16,6 @@ use crate::site::Site;
 use crate::target::Target;
 
 const DRIVER: &str = "hostloop.csi.dev";
-const BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
-const BOUND: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
-const GROUP_BEING_DELETED: &str =
-    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
-const GROUP_BOUND: &str =
-    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection";
-
 struct Work {
     site: Site,
     class: String,
@@ -128,8 +121,8 @@ impl Work {
         let volume = self.place("PersistentVolume", volume);
         let grown = |volume: &Value| volume["spec"]["capacity"]["storage"] == "2Gi";
         self.until(&volume, "larger", grown).await;
-        let told = |claim: &Value| claim["status"]["allocatedResources"]["storage"] == "2Gi";
-        self.until(&claim, "told that it is", told).await;
+        let is = |claim: &Value| claim["status"]["allocatedResources"]["storage"] == "2Gi";
+        self.until(&claim, "allocated its new size", is).await;
     }
 
     /// An expansion that the driver refuses, and then one to less, but more than it has.
@@ -180,62 +173,59 @@ impl Work {
         }
     }
 
+    async fn snapshot(&self, handle: &Value) {
+        let source = json!({"volumeHandle": handle});
+        let ready = |content: &Value| content["status"]["readyToUse"] == true;
+        self.content("snapshot", "Snapshot", source, ready).await;
+    }
+
     async fn group(&self, handle: &Value) {
-        let run = &self.site.names.run;
-        let name = format!("{run}-group");
-        let kind = "VolumeGroupSnapshotContent";
-        let class = json!({
-            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotClass",
-            "metadata": {"name": name}, "driver": DRIVER, "deletionPolicy": "Delete",
-        });
-        self.site.admin.create(class).await;
-        let content = json!({
-            "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": kind,
-            "metadata": {"name": name, "finalizers": [GROUP_BOUND], "labels": {
-                "snapshot.storage.kubernetes.io/managed-by": self.site.names.own}},
-            "spec": {
-                "deletionPolicy": "Delete", "driver": DRIVER, "volumeGroupSnapshotClassName": name,
-                "source": {"volumeHandles": [handle]},
-                "volumeGroupSnapshotRef": {"name": "none", "namespace": run, "uid": "any"},
-            },
-        });
-        self.site.admin.create(content).await;
-        let at = self.place(kind, &name);
+        let source = json!({"volumeHandles": [handle]});
         let ready = |content: &Value| {
             let status = &content["status"];
             status["readyToUse"] == true
                 && status["volumeSnapshotInfoList"][0]["volumeHandle"] == *handle
         };
-        self.until(&at, "ready", ready).await;
-        let deleted = json!({"metadata": {"annotations": {GROUP_BEING_DELETED: "yes"}}});
-        self.site.admin.merge(&at, deleted).await;
-        self.site.admin.delete(&at).await;
-        self.until_gone(&at).await;
+        self.content("groupsnapshot", "GroupSnapshot", source, ready)
+            .await;
     }
 
-    async fn snapshot(&self, handle: &Value) {
+    /// Makes a class and a content of this API group, waits until the content is ready, and
+    /// deletes it.
+    async fn content(
+        &self,
+        group: &str,
+        kind: &str,
+        source: Value,
+        is_ready: impl Fn(&Value) -> bool,
+    ) {
         let run = &self.site.names.run;
-        let name = format!("{run}-work");
+        let name = format!("{run}-{group}");
+        let api = format!("{group}.storage.k8s.io/v1");
+        let key = format!("{group}.storage.kubernetes.io/volume{group}");
         let class = json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+            "apiVersion": api, "kind": format!("Volume{kind}Class"),
             "metadata": {"name": name}, "driver": DRIVER, "deletionPolicy": "Delete",
         });
         self.site.admin.create(class).await;
+        let kind_of_content = format!("Volume{kind}Content");
         let content = json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
-            "metadata": {"name": name, "finalizers": [BOUND], "labels": {
-                "snapshot.storage.kubernetes.io/managed-by": self.site.names.own}},
+            "apiVersion": api, "kind": kind_of_content,
+            "metadata": {
+                "name": name, "finalizers": [format!("{key}content-bound-protection")],
+                "labels": {"snapshot.storage.kubernetes.io/managed-by": self.site.names.own},
+            },
             "spec": {
-                "deletionPolicy": "Delete", "driver": DRIVER, "volumeSnapshotClassName": name,
-                "source": {"volumeHandle": handle},
-                "volumeSnapshotRef": {"name": "none", "namespace": run, "uid": "any"},
+                "deletionPolicy": "Delete", "driver": DRIVER,
+                format!("volume{kind}ClassName"): name,
+                "source": source,
+                format!("volume{kind}Ref"): {"name": "none", "namespace": run, "uid": "any"},
             },
         });
         self.site.admin.create(content).await;
-        let at = self.place("VolumeSnapshotContent", &name);
-        let ready = |content: &Value| content["status"]["readyToUse"] == true;
-        self.until(&at, "ready", ready).await;
-        let deleted = json!({"metadata": {"annotations": {BEING_DELETED: "yes"}}});
+        let at = self.place(&kind_of_content, &name);
+        self.until(&at, "ready", is_ready).await;
+        let deleted = json!({"metadata": {"annotations": {format!("{key}-being-deleted"): "yes"}}});
         self.site.admin.merge(&at, deleted).await;
         self.site.admin.delete(&at).await;
         self.until_gone(&at).await;
@@ -259,14 +249,13 @@ async fn what_a_node_has_to_do_is_let_through() {
     work.modify("made").await;
     work.snapshot(&volume["spec"]["csi"]["volumeHandle"]).await;
     work.group(&volume["spec"]["csi"]["volumeHandle"]).await;
-    let told = || async {
+    let published = || async {
         let all = work.site.admin.list("CSIStorageCapacity", "hostloop").await;
-        let told = all.iter().any(|one| one["storageClassName"] == *work.class);
-        told.then_some(())
+        all.into_iter()
+            .find(|capacity| capacity["storageClassName"] == *work.class)
     };
-    until(PATIENCE, told)
-        .await
-        .expect("the node tells what room there is");
+    let published = until(PATIENCE, published).await;
+    published.expect("the node publishes its capacity");
     for (claim, volume) in [("cloned", &clone), ("made", &volume)] {
         let at = work.place("PersistentVolumeClaim", claim);
         work.site.admin.delete(&at).await;

@@ -5,138 +5,106 @@ use super::*;
 
 pub(super) fn claims() -> Vec<Attack> {
     const C: &str = "persistentvolumeclaims";
-    const STATUS: &str = "persistentvolumeclaims/status";
     const ELSEWHERE: &str = "the claim is not one of node";
     const DRIVER: &str = "the claim is not of driver hostloop.csi.dev";
+    const REMOVED: &str = "and remove none";
+    const ANNOTATION: &str = "this annotation of a claim";
+    const LABEL: &str = "no label of a claim but its own name's";
+    const CLASS: &str = "an attributes class that a claim";
     const CLONE: &str = "provisioner.storage.kubernetes.io/cloning-protection";
     const PROTECTION: &str = "kubernetes.io/pvc-protection";
     const SELECTED: &str = "volume.kubernetes.io/selected-node";
-    let own = || own(ELSEWHERE, ELSEWHERE, DRIVER);
-    let never = |why| never(why, [ELSEWHERE, ELSEWHERE, DRIVER]);
-    let patch = |what, change, outcomes| row("patch", C, what, change, outcomes);
-    let status = |what, change, outcomes| row("patch", STATUS, what, change, outcomes);
-    vec![
-        patch(
-            "keep it while it is cloned",
-            finalizers(&[KEEP, PROTECTION, CLONE]),
-            own(),
-        ),
-        patch(
-            "add another finalizer",
-            finalizers(&[KEEP, PROTECTION, "x.example/y"]),
-            never("and remove none"),
-        ),
+    const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+    const EXPANDED: &str = "volume.kubernetes.io/node-expansion-not-required";
+    let others = Others(ELSEWHERE, ELSEWHERE, DRIVER);
+    let own = others.own();
+    let never = |why| others.never(why);
+    let patch = rows("patch", C);
+    let cloned = finalizers(&[KEEP, PROTECTION, CLONE]);
+    let added = finalizers(&[KEEP, PROTECTION, "x.example/y"]);
+    let no_node = annotation(SELECTED, Value::Null);
+    let other_node = annotation(SELECTED, json!("$OTHER"));
+    let given = annotation(PROVISIONER, json!("x"));
+    let taken = annotation(PROVISIONER, json!("hostloop.csi.dev"));
+    let mut attacks = vec![
+        patch("keep it while it is cloned", cloned, own),
+        patch("add another finalizer", added, never(REMOVED)),
         patch(
             "remove a finalizer",
             finalizers(&[PROTECTION]),
-            never("and remove none"),
+            never(REMOVED),
         ),
-        patch(
-            "remove all finalizers",
-            json!({"metadata": {"finalizers": null}}),
-            never("and remove none"),
-        ),
+        patch("remove all finalizers", no_finalizers(), never(REMOVED)),
         patch("set an owner", owner(), never("who owns a claim")),
         patch(
             "give it back to the scheduler",
-            annotation(SELECTED, Value::Null),
+            no_node,
             [Yes, No(ELSEWHERE), Nothing, No(DRIVER)],
         ),
         patch(
             "select another node for it",
-            annotation(SELECTED, json!("$OTHER")),
-            [
-                No("this annotation of a claim"),
-                Nothing,
-                No(ELSEWHERE),
-                No(DRIVER),
-            ],
+            other_node,
+            [No(ANNOTATION), Nothing, No(ELSEWHERE), No(DRIVER)],
         ),
         patch(
             "select this node for it",
             annotation(SELECTED, json!("$OWN")),
             [Nothing, No(ELSEWHERE), No(ELSEWHERE), Nothing],
         ),
-        patch(
-            "hand it to another provisioner",
-            annotation("volume.kubernetes.io/storage-provisioner", json!("x")),
-            never("this annotation of a claim"),
-        ),
+        patch("hand it to another provisioner", given, never(ANNOTATION)),
         patch(
             "take it from another provisioner",
-            annotation(
-                "volume.kubernetes.io/storage-provisioner",
-                json!("hostloop.csi.dev"),
-            ),
+            taken,
             [Nothing, Nothing, Nothing, No(DRIVER)],
         ),
-        patch("label it as its own", label(NODE_LABEL, "$OWN"), own()),
-        patch(
-            "label it as another node's",
-            label(NODE_LABEL, "$OTHER"),
-            never("no label of a claim but its own name's"),
-        ),
-        patch(
-            "change another label",
-            label("app", "x"),
-            never("no label of a claim but its own name's"),
-        ),
+        patch("label it as its own", label(NODE_LABEL, "$OWN"), own),
+        patch("label it as another node's", other_label(), never(LABEL)),
+        patch("change another label", label("app", "x"), never(LABEL)),
         patch(
             "bind it to a volume",
-            json!({"spec": {"volumeName": "x"}}),
+            spec(json!({"volumeName": "x"})),
             never("what a claim asks for"),
         ),
-        status(
-            "say how far its expansion is",
-            json!({"status": {"conditions": [{"type": "Resizing", "status": "True"}]}}),
-            own(),
-        ),
-        status(
-            "say that its node need not expand it",
-            annotation(
-                "volume.kubernetes.io/node-expansion-not-required",
-                json!("true"),
-            ),
-            own(),
-        ),
-        status(
+    ];
+    let patch = rows("patch", "persistentvolumeclaims/status");
+    let resizing = json!({"conditions": [{"type": "Resizing", "status": "True"}]});
+    let expanded = annotation(EXPANDED, json!("true"));
+    let allocated = |size: &str| status(json!({"allocatedResources": {"storage": size}}));
+    let class = json!({"currentVolumeAttributesClassName": "x"});
+    let target = json!({"modifyVolumeStatus": {"status": "InProgress",
+        "targetVolumeAttributesClassName": "x"}});
+    attacks.extend([
+        patch("say how far its expansion is", status(resizing), own),
+        patch("say that its node need not expand it", expanded, own),
+        patch(
             "say that it is to have what it asks for",
             allocated("1Gi"),
-            own(),
+            own,
         ),
         // A ResourceQuota counts the larger of the two.
-        status(
+        patch(
             "say that it is to have more than it asks for",
             allocated("1Ti"),
             never("more room than it asks for"),
         ),
-        status(
+        patch(
             "say that it has another attributes class",
-            json!({"status": {"currentVolumeAttributesClassName": "x"}}),
-            never("an attributes class that a claim"),
+            status(class),
+            never(CLASS),
         ),
-        status(
+        patch(
             "say that it is to have another attributes class",
-            json!({"status": {"modifyVolumeStatus": {"status": "InProgress",
-                "targetVolumeAttributesClassName": "x"}}}),
-            never("an attributes class that a claim"),
+            status(target),
+            never(CLASS),
         ),
-        status(
+        patch(
             "say that it is lost",
-            json!({"status": {"phase": "Lost"}}),
+            status(json!({"phase": "Lost"})),
             never("whether a claim is bound"),
         ),
-        status("set an owner", owner(), never("who owns a claim")),
-        status(
-            "remove all finalizers",
-            json!({"metadata": {"finalizers": null}}),
-            never("and remove none"),
-        ),
-        row("delete", C, "delete it", json!({}), never_granted()),
-        row("create", C, "create one", json!({}), never_granted()),
-    ]
-}
-
-fn allocated(size: &str) -> Value {
-    json!({"status": {"allocatedResources": {"storage": size}}})
+        patch("set an owner", owner(), never("who owns a claim")),
+        patch("remove all finalizers", no_finalizers(), never(REMOVED)),
+    ]);
+    attacks.extend(only_changed(C, FORBIDDEN));
+    attacks
 }

@@ -5,126 +5,62 @@ use super::*;
 
 pub(super) fn attachments() -> Vec<Attack> {
     const A: &str = "volumeattachments";
-    const STATUS: &str = "volumeattachments/status";
     const ELSEWHERE: &str = "the attachment is not one to node";
     const DRIVER: &str = "the attachment is not of driver hostloop.csi.dev";
-    let own = || [Yes, No(ELSEWHERE), Nothing, No(DRIVER)];
+    const FINALIZER: &str = "no finalizer of an attachment but the attacher's";
+    const ANNOTATION: &str = "no annotation of an attachment but that of its ID";
+    let own = [Yes, No(ELSEWHERE), Nothing, No(DRIVER)];
     let never = |why| [No(why), No(ELSEWHERE), Nothing, No(DRIVER)];
-    let patch = |what, change, outcomes| row("patch", A, what, change, outcomes);
-    let status = |what, change, outcomes| row("patch", STATUS, what, change, outcomes);
-    vec![
-        patch(
-            "remove the attacher's finalizer",
-            finalizers(&[KEEP]),
-            own(),
-        ),
-        patch(
-            "remove all finalizers",
-            json!({"metadata": {"finalizers": null}}),
-            never("no finalizer of an attachment but the attacher's"),
-        ),
-        patch(
-            "set the node's ID",
-            annotation("csi.alpha.kubernetes.io/node-id", json!("x")),
-            own(),
-        ),
-        patch(
-            "set another annotation",
-            annotation("x", json!("y")),
-            never("no annotation of an attachment but that of its ID"),
-        ),
+    let patch = rows("patch", A);
+    let detached = finalizers(&[KEEP]);
+    let node_id = annotation("csi.alpha.kubernetes.io/node-id", json!("x"));
+    let other = annotation("x", json!("y"));
+    let attached = status(json!({"attached": true}));
+    let mut attacks = vec![
+        patch("remove the attacher's finalizer", detached, own),
+        patch("remove all finalizers", no_finalizers(), never(FINALIZER)),
+        patch("set the node's ID", node_id, own),
+        patch("set another annotation", other, never(ANNOTATION)),
         patch("set an owner", owner(), never("who owns it")),
         patch("set a label", label("app", "x"), never("or its labels")),
-        status(
-            "say that it is attached",
-            json!({"status": {"attached": true}}),
-            own(),
-        ),
-        row(
-            "delete",
-            A,
-            "delete it",
-            json!({}),
-            forbidden(&[Target::Unplaced]),
-        ),
-        row(
-            "create",
-            A,
-            "create one",
-            json!({}),
-            forbidden(&[Target::Unplaced]),
-        ),
-    ]
+        rows("patch", "volumeattachments/status")("say that it is attached", attached, own),
+    ];
+    let forbidden = [No(ROLE), No(ROLE), Nothing, No(ROLE)];
+    attacks.extend(only_changed(A, forbidden));
+    attacks
 }
 
 pub(super) fn capacities() -> Vec<Attack> {
     const C: &str = "csistoragecapacities";
     const ELSEWHERE: &str = "the capacity is not that of node";
     const DRIVER: &str = "the capacity is not of driver hostloop.csi.dev";
-    let own = || [Yes, No(ELSEWHERE), Nothing, No(DRIVER)];
+    const MANAGED: &str = "the capacity is not managed by";
+    const FINALIZER: &str = "a finalizer on a capacity";
+    const CLASS: &str = "the class of the capacity is of another driver";
+    let own = [Yes, No(ELSEWHERE), Nothing, No(DRIVER)];
     let never = |why| [No(why), No(ELSEWHERE), Nothing, No(DRIVER)];
-    let keeper = "csi.storage.k8s.io/managed-by";
+    let manager = "csi.storage.k8s.io/managed-by";
+    let other = || label(manager, "external-provisioner-$OTHER");
+    let pools = annotation("hostloop.csi.dev/pools", json!("x"));
+    let class = json!({"storageClassName": "$RUN-foreign"});
     let topology =
         json!({"nodeTopology": {"matchLabels": {"topology.hostloop.csi.dev/node": "$OTHER"}}});
+    let (create, patch) = (rows("create", C), rows("patch", C));
     vec![
-        row("create", C, "create one", json!({}), own()),
-        row(
-            "create",
-            C,
-            "in the name of another node",
-            label(keeper, "external-provisioner-$OTHER"),
-            [
-                No("the capacity is not managed by"),
-                No(ELSEWHERE),
-                Nothing,
-                No(DRIVER),
-            ],
-        ),
-        row(
-            "create",
-            C,
-            "with a finalizer",
-            finalizers(&[KEEP]),
-            never("a finalizer on a capacity"),
-        ),
-        row(
-            "patch",
-            C,
-            "change what room there is",
-            json!({"capacity": "9Gi"}),
-            own(),
-        ),
-        row(
-            "patch",
-            C,
-            "name its pools",
-            annotation("hostloop.csi.dev/pools", json!("x")),
-            own(),
-        ),
-        row(
-            "patch",
-            C,
-            "make it another node's keeper's",
-            label(keeper, "external-provisioner-$OTHER"),
-            never("the capacity is not managed by"),
-        ),
-        row("delete", C, "delete it", json!({}), own()),
+        create("create one", json!({}), own),
+        create("in the name of another node", other(), never(MANAGED)),
+        create("with a finalizer", finalizers(&[KEEP]), never(FINALIZER)),
+        patch("change what room there is", json!({"capacity": "9Gi"}), own),
+        patch("name its pools", pools, own),
+        patch("make it another node's keeper's", other(), never(MANAGED)),
+        rows("delete", C)("delete it", json!({}), own),
         // The class and the topology are immutable, so there is no patch to try.
-        row(
-            "create",
-            C,
+        create(
             "for another driver's class",
-            json!({"storageClassName": "$RUN-foreign"}),
-            [
-                No("the class of the capacity is of another driver"),
-                Nothing,
-                Nothing,
-                Nothing,
-            ],
+            class,
+            [No(CLASS), Nothing, Nothing, Nothing],
         ),
-        row(
-            "create",
-            C,
+        create(
             "of another node",
             topology,
             [No(ELSEWHERE), Nothing, Nothing, Nothing],
@@ -135,62 +71,34 @@ pub(super) fn capacities() -> Vec<Attack> {
 pub(super) fn events() -> Vec<Attack> {
     const E: &str = "events";
     const SOURCE: &str = "the event is not one of hostloop.csi.dev on node";
-    let own = || [Yes, No(SOURCE), Nothing, No(SOURCE)];
+    const ABOUT: &str = "a node may emit events only about claims";
+    const COUNT: &str = "only how often an event happened";
+    let own = [Yes, No(SOURCE), Nothing, No(SOURCE)];
     let never = |why| [No(why), No(SOURCE), Nothing, No(SOURCE)];
     let about = |kind: &str, name: &str| json!({"involvedObject": {"kind": kind, "name": name}});
+    let (create, patch) = (rows("create", E), rows("patch", E));
     vec![
-        row("create", E, "about a claim", json!({}), own()),
-        row(
-            "create",
-            E,
-            "about a pod",
-            about("Pod", "x"),
-            never("a node may emit events only about claims"),
-        ),
-        row(
-            "create",
-            E,
-            "about another node",
-            about("Node", "$OTHER"),
-            never("a node may emit events only about claims"),
-        ),
-        row(
-            "create",
-            E,
-            "with an owner",
-            owner(),
-            never("an event has no owner"),
-        ),
-        row("patch", E, "count it once more", json!({"count": 2}), own()),
-        row(
-            "patch",
-            E,
-            "change what it says",
-            json!({"message": "x"}),
-            never("only how often an event happened"),
-        ),
-        row(
-            "patch",
-            E,
-            "set an owner",
-            owner(),
-            never("only how often an event happened"),
-        ),
-        row(
-            "delete",
-            E,
+        create("about a claim", json!({}), own),
+        create("about a pod", about("Pod", "x"), never(ABOUT)),
+        create("about another node", about("Node", "$OTHER"), never(ABOUT)),
+        create("with an owner", owner(), never("an event has no owner")),
+        patch("count it once more", json!({"count": 2}), own),
+        patch("change what it says", json!({"message": "x"}), never(COUNT)),
+        patch("set an owner", owner(), never(COUNT)),
+        rows("delete", E)(
             "delete it",
             json!({}),
-            forbidden(&[Target::Unplaced]),
+            [No(ROLE), No(ROLE), Nothing, No(ROLE)],
         ),
     ]
 }
 
 pub(super) fn leases() -> Vec<Attack> {
     let none = [No(ROLE), Nothing, Nothing, Nothing];
+    let row = |verb, what| rows(verb, "leases")(what, json!({}), none);
     vec![
-        row("create", "leases", "take the lead", json!({}), none.clone()),
-        row("patch", "leases", "take the lead", json!({}), none.clone()),
-        row("delete", "leases", "end the lead", json!({}), none),
+        row("create", "take the lead"),
+        row("patch", "take the lead"),
+        row("delete", "end the lead"),
     ]
 }

@@ -5,55 +5,34 @@ use super::*;
 
 pub(super) fn snapshots() -> Vec<Attack> {
     const S: &str = "volumesnapshots";
-    const NOTHING: &str = "and change nothing else";
     const SOURCE: &str = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
-    let any = |outcome: Outcome| [(); 4].map(|()| outcome.clone());
-    let patch = |what, change, outcome| row("patch", S, what, change, any(outcome));
-    vec![
-        patch(
-            "keep it while it is restored",
-            finalizers(&[KEEP, SOURCE]),
-            Yes,
-        ),
-        patch(
-            "remove all finalizers",
-            json!({"metadata": {"finalizers": null}}),
-            No(NOTHING),
-        ),
-        patch(
-            "add another finalizer",
-            finalizers(&[KEEP, "x.example/y"]),
-            No(NOTHING),
-        ),
-        patch("set an owner", owner(), No(NOTHING)),
-        patch("set a label", label("app", "x"), No(NOTHING)),
-        patch(
-            "set an annotation",
-            annotation("x", json!("y")),
-            No(NOTHING),
-        ),
-        patch(
-            "change its class",
-            json!({"spec": {"volumeSnapshotClassName": "x"}}),
-            No(NOTHING),
-        ),
-        row(
-            "patch",
-            "volumesnapshots/status",
-            "bind it to a content",
-            json!({"status": {"boundVolumeSnapshotContentName": "x"}}),
-            any(No(ROLE)),
-        ),
-        row("delete", S, "delete it", json!({}), any(No(ROLE))),
-        row("create", S, "create one", json!({}), any(No(ROLE))),
-    ]
+    let refused = [No("and change nothing else"); 4];
+    let restored = finalizers(&[KEEP, SOURCE]);
+    let added = finalizers(&[KEEP, "x.example/y"]);
+    let class = spec(json!({"volumeSnapshotClassName": "x"}));
+    let bound = status(json!({"boundVolumeSnapshotContentName": "x"}));
+    let patch = rows("patch", S);
+    let mut attacks = vec![
+        patch("keep it while it is restored", restored, [Yes; 4]),
+        patch("remove all finalizers", no_finalizers(), refused),
+        patch("add another finalizer", added, refused),
+        patch("set an owner", owner(), refused),
+        patch("set a label", label("app", "x"), refused),
+        patch("set an annotation", annotation("x", json!("y")), refused),
+        patch("change its class", class, refused),
+        rows("patch", "volumesnapshots/status")("bind it to a content", bound, FORBIDDEN),
+    ];
+    attacks.extend(only_changed(S, FORBIDDEN));
+    attacks
 }
 
 const UNMANAGED: &str = "the content is managed by no node yet";
 const MANAGED: &str = "the content is managed by node";
 const CONTENT_DRIVER: &str = "the content is not of driver hostloop.csi.dev";
+const OTHERS: Others = Others(MANAGED, UNMANAGED, CONTENT_DRIVER);
 const OTHER_HANDLE: &str = "another snapshot than it has";
 const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
+const SECRET: &str = "snapshot.storage.kubernetes.io/deletion-secret-name";
 
 pub(super) fn contents() -> Vec<Attack> {
     of_contents(Contents {
@@ -68,15 +47,15 @@ pub(super) fn contents() -> Vec<Attack> {
 }
 
 pub(super) fn group_contents() -> Vec<Attack> {
-    const G: &str = "volumegroupsnapshotcontents/status";
+    const STATUS: &str = "volumegroupsnapshotcontents/status";
     const MEMBERS: &str = "no member that is not a snapshot of its volumes";
     let member = |volume: &str, snapshot: &str| {
-        json!({"status": {"volumeSnapshotInfoList": [{"volumeHandle": volume,
-            "snapshotHandle": snapshot, "creationTime": 1, "readyToUse": true}]}})
+        status(json!({"volumeSnapshotInfoList": [{"volumeHandle": volume,
+            "snapshotHandle": snapshot, "creationTime": 1, "readyToUse": true}]}))
     };
     let mut attacks = of_contents(Contents {
         resource: "volumegroupsnapshotcontents",
-        status: "volumegroupsnapshotcontents/status",
+        status: STATUS,
         creating: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created",
         keep: "change whether its snapshots are kept",
         handle: "volumeGroupSnapshotHandle",
@@ -84,25 +63,15 @@ pub(super) fn group_contents() -> Vec<Attack> {
         another: ("name another group", "can't be changed once set"),
         none: "name no group",
     });
-    let own = own(MANAGED, UNMANAGED, CONTENT_DRIVER);
-    let never = || never(MEMBERS, [MANAGED, UNMANAGED, CONTENT_DRIVER]);
-    let members = |what, change, outcomes| row("patch", G, what, change, outcomes);
+    let never = OTHERS.never(MEMBERS);
+    let its_own = member("vol-p1-1", "snap-p1-1");
+    let other_volume = member("vol-p1-2", "snap-p1-2");
+    let other_pool = member("vol-p1-1", "snap-p2-1");
+    let patch = rows("patch", STATUS);
     attacks.extend([
-        members(
-            "name a snapshot of its volume",
-            member("vol-p1-1", "snap-p1-1"),
-            own,
-        ),
-        members(
-            "name a snapshot of another volume",
-            member("vol-p1-2", "snap-p1-2"),
-            never(),
-        ),
-        members(
-            "name a snapshot of another pool",
-            member("vol-p1-1", "snap-p2-1"),
-            never(),
-        ),
+        patch("name a snapshot of its volume", its_own, OTHERS.own()),
+        patch("name a snapshot of another volume", other_volume, never),
+        patch("name a snapshot of another pool", other_pool, never),
     ]);
     attacks
 }
@@ -123,36 +92,31 @@ struct Contents {
 }
 
 fn of_contents(kind: Contents) -> Vec<Attack> {
-    let own = || own(MANAGED, UNMANAGED, CONTENT_DRIVER);
-    let never = |why| never(why, [MANAGED, UNMANAGED, CONTENT_DRIVER]);
-    let patch = |what, change, outcomes| row("patch", kind.resource, what, change, outcomes);
-    let status = |what, change, outcomes| row("patch", kind.status, what, change, outcomes);
-    let named = |handle: Value| json!({"status": {kind.handle: handle}});
+    const NODE: &str = "which node a content belongs to";
+    const KEPT: &str = "whether its snapshot is kept";
+    const FINALIZER: &str = "the snapshotter's finalizer";
+    let own = OTHERS.own();
+    let never = |why| OTHERS.never(why);
+    let named = |handle: Value| status(json!({kind.handle: handle}));
     let (another, why) = kind.another;
-    vec![
-        patch(
-            "say that its snapshot is being made",
-            annotation(kind.creating, json!("yes")),
-            own(),
-        ),
+    let creating = annotation(kind.creating, json!("yes"));
+    let secret = annotation(SECRET, json!("x"));
+    let deleted = spec(json!({"deletionPolicy": "Delete"}));
+    let ready = status(json!({"readyToUse": true}));
+    let (patch, patch_status) = (rows("patch", kind.resource), rows("patch", kind.status));
+    let mut attacks = vec![
+        patch("say that its snapshot is being made", creating, own),
         patch(
             "set another annotation",
-            annotation(
-                "snapshot.storage.kubernetes.io/deletion-secret-name",
-                json!("x"),
-            ),
+            secret,
             never("no annotation of a content"),
         ),
         patch(
             "remove the snapshotter's finalizer",
             finalizers(&[KEEP]),
-            own(),
+            own,
         ),
-        patch(
-            "remove all finalizers",
-            json!({"metadata": {"finalizers": null}}),
-            never("the snapshotter's finalizer"),
-        ),
+        patch("remove all finalizers", no_finalizers(), never(FINALIZER)),
         patch("set an owner", owner(), never("who owns a content")),
         patch(
             "label it as its own",
@@ -162,45 +126,20 @@ fn of_contents(kind: Contents) -> Vec<Attack> {
         patch(
             "label it as another node's",
             label(MANAGED_BY, "$OTHER"),
-            [
-                No("which node a content belongs to"),
-                Nothing,
-                No(UNMANAGED),
-                No(CONTENT_DRIVER),
-            ],
+            [No(NODE), Nothing, No(UNMANAGED), No(CONTENT_DRIVER)],
         ),
-        patch(
-            kind.keep,
-            json!({"spec": {"deletionPolicy": "Delete"}}),
-            never("whether its snapshot is kept"),
-        ),
-        status(
-            "say that it is ready",
-            json!({"status": {"readyToUse": true}}),
-            own(),
-        ),
-        status(
+        patch(kind.keep, deleted, never(KEPT)),
+        patch_status("say that it is ready", ready, own),
+        patch_status(
             another,
             named(json!("x")),
             [No(why), Nothing, Nothing, Nothing],
         ),
         // After that it could name any.
-        status(kind.none, named(Value::Null), never(OTHER_HANDLE)),
+        patch_status(kind.none, named(Value::Null), never(OTHER_HANDLE)),
         // The API server ignores everything but the status here.
-        status("set an owner", owner(), own()),
-        row(
-            "delete",
-            kind.resource,
-            "delete it",
-            json!({}),
-            never_granted(),
-        ),
-        row(
-            "create",
-            kind.resource,
-            "create one",
-            json!({}),
-            never_granted(),
-        ),
-    ]
+        patch_status("set an owner", owner(), own),
+    ];
+    attacks.extend(only_changed(kind.resource, FORBIDDEN));
+    attacks
 }

@@ -1,186 +1,135 @@
 //! PersistentVolumes.
 
-use super::Outcome::{No, Nothing, Yes};
+use super::Outcome::{No, Nothing};
 use super::*;
 
+pub(super) fn volumes() -> Vec<Attack> {
+    [new_volumes(), changed_volumes()].concat()
+}
+
+const V: &str = "persistentvolumes";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-pub(super) fn volumes() -> Vec<Attack> {
-    const V: &str = "persistentvolumes";
-    const MINE: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-    // The API server adds this one to every new volume.
-    const PROTECTION: &str = "kubernetes.io/pv-protection";
-    const ELSEWHERE: &str = "the volume is not on node";
-    const DRIVER: &str = "the volume is not of driver hostloop.csi.dev";
-    const NEW_ELSEWHERE: &str = "a new volume has to be on node";
-    const NEW_DRIVER: &str = "a new volume has to be of driver hostloop.csi.dev";
-    let own = || own(ELSEWHERE, ELSEWHERE, DRIVER);
-    let never = |why| never(why, [ELSEWHERE, ELSEWHERE, DRIVER]);
-    let new = |why| {
-        [
-            No(why),
-            No(NEW_ELSEWHERE),
-            No(NEW_ELSEWHERE),
-            No(NEW_DRIVER),
-        ]
+fn new_volumes() -> Vec<Attack> {
+    const ELSEWHERE: &str = "a new volume has to be on node";
+    const DRIVER: &str = "a new volume has to be of driver hostloop.csi.dev";
+    const CLAIM: &str = "a new volume has to be for one claim";
+    const CLASS: &str = "a new volume has to name its StorageClass";
+    const SECRET: &str = "a new volume may name only secrets";
+    const OWNER: &str = "a new volume has no owner";
+    const FINALIZER: &str = "a new volume has no owner, and only finalizers";
+    const LABEL: &str = "a new volume has no label but that of its node";
+    let others = Others(ELSEWHERE, ELSEWHERE, DRIVER);
+    let refused = |why| others.never(why);
+    let two_nodes = spec(json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [{
+        "matchExpressions": [{"key": "topology.hostloop.csi.dev/node", "operator": "In",
+        "values": ["$OWN", "$OTHER"]}]}]}}}));
+    let no_claim = spec(json!({"claimRef": null}));
+    let no_uid = spec(json!({"claimRef": {"uid": null}}));
+    let no_class = spec(json!({"storageClassName": null}));
+    let name = json!({"metadata": {"name": "pvc-00000000-0000-4000-8000-000000000000"}});
+    let secret = |field: &str| {
+        let any = json!({"namespace": "kube-system", "name": "any"});
+        spec(json!({"csi": {field: any}}))
     };
-    let create = |what, change, outcomes| row("create", V, what, change, outcomes);
-    let patch = |what, change, outcomes| row("patch", V, what, change, outcomes);
-    let attached = [KEEP, MINE, PROTECTION, "external-attacher/hostloop-csi-dev"];
+    let create = rows("create", V);
     vec![
-        create(
-            "for a claim, by its UID",
-            json!({}),
-            [Yes, No(NEW_ELSEWHERE), No(NEW_ELSEWHERE), No(NEW_DRIVER)],
-        ),
+        create("for a claim, by its UID", json!({}), others.own()),
         create(
             "on another node, too",
-            json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [{
-                "matchExpressions": [{"key": "topology.hostloop.csi.dev/node", "operator": "In",
-                "values": ["$OWN", "$OTHER"]}]}]}}}}),
-            [No(NEW_ELSEWHERE), Nothing, Nothing, Nothing],
+            two_nodes,
+            [No(ELSEWHERE), Nothing, Nothing, Nothing],
         ),
-        create(
-            "for no claim",
-            json!({"spec": {"claimRef": null}}),
-            new("a new volume has to be for one claim"),
-        ),
+        create("for no claim", no_claim, refused(CLAIM)),
         create(
             "for a claim by its name, without UID",
-            json!({"spec": {"claimRef": {"uid": null}}}),
-            new("a new volume has to be for one claim"),
+            no_uid,
+            refused(CLAIM),
         ),
-        create(
-            "under a name that is not its claim's",
-            json!({"metadata": {"name": "pvc-00000000-0000-4000-8000-000000000000"}}),
-            new("a new volume has to be for one claim"),
-        ),
-        create(
-            "without a class",
-            json!({"spec": {"storageClassName": null}}),
-            new("a new volume has to name its StorageClass"),
-        ),
+        create("under a name that is not its claim's", name, refused(CLAIM)),
+        create("without a class", no_class, refused(CLASS)),
         create(
             "that has kubelet read a secret at staging",
-            secret_of("nodeStageSecretRef"),
-            new("a new volume may name only secrets"),
+            secret("nodeStageSecretRef"),
+            refused(SECRET),
         ),
         create(
             "that has kubelet read a secret at publishing",
-            secret_of("nodePublishSecretRef"),
-            new("a new volume may name only secrets"),
+            secret("nodePublishSecretRef"),
+            refused(SECRET),
         ),
         create(
             "that has kubelet read a secret at expansion",
-            secret_of("nodeExpandSecretRef"),
-            new("a new volume may name only secrets"),
+            secret("nodeExpandSecretRef"),
+            refused(SECRET),
         ),
         create(
             "that names a secret for a controller",
-            secret_of("controllerExpandSecretRef"),
-            new("a new volume may name only secrets"),
+            secret("controllerExpandSecretRef"),
+            refused(SECRET),
         ),
-        create("with an owner", owner(), new("a new volume has no owner")),
+        create("with an owner", owner(), refused(OWNER)),
         create(
             "with a finalizer of another component",
             finalizers(&[KEEP]),
-            new("a new volume has no owner, and only finalizers"),
+            refused(FINALIZER),
         ),
         create(
             "with a label of a zone",
             label(ZONE, "here"),
-            new("a new volume has no label but that of its node"),
-        ),
-        patch(
-            "remove the provisioner's finalizer",
-            finalizers(&[KEEP, PROTECTION]),
-            own(),
-        ),
-        patch("add the attacher's finalizer", finalizers(&attached), own()),
-        patch(
-            "remove all finalizers",
-            json!({"metadata": {"finalizers": null}}),
-            never("only the provisioner's and the attacher's finalizers"),
-        ),
-        patch(
-            "add another finalizer",
-            finalizers(&[KEEP, MINE, PROTECTION, "x.example/y"]),
-            never("only the provisioner's and the attacher's finalizers"),
-        ),
-        patch("set an owner", owner(), never("who owns a volume")),
-        patch("label it as its own", label(NODE_LABEL, "$OWN"), own()),
-        patch(
-            "label it as another node's",
-            label(NODE_LABEL, "$OTHER"),
-            never("no label of a volume but its own name's"),
-        ),
-        patch(
-            "set a label of a zone",
-            label(ZONE, "here"),
-            never("no label of a volume but its own name's"),
-        ),
-        patch(
-            "set the resizer's annotation",
-            annotation(
-                "volume.alpha.kubernetes.io/pre-resize-capacity",
-                json!("1Gi"),
-            ),
-            own(),
-        ),
-        patch(
-            "set the secret of its deletion",
-            annotation(
-                "volume.kubernetes.io/provisioner-deletion-secret-name",
-                json!("x"),
-            ),
-            never("no annotation of a volume but the resizer's"),
-        ),
-        patch(
-            "grow it",
-            json!({"spec": {"capacity": {"storage": "2Gi"}}}),
-            own(),
-        ),
-        patch(
-            "shrink it",
-            json!({"spec": {"capacity": {"storage": "1Mi"}}}),
-            never("may only grow"),
-        ),
-        patch(
-            "set its attributes class",
-            json!({"spec": {"volumeAttributesClassName": "hostloop-direct"}}),
-            own(),
-        ),
-        patch(
-            "have its data deleted",
-            json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
-            never("nothing else it says"),
-        ),
-        patch(
-            "give it to another claim",
-            json!({"spec": {"claimRef": {"name": "x", "uid": "x"}}}),
-            never("nothing else it says"),
-        ),
-        patch(
-            "change its class",
-            json!({"spec": {"storageClassName": "x"}}),
-            never("nothing else it says"),
-        ),
-        patch(
-            "change its mount options",
-            json!({"spec": {"mountOptions": ["suid"]}}),
-            never("nothing else it says"),
-        ),
-        row("delete", V, "delete it", json!({}), own()),
-        row(
-            "patch",
-            "persistentvolumes/status",
-            "set its phase",
-            json!({"status": {"phase": "Released"}}),
-            never_granted(),
+            refused(LABEL),
         ),
     ]
 }
 
-fn secret_of(part: &str) -> Value {
-    json!({"spec": {"csi": {part: {"namespace": "kube-system", "name": "any"}}}})
+fn changed_volumes() -> Vec<Attack> {
+    const MINE: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+    // The API server adds this one to every new volume.
+    const PROTECTION: &str = "kubernetes.io/pv-protection";
+    const ATTACHER: &str = "external-attacher/hostloop-csi-dev";
+    const ELSEWHERE: &str = "the volume is not on node";
+    const DRIVER: &str = "the volume is not of driver hostloop.csi.dev";
+    const FINALIZER: &str = "only the provisioner's and the attacher's finalizers";
+    const LABEL: &str = "no label of a volume but its own name's";
+    const ANNOTATION: &str = "no annotation of a volume but the resizer's";
+    const REST: &str = "nothing else it says";
+    const RESIZED: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+    const SECRET: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
+    let others = Others(ELSEWHERE, ELSEWHERE, DRIVER);
+    let own = others.own();
+    let never = |why| others.never(why);
+    let removed = finalizers(&[KEEP, PROTECTION]);
+    let attached = finalizers(&[KEEP, MINE, PROTECTION, ATTACHER]);
+    let added = finalizers(&[KEEP, MINE, PROTECTION, "x.example/y"]);
+    let resized = annotation(RESIZED, json!("1Gi"));
+    let secret = annotation(SECRET, json!("x"));
+    let size = |size: &str| spec(json!({"capacity": {"storage": size}}));
+    let attributes = spec(json!({"volumeAttributesClassName": "hostloop-direct"}));
+    let policy = spec(json!({"persistentVolumeReclaimPolicy": "Delete"}));
+    let claim = spec(json!({"claimRef": {"name": "x", "uid": "x"}}));
+    let class = spec(json!({"storageClassName": "x"}));
+    let options = spec(json!({"mountOptions": ["suid"]}));
+    let phase = status(json!({"phase": "Released"}));
+    let patch = rows("patch", V);
+    vec![
+        patch("remove the provisioner's finalizer", removed, own),
+        patch("add the attacher's finalizer", attached, own),
+        patch("remove all finalizers", no_finalizers(), never(FINALIZER)),
+        patch("add another finalizer", added, never(FINALIZER)),
+        patch("set an owner", owner(), never("who owns a volume")),
+        patch("label it as its own", label(NODE_LABEL, "$OWN"), own),
+        patch("label it as another node's", other_label(), never(LABEL)),
+        patch("set a label of a zone", label(ZONE, "here"), never(LABEL)),
+        patch("set the resizer's annotation", resized, own),
+        patch("set the secret of its deletion", secret, never(ANNOTATION)),
+        patch("grow it", size("2Gi"), own),
+        patch("shrink it", size("1Mi"), never("may only grow")),
+        patch("set its attributes class", attributes, own),
+        patch("have its data deleted", policy, never(REST)),
+        patch("give it to another claim", claim, never(REST)),
+        patch("change its class", class, never(REST)),
+        patch("change its mount options", options, never(REST)),
+        rows("delete", V)("delete it", json!({}), own),
+        rows("patch", "persistentvolumes/status")("set its phase", phase, FORBIDDEN),
+    ]
 }
