@@ -9,7 +9,7 @@ use hostloop_test::front::wait::{PATIENCE, until};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-const LABEL: &str = "hostloop.csi.dev/node";
+use crate::LABEL;
 
 /// The capacity objects of a node.
 async fn rooms_of(fleet: &Fleet, node: &str) -> Vec<Value> {

@@ -10,13 +10,9 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tonic::Code;
 
-use crate::Rig;
+use crate::{Rig, annotation, handle, has_finalizer, in_class, name, quick, text, without};
 
 const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
 
 /// The name the controller manager gives an attachment.
 fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
@@ -27,19 +23,10 @@ fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
 
 /// Attaches a volume to a node.
 async fn attach(rig: &Rig, volume: &Value, node: &str) -> Place {
-    let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
-    let name = attachment_name(handle, &rig.driver_name, node);
-    rig.objects
-        .create(json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-            "metadata": {"name": name},
-            "spec": {
-                "attacher": rig.driver_name, "nodeName": node,
-                "source": {"persistentVolumeName": volume["metadata"]["name"]},
-            },
-        }))
-        .await;
-    rig.at("VolumeAttachment", &name)
+    let attacher = &rig.driver_name;
+    let attachment = attachment_name(handle(volume), attacher, node);
+    rig.attachment(&attachment, attacher, node, name(volume))
+        .await
 }
 
 fn attached(attachment: &Value) -> bool {
@@ -47,12 +34,7 @@ fn attached(attachment: &Value) -> bool {
 }
 
 fn spec(name: &str) -> FrontSpec {
-    let quick = [
-        "--timeout=1s",
-        "--retry-interval-start=200ms",
-        "--retry-interval-max=1s",
-    ];
-    FrontSpec::new(name, "provisioner,attacher").args(&quick)
+    quick(name, "provisioner,attacher")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,44 +47,27 @@ async fn an_attachment_comes_and_goes() {
         format!("{key}-name"): "publish", format!("{key}-namespace"): rig.namespace,
     });
     rig.class(&class, json!({"parameters": parameters})).await;
-    rig.claim("data", json!({"spec": {"storageClassName": class}}))
-        .await;
-    let (_, volume) = rig.bound("data").await;
+    let (_, volume) = rig.bound_claim("data", in_class(&class)).await;
     let node = rig.nodes[0].clone();
     let at = attach(&rig, &volume, &node).await;
     let attachment = rig.until(&at, "attached", attached).await;
 
     let finalizer = format!("external-attacher/{}", rig.driver_name.replace('.', "-"));
     let node_id = format!("id-of-{node}");
-    let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
+    let handle = handle(&volume);
     assert_eq!(attachment["metadata"]["finalizers"], json!([finalizer]));
-    assert_eq!(
-        attachment["metadata"]["annotations"][NODE_ID],
-        node_id.as_str()
-    );
+    assert_eq!(*annotation(&attachment, NODE_ID), node_id);
     let context = json!({"device": format!("memory/{handle}@{node_id}")});
     assert_eq!(attachment["status"]["attachmentMetadata"], context);
-    let volume_at = rig.at("PersistentVolume", text(&volume["metadata"]["name"]));
-    let held = |volume: &Value| {
-        volume["metadata"]["finalizers"]
-            .to_string()
-            .contains(&finalizer)
-    };
+    let volume_at = rig.at("PersistentVolume", name(&volume));
+    let held = |volume: &Value| has_finalizer(volume, &finalizer);
     rig.until(&volume_at, "held by the attacher", held).await;
 
-    let request = rig
-        .driver
-        .requests::<csi::ControllerPublishVolumeRequest>()
-        .remove(0);
-    assert_eq!(
-        (&request.volume_id[..], &request.node_id[..]),
-        (handle, &node_id[..])
-    );
+    let request = rig.request::<csi::ControllerPublishVolumeRequest>();
+    assert_eq!(request.volume_id, handle);
+    assert_eq!(request.node_id, node_id);
     assert_eq!(request.secrets, map(&[("password", SECRET)]));
-    assert_eq!(
-        request.volume_context.get("kept").map(String::as_str),
-        Some("in-memory")
-    );
+    assert_eq!(request.volume_context["kept"], "in-memory");
     assert!(!request.readonly);
 
     // While the volume is attached, neither the claim nor the volume disappears.
@@ -111,14 +76,9 @@ async fn an_attachment_comes_and_goes() {
     assert!(rig.objects.get(&volume_at).await.is_some());
     rig.delete(at).await;
     rig.until_gone(&volume_at).await;
-    let request = rig
-        .driver
-        .requests::<csi::ControllerUnpublishVolumeRequest>()
-        .remove(0);
-    assert_eq!(
-        (&request.volume_id[..], &request.node_id[..]),
-        (handle, &node_id[..])
-    );
+    let request = rig.request::<csi::ControllerUnpublishVolumeRequest>();
+    assert_eq!(request.volume_id, handle);
+    assert_eq!(request.node_id, node_id);
     assert_eq!(request.secrets, map(&[("password", SECRET)]));
     rig.down().await;
 }
@@ -126,8 +86,7 @@ async fn an_attachment_comes_and_goes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_are_on_the_attachment() {
     let rig = Rig::up(spec("attach-errors")).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
+    let volume = rig.volume("data").await;
     let gate = Step::Fail(Code::ResourceExhausted);
     rig.driver.always("ControllerPublishVolume", gate);
     let at = attach(&rig, &volume, &rig.nodes[0]).await;
@@ -139,13 +98,11 @@ async fn errors_are_on_the_attachment() {
     assert_eq!(attachment["status"]["attached"], false);
     rig.driver.unscript("ControllerPublishVolume");
     let attachment = rig.until(&at, "attached", attached).await;
-    assert!(
-        attachment["status"]["attachError"].is_null(),
-        "{attachment:#}"
-    );
+    let error = &attachment["status"]["attachError"];
+    assert!(error.is_null(), "{error}");
 
-    rig.driver
-        .always("ControllerUnpublishVolume", Step::Fail(Code::Internal));
+    let internal = Step::Fail(Code::Internal);
+    rig.driver.always("ControllerUnpublishVolume", internal);
     rig.objects.delete(&at).await;
     let failed = |a: &Value| text(&a["status"]["detachError"]["message"]).contains("scripted");
     let attachment = rig.until(&at, "with an error", failed).await;
@@ -159,19 +116,14 @@ async fn errors_are_on_the_attachment() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_uncertain_attachment_is_undone() {
     let rig = Rig::up(spec("attach-uncertain")).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
-    rig.driver.always(
-        "ControllerPublishVolume",
-        Step::DoneBut(Code::DeadlineExceeded),
-    );
+    let volume = rig.volume("data").await;
+    let uncertain = Step::DoneBut(Code::DeadlineExceeded);
+    rig.driver.always("ControllerPublishVolume", uncertain);
     let at = attach(&rig, &volume, &rig.nodes[0]).await;
-    rig.until_so("published", || rig.driver.left().publications == 1)
-        .await;
-    rig.until(&at, "with an error", |a| {
-        a["status"]["attachError"]["errorCode"] == 4
-    })
-    .await;
+    let published = || rig.driver.left().publications == 1;
+    rig.until_so("published", published).await;
+    let failed = |a: &Value| a["status"]["attachError"]["errorCode"] == 4;
+    rig.until(&at, "with an error", failed).await;
     rig.delete(at).await;
     assert_eq!(rig.driver.left().publications, 0);
     rig.down().await;
@@ -181,17 +133,13 @@ async fn an_uncertain_attachment_is_undone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_gone_is_detached_from() {
     let rig = Rig::up(spec("attach-gone").nodes(2)).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
+    let volume = rig.volume("data").await;
     let node = rig.nodes[1].clone();
     let at = attach(&rig, &volume, &node).await;
     rig.until(&at, "attached", attached).await;
     rig.delete(rig.at("CSINode", &node)).await;
     rig.delete(at).await;
-    let request = rig
-        .driver
-        .requests::<csi::ControllerUnpublishVolumeRequest>()
-        .remove(0);
+    let request = rig.request::<csi::ControllerUnpublishVolumeRequest>();
     assert_eq!(request.node_id, format!("id-of-{node}"));
     rig.down().await;
 }
@@ -200,16 +148,15 @@ async fn a_node_that_is_gone_is_detached_from() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_lost_is_published_again() {
     let rig = Rig::up(spec("attach-reconcile").args(&["--reconcile-sync=1s"])).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
+    let volume = rig.volume("data").await;
     let at = attach(&rig, &volume, &rig.nodes[0]).await;
     rig.until(&at, "attached", attached).await;
-    let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
+    let handle = handle(&volume);
     let node_id = format!("id-of-{}", rig.nodes[0]);
     rig.driver.set_published(handle, &node_id, None);
-    rig.until_so("published again", || rig.driver.left().publications == 1)
-        .await;
-    assert!(attached(&rig.objects.get(&at).await.unwrap_or_default()));
+    let published = || rig.driver.left().publications == 1;
+    rig.until_so("published again", published).await;
+    assert!(attached(&rig.get(&at).await));
     rig.delete(at).await;
     rig.down().await;
 }
@@ -217,20 +164,16 @@ async fn what_was_lost_is_published_again() {
 /// With a driver without ControllerPublishVolume, attachments succeed at once without a finalizer.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_publishing_everything_is_attached() {
-    let rig = Rig::up(spec("attach-trivial").driver(|o| {
-        o.capabilities
-            .controller
-            .remove(&ControllerRpc::PublishUnpublishVolume);
-    }))
+    let rig = Rig::up(without(
+        spec("attach-trivial"),
+        &[ControllerRpc::PublishUnpublishVolume],
+    ))
     .await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
+    let volume = rig.volume("data").await;
     let at = attach(&rig, &volume, &rig.nodes[0]).await;
     let attachment = rig.until(&at, "attached", attached).await;
-    assert!(
-        attachment["metadata"]["finalizers"].is_null(),
-        "{attachment:#}"
-    );
+    let finalizers = &attachment["metadata"]["finalizers"];
+    assert!(finalizers.is_null(), "{finalizers}");
     assert_eq!(rig.driver.count("ControllerPublishVolume"), 0);
     rig.delete(at).await;
     rig.down().await;
@@ -240,25 +183,17 @@ async fn without_publishing_everything_is_attached() {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_drivers_attachment_is_left_alone() {
     let rig = Rig::up(spec("attach-other")).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
-    let name = format!("other-{}", rig.name);
-    rig.objects.create(json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
-        "spec": {
-            "attacher": "other.csi.dev", "nodeName": rig.nodes[0],
-            "source": {"persistentVolumeName": volume["metadata"]["name"]},
-        },
-    }))
-    .await;
+    let volume = rig.volume("data").await;
+    let other = format!("other-{}", rig.name);
+    let (node, volume_name) = (&rig.nodes[0], name(&volume));
+    let other = rig
+        .attachment(&other, "other.csi.dev", node, volume_name)
+        .await;
     let ours = attach(&rig, &volume, &rig.nodes[0]).await;
     rig.until(&ours, "attached", attached).await;
-    let other = rig.at("VolumeAttachment", &name);
-    let seen = rig.objects.get(&other).await.expect("it is there");
-    assert!(
-        seen["metadata"]["finalizers"].is_null() && !attached(&seen),
-        "{seen:#}"
-    );
+    let seen = rig.get(&other).await;
+    let finalizers = &seen["metadata"]["finalizers"];
+    assert!(finalizers.is_null() && !attached(&seen), "{seen:#}");
     rig.delete(other).await;
     rig.delete(ours).await;
     rig.down().await;

@@ -4,126 +4,76 @@ use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerR
 use hostloop_test::front::FrontSpec;
 use serde_json::{Value, json};
 
-use crate::Rig;
+use crate::{Rig, in_class, without};
 
-/// A class, a claim, and the words its event must have.
-type Case<'a> = (&'a str, Value, Value, &'a [&'a str]);
+/// A claim's name, what is wrong, and the words that its event must have.
+type Case = (&'static str, Value, &'static str);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_bad_claim_ends_in_an_event() {
     let spec = FrontSpec::new("bad", "provisioner").driver(|o| {
         o.known_parameters = Some(["colour".to_owned()].into());
         o.max_volume_size = 10 << 30;
-        o.capabilities
-            .controller
-            .remove(&ControllerRpc::CloneVolume);
     });
-    let rig = Rig::up(spec).await;
-    let prefix = "csi.storage.k8s.io";
-    let parameters = |parameters: Value| json!({"parameters": parameters});
-    let none = || json!({});
-    let cases: [Case; 13] = [
-        (
-            "unknown-parameter",
-            parameters(json!({"flavour": "salt"})),
-            none(),
-            &["flavour"],
-        ),
+    let rig = Rig::up(without(spec, &[ControllerRpc::CloneVolume])).await;
+    let key = |name: &str| format!("csi.storage.k8s.io/{name}");
+    let secret = |purpose: &str, name: &str| {
+        let [name_key, namespace_key] =
+            ["name", "namespace"].map(|field| key(&format!("{purpose}-secret-{field}")));
+        json!({name_key: name, namespace_key: rig.namespace})
+    };
+    let twice = json!({key("fstype"): "ext4", "fstype": "xfs"});
+    let half = json!({key("provisioner-secret-name"): "nowhere"});
+    let parameters: [Case; 6] = [
+        ("unknown-parameter", json!({"flavour": "salt"}), "flavour"),
         (
             "unknown-reserved",
-            parameters(json!({format!("{prefix}/flavour"): "salt"})),
-            none(),
-            &["csi.storage.k8s.io/flavour"],
+            json!({key("flavour"): "salt"}),
+            "csi.storage.k8s.io/flavour",
         ),
-        (
-            "filesystem-twice",
-            parameters(json!({format!("{prefix}/fstype"): "ext4", "fstype": "xfs"})),
-            none(),
-            &["fstype"],
-        ),
+        ("filesystem-twice", twice, "fstype"),
         (
             "missing-secret",
-            parameters(json!({
-                format!("{prefix}/provisioner-secret-name"): "nowhere",
-                format!("{prefix}/provisioner-secret-namespace"): rig.namespace,
-            })),
-            none(),
-            &["secret", "nowhere"],
+            secret("provisioner", "nowhere"),
+            "secret nowhere",
         ),
-        (
-            "half-a-secret",
-            parameters(json!({format!("{prefix}/provisioner-secret-name"): "nowhere"})),
-            none(),
-            &["provisioner-secret"],
-        ),
+        ("half-a-secret", half, "provisioner-secret"),
         (
             "secret-template",
-            parameters(json!({
-                format!("{prefix}/node-stage-secret-name"): "${pvc.colour}",
-                format!("{prefix}/node-stage-secret-namespace"): rig.namespace,
-            })),
-            none(),
-            &["pvc.colour"],
-        ),
-        (
-            "no-such-place",
-            json!({"allowedTopologies": [{"matchLabelExpressions": [
-                {"key": rig.key, "values": ["the-moon"]}
-            ]}]}),
-            none(),
-            &[],
-        ),
-        (
-            "selector",
-            none(),
-            json!({"spec": {"selector": {"matchLabels": {"colour": "blue"}}}}),
-            &["selector"],
-        ),
-        (
-            "too-large",
-            none(),
-            json!({"spec": {"resources": {"requests": {"storage": "11Gi"}}}}),
-            &["limit"],
-        ),
-        (
-            "larger-than-the-place",
-            json!({"parameters": {"colour": "blue"}}),
-            json!({"spec": {"resources": {"requests": {"storage": "1Ei"}}}}),
-            &[],
-        ),
-        (
-            "no-such-snapshot",
-            none(),
-            json!({"spec": {"dataSource": {
-                "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "never",
-            }}}),
-            &["never"],
-        ),
-        (
-            "cannot-clone",
-            none(),
-            json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "selector"}}}),
-            &["clon"],
-        ),
-        (
-            "no-such-attributes",
-            none(),
-            json!({"spec": {"volumeAttributesClassName": "never"}}),
-            &["never"],
+            secret("node-stage", "${pvc.colour}"),
+            "pvc.colour",
         ),
     ];
-    for (name, class, claim, _) in &cases {
-        let class_name = format!("{name}-{}", rig.name);
-        rig.class(&class_name, class.clone()).await;
-        let mut spec = claim.clone();
-        spec["spec"]["storageClassName"] = json!(class_name);
-        rig.claim(name, spec).await;
+    let moon = json!([{"matchLabelExpressions": [{"key": rig.key, "values": ["the-moon"]}]}]);
+    let mut classes: Vec<Case> = vec![("no-such-place", json!({"allowedTopologies": moon}), "")];
+    classes.extend(parameters.map(|(name, bad, words)| (name, json!({"parameters": bad}), words)));
+    for (name, change, _) in &classes {
+        let class = format!("{name}-{}", rig.name);
+        rig.class(&class, change.clone()).await;
+        rig.claim(name, in_class(&class)).await;
     }
-    for (name, _, _, words) in &cases {
+    let size = |size: &str| json!({"resources": {"requests": {"storage": size}}});
+    let selector = json!({"selector": {"matchLabels": {"colour": "blue"}}});
+    let source = |group: &str, kind: &str, name: &str| json!({"dataSource": {"apiGroup": group, "kind": kind, "name": name}});
+    let snapshot = source("snapshot.storage.k8s.io", "VolumeSnapshot", "never");
+    let clone = source("", "PersistentVolumeClaim", "selector");
+    let attributes = json!({"volumeAttributesClassName": "never"});
+    let claims: [Case; 6] = [
+        ("selector", selector, "selector"),
+        ("too-large", size("11Gi"), "limit"),
+        ("larger-than-the-place", size("1Ei"), ""),
+        ("no-such-snapshot", snapshot, "never"),
+        ("cannot-clone", clone, "clon"),
+        ("no-such-attributes", attributes, "never"),
+    ];
+    for (name, spec, _) in &claims {
+        rig.claim(name, json!({"spec": spec})).await;
+    }
+    let cases: Vec<Case> = classes.into_iter().chain(claims).collect();
+    for (name, _, words) in &cases {
+        let words: Vec<&str> = words.split(' ').collect();
         let at = rig.claim_at(name);
-        let message = rig
-            .until_event(&at, "Warning", "ProvisioningFailed", words)
-            .await;
+        let message = rig.warned(&at, "ProvisioningFailed", &words).await;
         println!("{name}: {message}");
     }
     assert_eq!(rig.driver.left().volumes, 0);
@@ -140,8 +90,7 @@ async fn a_foreign_source_is_a_populators() {
     }}});
     rig.claim("data", source).await;
     let at = rig.claim_at("data");
-    rig.until_event(&at, "Normal", "Provisioning", &["populator"])
-        .await;
+    rig.noted(&at, "Provisioning", &["populator"]).await;
     assert_eq!(rig.driver.count("CreateVolume"), 0);
     rig.down().await;
 }

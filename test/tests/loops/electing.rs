@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use hostloop_test::front::FrontSpec;
-use serde_json::json;
 
 use crate::Rig;
 
@@ -23,12 +22,10 @@ async fn two_loops_share_one_lease() {
     ];
     let spec = FrontSpec::new("elected", "provisioner,capacity").args(&args);
     let rig = Rig::up(spec).await;
-    rig.claim("first", json!({})).await;
-    rig.bound("first").await;
+    rig.volume("first").await;
     // Allow many renewals, over which two holders would compete.
     tokio::time::sleep(Duration::from_secs(8)).await;
-    rig.claim("second", json!({})).await;
-    rig.bound("second").await;
+    rig.volume("second").await;
     assert!(!rig.log().contains("a lease failed"), "{}", rig.log());
     rig.down().await;
 }

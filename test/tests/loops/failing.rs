@@ -7,20 +7,13 @@ use futures::future::join_all;
 use hostloop_proto::csi;
 use hostloop_test::front::FrontSpec;
 use hostloop_test::memory::Step;
-use serde_json::json;
+use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::Rig;
-
-/// Short waits, so that a test sees several tries.
-const QUICK: [&str; 3] = [
-    "--timeout=1s",
-    "--retry-interval-start=200ms",
-    "--retry-interval-max=1s",
-];
+use crate::{Rig, SELECTED_NODE, annotation, in_class, name, quick};
 
 fn spec(name: &str) -> FrontSpec {
-    FrontSpec::new(name, "provisioner").args(&QUICK)
+    quick(name, "provisioner")
 }
 
 /// A call that may still be running is repeated with the same request until its result is known.
@@ -40,10 +33,9 @@ async fn what_may_be_under_way_is_asked_for_again() {
         let rig = Rig::up(spec(name)).await;
         rig.driver
             .script("CreateVolume", [Step::DoneBut(code), Step::Fail(code)]);
-        rig.claim("data", json!({})).await;
-        rig.bound("data").await;
-        rig.until_event(&rig.claim_at("data"), "Warning", "ProvisioningFailed", &[])
-            .await;
+        rig.volume("data").await;
+        let at = rig.claim_at("data");
+        rig.warned(&at, "ProvisioningFailed", &[]).await;
         let requests = rig.driver.requests::<csi::CreateVolumeRequest>();
         assert_eq!(requests.len(), 3, "{code:?}");
         assert!(requests.windows(2).all(|w| w[0] == w[1]), "{requests:?}");
@@ -67,17 +59,12 @@ async fn a_claim_deleted_meanwhile_leaves_nothing() {
         rig.driver
             .script("CreateVolume", [step, busy.clone(), busy.clone(), busy]);
         rig.claim("data", json!({})).await;
-        rig.until_so("made", || rig.driver.left().volumes == 1)
-            .await;
+        rig.until_volumes(1).await;
         rig.delete(rig.claim_at("data")).await;
         rig.until_called("DeleteVolume", 1).await;
-        rig.until_so("deleted", || rig.driver.left().volumes == 0)
-            .await;
-        assert_eq!(
-            rig.driver.steps_left("CreateVolume"),
-            0,
-            "it was asked for again"
-        );
+        rig.until_volumes(0).await;
+        let left = rig.driver.steps_left("CreateVolume");
+        assert_eq!(left, 0, "CreateVolume was repeated");
         rig.down().await;
     }))
     .await;
@@ -103,23 +90,19 @@ async fn after_a_final_error_a_deleted_claim_is_forgotten() {
 /// An InvalidArgument is not retried for a while; a claim of another class is not affected.
 #[tokio::test(flavor = "multi_thread")]
 async fn nonsense_is_not_repeated_at_once() {
-    let rig = Rig::up(spec("invalid").driver(|o| {
-        o.known_parameters = Some(["colour".to_owned()].into());
-    }))
-    .await;
+    let spec = spec("invalid");
+    let spec = spec.driver(|o| o.known_parameters = Some(["colour".to_owned()].into()));
+    let rig = Rig::up(spec).await;
     let class = format!("odd-{}", rig.name);
-    rig.class(&class, json!({"parameters": {"flavour": "salt"}}))
-        .await;
-    rig.claim("data", json!({"spec": {"storageClassName": class}}))
-        .await;
+    let parameters = |name: &str| json!({"parameters": {name: "salt"}});
+    rig.class(&class, parameters("flavour")).await;
+    rig.claim("data", in_class(&class)).await;
     let at = rig.claim_at("data");
-    rig.until_event(&at, "Warning", "ProvisioningFailed", &["flavour"])
-        .await;
+    rig.warned(&at, "ProvisioningFailed", &["flavour"]).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(rig.driver.count("CreateVolume"), 1);
     rig.delete(rig.at("StorageClass", &class)).await;
-    rig.class(&class, json!({"parameters": {"colour": "blue"}}))
-        .await;
+    rig.class(&class, parameters("colour")).await;
     rig.bound("data").await;
     rig.down().await;
 }
@@ -128,28 +111,16 @@ async fn nonsense_is_not_repeated_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_room_the_scheduler_chooses_again() {
     let rig = Rig::up(spec("resched").nodes(2)).await;
-    let class = format!("wait-{}", rig.name);
-    rig.class(&class, json!({"volumeBindingMode": "WaitForFirstConsumer"}))
-        .await;
-    rig.driver
-        .script("CreateVolume", [Step::Fail(Code::ResourceExhausted)]);
-    rig.claim("data", json!({"spec": {"storageClassName": class}}))
-        .await;
-    let at = rig.claim_at("data");
-    let key = "volume.kubernetes.io/selected-node";
-    let select = |node: &str| {
-        json!({"metadata": {"annotations": {
-            key: node,
-            "volume.kubernetes.io/storage-provisioner": rig.driver_name,
-        }}})
-    };
-    rig.objects.merge(&at, select(&rig.nodes[0])).await;
+    let class = rig.late_class().await;
+    let exhausted = Step::Fail(Code::ResourceExhausted);
+    rig.driver.script("CreateVolume", [exhausted]);
+    rig.claim("data", in_class(&class)).await;
+    rig.select("data", &rig.nodes[0]).await;
     rig.until_called("CreateVolume", 1).await;
-    rig.until(&at, "without a node", |c| {
-        c["metadata"]["annotations"][key].is_null()
-    })
-    .await;
-    rig.objects.merge(&at, select(&rig.nodes[1])).await;
+    let is = |claim: &Value| annotation(claim, SELECTED_NODE).is_null();
+    let at = rig.claim_at("data");
+    rig.until(&at, "without a node", is).await;
+    rig.select("data", &rig.nodes[1]).await;
     rig.bound("data").await;
     assert_eq!(rig.driver.count("CreateVolume"), 2);
     rig.down().await;
@@ -163,8 +134,7 @@ async fn a_wrong_volume_is_given_back() {
     rig.claim("small", json!({})).await;
     rig.until_called("DeleteVolume", 1).await;
     let at = rig.claim_at("small");
-    rig.until_event(&at, "Warning", "ProvisioningFailed", &[])
-        .await;
+    rig.warned(&at, "ProvisioningFailed", &[]).await;
     rig.driver.change(|o| o.claims_capacity = None);
     rig.bound("small").await;
     rig.driver.change(|o| o.forgets_source = true);
@@ -182,8 +152,7 @@ async fn a_wrong_volume_is_given_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unsaid_size_is_the_one_asked_for() {
     let rig = Rig::up(spec("unsaid").driver(|o| o.claims_capacity = Some(0))).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
+    let volume = rig.volume("data").await;
     assert_eq!(volume["spec"]["capacity"]["storage"], "1Gi");
     rig.down().await;
 }
@@ -198,27 +167,25 @@ async fn a_volume_that_cannot_be_saved_waits() {
         "!has(object.spec.csi) || object.spec.csi.driver != '{}'",
         rig.driver_name
     );
-    rig.objects
-        .create(json!({
-            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
-            "metadata": {"name": policy},
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": {"resourceRules": [{
-                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
-                    "resources": ["persistentvolumes"],
-                }]},
-                "validations": [{"expression": is_ours, "message": "no volumes today"}],
-            },
-        }))
-        .await;
-    rig.objects
-        .create(json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": policy},
-            "spec": {"policyName": policy, "validationActions": ["Deny"]},
-        }))
-        .await;
+    rig.create(json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": policy},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                "resources": ["persistentvolumes"],
+            }]},
+            "validations": [{"expression": is_ours, "message": "no volumes today"}],
+        },
+    }))
+    .await;
+    rig.create(json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": policy},
+        "spec": {"policyName": policy, "validationActions": ["Deny"]},
+    }))
+    .await;
     // The API server enforces the policy after a moment.
     tokio::time::sleep(Duration::from_secs(3)).await;
     rig.claim("data", json!({})).await;
@@ -227,11 +194,8 @@ async fn a_volume_that_cannot_be_saved_waits() {
     assert_eq!(rig.driver.left().volumes, 1);
     assert_eq!(rig.driver.count("DeleteVolume"), 0);
     // A bound claim would mean that the policy was not in force.
-    let claim = rig.objects.get(&rig.claim_at("data")).await;
-    assert_eq!(
-        claim.expect("the claim exists")["status"]["phase"],
-        "Pending"
-    );
+    let claim = rig.get(&rig.claim_at("data")).await;
+    assert_eq!(claim["status"]["phase"], "Pending");
     for kind in [
         "ValidatingAdmissionPolicyBinding",
         "ValidatingAdmissionPolicy",
@@ -241,8 +205,7 @@ async fn a_volume_that_cannot_be_saved_waits() {
     rig.bound("data").await;
     assert_eq!(rig.driver.left().volumes, 1);
     rig.delete(rig.claim_at("data")).await;
-    rig.until_so("deleted", || rig.driver.left().volumes == 0)
-        .await;
+    rig.until_volumes(0).await;
     rig.down().await;
 }
 
@@ -252,17 +215,14 @@ async fn controllers_that_were_killed_find_what_they_made() {
     let mut rig = Rig::up(spec("killed")).await;
     rig.driver.script("CreateVolume", [Step::DropAnswer]);
     rig.claim("data", json!({})).await;
-    rig.until_so("made", || rig.driver.left().volumes == 1)
-        .await;
-    rig.kill_controllers();
-    rig.start_controllers();
+    rig.until_volumes(1).await;
+    rig.restart_controllers();
     rig.bound("data").await;
     assert_eq!(rig.driver.left().volumes, 1);
     rig.driver.script("DeleteVolume", [Step::DropAnswer]);
     rig.objects.delete(&rig.claim_at("data")).await;
     rig.until_called("DeleteVolume", 1).await;
-    rig.kill_controllers();
-    rig.start_controllers();
+    rig.restart_controllers();
     rig.until_called("DeleteVolume", 2).await;
     rig.down().await;
 }
@@ -271,13 +231,11 @@ async fn controllers_that_were_killed_find_what_they_made() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_was_away_is_found_again() {
     let mut rig = Rig::up(spec("away")).await;
-    rig.claim("before", json!({})).await;
-    rig.bound("before").await;
+    rig.volume("before").await;
     rig.driver.away();
     rig.claim("meanwhile", json!({})).await;
     let at = rig.claim_at("meanwhile");
-    rig.until_event(&at, "Warning", "ProvisioningFailed", &[])
-        .await;
+    rig.warned(&at, "ProvisioningFailed", &[]).await;
     rig.driver.resume();
     rig.bound("meanwhile").await;
     rig.down().await;
@@ -287,21 +245,16 @@ async fn a_driver_that_was_away_is_found_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn deleting_is_tried_until_it_is_done() {
     let rig = Rig::up(spec("delete")).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
+    let volume = rig.volume("data").await;
     let steps = [
         Step::Fail(Code::Internal),
         Step::Fail(Code::InvalidArgument),
         Step::DoneBut(Code::DeadlineExceeded),
     ];
     rig.driver.script("DeleteVolume", steps);
-    let at = rig.at(
-        "PersistentVolume",
-        volume["metadata"]["name"].as_str().unwrap(),
-    );
+    let at = rig.at("PersistentVolume", name(&volume));
     rig.delete(rig.claim_at("data")).await;
-    rig.until_event(&at, "Warning", "VolumeFailedDelete", &[])
-        .await;
+    rig.warned(&at, "VolumeFailedDelete", &[]).await;
     rig.until_gone(&at).await;
     assert_eq!(rig.driver.count("DeleteVolume"), 4);
     rig.down().await;
@@ -311,27 +264,17 @@ async fn deleting_is_tried_until_it_is_done() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attached_volume_is_not_deleted() {
     let rig = Rig::up(spec("attached")).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
-    let name = volume["metadata"]["name"].as_str().unwrap();
-    let attachment = format!("by-hand-{}", rig.name);
-    rig.objects
-        .create(json!({
-            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-            "metadata": {"name": attachment},
-            "spec": {
-                "attacher": rig.driver_name, "nodeName": rig.nodes[0],
-                "source": {"persistentVolumeName": name},
-            },
-        }))
-        .await;
+    let volume = rig.volume("data").await;
+    let name = name(&volume);
+    let (driver, node) = (&rig.driver_name, &rig.nodes[0]);
+    let by_hand = format!("by-hand-{}", rig.name);
+    let attachment = rig.attachment(&by_hand, driver, node, name).await;
     rig.objects.delete(&rig.claim_at("data")).await;
     let at = rig.at("PersistentVolume", name);
-    let words = ["still attached to node", &rig.nodes[0]];
-    rig.until_event(&at, "Warning", "VolumeFailedDelete", &words)
-        .await;
+    let words = ["still attached to node", node];
+    rig.warned(&at, "VolumeFailedDelete", &words).await;
     assert_eq!(rig.driver.count("DeleteVolume"), 0);
-    rig.delete(rig.at("VolumeAttachment", &attachment)).await;
+    rig.delete(attachment).await;
     rig.until_gone(&at).await;
     rig.down().await;
 }

@@ -7,7 +7,7 @@ use hostloop_test::front::FrontSpec;
 use hostloop_test::front::objects::{Place, merge};
 use serde_json::{Value, json};
 
-use crate::Rig;
+use crate::{LABEL, Rig, SELECTED_NODE, annotation};
 
 /// The controllers as on the first node, which leads.
 fn spec(name: &str, controllers: &str) -> FrontSpec {
@@ -62,29 +62,24 @@ async fn a_node_is_deleted() {
     }
     let of_claim = json!({"spec": {"claimRef": {"name": "data", "uid": null}}});
     let bound = volume(&rig, "bound", &node, of_claim).await;
-    rig.claim("data", json!({"spec": {"volumeName": bound.name}}))
-        .await;
-    rig.bound("data").await;
+    let of_volume = json!({"spec": {"volumeName": bound.name}});
+    rig.bound_claim("data", of_volume).await;
 
-    let class = format!("late-{}", rig.name);
-    let binding = json!({"volumeBindingMode": "WaitForFirstConsumer"});
-    rig.class(&class, binding).await;
-    let selected = "volume.kubernetes.io/selected-node";
+    let class = rig.late_class().await;
     let waiting = json!({
         "metadata": {
-            "annotations": {selected: node}, "labels": {"hostloop.csi.dev/node": node},
+            "annotations": {SELECTED_NODE: node}, "labels": {LABEL: node},
         },
         "spec": {"storageClassName": class},
     });
     rig.claim("waiting", waiting).await;
     let provisioner = "volume.kubernetes.io/storage-provisioner";
-    let is_ours = |claim: &Value| !claim["metadata"]["annotations"][provisioner].is_null();
-    rig.until(&rig.claim_at("waiting"), "the driver's", is_ours)
-        .await;
+    let is_ours = |claim: &Value| !annotation(claim, provisioner).is_null();
+    let waiting = rig.claim_at("waiting");
+    rig.until(&waiting, "the driver's", is_ours).await;
 
     let finalizer = format!("external-attacher/{}", rig.driver_name.replace('.', "-"));
     let attachment = rig
-        .objects
         .create(json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
             "metadata": {"name": format!("va-{}", rig.name), "finalizers": [finalizer]},
@@ -97,7 +92,6 @@ async fn a_node_is_deleted() {
     let attachment = Place::of_object(&attachment);
     rig.objects.delete(&attachment).await;
     let room = rig
-        .objects
         .create(json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
             "metadata": {"name": "room", "namespace": rig.namespace, "labels": {
@@ -119,17 +113,14 @@ async fn a_node_is_deleted() {
     for at in [&given_up, &attachment, &room] {
         rig.until_gone(at).await;
     }
-    rig.until_event(&given_up, "Normal", "NodeGone", &[&node])
-        .await;
+    rig.noted(&given_up, "NodeGone", &[&node]).await;
     let is_cleared = |claim: &Value| {
-        claim["metadata"]["annotations"][selected].is_null()
-            && claim["metadata"]["labels"]["hostloop.csi.dev/node"].is_null()
+        let label = &claim["metadata"]["labels"][LABEL];
+        annotation(claim, SELECTED_NODE).is_null() && label.is_null()
     };
-    rig.until(&rig.claim_at("waiting"), "free to go anywhere", is_cleared)
-        .await;
+    rig.until(&waiting, "free to go anywhere", is_cleared).await;
     let data = rig.claim_at("data");
-    rig.until_event(&data, "Warning", "NodeGone", &["delete the claim"])
-        .await;
+    rig.warned(&data, "NodeGone", &["delete the claim"]).await;
     for (at, phase) in [(&retained, "Released"), (&bound, "Bound")] {
         let there = rig.objects.get(at).await.expect("it is kept");
         assert_eq!(there["status"]["phase"], phase, "{at}");
@@ -138,11 +129,8 @@ async fn a_node_is_deleted() {
     // Once the user deletes the claim, the volume is deleted.
     rig.delete(data).await;
     rig.until_gone(&bound).await;
-    assert_eq!(
-        rig.driver.count("DeleteVolume"),
-        0,
-        "it was not asked for another's"
-    );
+    let deleted = rig.driver.count("DeleteVolume");
+    assert_eq!(deleted, 0, "the volume is another node's");
     let free = json!({"metadata": {"finalizers": null}});
     rig.objects.merge(&retained, free).await;
     rig.delete(retained).await;
@@ -150,21 +138,14 @@ async fn a_node_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_without_an_object_is_told_of() {
+async fn a_volume_without_an_object_has_a_warning() {
     let rig = Rig::up(spec("orphan", "provisioner,orphans")).await;
-    rig.claim(
-        "data",
-        json!({"metadata": {"annotations": {
-        "volume.kubernetes.io/selected-node": rig.nodes[0]}}}),
-    )
-    .await;
-    rig.bound("data").await;
+    let selected = json!({"metadata": {"annotations": {SELECTED_NODE: rig.nodes[0]}}});
+    rig.bound_claim("data", selected).await;
     let orphan = rig.driver.add_volume(new_volume("left-behind", 1 << 30));
     let node = rig.at("Node", &rig.nodes[0]);
-    let told = rig
-        .until_event(&node, "Warning", "OrphanedVolumes", &[&orphan.id])
-        .await;
-    assert!(!told.contains(','), "and of no other: {told}");
+    let message = rig.warned(&node, "OrphanedVolumes", &[&orphan.id]).await;
+    assert!(!message.contains(','), "one volume: {message}");
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(rig.driver.volume(&orphan.id).is_some(), "it is kept");
     rig.driver.lose_volume(&orphan.id);

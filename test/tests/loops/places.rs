@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use hostloop_proto::csi;
-use hostloop_test::client::map;
+use hostloop_test::client::{map, new_volume};
 use hostloop_test::driver::{Driver, DriverSpec, NODE};
 use hostloop_test::front::objects::{Objects, Place};
 use hostloop_test::front::wait::{PATIENCE, until};
@@ -13,6 +13,8 @@ use hostloop_test::pools::{PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
+
+use crate::annotation;
 
 const NAME: &str = "places.test.csi.dev";
 const ZONE: &str = "topology.example.org/zone";
@@ -65,7 +67,7 @@ fn expected(zone: &str) -> BTreeMap<String, String> {
 /// The node registers only after its zone is known. After that it registers with or without the API
 /// server. A changed zone takes effect at the next start.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_is_told_by_its_labels_where_it_is() {
+async fn a_node_reads_its_topology_from_its_labels() {
     let plane = crate::plane(false).await;
     let objects = Objects::connect(&plane.kubeconfig()).await;
     let scratch = Scratch::new();
@@ -101,21 +103,20 @@ async fn a_node_is_told_by_its_labels_where_it_is() {
     site.until_registered().await;
     assert_eq!(places(&driver).await.expect("it is known"), expected("a"));
     // Its capacity is published with all segments, also for classes with immediate binding.
-    let told = || async {
-        let told = objects.list("CSIStorageCapacity", &site.namespace).await;
-        told.into_iter().next()
+    let published = || async {
+        let all = objects.list("CSIStorageCapacity", &site.namespace).await;
+        all.into_iter().next()
     };
-    let told = until(PATIENCE, told).await.expect("room is told");
-    assert_eq!(told["nodeTopology"]["matchLabels"], json!(expected("a")));
-    let pools = &told["metadata"]["annotations"]["hostloop.csi.dev/pools"];
-    let volume = driver.csi().await;
-    let volume = volume
-        .ok(hostloop_test::client::new_volume("v", 8 << 20))
-        .await;
-    let id = volume.volume.expect("a volume").volume_id;
+    let published = until(PATIENCE, published).await.expect("a capacity");
+    let labels = &published["nodeTopology"]["matchLabels"];
+    assert_eq!(*labels, json!(expected("a")));
+    let pool = annotation(&published, "hostloop.csi.dev/pools").as_str();
+    let csi = driver.csi().await;
+    let volume = csi.ok(new_volume("v", 8 << 20)).await.volume;
+    let id = volume.expect("a volume").volume_id;
     assert!(
-        id.contains(pools.as_str().expect("a pool")),
-        "{id} is not of {pools}"
+        id.contains(pool.expect("a pool")),
+        "{id} is not of {pool:?}"
     );
     driver.stop();
 
@@ -128,10 +129,8 @@ async fn a_node_is_told_by_its_labels_where_it_is() {
     let away = scratch.file("away", &text.replace(server, "https://127.0.0.1:1"));
     let driver = site.start(&away);
     site.until_registered().await;
-    assert_eq!(
-        places(&driver).await.expect("it is remembered"),
-        expected("a")
-    );
+    let remembered = places(&driver).await.expect("it is remembered");
+    assert_eq!(remembered, expected("a"));
     driver.stop();
 
     label("b").await;

@@ -11,10 +11,8 @@ use hostloop_test::front::wait::{PATIENCE, until};
 use hostloop_test::front::{FrontSpec, objects};
 use serde_json::{Value, json};
 
-use crate::Rig;
+use crate::{LABEL, Rig, SELECTED_NODE as SELECTED, annotation, in_class};
 
-const LABEL: &str = "hostloop.csi.dev/node";
-const SELECTED: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
 /// A policy in force, and the rig that it applies to.
@@ -30,30 +28,23 @@ impl Policed {
         let rig = Rig::up(FrontSpec::new(name, "attacher")).await;
         let yaml = deployed::place_claims(&rig.driver_name, &rig.name, &rig.namespace);
         let policed = Policed { rig, yaml };
+        let rig = &policed.rig;
         let late = json!({"volumeBindingMode": "WaitForFirstConsumer"});
-        policed
-            .rig
-            .class(&policed.class("late"), late.clone())
-            .await;
-        let mut other = json!({"provisioner": "other.csi.dev"});
-        objects::merge(&mut other, late);
-        policed.rig.class(&policed.class("other"), other).await;
+        let other = json!({"volumeBindingMode": "WaitForFirstConsumer",
+            "provisioner": "other.csi.dev"});
+        rig.class(&policed.class("late"), late).await;
+        rig.class(&policed.class("other"), other).await;
         let mut data = json!({});
         for (class, table) in tables {
             let now = json!({"volumeBindingMode": "Immediate"});
-            policed.rig.class(&policed.class(class), now).await;
+            rig.class(&policed.class(class), now).await;
             data[policed.class(class)] = json!(table);
         }
         policed.apply(true).await;
-        let place = policed.rig.at("ConfigMap", deployed::TABLE);
-        policed
-            .rig
-            .objects
-            .merge(&place, json!({"data": data}))
-            .await;
-        policed
-            .until_in_force(tables.first().map(|(class, _)| *class))
-            .await;
+        let place = rig.at("ConfigMap", deployed::TABLE);
+        rig.objects.merge(&place, json!({"data": data})).await;
+        let class = tables.first().map(|(class, _)| *class);
+        policed.until_in_force(class).await;
         policed
     }
 
@@ -88,32 +79,29 @@ impl Policed {
 
     /// A claim after the cluster has handed it to the driver of its class.
     async fn handed(&self, name: &str, class: &str, change: Value) -> Value {
-        let mut claim = json!({"spec": {"storageClassName": self.class(class)}});
+        let mut claim = in_class(&self.class(class));
         objects::merge(&mut claim, change);
         self.rig.claim(name, claim).await;
         self.until_handed(name).await
     }
 
     async fn until_handed(&self, name: &str) -> Value {
-        let handed = |claim: &Value| claim["metadata"]["annotations"][PROVISIONER].is_string();
+        let handed = |claim: &Value| annotation(claim, PROVISIONER).is_string();
         let at = self.rig.claim_at(name);
         self.rig.until(&at, "handed to its driver", handed).await
     }
 
     /// A claim with a node from the scheduler, after the cluster has handed it to the driver.
     async fn placed(&self, name: &str, class: &str, node: &str) -> Value {
-        let claim = json!({"spec": {"storageClassName": self.class(class)}});
-        self.rig.claim(name, claim).await;
+        self.rig.claim(name, in_class(&self.class(class))).await;
         self.select(name, json!(node)).await;
         self.until_handed(name).await
     }
 
     async fn select(&self, name: &str, node: Value) -> Value {
         let chosen = json!({"metadata": {"annotations": {SELECTED: node}}});
-        self.rig
-            .objects
-            .merge(&self.rig.claim_at(name), chosen)
-            .await
+        let at = self.rig.claim_at(name);
+        self.rig.objects.merge(&at, chosen).await
     }
 
     async fn down(self) {
@@ -124,11 +112,8 @@ impl Policed {
 
 /// The node and the label of a claim.
 fn place(claim: &Value) -> [&Value; 2] {
-    let metadata = &claim["metadata"];
-    [
-        &metadata["annotations"][SELECTED],
-        &metadata["labels"][LABEL],
-    ]
+    let label = &claim["metadata"]["labels"][LABEL];
+    [annotation(claim, SELECTED), label]
 }
 
 /// A table with a node for each turn: `t00` to `tff`.
@@ -206,11 +191,8 @@ fn placed_by_leader(fleet: &Fleet) -> usize {
         let line = metrics.lines().find_map(|line| line.strip_prefix(counted));
         line.map_or(0, |count| count.parse().expect("a number"))
     };
-    fleet
-        .members
-        .iter()
-        .map(|member| of(member.metrics()))
-        .sum()
+    let members = fleet.members.iter();
+    members.map(|member| of(member.metrics())).sum()
 }
 
 /// The leader maintains the table, the API server places claims from it, and nodes make their

@@ -7,20 +7,16 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_proto::csi::volume_capability::AccessType;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_proto::csi::volume_content_source::Type as Source;
-use hostloop_test::client::map;
+use hostloop_proto::csi::volume_content_source::{Type as Source, VolumeSource};
+use hostloop_test::client::{map, new_volume};
 use hostloop_test::front::{FrontSpec, SECRET};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 
-use crate::Rig;
+use crate::{Rig, annotation, handle, has_finalizer, in_class, name, text, without};
 
 const GIB: i64 = 1 << 30;
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
 
 /// Every field of a class appears in the volume and in the request to the driver.
 #[tokio::test(flavor = "multi_thread")]
@@ -30,22 +26,23 @@ async fn a_volume_has_every_field() {
     let (name, ns) = (rig.name.clone(), rig.namespace.clone());
     rig.secret("by-claim").await;
     rig.secret("fixed").await;
-    let parameters = json!({
-        "colour": "blue",
-        "csi.storage.k8s.io/fstype": "xfs",
-        "csi.storage.k8s.io/provisioner-secret-name": "by-${pvc.annotations['example.org/which']}",
-        "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
-        "csi.storage.k8s.io/controller-publish-secret-name": "fixed",
-        "csi.storage.k8s.io/controller-publish-secret-namespace": ns,
-        "csi.storage.k8s.io/node-stage-secret-name": "stage-${pvc.name}",
-        "csi.storage.k8s.io/node-stage-secret-namespace": ns,
-        "csi.storage.k8s.io/node-publish-secret-name": "publish-${pv.name}",
-        "csi.storage.k8s.io/node-publish-secret-namespace": ns,
-        "csi.storage.k8s.io/controller-expand-secret-name": "fixed",
-        "csi.storage.k8s.io/controller-expand-secret-namespace": ns,
-        "csi.storage.k8s.io/node-expand-secret-name": "fixed",
-        "csi.storage.k8s.io/node-expand-secret-namespace": ns,
-    });
+    let mut parameters = json!({"colour": "blue", "csi.storage.k8s.io/fstype": "xfs"});
+    for (secret, name, namespace) in [
+        (
+            "provisioner",
+            "by-${pvc.annotations['example.org/which']}",
+            "${pvc.namespace}",
+        ),
+        ("controller-publish", "fixed", &ns[..]),
+        ("node-stage", "stage-${pvc.name}", &ns[..]),
+        ("node-publish", "publish-${pv.name}", &ns[..]),
+        ("controller-expand", "fixed", &ns[..]),
+        ("node-expand", "fixed", &ns[..]),
+    ] {
+        let key = format!("csi.storage.k8s.io/{secret}-secret");
+        parameters[format!("{key}-name")] = json!(name);
+        parameters[format!("{key}-namespace")] = json!(namespace);
+    }
     let class = format!("full-{name}");
     let change = json!({"parameters": parameters, "mountOptions": ["noatime", "discard"]});
     rig.class(&class, change).await;
@@ -55,18 +52,15 @@ async fn a_volume_has_every_field() {
     });
     let slow = Step::Delay(Duration::from_secs(2));
     rig.driver.script("CreateVolume", [slow]);
-    rig.claim("data", claim).await;
-    let (claim, volume) = rig.bound("data").await;
+    let (claim, volume) = rig.bound_claim("data", claim).await;
 
     let uid = text(&claim["metadata"]["uid"]);
     let pv = format!("pvc-{uid}");
-    let request = rig.driver.requests::<csi::CreateVolumeRequest>().remove(0);
+    let request = rig.request::<csi::CreateVolumeRequest>();
     assert_eq!(request.name, pv);
     let range = request.capacity_range.expect("a range");
-    assert_eq!(
-        (range.required_bytes, range.limit_bytes),
-        (1_500_000_000, 0)
-    );
+    assert_eq!(range.required_bytes, 1_500_000_000);
+    assert_eq!(range.limit_bytes, 0);
     let expected = map(&[
         ("colour", "blue"),
         ("csi.storage.k8s.io/pv/name", &pv),
@@ -86,6 +80,8 @@ async fn a_volume_has_every_field() {
 
     let made = rig.driver.volume_named(&pv).expect("it is there");
     let spec = &volume["spec"];
+    let csi = &spec["csi"];
+    let secret = |name: &str| json!({"name": name, "namespace": ns});
     let expected = [
         (&volume["metadata"]["name"], json!(pv)),
         (&spec["accessModes"], json!(["ReadWriteOnce"])),
@@ -97,30 +93,19 @@ async fn a_volume_has_every_field() {
         (&spec["storageClassName"], json!(class)),
         (&spec["persistentVolumeReclaimPolicy"], json!("Delete")),
         (&spec["volumeMode"], json!("Filesystem")),
-        (&spec["csi"]["driver"], json!(rig.driver_name)),
-        (&spec["csi"]["volumeHandle"], json!(made.id)),
-        (&spec["csi"]["fsType"], json!("xfs")),
-        (&spec["csi"]["volumeAttributes"]["kept"], json!("in-memory")),
+        (&csi["driver"], json!(rig.driver_name)),
+        (&csi["volumeHandle"], json!(made.id)),
+        (&csi["fsType"], json!("xfs")),
+        (&csi["readOnly"], Value::Null),
+        (&csi["volumeAttributes"]["kept"], json!("in-memory")),
+        (&csi["controllerPublishSecretRef"], secret("fixed")),
+        (&csi["nodeStageSecretRef"], secret("stage-data")),
         (
-            &spec["csi"]["controllerPublishSecretRef"],
-            json!({"name": "fixed", "namespace": ns}),
+            &csi["nodePublishSecretRef"],
+            secret(&format!("publish-{pv}")),
         ),
-        (
-            &spec["csi"]["nodeStageSecretRef"],
-            json!({"name": "stage-data", "namespace": ns}),
-        ),
-        (
-            &spec["csi"]["nodePublishSecretRef"],
-            json!({"name": format!("publish-{pv}"), "namespace": ns}),
-        ),
-        (
-            &spec["csi"]["controllerExpandSecretRef"],
-            json!({"name": "fixed", "namespace": ns}),
-        ),
-        (
-            &spec["csi"]["nodeExpandSecretRef"],
-            json!({"name": "fixed", "namespace": ns}),
-        ),
+        (&csi["controllerExpandSecretRef"], secret("fixed")),
+        (&csi["nodeExpandSecretRef"], secret("fixed")),
         (
             &spec["nodeAffinity"]["required"]["nodeSelectorTerms"],
             json!([{"matchExpressions": [
@@ -131,32 +116,27 @@ async fn a_volume_has_every_field() {
     for (is, expected) in expected {
         assert_eq!(*is, expected, "in {volume:#}");
     }
-    let identity =
-        text(&spec["csi"]["volumeAttributes"]["storage.kubernetes.io/csiProvisionerIdentity"]);
-    assert!(
-        identity.ends_with(&format!("-{}", rig.driver_name)),
-        "{identity}"
-    );
-    assert!(spec["csi"]["readOnly"].is_null(), "{volume:#}");
-    let annotations = &volume["metadata"]["annotations"];
+    let identity = &csi["volumeAttributes"]["storage.kubernetes.io/csiProvisionerIdentity"];
+    let end = format!("-{}", rig.driver_name);
+    assert!(text(identity).ends_with(&end), "{identity}");
     let deletion = "volume.kubernetes.io/provisioner-deletion-secret";
-    assert_eq!(
-        annotations["pv.kubernetes.io/provisioned-by"],
-        rig.driver_name.as_str()
-    );
-    assert_eq!(annotations[format!("{deletion}-name")], "by-claim");
-    assert_eq!(annotations[format!("{deletion}-namespace")], ns.as_str());
-    let finalizers = volume["metadata"]["finalizers"].to_string();
-    assert!(finalizers.contains(FINALIZER), "{finalizers}");
+    let expected = [
+        ("pv.kubernetes.io/provisioned-by", &rig.driver_name[..]),
+        (&format!("{deletion}-name"), "by-claim"),
+        (&format!("{deletion}-namespace"), &ns),
+    ];
+    for (key, expected) in expected {
+        assert_eq!(*annotation(&volume, key), expected, "{key}");
+    }
+    assert!(has_finalizer(&volume, FINALIZER), "{volume:#}");
 
     let at = rig.claim_at("data");
     // CreateVolume takes long enough for this event.
-    rig.until_event(&at, "Normal", "Provisioning", &[]).await;
-    rig.until_event(&at, "Normal", "ProvisioningSucceeded", &[&pv])
-        .await;
+    rig.noted(&at, "Provisioning", &[]).await;
+    rig.noted(&at, "ProvisioningSucceeded", &[&pv]).await;
     rig.delete(at).await;
     rig.until_gone(&rig.at("PersistentVolume", &pv)).await;
-    let deleted = rig.driver.requests::<csi::DeleteVolumeRequest>().remove(0);
+    let deleted = rig.request::<csi::DeleteVolumeRequest>();
     assert_eq!(deleted.volume_id, made.id);
     assert_eq!(deleted.secrets, map(&[("password", SECRET)]));
     rig.down().await;
@@ -166,43 +146,22 @@ async fn a_volume_has_every_field() {
 #[tokio::test(flavor = "multi_thread")]
 async fn access_modes_are_the_drivers() {
     let many = FrontSpec::new("modes", "provisioner");
-    let one = FrontSpec::new("modes-old", "provisioner").driver(|o| {
-        o.capabilities
-            .controller
-            .remove(&ControllerRpc::SingleNodeMultiWriter);
-    });
+    let one = FrontSpec::new("modes-old", "provisioner");
+    let one = without(one, &[ControllerRpc::SingleNodeMultiWriter]);
     let (many, one) = (Rig::up(many).await, Rig::up(one).await);
+    use Mode::*;
     let cases = [
-        (
-            "ReadWriteOnce",
-            Mode::SingleNodeMultiWriter,
-            Mode::SingleNodeWriter,
-        ),
-        (
-            "ReadWriteOncePod",
-            Mode::SingleNodeSingleWriter,
-            Mode::SingleNodeWriter,
-        ),
-        (
-            "ReadOnlyMany",
-            Mode::MultiNodeReaderOnly,
-            Mode::MultiNodeReaderOnly,
-        ),
-        (
-            "ReadWriteMany",
-            Mode::MultiNodeMultiWriter,
-            Mode::MultiNodeMultiWriter,
-        ),
+        ("ReadWriteOnce", SingleNodeMultiWriter, SingleNodeWriter),
+        ("ReadWriteOncePod", SingleNodeSingleWriter, SingleNodeWriter),
+        ("ReadOnlyMany", MultiNodeReaderOnly, MultiNodeReaderOnly),
+        ("ReadWriteMany", MultiNodeMultiWriter, MultiNodeMultiWriter),
     ];
     for (rig, pick) in [(&many, 0), (&one, 1)] {
-        for (mode, ..) in cases {
-            let spec = json!({"spec": {"accessModes": [mode]}});
-            rig.claim(&mode.to_lowercase(), spec).await;
-        }
         for (mode, with, without) in cases {
-            let (_, volume) = rig.bound(&mode.to_lowercase()).await;
-            let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
-            let made = rig.driver.volume(handle).expect("it is there");
+            let spec = json!({"spec": {"accessModes": [mode]}});
+            let (_, volume) = rig.bound_claim(&mode.to_lowercase(), spec).await;
+            let handle = handle(&volume);
+            let made = rig.made(handle);
             let asked = made.capabilities[0].access_mode.as_ref().map(|m| m.mode());
             assert_eq!(asked, Some([with, without][pick]), "{mode}");
             assert_eq!(volume["spec"]["accessModes"], json!([mode]));
@@ -214,18 +173,16 @@ async fn access_modes_are_the_drivers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_volume_has_no_filesystem() {
-    let rig =
-        Rig::up(FrontSpec::new("block", "provisioner").args(&["--default-fstype=ext4"])).await;
-    rig.claim("raw", json!({"spec": {"volumeMode": "Block"}}))
-        .await;
-    rig.claim("mounted", json!({})).await;
-    let (_, raw) = rig.bound("raw").await;
+    let spec = FrontSpec::new("block", "provisioner");
+    let rig = Rig::up(spec.args(&["--default-fstype=ext4"])).await;
+    let block = json!({"spec": {"volumeMode": "Block"}});
+    let (_, raw) = rig.bound_claim("raw", block).await;
     assert_eq!(raw["spec"]["volumeMode"], "Block");
     assert!(raw["spec"]["csi"]["fsType"].is_null(), "{raw:#}");
-    let (_, mounted) = rig.bound("mounted").await;
+    let mounted = rig.volume("mounted").await;
     assert_eq!(mounted["spec"]["csi"]["fsType"], "ext4");
-    let made = rig.driver.volume(text(&raw["spec"]["csi"]["volumeHandle"]));
-    let access = made.and_then(|v| v.capabilities[0].access_type.clone());
+    let made = rig.made(handle(&raw));
+    let access = &made.capabilities[0].access_type;
     assert!(matches!(access, Some(AccessType::Block(_))), "{access:?}");
     rig.down().await;
 }
@@ -236,15 +193,9 @@ async fn a_retained_volume_stays() {
     let rig = Rig::up(FrontSpec::new("retain", "provisioner")).await;
     let class = format!("keep-{}", rig.name);
     rig.class(&class, json!({"reclaimPolicy": "Retain"})).await;
-    rig.claim("kept", json!({"spec": {"storageClassName": class}}))
-        .await;
-    let (_, volume) = rig.bound("kept").await;
-    let at = rig.at("PersistentVolume", text(&volume["metadata"]["name"]));
-    let has = |volume: &Value| {
-        volume["metadata"]["finalizers"]
-            .to_string()
-            .contains(FINALIZER)
-    };
+    let (_, volume) = rig.bound_claim("kept", in_class(&class)).await;
+    let at = rig.at("PersistentVolume", name(&volume));
+    let has = |volume: &Value| has_finalizer(volume, FINALIZER);
     assert!(!has(&volume), "{volume:#}");
     // The policy and the finalizer change together.
     let policy = |policy: &str| json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
@@ -253,12 +204,10 @@ async fn a_retained_volume_stays() {
     rig.objects.merge(&at, policy("Retain")).await;
     rig.until(&at, "without the finalizer", |v| !has(v)).await;
     rig.delete(rig.claim_at("kept")).await;
-    rig.until(&at, "released", |v| v["status"]["phase"] == "Released")
-        .await;
-    assert_eq!(
-        (rig.driver.left().volumes, rig.driver.count("DeleteVolume")),
-        (1, 0)
-    );
+    let released = |v: &Value| v["status"]["phase"] == "Released";
+    rig.until(&at, "released", released).await;
+    assert_eq!(rig.driver.left().volumes, 1);
+    assert_eq!(rig.driver.count("DeleteVolume"), 0);
     // After the policy changes to Delete, the volume is deleted.
     rig.objects.merge(&at, policy("Delete")).await;
     rig.until_gone(&at).await;
@@ -269,24 +218,20 @@ async fn a_retained_volume_stays() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_static_volume_is_deleted_too() {
     let rig = Rig::up(FrontSpec::new("static", "provisioner")).await;
-    let made = rig
-        .driver
-        .add_volume(hostloop_test::client::new_volume("by-hand", 1 << 30));
+    let made = rig.driver.add_volume(new_volume("by-hand", 1 << 30));
     let name = format!("by-hand-{}", rig.name);
-    rig.objects
-        .create(json!({
-            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
-            "spec": {
-                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
-                "persistentVolumeReclaimPolicy": "Delete", "storageClassName": rig.name,
-                "csi": {"driver": rig.driver_name, "volumeHandle": made.id},
-                "claimRef": {"namespace": rig.namespace, "name": "data"},
-            },
-        }))
+    rig.create(json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Delete", "storageClassName": rig.name,
+            "csi": {"driver": rig.driver_name, "volumeHandle": made.id},
+            "claimRef": {"namespace": rig.namespace, "name": "data"},
+        },
+    }))
+    .await;
+    rig.bound_claim("data", json!({"spec": {"volumeName": name}}))
         .await;
-    rig.claim("data", json!({"spec": {"volumeName": name}}))
-        .await;
-    rig.bound("data").await;
     rig.delete(rig.claim_at("data")).await;
     rig.until_gone(&rig.at("PersistentVolume", &name)).await;
     assert_eq!(rig.driver.count("CreateVolume"), 0);
@@ -297,11 +242,9 @@ async fn a_static_volume_is_deleted_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clone_protects_its_source() {
     let rig = Rig::up(FrontSpec::new("clone", "provisioner")).await;
-    rig.claim("source", json!({})).await;
-    let (_, source) = rig.bound("source").await;
-    let hold = std::time::Duration::from_secs(2);
-    rig.driver
-        .script("CreateVolume", [hostloop_test::memory::Step::Delay(hold)]);
+    let source = rig.volume("source").await;
+    let slow = Step::Delay(Duration::from_secs(2));
+    rig.driver.script("CreateVolume", [slow]);
     let from = json!({"spec": {
         "dataSource": {"kind": "PersistentVolumeClaim", "name": "source"},
         "resources": {"requests": {"storage": "2Gi"}},
@@ -309,25 +252,15 @@ async fn a_clone_protects_its_source() {
     rig.claim("copy", from).await;
     let at = rig.claim_at("source");
     let protection = "provisioner.storage.kubernetes.io/cloning-protection";
-    rig.until(&at, "protected", |claim| {
-        claim["metadata"]["finalizers"]
-            .to_string()
-            .contains(protection)
-    })
-    .await;
+    let protected = |claim: &Value| has_finalizer(claim, protection);
+    rig.until(&at, "protected", protected).await;
     rig.objects.delete(&at).await;
     let (_, copy) = rig.bound("copy").await;
     rig.until_gone(&at).await;
-    let made = rig
-        .driver
-        .volume(text(&copy["spec"]["csi"]["volumeHandle"]))
-        .expect("it is there");
-    let handle = text(&source["spec"]["csi"]["volumeHandle"]);
+    let made = rig.made(handle(&copy));
     let from = made.source.and_then(|s| s.r#type);
-    assert!(
-        matches!(&from, Some(Source::Volume(v)) if v.volume_id == handle),
-        "{from:?}"
-    );
+    let volume_id = handle(&source).to_owned();
+    assert_eq!(from, Some(Source::Volume(VolumeSource { volume_id })));
     assert_eq!(made.capacity, 2 * GIB);
     rig.down().await;
 }
@@ -336,27 +269,19 @@ async fn a_clone_protects_its_source() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_selected_node_is_the_place() {
     let rig = Rig::up(FrontSpec::new("wffc", "provisioner").nodes(3)).await;
-    let class = format!("wait-{}", rig.name);
-    rig.class(&class, json!({"volumeBindingMode": "WaitForFirstConsumer"}))
-        .await;
-    rig.claim("data", json!({"spec": {"storageClassName": class}}))
-        .await;
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-    assert_eq!(rig.driver.count("CreateVolume"), 0, "nobody has chosen yet");
+    let class = rig.late_class().await;
+    rig.claim("data", in_class(&class)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let calls = rig.driver.count("CreateVolume");
+    assert_eq!(calls, 0, "no node is selected yet");
     let chosen = &rig.nodes[1];
-    let select = json!({"metadata": {"annotations": {
-        "volume.kubernetes.io/selected-node": chosen,
-        "volume.kubernetes.io/storage-provisioner": rig.driver_name,
-    }}});
-    rig.objects.merge(&rig.claim_at("data"), select).await;
+    rig.select("data", chosen).await;
     let (_, volume) = rig.bound("data").await;
-    let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
-    let place = rig.driver.volume(handle).expect("it is there").place;
+    let place = rig.made(handle(&volume)).place;
     assert_eq!(place.get(&rig.key), Some(chosen));
-    let request = rig.driver.requests::<csi::CreateVolumeRequest>().remove(0);
-    let asked = request
-        .accessibility_requirements
-        .expect("a place is asked for");
+    let request = rig.request::<csi::CreateVolumeRequest>();
+    let asked = request.accessibility_requirements;
+    let asked = asked.expect("a topology is required");
     assert_eq!(asked.preferred[0].segments.get(&rig.key), Some(chosen));
     assert_eq!(asked.requisite.len(), 3, "{asked:?}");
     rig.down().await;
@@ -386,14 +311,9 @@ async fn many_claims_cost_one_call_each() {
     });
     assert!(counted, "{shown}");
     let total = "controller_persistentvolumeclaim_provision_total";
-    assert!(
-        shown
-            .lines()
-            .any(|l| l.starts_with(total) && l.ends_with(" 40")),
-        "{shown}"
-    );
+    let is_total = |line: &str| line.starts_with(total) && line.ends_with(" 40");
+    assert!(shown.lines().any(is_total), "{shown}");
     join_all(names.iter().map(|name| rig.delete(rig.claim_at(name)))).await;
-    rig.until_so("all deleted", || rig.driver.left().volumes == 0)
-        .await;
+    rig.until_volumes(0).await;
     rig.down().await;
 }

@@ -7,21 +7,13 @@ use hostloop_test::memory::{Publication, Step};
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::Rig;
+use crate::{Rig, annotation, handle, name, quick, text};
 
 const GIB: i64 = 1 << 30;
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
+const EXPAND: &str = "ControllerExpandVolume";
 
 fn spec(name: &str) -> FrontSpec {
-    let quick = [
-        "--timeout=1s",
-        "--retry-interval-start=200ms",
-        "--retry-interval-max=2s",
-    ];
-    FrontSpec::new(name, "provisioner,resizer").args(&quick)
+    quick(name, "provisioner,resizer")
 }
 
 async fn ask(rig: &Rig, claim: &str, size: &str) {
@@ -37,44 +29,37 @@ fn state(claim: &Value) -> &str {
     text(&claim["status"]["allocatedResourceStatuses"]["storage"])
 }
 
-fn condition<'a>(claim: &'a Value, kind: &str) -> Option<&'a Value> {
-    let all = claim["status"]["conditions"].as_array()?;
-    all.iter()
-        .find(|c| c["type"] == kind && c["status"] == "True")
+fn has_condition(claim: &Value, kind: &str) -> bool {
+    let all = claim["status"]["conditions"].as_array();
+    let is = |c: &Value| c["type"] == kind && c["status"] == "True";
+    all.is_some_and(|all| all.iter().any(is))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_grows_without_its_node() {
     let rig = Rig::up(spec("grow")).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
+    let volume = rig.volume("data").await;
     let at = rig.claim_at("data");
-    let volume_at = rig.at("PersistentVolume", text(&volume["metadata"]["name"]));
+    let volume_at = rig.at("PersistentVolume", name(&volume));
     for size in ["2Gi", "5Gi"] {
         ask(&rig, "data", size).await;
         let claim = rig.until(&at, "larger", |c| capacity(c, size)).await;
-        let volume = rig.objects.get(&volume_at).await.expect("it is there");
+        let volume = rig.get(&volume_at).await;
         assert_eq!(volume["spec"]["capacity"]["storage"], size);
         assert_eq!(state(&claim), "", "{claim:#}");
         for gone in ["Resizing", "FileSystemResizePending"] {
-            assert!(condition(&claim, gone).is_none(), "{claim:#}");
+            assert!(!has_condition(&claim, gone), "{claim:#}");
         }
         let key = "volume.kubernetes.io/node-expansion-not-required";
-        assert!(
-            !claim["metadata"]["annotations"][key].is_null(),
-            "{claim:#}"
-        );
+        assert!(!annotation(&claim, key).is_null(), "{claim:#}");
     }
-    rig.until_event(&at, "Normal", "Resizing", &[]).await;
-    rig.until_event(&at, "Normal", "VolumeResizeSuccessful", &[])
-        .await;
+    rig.noted(&at, "Resizing", &[]).await;
+    rig.noted(&at, "VolumeResizeSuccessful", &[]).await;
     let requests = rig.driver.requests::<csi::ControllerExpandVolumeRequest>();
-    let asked: Vec<_> = requests
-        .iter()
-        .filter_map(|r| r.capacity_range.as_ref())
-        .collect();
-    assert!(asked.iter().all(|r| r.limit_bytes == 0), "{asked:?}");
-    assert_eq!(asked.iter().map(|r| r.required_bytes).max(), Some(5 * GIB));
+    let ranges = requests.iter().filter_map(|r| r.capacity_range.as_ref());
+    let asked: Vec<_> = ranges.map(|r| (r.required_bytes, r.limit_bytes)).collect();
+    assert_eq!(asked.iter().max(), Some(&(5 * GIB, 0)), "{asked:?}");
+    assert!(asked.iter().all(|(_, limit)| *limit == 0), "{asked:?}");
     assert!(requests[0].volume_capability.is_some());
     rig.down().await;
 }
@@ -82,27 +67,19 @@ async fn a_volume_grows_without_its_node() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_node_has_its_part() {
     let rig = Rig::up(spec("grow-node").driver(|o| o.node_expansion_required = true)).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
+    let volume = rig.volume("data").await;
     let at = rig.claim_at("data");
     ask(&rig, "data", "2Gi").await;
-    let claim = rig
-        .until(&at, "waiting for its node", |c| {
-            state(c) == "NodeResizePending"
-        })
-        .await;
-    assert!(
-        condition(&claim, "FileSystemResizePending").is_some(),
-        "{claim:#}"
-    );
-    assert!(capacity(&claim, "1Gi"), "{claim:#}");
+    let is = |c: &Value| state(c) == "NodeResizePending";
+    let claim = rig.until(&at, "waiting for its node", is).await;
+    let pending = has_condition(&claim, "FileSystemResizePending");
+    assert!(pending && capacity(&claim, "1Gi"), "{claim:#}");
     assert_eq!(claim["status"]["allocatedResources"]["storage"], "2Gi");
-    rig.until_event(&at, "Normal", "FileSystemResizeRequired", &[])
-        .await;
-    let volume_at = rig.at("PersistentVolume", text(&volume["metadata"]["name"]));
+    rig.noted(&at, "FileSystemResizeRequired", &[]).await;
+    let volume_at = rig.at("PersistentVolume", name(&volume));
     let key = "volume.alpha.kubernetes.io/pre-resize-capacity";
-    let volume = rig.objects.get(&volume_at).await.expect("it is there");
-    assert_eq!(volume["metadata"]["annotations"][key], "1Gi", "{volume:#}");
+    let volume = rig.get(&volume_at).await;
+    assert_eq!(*annotation(&volume, key), "1Gi", "{volume:#}");
     assert_eq!(volume["spec"]["capacity"]["storage"], "2Gi");
     // Kubelet writes this status after the expansion on the node.
     let done = json!({"status": {
@@ -110,77 +87,43 @@ async fn the_node_has_its_part() {
         "allocatedResourceStatuses": null,
     }});
     rig.objects.merge_status(&at, done).await;
-    rig.until(&volume_at, "done", |v| {
-        v["metadata"]["annotations"][key].is_null()
-    })
-    .await;
+    let done = |v: &Value| annotation(v, key).is_null();
+    rig.until(&volume_at, "done", done).await;
     rig.down().await;
 }
 
-/// The claim shows each result of the RPC.
+/// The claim shows each result of the RPC, and the volume is expanded after all.
 #[tokio::test(flavor = "multi_thread")]
 async fn errors_show_on_the_claim() {
+    const INFEASIBLE: &str = "ControllerResizeInfeasible";
+    const IN_PROGRESS: &str = "ControllerResizeInProgress";
     let rig = Rig::up(spec("grow-errors")).await;
-    // Infeasible: the status says so, and retries are slow.
-    let infeasible = [Code::InvalidArgument, Code::OutOfRange, Code::NotFound];
-    for code in infeasible {
-        let name = format!("{code:?}").to_lowercase();
-        rig.claim(&name, json!({})).await;
-        rig.bound(&name).await;
-        rig.driver
-            .always("ControllerExpandVolume", Step::Fail(code));
-        ask(&rig, &name, "2Gi").await;
-        let at = rig.claim_at(&name);
-        let is = |c: &Value| state(c) == "ControllerResizeInfeasible";
-        let claim = rig.until(&at, "infeasible", is).await;
-        assert!(
-            condition(&claim, "ControllerResizeError").is_some(),
-            "{claim:#}"
-        );
-        rig.until_event(&at, "Warning", "VolumeResizeFailed", &["scripted"])
-            .await;
-        rig.driver.unscript("ControllerExpandVolume");
-        rig.until(&at, "larger after all", |c| capacity(c, "2Gi"))
-            .await;
+    let cases = [
+        (Step::Fail(Code::InvalidArgument), INFEASIBLE, true),
+        (Step::Fail(Code::OutOfRange), INFEASIBLE, true),
+        (Step::Fail(Code::NotFound), INFEASIBLE, true),
+        // Final: the claim keeps its state.
+        (Step::Fail(Code::Internal), IN_PROGRESS, true),
+        // The call may still be running: there is only an event.
+        (Step::DoneBut(Code::DeadlineExceeded), IN_PROGRESS, false),
+        (Step::DoneBut(Code::Aborted), IN_PROGRESS, false),
+        (Step::DoneBut(Code::ResourceExhausted), IN_PROGRESS, false),
+    ];
+    for (i, (step, expected, has_error)) in cases.into_iter().enumerate() {
+        let what = format!("{step:?}");
+        let claim = format!("data-{i}");
+        rig.volume(&claim).await;
+        rig.driver.always(EXPAND, step);
+        ask(&rig, &claim, "2Gi").await;
+        let at = rig.claim_at(&claim);
+        rig.warned(&at, "VolumeResizeFailed", &["scripted"]).await;
+        let is = |c: &Value| {
+            state(c) == expected && has_condition(c, "ControllerResizeError") == has_error
+        };
+        rig.until(&at, &what, is).await;
+        rig.driver.unscript(EXPAND);
+        rig.until(&at, &what, |c| capacity(c, "2Gi")).await;
         rig.delete(at).await;
-    }
-    // Final: the claim keeps its state.
-    rig.claim("internal", json!({})).await;
-    rig.bound("internal").await;
-    rig.driver
-        .always("ControllerExpandVolume", Step::Fail(Code::Internal));
-    ask(&rig, "internal", "2Gi").await;
-    let at = rig.claim_at("internal");
-    let is = |c: &Value| condition(c, "ControllerResizeError").is_some();
-    let claim = rig.until(&at, "with an error", is).await;
-    assert_eq!(state(&claim), "ControllerResizeInProgress");
-    rig.driver.unscript("ControllerExpandVolume");
-    rig.until(&at, "larger after all", |c| capacity(c, "2Gi"))
-        .await;
-    // Still in progress: there is only an event.
-    for code in [
-        Code::DeadlineExceeded,
-        Code::Aborted,
-        Code::ResourceExhausted,
-    ] {
-        let name = format!("{code:?}").to_lowercase();
-        rig.claim(&name, json!({})).await;
-        rig.bound(&name).await;
-        rig.driver
-            .always("ControllerExpandVolume", Step::DoneBut(code));
-        ask(&rig, &name, "2Gi").await;
-        let at = rig.claim_at(&name);
-        rig.until_event(&at, "Warning", "VolumeResizeFailed", &["scripted"])
-            .await;
-        let claim = rig.objects.get(&at).await.expect("it is there");
-        assert_eq!(state(&claim), "ControllerResizeInProgress");
-        assert!(
-            condition(&claim, "ControllerResizeError").is_none(),
-            "{claim:#}"
-        );
-        rig.driver.unscript("ControllerExpandVolume");
-        rig.until(&at, "larger after all", |c| capacity(c, "2Gi"))
-            .await;
     }
     rig.down().await;
 }
@@ -189,8 +132,7 @@ async fn errors_show_on_the_claim() {
 #[tokio::test(flavor = "multi_thread")]
 async fn less_than_first_asked_for_is_enough() {
     let rig = Rig::up(spec("grow-less").driver(|o| o.max_volume_size = 4 * GIB)).await;
-    rig.claim("data", json!({})).await;
-    rig.bound("data").await;
+    rig.volume("data").await;
     let at = rig.claim_at("data");
     ask(&rig, "data", "9Gi").await;
     let is = |c: &Value| state(c) == "ControllerResizeInfeasible";
@@ -203,19 +145,12 @@ async fn less_than_first_asked_for_is_enough() {
 /// A driver that cannot expand a volume in use is called again when it is not in use.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_in_use_grows_later() {
-    let offline = |o: &mut hostloop_test::memory::Options| {
-        o.capabilities.expansion = Some(Expansion::Offline);
-    };
-    let rig = Rig::up(spec("grow-offline").driver(offline)).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
-    let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
-    let capability = rig
-        .driver
-        .volume(handle)
-        .expect("it is there")
-        .capabilities
-        .remove(0);
+    let spec = spec("grow-offline");
+    let spec = spec.driver(|o| o.capabilities.expansion = Some(Expansion::Offline));
+    let rig = Rig::up(spec).await;
+    let volume = rig.volume("data").await;
+    let handle = handle(&volume);
+    let capability = rig.made(handle).capabilities.remove(0);
     let publication = Publication {
         readonly: false,
         capability,
@@ -224,8 +159,7 @@ async fn a_volume_in_use_grows_later() {
         .set_published(handle, "somewhere", Some(publication));
     ask(&rig, "data", "2Gi").await;
     let at = rig.claim_at("data");
-    rig.until_event(&at, "Warning", "VolumeResizeFailed", &["in use"])
-        .await;
+    rig.warned(&at, "VolumeResizeFailed", &["in use"]).await;
     rig.driver.set_published(handle, "somewhere", None);
     rig.until(&at, "larger", |c| capacity(c, "2Gi")).await;
     rig.down().await;
@@ -235,15 +169,12 @@ async fn a_volume_in_use_grows_later() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_resizer_goes_on() {
     let mut rig = Rig::up(spec("grow-killed")).await;
-    rig.claim("data", json!({})).await;
-    rig.bound("data").await;
-    rig.driver
-        .script("ControllerExpandVolume", [Step::DropAnswer]);
+    rig.volume("data").await;
+    rig.driver.script(EXPAND, [Step::DropAnswer]);
     ask(&rig, "data", "2Gi").await;
-    rig.until_called("ControllerExpandVolume", 1).await;
-    rig.kill_controllers();
-    rig.start_controllers();
-    rig.until(&rig.claim_at("data"), "larger", |c| capacity(c, "2Gi"))
-        .await;
+    rig.until_called(EXPAND, 1).await;
+    rig.restart_controllers();
+    let at = rig.claim_at("data");
+    rig.until(&at, "larger", |c| capacity(c, "2Gi")).await;
     rig.down().await;
 }

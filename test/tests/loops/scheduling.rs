@@ -7,11 +7,7 @@ use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::Rig;
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
+use crate::{Rig, SELECTED_NODE, annotation, text};
 
 impl Rig {
     /// Two nodes of 10 GiB each that pods could run on. Returns the rig and the name of a class
@@ -29,28 +25,21 @@ impl Rig {
         // `attachRequired` is immutable, and no controller of this test attaches.
         rig.delete(driver).await;
         let spec = json!({"attachRequired": false, "storageCapacity": true});
-        rig.objects
-            .create(json!({
-                "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
-                "metadata": {"name": rig.driver_name}, "spec": spec,
-            }))
-            .await;
+        rig.create(json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver",
+            "metadata": {"name": rig.driver_name}, "spec": spec,
+        }))
+        .await;
+        let room = json!({"cpu": "4", "memory": "4Gi", "pods": "20"});
+        let status = json!({"status": {"capacity": room, "allocatable": room}});
         for node in &rig.nodes {
-            let room = json!({"cpu": "4", "memory": "4Gi", "pods": "20"});
-            let status = json!({"status": {"capacity": room, "allocatable": room}});
-            rig.objects
-                .merge_status(&rig.at("Node", node), status)
-                .await;
+            let at = rig.at("Node", node);
+            rig.objects.merge_status(&at, status.clone()).await;
         }
-        let class = format!("late-{}", rig.name);
-        let change = json!({"volumeBindingMode": "WaitForFirstConsumer"});
-        rig.class(&class, change).await;
-        let told = || async {
-            let told = rig.objects.list("CSIStorageCapacity", &rig.namespace).await;
-            (told.len() == 2).then_some(())
-        };
-        let told = until(PATIENCE, told).await;
-        assert!(told.is_some(), "no room is told:\n{}", rig.log());
+        let class = rig.late_class().await;
+        let published = || async { (rig.capacities().await.len() == 2).then_some(()) };
+        let published = until(PATIENCE, published).await;
+        assert!(published.is_some(), "no capacity:\n{}", rig.log());
         (rig, class)
     }
 
@@ -59,8 +48,7 @@ impl Rig {
             "spec": {"storageClassName": class, "resources": {"requests": {"storage": size}}},
         });
         if let Some(node) = node {
-            let selected = json!({"volume.kubernetes.io/selected-node": node});
-            claim["metadata"] = json!({"annotations": selected});
+            claim["metadata"] = json!({"annotations": {SELECTED_NODE: node}});
         }
         self.claim(name, claim).await;
     }
@@ -68,27 +56,24 @@ impl Rig {
     /// A pod with a claim of its name.
     async fn pod(&self, class: &str, name: &str, size: &str) {
         self.late_claim(class, name, size, None).await;
-        self.objects
-            .create(json!({
-                "apiVersion": "v1", "kind": "Pod",
-                "metadata": {"name": name, "namespace": self.namespace},
-                "spec": {
-                    "automountServiceAccountToken": false,
-                    "terminationGracePeriodSeconds": 0,
-                    // No kubelet reports these nodes as ready.
-                    "tolerations": [{"operator": "Exists"}],
-                    // The pod must not run on other tests' nodes.
-                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
-                        "nodeSelectorTerms": [{"matchExpressions": [{
-                            "key": "kubernetes.io/hostname", "operator": "In",
-                            "values": self.nodes,
-                        }]}],
-                    }}},
-                    "containers": [{"name": "c", "image": "none"}],
-                    "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": name}}],
-                },
-            }))
-            .await;
+        // The pod must not run on other tests' nodes.
+        let own = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": self.nodes});
+        self.create(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 0,
+                // No kubelet reports these nodes as ready.
+                "tolerations": [{"operator": "Exists"}],
+                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [own]}],
+                }}},
+                "containers": [{"name": "c", "image": "none"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": name}}],
+            },
+        }))
+        .await;
     }
 
     /// The node that the scheduler gave a pod.
@@ -118,14 +103,12 @@ async fn pods_go_where_there_is_room() {
         rig.pod(&class, pod, "4Gi").await;
         assert_eq!(rig.node_of(pod).await, second, "{}", rig.log());
         let (claim, _) = rig.bound(pod).await;
-        let selected = &claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
-        assert_eq!(text(selected), second);
+        assert_eq!(*annotation(&claim, SELECTED_NODE), second);
     }
     rig.pod(&class, "three", "4Gi").await;
     let waits = ["did not have enough free storage"];
     let pod = rig.at("Pod", "three");
-    rig.until_event(&pod, "Warning", "FailedScheduling", &waits)
-        .await;
+    rig.warned(&pod, "FailedScheduling", &waits).await;
     assert_eq!(rig.driver.volumes().len(), 3);
     rig.delete(rig.claim_at("large")).await;
     assert_eq!(rig.node_of("three").await, first, "{}", rig.log());
@@ -137,16 +120,12 @@ async fn pods_go_where_there_is_room() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_room_is_given_back() {
     let (rig, class) = Rig::for_pods("exhausted").await;
-    let full = [
-        Step::Fail(Code::ResourceExhausted),
-        Step::Fail(Code::ResourceExhausted),
-    ];
-    rig.driver.script("CreateVolume", full);
+    let full = Step::Fail(Code::ResourceExhausted);
+    rig.driver.script("CreateVolume", [full.clone(), full]);
     rig.pod(&class, "pod", "1Gi").await;
     let words = ["ResourceExhausted", "another node is to be selected"];
     let claim = rig.claim_at("pod");
-    rig.until_event(&claim, "Warning", "ProvisioningFailed", &words)
-        .await;
+    rig.warned(&claim, "ProvisioningFailed", &words).await;
     let node = rig.node_of("pod").await;
     assert!(rig.nodes.contains(&node), "{node}");
     let (_, volume) = rig.bound("pod").await;

@@ -2,57 +2,80 @@
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
-use hostloop_proto::csi::volume_content_source::Type as Source;
+use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type as Source};
 use hostloop_test::client::map;
+use hostloop_test::front::objects::Place;
 use hostloop_test::front::{FrontSpec, SECRET};
 use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::Rig;
+use crate::{Rig, annotation, handle, quick, text, without};
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
+/// The API of snapshots.
+pub(crate) const API: &str = "snapshot.storage.k8s.io/v1";
 
-fn ready(snapshot: &Value) -> bool {
+pub(crate) fn ready(snapshot: &Value) -> bool {
     snapshot["status"]["readyToUse"] == true
 }
 
+/// The error on a snapshot or a group.
+pub(crate) fn error(snapshot: &Value) -> &str {
+    text(&snapshot["status"]["error"]["message"])
+}
+
 fn spec(name: &str) -> FrontSpec {
-    let quick = [
-        "--timeout=1s",
-        "--retry-interval-start=200ms",
-        "--retry-interval-max=1s",
-    ];
-    FrontSpec::new(name, "provisioner,snapshotter").args(&quick)
+    quick(name, "provisioner,snapshotter")
 }
 
-/// A class with the front's name and these parameters.
-async fn class(rig: &Rig, policy: &str, parameters: Value) {
-    rig.objects
-        .create(json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
-            "metadata": {"name": rig.name, "labels": {"front": rig.name}},
-            "driver": rig.driver_name, "deletionPolicy": policy, "parameters": parameters,
-        }))
-        .await;
+/// A class of this kind with the front's name.
+pub(crate) async fn class(rig: &Rig, api: &str, kind: &str, parameters: Value) {
+    rig.create(json!({
+        "apiVersion": api, "kind": kind,
+        "metadata": {"name": rig.name, "labels": {"front": rig.name}},
+        "driver": rig.driver_name, "deletionPolicy": "Delete", "parameters": parameters,
+    }))
+    .await;
 }
 
+/// The class, and a claim to take snapshots of.
+async fn with_claim(rig: &Rig, parameters: Value) -> Value {
+    class(rig, API, "VolumeSnapshotClass", parameters).await;
+    rig.volume("data").await
+}
+
+/// Parameters of a class with this secret.
+fn secret(rig: &Rig, name: &str) -> Value {
+    let key = "csi.storage.k8s.io/snapshotter-secret";
+    json!({
+        "colour": "blue",
+        format!("{key}-name"): name, format!("{key}-namespace"): rig.namespace,
+    })
+}
+
+/// The content that a snapshot or a group is bound to.
+pub(crate) fn content_of(rig: &Rig, snapshot: &Value) -> Place {
+    let kind = text(&snapshot["kind"]);
+    let content = &snapshot["status"][format!("bound{kind}ContentName")];
+    rig.at(&format!("{kind}Content"), text(content))
+}
+
+/// A snapshot of a claim.
 async fn snapshot(rig: &Rig, name: &str, claim: &str) -> Value {
-    rig.objects
-        .create(json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-            "metadata": {"name": name, "namespace": rig.namespace},
-            "spec": {
-                "volumeSnapshotClassName": rig.name,
-                "source": {"persistentVolumeClaimName": claim},
-            },
-        }))
-        .await
+    snapshot_of(rig, name, json!({"persistentVolumeClaimName": claim})).await
 }
 
-fn restored(name: &str) -> Value {
+async fn snapshot_of(rig: &Rig, name: &str, source: Value) -> Value {
+    rig.create(json!({
+        "apiVersion": API, "kind": "VolumeSnapshot",
+        "metadata": {"name": name, "namespace": rig.namespace},
+        "spec": {"volumeSnapshotClassName": rig.name, "source": source},
+    }))
+    .await
+}
+
+/// A claim that is restored from a snapshot.
+pub(crate) fn restored(name: &str) -> Value {
     json!({"spec": {"dataSource": {
         "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name,
     }}})
@@ -63,91 +86,62 @@ async fn a_snapshot_is_taken_restored_and_deleted() {
     let args = ["--extra-create-metadata"];
     let rig = Rig::with_snapshots(spec("snap").args(&args)).await;
     rig.secret("taking").await;
-    let key = "csi.storage.k8s.io/snapshotter-secret";
-    let parameters = json!({
-        "colour": "blue", format!("{key}-name"): "taking", format!("{key}-namespace"): rig.namespace,
-    });
-    class(&rig, "Delete", parameters).await;
-    rig.claim("data", json!({})).await;
-    let (_, volume) = rig.bound("data").await;
+    let volume = with_claim(&rig, secret(&rig, "taking")).await;
     let made = snapshot(&rig, "first", "data").await;
     let at = rig.at("VolumeSnapshot", "first");
     let seen = rig.until(&at, "ready", ready).await;
     assert_eq!(seen["status"]["restoreSize"], "1Gi");
-    assert!(
-        !text(&seen["status"]["creationTime"]).is_empty(),
-        "{seen:#}"
-    );
+    let created = text(&seen["status"]["creationTime"]);
+    assert!(!created.is_empty(), "{seen:#}");
 
     let uid = text(&made["metadata"]["uid"]);
     let content_name = format!("snapcontent-{uid}");
-    assert_eq!(
-        seen["status"]["boundVolumeSnapshotContentName"],
-        content_name.as_str()
-    );
-    let content_at = rig.at("VolumeSnapshotContent", &content_name);
-    let content = rig.objects.get(&content_at).await.expect("it is there");
+    let content_at = content_of(&rig, &seen);
+    assert_eq!(content_at.name, content_name);
+    let content = rig.get(&content_at).await;
     let there = rig.driver.snapshots().remove(0);
     assert_eq!(content["status"]["snapshotHandle"], there.id.as_str());
     assert_eq!(content["status"]["restoreSize"], 1 << 30);
     let nanos = there.created.seconds * 1_000_000_000 + i64::from(there.created.nanos);
     assert_eq!(content["status"]["creationTime"], nanos);
-    let annotations = &content["metadata"]["annotations"];
-    let deletion = "snapshot.storage.kubernetes.io/deletion-secret";
-    assert_eq!(annotations[format!("{deletion}-name")], "taking");
+    let deletion = "snapshot.storage.kubernetes.io/deletion-secret-name";
+    assert_eq!(*annotation(&content, deletion), "taking");
     let creating = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
-    assert!(annotations[creating].is_null(), "{content:#}");
-    let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
-    let request = rig
-        .driver
-        .requests::<csi::CreateSnapshotRequest>()
-        .remove(0);
+    assert!(annotation(&content, creating).is_null(), "{content:#}");
+    let request = rig.request::<csi::CreateSnapshotRequest>();
     assert_eq!(request.name, format!("snapshot-{uid}"));
-    assert_eq!(request.source_volume_id, handle);
+    assert_eq!(request.source_volume_id, handle(&volume));
     assert_eq!(request.secrets, map(&[("password", SECRET)]));
-    let prefix = "csi.storage.k8s.io";
+    let key = |what: &str| format!("csi.storage.k8s.io/{what}");
     let expected = map(&[
         ("colour", "blue"),
-        (&format!("{prefix}/volumesnapshot/name"), "first"),
-        (
-            &format!("{prefix}/volumesnapshot/namespace"),
-            &rig.namespace,
-        ),
-        (
-            &format!("{prefix}/volumesnapshotcontent/name"),
-            &content_name,
-        ),
+        (&key("volumesnapshot/name"), "first"),
+        (&key("volumesnapshot/namespace"), &rig.namespace),
+        (&key("volumesnapshotcontent/name"), &content_name),
     ]);
     assert_eq!(request.parameters, expected);
 
-    let mut larger = restored("first");
-    larger["spec"]["resources"] = json!({"requests": {"storage": "3Gi"}});
-    rig.claim("larger", larger).await;
-    let (_, volume) = rig.bound("larger").await;
-    let made = rig
-        .driver
-        .volume(text(&volume["spec"]["csi"]["volumeHandle"]))
-        .expect("there");
-    let source = made.source.and_then(|s| s.r#type);
-    assert!(
-        matches!(&source, Some(Source::Snapshot(s)) if s.snapshot_id == there.id),
-        "{source:?}"
+    let sized = |size: &str| {
+        let mut claim = restored("first");
+        claim["spec"]["resources"] = json!({"requests": {"storage": size}});
+        claim
+    };
+    let (_, volume) = rig.bound_claim("larger", sized("3Gi")).await;
+    let source = rig.made(handle(&volume)).source.and_then(|s| s.r#type);
+    let snapshot_id = there.id.clone();
+    assert_eq!(
+        source,
+        Some(Source::Snapshot(SnapshotSource { snapshot_id }))
     );
     // A claim smaller than the snapshot is rejected with the reason.
-    let mut smaller = restored("first");
-    smaller["spec"]["resources"] = json!({"requests": {"storage": "512Mi"}});
-    rig.claim("smaller", smaller).await;
+    rig.claim("smaller", sized("512Mi")).await;
     let smaller = rig.claim_at("smaller");
-    rig.until_event(&smaller, "Warning", "ProvisioningFailed", &["first"])
-        .await;
+    rig.warned(&smaller, "ProvisioningFailed", &["first"]).await;
     rig.delete(smaller).await;
 
     rig.delete(at).await;
     rig.until_gone(&content_at).await;
-    let request = rig
-        .driver
-        .requests::<csi::DeleteSnapshotRequest>()
-        .remove(0);
+    let request = rig.request::<csi::DeleteSnapshotRequest>();
     assert_eq!(request.snapshot_id, there.id);
     assert_eq!(request.secrets, map(&[("password", SECRET)]));
     rig.down().await;
@@ -157,14 +151,12 @@ async fn a_snapshot_is_taken_restored_and_deleted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unready_snapshot_is_asked_for_again() {
     let rig = Rig::with_snapshots(spec("snap-slow").driver(|o| o.ready_after_polls = 4)).await;
-    class(&rig, "Delete", json!({})).await;
-    rig.claim("data", json!({})).await;
-    rig.bound("data").await;
+    with_claim(&rig, json!({})).await;
     snapshot(&rig, "slow", "data").await;
     rig.claim("copy", restored("slow")).await;
     let at = rig.at("VolumeSnapshot", "slow");
-    rig.until(&at, "unready", |s| s["status"]["readyToUse"] == false)
-        .await;
+    let unready = |s: &Value| s["status"]["readyToUse"] == false;
+    rig.until(&at, "unready", unready).await;
     rig.until(&at, "ready", ready).await;
     rig.bound("copy").await;
     assert_eq!(rig.driver.snapshots().len(), 1);
@@ -173,11 +165,9 @@ async fn an_unready_snapshot_is_asked_for_again() {
 
 /// Each failure of CreateSnapshot is reported and retried, and never makes a second snapshot.
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_are_told_and_tried_again() {
+async fn failures_are_reported_and_tried_again() {
     let rig = Rig::with_snapshots(spec("snap-errors")).await;
-    class(&rig, "Delete", json!({})).await;
-    rig.claim("data", json!({})).await;
-    rig.bound("data").await;
+    with_claim(&rig, json!({})).await;
     let cases = [
         Code::Internal,
         Code::DeadlineExceeded,
@@ -186,32 +176,30 @@ async fn failures_are_told_and_tried_again() {
     ];
     for (i, code) in cases.into_iter().enumerate() {
         let name = format!("{code:?}").to_lowercase();
-        rig.driver
-            .script("CreateSnapshot", [Step::DoneBut(code), Step::Fail(code)]);
+        let steps = [Step::DoneBut(code), Step::Fail(code)];
+        rig.driver.script("CreateSnapshot", steps);
         snapshot(&rig, &name, "data").await;
         let at = rig.at("VolumeSnapshot", &name);
         let seen = rig.until(&at, "ready", ready).await;
         assert!(seen["status"]["error"].is_null(), "{seen:#}");
-        let content = text(&seen["status"]["boundVolumeSnapshotContentName"]).to_owned();
-        let content = rig.at("VolumeSnapshotContent", &content);
-        rig.until_event(&content, "Warning", "SnapshotCreationFailed", &["scripted"])
+        let content = content_of(&rig, &seen);
+        rig.warned(&content, "SnapshotCreationFailed", &["scripted"])
             .await;
         assert_eq!(rig.driver.snapshots().len(), i + 1, "{code:?}");
     }
     // The snapshot is deleted while CreateSnapshot may be running: it is found and deleted.
-    rig.driver
-        .always("CreateSnapshot", Step::DoneBut(Code::DeadlineExceeded));
+    let uncertain = Step::DoneBut(Code::DeadlineExceeded);
+    rig.driver.always("CreateSnapshot", uncertain);
     snapshot(&rig, "gone", "data").await;
-    rig.until_so("made", || rig.driver.snapshots().len() == cases.len() + 1)
-        .await;
+    let more = || rig.driver.snapshots().len() - cases.len();
+    rig.until_so("made", || more() == 1).await;
     rig.objects.delete(&rig.at("VolumeSnapshot", "gone")).await;
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     rig.driver.unscript("CreateSnapshot");
-    rig.until_so("deleted", || rig.driver.snapshots().len() == cases.len())
-        .await;
+    rig.until_so("deleted", || more() == 0).await;
     // A failed deletion is reported and retried.
-    rig.driver
-        .script("DeleteSnapshot", [Step::Fail(Code::Internal)]);
+    let internal = Step::Fail(Code::Internal);
+    rig.driver.script("DeleteSnapshot", [internal]);
     rig.delete(rig.at("VolumeSnapshot", "internal")).await;
     rig.down().await;
 }
@@ -220,50 +208,32 @@ async fn failures_are_told_and_tried_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_made_beforehand_can_be_restored() {
     let listed = spec("snap-static");
-    let unlisted = spec("snap-blind").driver(|o| {
-        o.capabilities
-            .controller
-            .remove(&ControllerRpc::ListSnapshots);
-        o.capabilities
-            .controller
-            .remove(&ControllerRpc::GetSnapshot);
-    });
+    let rpcs = [ControllerRpc::ListSnapshots, ControllerRpc::GetSnapshot];
+    let unlisted = without(spec("snap-blind"), &rpcs);
     for spec in [listed, unlisted] {
         let rig = Rig::with_snapshots(spec).await;
-        class(&rig, "Delete", json!({})).await;
-        rig.claim("data", json!({})).await;
-        rig.bound("data").await;
+        with_claim(&rig, json!({})).await;
         snapshot(&rig, "taken", "data").await;
-        rig.until(&rig.at("VolumeSnapshot", "taken"), "ready", ready)
-            .await;
+        let at = rig.at("VolumeSnapshot", "taken");
+        rig.until(&at, "ready", ready).await;
         let handle = rig.driver.snapshots().remove(0).id;
         let content = format!("by-hand-{}", rig.name);
-        rig.objects
-            .create(json!({
-                "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
-                "metadata": {"name": content},
-                "spec": {
-                    "driver": rig.driver_name, "deletionPolicy": "Retain",
-                    "source": {"snapshotHandle": handle}, "sourceVolumeMode": "Filesystem",
-                    "volumeSnapshotClassName": rig.name,
-                    "volumeSnapshotRef": {"name": "by-hand", "namespace": rig.namespace},
-                },
-            }))
-            .await;
-        rig.objects
-            .create(json!({
-                "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
-                "metadata": {"name": "by-hand", "namespace": rig.namespace},
-                "spec": {
-                    "volumeSnapshotClassName": rig.name,
-                    "source": {"volumeSnapshotContentName": content},
-                },
-            }))
-            .await;
+        rig.create(json!({
+            "apiVersion": API, "kind": "VolumeSnapshotContent",
+            "metadata": {"name": content},
+            "spec": {
+                "driver": rig.driver_name, "deletionPolicy": "Retain",
+                "source": {"snapshotHandle": handle}, "sourceVolumeMode": "Filesystem",
+                "volumeSnapshotClassName": rig.name,
+                "volumeSnapshotRef": {"name": "by-hand", "namespace": rig.namespace},
+            },
+        }))
+        .await;
+        let source = json!({"volumeSnapshotContentName": content});
+        snapshot_of(&rig, "by-hand", source).await;
         let at = rig.at("VolumeSnapshot", "by-hand");
         rig.until(&at, "ready", ready).await;
-        rig.claim("copy", restored("by-hand")).await;
-        rig.bound("copy").await;
+        rig.bound_claim("copy", restored("by-hand")).await;
         rig.delete(at).await;
         assert_eq!(rig.driver.count("DeleteSnapshot"), 0, "it is to be kept");
         rig.delete(rig.at("VolumeSnapshotContent", &content)).await;
@@ -276,23 +246,20 @@ async fn a_snapshot_made_beforehand_can_be_restored() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_snapshot_ends_in_an_event() {
     let rig = Rig::with_snapshots(spec("snap-bad")).await;
-    let key = "csi.storage.k8s.io/snapshotter-secret";
-    let parameters = json!({
-        format!("{key}-name"): "nowhere", format!("{key}-namespace"): rig.namespace,
-    });
-    class(&rig, "Delete", parameters).await;
-    snapshot(&rig, "no-claim", "never").await;
-    let at = rig.at("VolumeSnapshot", "no-claim");
-    let told = |snapshot: &Value| text(&snapshot["status"]["error"]["message"]).contains("never");
-    rig.until(&at, "told of its claim", told).await;
-    rig.claim("data", json!({})).await;
-    rig.bound("data").await;
-    snapshot(&rig, "no-secret", "data").await;
-    let at = rig.at("VolumeSnapshot", "no-secret");
-    let told = |snapshot: &Value| text(&snapshot["status"]["error"]["message"]).contains("nowhere");
-    rig.until(&at, "told of its secret", told).await;
+    with_claim(&rig, secret(&rig, "nowhere")).await;
+    // The second one is of a secret that is missing.
+    for (name, claim, words) in [
+        ("no-claim", "never", "never"),
+        ("no-secret", "data", "nowhere"),
+    ] {
+        snapshot(&rig, name, claim).await;
+        let failed = |snapshot: &Value| error(snapshot).contains(words);
+        let at = rig.at("VolumeSnapshot", name);
+        rig.until(&at, "with an error", failed).await;
+    }
     assert_eq!(rig.driver.count("CreateSnapshot"), 0);
     rig.secret("nowhere").await;
+    let at = rig.at("VolumeSnapshot", "no-secret");
     rig.until(&at, "ready", ready).await;
     rig.down().await;
 }

@@ -1,54 +1,43 @@
 //! Reports about the driver's storage: its capacity for the scheduler, its health for users.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use hostloop_proto::csi::VolumeHealthErrorType;
 use hostloop_proto::csi::volume_health::VolumeHealthEntry;
 use hostloop_test::front::FrontSpec;
+use hostloop_test::front::objects::Place;
 use hostloop_test::front::wait::{PATIENCE, until};
 use serde_json::{Value, json};
 
-use crate::Rig;
+use crate::{Rig, SELECTED_NODE, handle, text};
 
-/// 10 GiB, as the objects write it.
-const TEN: &str = "10Gi";
-/// 6 GiB.
-const SIX: &str = "6Gi";
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
+/// Each class and node, with its capacity.
+async fn room(rig: &Rig) -> BTreeSet<[String; 3]> {
+    let published = |o: &Value| {
+        let node = text(&o["nodeTopology"]["matchLabels"][&rig.key]);
+        let fields = [text(&o["storageClassName"]), node, text(&o["capacity"])];
+        fields.map(str::to_owned)
+    };
+    rig.capacities().await.iter().map(published).collect()
 }
 
-/// The capacity of each class and segment.
-async fn room(rig: &Rig) -> BTreeMap<(String, String), String> {
-    let objects = rig.objects.list("CSIStorageCapacity", &rig.namespace).await;
-    let told = |o: &Value| {
-        let place = text(&o["nodeTopology"]["matchLabels"][&rig.key]).to_owned();
-        let class = text(&o["storageClassName"]).to_owned();
-        ((class, place), text(&o["capacity"]).to_owned())
-    };
-    objects.iter().map(told).collect()
-}
-
-async fn until_room(rig: &Rig, expected: &[(&str, &str, &str)]) {
-    let owned = |(class, place, room): &(&str, &str, &str)| {
-        (
-            ((*class).to_owned(), (*place).to_owned()),
-            (*room).to_owned(),
-        )
-    };
-    let expected: BTreeMap<_, _> = expected.iter().map(owned).collect();
+/// Waits until the class has these capacities on the nodes, in their order.
+async fn until_room(rig: &Rig, class: &str, capacities: &[&str]) {
+    let nodes = rig.nodes.iter().zip(capacities);
+    let expected: BTreeSet<_> = nodes
+        .map(|(node, capacity)| [class, node, capacity].map(str::to_owned))
+        .collect();
     let ask = || async { (room(rig).await == expected).then_some(()) };
     if until(PATIENCE, ask).await.is_none() {
-        let there = room(rig).await;
-        panic!("{expected:?} is not told, but {there:?}:\n{}", rig.log());
+        let found = room(rig).await;
+        panic!("{found:?}, not {expected:?}:\n{}", rig.log());
     }
 }
 
 /// Capacity is published for each class and segment. It follows created and deleted volumes, and
 /// disappears with its class.
 #[tokio::test(flavor = "multi_thread")]
-async fn room_is_told_where_it_is() {
+async fn capacity_is_published_for_each_node() {
     let args = [
         "--enable-capacity",
         "--capacity-ownerref-level=-1",
@@ -57,55 +46,42 @@ async fn room_is_told_where_it_is() {
     ];
     let spec = FrontSpec::new("room", "provisioner,capacity").nodes(2);
     let rig = Rig::up(spec.driver(|o| o.capacity = 10 << 30).args(&args)).await;
-    let class = format!("wait-{}", rig.name);
-    let binding = json!({"volumeBindingMode": "WaitForFirstConsumer"});
-    rig.class(&class, binding).await;
-    let [first, second] = [&rig.nodes[0][..], &rig.nodes[1][..]];
-    until_room(&rig, &[(&class, first, TEN), (&class, second, TEN)]).await;
-    let objects = rig.objects.list("CSIStorageCapacity", &rig.namespace).await;
+    let class = &rig.late_class().await;
+    until_room(&rig, class, &["10Gi", "10Gi"]).await;
+    let objects = rig.capacities().await;
+    let labels = json!({
+        "csi.storage.k8s.io/drivername": rig.driver_name,
+        "csi.storage.k8s.io/managed-by": "external-provisioner",
+    });
     for object in &objects {
-        let labels = &object["metadata"]["labels"];
-        assert_eq!(labels["csi.storage.k8s.io/drivername"], rig.driver_name);
-        assert_eq!(
-            labels["csi.storage.k8s.io/managed-by"],
-            "external-provisioner"
-        );
+        assert_eq!(object["metadata"]["labels"], labels);
     }
     let claim = json!({
-        "metadata": {"annotations": {
-            "volume.kubernetes.io/selected-node": second,
-        }},
+        "metadata": {"annotations": {SELECTED_NODE: rig.nodes[1]}},
         "spec": {"storageClassName": class, "resources": {"requests": {"storage": "4Gi"}}},
     });
-    rig.claim("data", claim).await;
-    rig.bound("data").await;
-    until_room(&rig, &[(&class, first, TEN), (&class, second, SIX)]).await;
+    rig.bound_claim("data", claim).await;
+    until_room(&rig, class, &["10Gi", "6Gi"]).await;
     // Objects that other clients delete are created again.
     for object in &objects {
-        let name = text(&object["metadata"]["name"]);
-        rig.objects
-            .delete(&rig.at("CSIStorageCapacity", name))
-            .await;
+        rig.objects.delete(&Place::of_object(object)).await;
     }
-    until_room(&rig, &[(&class, first, TEN), (&class, second, SIX)]).await;
+    until_room(&rig, class, &["10Gi", "6Gi"]).await;
     rig.delete(rig.claim_at("data")).await;
-    until_room(&rig, &[(&class, first, TEN), (&class, second, TEN)]).await;
-    rig.delete(rig.at("StorageClass", &class)).await;
-    until_room(&rig, &[]).await;
+    until_room(&rig, class, &["10Gi", "10Gi"]).await;
+    rig.delete(rig.at("StorageClass", class)).await;
+    until_room(&rig, class, &[]).await;
     rig.down().await;
 }
 
 /// A volume becomes unhealthy, and then healthy again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sick_volume_is_told_of() {
+async fn an_unhealthy_volume_has_a_warning() {
     let args = ["--list-volumes-interval=1s", "--monitor-interval=1s"];
     let rig = Rig::up(FrontSpec::new("health", "provisioner,health").args(&args)).await;
-    for name in ["sick", "well"] {
-        rig.claim(name, json!({})).await;
-    }
-    let (_, volume) = rig.bound("sick").await;
-    rig.bound("well").await;
-    let handle = text(&volume["spec"]["csi"]["volumeHandle"]);
+    let volume = rig.volume("sick").await;
+    rig.volume("well").await;
+    let handle = handle(&volume);
     let entry = VolumeHealthEntry {
         status: VolumeHealthErrorType::Inaccessible.into(),
         reason: "Unplugged".to_owned(),
@@ -114,17 +90,11 @@ async fn a_sick_volume_is_told_of() {
     rig.driver.set_health(handle, vec![entry]);
     let at = rig.claim_at("sick");
     let words = ["its cable is on the floor"];
-    rig.until_event(&at, "Warning", "VolumeConditionAbnormal", &words)
-        .await;
+    rig.warned(&at, "VolumeConditionAbnormal", &words).await;
     rig.driver.set_health(handle, Vec::new());
-    rig.until_event(&at, "Normal", "VolumeConditionNormal", &[])
-        .await;
+    rig.noted(&at, "VolumeConditionNormal", &[]).await;
     let others = rig.objects.events(&rig.claim_at("well")).await;
-    assert!(
-        others
-            .iter()
-            .all(|event| !event.1.starts_with("VolumeCondition")),
-        "{others:?}"
-    );
+    let is_about_health = |event: &(_, String, _)| event.1.starts_with("VolumeCondition");
+    assert!(!others.iter().any(is_about_health), "{others:?}");
     rig.down().await;
 }
