@@ -39,7 +39,7 @@ async fn grant_everything(site: &Site) -> String {
         ),
         binding("ClusterRoleBinding", None, &classes),
     ] {
-        site.cluster().apply(&object.to_string());
+        site.cluster.apply(&object.to_string());
     }
     name
 }
@@ -71,7 +71,7 @@ async fn a_role_that_grants_too_much_gives_a_node_nothing() {
         site.admin.create(object(resource)).await;
     }
     let name = site.names.of(Target::Own);
-    let node: &Client = site.node();
+    let node: &Client = &site.node;
     let api = |resource: &str| -> Api<DynamicObject> {
         let (resource, _) = objects::resource(resource);
         Api::namespaced_with(node.clone(), &namespace, &resource)

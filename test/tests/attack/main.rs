@@ -50,7 +50,7 @@ async fn a_node_may_do_what_the_table_says_and_nothing_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_verb_of_the_node_account_is_in_the_table() {
     let site = Site::up().await;
-    let granted = roles::of_the_node_account(site.cluster(), &site.names.run);
+    let granted = roles::of_the_node_account(site.cluster, &site.names.run);
     let (reads, attacks) = (table::reads(), table::attacks());
     let tried: BTreeSet<(&str, &str)> = attacks
         .iter()
@@ -106,10 +106,11 @@ async fn a_node_reads_no_secret() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_without_a_node_writes_nothing() {
     let site = Site::up().await;
-    let unbound = site.unbound();
     for attack in &table::attacks() {
         if attack.outcomes[0] == Outcome::Yes {
-            let found = site.try_attack_with(unbound, attack, Target::Own).await;
+            let found = site
+                .try_attack_with(&site.unbound, attack, Target::Own)
+                .await;
             let why = found.expect_err(attack.what);
             assert!(why.contains("not bound to a pod"), "{}: {why}", attack.what);
         }
@@ -143,7 +144,7 @@ async fn a_volume_names_a_secret_that_its_node_may_use() {
         .expect_err("not granted yet");
     assert!(why.contains("may name only secrets"), "{why}");
     for object in [role, binding] {
-        site.cluster().apply(&object.to_string());
+        site.cluster.apply(&object.to_string());
     }
     let allowed = || async { site.try_attack(&granted, Target::Own).await.ok() };
     until(PATIENCE, allowed)

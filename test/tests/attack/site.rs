@@ -46,10 +46,13 @@ struct Ground {
 /// The cluster and its users. A client only works in the test that made it.
 pub(crate) struct Site {
     ground: &'static Ground,
+    pub(crate) cluster: &'static Cluster,
     pub(crate) names: Names,
     pub(crate) admin: Objects,
-    node: Client,
-    unbound: Client,
+    /// A client of the node account on the stolen node.
+    pub(crate) node: Client,
+    /// A client of the node account with a token that names no node.
+    pub(crate) unbound: Client,
 }
 
 impl Ground {
@@ -159,31 +162,15 @@ impl Site {
             node: token_client(&ground.cluster, &ground.bound).await,
             unbound: token_client(&ground.cluster, &ground.unbound).await,
             names: ground.names.clone(),
+            cluster: &ground.cluster,
             ground,
         }
     }
 
-    /// The cluster.
-    pub(crate) fn cluster(&self) -> &Cluster {
-        &self.ground.cluster
-    }
-
-    /// A client of the node account with a token that names no node.
-    pub(crate) fn unbound(&self) -> &Client {
-        &self.unbound
-    }
-
-    /// A client of the node account on the stolen node.
-    pub(crate) fn node(&self) -> &Client {
-        &self.node
-    }
-
     /// Writes a kubeconfig for the node into this directory.
     pub(crate) fn node_kubeconfig(&self, dir: &Path) -> PathBuf {
-        let config = self
-            .ground
-            .cluster
-            .kubectl(&["config", "view", "--raw", "--output=json"]);
+        let view = ["config", "view", "--raw", "--output=json"];
+        let config = self.cluster.kubectl(&view);
         let mut config: Value = serde_json::from_str(&config).expect("kubectl prints JSON");
         config["users"][0]["user"] = json!({"token": self.ground.bound.trim()});
         let file = dir.join("node.kubeconfig");

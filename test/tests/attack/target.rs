@@ -24,16 +24,6 @@ impl Target {
         Target::Foreign,
     ];
 
-    /// Distinguishes the targets in object names.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Target::Own => "own",
-            Target::Other => "other",
-            Target::Unplaced => "unplaced",
-            Target::Foreign => "foreign",
-        }
-    }
-
     fn driver(self) -> &'static str {
         match self {
             Target::Foreign => "other.csi.dev",
@@ -60,7 +50,7 @@ pub(crate) struct Names {
 impl Names {
     /// The name of a target's object.
     pub(crate) fn of(&self, target: Target) -> String {
-        format!("{}-{}", self.run, target.word())
+        format!("{}-{}", self.run, format!("{target:?}").to_lowercase())
     }
 
     /// The node of a target's object.

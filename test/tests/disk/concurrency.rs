@@ -11,7 +11,7 @@ use futures::future::join_all;
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::{Type, VolumeSource};
 use hostloop_test::client::{Call, Csi, new_volume};
-use hostloop_test::driver::{Driver, DriverSpec, NODE};
+use hostloop_test::driver::{Driver, DriverSpec};
 use hostloop_test::leaks::{Leaks, mount_points};
 use hostloop_test::loops;
 use hostloop_test::machine;
@@ -19,7 +19,7 @@ use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use tonic::{Code, Status};
 
-use crate::{delete, id_of};
+use crate::requests::{self, attach, delete, detach, id_of};
 
 /// Clients that come at the same moment.
 const CLIENTS: usize = 24;
@@ -75,53 +75,19 @@ impl Site {
     }
 
     fn stage(&self, name: &str, id: &str) -> csi::NodeStageVolumeRequest {
-        csi::NodeStageVolumeRequest {
-            volume_id: id.to_owned(),
-            staging_target_path: self.staging(name).display().to_string(),
-            volume_capability: new_volume("", 0).volume_capabilities.pop(),
-            ..Default::default()
-        }
+        requests::stage(id, self.staging(name))
     }
 
     fn publish(&self, name: &str, id: &str) -> csi::NodePublishVolumeRequest {
-        csi::NodePublishVolumeRequest {
-            volume_id: id.to_owned(),
-            staging_target_path: self.staging(name).display().to_string(),
-            target_path: self.target(name).display().to_string(),
-            volume_capability: new_volume("", 0).volume_capabilities.pop(),
-            ..Default::default()
-        }
+        requests::publish(id, self.staging(name), self.target(name))
     }
 
     fn unpublish(&self, name: &str, id: &str) -> csi::NodeUnpublishVolumeRequest {
-        csi::NodeUnpublishVolumeRequest {
-            volume_id: id.to_owned(),
-            target_path: self.target(name).display().to_string(),
-        }
+        requests::unpublish(id, self.target(name))
     }
 
     fn unstage(&self, name: &str, id: &str) -> csi::NodeUnstageVolumeRequest {
-        csi::NodeUnstageVolumeRequest {
-            volume_id: id.to_owned(),
-            staging_target_path: self.staging(name).display().to_string(),
-        }
-    }
-}
-
-fn attach(id: &str) -> csi::ControllerPublishVolumeRequest {
-    csi::ControllerPublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: NODE.to_owned(),
-        volume_capability: new_volume("", 0).volume_capabilities.pop(),
-        ..Default::default()
-    }
-}
-
-fn detach(id: &str) -> csi::ControllerUnpublishVolumeRequest {
-    csi::ControllerUnpublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: NODE.to_owned(),
-        ..Default::default()
+        requests::unstage(id, self.staging(name))
     }
 }
 

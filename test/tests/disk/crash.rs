@@ -19,8 +19,8 @@ use hostloop_test::scratch::Scratch;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::requests::{delete, id_of};
 use crate::walk::{TOO_MANY, Walk, after, walk_all};
-use crate::{delete, id_of};
 
 /// Minimum number of kills in a full run, slightly below the actual one. Detects a walk that ends
 /// early.

@@ -19,8 +19,8 @@ use hostloop_test::steps::{Spec, Step};
 use hostloop_test::world::World;
 use tonic::{Code, Status};
 
+use crate::requests::{delete, id_of};
 use crate::walk::{TOO_MANY, Walk, after, walk_all};
-use crate::{delete, id_of};
 
 /// One scenario per call and per way a pool copies; a crash test walks through the rest.
 const INJECTED: [(&str, PoolKind); 20] = [

@@ -4,6 +4,7 @@ use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerR
 use hostloop_test::front::FrontSpec;
 use serde_json::{Value, json};
 
+use crate::snapshots::restored;
 use crate::{Rig, in_class, without};
 
 /// A claim's name, what is wrong, and the words that its event must have.
@@ -63,7 +64,7 @@ async fn every_bad_claim_ends_in_an_event() {
         ("too-large", size("11Gi"), "limit"),
         ("larger-than-the-place", size("1Ei"), ""),
         ("no-such-snapshot", snapshot, "never"),
-        ("cannot-clone", clone, "clon"),
+        ("cannot-clone", clone, "CLONE_VOLUME"),
         ("no-such-attributes", attributes, "never"),
     ];
     for (name, spec, _) in &claims {

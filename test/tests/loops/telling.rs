@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use hostloop_proto::csi::VolumeHealthErrorType;
 use hostloop_proto::csi::volume_health::VolumeHealthEntry;
 use hostloop_test::front::FrontSpec;
-use hostloop_test::front::objects::Place;
 use hostloop_test::front::wait::{PATIENCE, until};
 use serde_json::{Value, json};
 
-use crate::{Rig, SELECTED_NODE, handle, text};
+use crate::{Rig, SELECTED_NODE, handle, name, text};
 
 /// Each class and node, with its capacity.
 async fn room(rig: &Rig) -> BTreeSet<[String; 3]> {
@@ -64,7 +63,8 @@ async fn capacity_is_published_for_each_node() {
     until_room(&rig, class, &["10Gi", "6Gi"]).await;
     // Objects that other clients delete are created again.
     for object in &objects {
-        rig.objects.delete(&Place::of_object(object)).await;
+        let at = rig.at("CSIStorageCapacity", name(object));
+        rig.objects.delete(&at).await;
     }
     until_room(&rig, class, &["10Gi", "6Gi"]).await;
     rig.delete(rig.claim_at("data")).await;

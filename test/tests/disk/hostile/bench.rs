@@ -16,6 +16,8 @@ use hostloop_test::steps::{Spec, Step};
 use hostloop_test::world::World;
 use tonic::Code;
 
+use crate::requests::text;
+
 use super::codes::{INVALID, OK};
 use super::state::{State, differences, look};
 use super::strings::{not_capabilities, not_ids, not_names, not_paths};
@@ -26,11 +28,6 @@ pub(crate) const SECRET: &str = "hush-9d41aa";
 /// Secrets, as they come with every call that takes some.
 pub(crate) fn secrets() -> BTreeMap<String, String> {
     map(&[("password", SECRET), ("key", SECRET)])
-}
-
-/// A path as requests have it.
-pub(crate) fn text(path: impl AsRef<Path>) -> String {
-    machine::text(path.as_ref()).to_owned()
 }
 
 /// Where everything is.

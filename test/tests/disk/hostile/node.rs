@@ -6,7 +6,9 @@ use hostloop_test::attacks::{INLINE_ATTRIBUTES, INLINE_SIZES};
 use hostloop_test::client::{at_least, map, mounted};
 use hostloop_test::pools::MIB;
 
-use super::bench::{Bench, Known, SECRET, secrets, text};
+use crate::requests::{self, text, unpublish, unstage};
+
+use super::bench::{Bench, Known, SECRET, secrets};
 use super::codes::*;
 use super::create::range;
 use super::strings::{missing, not_ids};
@@ -38,37 +40,18 @@ fn unusable_places(known: &Known) -> Vec<Row> {
 
 fn stage_request(id: &str, path: &str) -> csi::NodeStageVolumeRequest {
     csi::NodeStageVolumeRequest {
-        volume_id: id.to_owned(),
-        staging_target_path: path.to_owned(),
         volume_capability: Some(mounted("ext4", Mode::SingleNodeMultiWriter)),
         secrets: secrets(),
-        ..Default::default()
+        ..requests::stage(id, path)
     }
 }
 
 /// Publishes the volume that is staged, at this path.
 fn publish_request(known: &Known, path: &str) -> csi::NodePublishVolumeRequest {
     csi::NodePublishVolumeRequest {
-        volume_id: known.used.clone(),
-        staging_target_path: known.used_staging.clone(),
-        target_path: path.to_owned(),
         volume_capability: Some(mounted("ext4", Mode::SingleNodeMultiWriter)),
         secrets: secrets(),
-        ..Default::default()
-    }
-}
-
-fn unpublish_request(id: &str, path: &str) -> csi::NodeUnpublishVolumeRequest {
-    csi::NodeUnpublishVolumeRequest {
-        volume_id: id.to_owned(),
-        target_path: path.to_owned(),
-    }
-}
-
-fn unstage_request(id: &str, path: &str) -> csi::NodeUnstageVolumeRequest {
-    csi::NodeUnstageVolumeRequest {
-        volume_id: id.to_owned(),
-        staging_target_path: path.to_owned(),
+        ..requests::publish(&known.used, &known.used_staging, path)
     }
 }
 
@@ -97,10 +80,10 @@ pub(crate) async fn paths(bench: &mut Bench) {
     let publish = |path: &str| publish_request(&known, path);
     bench.paths(stage, INVALID).await;
     bench.paths(publish, INVALID).await;
-    let unpublish = |path: &str| unpublish_request(used, path);
-    bench.paths(unpublish, INVALID).await;
-    let unstage = |path: &str| unstage_request(used, path);
-    bench.paths(unstage, INVALID).await;
+    let down = |path: &str| unpublish(used, path);
+    bench.paths(down, INVALID).await;
+    let down = |path: &str| unstage(used, path);
+    bench.paths(down, INVALID).await;
     let stats = |path: &str| stats_request(used, path);
     bench.paths(stats, MISSING).await;
     let expand = |path: &str| expand_request(used, path);
@@ -189,23 +172,23 @@ pub(crate) async fn take_down(bench: &mut Bench) {
         ("another volume's staging", known.block_staging.clone()),
     ]);
     for (what, path) in &places {
-        let request = unpublish_request(used, path);
+        let request = unpublish(used, path);
         bench.refuse(what, request, UNTOUCHED).await;
-        let request = unpublish_request(idle, path);
+        let request = unpublish(idle, path);
         bench.refuse(what, request, UNTOUCHED).await;
-        let request = unstage_request(idle, path);
+        let request = unstage(idle, path);
         bench.refuse(what, request, UNTOUCHED).await;
     }
     let nothing = &known.path("nothing");
     let unknown = [MISSING, UNTOUCHED].concat();
-    let at_target = |id: &str| unpublish_request(id, target);
+    let at_target = |id: &str| unpublish(id, target);
     bench.ids(used, at_target, &unknown).await;
-    let at_staging = |id: &str| unstage_request(id, staging);
+    let at_staging = |id: &str| unstage(id, staging);
     bench.ids(used, at_staging, &unknown).await;
-    let at_nothing = |id: &str| unpublish_request(id, nothing);
+    let at_nothing = |id: &str| unpublish(id, nothing);
     bench.not_ids(used, at_nothing, &unknown).await;
     let never = &missing(used);
-    let its_staging = unpublish_request(used, staging);
+    let its_staging = unpublish(used, staging);
     let rows = [
         ("a missing volume", at_nothing(never), OK),
         ("a missing volume", at_target(never), UNTOUCHED),
@@ -214,7 +197,7 @@ pub(crate) async fn take_down(bench: &mut Bench) {
     bench.refuse_all(rows).await;
     let published = [PRECONDITION, ABORTED].concat();
     let rows = [
-        ("a missing volume", unstage_request(never, nothing), OK),
+        ("a missing volume", unstage(never, nothing), OK),
         ("a published volume", at_staging(used), &published[..]),
     ];
     bench.refuse_all(rows).await;
@@ -341,9 +324,9 @@ pub(crate) async fn odd_paths(bench: &mut Bench) {
     let fresh = map(&[("csi.storage.k8s.io/serviceAccount.tokens", "fresh")]);
     bench.take("other tokens", publish(fresh)).await;
     for what in ["its target", "its target again"] {
-        bench.take(what, unpublish_request(idle, target)).await;
+        bench.take(what, unpublish(idle, target)).await;
     }
     for what in ["its staging path", "its staging path again"] {
-        bench.take(what, unstage_request(idle, staging)).await;
+        bench.take(what, unstage(idle, staging)).await;
     }
 }
