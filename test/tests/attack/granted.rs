@@ -18,7 +18,8 @@ async fn grant_everything(site: &Site) -> String {
     let name = format!("{}-granted", site.names.run);
     let subjects = json!([{"kind": "ServiceAccount", "name": "hostloop", "namespace": "hostloop"}]);
     let role = |name: &str, groups: &str, resources: Value, verbs: &str| {
-        json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": name},
+        json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRole",
+            "metadata": {"name": name},
             "rules": [{"apiGroups": [groups], "resources": resources, "verbs": [verbs]}]})
     };
     let binding = |kind: &str, namespace: Option<&str>, role: &str| {

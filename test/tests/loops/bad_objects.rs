@@ -55,9 +55,8 @@ async fn every_bad_claim_ends_in_an_event() {
     }
     let size = |size: &str| json!({"resources": {"requests": {"storage": size}}});
     let selector = json!({"selector": {"matchLabels": {"colour": "blue"}}});
-    let source = |group: &str, kind: &str, name: &str| json!({"dataSource": {"apiGroup": group, "kind": kind, "name": name}});
-    let snapshot = source("snapshot.storage.k8s.io", "VolumeSnapshot", "never");
-    let clone = source("", "PersistentVolumeClaim", "selector");
+    let snapshot = restored("never")["spec"].clone();
+    let clone = json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "selector"}});
     let attributes = json!({"volumeAttributesClassName": "never"});
     let claims: [Case; 6] = [
         ("selector", selector, "selector"),
