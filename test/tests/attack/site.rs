@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hostloop_test::cluster::{self, Cluster};
 use hostloop_test::front::objects::{self, Objects, Place};
-use hostloop_test::front::wait::until;
+use hostloop_test::front::wait::{PATIENCE, until};
 use hostloop_test::machine::text;
 use kube::api::{
     DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchParams,
@@ -181,6 +181,36 @@ impl Site {
     /// The API of PersistentVolumes, with the node's client.
     pub(crate) fn volumes(&self) -> Api<DynamicObject> {
         api_of(&self.node, "persistentvolumes", "")
+    }
+
+    /// Waits until an object meets the condition.
+    pub(crate) async fn until(&self, at: &Place, is: impl Fn(&Value) -> bool) -> Option<Value> {
+        let ask = || async { self.admin.get(at).await.filter(|object| is(object)) };
+        until(PATIENCE, ask).await
+    }
+
+    /// Creates a class of this driver.
+    pub(crate) async fn class(&self, name: &str, driver: &str, binding: &str) {
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {"name": name}, "provisioner": driver,
+            "volumeBindingMode": binding, "allowVolumeExpansion": true,
+        });
+        self.admin.create(class).await;
+    }
+
+    /// Creates a claim of 1 GiB in this class, changed like this.
+    pub(crate) async fn claim(&self, name: &str, class: &str, change: Value) -> Place {
+        let mut claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": self.names.run},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": class,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        });
+        objects::merge(&mut claim, change);
+        Place::of_object(&self.admin.create(claim).await)
     }
 
     /// Sends the attack as the node, as a dry run: it ends after admission.

@@ -19,30 +19,11 @@ const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// Creates a class of this driver and a claim that waits for its volume.
 async fn pending_claim(site: &Site, name: &str, driver: &str) -> Value {
     let class = format!("{}-{name}", site.names.run);
-    let made = json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-        "metadata": {"name": class}, "provisioner": driver, "volumeBindingMode": "Immediate",
-    });
-    site.admin.create(made).await;
-    let claim = json!({
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": site.names.run},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"], "storageClassName": class,
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    });
-    site.admin.create(claim).await;
-    let at = Place::of("PersistentVolumeClaim", &site.names.run, name);
-    let handed = || async {
-        let claim = site.admin.get(&at).await?;
-        claim["metadata"]["annotations"][PROVISIONER]
-            .is_string()
-            .then_some(claim)
-    };
-    until(PATIENCE, handed)
-        .await
-        .expect("the cluster hands it to its driver")
+    site.class(&class, driver, "Immediate").await;
+    let at = site.claim(name, &class, json!({})).await;
+    let handed = |claim: &Value| claim["metadata"]["annotations"][PROVISIONER].is_string();
+    let claim = site.until(&at, handed).await;
+    claim.expect("the cluster hands it to its driver")
 }
 
 /// Makes a volume for this claim as the compromised node.
@@ -76,13 +57,9 @@ async fn a_claim_of_another_driver_is_not_bound_to_a_nodes_volume() {
     volume_for(&site, &theirs).await;
     volume_for(&site, &ours).await;
     let bound = || async { volume_of(&site, "ours").await };
-    until(PATIENCE, bound)
-        .await
-        .expect("the driver's own claim is bound");
+    let bound = until(PATIENCE, bound).await;
+    bound.expect("the driver's own claim is bound");
     let stolen = || async { volume_of(&site, "theirs").await };
-    assert_eq!(
-        until(WATCHED, stolen).await,
-        None,
-        "it is bound to the node's volume"
-    );
+    let stolen = until(WATCHED, stolen).await;
+    assert_eq!(stolen, None, "the claim has the node's volume");
 }

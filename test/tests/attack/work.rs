@@ -57,13 +57,7 @@ impl Work {
             "--capacity-ownerref-level=-1".to_owned(),
         ];
         let class = format!("{}-work", site.names.run);
-        site.admin
-            .create(json!({
-                "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-                "metadata": {"name": class}, "provisioner": DRIVER,
-                "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true,
-            }))
-            .await;
+        site.class(&class, DRIVER, "WaitForFirstConsumer").await;
         Work {
             controllers: Controllers::in_pod(scratch.path(), "hostloop", None, &args),
             site,
@@ -79,11 +73,8 @@ impl Work {
 
     /// Waits until an object meets the condition.
     async fn until(&self, at: &Place, what: &str, is: impl Fn(&Value) -> bool) -> Value {
-        let ask = || async { self.site.admin.get(at).await.filter(|object| is(object)) };
-        match until(PATIENCE, ask).await {
-            Some(object) => object,
-            None => panic!("{at} is not {what}\n{}", log(self.scratch.path())),
-        }
+        let object = self.site.until(at, is).await;
+        object.unwrap_or_else(|| panic!("{at} is not {what}\n{}", log(self.scratch.path())))
     }
 
     async fn until_gone(&self, at: &Place) {
@@ -95,18 +86,14 @@ impl Work {
     /// Creates a claim that selects this node, waits until it is bound, and returns its volume.
     async fn claim(&self, name: &str, source: Value) -> Value {
         let own = &self.site.names.own;
-        let claim = json!({
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"name": name, "namespace": self.site.names.run,
+        let change = json!({
+            "metadata": {
                 "labels": {"hostloop.csi.dev/node": own},
-                "annotations": {"volume.kubernetes.io/selected-node": own}},
-            "spec": {
-                "accessModes": ["ReadWriteOnce"], "storageClassName": self.class,
-                "resources": {"requests": {"storage": "1Gi"}}, "dataSource": source,
+                "annotations": {"volume.kubernetes.io/selected-node": own},
             },
+            "spec": {"dataSource": source},
         });
-        self.site.admin.create(claim).await;
-        let at = self.place("PersistentVolumeClaim", name);
+        let at = self.site.claim(name, &self.class, change).await;
         let bound = |claim: &Value| claim["status"]["phase"] == "Bound";
         let claim = self.until(&at, "bound", bound).await;
         let volume = claim["spec"]["volumeName"].as_str().expect("a name");

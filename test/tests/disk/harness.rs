@@ -1,4 +1,4 @@
-//! The harness itself: what it puts up comes down again, and what it looks at is what is there.
+//! The harness itself: it removes everything that it makes, and sees what is there.
 
 use hostloop_proto::csi;
 use hostloop_test::data;
@@ -19,10 +19,8 @@ fn a_scratch_takes_down_every_kind_of_pool() {
         let pool = PoolFixture::new(&scratch, kind, 4 * GIB);
         let devices = loops::beneath(&path);
         assert_eq!(devices.len(), 1, "{kind:?}: {devices:?}");
-        assert!(
-            devices[0].direct_io && devices[0].sector == 4096,
-            "{devices:?}"
-        );
+        let device = &devices[0];
+        assert!(device.direct_io && device.sector == 4096, "{device:?}");
         if let Some(mount) = pool.mount() {
             data::write(&mount.join("file"), 1);
         }
@@ -47,10 +45,8 @@ fn mounts_of_a_namespace_are_seen_through_it_alone() {
     let sum = data::write(&view, 7);
     assert_eq!(data::read(&view), sum);
     assert!(!inside.join("file").exists(), "it is not seen outside");
-    assert_eq!(
-        mount_points(&namespace.mountinfo(), scratch.path()),
-        [inside]
-    );
+    let mounts = mount_points(&namespace.mountinfo(), scratch.path());
+    assert_eq!(mounts, [inside]);
 }
 
 /// A driver serves on every kind of pool, again after a stop and after a kill, in its own mount
@@ -61,21 +57,20 @@ async fn a_driver_comes_and_goes_on_every_kind_of_pool() {
     for kind in PoolKind::ALL {
         let scratch = Scratch::new();
         let pool = PoolFixture::new(&scratch, kind, 4 * GIB);
-        let driver = DriverSpec::new(&scratch, &[&pool]).start();
+        let start = || DriverSpec::new(&scratch, &[&pool]).start();
+        let driver = start();
         let leaks = Leaks::before(&scratch, &[&pool], &driver);
         let ready = driver.csi().await.ok(csi::ProbeRequest {}).await.ready;
         assert_eq!(ready, Some(true), "{kind:?}");
         driver.stop();
-        let mut driver = DriverSpec::new(&scratch, &[&pool]).start();
-        driver.kill();
+        start().kill();
         let namespace = Namespace::new(&scratch);
-        let driver = DriverSpec::new(&scratch, &[&pool])
-            .inside(&namespace)
-            .start();
+        let spec = DriverSpec::new(&scratch, &[&pool]);
+        let driver = spec.inside(&namespace).start();
         driver.csi().await.ok(csi::ProbeRequest {}).await;
         drop(namespace);
         driver.stop();
-        let driver = DriverSpec::new(&scratch, &[&pool]).start();
+        let driver = start();
         leaks.assert_none(&[&pool], &driver);
         driver.stop();
     }

@@ -42,8 +42,8 @@ async fn hostile_requests_change_nothing() {
     assert!(sent >= AT_LEAST, "only {sent} requests");
 }
 
-/// What is odd and yet legal is taken: long paths, large contexts and secrets, a symlink in the
-/// middle of a path, names that read like paths.
+/// The driver takes odd and legal requests: long paths, large contexts and secrets, a symlink in
+/// the middle of a path, names that read like paths.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn odd_requests_are_taken() {
     machine::require();

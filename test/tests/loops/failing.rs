@@ -18,7 +18,7 @@ fn spec(name: &str) -> FrontSpec {
 
 /// A call that may still be running is repeated with the same request until its result is known.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_be_under_way_is_asked_for_again() {
+async fn a_call_with_an_unknown_result_is_repeated() {
     let cases = [
         ("canceled", Code::Cancelled),
         ("deadline", Code::DeadlineExceeded),
@@ -150,7 +150,7 @@ async fn a_wrong_volume_is_given_back() {
 
 /// If the driver returns no size, the volume has the requested size.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unsaid_size_is_the_one_asked_for() {
+async fn a_volume_without_a_size_has_the_requested_one() {
     let rig = Rig::up(spec("unsaid").driver(|o| o.claims_capacity = Some(0))).await;
     let volume = rig.volume("data").await;
     assert_eq!(volume["spec"]["capacity"]["storage"], "1Gi");

@@ -247,7 +247,7 @@ async fn a_snapshot_made_beforehand_can_be_restored() {
 async fn a_bad_snapshot_ends_in_an_event() {
     let rig = Rig::with_snapshots(spec("snap-bad")).await;
     with_claim(&rig, secret(&rig, "nowhere")).await;
-    // The second one is of a secret that is missing.
+    // Neither the claim of the first nor the secret of the class exists.
     for (name, claim, words) in [
         ("no-claim", "never", "never"),
         ("no-secret", "data", "nowhere"),
