@@ -13,10 +13,10 @@ mod modifying;
 mod places;
 mod policy;
 mod provisioning;
+mod reporting;
 mod resizing;
 mod scheduling;
 mod snapshots;
-mod telling;
 
 use std::sync::Arc;
 
