@@ -115,7 +115,6 @@ pub(crate) async fn lists(bench: &mut Bench) {
         max_entries,
         starting_token: token.to_owned(),
         secrets: secrets(),
-        ..Default::default()
     };
     for (what, token) in not_tokens() {
         bench.refuse(what, volumes(1, &token), ABORTED).await;
