@@ -98,7 +98,7 @@ pub async fn run(context: Context, options: Options, conditions: Conditions) {
     let volumes = lists || driver.can(ControllerCapability::GetVolumeHealth);
     let storage = driver.node_can(NodeCapability::GetStorageHealth);
     if !volumes && !storage {
-        tracing::info!(driver = driver.name, "the driver tells nothing of health");
+        tracing::info!(driver = driver.name, "the driver reports no health");
     }
     let interval = if lists {
         options.list_interval
@@ -182,7 +182,7 @@ impl Watcher {
         for (claim, change) in changes {
             // The leadership may have been lost during the calls to the driver.
             if self.context.acts() {
-                self.tell(claim, "Volume", change);
+                self.emit(claim, "Volume", change);
             }
         }
     }
@@ -264,11 +264,11 @@ impl Watcher {
         }
         // Only a process that serves one node knows which node the storage belongs to.
         if let Some(node) = self.context.scope.node() {
-            self.tell(node_reference(node), "Storage", change);
+            self.emit(node_reference(node), "Storage", change);
         }
     }
 
-    fn tell(&self, about: ObjectReference, what: &str, change: Change) {
+    fn emit(&self, about: ObjectReference, what: &str, change: Change) {
         let (kind, word, message) = match change {
             Change::Abnormal(message) => (EventKind::Warning, "Abnormal", message),
             Change::Normal => (
@@ -279,7 +279,7 @@ impl Watcher {
         };
         self.context
             .events
-            .tell(about, kind, &format!("{what}Condition{word}"), message);
+            .emit(about, kind, &format!("{what}Condition{word}"), message);
     }
 
     fn timeout(&self) -> Duration {

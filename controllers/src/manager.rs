@@ -176,7 +176,7 @@ async fn begin_loops(
     let caches = match scope.node() {
         None => Caches::new(client.clone(), stop.clone()),
         Some(node) => Caches::of_node(client.clone(), stop.clone(), node)
-            .with_contents(!setup.pools.are_told()),
+            .with_contents(!setup.pools.are_reported()),
     };
     let caches = Arc::new(caches.counted(metrics.clone()));
     watch_over(&checks, &caches, &kube);

@@ -74,9 +74,9 @@ struct Tidier {
     places: Places,
     absent: Since<String>,
     /// When a bound volume was last reported, by UID.
-    told: BTreeMap<String, Instant>,
+    reported: BTreeMap<String, Instant>,
     /// The number of volumes reported in this pass.
-    told_now: usize,
+    reported_now: usize,
 }
 
 /// Runs until `context.stop`. `capacities` holds the capacity objects of all nodes, if the cluster
@@ -127,8 +127,8 @@ impl Tidier {
             capacities,
             places: Places::default(),
             absent: Since::default(),
-            told: BTreeMap::new(),
-            told_now: 0,
+            reported: BTreeMap::new(),
+            reported_now: 0,
         }
     }
 
@@ -191,9 +191,9 @@ impl Tidier {
         if blind || !self.context.leader.leads() {
             return;
         }
-        self.told_now = 0;
+        self.reported_now = 0;
         let now = Instant::now();
-        self.told
+        self.reported
             .retain(|_, at| now - *at < Duration::from_secs(24 * 3600));
         let caches = &self.context.caches;
         let nodes = caches.nodes().all();

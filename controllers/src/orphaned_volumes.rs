@@ -7,7 +7,7 @@
 //! - A volume that is published to this node, without a VolumeAttachment and without being staged,
 //!   is unpublished.
 //! - A volume without a PersistentVolume is an orphan. It is counted and reported by an event at
-//!   the node. It may hold data, and is kept.
+//!   the node. It may hold data, and is inventory.
 //! - An orphan that was made for a deleted claim and was never used is deleted. Only the driver
 //!   knows whether a volume was used, so the driver must run in this process.
 //!
@@ -50,7 +50,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum delay before the first scan, so that nodes do not all start at once.
 const FIRST: Duration = Duration::from_secs(10);
 /// How long to trust that a volume has an object which the API server has but the cache lacks.
-const BELIEVED: Duration = Duration::from_secs(3600);
+const CONFIRMED: Duration = Duration::from_secs(3600);
 /// Maximum number of volumes named in one event.
 const NAMED: usize = 5;
 
@@ -111,7 +111,7 @@ pub(crate) struct Part {
 
 /// Why a scan failed.
 #[derive(Debug, thiserror::Error)]
-enum LookError {
+enum ScanError {
     #[error(transparent)]
     List(#[from] ListError),
     #[error(transparent)]
@@ -128,27 +128,27 @@ struct Scanner {
     part: Part,
     naming: Naming,
     timeout: Duration,
-    lonely: Since<String>,
-    in_vain: Since<String>,
+    without_pv: Since<String>,
+    stale_publications: Since<String>,
     /// Volumes with an object that the cache lacks, and when the API server returned that object.
-    believed: BTreeMap<String, Instant>,
+    confirmed: BTreeMap<String, Instant>,
     /// The orphans in the last report.
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
 }
 
 /// Scans repeatedly until `context.stop`.
 pub(crate) async fn run(context: Context, part: Part) -> Result<(), Infallible> {
-    let mut keeper = Scanner::new(context.clone(), part);
+    let mut scanner = Scanner::new(context.clone(), part);
     let stop = context.stop.clone();
-    let interval = keeper.part.options.orphan_interval;
+    let interval = scanner.part.options.orphan_interval;
     let looking = async {
-        keeper.synced().await;
+        scanner.synced().await;
         tokio::time::sleep(FIRST.min(interval).mul_f64(fraction())).await;
         loop {
-            if let Err(error) = keeper.look().await {
-                tracing::warn!(%error, "looking for volumes nobody knows");
+            if let Err(error) = scanner.scan().await {
+                tracing::warn!(%error, "the scan for orphaned volumes failed");
             }
-            tokio::time::sleep(keeper.wait()).await;
+            tokio::time::sleep(scanner.wait()).await;
         }
     };
     stop.run_until_cancelled(looking).await;
@@ -163,10 +163,10 @@ impl Scanner {
             naming: Naming::new(&part.volumes),
             context,
             part,
-            lonely: Since::default(),
-            in_vain: Since::default(),
-            believed: BTreeMap::new(),
-            told: BTreeSet::new(),
+            without_pv: Since::default(),
+            stale_publications: Since::default(),
+            confirmed: BTreeMap::new(),
+            reported: BTreeSet::new(),
         }
     }
 
@@ -197,7 +197,7 @@ impl Scanner {
             .max(Duration::from_secs(1))
             .mul_f64(0.9 + 0.2 * fraction());
         let now = Instant::now();
-        let next = [&self.lonely, &self.in_vain]
+        let next = [&self.without_pv, &self.stale_publications]
             .into_iter()
             .filter_map(|since| since.next(now, grace))
             .min();
@@ -205,53 +205,53 @@ impl Scanner {
     }
 
     /// Scans once.
-    async fn look(&mut self) -> Result<(), LookError> {
+    async fn scan(&mut self) -> Result<(), ScanError> {
         let csi = &self.context.driver.csi;
         let listed = attacher::list(csi, self.part.max_entries, self.timeout).await?;
-        let kept = self.kept()?;
-        if let (Some(kept), true) = (&kept, self.attaches()) {
-            self.publications(&listed, kept).await?;
+        let inventory = self.inventory()?;
+        if let (Some(inventory), true) = (&inventory, self.attaches()) {
+            self.publications(&listed, inventory).await?;
         }
-        self.volumes(&listed, kept.as_ref()).await
+        self.volumes(&listed, inventory.as_ref()).await
     }
 
-    fn kept(&self) -> Result<Option<BTreeMap<String, InventoryEntry>>, LookError> {
-        self.part.inventory.volumes().map_err(LookError::Inventory)
+    fn inventory(&self) -> Result<Option<BTreeMap<String, InventoryEntry>>, ScanError> {
+        self.part.inventory.volumes().map_err(ScanError::Inventory)
     }
 
     /// Reports volumes without a PersistentVolume, and deletes those that were never used.
     async fn volumes(
         &mut self,
         listed: &Published,
-        kept: Option<&BTreeMap<String, InventoryEntry>>,
-    ) -> Result<(), LookError> {
+        inventory: Option<&BTreeMap<String, InventoryEntry>>,
+    ) -> Result<(), ScanError> {
         let now = Instant::now();
-        self.believed.retain(|_, since| now - *since < BELIEVED);
-        let suspects = decide::without_object(listed, kept, |id| {
-            self.believed.contains_key(id) || !self.with_handle(id).is_empty()
+        self.confirmed.retain(|_, since| now - *since < CONFIRMED);
+        let suspects = decide::without_object(listed, inventory, |id| {
+            self.confirmed.contains_key(id) || !self.with_handle(id).is_empty()
         });
         let due = self
-            .lonely
+            .without_pv
             .due(suspects, now, self.part.options.orphan_grace);
         if due.is_empty() {
-            self.told_of(BTreeSet::new());
+            self.report(BTreeSet::new());
             return Ok(());
         }
         let unused = |id: &String| {
-            let volume = kept.and_then(|kept| kept.get(id));
+            let volume = inventory.and_then(|inventory| inventory.get(id));
             volume.is_some_and(|one| decide::claim_of_unused(one, &self.naming).is_some())
         };
         let cluster = self.cluster(due.iter().any(unused)).await?;
         let mut orphans = BTreeSet::new();
         for id in due {
             if cluster.handles.contains(&id) {
-                self.believed.insert(id.clone(), now);
-                self.lonely.forget(&id);
+                self.confirmed.insert(id.clone(), now);
+                self.without_pv.forget(&id);
             } else if !self.deleted(&id, &cluster).await? {
                 orphans.insert(id);
             }
         }
-        self.told_of(orphans);
+        self.report(orphans);
         Ok(())
     }
 
@@ -284,10 +284,10 @@ impl Scanner {
     }
 
     /// Deletes a volume if that is safe. Returns true if it is deleted.
-    async fn deleted(&self, id: &str, cluster: &Cluster) -> Result<bool, LookError> {
+    async fn deleted(&self, id: &str, cluster: &Cluster) -> Result<bool, ScanError> {
         // Ask the driver again: the volume may have been used since the first list.
-        let kept = self.kept()?;
-        let Some(volume) = kept.as_ref().and_then(|kept| kept.get(id)) else {
+        let inventory = self.inventory()?;
+        let Some(volume) = inventory.as_ref().and_then(|inventory| inventory.get(id)) else {
             return Ok(false);
         };
         if !decide::may_be_deleted(volume, &self.naming, cluster) {
@@ -301,7 +301,7 @@ impl Scanner {
         match csi.delete_volume(request, self.timeout).await {
             Ok(_) => {
                 self.context.room.change();
-                self.tell(
+                self.emit(
                     EventKind::Normal,
                     "OrphanDeleted",
                     format!(
@@ -319,32 +319,32 @@ impl Scanner {
     }
 
     /// Counts the orphans, and emits an event if they differ from the last report.
-    fn told_of(&mut self, orphans: BTreeSet<String>) {
+    fn report(&mut self, orphans: BTreeSet<String>) {
         let count = i64::try_from(orphans.len()).unwrap_or(i64::MAX);
         self.part.metrics.orphans.set(count);
-        if !orphans.is_empty() && orphans != self.told {
-            self.tell(
+        if !orphans.is_empty() && orphans != self.reported {
+            self.emit(
                 EventKind::Warning,
                 "OrphanedVolumes",
-                orphans_told(&orphans),
+                orphan_message(&orphans),
             );
         }
-        self.told = orphans;
+        self.reported = orphans;
     }
 
-    fn tell(&self, kind: EventKind, reason: &str, message: String) {
+    fn emit(&self, kind: EventKind, reason: &str, message: String) {
         match kind {
             EventKind::Normal => tracing::info!("{message}"),
             EventKind::Warning => tracing::warn!("{message}"),
         }
         if let Some(node) = self.context.scope.node() {
             let events = &self.context.events;
-            events.tell(node_reference(node), kind, reason, message);
+            events.emit(node_reference(node), kind, reason, message);
         }
     }
 }
 
-fn orphans_told(orphans: &BTreeSet<String>) -> String {
+fn orphan_message(orphans: &BTreeSet<String>) -> String {
     let named: Vec<&str> = orphans.iter().take(NAMED).map(String::as_str).collect();
     let named = named.join(", ");
     let more = match orphans.len().saturating_sub(NAMED) {

@@ -147,13 +147,13 @@ pub async fn run(options: Options, csi: Csi, stop: CancellationToken) -> Result<
 
 /// Waits until the driver is ready, and returns its name.
 async fn ready(csi: &Csi) -> String {
-    let mut told = String::new();
+    let mut logged = String::new();
     loop {
         match ask(csi).await {
             Ok(name) => return name,
-            Err(why) if why != told => {
+            Err(why) if why != logged => {
                 tracing::info!(why, "the driver is not ready to be registered yet");
-                told = why;
+                logged = why;
             }
             Err(_) => {}
         }

@@ -45,14 +45,14 @@ impl World {
         let api = Api::default();
         let script = Script::default();
         let metrics = Arc::new(Metrics::default());
-        let (events, told) = Events::collected(metrics.clone());
+        let (sender, events) = Events::collected(metrics.clone());
         let services = [Service::ControllerService];
         let driver = Driver::with(script.serve(), DRIVER, &services, capabilities, &[]);
         let context = Context {
             driver: Arc::new(driver),
             kube: Kube::new(api.client(), None, metrics.clone(), "test"),
             caches: Arc::new(Caches::unwatched()),
-            events,
+            events: sender,
             metrics,
             scope: Scope::Cluster,
             pools: Default::default(),
@@ -65,7 +65,7 @@ impl World {
             api,
             script,
             context,
-            events: told,
+            events,
         }
     }
 
@@ -77,13 +77,13 @@ impl World {
 
     /// The events since the last look, as `Normal Reason: message`.
     pub(crate) fn events(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         while let Ok(event) = self.events.try_recv() {
-            told.push(format!(
+            events.push(format!(
                 "{:?} {}: {}",
                 event.kind, event.reason, event.message
             ));
         }
-        told
+        events
     }
 }

@@ -39,7 +39,7 @@ pub struct Caches {
     /// The node that the watches are narrowed to, if any.
     node: Option<String>,
     /// True if a label assigns every content to its node.
-    contents_told: bool,
+    contents_labelled: bool,
     width: watch::Sender<Width>,
     /// The cluster-wide caches, while they are in use.
     wide: Mutex<Weak<Shared>>,
@@ -71,7 +71,7 @@ impl Shared {
 /// Cluster-wide caches for one user. Dropping this removes its handlers; dropping the last one ends
 /// the watches.
 #[derive(Debug)]
-#[must_use = "nothing is told when it is dropped"]
+#[must_use = "no handler is called after the drop"]
 pub struct Wide(Arc<Caches>);
 
 impl Wide {
@@ -212,7 +212,7 @@ fn by_label(_: &Caches, node: &str) -> Selectors {
 }
 
 fn by_manager(caches: &Caches, node: &str) -> Selectors {
-    match caches.contents_told {
+    match caches.contents_labelled {
         true => Selectors::by_label(MANAGED_BY, node_label(node)),
         false => Selectors::default(),
     }
@@ -249,7 +249,7 @@ impl Caches {
     /// Watches all contents if `all` is set: the label is missing where only drivers know the node.
     pub fn with_contents(self, all: bool) -> Self {
         Caches {
-            contents_told: !all,
+            contents_labelled: !all,
             ..self
         }
     }
@@ -271,7 +271,7 @@ impl Caches {
             stop,
             metrics: None,
             node: None,
-            contents_told: true,
+            contents_labelled: true,
             width: watch::Sender::default(),
             wide: Mutex::default(),
             term: Subscription::default(),

@@ -369,8 +369,8 @@ impl<K: Resource> Store<K> {
                 let known = state.objects.get(&key).map(StoredObject::version);
                 // The controller's own write may already be in the store when the watch reports the
                 // same version or an older one.
-                let told = version(&object);
-                if known.is_none_or(|known| told > known || told == 0) {
+                let reported = version(&object);
+                if known.is_none_or(|known| reported > known || reported == 0) {
                     state.apply(key, object);
                 }
             }
@@ -503,7 +503,7 @@ impl<K: Resource> State<K> {
             }
             index.add(&key, &new, &mut texts);
         }
-        self.tell(&Change::Applied { old, new });
+        self.notify(&Change::Applied { old, new });
     }
 
     fn delete(&mut self, key: &Key) {
@@ -515,10 +515,10 @@ impl<K: Resource> State<K> {
         for index in &mut self.indexes {
             index.remove(key, &old);
         }
-        self.tell(&Change::Deleted(old));
+        self.notify(&Change::Deleted(old));
     }
 
-    fn tell(&self, change: &Change<K>) {
+    fn notify(&self, change: &Change<K>) {
         for (_, handler) in &self.handlers {
             handler(change);
         }

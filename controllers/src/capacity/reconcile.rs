@@ -121,7 +121,7 @@ impl Pass {
         }
         // A class without an answer does not hold back the capacity of the others.
         if look == Precision::Exact && !matches!(trouble, Some(PassError::Api(_))) {
-            self.context.room.told(changes);
+            self.context.room.published(changes);
         }
         trouble.map_or(Ok(()), Err)
     }

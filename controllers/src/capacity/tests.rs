@@ -53,7 +53,7 @@ impl Rig {
             events,
             metrics: counted,
             pools: match &scope {
-                Scope::Node { .. } => Pools::told(|| vec!["p2".to_owned(), "p1".to_owned()]),
+                Scope::Node { .. } => Pools::reported(|| vec!["p2".to_owned(), "p1".to_owned()]),
                 Scope::Cluster | Scope::Leader => Pools::default(),
             },
             scope,

@@ -43,7 +43,7 @@ pub struct Event {
     /// A sentence for people.
     pub message: String,
     /// When the event was emitted.
-    pub told: Instant,
+    pub emitted: Instant,
     /// Every node may emit this event. Its name is a hash of its content, so only the first one is
     /// created.
     pub shared: bool,
@@ -100,12 +100,12 @@ impl Events {
 
     /// Emits a normal event.
     pub fn normal<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
-        self.tell(about.object_ref(&()), Kind::Normal, reason, message.into());
+        self.emit(about.object_ref(&()), Kind::Normal, reason, message.into());
     }
 
     /// Emits a warning.
     pub fn warning<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
-        self.tell(about.object_ref(&()), Kind::Warning, reason, message.into());
+        self.emit(about.object_ref(&()), Kind::Warning, reason, message.into());
     }
 
     /// Emits a warning that every node would find: the API server keeps only one of these events.
@@ -115,19 +115,19 @@ impl Events {
             kind: Kind::Warning,
             reason: reason.to_owned(),
             message,
-            told: Instant::now(),
+            emitted: Instant::now(),
             shared: true,
         });
     }
 
     /// Emits an event about an object that is known by reference only.
-    pub fn tell(&self, about: ObjectReference, kind: Kind, reason: &str, message: String) {
+    pub fn emit(&self, about: ObjectReference, kind: Kind, reason: &str, message: String) {
         self.put(Event {
             about,
             kind,
             reason: reason.to_owned(),
             message,
-            told: Instant::now(),
+            emitted: Instant::now(),
             shared: false,
         });
     }
@@ -135,7 +135,7 @@ impl Events {
     fn put(&self, event: Event) {
         let waiting = match event.kind {
             Kind::Normal => {
-                self.last.send_replace(event.told);
+                self.last.send_replace(event.emitted);
                 &self.normal
             }
             Kind::Warning => &self.warnings,

@@ -99,14 +99,14 @@ impl Leadership {
     pub fn always() -> Self {
         // The deadline is 30 years away.
         let far = Instant::now() + Duration::from_secs(30 * 365 * 24 * 3600);
-        let (sender, mut leadership) = Leadership::told();
+        let (sender, mut leadership) = Leadership::elected();
         sender.send_replace(Some(far));
         leadership.always = Some(Arc::new(sender));
         leadership
     }
 
     /// Creates a leadership; the sender sets the time until which it leads.
-    pub fn told() -> (watch::Sender<Until>, Self) {
+    pub fn elected() -> (watch::Sender<Until>, Self) {
         let (sender, _, leadership) = Leadership::seen();
         (sender, leadership)
     }

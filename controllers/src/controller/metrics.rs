@@ -109,7 +109,7 @@ impl Metrics {
         );
         registry.register(
             "hostloop_watch_events",
-            "Objects told by watches, when they begin and whenever one changes",
+            "Objects that watches report, initially and after each change",
             self.watched.clone(),
         );
         registry.register(
@@ -119,7 +119,7 @@ impl Metrics {
         );
         registry.register(
             "hostloop_events_lost",
-            "Events that were not sent, for want of room or for an error",
+            "Events that were not sent because of a full queue or an error",
             self.events_lost.clone(),
         );
         registry.register(

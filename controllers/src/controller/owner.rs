@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whose_volumes_are() {
+    fn owners_of_volumes() {
         let here = Scope::Node {
             name: "n1".to_owned(),
             segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
@@ -93,14 +93,14 @@ mod tests {
             json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
                 {"key": "zone", "operator": "In", "values": ["z"]}]}]}})
         };
-        let told = || Pools::told(|| vec!["a1".to_owned()]);
+        let reported = || Pools::reported(|| vec!["a1".to_owned()]);
         for (pools, handle, affinity, expected) in [
-            (told(), "vol-a1-0", at("n1"), Ownership::Local),
-            (told(), "vol-a1-0", Value::Null, Ownership::Local),
-            (told(), "vol-a1-0", json!({}), Ownership::Local),
-            (told(), "vol-a1-0", at("n2"), Ownership::Remote),
-            (told(), "vol-b2-0", at("n1"), Ownership::Remote),
-            (told(), "vol-b2-0", Value::Null, Ownership::Remote),
+            (reported(), "vol-a1-0", at("n1"), Ownership::Local),
+            (reported(), "vol-a1-0", Value::Null, Ownership::Local),
+            (reported(), "vol-a1-0", json!({}), Ownership::Local),
+            (reported(), "vol-a1-0", at("n2"), Ownership::Remote),
+            (reported(), "vol-b2-0", at("n1"), Ownership::Remote),
+            (reported(), "vol-b2-0", Value::Null, Ownership::Remote),
             (Pools::default(), "vol-a1-0", at("n1"), Ownership::Local),
             (Pools::default(), "vol-a1-0", at("n2"), Ownership::Remote),
             (
@@ -110,7 +110,7 @@ mod tests {
                 Ownership::Unknown,
             ),
             (Pools::default(), "vol-a1-0", by_zone(), Ownership::Unknown),
-            (told(), "vol-a1-0", by_zone(), Ownership::Local),
+            (reported(), "vol-a1-0", by_zone(), Ownership::Local),
         ] {
             let volume = serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {
                 "csi": {"driver": "d", "volumeHandle": handle}, "nodeAffinity": affinity}}))
@@ -123,12 +123,12 @@ mod tests {
                 affinity.is_some_and(|affinity| affinity.required.is_some())
             });
             // A leader without a node owns no volume. Without an affinity the owner is unknown.
-            let whose = match placed {
+            let expected = match placed {
                 true => Ownership::Remote,
                 false => Ownership::Unknown,
             };
             let found = owner(&Scope::Leader, &Pools::default(), &volume);
-            assert_eq!(found, whose, "{handle} {affinity}");
+            assert_eq!(found, expected, "{handle} {affinity}");
         }
     }
 }

@@ -13,7 +13,7 @@ pub struct Room {
     /// The number of changes so far.
     changes: AtomicU64,
     /// The number of changes already published.
-    told: watch::Sender<u64>,
+    published: watch::Sender<u64>,
     /// True once a publisher runs.
     attended: AtomicBool,
     /// True if a caller waits for the next publication.
@@ -36,9 +36,10 @@ impl Room {
         if !self.attended.load(Ordering::SeqCst) {
             return;
         }
-        let mut told = self.told.subscribe();
+        let mut published = self.published.subscribe();
         // `self` owns the sender, so the channel is open.
-        let _ = tokio::time::timeout(limit, told.wait_for(|told| *told >= changes)).await;
+        let _ = tokio::time::timeout(limit, published.wait_for(|published| *published >= changes))
+            .await;
     }
 
     /// Registers the publisher.
@@ -63,8 +64,8 @@ impl Room {
     }
 
     /// Confirms that this many changes are published.
-    pub fn told(&self, changes: u64) {
-        self.told.send_replace(changes);
+    pub fn published(&self, changes: u64) {
+        self.published.send_replace(changes);
     }
 }
 
@@ -79,7 +80,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(5);
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_where_nobody_tells() {
+    async fn no_publisher_no_wait() {
         let (room, begun) = (Room::default(), Instant::now());
         room.change_and_wait(LIMIT).await;
         assert_eq!(begun.elapsed(), Duration::ZERO);
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_telling_that_began_before_does_not_count() {
+    async fn a_publication_of_earlier_changes_does_not_count() {
         let room = Arc::new(Room::default());
         room.attend();
         room.change();
@@ -100,10 +101,10 @@ mod tests {
         });
         room.changed().await;
         tokio::task::yield_now().await;
-        room.told(before);
+        room.published(before);
         tokio::time::sleep(LIMIT / 2).await;
         assert!(!waiting.is_finished());
-        room.told(room.changes());
+        room.published(room.changes());
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(waiting.is_finished());
     }

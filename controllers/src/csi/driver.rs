@@ -167,16 +167,16 @@ impl Driver {
 }
 
 async fn ready(csi: &Csi) {
-    let mut told = false;
+    let mut logged = false;
     loop {
         // The CSI specification treats an unset `ready` as true.
         match csi.probe(csi::ProbeRequest {}, DEADLINE).await {
             Ok(answer) if answer.ready != Some(false) => return,
-            Ok(_) if !told => tracing::info!("the CSI driver is not ready yet"),
-            Err(error) if !told => tracing::info!(%error, "waiting for the CSI driver"),
+            Ok(_) if !logged => tracing::info!("the CSI driver is not ready yet"),
+            Err(error) if !logged => tracing::info!(%error, "waiting for the CSI driver"),
             _ => {}
         }
-        told = true;
+        logged = true;
         tokio::time::sleep(RETRY).await;
     }
 }

@@ -22,12 +22,12 @@ impl fmt::Debug for Pools {
 
 impl Pools {
     /// Calls `ask` each time: a pool may appear late.
-    pub fn told(ask: impl Fn() -> Vec<String> + Send + Sync + 'static) -> Self {
+    pub fn reported(ask: impl Fn() -> Vec<String> + Send + Sync + 'static) -> Self {
         Pools(Some(Arc::new(ask)))
     }
 
     /// True if the driver reports its pools.
-    pub fn are_told(&self) -> bool {
+    pub fn are_reported(&self) -> bool {
         self.0.is_some()
     }
 
@@ -52,9 +52,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handles_say_whose_they_are() {
+    fn handles_by_pool() {
         let pools = |names: &'static [&str]| {
-            Pools::told(|| names.iter().map(|name| (*name).to_owned()).collect())
+            Pools::reported(|| names.iter().map(|name| (*name).to_owned()).collect())
         };
         for (pools, handle, own) in [
             (Pools::default(), "vol-a1-0", None),

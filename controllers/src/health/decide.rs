@@ -47,7 +47,7 @@ pub(super) struct Condition {
     /// The latest findings.
     pub(super) findings: Vec<Finding>,
     /// When the condition was last reported.
-    pub(super) told: Instant,
+    pub(super) reported: Instant,
 }
 
 /// Conditions of volumes, by the PV's UID.
@@ -168,17 +168,17 @@ pub(super) fn judge_one(
         return known.take().map(|_| Change::Normal);
     }
     // Compare only the kinds, because messages contain numbers that change constantly.
-    let told = known.as_ref().filter(|known| {
-        kinds(&known.findings) == kinds(findings) && now.duration_since(known.told) < REPEAT
+    let reported = known.as_ref().filter(|known| {
+        kinds(&known.findings) == kinds(findings) && now.duration_since(known.reported) < REPEAT
     });
-    let told = told.map(|known| known.told);
+    let reported = reported.map(|known| known.reported);
     *known = Some(Condition {
         volume: String::new(),
         claim: ObjectReference::default(),
         findings: findings.to_vec(),
-        told: told.unwrap_or(now),
+        reported: reported.unwrap_or(now),
     });
-    told.is_none().then(|| Change::Abnormal(text(findings)))
+    reported.is_none().then(|| Change::Abnormal(text(findings)))
 }
 
 /// The kinds of findings, without their messages.

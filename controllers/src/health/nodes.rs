@@ -25,7 +25,7 @@ struct Down {
     /// When this process first saw the node down.
     since: Instant,
     /// The claims that received an event; `None` before the report.
-    told: Option<Vec<ObjectReference>>,
+    reported: Option<Vec<ObjectReference>>,
 }
 
 /// A change of a node's state.
@@ -62,14 +62,14 @@ pub(super) async fn run(context: &Context) {
                     let claims = in_use(&node, &pods.all(), volumes.each(), driver);
                     let message =
                         format!("Node {node}, on which pods use the volume, is not ready");
-                    tell(context, EventKind::Warning, "NodeFailed", &claims, &message);
+                    emit(context, EventKind::Warning, "NodeFailed", &claims, &message);
                     if let Some(down) = known.get_mut(&node) {
-                        down.told = Some(claims);
+                        down.reported = Some(claims);
                     }
                 }
                 Change::Recovered(node, claims) => {
                     let message = format!("Node {node} is ready again");
-                    tell(
+                    emit(
                         context,
                         EventKind::Normal,
                         "NodeRecovered",
@@ -82,7 +82,7 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-fn tell(
+fn emit(
     context: &Context,
     kind: EventKind,
     reason: &str,
@@ -92,7 +92,7 @@ fn tell(
     for claim in claims {
         context
             .events
-            .tell(claim.clone(), kind, reason, message.to_owned());
+            .emit(claim.clone(), kind, reason, message.to_owned());
     }
 }
 
@@ -108,7 +108,8 @@ fn decide(
     for (node, ready) in nodes {
         if *ready {
             if let Some(Down {
-                told: Some(claims), ..
+                reported: Some(claims),
+                ..
             }) = known.remove(node)
             {
                 changes.push(Change::Recovered(node.clone(), claims));
@@ -117,9 +118,9 @@ fn decide(
         }
         let down = known.entry(node.clone()).or_insert(Down {
             since: now,
-            told: None,
+            reported: None,
         });
-        if down.told.is_none() && now.duration_since(down.since) >= DOWN {
+        if down.reported.is_none() && now.duration_since(down.since) >= DOWN {
             changes.push(Change::Failed(node.clone()));
         }
     }
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_told_of_once_it_is_down_for_long() {
+    fn a_node_is_reported_after_five_minutes() {
         let start = Instant::now();
         let claims = vec![ObjectReference::default()];
         let failed = || vec![Change::Failed("a".to_owned())];
@@ -223,7 +224,7 @@ mod tests {
             assert_eq!(changes, expected, "after {at} s");
             for change in changes {
                 if let Change::Failed(node) = change {
-                    known.get_mut(&node).unwrap().told = Some(claims.clone());
+                    known.get_mut(&node).unwrap().reported = Some(claims.clone());
                 }
             }
         }

@@ -20,7 +20,7 @@ mod fake;
 /// The running health watcher, and the events it emits.
 struct Run {
     fake: Fake,
-    told: Receiver<Event>,
+    events: Receiver<Event>,
     stop: CancellationToken,
     running: JoinHandle<()>,
 }
@@ -68,13 +68,13 @@ async fn start(
             ..volume
         });
     }
-    let (events, told) = Events::collected(metrics.clone());
+    let (sender, events) = Events::collected(metrics.clone());
     let driver = Driver::introduce(fake.serve(), &stop).await.unwrap();
     let context = Context {
         driver: Arc::new(driver),
         kube: Kube::new(client, None, metrics.clone(), "test"),
         caches: Arc::new(caches),
-        events,
+        events: sender,
         metrics,
         scope,
         pools: Default::default(),
@@ -86,7 +86,7 @@ async fn start(
     let running = tokio::spawn(run(context, Options::default(), Conditions::default()));
     Run {
         fake: fake.clone(),
-        told,
+        events,
         stop,
         running,
     }
@@ -102,10 +102,10 @@ fn node(name: &str) -> Scope {
 
 impl Run {
     /// The events within the next `seconds`: reason, object and message.
-    async fn tells(&mut self, seconds: u64) -> Vec<String> {
+    async fn events(&mut self, seconds: u64) -> Vec<String> {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
-        let mut told = Vec::new();
-        while let Ok(event) = self.told.try_recv() {
+        let mut events = Vec::new();
+        while let Ok(event) = self.events.try_recv() {
             let about = event.about;
             let namespace = about.namespace.as_deref().unwrap_or("-");
             let (kind, name) = (about.kind.unwrap(), about.name.unwrap());
@@ -115,12 +115,12 @@ impl Run {
                 message,
                 ..
             } = event;
-            told.push(format!(
+            events.push(format!(
                 "{good:?} {reason} {kind} {namespace}/{name}: {message}"
             ));
         }
-        told.sort();
-        told
+        events.sort();
+        events
     }
 
     fn sets(&self, handle: &'static str, answer: Answer) {
@@ -134,7 +134,7 @@ impl Run {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_are_told_of_what_is_listed() {
+async fn claims_get_the_listed_conditions() {
     let fake = Fake::default();
     fake.state().lists = true;
     fake.state()
@@ -147,22 +147,22 @@ async fn claims_are_told_of_what_is_listed() {
         .volumes
         .insert("unknown", Some(Answer::Ill("Gone")));
     let volumes = vec![pv("one", "a"), pv("two", "a"), pv("far", "b")];
-    let mut run = start(&fake, node("a"), Leadership::told().1, volumes).await;
+    let mut run = start(&fake, node("a"), Leadership::elected().1, volumes).await;
     let ill = |name| {
         format!(
             "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/{name}: \
              Inaccessible: Gone: it is away"
         )
     };
-    assert_eq!(run.tells(1).await, [ill("one"), ill("two")]);
+    assert_eq!(run.events(1).await, [ill("one"), ill("two")]);
     assert_eq!(fake.state().calls, ["list ", "list two", "list unknown"]);
     run.sets("one", Answer::Healthy);
-    assert!(run.tells(298).await.is_empty());
+    assert!(run.events(298).await.is_empty());
     let well =
         "Normal VolumeConditionNormal PersistentVolumeClaim ns/one: The volume is well again";
-    assert_eq!(run.tells(2).await, [well]);
-    assert!(run.tells(1400).await.is_empty());
-    assert_eq!(run.tells(300).await, [ill("two")]);
+    assert_eq!(run.events(2).await, [well]);
+    assert!(run.events(1400).await.is_empty());
+    assert_eq!(run.events(300).await, [ill("two")]);
     run.ends().await;
 }
 
@@ -177,13 +177,13 @@ async fn each_volume_is_asked_for_while_the_list_fails() {
         .insert("bad", Some(Answer::Ill("Gone")));
     fake.state().volumes.insert("good", Some(Answer::Healthy));
     let volumes = ["bad", "good"].map(|handle| pv(handle, "a")).to_vec();
-    let mut run = start(&fake, node("a"), Leadership::told().1, volumes).await;
-    assert_eq!(run.tells(1).await.len(), 1);
+    let mut run = start(&fake, node("a"), Leadership::elected().1, volumes).await;
+    assert_eq!(run.events(1).await.len(), 1);
     fake.state().list_fails = true;
     run.sets("good", Answer::Ill("PoolGone"));
     let gone = "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/good: \
                 Inaccessible: PoolGone: it is away";
-    assert_eq!(run.tells(300).await, [gone]);
+    assert_eq!(run.events(300).await, [gone]);
     run.ends().await;
 }
 
@@ -198,66 +198,66 @@ async fn each_volume_is_asked_for_where_nothing_is_listed() {
     let volumes = ["bad", "good", "odd", "lost"]
         .map(|handle| pv(handle, "a"))
         .to_vec();
-    let mut run = start(&fake, node("a"), Leadership::told().1, volumes).await;
+    let mut run = start(&fake, node("a"), Leadership::elected().1, volumes).await;
     let expected = [
         "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/bad: \
          Inaccessible: Gone: it is away",
         "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/lost: \
          Inaccessible: VolumeNotFound: the driver knows no such volume",
     ];
-    assert_eq!(run.tells(1).await, expected);
+    assert_eq!(run.events(1).await, expected);
     // A failed call leaves the condition as it was.
     run.sets("bad", Answer::Error);
-    assert!(run.tells(60).await.is_empty());
+    assert!(run.events(60).await.is_empty());
     run.sets("bad", Answer::Healthy);
     run.sets("lost", Answer::Healthy);
-    assert_eq!(run.tells(60).await.len(), 2);
+    assert_eq!(run.events(60).await.len(), 2);
     assert_eq!(fake.state().calls.len(), 12);
     run.ends().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_many_tells_for_the_cluster() {
+async fn only_the_leader_reports_for_the_cluster() {
     let fake = Fake::default();
     fake.state()
         .volumes
         .insert("one", Some(Answer::Ill("Gone")));
-    let (leads, leader) = Leadership::told();
+    let (leads, leader) = Leadership::elected();
     let mut run = start(&fake, Scope::Cluster, leader, vec![pv("one", "a")]).await;
-    assert!(run.tells(300).await.is_empty());
+    assert!(run.events(300).await.is_empty());
     assert!(fake.state().calls.is_empty());
     leads
         .send(Some(Instant::now() + Duration::from_secs(100)))
         .unwrap();
-    assert_eq!(run.tells(61).await.len(), 1);
+    assert_eq!(run.events(61).await.len(), 1);
     // Another process leads now and reports; this one reports only when it leads again.
     run.sets("one", Answer::Ill("Other"));
-    assert!(run.tells(600).await.is_empty());
+    assert!(run.events(600).await.is_empty());
     leads
         .send(Some(Instant::now() + Duration::from_secs(100)))
         .unwrap();
-    assert_eq!(run.tells(61).await.len(), 1);
+    assert_eq!(run.events(61).await.len(), 1);
     run.ends().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_storage_is_told_of_at_its_node() {
+async fn storage_is_reported_at_its_node() {
     let fake = Fake::default();
     fake.state().lists = true;
     fake.state().storage = vec!["Full"];
-    let mut run = start(&fake, node("a"), Leadership::told().1, Vec::new()).await;
+    let mut run = start(&fake, node("a"), Leadership::elected().1, Vec::new()).await;
     let ill = "Warning StorageConditionAbnormal Node -/a: Degraded: Full";
-    assert_eq!(run.tells(1).await, [ill]);
-    assert!(run.tells(600).await.is_empty());
+    assert_eq!(run.events(1).await, [ill]);
+    assert!(run.events(600).await.is_empty());
     fake.state().storage.clear();
     let well = "Normal StorageConditionNormal Node -/a: The storage is well again";
-    assert_eq!(run.tells(60).await, [well]);
+    assert_eq!(run.events(60).await, [well]);
     run.ends().await;
 
     // A driver that serves the whole cluster has no node to report storage problems on.
     fake.state().storage = vec!["Full"];
     let mut run = start(&fake, Scope::Cluster, Leadership::always(), Vec::new()).await;
-    assert!(run.tells(100).await.is_empty());
+    assert!(run.events(100).await.is_empty());
     run.ends().await;
 }
 
@@ -270,11 +270,11 @@ fn flags_have_the_defaults_of_the_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_goes_on_where_there_is_nothing_to_look_at() {
+async fn it_runs_without_a_health_capability() {
     let fake = Fake::default();
     fake.state().silent = true;
-    let mut run = start(&fake, Scope::Cluster, Leadership::told().1, Vec::new()).await;
-    assert!(run.tells(1000).await.is_empty());
+    let mut run = start(&fake, Scope::Cluster, Leadership::elected().1, Vec::new()).await;
+    assert!(run.events(1000).await.is_empty());
     assert!(!run.running.is_finished());
     run.ends().await;
 }

@@ -135,7 +135,7 @@ async fn who_gives_up_takes_nothing_from_the_others() {
 }
 
 #[tokio::test]
-async fn it_stops_although_somebody_stays_connected() {
+async fn an_idle_connection_does_not_delay_the_stop() {
     let driver = Driver::new(State::Ready);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let _idle = TcpStream::connect(listener.local_addr().unwrap())
@@ -154,7 +154,7 @@ async fn it_stops_although_somebody_stays_connected() {
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_told() {
+async fn an_address_in_use_is_an_error() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let options = Options {
         address: taken.local_addr().unwrap(),

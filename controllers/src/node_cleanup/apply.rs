@@ -21,7 +21,7 @@ const OUT: &str = "NodeOutOfService";
 /// How long until a bound volume is reported again.
 const AGAIN: Duration = Duration::from_secs(3600);
 /// The most bound volumes that one pass reports. Later passes report the others.
-const TOLD_AT_ONCE: usize = 100;
+const REPORTS_PER_PASS: usize = 100;
 
 /// Why a node can't clean up after itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Tidier {
             (Ok(Some(node)), Fate::OutOfService) => is_out_of_service(&node),
             (Ok(_), _) => false,
             (Err(error), _) => {
-                tracing::warn!(node, %error, "whether the node is gone can't be told");
+                tracing::warn!(node, %error, "the node cannot be read");
                 false
             }
         }
@@ -55,16 +55,16 @@ impl Tidier {
         }
         let is_there = self.context.caches.nodes().get(&node).is_some();
         if is_there == (fate == Fate::Gone) {
-            tracing::info!(node, "the node is not as it was any more: left alone");
+            tracing::info!(node, "the node has changed: left alone");
             return true;
         }
-        if let Err(error) = self.carry_out(&node, fate, action).await {
-            tracing::warn!(node, %error, "tidying up after a node");
+        if let Err(error) = self.apply(&node, fate, action).await {
+            tracing::warn!(node, %error, "cleanup after a node failed");
         }
         true
     }
 
-    async fn carry_out(&mut self, node: &str, fate: Fate, action: Action) -> Result<(), ApiError> {
+    async fn apply(&mut self, node: &str, fate: Fate, action: Action) -> Result<(), ApiError> {
         let caches = self.context.caches.clone();
         match action {
             Action::ReleaseAttachment(attachment) => {
@@ -75,7 +75,7 @@ impl Tidier {
                     Fate::Gone => (GONE, "is gone"),
                     Fate::OutOfService => (OUT, "is out of service"),
                 };
-                self.tell(
+                self.emit(
                     &*attachment,
                     reason,
                     format!("Node {node} {why}: the volume counts as detached"),
@@ -84,20 +84,20 @@ impl Tidier {
             Action::DeleteVolume(volume) => self.delete(node, &volume).await?,
             Action::ReleaseVolume(volume) => {
                 self.release(&volume).await?;
-                self.tell(
+                self.emit(
                     &*volume,
                     GONE,
-                    format!("Node {node} is gone, and the volume with it: letting go"),
+                    format!("Node {node} is gone, and the volume with it: finalizers removed"),
                 );
             }
-            Action::TellOfVolume(volume) => self.tell_of(node, &volume),
+            Action::ReportVolume(volume) => self.report_bound(node, &volume),
             Action::ClearClaim(claim) => self.clear(node, &claim).await?,
             Action::DeleteCapacity(object) => {
                 self.kube.delete(&*object).await?;
-                self.tell(
+                self.emit(
                     &*object,
                     GONE,
-                    format!("Node {node} is gone: there is no room on it"),
+                    format!("Node {node} is gone: its capacity object is deleted"),
                 );
             }
             Action::ReleaseContent(content) => {
@@ -133,7 +133,7 @@ impl Tidier {
             return Ok(());
         }
         self.kube.delete_unchanged(&*volume).await?;
-        self.tell(
+        self.emit(
             &*volume,
             GONE,
             format!("Node {node} is gone, and the volume with it: its object is deleted"),
@@ -143,7 +143,7 @@ impl Tidier {
 
     /// Removes our finalizers from a PV that is being deleted.
     async fn release(&self, volume: &PersistentVolume) -> Result<(), ApiError> {
-        let Some(patch) = self.rules.let_go(volume) else {
+        let Some(patch) = self.rules.remove_finalizers(volume) else {
             return Ok(());
         };
         if !self.context.leader.leads() {
@@ -168,10 +168,10 @@ impl Tidier {
         finalizer: &str,
     ) -> Result<(), ApiError> {
         finalizers::remove(&self.kube, Some(watch), content, finalizer).await?;
-        self.tell(
+        self.emit(
             content,
             GONE,
-            format!("Node {node} is gone, and what was to be deleted with it: letting go"),
+            format!("Node {node} is gone, and the snapshot with it: finalizer removed"),
         );
         Ok(())
     }
@@ -200,24 +200,25 @@ impl Tidier {
             Err(error) if error.is_conflict() || error.is_not_found() => return Ok(()),
             Err(error) => return Err(error),
         }
-        self.tell(
+        self.emit(
             claim,
             GONE,
-            format!("Node {node}, which was selected, is gone: another is to be"),
+            format!("The selected node {node} is gone: the scheduler can select another"),
         );
         Ok(())
     }
 
     /// Emits an event on a bound volume and its claim, rate-limited.
-    fn tell_of(&mut self, node: &str, volume: &PersistentVolume) {
+    fn report_bound(&mut self, node: &str, volume: &PersistentVolume) {
         let Some(uid) = volume.uid() else { return };
         let now = Instant::now();
-        if self.told_now >= TOLD_AT_ONCE || self.told.get(&uid).is_some_and(|at| now - *at < AGAIN)
+        if self.reported_now >= REPORTS_PER_PASS
+            || self.reported.get(&uid).is_some_and(|at| now - *at < AGAIN)
         {
             return;
         }
-        self.told_now += 1;
-        self.told.insert(uid, now);
+        self.reported_now += 1;
+        self.reported.insert(uid, now);
         let message = format!(
             "Node {node} is gone, and the volume with it unless the node returns; to do without \
              its data, delete the claim"
@@ -228,11 +229,11 @@ impl Tidier {
         if let Some(mut claim) = spec.and_then(|spec| spec.claim_ref.clone()) {
             claim.kind = Some("PersistentVolumeClaim".to_owned());
             claim.api_version = Some("v1".to_owned());
-            events.tell(claim, EventKind::Warning, GONE, message);
+            events.emit(claim, EventKind::Warning, GONE, message);
         }
     }
 
-    fn tell<K: Resource>(&self, about: &K, reason: &str, message: String) {
+    fn emit<K: Resource>(&self, about: &K, reason: &str, message: String) {
         tracing::info!(
             kind = %K::kind(&()), name = %about.name_any(), namespace = about.namespace(),
             "{message}"

@@ -55,7 +55,7 @@ pub(super) enum Action {
     /// Remove our finalizers from a PV that is already being deleted.
     ReleaseVolume(Arc<PersistentVolume>),
     /// Report a bound volume. Only its user may give it up.
-    TellOfVolume(Arc<PersistentVolume>),
+    ReportVolume(Arc<PersistentVolume>),
     /// Have another node selected for a claim that waits for a volume on the node.
     ClearClaim(Arc<PersistentVolumeClaim>),
     /// Delete the object that reports capacity of the node to the scheduler.
@@ -163,7 +163,7 @@ impl Rules {
         let spec = volume.spec.as_ref()?;
         let policy = spec.persistent_volume_reclaim_policy.as_deref();
         match (policy, volume.status.as_ref()?.phase.as_deref()?) {
-            (_, "Bound") => Some(Action::TellOfVolume(volume.clone())),
+            (_, "Bound") => Some(Action::ReportVolume(volume.clone())),
             (Some("Delete"), "Released") if !is_attached => match is_going(&**volume) {
                 false => Some(Action::DeleteVolume(volume.clone())),
                 true if self.holds(volume).is_empty() => None,
@@ -189,7 +189,7 @@ impl Rules {
     }
 
     /// A JSON patch that removes our finalizers and keeps the others.
-    pub(super) fn let_go(&self, volume: &PersistentVolume) -> Option<Value> {
+    pub(super) fn remove_finalizers(&self, volume: &PersistentVolume) -> Option<Value> {
         let mut patch = vec![json!({"op": "test", "path": "/metadata/uid", "value": volume.uid()})];
         for place in self.holds(volume) {
             let path = format!("/metadata/finalizers/{place}");

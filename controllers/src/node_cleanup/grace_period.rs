@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_back_begins_anew() {
+    fn an_absence_restarts_the_grace_period() {
         let start = Instant::now();
         let grace = Duration::from_secs(300);
         let mut since = Since::default();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_is_told() {
+    fn the_next_end_of_a_grace_period() {
         let start = Instant::now();
         let grace = Duration::from_secs(10);
         let later = |seconds| start + Duration::from_secs(seconds);

@@ -185,7 +185,7 @@ async fn any_other_answer_is_a_doubt() {
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_lead_does_nothing() {
-    let (leads, leader) = Leadership::told();
+    let (leads, leader) = Leadership::elected();
     let mut bench = bench_with(|world| world.context.leader = leader);
     bench.fill("n2");
     assert_eq!(bench.after(0).await, NOTHING);
@@ -235,7 +235,7 @@ async fn a_deletion_that_was_cut_short_is_finished() {
     let events = bench.world.events();
     assert_eq!(
         events,
-        ["Normal NodeGone: Node n2 is gone, and the volume with it: letting go"]
+        ["Normal NodeGone: Node n2 is gone, and the volume with it: finalizers removed"]
     );
 }
 
@@ -248,7 +248,7 @@ async fn a_claim_with_a_volume_is_left_alone() {
     bench.after(0).await;
     assert_eq!(bench.after(GRACE).await, NOTHING);
     bench.world.api.hide("volumes/pvc-uid-of-c", 500);
-    assert_eq!(bench.after(GRACE).await, NOTHING, "nor one nobody knows of");
+    assert_eq!(bench.after(GRACE).await, NOTHING, "an unreadable volume");
     assert_eq!(bench.world.events(), NOTHING);
 }
 
@@ -266,14 +266,14 @@ async fn a_claim_that_has_changed_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bound_volume_is_told_of_now_and_again() {
+async fn a_bound_volume_is_reported_hourly() {
     let mut bench = bench();
     for number in 0..130 {
         let bound = volume(&format!("v{number}"), "n2");
         bench.add(|caches| caches.volumes(), bound);
     }
     bench.after(0).await;
-    for (seconds, told) in [
+    for (seconds, reported) in [
         (GRACE, 100),
         (30, 30),
         (30, 0),
@@ -283,7 +283,7 @@ async fn a_bound_volume_is_told_of_now_and_again() {
     ] {
         assert_eq!(bench.after(seconds).await, NOTHING);
         let events = bench.world.events();
-        assert_eq!(events.len(), 2 * told, "of each volume and its claim");
+        assert_eq!(events.len(), 2 * reported, "of each volume and its claim");
         assert!(
             events
                 .iter()
@@ -293,7 +293,7 @@ async fn a_bound_volume_is_told_of_now_and_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn out_of_service_lets_go_of_attachments() {
+async fn out_of_service_releases_attachments() {
     let out = json!({
         "spec": {"taints": [
             {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]},

@@ -11,33 +11,33 @@ const INLINE_DIGITS: usize = 64;
 
 /// True if a volume is inline. Without the driver's inventory, kubelet's naming scheme decides.
 /// `None` if the inventory no longer has the volume: then it is not judged.
-fn is_inline(id: &str, kept: Option<&BTreeMap<String, InventoryEntry>>) -> Option<bool> {
+fn is_inline(id: &str, inventory: Option<&BTreeMap<String, InventoryEntry>>) -> Option<bool> {
     let is_digit = |c: u8| c.is_ascii_hexdigit();
     let digits = id.strip_prefix("csi-").unwrap_or_default();
     let by_name = digits.len() == INLINE_DIGITS && digits.bytes().all(is_digit);
-    match kept {
+    match inventory {
         None => Some(by_name),
-        Some(kept) => kept.get(id).map(|volume| volume.inline || by_name),
+        Some(inventory) => inventory.get(id).map(|volume| volume.inline || by_name),
     }
 }
 
 /// Volumes without a known object.
 pub(super) fn without_object(
     listed: &Published,
-    kept: Option<&BTreeMap<String, InventoryEntry>>,
+    inventory: Option<&BTreeMap<String, InventoryEntry>>,
     has_object: impl Fn(&str) -> bool,
 ) -> BTreeSet<String> {
     let ids = listed.keys();
-    ids.filter(|id| is_inline(id, kept) == Some(false) && !has_object(id))
+    ids.filter(|id| is_inline(id, inventory) == Some(false) && !has_object(id))
         .cloned()
         .collect()
 }
 
 /// Volumes published to this node that are not staged and have no known VolumeAttachment. `node_id`
 /// is the driver's ID of the node.
-pub(super) fn published_in_vain(
+pub(super) fn stale_publications(
     listed: &Published,
-    kept: &BTreeMap<String, InventoryEntry>,
+    inventory: &BTreeMap<String, InventoryEntry>,
     node_id: &str,
     is_attached: impl Fn(&str) -> bool,
 ) -> BTreeSet<String> {
@@ -46,7 +46,7 @@ pub(super) fn published_in_vain(
         .filter(|(_, nodes)| nodes.iter().any(|node| node == node_id))
         .map(|(id, _)| id);
     published
-        .filter(|id| kept.get(*id).is_some_and(|volume| !volume.staged))
+        .filter(|id| inventory.get(*id).is_some_and(|volume| !volume.staged))
         .filter(|id| !is_attached(id))
         .cloned()
         .collect()
@@ -64,20 +64,27 @@ pub(super) struct Cluster {
 }
 
 /// The UID of the claim that a volume was made for, if its name contains one and it was never used.
-pub(super) fn claim_of_unused<'a>(kept: &'a InventoryEntry, naming: &Naming) -> Option<&'a str> {
-    let unused = kept.fresh && !kept.staged && !kept.inline;
-    naming.claim(&kept.name).filter(|_| unused)
+pub(super) fn claim_of_unused<'a>(
+    inventory: &'a InventoryEntry,
+    naming: &Naming,
+) -> Option<&'a str> {
+    let unused = inventory.fresh && !inventory.staged && !inventory.inline;
+    naming.claim(&inventory.name).filter(|_| unused)
 }
 
 /// True if a volume without a known object may be deleted: it was made for a claim that is gone,
 /// and it was never used. False in any doubt.
-pub(super) fn may_be_deleted(kept: &InventoryEntry, naming: &Naming, cluster: &Cluster) -> bool {
-    let (Some(claim), Some(claims)) = (claim_of_unused(kept, naming), &cluster.claims) else {
+pub(super) fn may_be_deleted(
+    inventory: &InventoryEntry,
+    naming: &Naming,
+    cluster: &Cluster,
+) -> bool {
+    let (Some(claim), Some(claims)) = (claim_of_unused(inventory, naming), &cluster.claims) else {
         return false;
     };
     !claims.contains(claim)
-        && !cluster.volumes.contains(&kept.name)
-        && !cluster.handles.contains(&kept.id)
+        && !cluster.volumes.contains(&inventory.name)
+        && !cluster.handles.contains(&inventory.id)
 }
 
 #[cfg(test)]

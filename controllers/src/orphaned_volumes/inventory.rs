@@ -28,15 +28,17 @@ pub struct Inventory(Option<Arc<Ask>>);
 
 impl fmt::Debug for Inventory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told = self.0.is_some();
-        f.debug_struct("Inventory").field("told", &told).finish()
+        let reported = self.0.is_some();
+        f.debug_struct("Inventory")
+            .field("reported", &reported)
+            .finish()
     }
 }
 
 impl Inventory {
     /// `ask` is called for each list and must not take long. It returns an error if the list is
     /// incomplete.
-    pub fn told(
+    pub fn reported(
         ask: impl Fn() -> Result<Vec<InventoryEntry>, String> + Send + Sync + 'static,
     ) -> Self {
         Inventory(Some(Arc::new(ask)))

@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::{InventoryEntry, LookError, Scanner, decide};
+use super::{InventoryEntry, ScanError, Scanner, decide};
 use crate::api::pv;
 use crate::attacher::Published;
 use crate::attacher::decide::expected_name;
@@ -20,19 +20,19 @@ impl Scanner {
     pub(super) async fn publications(
         &mut self,
         listed: &Published,
-        kept: &BTreeMap<String, InventoryEntry>,
-    ) -> Result<(), LookError> {
+        inventory: &BTreeMap<String, InventoryEntry>,
+    ) -> Result<(), ScanError> {
         let request = csi::NodeGetInfoRequest {};
         let info = self.context.driver.csi.node_get_info(request, self.timeout);
         let node_id = info.await?.node_id;
         let seen = self.context.caches.attachments().all();
         let seen: Vec<&VolumeAttachment> = seen.iter().map(|one| &**one).collect();
-        let suspects = decide::published_in_vain(listed, kept, &node_id, |id| {
+        let suspects = decide::stale_publications(listed, inventory, &node_id, |id| {
             seen.iter().any(|one| self.is_of(one, id, None))
         });
-        let due = self
-            .in_vain
-            .due(suspects, Instant::now(), self.part.options.orphan_grace);
+        let due =
+            self.stale_publications
+                .due(suspects, Instant::now(), self.part.options.orphan_grace);
         if due.is_empty() {
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Scanner {
         };
         let csi = &self.context.driver.csi;
         match csi.controller_unpublish_volume(request, self.timeout).await {
-            Ok(_) => self.tell(
+            Ok(_) => self.emit(
                 EventKind::Normal,
                 "VolumeUnpublished",
                 format!("Volume {id} was published to this node without an attachment"),

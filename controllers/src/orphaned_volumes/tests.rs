@@ -16,8 +16,8 @@ const UID: &str = "0a1b2c3d-0000-4000-8000-0123456789ab";
 
 struct Bench {
     world: World,
-    keeper: Scanner,
-    kept: Arc<Mutex<Result<Vec<InventoryEntry>, String>>>,
+    scanner: Scanner,
+    inventory: Arc<Mutex<Result<Vec<InventoryEntry>, String>>>,
     listed: Vec<(String, Vec<String>)>,
 }
 
@@ -26,7 +26,7 @@ fn bench() -> Bench {
 }
 
 /// A bench with or without the inventory of the driver.
-fn bench_with(told: bool) -> Bench {
+fn bench_with(with_inventory: bool) -> Bench {
     let mut world = World::new(&[
         Can::ListVolumes,
         Can::PublishUnpublishVolume,
@@ -36,22 +36,22 @@ fn bench_with(told: bool) -> Bench {
         name: "n1".to_owned(),
         segments: BTreeMap::new(),
     };
-    let kept = Arc::new(Mutex::new(Ok(Vec::new())));
-    let asked = kept.clone();
+    let inventory = Arc::new(Mutex::new(Ok(Vec::new())));
+    let asked = inventory.clone();
     let part = Part {
         options: options(),
         volumes: options(),
         max_entries: 0,
-        inventory: match told {
-            true => Inventory::told(move || asked.lock().expect("volumes").clone()),
+        inventory: match with_inventory {
+            true => Inventory::reported(move || asked.lock().expect("volumes").clone()),
             false => Inventory::default(),
         },
         metrics: Metrics::default(),
     };
     Bench {
-        keeper: Scanner::new(world.context.clone(), part),
+        scanner: Scanner::new(world.context.clone(), part),
         world,
-        kept,
+        inventory,
         listed: Vec::new(),
     }
 }
@@ -66,8 +66,8 @@ impl Bench {
             ..InventoryEntry::default()
         };
         change(&mut volume);
-        let mut kept = self.kept.lock().expect("volumes");
-        kept.as_mut().expect("volumes").push(volume);
+        let mut inventory = self.inventory.lock().expect("volumes");
+        inventory.as_mut().expect("volumes").push(volume);
         let nodes = published.iter().map(|node| (*node).to_owned());
         self.listed.push((id.to_owned(), nodes.collect()));
     }
@@ -92,7 +92,7 @@ impl Bench {
             entries: entries.collect(),
             next_token: String::new(),
         });
-        let looked = self.keeper.look().await;
+        let looked = self.scanner.scan().await;
         let calls = self.world.script.calls().into_iter();
         let mut asked: Vec<String> = calls
             .filter_map(|call| match call {
@@ -109,7 +109,7 @@ impl Bench {
     }
 
     fn counted(&self) -> i64 {
-        self.keeper.part.metrics.orphans.get()
+        self.scanner.part.metrics.orphans.get()
     }
 }
 
@@ -139,7 +139,7 @@ fn attachment(name: &str, volume: &str, node: &str) -> Value {
 const NOTHING: &[&str] = &[];
 
 #[tokio::test(start_paused = true)]
-async fn orphans_are_counted_and_told_of() {
+async fn orphans_are_counted_and_reported() {
     let mut bench = bench();
     bench.has("used", &[], |one| one.fresh = false);
     bench.has("pod", &[], |one| one.inline = true);
@@ -150,8 +150,9 @@ async fn orphans_are_counted_and_told_of() {
     assert_eq!((bench.counted(), bench.world.events().len()), (0, 0));
     assert_eq!(bench.after(1).await, NOTHING);
     assert_eq!(bench.counted(), 1);
-    let told = "Warning OrphanedVolumes: Volumes without a PersistentVolume take room here: used";
-    assert_eq!(bench.world.events(), [told]);
+    let expected =
+        "Warning OrphanedVolumes: Volumes without a PersistentVolume take room here: used";
+    assert_eq!(bench.world.events(), [expected]);
     // The event is not repeated.
     bench.after(GRACE).await;
     assert_eq!(bench.world.events(), NOTHING);
@@ -161,9 +162,9 @@ async fn orphans_are_counted_and_told_of() {
 }
 
 #[test]
-fn many_are_told_of_in_short() {
+fn a_report_names_at_most_five() {
     let orphans = (0..7).map(|number| format!("v{number}")).collect();
-    let message = orphans_told(&orphans);
+    let message = orphan_message(&orphans);
     assert!(
         message.ends_with("here: v0, v1, v2, v3, v4 and 2 more"),
         "{message}"
@@ -171,7 +172,7 @@ fn many_are_told_of_in_short() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_never_used_and_is_nobodys_is_deleted() {
+async fn an_unused_orphan_is_deleted() {
     let mut bench = bench();
     bench.has("a", &[], |_| {});
     for number in 0..600 {
@@ -185,10 +186,10 @@ async fn what_was_never_used_and_is_nobodys_is_deleted() {
     assert_eq!(bench.after(0).await, NOTHING);
     assert_eq!(bench.after(GRACE - 1).await, NOTHING);
     assert_eq!(bench.after(1).await, ["delete a"]);
-    let told = format!(
+    let expected = format!(
         "Normal OrphanDeleted: Volume a (pvc-{UID}) was never used, and its claim is gone: deleted"
     );
-    assert_eq!(bench.world.events(), [told]);
+    assert_eq!(bench.world.events(), [expected]);
     assert_eq!(bench.counted(), 0);
 }
 
@@ -235,14 +236,14 @@ async fn any_doubt_keeps_it() {
         (
             "it was used meanwhile",
             |bench| {
-                let mut kept = bench.kept.lock().expect("volumes");
-                kept.as_mut().expect("volumes")[0].fresh = false;
+                let mut inventory = bench.inventory.lock().expect("volumes");
+                inventory.as_mut().expect("volumes")[0].fresh = false;
             },
             "",
         ),
         (
             "the driver can't tell",
-            |bench| *bench.kept.lock().expect("volumes") = Err("a pool is missing".to_owned()),
+            |bench| *bench.inventory.lock().expect("volumes") = Err("a pool is missing".to_owned()),
             "the driver's own list of volumes: a pool is missing",
         ),
     ];
@@ -276,7 +277,7 @@ async fn an_orphan_that_is_not_deleted_stays_one() {
     bench.has("a", &[], |_| {});
     bench.after(0).await;
     // ListVolumes gets the error, so the scan fails.
-    bench.keeper.believed.clear();
+    bench.scanner.confirmed.clear();
     bench.world.script.fail(Status::unavailable("no list"));
     assert_eq!(bench.after(GRACE).await.len(), 1);
     assert_eq!(bench.counted(), 0);
@@ -286,7 +287,7 @@ async fn an_orphan_that_is_not_deleted_stays_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_published_in_vain_is_unpublished() {
+async fn a_stale_publication_is_unpublished() {
     let mut bench = bench();
     for (id, nodes) in [
         ("forgotten", &[NODE_ID] as &[&str]),
@@ -330,11 +331,11 @@ async fn what_is_published_in_vain_is_unpublished() {
 async fn looks_are_spread_and_follow_graces() {
     let mut bench = bench();
     for _ in 0..20 {
-        let wait = bench.keeper.wait();
+        let wait = bench.scanner.wait();
         assert!((540..=660).contains(&wait.as_secs()), "{wait:?}");
     }
-    bench.keeper.part.options.orphan_interval = Duration::from_secs(3600);
+    bench.scanner.part.options.orphan_interval = Duration::from_secs(3600);
     bench.has("a", &[], |_| {});
     bench.after(0).await;
-    assert_eq!(bench.keeper.wait(), Duration::from_secs(GRACE));
+    assert_eq!(bench.scanner.wait(), Duration::from_secs(GRACE));
 }

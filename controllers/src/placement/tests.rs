@@ -213,7 +213,7 @@ async fn who_does_not_lead_writes_nothing() {
         "now",
         json!({"metadata": {"annotations": {SELECTED_NODE: "n1"}}}),
     );
-    let (_told, leader) = Leadership::told();
+    let (_told, leader) = Leadership::elected();
     rig.at_work.context.leader = leader;
     for claim in ["a", "b"] {
         assert_eq!(rig.work(claim).await, Outcome::Done);

@@ -457,7 +457,7 @@ async fn secrets_are_read_and_never_told() {
 async fn a_lead_that_is_lost_on_the_way() {
     for (leads, calls) in [(true, 3), (false, 1)] {
         let mut rig = central();
-        let (until, leader) = Leadership::told();
+        let (until, leader) = Leadership::elected();
         until.send_replace(Some(Instant::now() + Duration::from_secs(60)));
         rig.at_work.context.leader = leader;
         rig.secret_class();

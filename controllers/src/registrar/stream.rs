@@ -7,20 +7,20 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-use super::authority_rewrite::Cure;
+use super::authority_rewrite::Repair;
 
-/// A connection that applies the [`Cure`] to the bytes read.
+/// A connection that applies the [`Repair`] to the bytes read.
 #[derive(Debug)]
 pub(super) struct AuthorityRewrite<S> {
     stream: S,
-    cure: Cure,
+    repair: Repair,
 }
 
 impl<S> AuthorityRewrite<S> {
     pub(super) fn new(stream: S) -> Self {
         AuthorityRewrite {
             stream,
-            cure: Cure::default(),
+            repair: Repair::default(),
         }
     }
 }
@@ -33,7 +33,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for AuthorityRewrite<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        self.cure.feed(&mut buffer.filled_mut()[before..]);
+        self.repair.feed(&mut buffer.filled_mut()[before..]);
         Poll::Ready(Ok(()))
     }
 }

@@ -141,7 +141,7 @@ async fn a_plain_server_refuses_kubelet() {
 }
 
 #[tokio::test]
-async fn a_cured_one_answers_kubelet() {
+async fn a_repaired_stream_is_answered() {
     for (bytes, streams) in [(unhex(KUBELET), &[1, 3][..]), (plain(), &[1])] {
         for size in [1, 7, 64, bytes.len()] {
             let (here, there) = tokio::io::duplex(1 << 16);

@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn whose_contents_are() {
+    fn owners_of_contents() {
         let here = Scope::Node {
             name: "n1".to_owned(),
             segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
         };
         let label = |node: &str| BTreeMap::from([(MANAGED_BY.to_owned(), node.to_owned())]);
         let none = BTreeMap::new();
-        let reported = || Pools::told(|| vec!["a1".to_owned()]);
+        let reported = || Pools::reported(|| vec!["a1".to_owned()]);
         let (ours, theirs) = (Some("snap-a1-0"), Some("snap-b2-0"));
         for (pools, labels, handle, sources, expected) in [
             (reported(), none.clone(), ours, vec![], Ownership::Local),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_tell_where_snapshots_are() {
+    fn handles_of_contents() {
         let reference = json!({"name": "s"});
         for (source, status, expected) in [
             (json!({"volumeHandle": "v"}), Value::Null, "v"),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_a_whole_is() {
+    fn owners_of_groups() {
         use Ownership::*;
         for (owners, whole) in [
             (&[Local, Local][..], Local),

@@ -51,7 +51,7 @@ impl Loops {
             node_deployment: true,
             registration_endpoint: Some(endpoint.to_owned()),
             inventory: inventory(pools.clone()),
-            pools: OwnPools::told(move || identities(&pools)),
+            pools: OwnPools::reported(move || identities(&pools)),
             labels,
         };
         let view = Telemetry::new();
@@ -133,7 +133,7 @@ fn identities(pools: &Pools) -> Vec<String> {
 
 /// Volume facts that CSI does not report. All of them are in memory.
 fn inventory(pools: Arc<Pools>) -> Inventory {
-    Inventory::told(move || {
+    Inventory::reported(move || {
         let volumes = pools.volumes();
         let kept = volumes.iter().map(|record| InventoryEntry {
             id: record.id.to_string(),

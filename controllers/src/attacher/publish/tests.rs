@@ -257,7 +257,7 @@ async fn others_attachments_are_left_alone() {
     assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);
     // A process without the leadership does nothing.
     setup.add(json!({}));
-    let (_led, leader) = crate::client::Leadership::told();
+    let (_led, leader) = crate::client::Leadership::elected();
     setup.attacher.context.leader = leader;
     setup.attacher.context.scope = crate::cache::Scope::Cluster;
     assert_eq!(setup.attacher.attachment("va").await, Outcome::Done);

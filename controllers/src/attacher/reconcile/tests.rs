@@ -102,7 +102,7 @@ async fn volumes_out_of_sight_are_compared_and_those_of_others_are_not() {
             name: "n1".to_owned(),
             segments: Default::default(),
         };
-        attacher.context.pools = Pools::told(|| vec!["a1".to_owned()]);
+        attacher.context.pools = Pools::reported(|| vec!["a1".to_owned()]);
         let label = Selector::label("node", "n1".to_owned());
         attacher.volumes.note_selected(label);
         world.api.put(json!({

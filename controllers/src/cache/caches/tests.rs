@@ -103,7 +103,7 @@ async fn watches_become_wider_and_narrower() {
     let api = Api::default();
     api.put(claim("ours", Some("n1")));
     api.put(claim("theirs", Some("n2")));
-    api.put(claim("nobodys", None));
+    api.put(claim("unlabelled", None));
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
     let caches = Caches::of_node(api.client(), stop, "n1");
@@ -126,7 +126,7 @@ async fn watches_become_wider_and_narrower() {
     api.lists();
     caches.set_width(Width::Whole);
     until(|| claims.is_whole()).await;
-    assert_eq!(names(&claims), ["nobodys", "ours", "theirs"]);
+    assert_eq!(names(&claims), ["unlabelled", "ours", "theirs"]);
     assert!(gone.lock().unwrap().is_empty());
     // The object is deleted while the watch selects everything, so the deletion is reported.
     api.take("claims/theirs");
@@ -135,7 +135,7 @@ async fn watches_become_wider_and_narrower() {
     assert!(!claims.is_whole());
     let mut gone = gone.lock().unwrap().clone();
     gone.sort();
-    assert_eq!(gone, ["nobodys", "theirs"]);
+    assert_eq!(gone, ["unlabelled", "theirs"]);
     let selector = "persistentvolumeclaims labelSelector=hostloop.csi.dev/node=n1";
     assert_eq!(api.lists(), ["persistentvolumeclaims", selector]);
 }
@@ -163,15 +163,15 @@ async fn what_is_not_in_sight_is_asked_for() {
 }
 
 /// The names in the reported changes.
-fn told(watch: &Store<PersistentVolumeClaim>) -> Arc<Mutex<Vec<String>>> {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let list = told.clone();
+fn reported(watch: &Store<PersistentVolumeClaim>) -> Arc<Mutex<Vec<String>>> {
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let list = reported.clone();
     watch.on_change(move |change| list.lock().unwrap().push(change.object().name_any()));
-    told
+    reported
 }
 
-fn taken(told: &Mutex<Vec<String>>) -> Vec<String> {
-    std::mem::take(&mut *told.lock().unwrap())
+fn taken(reported: &Mutex<Vec<String>>) -> Vec<String> {
+    std::mem::take(&mut *reported.lock().unwrap())
 }
 
 #[tokio::test]
@@ -183,8 +183,8 @@ async fn parts_that_see_everything_share_what_they_see() {
     let caches = Caches::of_node(api.client(), stop, "n1");
     let (one, other) = (caches.wide(), caches.wide());
     let claims = one.caches().claims();
-    let of_one = told(&claims);
-    let of_other = told(&other.caches().claims());
+    let of_one = reported(&claims);
+    let of_other = reported(&other.caches().claims());
     claims.synced().await;
     assert_eq!(api.lists(), ["persistentvolumeclaims"]);
     assert_eq!(
@@ -205,7 +205,7 @@ async fn parts_that_see_everything_share_what_they_see() {
     assert_eq!(Arc::strong_count(&of_one), 1, "its handler is gone");
     // A new subscriber gets all known objects.
     let again = caches.wide();
-    let of_again = told(&again.caches().claims());
+    let of_again = reported(&again.caches().claims());
     assert_eq!(taken(&of_again), ["first", "second"]);
     // Dropping the last caches ends the watch. The next subscriber starts a new one.
     assert!(api.lists().is_empty());

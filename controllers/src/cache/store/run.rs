@@ -73,8 +73,8 @@ impl<K: Resource> Store<K> {
         stop: CancellationToken,
     ) {
         let api = api(self.noticed(&client));
-        let told = self.follow(api, config, |_| {});
-        stop.run_until_cancelled(told).await;
+        let followed = self.follow(api, config, |_| {});
+        stop.run_until_cancelled(followed).await;
     }
 
     /// Watches a range in all namespaces until `stop`. When the range changes, everything in it is
@@ -94,14 +94,14 @@ impl<K: Resource> Store<K> {
             let selector = range.selectors.at(width).clone();
             let config = selector.config();
             self.select(selector);
-            let told = self.follow(api.clone(), config, |events| {
+            let followed = self.follow(api.clone(), config, |events| {
                 if let Some(counter) = &counted {
                     counter.inc_by(events);
                 }
             });
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = told => return,
+                () = followed => return,
                 () = range.changed(width) => {
                     tracing::debug!(kind, "watching another part");
                 }

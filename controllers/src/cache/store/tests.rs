@@ -22,7 +22,7 @@ fn provisioner(watch: &Store<StorageClass>, name: &str) -> Option<String> {
 }
 
 #[test]
-fn the_newest_is_kept_whoever_tells_it() {
+fn the_newest_version_is_kept() {
     let watch = Store::new();
     watch.take(Event::Init);
     watch.take(Event::InitApply(class("a", 5, "old")));
@@ -43,7 +43,7 @@ fn the_newest_is_kept_whoever_tells_it() {
 }
 
 #[test]
-fn what_a_new_list_does_not_tell_is_gone() {
+fn objects_missing_from_a_new_list_are_deleted() {
     let watch = Store::new();
     let deleted = Arc::new(AtomicUsize::new(0));
     let count = deleted.clone();
@@ -86,7 +86,7 @@ fn an_index_follows() {
 }
 
 #[test]
-fn a_namespace_is_told_apart() {
+fn all_in_lists_one_namespace() {
     let watch = Store::new();
     for (namespace, name) in [
         ("a", "x"),
@@ -142,15 +142,15 @@ fn what_is_packed_is_as_it_was() {
     }
     let phases = |form: Encoding<PersistentVolume>| {
         let watch = Store::in_form(form);
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let list = told.clone();
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let list = reported.clone();
         watch.on_change(move |change| {
             let old = match change {
                 Change::Applied { old, .. } => old.clone(),
                 Change::Deleted(_) => None,
             };
-            let told = (old.as_deref().and_then(phase), phase(change.object()));
-            list.lock().expect("the list").push(told);
+            let reported = (old.as_deref().and_then(phase), phase(change.object()));
+            list.lock().expect("the list").push(reported);
         });
         let index = watch.index(|volume: &PersistentVolume| phase(volume).into_iter().collect());
         watch.take(Event::Apply(volume(4, "Pending")));
@@ -164,34 +164,34 @@ fn what_is_packed_is_as_it_was() {
         assert_eq!(index.get("Bound"), watch.all());
         watch.take(Event::Delete(volume(9, "Bound")));
         assert!(index.keys().is_empty() && watch.all().is_empty());
-        let told = told.lock().expect("the list").clone();
-        (kept, told)
+        let reported = reported.lock().expect("the list").clone();
+        (kept, reported)
     };
     let open = phases(Encoding::Open);
     let said = |text: &str| Some(text.to_owned());
-    let told = [
+    let reported = [
         (None, said("Pending")),
         (said("Pending"), said("Bound")),
         (None, said("Bound")),
     ];
-    assert_eq!(open.1, told);
+    assert_eq!(open.1, reported);
     assert_eq!(open.0.metadata.managed_fields, None);
     assert_eq!(open, phases(Encoding::packed()));
 }
 
 #[test]
-fn who_comes_late_is_told_what_is_there() {
+fn a_late_handler_gets_the_known_objects() {
     let watch = Store::new();
     watch.take(Event::Apply(class("a", 1, "p")));
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let list = told.clone();
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let list = reported.clone();
     watch.on_change(move |change| {
         list.lock()
             .expect("the list")
             .push(change.object().name_any());
     });
     watch.take(Event::Apply(class("b", 2, "p")));
-    assert_eq!(*told.lock().expect("the list"), ["a", "b"]);
+    assert_eq!(*reported.lock().expect("the list"), ["a", "b"]);
 }
 
 #[test]
@@ -302,15 +302,15 @@ async fn a_watch_is_well_once_the_server_accepts_it() {
 
 /// Successive objects with one name differ by UID.
 #[test]
-fn incarnations_are_told_apart() {
+fn objects_of_one_name_differ_by_uid() {
     let of = |uid: &str, version: u64| {
         let mut class = class("a", version, uid);
         class.metadata.uid = Some(uid.to_owned());
         class
     };
     let watch = Store::<StorageClass>::new();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let list = told.clone();
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let list = reported.clone();
     watch.on_change(move |change| {
         let what = match change {
             Change::Applied { old: None, .. } => "new",
@@ -335,5 +335,5 @@ fn incarnations_are_told_apart() {
         "changed second",
         "gone second",
     ];
-    assert_eq!(*told.lock().expect("the list"), expected);
+    assert_eq!(*reported.lock().expect("the list"), expected);
 }

@@ -42,7 +42,7 @@ pub(super) async fn run(context: &Context) {
             };
             tokio::select! {
                 width = turned => {
-                    tracing::info!(?width, "watching more or less, by whether anybody leads");
+                    tracing::info!(?width, "watch scope changed");
                     caches.set_width(width);
                     luck = fraction();
                 }

@@ -61,8 +61,8 @@ impl Search<'_> {
             // The watches see everything.
             return;
         }
-        self.told("volumes", self.volumes().await);
-        self.told("claims", self.claims().await);
+        self.log("volumes", self.volumes().await);
+        self.log("claims", self.claims().await);
         if !self.contents || self.context.pools.known().is_empty() {
             return;
         }
@@ -72,7 +72,7 @@ impl Search<'_> {
                 content.spec.driver == driver.name && self.is_own(handle_in(content))
             };
             let labelled = self.labelled(MANAGED_BY, &caches.contents(), own).await;
-            self.told("contents", labelled);
+            self.log("contents", labelled);
         }
         if takes_groups(driver) {
             let own = |content: &VolumeGroupSnapshotContent| {
@@ -80,15 +80,15 @@ impl Search<'_> {
             };
             let watch = caches.group_contents();
             let labelled = self.labelled(MANAGED_BY, &watch, own).await;
-            self.told("group contents", labelled);
+            self.log("group contents", labelled);
         }
     }
 
-    fn told(&self, what: &str, result: Result<(), ApiError>) {
+    fn log(&self, what: &str, result: Result<(), ApiError>) {
         match result {
             // The cluster does not have this kind.
             Ok(()) | Err(ApiError::NotFound { .. }) => {}
-            Err(error) => tracing::warn!(what, %error, "not all that has no label was looked at"),
+            Err(error) => tracing::warn!(what, %error, "the search for unlabelled objects failed"),
         }
     }
 
@@ -171,7 +171,7 @@ impl Search<'_> {
         };
         let all = self.kube.list(&format!("!{key}"), PAGES, take).await?;
         if !all {
-            tracing::debug!(kind = %K::kind(&()), "more has no label than is looked at");
+            tracing::debug!(kind = %K::kind(&()), "more objects lack the label than one search reads");
         }
         Ok(own)
     }
@@ -193,7 +193,7 @@ impl Search<'_> {
                     let (namespace, name) = (object.namespace(), object.name_any());
                     tracing::info!(
                         kind = %K::kind(&()), namespace, name,
-                        "had no label, and was found to be this node's"
+                        "labelled an object of this node"
                     );
                     watch.apply_write(written);
                 }

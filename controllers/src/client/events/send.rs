@@ -113,9 +113,9 @@ async fn normal(
     if first.is_none() {
         *first = waiting.recv().await;
     }
-    let told = first.as_ref()?.told;
+    let emitted = first.as_ref()?.emitted;
     loop {
-        let due = (*last.borrow() + QUIET).min(told + HELD).max(free);
+        let due = (*last.borrow() + QUIET).min(emitted + HELD).max(free);
         if Instant::now() >= due {
             return first.take();
         }
@@ -181,7 +181,7 @@ impl Sender {
             && sent.at.elapsed() < SAME
         {
             let count = sent.count.saturating_add(1);
-            let patch = json!({"count": count, "lastTimestamp": Time(told_at(event))});
+            let patch = json!({"count": count, "lastTimestamp": Time(emitted_at(event))});
             let params = PatchParams::default();
             match api.patch(&sent.name, &params, &Patch::Merge(patch)).await {
                 Ok(_) => {
@@ -217,7 +217,7 @@ impl Sender {
     }
 
     fn object(&self, event: &Event, namespace: &str) -> Object {
-        let at = Time(told_at(event));
+        let at = Time(emitted_at(event));
         let name = event.about.name.as_deref().unwrap_or("unnamed");
         let uid = event.about.uid.as_deref().unwrap_or_default();
         let said = hash(&format!("{uid} {} {}", event.reason, event.message));
@@ -253,9 +253,9 @@ impl Sender {
 }
 
 /// The wall clock when an event was emitted.
-fn told_at(event: &Event) -> Timestamp {
+fn emitted_at(event: &Event) -> Timestamp {
     let now = Timestamp::now();
-    now.checked_sub(event.told.elapsed()).unwrap_or(now)
+    now.checked_sub(event.emitted.elapsed()).unwrap_or(now)
 }
 
 /// Events about objects of the whole cluster are in the default namespace.
@@ -342,7 +342,7 @@ mod tests {
             ("a", "other"),
             ("b", "no room"),
         ] {
-            events.tell(
+            events.emit(
                 about(name),
                 Kind::Warning,
                 "ProvisioningFailed",
@@ -353,13 +353,13 @@ mod tests {
         let sender = Sender::new(client, "d", metrics);
         sender.run(backlog, CancellationToken::new()).await;
         let calls = calls.lock().expect("calls");
-        let told: Vec<_> = calls
+        let emitted: Vec<_> = calls
             .iter()
             .map(|(call, body)| (call.as_str(), body["count"].clone()))
             .collect();
         let events = "/api/v1/namespaces/ns/events";
         assert_eq!(
-            told,
+            emitted,
             [
                 (format!("POST {events}").as_str(), json!(1)),
                 (format!("PATCH {events}/e1").as_str(), json!(2)),
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_every_node_finds_is_told_once() {
+    async fn a_shared_event_is_created_once() {
         let names: Arc<Mutex<Vec<String>>> = Arc::default();
         let known = names.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -418,8 +418,8 @@ mod tests {
         assert_eq!(names.len(), 3, "{names:?}");
     }
 
-    fn tell(events: &Events, kind: Kind) {
-        events.tell(about("c"), kind, "Reason", String::new());
+    fn emit(events: &Events, kind: Kind) {
+        events.emit(about("c"), kind, "Reason", String::new());
     }
 
     #[tokio::test(start_paused = true)]
@@ -429,22 +429,22 @@ mod tests {
         let working = events.clone();
         let busy = tokio::spawn(async move {
             for _ in 0..400 {
-                tell(&working, Kind::Normal);
+                emit(&working, Kind::Normal);
                 tokio::time::sleep(QUIET / 2).await;
             }
         });
         tokio::time::sleep(QUIET / 4).await;
-        tell(&events, Kind::Warning);
+        emit(&events, Kind::Warning);
         let next = backlog.next().await.map(|event| event.kind);
         assert_eq!((next, begun.elapsed()), (Some(Kind::Warning), QUIET / 4));
         let next = backlog.next().await.map(|event| event.kind);
         assert_eq!((next, begun.elapsed()), (Some(Kind::Normal), HELD));
         busy.abort();
         while backlog.take().is_some() {}
-        tell(&events, Kind::Normal);
-        let told = Instant::now();
+        emit(&events, Kind::Normal);
+        let emitted = Instant::now();
         backlog.next().await;
-        assert_eq!(told.elapsed(), QUIET);
+        assert_eq!(emitted.elapsed(), QUIET);
     }
 
     #[tokio::test(start_paused = true)]
@@ -452,7 +452,7 @@ mod tests {
         let (events, mut backlog) = Events::queued(Arc::default());
         use Kind::{Normal, Warning};
         for kind in [Normal, Normal, Warning, Normal, Warning] {
-            tell(&events, kind);
+            emit(&events, kind);
         }
         let begun = Instant::now();
         for (kind, after) in [
@@ -475,7 +475,7 @@ mod tests {
         let (events, backlog) = Events::queued(metrics.clone());
         for kind in [Kind::Normal, Kind::Warning] {
             for _ in 0..crate::client::events::WAITING + 3 {
-                tell(&events, kind);
+                emit(&events, kind);
             }
         }
         assert_eq!(backlog.len(), 2 * crate::client::events::WAITING);
@@ -505,7 +505,7 @@ mod tests {
             let (events, backlog) = Events::queued(metrics.clone());
             for number in 0..40 {
                 let about = about(&number.to_string());
-                events.tell(about, Kind::Normal, "Bound", String::new());
+                events.emit(about, Kind::Normal, "Bound", String::new());
             }
             let stop = CancellationToken::new();
             let sender = Sender::new(Client::new(service, "default"), "d", metrics);

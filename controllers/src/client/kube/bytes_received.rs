@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_told_by_what_they_are_for() {
+    fn resources_and_verbs_of_requests() {
         for (method, path, query, expected) in [
             ("GET", "/api/v1/pods", None, ("pods", "list")),
             (

@@ -63,8 +63,8 @@ impl Holder {
                 self.sight.see(led);
             }
             match tried {
-                Ok(Ok(true)) => self.tell(Some(asked + self.terms.renew_deadline)),
-                Ok(Ok(false)) => self.tell(None),
+                Ok(Ok(true)) => self.publish(Some(asked + self.terms.renew_deadline)),
+                Ok(Ok(false)) => self.publish(None),
                 Ok(Err(error)) => {
                     tracing::warn!(lease = %self.terms.name, %error, "a lease failed")
                 }
@@ -75,7 +75,7 @@ impl Holder {
                 .borrow()
                 .is_some_and(|until| until <= Instant::now())
             {
-                self.tell(None);
+                self.publish(None);
             }
             let wait = tokio::time::sleep(self.terms.retry_period);
             if stop.run_until_cancelled(wait).await.is_none() {
@@ -83,7 +83,7 @@ impl Holder {
             }
         }
         let led = self.until.borrow().is_some();
-        self.tell(None);
+        self.publish(None);
         if led {
             let deadline = Instant::now() + self.terms.renew_deadline;
             if let Ok(Err(error)) = timeout_at(deadline, self.give_up()).await {
@@ -92,7 +92,7 @@ impl Holder {
         }
     }
 
-    fn tell(&self, until: Until) {
+    fn publish(&self, until: Until) {
         let led = self.until.send_replace(until).is_some();
         if led != until.is_some() {
             let leads = until.is_some();

@@ -149,7 +149,7 @@ async fn who_cannot_renew_stops_before_anybody_else_begins() {
 
 #[tokio::test(start_paused = true)]
 async fn who_was_paused_knows_it_before_its_tasks_do() {
-    let (until, leadership) = Leadership::told();
+    let (until, leadership) = Leadership::elected();
     until.send_replace(Some(Instant::now() + Duration::from_secs(10)));
     assert!(leadership.leads());
     tokio::time::advance(Duration::from_secs(11)).await;

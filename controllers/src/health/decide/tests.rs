@@ -15,7 +15,7 @@ fn abnormal(text: &str) -> Option<Change> {
 }
 
 #[test]
-fn a_condition_is_told_when_it_changes() {
+fn a_condition_is_reported_when_it_changes() {
     let full = |percent: &str| vec![finding("Full", percent)];
     let both = || vec![finding("Full", "91%"), finding("Slow", "")];
     let repeat = REPEAT.as_secs();
@@ -83,15 +83,15 @@ fn volume(uid: &str, handle: &str) -> Volume {
 }
 
 #[test]
-fn each_claim_is_told_of_its_volume() {
+fn claims_get_the_events_of_their_volumes() {
     let ill = || vec![finding("Full", "")];
     type Found = Vec<(&'static str, Vec<Finding>)>;
-    type Told = &'static [(&'static str, bool)];
+    type Reported = &'static [(&'static str, bool)];
     type Step = (
         &'static str,
         Vec<Volume>,
         Found,
-        Told,
+        Reported,
         &'static [&'static str],
     );
     // Case, volumes, findings by handle, expected events by claim, and the volumes unhealthy after
@@ -140,7 +140,7 @@ fn each_claim_is_told_of_its_volume() {
             &[],
         ),
         (
-            "made anew",
+            "recreated",
             vec![volume("d", "1")],
             vec![("1", vec![])],
             &[],
@@ -148,7 +148,7 @@ fn each_claim_is_told_of_its_volume() {
         ),
     ];
     let mut known = Known::new();
-    for (what, volumes, found, told, left) in steps {
+    for (what, volumes, found, reported, left) in steps {
         let found = found
             .into_iter()
             .map(|(handle, found)| (handle.to_owned(), found))
@@ -157,7 +157,7 @@ fn each_claim_is_told_of_its_volume() {
         let names = changes
             .iter()
             .map(|(claim, change)| (claim.name.as_deref().unwrap(), *change == Change::Normal));
-        assert_eq!(names.collect::<Vec<_>>(), told, "{what}");
+        assert_eq!(names.collect::<Vec<_>>(), reported, "{what}");
         assert_eq!(known.keys().collect::<Vec<_>>(), left, "{what}");
         for (uid, condition) in &known {
             assert_eq!(condition.volume, format!("pv-{uid}"), "{what}");

@@ -20,7 +20,7 @@ fn places() -> Places {
 }
 
 /// The node and the action for each leftover.
-fn said(seen: &Seen) -> Vec<String> {
+fn found(seen: &Seen) -> Vec<String> {
     let leftovers = rules().leftovers(seen, &places());
     leftovers.iter().map(word).collect()
 }
@@ -31,7 +31,7 @@ fn word(leftover: &Leftover) -> String {
         Some(Action::ReleaseAttachment(_)) => "release attachment",
         Some(Action::DeleteVolume(_)) => "delete volume",
         Some(Action::ReleaseVolume(_)) => "release volume",
-        Some(Action::TellOfVolume(_)) => "tell",
+        Some(Action::ReportVolume(_)) => "report",
         Some(Action::ClearClaim(_)) => "clear",
         Some(Action::DeleteCapacity(_)) => "delete capacity",
         Some(Action::ReleaseContent(_)) => "release content",
@@ -44,7 +44,7 @@ fn word(leftover: &Leftover) -> String {
 fn one<K: Resource>(value: Value, put: impl Fn(&mut Seen, Arc<K>)) -> String {
     let mut seen = Seen::default();
     put(&mut seen, object(value));
-    said(&seen).pop().unwrap_or_default()
+    found(&seen).pop().unwrap_or_default()
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn attachments() {
             deleted(attachment("a", "v", "n1")),
             "",
         ),
-        ("that nobody gave up", gone(), "n2 nothing"),
+        ("that is not being deleted", gone(), "n2 nothing"),
         (
             "that is being deleted",
             deleted(gone()),
@@ -71,8 +71,8 @@ fn attachments() {
         ),
         ("of another driver", deleted(with(gone(), other)), ""),
     ] {
-        let said = one(value, |seen, value| seen.attachments.push(value));
-        assert_eq!(said, expected, "{what}");
+        let found = one(value, |seen, value| seen.attachments.push(value));
+        assert_eq!(found, expected, "{what}");
     }
 }
 
@@ -127,16 +127,16 @@ fn volumes() {
             with(gone(), policy(Value::Null)),
             "n2 nothing",
         ),
-        ("bound", volume("v", "n2"), "n2 tell"),
+        ("bound", volume("v", "n2"), "n2 report"),
         (
             "bound, being deleted",
             deleted(volume("v", "n2")),
-            "n2 tell",
+            "n2 report",
         ),
         (
             "bound, retained",
             with(volume("v", "n2"), policy(json!("Retain"))),
-            "n2 tell",
+            "n2 report",
         ),
         (
             "available",
@@ -161,8 +161,8 @@ fn volumes() {
             "",
         ),
     ] {
-        let said = one(value, |seen, value| seen.volumes.push(value));
-        assert_eq!(said, expected, "{what}");
+        let found = one(value, |seen, value| seen.volumes.push(value));
+        assert_eq!(found, expected, "{what}");
     }
 }
 
@@ -195,7 +195,7 @@ fn a_volume_that_an_attachment_names_stays() {
             attachments: vec![object(attachment)],
             ..Seen::default()
         };
-        let last = said(&seen).pop();
+        let last = found(&seen).pop();
         assert_eq!(last.as_deref(), Some(expected), "{what}");
     }
 }
@@ -221,7 +221,7 @@ fn claims() {
             "",
         ),
         (
-            "of nobody yet",
+            "without a driver",
             with(gone(), annotated(provisioner, Value::Null)),
             "",
         ),
@@ -242,8 +242,8 @@ fn claims() {
         ),
         ("being deleted", deleted(gone()), ""),
     ] {
-        let said = one(value, |seen, value| seen.claims.push(value));
-        assert_eq!(said, expected, "{what}");
+        let found = one(value, |seen, value| seen.claims.push(value));
+        assert_eq!(found, expected, "{what}");
     }
     let claimed = json!({"spec": {"claimRef": {"uid": "uid-of-c"}}});
     let seen = Seen {
@@ -251,7 +251,7 @@ fn claims() {
         volumes: vec![object(with(volume("v", "n1"), claimed))],
         ..Seen::default()
     };
-    assert_eq!(said(&seen), ["n2 nothing"], "its volume is made already");
+    assert_eq!(found(&seen), ["n2 nothing"], "its volume is made already");
 }
 
 #[test]
@@ -287,13 +287,13 @@ fn contents() {
                 "nothing",
             ),
             (
-                "bound to nobody",
+                "unbound, pre-provisioned",
                 json!({"metadata": {"annotations": null},
                     "spec": {"source": source, reference: {"uid": null}}}),
                 "release",
             ),
             (
-                "made for nobody",
+                "unbound, of a volume",
                 json!({"metadata": {"annotations": null}, "spec": {reference: {"uid": null}}}),
                 "nothing",
             ),
@@ -309,15 +309,15 @@ fn contents() {
     let single = changes(&SINGLE, json!({"snapshotHandle": "s"}), "volumeSnapshotRef");
     for (what, change, expected) in single {
         let value = with(content("c", "n2"), change);
-        let said = one(value, |seen, value| seen.contents.push(value));
-        assert_eq!(said, full(expected, "content"), "{what}");
+        let found = one(value, |seen, value| seen.contents.push(value));
+        assert_eq!(found, full(expected, "content"), "{what}");
     }
     let handles = json!({"groupSnapshotHandles": {
         "volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": ["s"]}});
     for (what, change, expected) in changes(&GROUP, handles, "volumeGroupSnapshotRef") {
         let value = with(group_content("c", "n2"), change);
-        let said = one(value, |seen, value| seen.groups.push(value));
-        assert_eq!(said, full(expected, "group"), "a group {what}");
+        let found = one(value, |seen, value| seen.groups.push(value));
+        assert_eq!(found, full(expected, "group"), "a group {what}");
     }
 }
 
@@ -337,8 +337,8 @@ fn full(action: &str, what: &str) -> String {
 fn capacities() {
     for (node, expected) in [("n1", ""), ("n2", "n2 delete capacity")] {
         let value = capacity("c", &format!("external-provisioner-{node}"), node);
-        let said = one(value, |seen, value| seen.capacities.push(value));
-        assert_eq!(said, expected);
+        let found = one(value, |seen, value| seen.capacities.push(value));
+        assert_eq!(found, expected);
     }
 }
 
@@ -368,7 +368,7 @@ fn nodes_out_of_service() {
         ("up all the same", tainted(key, "True"), going(), None),
         ("tainted otherwise", tainted("x/y", "False"), going(), None),
         (
-            "nobody gave it up",
+            "not being deleted",
             tainted(key, "False"),
             attachment("a", "v", "n1"),
             None,
@@ -394,19 +394,19 @@ fn nodes_out_of_service() {
             contents: vec![object(content("c", "n1"))],
             ..Seen::default()
         };
-        let said: Vec<String> = rules().out_of_service(&seen).iter().map(word).collect();
-        assert_eq!(said.first().map(String::as_str), expected, "{what}");
-        assert!(said.len() <= 1, "attachments only");
+        let found: Vec<String> = rules().out_of_service(&seen).iter().map(word).collect();
+        assert_eq!(found.first().map(String::as_str), expected, "{what}");
+        assert!(found.len() <= 1, "attachments only");
     }
 }
 
 #[test]
 fn finalizers_of_others_stay() {
-    let let_go = |finalizers: Value| {
+    let remaining = |finalizers: Value| {
         let change = json!({"metadata": {"finalizers": finalizers}});
         let mut value = with(released("v", "n2"), change);
         let volume: Arc<PersistentVolume> = object(value.clone());
-        let patch = rules().let_go(&volume)?;
+        let patch = rules().remove_finalizers(&volume)?;
         let patch: json_patch::Patch = serde_json::from_value(patch).expect("a patch");
         json_patch::patch(&mut value, &patch).expect("it applies");
         Some(value["metadata"]["finalizers"].clone())
@@ -422,6 +422,6 @@ fn finalizers_of_others_stay() {
         (json!(["x/y", "external-attacher/other"]), None),
         (json!([]), None),
     ] {
-        assert_eq!(let_go(finalizers.clone()), left, "{finalizers}");
+        assert_eq!(remaining(finalizers.clone()), left, "{finalizers}");
     }
 }

@@ -31,7 +31,7 @@ fn volumes_are_of_one_absent_node_or_of_none() {
     for (what, affinity, expected) in [
         ("one that is there", on(&["n1"]), None),
         ("one that was", on(&["n2"]), Some("n2")),
-        ("one nobody has seen", on(&["n3"]), Some("n3")),
+        ("one never seen", on(&["n3"]), Some("n3")),
         ("two, one there", on(&["n1", "n2"]), None),
         ("two that are not", on(&["n2", "n3"]), None),
         (
@@ -215,7 +215,7 @@ fn capacities_are_who_keeps_them() {
         ("gone", "external-provisioner-n2", "n2", Some("n2")),
         ("never seen", "external-provisioner-n3", "n3", Some("n3")),
         ("one for all", "external-provisioner", "n2", None),
-        ("another's", "somebody-n2", "n2", None),
+        ("another's", "other-n2", "n2", None),
         (
             "there, of a place that is gone",
             "external-provisioner-n1",

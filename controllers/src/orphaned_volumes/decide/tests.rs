@@ -9,7 +9,7 @@ fn naming(uuid_length: i64) -> Naming {
     }
 }
 
-fn kept(id: &str) -> InventoryEntry {
+fn entry(id: &str) -> InventoryEntry {
     InventoryEntry {
         id: id.to_owned(),
         name: format!("pvc-{UID}"),
@@ -33,14 +33,14 @@ fn suspicion() {
         .collect();
     let of_pod = InventoryEntry {
         inline: true,
-        ..kept("pod")
+        ..entry("pod")
     };
-    let kept = all(&[kept("a"), kept("b"), of_pod, kept(&inline)]);
-    for (what, kept, expected) in [
-        ("told by the driver", Some(&kept), vec!["b"]),
-        ("told by nobody", None, vec!["b", "new", "pod"]),
+    let entry = all(&[entry("a"), entry("b"), of_pod, entry(&inline)]);
+    for (what, entry, expected) in [
+        ("with the inventory", Some(&entry), vec!["b"]),
+        ("without an inventory", None, vec!["b", "new", "pod"]),
     ] {
-        let found = without_object(&listed, kept, |id| id == "a");
+        let found = without_object(&listed, entry, |id| id == "a");
         assert_eq!(found.into_iter().collect::<Vec<_>>(), expected, "{what}");
     }
 }
@@ -66,11 +66,11 @@ fn publications() {
     .collect();
     let staged = InventoryEntry {
         staged: true,
-        ..kept("staged")
+        ..entry("staged")
     };
-    let others = ["forgotten", "several", "attached", "elsewhere", "nowhere"].map(kept);
-    let kept = all(&[&others[..], &[staged]].concat());
-    let found = published_in_vain(&listed, &kept, "n1", |id| id == "attached");
+    let others = ["forgotten", "several", "attached", "elsewhere", "nowhere"].map(entry);
+    let entry = all(&[&others[..], &[staged]].concat());
+    let found = stale_publications(&listed, &entry, "n1", |id| id == "attached");
     assert_eq!(
         found.into_iter().collect::<Vec<_>>(),
         ["forgotten", "several"]
@@ -79,66 +79,66 @@ fn publications() {
 
 #[test]
 fn deletion() {
-    let nobody = || Cluster {
+    let unclaimed = || Cluster {
         claims: Some(BTreeSet::from(["another".to_owned()])),
         volumes: BTreeSet::from(["another".to_owned()]),
         handles: BTreeSet::from(["another".to_owned()]),
     };
     let claimed = |uid: &str| Cluster {
         claims: Some(BTreeSet::from([uid.to_owned()])),
-        ..nobody()
+        ..unclaimed()
     };
     let named = |name: &str| Cluster {
         volumes: BTreeSet::from([name.to_owned()]),
-        ..nobody()
+        ..unclaimed()
     };
     let handled = |id: &str| Cluster {
         handles: BTreeSet::from([id.to_owned()]),
-        ..nobody()
+        ..unclaimed()
     };
     let unasked = Cluster {
         claims: None,
-        ..nobody()
+        ..unclaimed()
     };
     let with = |change: fn(&mut InventoryEntry)| {
-        let mut one = kept("a");
+        let mut one = entry("a");
         change(&mut one);
         one
     };
-    for (what, kept, cluster, expected) in [
-        ("nobody's, and never used", kept("a"), nobody(), true),
-        ("used", with(|one| one.fresh = false), nobody(), false),
-        ("staged", with(|one| one.staged = true), nobody(), false),
+    for (what, entry, cluster, expected) in [
+        ("unclaimed and never used", entry("a"), unclaimed(), true),
+        ("used", with(|one| one.fresh = false), unclaimed(), false),
+        ("staged", with(|one| one.staged = true), unclaimed(), false),
         (
             "a pod's own",
             with(|one| one.inline = true),
-            nobody(),
+            unclaimed(),
             false,
         ),
         (
             "made by hand",
             with(|one| one.name = "data".to_owned()),
-            nobody(),
+            unclaimed(),
             false,
         ),
-        ("its claim waits", kept("a"), claimed(UID), false),
-        ("claims were not asked for", kept("a"), unasked, false),
+        ("its claim waits", entry("a"), claimed(UID), false),
+        ("claims were not asked for", entry("a"), unasked, false),
         (
             "its object is there",
-            kept("a"),
+            entry("a"),
             named(&format!("pvc-{UID}")),
             false,
         ),
-        ("an object of another name", kept("a"), handled("a"), false),
+        ("an object of another name", entry("a"), handled("a"), false),
     ] {
         assert_eq!(
-            may_be_deleted(&kept, &naming(-1), &cluster),
+            may_be_deleted(&entry, &naming(-1), &cluster),
             expected,
             "{what}"
         );
     }
     assert!(
-        !may_be_deleted(&kept("a"), &naming(8), &nobody()),
+        !may_be_deleted(&entry("a"), &naming(8), &unclaimed()),
         "names are cut"
     );
 }

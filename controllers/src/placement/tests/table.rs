@@ -142,7 +142,7 @@ async fn what_the_server_does_not_take_is_written_again() {
 async fn who_does_not_place_says_nothing() {
     let mut rig = Rig::new(&["n1"]);
     rig.room("n1", "now", 5120);
-    let (_told, leader) = Leadership::told();
+    let (_told, leader) = Leadership::elected();
     rig.at_work.context.leader = leader;
     let object = json!({"kind": "ConfigMap", "metadata": {"name": "places", "namespace": "ns"}});
     rig.world.api.put(object);

@@ -285,7 +285,7 @@ fn a_source_is_one_only_if_all_say_that_it_is_here() {
         name: "n1".to_owned(),
         segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
     };
-    let told = || Pools::told(|| vec!["a1".to_owned()]);
+    let told = || Pools::reported(|| vec!["a1".to_owned()]);
     let at = |node: &str| {
         json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
             {"key": "t/node", "operator": "In", "values": [node]}]}]}})

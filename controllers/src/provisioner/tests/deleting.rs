@@ -86,7 +86,7 @@ async fn a_volume_of_no_known_node_is_reported_once() {
         let can = [ControllerCapability::CreateDeleteVolume];
         let driver = Driver::with(rig.world.csi(), "d", &services, &can, &[]);
         rig.at_work.context.driver = Arc::new(driver);
-        let (_lease, follows) = Leadership::told();
+        let (_lease, follows) = Leadership::elected();
         if !leads {
             rig.at_work.context.leader = follows;
         }
@@ -138,7 +138,7 @@ async fn handles_of_other_pools_are_never_deleted() {
         ("vol-b2-0", Value::Null, false),
     ] {
         let mut rig = rig(here(), true);
-        rig.at_work.context.pools = crate::csi::Pools::told(|| vec!["a1".to_owned()]);
+        rig.at_work.context.pools = crate::csi::Pools::reported(|| vec!["a1".to_owned()]);
         let mut volume = released(affinity.clone());
         volume["spec"]["csi"]["volumeHandle"] = json!(handle);
         rig.release(&volume);

@@ -138,7 +138,7 @@ async fn the_scheduler_is_told_of_the_room_first() {
         // A write that does not wait would happen within this time.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let before = rig.is_cleared();
-        room.told(room.changes());
+        room.published(room.changes());
         before
     };
     let (outcome, before) = tokio::join!(working, telling);

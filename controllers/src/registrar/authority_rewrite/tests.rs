@@ -50,16 +50,16 @@ fn join(parts: &[&[u8]]) -> Vec<u8> {
 }
 
 /// The output for the input split into pieces of these sizes, with the rest in one piece.
-fn cured(bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
+fn repaired(bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    let mut cure = Cure::default();
+    let mut repair = Repair::default();
     let mut rest = bytes.as_mut_slice();
     for size in sizes {
         let (piece, others) = rest.split_at_mut((*size).min(rest.len()));
-        cure.feed(piece);
+        repair.feed(piece);
         rest = others;
     }
-    cure.feed(rest);
+    repair.feed(rest);
     bytes
 }
 
@@ -139,9 +139,9 @@ fn an_authority_is_overwritten_however_it_is_written() {
     for (what, authority, expected) in cases {
         let sent = after_preface(&frame(HEADERS, END_HEADERS, 1, &block(&authority)));
         let expected = after_preface(&frame(HEADERS, END_HEADERS, 1, &block(&expected)));
-        assert_eq!(cured(&sent, &[]), expected, "{what}");
+        assert_eq!(repaired(&sent, &[]), expected, "{what}");
         assert_eq!(
-            cured(&sent, &vec![1; sent.len()]),
+            repaired(&sent, &vec![1; sent.len()]),
             expected,
             "{what}, byte by byte"
         );
@@ -212,9 +212,9 @@ fn a_block_is_followed_through_padding_priority_and_frames() {
     for (what, framed) in cases {
         let sent = after_preface(&framed(&bad, &priority, &padding));
         let expected = after_preface(&framed(&good, &priority, &padding));
-        assert_eq!(cured(&sent, &[]), expected, "{what}");
+        assert_eq!(repaired(&sent, &[]), expected, "{what}");
         assert_eq!(
-            cured(&sent, &vec![1; sent.len()]),
+            repaired(&sent, &vec![1; sent.len()]),
             expected,
             "{what}, byte by byte"
         );
@@ -286,9 +286,9 @@ fn what_cannot_be_followed_passes_as_it_is() {
         ),
     ];
     for (what, sent) in cases {
-        assert_eq!(cured(&sent, &[]), sent, "{what}");
+        assert_eq!(repaired(&sent, &[]), sent, "{what}");
         assert_eq!(
-            cured(&sent, &vec![1; sent.len()]),
+            repaired(&sent, &vec![1; sent.len()]),
             sent,
             "{what}, byte by byte"
         );
@@ -394,7 +394,7 @@ proptest! {
     ) {
         let (sent, expected): (Vec<_>, Vec<_>) = frames.into_iter().unzip();
         let (sent, expected) = (after_preface(&sent.concat()), after_preface(&expected.concat()));
-        prop_assert_eq!(cured(&sent, &sizes), expected);
+        prop_assert_eq!(repaired(&sent, &sizes), expected);
     }
 
     #[test]
@@ -414,8 +414,8 @@ proptest! {
                 sent[at] = byte;
             }
         }
-        let whole = cured(&sent, &[]);
-        prop_assert_eq!(&cured(&sent, &sizes), &whole);
+        let whole = repaired(&sent, &[]);
+        prop_assert_eq!(&repaired(&sent, &sizes), &whole);
         // The rewrite changes bytes only to the harmless letter, or clears the Huffman bit.
         for (before, after) in sent.iter().zip(&whole) {
             prop_assert!(before == after || *after == HARMLESS || *after == before & 0x7f);
@@ -423,10 +423,10 @@ proptest! {
     }
 
     #[test]
-    fn what_was_cured_stays_as_it_is(frames in prop::collection::vec(frames(), 0..6)) {
+    fn a_repaired_stream_stays_as_it_is(frames in prop::collection::vec(frames(), 0..6)) {
         let sent = after_preface(&frames.into_iter().flat_map(|(sent, _)| sent).collect::<Vec<_>>());
-        let once = cured(&sent, &[]);
-        prop_assert_eq!(cured(&once, &[]), once);
+        let once = repaired(&sent, &[]);
+        prop_assert_eq!(repaired(&once, &[]), once);
     }
 }
 
@@ -444,9 +444,9 @@ fn fuzz_any_stream() {
             let (sizes, frames) = bytes.split_at(bytes.len().min(8));
             let sizes: Vec<usize> = sizes.iter().map(|size| usize::from(*size)).collect();
             let sent = after_preface(frames);
-            let whole = cured(&sent, &[]);
-            assert_eq!(cured(&sent, &sizes), whole);
-            assert_eq!(cured(&whole, &[]), whole);
+            let whole = repaired(&sent, &[]);
+            assert_eq!(repaired(&sent, &sizes), whole);
+            assert_eq!(repaired(&whole, &[]), whole);
             for (before, after) in sent.iter().zip(&whole) {
                 assert!(before == after || *after == HARMLESS || *after == before & 0x7f);
             }

@@ -16,7 +16,7 @@ fn at(namespace: &str, name: &str) -> Option<SecretReference> {
 }
 
 #[test]
-fn what_the_driver_is_told() {
+fn parameters_for_the_driver() {
     let own = [
         ("csi.storage.k8s.io/snapshotter-secret-name", "a"),
         ("csi.storage.k8s.io/snapshotter-secret-namespace", "a"),

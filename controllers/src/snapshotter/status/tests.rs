@@ -144,7 +144,7 @@ fn news_of_group_snapshots() {
 }
 
 #[test]
-fn failures_are_told_once() {
+fn a_known_failure_is_not_written_again() {
     let now = Timestamp::UNIX_EPOCH;
     let said = |message: &str| -> SnapshotError { read(json!({"message": message})) };
     let new = json!({"readyToUse": false,

@@ -105,7 +105,7 @@ async fn ones_made_beforehand_are_the_drivers_who_knows_them() {
 }
 
 #[tokio::test]
-async fn what_is_nobodys_is_let_go_by_the_leader() {
+async fn the_leader_releases_contents_without_an_owner() {
     let kept = json!({"spec": {"deletionPolicy": "Retain"}, "status": {"snapshotHandle": "h"}});
     for content in [content(deleted()), content(and(deleted(), kept))] {
         let follower = at(None, false, content.clone());
@@ -118,14 +118,14 @@ async fn what_is_nobodys_is_let_go_by_the_leader() {
 }
 
 #[tokio::test]
-async fn volumes_nobody_knows_are_asked_for() {
+async fn the_driver_is_asked_for_unknown_volumes() {
     let single = at(None, true, content(json!({})));
     assert_eq!(single.sync().await, Outcome::Failed);
     assert_eq!(single.world.happened(), ["ControllerGetVolume"]);
 }
 
 #[tokio::test]
-async fn the_leader_lets_go_what_no_node_sees() {
+async fn the_cluster_wide_part_only_releases_unowned_contents() {
     let kept = || json!({"spec": {"deletionPolicy": "Retain"}, "status": {"snapshotHandle": "h"}});
     let gone = || json!({"status": {"snapshotHandle": "h"}});
     for (node, leads, content, released) in [
@@ -162,7 +162,7 @@ async fn the_leader_lets_go_what_no_node_sees() {
 }
 
 #[tokio::test]
-async fn handles_say_whose_snapshots_are() {
+async fn handles_decide_the_owner() {
     let made = |handle: &str| {
         let source = json!({"volumeHandle": null, "snapshotHandle": handle});
         content(and(
@@ -174,7 +174,7 @@ async fn handles_say_whose_snapshots_are() {
     };
     for (handle, deletes) in [("snap-a1-0", true), ("snap-b2-0", false)] {
         let mut single = at(None, true, made(handle));
-        single.context.pools = crate::csi::Pools::told(|| vec!["a1".to_owned()]);
+        single.context.pools = crate::csi::Pools::reported(|| vec!["a1".to_owned()]);
         single.world.deletions.lock().unwrap().push_back(Ok(()));
         let shared = Shared::new(single.context.clone(), options(), Part::Own);
         assert_eq!(

@@ -227,7 +227,7 @@ async fn others_are_left_alone() {
 }
 
 #[tokio::test]
-async fn what_was_made_is_recorded_whoever_else_writes() {
+async fn a_conflict_does_not_lose_the_answer() {
     let mut single = Single::new(content(json!({})));
     single.answer(Ok(snapshot(true)));
     *single.world.conflicts.lock().unwrap() = 2;
@@ -414,7 +414,7 @@ async fn one_deleted_while_it_is_made_is_made_first() {
 }
 
 #[tokio::test]
-async fn kept_ones_and_members_are_let_go() {
+async fn retained_contents_and_members_are_released() {
     for more in [
         json!({"spec": {"deletionPolicy": "Retain"}, "status": {"snapshotHandle": "h"}}),
         json!({"status": {"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g"}}),

@@ -101,7 +101,7 @@ impl World {
             leader: if leads {
                 Leadership::always()
             } else {
-                Leadership::told().1
+                Leadership::elected().1
             },
             stop: CancellationToken::new(),
             common: Common::default(),

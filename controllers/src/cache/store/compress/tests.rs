@@ -78,9 +78,9 @@ fn an_object_outlives_its_pattern() {
 proptest! {
     #[test]
     fn all_are_as_they_were(
-        told in vec((".{0,40}", btree_map("[a-z/.]{0,12}", ".{0,300}", 0..6)), 1..20),
+        metadata in vec((".{0,40}", btree_map("[a-z/.]{0,12}", ".{0,300}", 0..6)), 1..20),
     ) {
-        let objects = told.into_iter().map(|(name, annotations)| {
+        let objects = metadata.into_iter().map(|(name, annotations)| {
             let mut claim = PersistentVolumeClaim::default();
             claim.metadata.name = Some(name);
             claim.metadata.annotations = Some(annotations);

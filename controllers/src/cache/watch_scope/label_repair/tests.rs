@@ -15,7 +15,7 @@ fn world() -> World {
         name: "n1".to_owned(),
         segments: BTreeMap::from([("t/node".to_owned(), "n1".to_owned())]),
     };
-    world.context.pools = Pools::told(|| vec!["a1".to_owned()]);
+    world.context.pools = Pools::reported(|| vec!["a1".to_owned()]);
     world.context.caches.set_width(Width::Narrow);
     world
 }
