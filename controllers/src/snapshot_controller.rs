@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
-use tokio_util::sync::CancellationToken;
 
 use crate::api::boolean;
 use crate::api::duration;
 use crate::cache::{Change, Store};
-use crate::client::{ApiError, Kube, Leadership, Resource};
+use crate::client::{ApiError, Kube, Resource};
 use crate::controller::Context;
 use crate::controller::queue::{Outcome, Queue};
+use crate::snapshots::content::Content;
 use crate::snapshots::crds::ensure_crds;
 
 mod apply;
@@ -147,25 +147,9 @@ enum Next {
 struct Controller {
     context: Context,
     kube: Kube,
-    leader: Leadership,
     watches: Watches,
     metrics: Metrics,
     queue: Queue<Key>,
-}
-
-/// The queue for watch handlers, which outlive this run of the controller.
-#[derive(Clone)]
-struct Inbox {
-    queue: Queue<Key>,
-    stop: CancellationToken,
-}
-
-impl Inbox {
-    fn add(&self, key: Key) {
-        if !self.stop.is_cancelled() {
-            self.queue.add(key);
-        }
-    }
 }
 
 /// Runs the controller until the process stops; it reconciles only while it leads.
@@ -176,7 +160,6 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     );
     let controller = Controller {
         kube: context.kube.managed_by("hostloop-snapshot-controller"),
-        leader: context.leader.clone(),
         queue: Queue::new(context.common.backoff()),
         context,
         watches,
@@ -184,9 +167,11 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
     };
     let (context, queue) = (controller.context.clone(), controller.queue.clone());
     let workers = context.common.worker_threads.unwrap_or(10);
-    controller.listen();
     crate::controller::Controller::new(&context, Arc::new(controller))
-        .after(|this| async move { this.watches.synced().await })
+        .after(|this| async move {
+            this.watches.synced().await;
+            this.listen();
+        })
         .work(
             "snapshot-controller",
             &queue,
@@ -200,63 +185,57 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
 }
 
 impl Controller {
-    fn inbox(&self) -> Inbox {
-        Inbox {
-            queue: self.queue.clone(),
-            stop: self.context.stop.clone(),
-        }
-    }
-
-    /// Queues keys when something they depend on changes.
+    /// Queues keys when something they depend on changes. The handlers outlive this run of the
+    /// controller, but a closed queue takes no keys.
     fn listen(&self) {
         self.listen_to::<Snapshots>();
         self.listen_to::<Groups>();
-        let inbox = self.inbox();
+        let queue = self.queue.clone();
         self.watches.snapshots.on_change(move |change| {
             let snapshot = change.object();
             if let Some(claim) = &snapshot.spec.source.persistent_volume_claim_name {
                 let namespace = snapshot.namespace().unwrap_or_default();
-                inbox.add(Key::Release(namespace, claim.clone()));
+                queue.add(Key::Release(namespace, claim.clone()));
             }
         });
-        let inbox = self.inbox();
+        let queue = self.queue.clone();
         self.watches.claims.on_change(move |change| {
             let claim = change.object();
             for (namespace, snapshot) in gather::sources(claim) {
-                inbox.add(Key::Restored(namespace, snapshot));
+                queue.add(Key::Restored(namespace, snapshot));
             }
             if is_newly_bound(change) {
                 let namespace = claim.namespace().unwrap_or_default();
-                inbox.add(Key::Claim(namespace, claim.name_any()));
+                queue.add(Key::Claim(namespace, claim.name_any()));
             }
         });
     }
 
     fn listen_to<K: Kind>(&self) {
         let (snapshots, contents, classes) = K::watches(&self.watches);
-        let (inbox, metrics) = (self.inbox(), self.metrics.clone());
+        let (queue, metrics) = (self.queue.clone(), self.metrics.clone());
         snapshots.on_change(move |change| {
             if let Change::Deleted(deleted) = change {
                 metrics.gone(K::NAMES.of, &deleted.uid().unwrap_or_default());
             }
-            inbox.add(key_of::<K>(change.object()));
+            queue.add(key_of::<K>(change.object()));
         });
-        let inbox = self.inbox();
+        let queue = self.queue.clone();
         contents.on_change(move |change| {
             let content = change.object();
-            inbox.add(K::content_key(content.name_any()));
-            let reference = K::content_view(content).reference;
+            queue.add(K::content_key(content.name_any()));
+            let reference = content.view().user;
             if let (Some(namespace), Some(name)) = (&reference.namespace, &reference.name) {
-                inbox.add(K::key(namespace.clone(), name.clone()));
+                queue.add(K::key(namespace.clone(), name.clone()));
             }
         });
-        let inbox = self.inbox();
-        classes.on_change(move |_| inbox.add(Key::Classes));
+        let queue = self.queue.clone();
+        classes.on_change(move |_| queue.add(Key::Classes));
     }
 
     /// Queues everything when this process begins to lead, and periodically after that.
     async fn lead(&self, options: &Options) {
-        let mut leader = self.leader.clone();
+        let mut leader = self.context.leader.clone();
         loop {
             leader.gained().await;
             let leads = async {
@@ -313,11 +292,11 @@ impl Controller {
     }
 
     async fn work(&self, key: Key) -> Outcome {
-        if !self.leader.leads() {
+        if !self.context.leader.leads() {
             return Outcome::Done;
         }
         if self.concerns_group(&key) && !self.watches.has_groups() {
-            return Outcome::RequeueAfter(UNTOLD);
+            return Outcome::RequeueAfter(RECHECK);
         }
         let worked = match &key {
             Key::Snapshot(namespace, name) => self.reconcile::<Snapshots>(namespace, name).await,
@@ -370,13 +349,13 @@ impl Controller {
         let Some(snapshot) = self.watches.snapshots.get_in(namespace, name) else {
             return Outcome::Done;
         };
-        if names::is_deleting(&*snapshot) {
+        if snapshot.is_deleting() {
             self.queue.add(key_of::<Snapshots>(&snapshot));
         }
         for group in gather::groups_of(&snapshot) {
             if let Some((namespace, name)) = group.split_once('/')
                 && let Some(group) = self.watches.groups.get_in(namespace, name)
-                && names::is_deleting(&*group)
+                && group.is_deleting()
             {
                 self.queue.add(key_of::<Groups>(&group));
             }
@@ -399,7 +378,7 @@ impl Controller {
 
     /// Fails unless this process leads. Called right before each write.
     fn may_write(&self) -> Result<(), ReconcileError> {
-        match self.leader.leads() {
+        match self.context.leader.leads() {
             true => Ok(()),
             false => Err(ReconcileError::NotLeading),
         }
@@ -480,7 +459,7 @@ fn note<K: Resource>(watch: &Store<K>, old: &K, written: K) -> Result<(), Reconc
 /// The wait after a write conflict.
 const CONFLICT: Duration = Duration::from_millis(200);
 /// The wait for changes that the watches report anyway.
-const UNTOLD: Duration = Duration::from_secs(10);
+const RECHECK: Duration = Duration::from_secs(10);
 /// Maximum number of steps for one object before other objects have their turn.
 const STEPS: usize = 100;
 

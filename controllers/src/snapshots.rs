@@ -12,6 +12,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub(crate) mod content;
 pub mod crds;
 
 /// What happens to the snapshot when its objects are deleted.
@@ -365,6 +366,15 @@ macro_rules! specless {
             }
             fn meta_mut(&mut self) -> &mut ObjectMeta {
                 &mut self.metadata
+            }
+        }
+
+        impl content::Class for $kind {
+            fn driver(&self) -> &str {
+                &self.driver
+            }
+            fn parameters(&self) -> Option<&BTreeMap<String, String>> {
+                self.parameters.as_ref()
             }
         }
     };

@@ -54,13 +54,12 @@ mod content_client;
 mod content_reconciler;
 mod decide;
 mod group;
-pub(crate) mod names;
 mod owner;
 mod parameters;
 mod single;
 mod status;
 
-pub(crate) use owner::{handle_in, handles_in_group, owner};
+pub(crate) use owner::owner;
 pub(crate) use status::of_failure as status_of_failure;
 
 use content_client::{Part, Shared};
@@ -139,14 +138,6 @@ impl Options {
         }
         Ok(())
     }
-
-    fn snapshot_name_length(&self) -> Option<usize> {
-        usize::try_from(self.snapshot_name_uuid_length).ok()
-    }
-
-    fn group_name_length(&self) -> Option<usize> {
-        usize::try_from(self.groupsnapshot_name_uuid_length).ok()
-    }
 }
 
 /// Runs the snapshotter until the process stops, for the kinds that the driver supports.
@@ -207,7 +198,9 @@ async fn run_kind<K: Kind>(context: &Context, shared: Shared) {
         })
         .feed(&contents, &queue, |change| match change {
             Change::Applied { old, new } => {
-                let matters = old.as_ref().is_none_or(|old| (K::MATTERS)(old, new));
+                let matters = old
+                    .as_ref()
+                    .is_none_or(|old| decide::matters(&**old, &**new));
                 matters.then(|| name(new.as_ref()))
             }
             Change::Deleted(_) => None,

@@ -61,6 +61,16 @@ pub trait Resource:
     fn api(client: Client, namespace: &str) -> Api<Self>;
     /// Returns the API for objects in all namespaces.
     fn everywhere(client: Client) -> Api<Self>;
+
+    /// True if the object is being deleted.
+    fn is_deleting(&self) -> bool {
+        self.meta().deletion_timestamp.is_some()
+    }
+
+    /// True if the object has this finalizer.
+    fn has_finalizer(&self, finalizer: &str) -> bool {
+        self.finalizers().iter().any(|one| one == finalizer)
+    }
 }
 
 macro_rules! kinds {

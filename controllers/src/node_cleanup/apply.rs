@@ -12,7 +12,7 @@ use super::decide::{Action, Leftover, is_out_of_service};
 use crate::cache::scope::{NODE_LABEL, SELECTED_NODE};
 use crate::client::{ApiError, EventKind, Resource};
 use crate::provisioner::finalizers;
-use crate::snapshotter::names::{GROUP, SINGLE};
+use crate::snapshots::content::Content;
 
 /// The event reason for deleted nodes.
 const GONE: &str = "NodeGone";
@@ -101,13 +101,11 @@ impl Tidier {
                 );
             }
             Action::ReleaseContent(content) => {
-                let watch = caches.contents();
-                self.release_snapshot(node, &watch, &*content, SINGLE.finalizer)
+                self.release_snapshot(node, &caches.contents(), &*content)
                     .await?;
             }
             Action::ReleaseGroup(content) => {
-                let watch = caches.group_contents();
-                self.release_snapshot(node, &watch, &*content, GROUP.finalizer)
+                self.release_snapshot(node, &caches.group_contents(), &*content)
                     .await?;
             }
         }
@@ -160,14 +158,13 @@ impl Tidier {
         }
     }
 
-    async fn release_snapshot<K: Resource>(
+    async fn release_snapshot<K: Content>(
         &self,
         node: &str,
         watch: &crate::cache::Store<K>,
         content: &K,
-        finalizer: &str,
     ) -> Result<(), ApiError> {
-        finalizers::remove(&self.kube, Some(watch), content, finalizer).await?;
+        finalizers::remove(&self.kube, Some(watch), content, K::KEYS.finalizer).await?;
         self.emit(
             content,
             GONE,

@@ -13,10 +13,9 @@ use super::node_resolver::Places;
 use crate::api::names::VOLUME_FINALIZER;
 use crate::api::pvc;
 use crate::client::Resource;
-use crate::provisioner::finalizers;
 use crate::provisioner::naming::Naming;
+use crate::snapshots::content::Content;
 use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapshotContent};
-use crate::snapshotter::names::{AnnotationKeys, GROUP, SINGLE};
 
 /// The taint with which an administrator declares that a node is down and will not come back as it
 /// was.
@@ -98,12 +97,16 @@ impl Rules {
         }
         for content in &seen.contents {
             if content.spec.driver == self.driver {
-                note(managed_by(places, &**content), single(content));
+                let action = || Action::ReleaseContent(content.clone());
+                let action = waits_for_us(&**content).then(action);
+                note(managed_by(places, &**content), action);
             }
         }
         for content in &seen.groups {
             if content.spec.driver == self.driver {
-                note(managed_by(places, &**content), group(content));
+                let action = || Action::ReleaseGroup(content.clone());
+                let action = waits_for_us(&**content).then(action);
+                note(managed_by(places, &**content), action);
             }
         }
         for object in &seen.capacities {
@@ -131,7 +134,7 @@ impl Rules {
 
     /// An attachment that is not being deleted may be wanted.
     fn attachment(&self, attachment: &Arc<VolumeAttachment>) -> Option<Action> {
-        let waits = is_going(&**attachment) && finalizers::has(&**attachment, &self.attached);
+        let waits = attachment.is_deleting() && attachment.has_finalizer(&self.attached);
         waits.then(|| Action::ReleaseAttachment(attachment.clone()))
     }
 
@@ -164,14 +167,14 @@ impl Rules {
         let policy = spec.persistent_volume_reclaim_policy.as_deref();
         match (policy, volume.status.as_ref()?.phase.as_deref()?) {
             (_, "Bound") => Some(Action::ReportVolume(volume.clone())),
-            (Some("Delete"), "Released") if !is_attached => match is_going(&**volume) {
+            (Some("Delete"), "Released") if !is_attached => match volume.is_deleting() {
                 false => Some(Action::DeleteVolume(volume.clone())),
                 true if self.holds(volume).is_empty() => None,
                 true => Some(Action::ReleaseVolume(volume.clone())),
             },
             // A live node would have removed the finalizer when the reclaim policy changed.
             (Some("Retain" | "Recycle"), _)
-                if !is_attached && is_going(&**volume) && !self.holds(volume).is_empty() =>
+                if !is_attached && volume.is_deleting() && !self.holds(volume).is_empty() =>
             {
                 Some(Action::ReleaseVolume(volume.clone()))
             }
@@ -202,7 +205,7 @@ impl Rules {
 
     /// True if a claim waits for a volume of this driver.
     fn waits(&self, claim: &PersistentVolumeClaim) -> bool {
-        pvc::is_for(claim, &self.driver) && pvc::is_pending(claim) && !is_going(claim)
+        pvc::is_for(claim, &self.driver) && pvc::is_pending(claim) && !claim.is_deleting()
     }
 
     fn claim(
@@ -262,35 +265,15 @@ fn managed_by<K: Resource>(places: &Places, content: &K) -> Option<String> {
     places.absent_by_label(node)
 }
 
-fn single(content: &Arc<VolumeSnapshotContent>) -> Option<Action> {
-    let bound = is_set(content.spec.volume_snapshot_ref.uid.as_deref());
-    let unbound = content.spec.source.snapshot_handle.is_some() && !bound;
-    let to_go = content.spec.deletion_policy == DeletionPolicy::Delete
-        && waits_for_us(&**content, &SINGLE, unbound);
-    to_go.then(|| Action::ReleaseContent(content.clone()))
-}
-
-fn group(content: &Arc<VolumeGroupSnapshotContent>) -> Option<Action> {
-    let bound = is_set(content.spec.volume_group_snapshot_ref.uid.as_deref());
-    let unbound = content.spec.source.group_snapshot_handles.is_some() && !bound;
-    let to_go = content.spec.deletion_policy == DeletionPolicy::Delete
-        && waits_for_us(&**content, &GROUP, unbound);
-    to_go.then(|| Action::ReleaseGroup(content.clone()))
-}
-
 /// True if the content is being deleted as its user wants, and has the snapshotter's finalizer. A
 /// snapshot that the node was about to create no longer matters.
-fn waits_for_us<K: Resource>(content: &K, marks: &AnnotationKeys, unbound: bool) -> bool {
-    let asked = unbound || content.annotations().contains_key(marks.being_deleted);
-    is_going(content) && asked && finalizers::has(content, marks.finalizer)
-}
-
-fn is_set(uid: Option<&str>) -> bool {
-    uid.is_some_and(|uid| !uid.is_empty())
-}
-
-fn is_going<K: Resource>(object: &K) -> bool {
-    object.meta().deletion_timestamp.is_some()
+fn waits_for_us<K: Content>(content: &K) -> bool {
+    let view = content.view();
+    let asked = view.is_unbound() || content.annotations().contains_key(K::KEYS.being_deleted);
+    view.policy == DeletionPolicy::Delete
+        && asked
+        && content.is_deleting()
+        && content.has_finalizer(K::KEYS.finalizer)
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use super::kind::{self, Kind};
 use super::metrics::Operation;
 use super::names;
 use super::status::StatusChange;
-use super::{CONFLICT, Controller, Next, ReconcileError, STEPS, UNTOLD};
+use super::{CONFLICT, Controller, Next, RECHECK, ReconcileError, STEPS};
 use crate::cache::Store;
 use crate::client::{ApiError, Resource};
 use crate::controller::queue::Outcome;
 use crate::snapshots::SnapshotError;
+use crate::snapshots::content::{Class, Content};
 
 impl Controller {
     /// Takes steps for a snapshot until it is done or must wait.
@@ -80,14 +81,14 @@ impl Controller {
             Step::Bind(class) => return self.bind(facts, class).await,
             Step::Mark => {
                 if let Some(content) = &facts.content {
-                    let marks = json!({K::NAMES.being_deleted: "yes"});
+                    let marks = json!({K::Content::KEYS.being_deleted: "yes"});
                     let patch = json!({"metadata": {"annotations": marks}});
                     self.merge(contents, &**content, patch).await?;
                 }
             }
             Step::DeleteContent => {
                 self.delete_content(facts).await?;
-                return Ok(Next::End(Outcome::RequeueAfter(UNTOLD)));
+                return Ok(Next::End(Outcome::RequeueAfter(RECHECK)));
             }
             Step::Own(step) => return K::apply_own(self, facts, step).await,
         }
@@ -221,17 +222,17 @@ impl Controller {
         let snapshot = &*facts.snapshot;
         let view = K::view(snapshot);
         let uid = snapshot.uid().unwrap_or_default();
-        let content = facts.content.as_deref().map(K::content_view);
+        let content = facts.content.as_deref().map(Content::view);
         let class = view.class;
         let class = class.and_then(|name| kind::class_by_name::<K>(&facts.classes, name));
         let driver = content.map(|content| content.driver);
-        let driver = driver.or(class.map(|class| K::class_view(class).driver));
+        let driver = driver.or(class.map(Class::driver));
         let begin = |operation| {
             let beforehand = view.given.is_some();
             self.metrics
                 .begin(K::NAMES.of, operation, &uid, driver, beforehand);
         };
-        if names::is_deleting(snapshot) {
+        if snapshot.is_deleting() {
             return begin(Operation::Delete);
         }
         if view.is_ready() {
@@ -252,18 +253,17 @@ impl Controller {
         let Some(content) = contents.get(name) else {
             return Ok(Outcome::Done);
         };
-        let view = K::content_view(&content);
-        if view.of_volumes == view.beforehand {
+        let view = content.view();
+        if view.volumes.is_empty() == view.given.is_none() {
             let message = format!("exactly one of {} must be given", K::NAMES.handles);
             let (events, reason) = (&self.context.events, K::NAMES.reasons.content_validation);
             events.warning(&*content, reason, message);
             return Ok(Outcome::Failed);
         }
-        let uid = view.reference.uid.as_deref();
-        if uid.is_none_or(str::is_empty) || names::is_deleting(&*content) {
+        if view.user_uid().is_none() || content.is_deleting() {
             return Ok(Outcome::Done);
         }
-        if let Some(finalizers) = names::with(&*content, &[K::NAMES.content_finalizer]) {
+        if let Some(finalizers) = names::with(&*content, &[K::Content::KEYS.finalizer]) {
             self.set_finalizers(contents, &*content, finalizers).await?;
         }
         Ok(Outcome::Done)

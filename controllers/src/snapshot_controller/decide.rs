@@ -14,6 +14,8 @@ use super::names::{self, BindState};
 use super::status::StatusChange;
 use crate::api::secret_template::{self, SnapshotVariables};
 use crate::cache::scope::{MANAGED_BY, node_label};
+use crate::client::Resource as _;
+use crate::snapshots::content::{Class, Content};
 
 /// A snapshot and all other inputs of its decision.
 pub(super) struct Facts<K: Kind> {
@@ -86,7 +88,7 @@ impl Failure {
 }
 
 pub(super) fn decide<K: Kind>(facts: &Facts<K>) -> Step<K> {
-    if names::is_deleting(&*facts.snapshot) {
+    if facts.snapshot.is_deleting() {
         return K::decide_deletion(facts);
     }
     next(facts).unwrap_or_else(Step::Fail)
@@ -118,8 +120,8 @@ fn next<K: Kind>(facts: &Facts<K>) -> Result<Step<K>, Failure> {
             None => make(facts),
         };
     };
-    let its = K::content_view(content);
-    let bind_state = names::bind_state(its.reference, snapshot);
+    let its = content.view();
+    let bind_state = names::bind_state(its.user, snapshot);
     if !ready {
         check::<K>(facts, content, bind_state)?;
     } else if bind_state != BindState::Bound {
@@ -151,14 +153,13 @@ fn check<K: Kind>(
     content: &K::Content,
     bind_state: BindState,
 ) -> Result<(), Failure> {
-    let its = K::content_view(content);
+    let its = content.view();
     let given = K::view(&facts.snapshot).given.is_some();
     let kind = <K::Content as Resource>::kind(&());
     let (name, noun) = (content.name_any(), K::NAMES.noun);
-    let fits = if given {
-        its.beforehand
-    } else {
-        its.of_volumes
+    let fits = match given {
+        true => its.given.is_some(),
+        false => !its.volumes.is_empty(),
     };
     if !fits {
         let not = if given { "not " } else { "" };
@@ -227,7 +228,7 @@ pub(super) fn handle_of<K: Kind>(
     class: &K::Class,
     volume: &PersistentVolume,
 ) -> Result<String, String> {
-    let (csi, driver) = (csi_of(volume)?, K::class_view(class).driver);
+    let (csi, driver) = (csi_of(volume)?, class.driver());
     if csi.driver == driver {
         return Ok(csi.volume_handle.clone());
     }
@@ -254,16 +255,17 @@ pub(super) fn new_content<K: Kind>(
         name: &snapshot.name_any(),
         namespace: &snapshot.namespace().unwrap_or_default(),
     };
-    let parameters = K::class_view(class).parameters;
-    let secret = secret_template::of_snapshot_class(parameters, K::NAMES.secret_key, variables);
+    let key = K::NAMES.secret_key;
+    let secret = secret_template::of_snapshot_class(class.parameters(), key, variables);
     let secret = secret.map_err(|error| error.to_string())?;
-    let (secret_name, secret_namespace) = K::NAMES.deletion_secret;
+    let keys = K::Content::KEYS;
     let annotations = secret.map(|secret| {
+        let (name, namespace) = (secret.name, secret.namespace);
         BTreeMap::from([
-            (secret_name.to_owned(), secret.name.unwrap_or_default()),
+            (keys.secret_name.to_owned(), name.unwrap_or_default()),
             (
-                secret_namespace.to_owned(),
-                secret.namespace.unwrap_or_default(),
+                keys.secret_namespace.to_owned(),
+                namespace.unwrap_or_default(),
             ),
         ])
     });
@@ -271,7 +273,7 @@ pub(super) fn new_content<K: Kind>(
         name: Some(name),
         annotations,
         labels: node.map(|node| BTreeMap::from([(MANAGED_BY.to_owned(), node_label(&node))])),
-        finalizers: Some(vec![K::NAMES.content_finalizer.to_owned()]),
+        finalizers: Some(vec![keys.finalizer.to_owned()]),
         ..ObjectMeta::default()
     };
     let reference = ObjectReference {
@@ -284,8 +286,7 @@ pub(super) fn new_content<K: Kind>(
 /// The content, if it is bound to the snapshot.
 pub(super) fn bound_content<K: Kind>(facts: &Facts<K>) -> Option<&K::Content> {
     let content = facts.content.as_deref()?;
-    let reference = K::content_view(content).reference;
-    let bound = names::bind_state(reference, &*facts.snapshot) == BindState::Bound;
+    let bound = names::bind_state(content.view().user, &*facts.snapshot) == BindState::Bound;
     bound.then_some(content)
 }
 

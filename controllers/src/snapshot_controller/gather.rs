@@ -94,7 +94,7 @@ impl Watches {
         snapshot: Arc<K::Snapshot>,
     ) -> Result<Facts<K>, ApiError> {
         let (_, contents, classes) = K::watches(self);
-        let must = K::view(&snapshot).bound.is_some() || names::is_deleting(&*snapshot);
+        let must = K::view(&snapshot).bound.is_some() || snapshot.is_deleting();
         let content = find(contents, kube, K::expected_content(&snapshot), must).await?;
         Ok(Facts {
             classes: classes.all(),
@@ -258,7 +258,7 @@ async fn find<K: Resource>(
 const PROTECTED: &str = "";
 
 fn protection(claim: &PersistentVolumeClaim) -> Vec<String> {
-    let is_protected = names::has(claim, names::CLAIM_AS_SOURCE);
+    let is_protected = claim.has_finalizer(names::CLAIM_AS_SOURCE);
     is_protected
         .then(|| PROTECTED.to_owned())
         .into_iter()

@@ -10,12 +10,14 @@ use serde_json::{Map, Value, json};
 
 use super::decide::{self, Failure, Step};
 use super::gather::Watches;
-use super::kind::{ClassView, ContentView, Kind, Names, View, WatchesOf, reasons};
+use super::kind::{Kind, Names, View, WatchesOf, reasons};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{CONFLICT, Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
+use crate::client::Resource;
 use crate::controller::queue::Outcome;
+use crate::snapshots::content::GROUP;
 use crate::snapshots::{
     DeletionPolicy, GroupContentSource, VolumeGroupSnapshot, VolumeGroupSnapshotClass,
     VolumeGroupSnapshotContent, VolumeGroupSnapshotContentSpec, VolumeSnapshot,
@@ -80,12 +82,6 @@ impl Kind for Groups {
         bound_field: "boundVolumeGroupSnapshotContentName",
         content_name: names::group_content_name,
         default_class: names::DEFAULT_GROUP_CLASS,
-        being_deleted: names::GROUP_BEING_DELETED,
-        content_finalizer: names::GROUP_CONTENT_BOUND,
-        deletion_secret: (
-            names::GROUP_DELETION_SECRET_NAME,
-            names::GROUP_DELETION_SECRET_NAMESPACE,
-        ),
         secret_key: "group-snapshotter-secret",
         secret_variables: "volumegroupsnapshot",
         reasons: reasons!("Group"),
@@ -114,29 +110,6 @@ impl Kind for Groups {
             created: status.and_then(|it| it.creation_time.as_ref()),
             ready: status.and_then(|it| it.ready_to_use),
             error: status.and_then(|it| it.error.as_ref()),
-        }
-    }
-
-    fn content_view(content: &Self::Content) -> ContentView<'_> {
-        let (spec, status) = (&content.spec, content.status.as_ref());
-        let handles = spec.source.volume_handles.as_deref();
-        ContentView {
-            reference: &spec.volume_group_snapshot_ref,
-            policy: spec.deletion_policy,
-            driver: &spec.driver,
-            class: spec.volume_group_snapshot_class_name.as_deref(),
-            of_volumes: handles.is_some_and(|handles| !handles.is_empty()),
-            beforehand: spec.source.group_snapshot_handles.is_some(),
-            created: status.and_then(|it| it.creation_time.clone()),
-            ready: status.and_then(|it| it.ready_to_use),
-            error: status.and_then(|it| it.error.as_ref()),
-        }
-    }
-
-    fn class_view(class: &Self::Class) -> ClassView<'_> {
-        ClassView {
-            driver: &class.driver,
-            parameters: class.parameters.as_ref(),
         }
     }
 
@@ -191,7 +164,7 @@ impl Kind for Groups {
 
     fn decide_deletion(facts: &Facts) -> Step<Self> {
         let group = &*facts.snapshot;
-        if !names::has(group, names::GROUP_BOUND) {
+        if !group.has_finalizer(names::GROUP_BOUND) {
             return Step::Done;
         }
         if !facts.own.restoring.is_empty() {
@@ -204,14 +177,14 @@ impl Kind for Groups {
         let doomed = content.is_some_and(|it| it.spec.deletion_policy == DeletionPolicy::Delete);
         if let Some(content) = content {
             let marks = content.annotations();
-            if !marks.contains_key(names::GROUP_BEING_DELETED) {
+            if !marks.contains_key(GROUP.being_deleted) {
                 return Step::Mark;
             }
-            if doomed && !names::is_deleting(content) {
+            if doomed && !content.is_deleting() {
                 return Step::DeleteContent;
             }
         }
-        let is_kept = |member: &&Arc<VolumeSnapshot>| !names::is_deleting(&***member);
+        let is_kept = |member: &&Arc<VolumeSnapshot>| !member.is_deleting();
         let kept: Vec<_> = facts.own.owned.iter().filter(is_kept).cloned().collect();
         if !kept.is_empty() {
             return Step::Own(GroupStep::DeleteMembers(kept));

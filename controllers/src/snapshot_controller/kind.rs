@@ -1,11 +1,9 @@
 //! The [`Kind`] trait: differences between VolumeSnapshots and VolumeGroupSnapshots for shared
 //! code.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
@@ -16,13 +14,14 @@ use super::names::BindState;
 use super::{Controller, Key, Next, ReconcileError};
 use crate::cache::Store;
 use crate::client::Resource;
+use crate::snapshots::content::{Class, Content};
 use crate::snapshots::{DeletionPolicy, SnapshotError};
 
 /// A kind of snapshot with its contents and classes.
 pub(super) trait Kind: Sized + Send + Sync + 'static {
     type Snapshot: Resource;
-    type Content: Resource;
-    type Class: Resource;
+    type Content: Content;
+    type Class: Class;
     /// Facts that only this kind's decisions need.
     type OwnFacts: Clone + Debug + Send + Sync;
     /// Steps that only this kind has.
@@ -35,8 +34,6 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     fn watches(all: &Watches) -> WatchesOf<'_, Self>;
 
     fn view(snapshot: &Self::Snapshot) -> View<'_>;
-    fn content_view(content: &Self::Content) -> ContentView<'_>;
-    fn class_view(class: &Self::Class) -> ClassView<'_>;
 
     /// The name of the content that a snapshot names or would have.
     fn expected_content(snapshot: &Self::Snapshot) -> Option<String>;
@@ -107,27 +104,6 @@ impl View<'_> {
     }
 }
 
-/// The fields that both kinds of content have.
-pub(super) struct ContentView<'a> {
-    pub(super) reference: &'a ObjectReference,
-    pub(super) policy: DeletionPolicy,
-    pub(super) driver: &'a str,
-    pub(super) class: Option<&'a str>,
-    /// True if the content's source is volumes.
-    pub(super) of_volumes: bool,
-    /// True if the content is pre-provisioned.
-    pub(super) beforehand: bool,
-    pub(super) created: Option<Time>,
-    pub(super) ready: Option<bool>,
-    pub(super) error: Option<&'a SnapshotError>,
-}
-
-/// The fields that both kinds of class have.
-pub(super) struct ClassView<'a> {
-    pub(super) driver: &'a str,
-    pub(super) parameters: Option<&'a BTreeMap<String, String>>,
-}
-
 /// A class by its name.
 pub(super) fn class_by_name<'a, K: Kind>(
     classes: &'a [Arc<K::Class>],
@@ -145,7 +121,7 @@ pub(super) fn only_default_class<K: Kind>(
 ) -> Result<String, String> {
     let is_default = |class: &&Arc<K::Class>| {
         let marked = class.annotations().get(K::NAMES.default_class);
-        K::class_view(class).driver == driver && marked.is_some_and(|marked| marked == "true")
+        class.driver() == driver && marked.is_some_and(|marked| marked == "true")
     };
     let defaults: Vec<_> = classes.iter().filter(is_default).collect();
     let kind = <K::Class as kube::Resource>::kind(&());
@@ -178,11 +154,7 @@ pub(super) struct Names {
     pub(super) bound_field: &'static str,
     pub(super) content_name: fn(&str) -> String,
     pub(super) default_class: &'static str,
-    pub(super) being_deleted: &'static str,
-    pub(super) content_finalizer: &'static str,
-    /// Annotations of a content: the name and the namespace of the secret for its deletion.
-    pub(super) deletion_secret: (&'static str, &'static str),
-    /// The class parameters for that secret, without `csi.storage.k8s.io/` and `-name`.
+    /// The class parameters for the secret that deletes a snapshot, without `csi.storage.k8s.io/` and `-name`.
     pub(super) secret_key: &'static str,
     /// The first part of the variables in those parameters.
     pub(super) secret_variables: &'static str,

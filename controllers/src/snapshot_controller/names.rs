@@ -7,9 +7,6 @@ use sha2::{Digest, Sha256};
 
 use crate::snapshots::{VolumeGroupSnapshot, VolumeSnapshot};
 
-/// Finalizer that keeps a content until the snapshotter is done with it.
-pub(super) const CONTENT_BOUND: &str =
-    "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
 /// Finalizer that keeps a snapshot until its content is gone.
 pub(super) const SNAPSHOT_BOUND: &str =
     "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
@@ -21,9 +18,6 @@ pub(super) const SNAPSHOT_IN_GROUP: &str =
     "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection";
 /// Finalizer that keeps a claim while snapshots of it are taken.
 pub(super) const CLAIM_AS_SOURCE: &str = "snapshot.storage.kubernetes.io/pvc-as-source-protection";
-/// Finalizer that keeps a group content until the snapshotter is done with it.
-pub(super) const GROUP_CONTENT_BOUND: &str =
-    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection";
 /// Finalizer that keeps a group until its content is gone.
 pub(super) const GROUP_BOUND: &str =
     "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection";
@@ -32,25 +26,6 @@ pub(super) const GROUP_BOUND: &str =
 pub(super) const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 /// Group class annotation: with the value `true`, the class is the default of its driver.
 pub(super) const DEFAULT_GROUP_CLASS: &str = "groupsnapshot.storage.kubernetes.io/is-default-class";
-/// Content annotation: the VolumeSnapshot is being deleted.
-pub(super) const BEING_DELETED: &str =
-    "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
-/// Group content annotation: the VolumeGroupSnapshot is being deleted.
-pub(super) const GROUP_BEING_DELETED: &str =
-    "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
-/// Content annotation: the name of the secret for DeleteSnapshot.
-pub(super) const DELETION_SECRET_NAME: &str = "snapshot.storage.kubernetes.io/deletion-secret-name";
-/// Content annotation: the namespace of that secret.
-pub(super) const DELETION_SECRET_NAMESPACE: &str =
-    "snapshot.storage.kubernetes.io/deletion-secret-namespace";
-/// Group content annotation: the name of the secret for DeleteVolumeGroupSnapshot.
-pub(super) const GROUP_DELETION_SECRET_NAME: &str =
-    "groupsnapshot.storage.kubernetes.io/deletion-secret-name";
-/// Group content annotation: the namespace of that secret.
-pub(super) const GROUP_DELETION_SECRET_NAMESPACE: &str =
-    "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace";
-/// Annotation of a member's content: the ID of its CSI group snapshot.
-pub(super) const GROUP_HANDLE: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
 
 /// The API group of VolumeSnapshots, their contents and classes.
 pub(super) const SNAPSHOT_API: &str = "snapshot.storage.k8s.io";
@@ -146,14 +121,4 @@ pub(super) fn without<K: ResourceExt>(object: &K, less: &[&str]) -> Option<Vec<S
         .cloned()
         .partition(|one| less.contains(&one.as_str()));
     (!gone.is_empty()).then_some(kept)
-}
-
-/// True if an object is being deleted.
-pub(super) fn is_deleting<K: ResourceExt>(object: &K) -> bool {
-    object.meta().deletion_timestamp.is_some()
-}
-
-/// True if an object has a finalizer.
-pub(super) fn has<K: ResourceExt>(object: &K, finalizer: &str) -> bool {
-    object.finalizers().iter().any(|one| one == finalizer)
 }

@@ -9,11 +9,13 @@ use serde_json::json;
 
 use super::decide::{self, Failure, Step};
 use super::gather::Watches;
-use super::kind::{ClassView, ContentView, Kind, Names, View, WatchesOf, reasons};
+use super::kind::{Kind, Names, View, WatchesOf, reasons};
 use super::metrics::Of;
 use super::names::{self, BindState};
 use super::{Controller, Key, Next, ReconcileError, status};
 use crate::api::node::node_of;
+use crate::client::Resource;
+use crate::snapshots::content::SINGLE;
 use crate::snapshots::{
     ContentSource, DeletionPolicy, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
     VolumeSnapshotContent, VolumeSnapshotContentSpec,
@@ -81,12 +83,6 @@ impl Kind for Snapshots {
         bound_field: "boundVolumeSnapshotContentName",
         content_name: names::content_name,
         default_class: names::DEFAULT_CLASS,
-        being_deleted: names::BEING_DELETED,
-        content_finalizer: names::CONTENT_BOUND,
-        deletion_secret: (
-            names::DELETION_SECRET_NAME,
-            names::DELETION_SECRET_NAMESPACE,
-        ),
         secret_key: "snapshotter-secret",
         secret_variables: "volumesnapshot",
         reasons: reasons!(""),
@@ -115,30 +111,6 @@ impl Kind for Snapshots {
             created: status.and_then(|it| it.creation_time.as_ref()),
             ready: status.and_then(|it| it.ready_to_use),
             error: status.and_then(|it| it.error.as_ref()),
-        }
-    }
-
-    fn content_view(content: &Self::Content) -> ContentView<'_> {
-        let (spec, status) = (&content.spec, content.status.as_ref());
-        ContentView {
-            reference: &spec.volume_snapshot_ref,
-            policy: spec.deletion_policy,
-            driver: &spec.driver,
-            class: spec.volume_snapshot_class_name.as_deref(),
-            of_volumes: spec.source.volume_handle.is_some(),
-            beforehand: spec.source.snapshot_handle.is_some(),
-            created: status
-                .and_then(|it| it.creation_time)
-                .and_then(status::time),
-            ready: status.and_then(|it| it.ready_to_use),
-            error: status.and_then(|it| it.error.as_ref()),
-        }
-    }
-
-    fn class_view(class: &Self::Class) -> ClassView<'_> {
-        ClassView {
-            driver: &class.driver,
-            parameters: class.parameters.as_ref(),
         }
     }
 
@@ -190,7 +162,7 @@ impl Kind for Snapshots {
         let (claim, volume) = bound_volume(facts).map_err(failure)?;
         let content = new_content(facts, class, volume).map_err(failure)?;
         if let Some(finalizers) = names::with(claim, &[names::CLAIM_AS_SOURCE]) {
-            if names::is_deleting(claim) {
+            if claim.is_deleting() {
                 let claim = claim.name_any();
                 return Err(failure(format!("claim {claim} is being deleted")));
             }
@@ -240,7 +212,10 @@ impl Kind for Snapshots {
             names::SNAPSHOT_BOUND,
             names::SNAPSHOT_IN_GROUP,
         ];
-        if !held.iter().any(|finalizer| names::has(snapshot, finalizer)) {
+        if !held
+            .iter()
+            .any(|finalizer| snapshot.has_finalizer(finalizer))
+        {
             return Step::Done;
         }
         let content = decide::bound_content(facts);
@@ -252,7 +227,7 @@ impl Kind for Snapshots {
         }
         if let Some(group) = &facts.own.group {
             let path = names::path(&**group);
-            return if names::is_deleting(&**group) {
+            return if group.is_deleting() {
                 Step::Wait(format!("group snapshot {path} is being deleted first"))
             } else {
                 Step::BlockDeletion(format!(
@@ -266,10 +241,10 @@ impl Kind for Snapshots {
             None => released.push(names::SNAPSHOT_BOUND),
             Some(content) => {
                 let doomed = content.spec.deletion_policy == DeletionPolicy::Delete;
-                if !content.annotations().contains_key(names::BEING_DELETED) {
+                if !content.annotations().contains_key(SINGLE.being_deleted) {
                     return Step::Mark;
                 }
-                if doomed && !names::is_deleting(content) {
+                if doomed && !content.is_deleting() {
                     return Step::DeleteContent;
                 }
                 // A doomed content must be gone before this finalizer is removed.
@@ -318,7 +293,7 @@ impl Kind for Snapshots {
 
 /// True if the snapshot may still be taken, so its claim must stay.
 pub(super) fn needs_claim(snapshot: &VolumeSnapshot) -> bool {
-    let given_up = names::is_deleting(snapshot) && !names::has(snapshot, names::SNAPSHOT_AS_SOURCE);
+    let given_up = snapshot.is_deleting() && !snapshot.has_finalizer(names::SNAPSHOT_AS_SOURCE);
     !Snapshots::view(snapshot).is_ready() && !given_up
 }
 

@@ -1,13 +1,12 @@
 //! Copies a content's status to its snapshot.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::kind::Kind;
 use super::snapshot::Snapshots;
 use crate::api::quantity;
+use crate::snapshots::content::Content;
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotStatus};
 
 /// A change of a status.
@@ -53,7 +52,7 @@ pub(super) fn change<K: Kind>(
     content: &K::Content,
     mut fields: Map<String, Value>,
 ) -> Option<StatusChange> {
-    let (old, new) = (K::view(snapshot), K::content_view(content));
+    let (old, new) = (K::view(snapshot), content.view());
     if old.bound.is_none() {
         set(&mut fields, K::NAMES.bound_field, json!(content.name_any()));
     }
@@ -79,12 +78,6 @@ pub(super) fn change<K: Kind>(
 
 fn set(fields: &mut Map<String, Value>, name: &str, value: Value) {
     fields.insert(name.to_owned(), value);
-}
-
-/// Converts nanoseconds since 1970 to a time.
-pub(super) fn time(nanoseconds: i64) -> Option<Time> {
-    let second = Timestamp::from_second(nanoseconds.div_euclid(1_000_000_000));
-    second.ok().map(Time)
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ fn controller(world: &World) -> Controller {
     context.caches.group_classes().note_synced();
     Controller {
         kube: context.kube.clone(),
-        leader: context.leader.clone(),
         watches: Watches::new(context.caches.clone(), false),
         metrics: Metrics::default(),
         queue: Queue::new(context.common.backoff()),

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::Options;
-use super::decide::{Content, Step};
+use super::decide::{Step, next_step};
 use super::owner;
 use super::parameters::ParameterError;
 use super::status;
@@ -21,6 +21,7 @@ use crate::controller::queue::Outcome;
 use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability;
 use crate::secrets::{SecretError, TemplateError};
+use crate::snapshots::content::Content;
 
 /// Default deadline of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -318,7 +319,7 @@ impl Shared {
         result: Result<K, WorkError>,
     ) -> Outcome {
         match result {
-            Ok(now) if now.is_ready() => match now.step() {
+            Ok(now) if now.view().is_ready() => match next_step(&now) {
                 Step::Rest => Outcome::Done,
                 // The content was deleted while the driver took its snapshot.
                 _ => Outcome::RequeueAfter(Duration::ZERO),
@@ -347,7 +348,7 @@ impl Shared {
         }
         let message = format!("{}: {error}", template.message);
         let now = Timestamp::now();
-        let Some(status) = status::of_failure(content.error(), &message, now) else {
+        let Some(status) = status::of_failure(content.view().error, &message, now) else {
             return Outcome::Failed;
         };
         self.context

@@ -3,27 +3,25 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::ResourceExt;
 use serde_json::Value;
 
 use super::Options;
 use super::content_client::{ContentClient, EventTemplate, Part, Shared, WorkError, quiet};
-use super::decide::{Content, Step};
-use super::names::DELETION_POLICY;
+use super::decide::{Step, next_step};
 use super::owner::{self, Ownership};
-use super::parameters;
+use super::parameters::{self, DELETION_POLICY};
 use crate::api::secret_template::{self, RESERVED, SnapshotVariables};
 use crate::cache::{Caches, Store};
-use crate::client::Resource;
 use crate::controller::queue::Outcome;
 use crate::csi::{Call, Class, Failure, class};
 use crate::secrets::{self, Credentials};
+use crate::snapshots::content::{Class as SnapshotClass, Content};
 
 /// A kind of contents, and the CSI calls for it.
 pub(super) trait Kind: Sized + Send + Sync + 'static {
     type Content: Content;
-    type Class: Resource;
+    type Class: SnapshotClass;
     /// The request that takes a snapshot.
     type Making: Send;
     /// The driver's answer.
@@ -33,8 +31,6 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
 
     /// The names of the queues: one for this process's contents, one for those without an owner.
     const QUEUES: (&'static str, &'static str);
-    /// True if a change needs to be reconciled.
-    const MATTERS: fn(&Self::Content, &Self::Content) -> bool;
     /// The kind's name in class parameters.
     const WORD: &'static str;
     /// The CSI call that takes a snapshot.
@@ -47,11 +43,6 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     const DELETE: EventTemplate;
 
     fn watches(caches: &Caches) -> (Store<Self::Content>, Store<Self::Class>);
-    fn content_spec(content: &Self::Content) -> ContentSpec<'_>;
-    /// The driver and the parameters of a class.
-    fn class(class: &Self::Class) -> (&str, Option<&BTreeMap<String, String>>);
-    /// The owner of a content, by the caches alone.
-    fn owner(shared: &Shared, content: &Self::Content) -> Ownership;
 
     /// The request for a content's snapshot; `None` if the content names no volume.
     fn making(
@@ -87,18 +78,6 @@ pub(super) trait Kind: Sized + Send + Sync + 'static {
     fn news(content: &Self::Content, reported: &Self::Snapshot, made: bool) -> Option<Value>;
     /// The status patch for a content after its snapshot is deleted.
     fn cleared() -> Value;
-}
-
-/// The fields of a content's spec.
-pub(super) struct ContentSpec<'a> {
-    pub(super) driver: &'a str,
-    pub(super) class: Option<&'a str>,
-    /// The VolumeSnapshot or VolumeGroupSnapshot.
-    pub(super) user: &'a ObjectReference,
-    /// The handles of the volumes to snapshot.
-    pub(super) volumes: &'a [String],
-    /// True if the snapshot is pre-provisioned.
-    pub(super) taken: bool,
 }
 
 /// Inputs of the request for a snapshot.
@@ -145,7 +124,7 @@ impl<K: Kind> Reconciler<K> {
         if !self.serves(&content) {
             return Outcome::Done;
         }
-        let step = content.step();
+        let step = next_step(&*content);
         if step == Step::Rest {
             return Outcome::Done;
         }
@@ -172,7 +151,7 @@ impl<K: Kind> Reconciler<K> {
             Step::Release => return quiet(content, self.contents.release(content).await),
             Step::Delete { handle } => return self.delete(content, handle).await,
             Step::Create => {
-                let first = !content.has_status();
+                let first = !content.view().has_status;
                 let template = if first { K::CREATE } else { K::CHECK };
                 (template, self.create(content).await)
             }
@@ -185,15 +164,15 @@ impl<K: Kind> Reconciler<K> {
     /// True if the content and its class are this driver's, and the content has a source.
     fn serves(&self, content: &K::Content) -> bool {
         let driver = &self.shared.context.driver.name;
-        let spec = K::content_spec(content);
-        let class = spec.class.and_then(|name| self.classes.get(name));
-        spec.driver == driver
-            && (spec.taken || !spec.volumes.is_empty())
-            && class.is_none_or(|class| K::class(&class).0 == driver)
+        let view = content.view();
+        let class = view.class.and_then(|name| self.classes.get(name));
+        view.driver == driver
+            && (view.given.is_some() || !view.volumes.is_empty())
+            && class.is_none_or(|class| class.driver() == driver)
     }
 
     async fn owner(&self, content: &K::Content, step: &Step) -> Result<Ownership, WorkError> {
-        let volumes = K::content_spec(content).volumes;
+        let volumes = content.view().volumes;
         if self.shared.part == Part::Unowned {
             let volume = volumes.first().map(String::as_str);
             return Ok(match self.shared.is_unowned(content, step, volume) {
@@ -201,7 +180,7 @@ impl<K: Kind> Reconciler<K> {
                 false => Ownership::Remote,
             });
         }
-        let owner = K::owner(&self.shared, content);
+        let owner = self.cached_owner(content);
         if owner != Ownership::Unknown {
             return Ok(owner);
         }
@@ -220,6 +199,22 @@ impl<K: Kind> Reconciler<K> {
         } else {
             Ownership::Unknown
         })
+    }
+
+    /// The owner of a content, by the caches alone: the handle and the label decide, or else the
+    /// PersistentVolumes of all source volumes. A group is on the node of all its volumes. If they
+    /// are on several nodes, the group has no owner, and the leader reports that.
+    fn cached_owner(&self, content: &K::Content) -> Ownership {
+        let view = content.view();
+        let of = |volume| {
+            let handle = view.snapshot().or(volume);
+            self.shared.owner(content, handle, volume)
+        };
+        let owners = view.volumes.iter().map(|volume| of(Some(volume)));
+        match view.volumes {
+            [] => of(None),
+            _ => owner::of_all(&owners.collect::<Vec<_>>()),
+        }
     }
 
     /// True if the driver confirms that it has all of these volumes.
@@ -300,15 +295,14 @@ impl<K: Kind> Reconciler<K> {
 
     async fn making(&self, content: &K::Content) -> Result<K::Making, WorkError> {
         let named = || content.name_any();
-        let user = K::content_spec(content).user;
+        let view = content.view();
         let class = self.class(content)?;
         let class = class.ok_or_else(|| WorkError::Classless { content: named() })?;
         let unbound = || WorkError::Unbound { content: named() };
-        let uid = user.uid.as_deref().filter(|uid| !uid.is_empty());
-        let uid = uid.ok_or_else(unbound)?;
-        let mut parameters = parameters::for_driver(K::class(&class).1)?;
+        let uid = view.user_uid().ok_or_else(unbound)?;
+        let mut parameters = parameters::for_driver(class.parameters())?;
         // Warn only once: after the first call the content has a status.
-        if parameters.contains_key(DELETION_POLICY) && !content.has_status() {
+        if parameters.contains_key(DELETION_POLICY) && !view.has_status {
             let message = format!(
                 "{} {} has the parameter deletionPolicy, which is only passed on to the driver: \
                  the field deletionPolicy decides what becomes of the snapshot",
@@ -320,8 +314,8 @@ impl<K: Kind> Reconciler<K> {
         }
         if self.shared.context.common.extra_create_metadata {
             for (end, value) in [
-                ("/name", user.name.clone()),
-                ("/namespace", user.namespace.clone()),
+                ("/name", view.user.name.clone()),
+                ("/namespace", view.user.namespace.clone()),
                 ("content/name", Some(named())),
             ] {
                 let key = format!("{RESERVED}{}{end}", K::WORD);
@@ -338,7 +332,7 @@ impl<K: Kind> Reconciler<K> {
 
     /// A content's class, if it names one.
     fn class(&self, content: &K::Content) -> Result<Option<Arc<K::Class>>, WorkError> {
-        let Some(name) = K::content_spec(content).class else {
+        let Some(name) = content.view().class else {
             return Ok(None);
         };
         let missing = || WorkError::NoClass {
@@ -358,14 +352,14 @@ impl<K: Kind> Reconciler<K> {
     /// The secret for read calls.
     pub(super) async fn asking(&self, content: &K::Content) -> Result<Credentials, WorkError> {
         let class = self.class(content)?;
-        let user = K::content_spec(content).user;
+        let user = content.view().user;
         let variables = SnapshotVariables {
             kind: K::WORD,
             content: &content.name_any(),
             namespace: user.namespace.as_deref().unwrap_or_default(),
             name: user.name.as_deref().unwrap_or_default(),
         };
-        let parameters = class.as_ref().and_then(|class| K::class(class).1);
+        let parameters = class.as_ref().and_then(|class| class.parameters());
         let secret = secret_template::of_snapshot_class(parameters, K::ASKING, variables)?;
         Ok(secrets::read(&self.shared.kube, secret.as_ref()).await?)
     }

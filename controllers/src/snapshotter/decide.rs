@@ -4,71 +4,8 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt;
 
-use super::names::{AnnotationKeys, GROUP, GROUP_MEMBER, SINGLE};
-use crate::client::Resource;
-use crate::snapshots::{
-    DeletionPolicy, SnapshotError, VolumeGroupSnapshotContent, VolumeSnapshotContent,
-};
-
-/// A content, of either kind.
-pub(super) trait Content: Resource {
-    /// The annotations and the finalizer of this kind.
-    const KEYS: &'static AnnotationKeys;
-
-    /// Decides the next step.
-    fn step(&self) -> Step;
-
-    /// True if the status has been written.
-    fn has_status(&self) -> bool;
-
-    /// True if its snapshot is ready to use.
-    fn is_ready(&self) -> bool;
-
-    /// The last error.
-    fn error(&self) -> Option<&SnapshotError>;
-}
-
-impl Content for VolumeSnapshotContent {
-    const KEYS: &'static AnnotationKeys = &SINGLE;
-
-    fn step(&self) -> Step {
-        single(self)
-    }
-
-    fn has_status(&self) -> bool {
-        self.status.is_some()
-    }
-
-    fn is_ready(&self) -> bool {
-        let status = self.status.as_ref();
-        status.and_then(|status| status.ready_to_use) == Some(true)
-    }
-
-    fn error(&self) -> Option<&SnapshotError> {
-        self.status.as_ref()?.error.as_ref()
-    }
-}
-
-impl Content for VolumeGroupSnapshotContent {
-    const KEYS: &'static AnnotationKeys = &GROUP;
-
-    fn step(&self) -> Step {
-        group(self)
-    }
-
-    fn has_status(&self) -> bool {
-        self.status.is_some()
-    }
-
-    fn is_ready(&self) -> bool {
-        let status = self.status.as_ref();
-        status.and_then(|status| status.ready_to_use) == Some(true)
-    }
-
-    fn error(&self) -> Option<&SnapshotError> {
-        self.status.as_ref()?.error.as_ref()
-    }
-}
+use crate::snapshots::content::Content;
+use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent};
 
 /// The next step for a content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,64 +37,34 @@ impl Step {
     }
 }
 
-/// Decides the next step for a VolumeSnapshotContent.
-pub(super) fn single(content: &VolumeSnapshotContent) -> Step {
-    let status = content.status.as_ref();
-    let source = &content.spec.source;
-    let known = status.and_then(|status| status.snapshot_handle.clone());
-    let group = status.and_then(|status| status.volume_group_snapshot_handle.as_ref());
-    let pre_provisioned = source.snapshot_handle.is_some();
-    let bound = is_set(content.spec.volume_snapshot_ref.uid.as_deref());
-    if is_to_go(content, pre_provisioned && !bound) {
-        return match known {
+/// Decides the next step for a content.
+pub(super) fn next_step<K: Content>(content: &K) -> Step {
+    let view = content.view();
+    let creating = content.annotations().contains_key(K::KEYS.being_created);
+    if is_to_go(content) {
+        return match view.handle {
             // Members are deleted with their group.
-            Some(handle)
-                if content.spec.deletion_policy == DeletionPolicy::Delete && group.is_none() =>
-            {
+            Some(handle) if view.policy == DeletionPolicy::Delete && view.group.is_none() => {
+                let handle = handle.to_owned();
                 Step::Delete { handle }
             }
-            _ => release(content),
+            _ if content.has_finalizer(K::KEYS.finalizer) => Step::Release,
+            _ => Step::Rest,
         };
     }
-    if content.is_ready() {
-        return settle(content);
+    if view.is_ready() {
+        return match creating {
+            true => Step::Settle,
+            false => Step::Rest,
+        };
     }
-    let member = content.annotations().contains_key(GROUP_MEMBER);
-    match &source.snapshot_handle {
+    let taken = view.given.is_some() || view.group.is_some();
+    match view.snapshot().filter(|_| taken) {
         Some(handle) => Step::Check {
-            handle: known.unwrap_or_else(|| handle.clone()),
+            handle: handle.to_owned(),
         },
-        None => match (group, known) {
-            (Some(_), Some(handle)) => Step::Check { handle },
-            // The snapshot-controller will soon write which snapshot it is.
-            _ if member => Step::Rest,
-            _ => Step::Create,
-        },
-    }
-}
-
-/// Decides the next step for a VolumeGroupSnapshotContent.
-pub(super) fn group(content: &VolumeGroupSnapshotContent) -> Step {
-    let status = content.status.as_ref();
-    let source = &content.spec.source;
-    let known = status.and_then(|status| status.volume_group_snapshot_handle.clone());
-    let pre_provisioned = source.group_snapshot_handles.as_ref();
-    let bound = is_set(content.spec.volume_group_snapshot_ref.uid.as_deref());
-    if is_to_go(content, pre_provisioned.is_some() && !bound) {
-        return match known {
-            Some(handle) if content.spec.deletion_policy == DeletionPolicy::Delete => {
-                Step::Delete { handle }
-            }
-            _ => release(content),
-        };
-    }
-    if content.is_ready() {
-        return settle(content);
-    }
-    match pre_provisioned {
-        Some(handles) => Step::Check {
-            handle: known.unwrap_or_else(|| handles.volume_group_snapshot_handle.clone()),
-        },
+        // The snapshot-controller will soon write which snapshot it is.
+        None if view.is_member => Step::Rest,
         None => Step::Create,
     }
 }
@@ -177,61 +84,28 @@ pub(super) fn members(content: &VolumeGroupSnapshotContent) -> Vec<String> {
     given.map_or_else(Vec::new, |given| given.volume_snapshot_handles.clone())
 }
 
-fn is_set(uid: Option<&str>) -> bool {
-    uid.is_some_and(|uid| !uid.is_empty())
-}
-
 /// True if the deletion of a content is due. For an unbound content, a deletion timestamp is
 /// enough. A bound one also needs the snapshot-controller's annotation, and the driver must not be
 /// creating the snapshot.
-fn is_to_go<K: Content>(content: &K, unbound: bool) -> bool {
+fn is_to_go<K: Content>(content: &K) -> bool {
     let has = |key: &str| content.annotations().contains_key(key);
-    content.meta().deletion_timestamp.is_some()
-        && (unbound || has(K::KEYS.being_deleted) && !has(K::KEYS.being_created))
+    content.is_deleting()
+        && (content.view().is_unbound()
+            || has(K::KEYS.being_deleted) && !has(K::KEYS.being_created))
 }
 
-fn release<K: Content>(content: &K) -> Step {
-    let finalizers = content.finalizers();
-    if finalizers.iter().any(|one| one == K::KEYS.finalizer) {
-        Step::Release
-    } else {
-        Step::Rest
-    }
-}
-
-fn settle<K: Content>(content: &K) -> Step {
-    if content.annotations().contains_key(K::KEYS.being_created) {
-        Step::Settle
-    } else {
-        Step::Rest
-    }
-}
-
-/// True if a change of a VolumeSnapshotContent needs a reconcile. The snapshotter's own writes do
-/// not: they would cut the backoff of a content short.
-pub(super) fn single_matters(old: &VolumeSnapshotContent, new: &VolumeSnapshotContent) -> bool {
-    let group = |content: &VolumeSnapshotContent| {
-        let status = content.status.as_ref();
-        status.and_then(|status| status.volume_group_snapshot_handle.clone())
-    };
-    old.spec != new.spec || group(old) != group(new) || matters(old, new)
-}
-
-/// True if a change of a VolumeGroupSnapshotContent needs a reconcile.
-pub(super) fn group_matters(
-    old: &VolumeGroupSnapshotContent,
-    new: &VolumeGroupSnapshotContent,
-) -> bool {
-    old.spec != new.spec || matters(old, new)
-}
-
-fn matters<K: Content>(old: &K, new: &K) -> bool {
+/// True if a change of a content needs a reconcile. The snapshotter's own writes do not: they would
+/// cut the backoff of a content short.
+pub(super) fn matters<K: Content>(old: &K, new: &K) -> bool {
     let others = |content: &K| -> BTreeMap<String, String> {
         let mut annotations = content.annotations().clone();
         annotations.remove(K::KEYS.being_created);
         annotations
     };
-    new.is_ready() && !old.is_ready()
+    let (was, is) = (old.view(), new.view());
+    old.spec() != new.spec()
+        || was.group != is.group
+        || is.is_ready() && !was.is_ready()
         || old.uid() != new.uid()
         || old.meta().deletion_timestamp != new.meta().deletion_timestamp
         || others(old) != others(new)

@@ -1,20 +1,17 @@
 //! Implements [`Kind`] for VolumeGroupSnapshotContents.
 
-use std::collections::BTreeMap;
-
 use hostloop_proto::csi;
 use kube::ResourceExt;
 use serde_json::Value;
 
 use super::content_client::{EventTemplate, Shared, WorkError};
-use super::content_reconciler::{Answer, ContentSpec, Kind, Reconciler, Wanted};
-use super::names::snapshot_name;
-use super::owner::{self, Ownership};
-use super::parameters::GROUP_GET_SECRET;
+use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
+use super::parameters::{GROUP_GET_SECRET, snapshot_name};
 use super::{Options, decide, status};
 use crate::cache::{Caches, Store};
 use crate::csi::Failure;
 use crate::secrets::Credentials;
+use crate::snapshots::content::Content;
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
 
 /// VolumeGroupSnapshotContents.
@@ -29,7 +26,6 @@ impl Kind for Groups {
 
     const QUEUES: (&'static str, &'static str) =
         ("snapshotter-groupcontent", "snapshotter-stray-groupcontent");
-    const MATTERS: fn(&Self::Content, &Self::Content) -> bool = decide::group_matters;
     const WORD: &'static str = "volumegroupsnapshot";
     const CALL: &'static str = "CreateVolumeGroupSnapshot";
     const ASKING: &'static str = GROUP_GET_SECRET;
@@ -50,47 +46,16 @@ impl Kind for Groups {
         (caches.group_contents(), caches.group_classes())
     }
 
-    fn content_spec(content: &Self::Content) -> ContentSpec<'_> {
-        let spec = &content.spec;
-        ContentSpec {
-            driver: &spec.driver,
-            class: spec.volume_group_snapshot_class_name.as_deref(),
-            user: &spec.volume_group_snapshot_ref,
-            volumes: spec.source.volume_handles.as_deref().unwrap_or_default(),
-            taken: spec.source.group_snapshot_handles.is_some(),
-        }
-    }
-
-    fn class(class: &Self::Class) -> (&str, Option<&BTreeMap<String, String>>) {
-        (&class.driver, class.parameters.as_ref())
-    }
-
-    /// The handle and the label decide the owner, or else the PersistentVolumes of all source
-    /// volumes: a group is on the node of all its volumes. If they are on several nodes, the group
-    /// has no owner, and the leader reports that.
-    fn owner(shared: &Shared, content: &Self::Content) -> Ownership {
-        let made = owner::handle_of_group(content);
-        let of = |volume| shared.owner(content, made.or(volume), volume);
-        let volumes = Self::content_spec(content).volumes;
-        if volumes.is_empty() {
-            return of(None);
-        }
-        let owners: Vec<Ownership> = volumes.iter().map(|volume| of(Some(volume))).collect();
-        owner::of_all(&owners)
-    }
-
     fn making(
         options: &Options,
         content: &Self::Content,
         wanted: Wanted<'_>,
     ) -> Option<Self::Making> {
-        let (prefix, length) = (
-            &options.groupsnapshot_name_prefix,
-            options.group_name_length(),
-        );
+        let prefix = &options.groupsnapshot_name_prefix;
+        let length = options.groupsnapshot_name_uuid_length;
         Some(csi::CreateVolumeGroupSnapshotRequest {
             name: snapshot_name(prefix, wanted.uid, length),
-            source_volume_ids: Self::content_spec(content).volumes.to_vec(),
+            source_volume_ids: content.view().volumes.to_vec(),
             secrets: wanted.secrets,
             parameters: wanted.parameters,
         })

@@ -8,7 +8,6 @@ use crate::cache::Scope;
 use crate::cache::scope::{MANAGED_BY, node_label};
 pub(super) use crate::controller::owner::Ownership;
 use crate::csi::Pools;
-use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 /// Decides which node owns a content, by its label and the pool in its handle. They must agree: a
 /// node can write another node's snapshot handle into its own content. Without either, the source
@@ -56,36 +55,6 @@ pub(super) fn of_all(owners: &[Ownership]) -> Ownership {
     match owners.iter().all(|owner| *owner == Ownership::Local) {
         true => Ownership::Local,
         false => Ownership::Unknown,
-    }
-}
-
-/// The handle in a content that shows the pool of its present or future snapshot.
-pub(crate) fn handle_in(content: &VolumeSnapshotContent) -> Option<&str> {
-    let status = content.status.as_ref();
-    let known = status.and_then(|status| status.snapshot_handle.as_deref());
-    let source = &content.spec.source;
-    known
-        .or(source.snapshot_handle.as_deref())
-        .or(source.volume_handle.as_deref())
-}
-
-/// The ID of a group snapshot, if it is known.
-pub(super) fn handle_of_group(content: &VolumeGroupSnapshotContent) -> Option<&str> {
-    let status = content.status.as_ref();
-    let known = status.and_then(|status| status.volume_group_snapshot_handle.as_deref());
-    let given = content.spec.source.group_snapshot_handles.as_ref();
-    known.or(given.map(|given| given.volume_group_snapshot_handle.as_str()))
-}
-
-/// The handles in a group content that show the pools of its present or future snapshots.
-pub(crate) fn handles_in_group(content: &VolumeGroupSnapshotContent) -> Vec<&str> {
-    match handle_of_group(content) {
-        Some(handle) => vec![handle],
-        None => {
-            let volumes = content.spec.source.volume_handles.as_deref();
-            let volumes = volumes.unwrap_or_default();
-            volumes.iter().map(String::as_str).collect()
-        }
     }
 }
 
@@ -184,47 +153,6 @@ mod tests {
                 side => side,
             };
             assert_eq!(of(&Scope::Leader), others, "{labels:?}");
-        }
-    }
-
-    #[test]
-    fn handles_of_contents() {
-        let reference = json!({"name": "s"});
-        for (source, status, expected) in [
-            (json!({"volumeHandle": "v"}), Value::Null, "v"),
-            (json!({"snapshotHandle": "s"}), Value::Null, "s"),
-            (
-                json!({"volumeHandle": "v"}),
-                json!({"snapshotHandle": "t"}),
-                "t",
-            ),
-        ] {
-            let content = json!({"metadata": {"name": "c"}, "status": status, "spec": {
-                "driver": "d", "deletionPolicy": "Delete", "source": source,
-                "volumeSnapshotRef": reference}});
-            let content = serde_json::from_value(content).expect("a content");
-            assert_eq!(handle_in(&content), Some(expected));
-        }
-        let given = json!({"volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": ["a"]});
-        for (source, status, expected) in [
-            (
-                json!({"volumeHandles": ["v", "w"]}),
-                Value::Null,
-                &["v", "w"][..],
-            ),
-            (json!({"volumeHandles": []}), Value::Null, &[]),
-            (json!({"groupSnapshotHandles": given}), Value::Null, &["g"]),
-            (
-                json!({"volumeHandles": ["v"]}),
-                json!({"volumeGroupSnapshotHandle": "h"}),
-                &["h"],
-            ),
-        ] {
-            let content = json!({"metadata": {"name": "c"}, "status": status, "spec": {
-                "driver": "d", "deletionPolicy": "Delete", "source": source,
-                "volumeGroupSnapshotRef": reference}});
-            let content = serde_json::from_value(content).expect("a content");
-            assert_eq!(handles_in_group(&content), expected);
         }
     }
 

@@ -1,11 +1,12 @@
-//! Splits the parameters of a class into those for the driver and those that name secrets.
+//! Inputs of CSI calls: the names of new snapshots, and the parameters of a class, of which some are
+//! for the driver and some name secrets.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::SecretReference;
 
-use super::names::AnnotationKeys;
 use crate::api::secret_template::RESERVED;
+use crate::snapshots::content::ContentKeys;
 
 /// The keys of secrets that the snapshotter reads, without [`RESERVED`] and without `-name` and
 /// `-namespace`.
@@ -15,6 +16,8 @@ const SECRETS: [&str; 4] = [
     "group-snapshotter-secret",
     GROUP_GET_SECRET,
 ];
+/// A field of snapshot classes. A parameter of this name only reaches the driver.
+pub(super) const DELETION_POLICY: &str = "deletionPolicy";
 /// The secret for calls that check one snapshot.
 pub(super) const LIST_SECRET: &str = "snapshotter-list-secret";
 /// The secret for calls that check a group snapshot.
@@ -60,7 +63,7 @@ pub(super) fn for_driver(
 /// Returns the secret for create and delete calls from the snapshot-controller's annotations.
 pub(super) fn secret_by_annotations(
     annotations: &BTreeMap<String, String>,
-    keys: &AnnotationKeys,
+    keys: &ContentKeys,
 ) -> Result<Option<SecretReference>, ParameterError> {
     let name = annotations.get(keys.secret_name);
     let namespace = annotations.get(keys.secret_namespace);
@@ -75,6 +78,18 @@ pub(super) fn secret_by_annotations(
         namespace: Some(namespace.clone()),
         name: Some(name.clone()),
     }))
+}
+
+/// The name for a new snapshot: the prefix and the UID of the user's object. With a positive
+/// length, the name has only that many characters of the UID, without its dashes.
+pub(super) fn snapshot_name(prefix: &str, uid: &str, length: i32) -> String {
+    match usize::try_from(length) {
+        Err(_) => format!("{prefix}-{uid}"),
+        Ok(length) => {
+            let short: String = uid.chars().filter(|c| *c != '-').take(length).collect();
+            format!("{prefix}-{short}")
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,22 +1,19 @@
 //! Implements [`Kind`] for VolumeSnapshotContents.
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use hostloop_proto::csi;
-use kube::ResourceExt;
 use serde_json::Value;
 
 use super::content_client::{EventTemplate, Shared, WorkError};
-use super::content_reconciler::{Answer, ContentSpec, Kind, Reconciler, Wanted};
-use super::names::{GROUP_MEMBER, snapshot_name};
-use super::owner::{self, Ownership};
-use super::parameters::LIST_SECRET;
-use super::{Options, decide, status};
+use super::content_reconciler::{Answer, Kind, Reconciler, Wanted};
+use super::parameters::{LIST_SECRET, snapshot_name};
+use super::{Options, status};
 use crate::cache::{Caches, Store};
 use crate::csi::Failure;
 use crate::csi::driver::ControllerCapability;
 use crate::secrets::Credentials;
+use crate::snapshots::content::Content;
 use crate::snapshots::{VolumeSnapshotClass, VolumeSnapshotContent};
 
 /// VolumeSnapshotContents.
@@ -31,7 +28,6 @@ impl Kind for Singles {
 
     const QUEUES: (&'static str, &'static str) =
         ("snapshotter-content", "snapshotter-stray-content");
-    const MATTERS: fn(&Self::Content, &Self::Content) -> bool = decide::single_matters;
     const WORD: &'static str = "volumesnapshot";
     const CALL: &'static str = "CreateSnapshot";
     const ASKING: &'static str = LIST_SECRET;
@@ -52,35 +48,13 @@ impl Kind for Singles {
         (caches.contents(), caches.snapshot_classes())
     }
 
-    fn content_spec(content: &Self::Content) -> ContentSpec<'_> {
-        let spec = &content.spec;
-        ContentSpec {
-            driver: &spec.driver,
-            class: spec.volume_snapshot_class_name.as_deref(),
-            user: &spec.volume_snapshot_ref,
-            volumes: spec.source.volume_handle.as_slice(),
-            taken: spec.source.snapshot_handle.is_some(),
-        }
-    }
-
-    fn class(class: &Self::Class) -> (&str, Option<&BTreeMap<String, String>>) {
-        (&class.driver, class.parameters.as_ref())
-    }
-
-    fn owner(shared: &Shared, content: &Self::Content) -> Ownership {
-        let volume = content.spec.source.volume_handle.as_deref();
-        shared.owner(content, owner::handle_in(content), volume)
-    }
-
     fn making(
         options: &Options,
         content: &Self::Content,
         wanted: Wanted<'_>,
     ) -> Option<Self::Making> {
-        let (prefix, length) = (
-            &options.snapshot_name_prefix,
-            options.snapshot_name_length(),
-        );
+        let prefix = &options.snapshot_name_prefix;
+        let length = options.snapshot_name_uuid_length;
         Some(csi::CreateSnapshotRequest {
             source_volume_id: content.spec.source.volume_handle.clone()?,
             name: snapshot_name(prefix, wanted.uid, length),
@@ -179,10 +153,8 @@ async fn secrets(
     reconciler: &Reconciler<Singles>,
     content: &VolumeSnapshotContent,
 ) -> Result<Credentials, WorkError> {
-    let status = content.status.as_ref();
-    let member = content.annotations().contains_key(GROUP_MEMBER)
-        || status.is_some_and(|status| status.volume_group_snapshot_handle.is_some());
-    match member {
+    let view = content.view();
+    match view.is_member || view.group.is_some() {
         true => reconciler.secrets(content).await,
         false => reconciler.asking(content).await,
     }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use kube::Client;
 use kube::client::Body;
@@ -23,22 +24,22 @@ mod watch;
 type Answer = Result<(u16, Value), Failure>;
 
 /// A request as the server received it.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    /// `GET`, `POST`, …
-    pub(crate) method: String,
-    /// The path of the request; the path of a watch ends with `?watch`.
-    pub(crate) path: String,
+#[derive(Clone, Debug, Default)]
+struct Asked {
+    /// `GET`, `POST`, …; empty for a note.
+    method: String,
+    /// The path of the request, or the text of a note. The path of a watch ends with `?watch`.
+    path: String,
     /// The parameters after the path.
-    pub(crate) query: BTreeMap<String, String>,
+    query: BTreeMap<String, String>,
     /// The body, or null.
-    pub(crate) body: Value,
+    body: Value,
 }
 
 impl Asked {
     /// The path without its group and version, as `ns/kind/name`. A create has the name from its
     /// body.
-    pub(crate) fn short(&self) -> String {
+    fn short(&self) -> String {
         let path = short(&self.path);
         match self.body["metadata"]["name"].as_str() {
             Some(name) if self.method == "POST" => format!("{path}/{name}"),
@@ -62,6 +63,15 @@ impl Asked {
             Some(format!(" {selector}={value}"))
         });
         Some(format!("{}{}", target.plural, given.collect::<String>()))
+    }
+
+    /// The request as `GET path` or `PATCH path <body>`, or the note.
+    fn line(self) -> String {
+        match self.method.as_str() {
+            "" => self.path,
+            "GET" => format!("GET {}", self.short()),
+            method => format!("{method} {} {}", self.short(), unbound(self.body)),
+        }
     }
 
     /// The write as `name[/status] <body>`, without UID and version.
@@ -88,6 +98,8 @@ pub(crate) enum Fault {
     Refuse(u16),
     /// The request gets no answer, and changes nothing.
     Hang,
+    /// The request takes this long.
+    Delay(Duration),
 }
 
 struct Rule {
@@ -199,9 +211,25 @@ impl Api {
         self.lock().store.bookmark();
     }
 
+    /// Logs a note between the requests, such as a call to a driver.
+    pub(crate) fn note(&self, path: String) {
+        self.lock().asked.push(Asked {
+            path,
+            ..Asked::default()
+        });
+    }
+
+    /// All requests and notes since the last look, except lists and watches.
+    pub(crate) fn happened(&self) -> Vec<String> {
+        let is_one = |asked: &Asked| asked.list().is_none() && !asked.is_watch();
+        let all = self.lock().taken(is_one);
+        all.into_iter().map(Asked::line).collect()
+    }
+
     /// The writes since the last look: `name[/status] <body>`, without UID and version.
     pub(crate) fn writes(&self) -> Vec<String> {
-        let writes = self.lock().taken(|asked| asked.method != "GET");
+        let is_write = |asked: &Asked| WRITES.contains(&asked.method.as_str());
+        let writes = self.lock().taken(is_write);
         writes.into_iter().map(Asked::write).collect()
     }
 
@@ -241,6 +269,7 @@ impl Api {
         match fault {
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Refuse(code)) => return Failure::scripted(code).response(),
+            Some(Fault::Delay(time)) => tokio::time::sleep(time).await,
             None => {}
         }
         let content = head.headers.get("content-type");

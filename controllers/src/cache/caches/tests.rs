@@ -103,7 +103,7 @@ async fn watches_become_wider_and_narrower() {
     let api = Api::default();
     api.put(claim("ours", Some("n1")));
     api.put(claim("theirs", Some("n2")));
-    api.put(claim("unlabelled", None));
+    api.put(claim("bare", None));
     let stop = CancellationToken::new();
     let _ended = stop.clone().drop_guard();
     let caches = Caches::of_node(api.client(), stop, "n1");
@@ -126,7 +126,7 @@ async fn watches_become_wider_and_narrower() {
     api.lists();
     caches.set_width(Width::Whole);
     until(|| claims.is_whole()).await;
-    assert_eq!(names(&claims), ["unlabelled", "ours", "theirs"]);
+    assert_eq!(names(&claims), ["bare", "ours", "theirs"]);
     assert!(gone.lock().unwrap().is_empty());
     // The object is deleted while the watch selects everything, so the deletion is reported.
     api.take("claims/theirs");
@@ -135,7 +135,7 @@ async fn watches_become_wider_and_narrower() {
     assert!(!claims.is_whole());
     let mut gone = gone.lock().unwrap().clone();
     gone.sort();
-    assert_eq!(gone, ["unlabelled", "theirs"]);
+    assert_eq!(gone, ["bare", "theirs"]);
     let selector = "persistentvolumeclaims labelSelector=hostloop.csi.dev/node=n1";
     assert_eq!(api.lists(), ["persistentvolumeclaims", selector]);
 }

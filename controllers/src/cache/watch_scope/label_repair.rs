@@ -16,8 +16,7 @@ use crate::client::{ApiError, Kube, Resource};
 use crate::controller::Context;
 use crate::controller::owner::Ownership;
 use crate::placement::{takes_groups, takes_snapshots};
-use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
-use crate::snapshotter::{handle_in, handles_in_group};
+use crate::snapshots::content::Content;
 
 /// Default interval of searches, on average.
 const RESYNC: Duration = Duration::from_secs(15 * 60);
@@ -68,20 +67,23 @@ impl Search<'_> {
         }
         let (driver, caches) = (&self.context.driver, &self.context.caches);
         if takes_snapshots(driver) {
-            let own = |content: &VolumeSnapshotContent| {
-                content.spec.driver == driver.name && self.is_own(handle_in(content))
-            };
-            let labelled = self.labelled(MANAGED_BY, &caches.contents(), own).await;
-            self.log("contents", labelled);
+            self.log("contents", self.contents(&caches.contents()).await);
         }
         if takes_groups(driver) {
-            let own = |content: &VolumeGroupSnapshotContent| {
-                content.spec.driver == driver.name && self.is_own(handles_in_group(content))
-            };
-            let watch = caches.group_contents();
-            let labelled = self.labelled(MANAGED_BY, &watch, own).await;
-            self.log("group contents", labelled);
+            self.log(
+                "group contents",
+                self.contents(&caches.group_contents()).await,
+            );
         }
+    }
+
+    /// Labels contents with handles of this node's pools.
+    async fn contents<K: Content>(&self, watch: &Store<K>) -> Result<(), ApiError> {
+        let own = |content: &K| {
+            let view = content.view();
+            view.driver == self.context.driver.name && self.is_own(view.handles())
+        };
+        self.labelled(MANAGED_BY, watch, own).await
     }
 
     fn log(&self, what: &str, result: Result<(), ApiError>) {

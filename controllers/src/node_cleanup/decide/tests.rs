@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::super::sample::*;
 use super::*;
+use crate::snapshots::content::{ContentKeys, GROUP, SINGLE};
 use crate::testing::DRIVER;
 
 fn rules() -> Rules {
@@ -256,7 +257,7 @@ fn claims() {
 
 #[test]
 fn contents() {
-    let changes = |marks: &AnnotationKeys, source: Value, reference: &str| {
+    let changes = |marks: &ContentKeys, source: Value, reference: &str| {
         let annotation = marks.being_deleted;
         vec![
             ("being deleted", json!({}), "release"),

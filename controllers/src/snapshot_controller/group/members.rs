@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::{Facts, Failure, GroupStep};
 use crate::cache::scope::MANAGED_BY;
 use crate::snapshot_controller::names::{self, BindState};
+use crate::snapshots::content::{GROUP, GROUP_HANDLE, SINGLE};
 use crate::snapshots::{
     ContentSource, DeletionPolicy, SnapshotInfo, SnapshotSource, VolumeGroupSnapshotContent,
     VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotContentSpec, VolumeSnapshotSpec,
@@ -148,18 +149,11 @@ impl Whole<'_> {
 
     fn content(&self, snapshot: &VolumeSnapshot) -> VolumeSnapshotContent {
         let group_content = self.group_content;
-        let mut annotations =
-            BTreeMap::from([(names::GROUP_HANDLE.to_owned(), self.handle.to_owned())]);
+        let mut annotations = BTreeMap::from([(GROUP_HANDLE.to_owned(), self.handle.to_owned())]);
         // The secrets were resolved for the group's content, so they are copied from there.
         for (from, to) in [
-            (
-                names::GROUP_DELETION_SECRET_NAME,
-                names::DELETION_SECRET_NAME,
-            ),
-            (
-                names::GROUP_DELETION_SECRET_NAMESPACE,
-                names::DELETION_SECRET_NAMESPACE,
-            ),
+            (GROUP.secret_name, SINGLE.secret_name),
+            (GROUP.secret_namespace, SINGLE.secret_namespace),
         ] {
             if let Some(value) = group_content.annotations().get(from) {
                 annotations.insert(to.to_owned(), value.clone());
@@ -172,7 +166,7 @@ impl Whole<'_> {
             name: Some(self.names().1),
             annotations: Some(annotations),
             labels: node.map(|node| BTreeMap::from([(MANAGED_BY.to_owned(), node.clone())])),
-            finalizers: Some(vec![names::CONTENT_BOUND.to_owned()]),
+            finalizers: Some(vec![SINGLE.finalizer.to_owned()]),
             ..ObjectMeta::default()
         };
         let spec = VolumeSnapshotContentSpec {

@@ -254,7 +254,7 @@ fn with_a_content() {
 
 #[test]
 fn deletion() {
-    let marked = json!({names::GROUP_BEING_DELETED: "yes"});
+    let marked = json!({GROUP.being_deleted: "yes"});
     let going = json!({"annotations": marked, "deletionTimestamp": DELETED});
     let retained = json!({"metadata": {"annotations": marked},
         "spec": {"deletionPolicy": "Retain"}});

@@ -1,6 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::snapshots::VolumeSnapshotContent;
+use crate::snapshots::content::{ContentKeys, GROUP, GROUP_HANDLE, SINGLE};
 
 fn check(handle: &str) -> Step {
     Step::Check {
@@ -15,7 +17,7 @@ fn delete(handle: &str) -> Step {
 }
 
 /// Metadata with annotations by the last part of their keys; `!` sets a deletion timestamp.
-fn metadata(keys: &AnnotationKeys, words: &str) -> Value {
+fn metadata(keys: &ContentKeys, words: &str) -> Value {
     let mut metadata = json!({"name": "c", "annotations": {}, "finalizers": [keys.finalizer]});
     for word in words.split_whitespace() {
         let annotation = match word {
@@ -29,7 +31,7 @@ fn metadata(keys: &AnnotationKeys, words: &str) -> Value {
             }
             "creating" => keys.being_created,
             "deleting" => keys.being_deleted,
-            "member" => GROUP_MEMBER,
+            "member" => GROUP_HANDLE,
             other => panic!("{other}"),
         };
         metadata["annotations"][annotation] = json!("yes");
@@ -174,7 +176,7 @@ fn what_contents_need() {
     ] {
         let what = content(words, uid, policy, source, status);
         let content: VolumeSnapshotContent = serde_json::from_value(what.clone()).unwrap();
-        assert_eq!(content.step(), step, "{what}");
+        assert_eq!(next_step(&content), step, "{what}");
     }
 }
 
@@ -246,7 +248,7 @@ fn what_group_contents_need() {
     ] {
         let what = group_content(words, uid, policy, source, status);
         let content: VolumeGroupSnapshotContent = serde_json::from_value(what.clone()).unwrap();
-        assert_eq!(content.step(), step, "{what}");
+        assert_eq!(next_step(&content), step, "{what}");
     }
 }
 
@@ -328,7 +330,7 @@ fn changes_worth_a_look() {
         let read = |value: &Value| -> VolumeSnapshotContent {
             serde_json::from_value(value.clone()).unwrap()
         };
-        assert_eq!(single_matters(&read(old), &read(&new)), expected, "{new}");
+        assert_eq!(matters(&read(old), &read(&new)), expected, "{new}");
     }
 }
 
@@ -359,6 +361,6 @@ fn changes_of_groups_worth_a_look() {
         (of("!", Value::Null), true),
         (of("deleting", Value::Null), true),
     ] {
-        assert_eq!(group_matters(&plain, &new), expected, "{new:?}");
+        assert_eq!(matters(&plain, &new), expected, "{new:?}");
     }
 }

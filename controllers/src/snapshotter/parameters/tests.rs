@@ -1,5 +1,5 @@
-use super::super::names::{GROUP, SINGLE};
 use super::*;
+use crate::snapshots::content::{GROUP, SINGLE};
 
 fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
     entries
@@ -62,5 +62,17 @@ fn secrets_by_annotations() {
             let found = secret_by_annotations(&annotations, keys);
             assert_eq!(found.map_err(|_| ()), expected, "{name:?} {namespace:?}");
         }
+    }
+}
+
+#[test]
+fn names_of_snapshots() {
+    for (prefix, length, name) in [
+        ("snapshot", -1, "snapshot-0a1b-2c3d"),
+        ("s", 6, "s-0a1b2c"),
+        ("s", 8, "s-0a1b2c3d"),
+        ("s", 99, "s-0a1b2c3d"),
+    ] {
+        assert_eq!(snapshot_name(prefix, "0a1b-2c3d", length), name);
     }
 }

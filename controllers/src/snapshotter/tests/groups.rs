@@ -2,86 +2,27 @@
 //! snapshots do not wait for groups.
 
 use hostloop_proto::csi;
-use tonic::Status;
 
 use super::*;
 use crate::cache::Caches;
-use crate::snapshots::VolumeGroupSnapshotClass;
 
-const GROUP: &str = "volumegroupsnapshotcontents/c";
-const GET_SECRET: &str = "GET namespaces/safe/secrets/key";
-const CREATING: &str = names::GROUP.being_created;
-
-fn content(more: Value) -> Value {
-    let mut content = json!({
-        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshotContent",
-        "metadata": {"name": "c", "finalizers": [names::GROUP.finalizer], "annotations": {
-            "groupsnapshot.storage.kubernetes.io/deletion-secret-name": "key",
-            "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace": "safe"}},
-        "spec": {"driver": "d", "deletionPolicy": "Delete",
-            "volumeGroupSnapshotClassName": "fast", "source": {"volumeHandles": ["v", "w"]},
-            "volumeGroupSnapshotRef": {"name": "vgs", "namespace": "ns", "uid": "u-1"}},
-    });
-    json_patch::merge(&mut content, &more);
-    content
-}
-
-fn deleted() -> Value {
-    json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z",
-        "annotations": {names::GROUP.being_deleted: "yes"}}})
-}
-
-fn made() -> Value {
+fn given() -> Value {
     json!({"spec": {"source": {"volumeHandles": null, "groupSnapshotHandles":
         {"volumeGroupSnapshotHandle": "g", "volumeSnapshotHandles": ["x", "y"]}}}})
 }
 
-struct Group {
-    world: World,
-    events: Receiver<Event>,
-    groups: Reconciler<Groups>,
+fn rig(more: Value) -> Group {
+    within(Scope::Cluster, more)
 }
 
-impl Group {
-    fn new(content: Value) -> Self {
-        Group::within(Scope::Cluster, content)
-    }
-
-    fn within(scope: Scope, content: Value) -> Self {
-        let world = World::default();
-        world.put("namespaces/safe/secrets/key", secret());
-        let (mut context, events) = world.context(scope, true, &all());
-        context.common.extra_create_metadata = true;
-        let content = world.put(GROUP, content);
-        context.caches.group_contents().apply_write(read(content));
-        let class: VolumeGroupSnapshotClass = read(class(json!({"pool": "p",
+fn within(scope: Scope, more: Value) -> Group {
+    Rig::with(more, |setup| {
+        setup.scope = scope;
+        setup.extra_create_metadata = true;
+        setup.parameters = json!({"pool": "p",
             "csi.storage.k8s.io/group-snapshotter-get-secret-name": "key",
-            "csi.storage.k8s.io/group-snapshotter-get-secret-namespace": "safe"})));
-        context.caches.group_classes().apply_write(class);
-        let groups = Reconciler::<Groups>::new(Shared::new(context, options(), Part::Own));
-        Group {
-            world,
-            events,
-            groups,
-        }
-    }
-
-    fn answer(&self, answer: Result<csi::VolumeGroupSnapshot, Status>) {
-        self.world.groups.lock().unwrap().push_back(answer);
-    }
-
-    async fn sync(&self) -> Outcome {
-        self.groups.reconcile("c").await
-    }
-
-    fn content(&self) -> Value {
-        self.world.get(GROUP).expect("the content")
-    }
-
-    fn event(&mut self) -> Option<String> {
-        let event = self.events.try_recv().ok()?;
-        Some(format!("{}: {}", event.reason, event.message))
-    }
+            "csi.storage.k8s.io/group-snapshotter-get-secret-namespace": "safe"});
+    })
 }
 
 fn group(ready: bool) -> csi::VolumeGroupSnapshot {
@@ -94,146 +35,139 @@ fn group(ready: bool) -> csi::VolumeGroupSnapshot {
 }
 
 #[tokio::test]
-async fn one_is_made_and_polled() {
-    let one = Group::new(content(json!({})));
-    one.answer(Ok(group(false)));
-    one.answer(Ok(group(true)));
-    assert_eq!(one.sync().await, Outcome::Failed);
+async fn a_group_is_created_and_polled() {
+    let rig = rig(json!({}));
+    rig.answers.group(Ok(group(false)));
+    rig.answers.group(Ok(group(true)));
+    assert_eq!(rig.reconcile().await, Outcome::Failed);
     let create = "CreateGroup groupsnapshot-u-1 of v,w \
                   csi.storage.k8s.io/volumegroupsnapshot/name=vgs \
                   csi.storage.k8s.io/volumegroupsnapshot/namespace=ns \
                   csi.storage.k8s.io/volumegroupsnapshotcontent/name=c pool=p with pass=open";
-    let patch = |body: Value| format!("PATCH {GROUP} {body}");
-    let mark = patch(json!({"metadata": {"annotations": {CREATING: "yes"}}}));
-    let unmark = patch(json!({"metadata": {"annotations": {CREATING: null}}}));
-    let status = json!({"volumeGroupSnapshotHandle": "g", "readyToUse": false,
+    let written = json!({"volumeGroupSnapshotHandle": "g", "readyToUse": false,
         "creationTime": "1970-01-01T00:00:00Z", "volumeSnapshotInfoList": [
             {"volumeHandle": "v", "snapshotHandle": "h", "readyToUse": false,
                 "restoreSize": 10}]});
-    let recorded = format!("PATCH {GROUP}/status {}", json!({"status": status}));
     let expected = [
         GET_SECRET.to_owned(),
-        mark,
+        mark::<Groups>(Some("yes")),
         create.to_owned(),
-        recorded,
-        unmark,
+        status::<Groups>(written),
+        mark::<Groups>(None),
     ];
-    assert_eq!(one.world.happened(), expected);
-    assert_eq!(one.sync().await, Outcome::Done);
-    assert_eq!(one.content()["status"]["readyToUse"], true);
-    one.world.happened();
-    assert_eq!(one.sync().await, Outcome::Done);
-    assert!(one.world.happened().is_empty());
+    assert_eq!(rig.happened(), expected);
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert_eq!(rig.content()["status"]["readyToUse"], true);
+    rig.happened();
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert!(rig.happened().is_empty());
 }
 
 #[tokio::test]
-async fn one_that_can_not_be_made() {
+async fn a_failed_creation_is_reported() {
     for (failure, is_final) in [
         (Status::invalid_argument("no"), true),
         (Status::unavailable("no"), false),
     ] {
-        let mut one = Group::new(content(json!({})));
+        let mut rig = rig(json!({}));
         let code = failure.code();
-        one.answer(Err(failure));
-        assert_eq!(one.sync().await, Outcome::Failed);
-        let content = one.content();
-        let marked = content["metadata"]["annotations"].get(CREATING).is_some();
-        assert_eq!(marked, !is_final);
-        assert_eq!(content["status"]["readyToUse"], false);
+        rig.answers.group(Err(failure));
+        assert_eq!(rig.reconcile().await, Outcome::Failed);
+        assert_eq!(rig.is_marked(), !is_final);
+        assert_eq!(rig.content()["status"]["readyToUse"], false);
         let message = format!(
-            "GroupSnapshotCreationFailed: Failed to create group snapshot: \
+            "Warning GroupSnapshotCreationFailed: Failed to create group snapshot: \
              CreateVolumeGroupSnapshot: {code:?}: no"
         );
-        assert_eq!(one.event(), Some(message));
+        assert_eq!(rig.world.events(), [message]);
     }
 }
 
 #[tokio::test]
-async fn one_made_beforehand_is_asked_about() {
-    let mut one = Group::new(content(made()));
-    assert_eq!(one.sync().await, Outcome::Failed);
-    let message = "GroupSnapshotContentCheckandUpdateFailed: Failed to check and update group \
-                   snapshot content: the driver knows no snapshot g";
-    assert_eq!(one.event().as_deref(), Some(message));
-    one.world.happened();
-    one.answer(Ok(group(true)));
-    assert_eq!(one.sync().await, Outcome::Done);
-    let happened = one.world.happened();
+async fn a_pre_provisioned_group_is_checked() {
+    let mut rig = rig(given());
+    assert_eq!(rig.reconcile().await, Outcome::Failed);
+    let message = "Warning GroupSnapshotContentCheckandUpdateFailed: Failed to check and update \
+                   group snapshot content: the driver knows no snapshot g";
+    assert_eq!(rig.world.events(), [message]);
+    rig.happened();
+    rig.answers.group(Ok(group(true)));
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    let happened = rig.happened();
     assert_eq!(happened[..2], [GET_SECRET, "GetGroup g x,y with pass=open"]);
-    let status = json!({"volumeGroupSnapshotHandle": "g", "readyToUse": true,
+    let written = json!({"volumeGroupSnapshotHandle": "g", "readyToUse": true,
         "creationTime": "1970-01-01T00:00:00Z"});
-    assert_eq!(one.content()["status"], status);
+    assert_eq!(rig.content()["status"], written);
 }
 
 #[tokio::test]
-async fn one_is_deleted_with_its_members() {
+async fn a_group_is_deleted_with_its_members() {
     let reported = json!({"status": {"volumeGroupSnapshotHandle": "g", "readyToUse": true,
         "volumeSnapshotInfoList": [{"snapshotHandle": "a"}, {"snapshotHandle": "b"}]}});
     let bare = json!({"status": {"volumeGroupSnapshotHandle": "g"}});
-    for (content, members) in [
-        (content(and(deleted(), reported)), "a,b"),
-        (content(and(and(deleted(), made()), bare.clone())), "x,y"),
-    ] {
-        let one = Group::new(content);
-        one.world.deletions.lock().unwrap().push_back(Ok(()));
-        assert_eq!(one.sync().await, Outcome::Done);
-        let happened = one.world.happened();
+    for (more, members) in [(reported, "a,b"), (and(given(), bare.clone()), "x,y")] {
+        let rig = rig(and(deleted::<Groups>(), more));
+        rig.answers.deletion(Ok(()));
+        assert_eq!(rig.reconcile().await, Outcome::Done);
+        let happened = rig.happened();
         let delete = format!("DeleteGroup g {members} with pass=open");
         assert_eq!(happened[..2], [GET_SECRET.to_owned(), delete]);
+        let cleared = json!({"volumeGroupSnapshotHandle": null, "readyToUse": null,
+            "creationTime": null, "error": null});
+        assert_eq!(happened[2], status::<Groups>(cleared));
         assert_eq!(happened.len(), 4);
-        let content = one.content();
-        assert_eq!(content["metadata"]["finalizers"], json!([]));
-        assert!(content["status"].get("volumeGroupSnapshotHandle").is_none());
+        assert!(rig.content().is_null());
     }
-    let mut unnamed = Group::new(content(and(deleted(), bare)));
-    assert_eq!(unnamed.sync().await, Outcome::Failed);
-    let message = "GroupSnapshotDeleteError: Failed to delete group snapshot: \
+    let mut unnamed = rig(and(deleted::<Groups>(), bare));
+    assert_eq!(unnamed.reconcile().await, Outcome::Failed);
+    let message = "Warning GroupSnapshotDeleteError: Failed to delete group snapshot: \
                    c names no member of its group snapshot";
-    assert_eq!(unnamed.event().as_deref(), Some(message));
+    assert_eq!(unnamed.world.events(), [message]);
 }
 
 #[tokio::test]
-async fn ones_of_other_nodes() {
-    let here = || Scope::Node {
+async fn a_node_owns_the_groups_that_its_driver_knows() {
+    let here = Scope::Node {
         name: "n1".to_owned(),
         segments: std::collections::BTreeMap::new(),
     };
     let reported = json!({"status": {"volumeGroupSnapshotHandle": "g",
         "volumeSnapshotInfoList": [{"snapshotHandle": "a"}]}});
-    let mut one = Group::within(here(), content(and(deleted(), reported)));
-    assert_eq!(one.sync().await, Outcome::Failed);
-    assert_eq!(
-        one.world.happened(),
-        [GET_SECRET, "GetGroup g a with pass=open"]
-    );
-    assert_eq!(one.event(), None);
+    let mut rig = within(here, and(deleted::<Groups>(), reported));
+    assert_eq!(rig.reconcile().await, Outcome::Failed);
+    let asked = [GET_SECRET, "GetGroup g a with pass=open"];
+    assert_eq!(rig.happened(), asked);
+    assert_eq!(rig.world.events(), [""; 0]);
     // Once this node's driver knows the group snapshot, this node owns the content.
-    one.answer(Ok(group(true)));
-    one.world.deletions.lock().unwrap().push_back(Ok(()));
-    assert_eq!(one.sync().await, Outcome::Done);
-    let label = &one.content()["metadata"]["labels"];
-    assert_eq!(*label, json!({crate::cache::scope::MANAGED_BY: "n1"}));
+    rig.answers.group(Ok(group(true)));
+    rig.answers.deletion(Ok(()));
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert_eq!(rig.owner().as_deref(), Some("n1"));
 }
 
 #[tokio::test]
-async fn single_ones_do_not_wait_for_groups() {
-    let world = World::default();
-    world.put("namespaces/safe/secrets/key", secret());
-    world.put("volumesnapshotclasses/fast", class(json!({})));
-    world.put(CONTENT, super::content(json!({})));
-    world.singles.lock().unwrap().push_back(Ok(snapshot(true)));
-    let (context, _events) = world.context(Scope::Cluster, true, &all());
-    let caches = Caches::new(world.client(), context.stop.clone());
-    let caches = Arc::new(caches);
-    let context = Context { caches, ..context };
+async fn single_snapshots_do_not_wait_for_groups() {
+    let (world, answers) = rig::world(&rig::all());
+    world.api.put(class(&json!({})));
+    world.api.put(content::<Singles>(&json!({})));
+    // The API server does not serve groups.
+    world.api.hide("volumegroupsnapshotcontents", 404);
+    world.api.hide("volumegroupsnapshotclasses", 404);
+    answers.single(Ok(snapshot(true)));
+    let mut context = world.context.clone();
+    context.caches = Arc::new(Caches::new(world.api.client(), context.stop.clone()));
     let running = tokio::spawn(run(context.clone(), options()));
-    let made = async {
-        while world.get(CONTENT).expect("it")["status"]["readyToUse"] != true {
+    let is_ready = || {
+        let content = world.api.get("volumesnapshotcontents/c");
+        content.expect("the content")["status"]["readyToUse"] == true
+    };
+    let created = async {
+        while !is_ready() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let made = tokio::time::timeout(Duration::from_secs(20), made).await;
-    made.expect("it is made");
+    let created = tokio::time::timeout(Duration::from_secs(20), created).await;
+    created.expect("a ready snapshot");
     context.stop.cancel();
     running.await.expect("it ends").expect("well");
 }

@@ -3,304 +3,239 @@
 use k8s_openapi::jiff::Timestamp;
 
 use super::*;
+use crate::snapshots::content::{GROUP_HANDLE, SINGLE};
+use crate::testing::Fault;
 
-const GET_SECRET: &str = "GET namespaces/safe/secrets/key";
 const CREATE: &str = "CreateSnapshot snapshot-u-1 of v with pass=open";
 
-fn patch(body: Value) -> String {
-    format!("PATCH {CONTENT} {body}")
-}
-
-fn status(body: Value) -> String {
-    format!("PATCH {CONTENT}/status {}", json!({"status": body}))
-}
-
-fn mark() -> String {
-    patch(json!({"metadata": {"annotations": {CREATING: "yes"}}}))
-}
-
-fn unmark() -> String {
-    patch(json!({"metadata": {"annotations": {CREATING: null}}}))
+fn given() -> Value {
+    json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "h"}}})
 }
 
 fn known(ready: bool) -> Value {
     json!({"snapshotHandle": "h", "creationTime": 0, "restoreSize": 10, "readyToUse": ready})
 }
 
-#[tokio::test]
-async fn one_is_made() {
-    let mut single = Single::new(content(json!({})));
-    single.answer(Ok(snapshot(true)));
-    assert_eq!(single.sync().await, Outcome::Done);
-    let expected = [
+/// The log of a CreateSnapshot call with these writes of the status.
+fn created(written: &[Value]) -> Vec<String> {
+    let mut log = vec![
         GET_SECRET.to_owned(),
-        mark(),
+        mark::<Singles>(Some("yes")),
         CREATE.to_owned(),
-        status(known(true)),
-        unmark(),
     ];
-    assert_eq!(single.world.happened(), expected);
-    assert!(
-        single.content()["metadata"]["annotations"]
-            .get(CREATING)
-            .is_none()
-    );
-    assert!(single.events().is_empty());
-    // Nothing is left to do.
-    assert_eq!(single.sync().await, Outcome::Done);
-    assert!(single.world.happened().is_empty());
+    log.extend(written.iter().cloned().map(status::<Singles>));
+    log.push(mark::<Singles>(None));
+    log
 }
 
 #[tokio::test]
-async fn one_that_is_not_ready_is_asked_for_again() {
-    let single = Single::new(content(json!({})));
-    for ready in [false, false, true] {
-        single.answer(Ok(snapshot(ready)));
+async fn a_snapshot_is_created() {
+    let mut rig = Single::new(json!({}));
+    rig.answers.single(Ok(snapshot(true)));
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert_eq!(rig.happened(), created(&[known(true)]));
+    assert!(!rig.is_marked());
+    assert!(rig.world.events().is_empty());
+    // Nothing is left to do.
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert!(rig.happened().is_empty());
+}
+
+#[tokio::test]
+async fn creation_is_repeated_until_the_snapshot_is_ready() {
+    let rig = Single::new(json!({}));
+    for (ready, outcome, written) in [
+        (false, Outcome::Failed, &[known(false)][..]),
+        (false, Outcome::Failed, &[]),
+        (true, Outcome::Done, &[json!({"readyToUse": true})]),
+    ] {
+        rig.answers.single(Ok(snapshot(ready)));
+        assert_eq!(rig.reconcile().await, outcome);
+        assert_eq!(rig.happened(), created(written));
     }
-    assert_eq!(single.sync().await, Outcome::Failed);
-    assert_eq!(single.sync().await, Outcome::Failed);
-    assert_eq!(single.sync().await, Outcome::Done);
-    let secret = GET_SECRET.to_owned();
-    let create = CREATE.to_owned();
-    let expected = [
-        &[
-            secret.clone(),
-            mark(),
-            create.clone(),
-            status(known(false)),
-            unmark(),
-        ][..],
-        &[secret.clone(), mark(), create.clone(), unmark()],
-        &[
-            secret,
-            mark(),
-            create,
-            status(json!({"readyToUse": true})),
-            unmark(),
-        ],
-    ];
-    assert_eq!(single.world.happened(), expected.concat());
 }
 
 #[tokio::test]
 async fn parameters_and_metadata() {
-    let mut class = class(json!({"pool": "p",
-        "csi.storage.k8s.io/snapshotter-secret-name": "key",
-        "csi.storage.k8s.io/snapshotter-secret-namespace": "safe"}));
-    class["extra"] = json!(true);
-    let single = Single::within(Scope::Cluster, true, &all(), content(json!({})), class);
-    single.answer(Ok(snapshot(true)));
-    assert_eq!(single.sync().await, Outcome::Done);
-    assert!(single.world.happened().contains(&format!(
-        "CreateSnapshot snapshot-u-1 of v {}pool=p with pass=open",
-        "csi.storage.k8s.io/volumesnapshot/name=vs csi.storage.k8s.io/volumesnapshot/namespace=ns \
-         csi.storage.k8s.io/volumesnapshotcontent/name=c "
-    )));
+    let rig: Single = Rig::with(json!({}), |setup| {
+        setup.extra_create_metadata = true;
+        setup.parameters = json!({"pool": "p",
+            "csi.storage.k8s.io/snapshotter-secret-name": "key",
+            "csi.storage.k8s.io/snapshotter-secret-namespace": "safe"});
+    });
+    rig.answers.single(Ok(snapshot(true)));
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    let call = "CreateSnapshot snapshot-u-1 of v csi.storage.k8s.io/volumesnapshot/name=vs \
+                csi.storage.k8s.io/volumesnapshot/namespace=ns \
+                csi.storage.k8s.io/volumesnapshotcontent/name=c pool=p with pass=open";
+    assert!(rig.happened().contains(&call.to_owned()));
 }
 
 #[tokio::test]
-async fn failures_by_what_they_mean() {
-    for (failure, code, is_final) in [
-        (Status::invalid_argument("bad"), "InvalidArgument", true),
-        (Status::internal("bad"), "Internal", true),
-        (Status::unavailable("bad"), "Unavailable", false),
-        (Status::aborted("bad"), "Aborted", false),
-        (
-            Status::resource_exhausted("bad"),
-            "ResourceExhausted",
-            false,
-        ),
-        (Status::deadline_exceeded("bad"), "DeadlineExceeded", false),
+async fn failures_by_code() {
+    for (failure, is_final) in [
+        (Status::invalid_argument("bad"), true),
+        (Status::internal("bad"), true),
+        (Status::unavailable("bad"), false),
+        (Status::aborted("bad"), false),
+        (Status::resource_exhausted("bad"), false),
+        (Status::deadline_exceeded("bad"), false),
     ] {
-        let mut single = Single::new(content(json!({})));
-        for _ in 0..3 {
-            single.answer(Err(failure.clone()));
-        }
-        let first = format!("Failed to create snapshot: CreateSnapshot: {code}: bad");
-        let later =
-            format!("Failed to check and update snapshot content: CreateSnapshot: {code}: bad");
-        let said = |message: &str| {
-            status(json!({"readyToUse": false, "error": {"time": "now", "message": message}}))
-        };
-        for (message, expected) in [(&first, true), (&later, true), (&later, false)] {
-            assert_eq!(single.sync().await, Outcome::Failed);
-            let happened = single.world.happened();
-            assert_eq!(happened.contains(&unmark()), is_final, "{happened:?}");
-            assert_eq!(happened.contains(&said(message)), expected, "{happened:?}");
-            let marked = single.content()["metadata"]["annotations"]
-                .get(CREATING)
-                .is_some();
-            assert_eq!(marked, !is_final);
+        let mut rig = Single::new(json!({}));
+        let cause = format!("CreateSnapshot: {:?}: bad", failure.code());
+        let first = format!("Failed to create snapshot: {cause}");
+        let later = format!("Failed to check and update snapshot content: {cause}");
+        // The same message is written once.
+        for (message, written) in [(&first, true), (&later, true), (&later, false)] {
+            rig.answers.single(Err(failure.clone()));
+            assert_eq!(rig.reconcile().await, Outcome::Failed);
+            let happened = rig.happened();
+            let unmarked = happened.contains(&mark::<Singles>(None));
+            assert_eq!(unmarked, is_final, "{happened:?}");
+            let last = happened.last().filter(|one| one.contains("/status "));
+            let last = last.is_some_and(|one| one.contains(message));
+            assert_eq!(last, written, "{happened:?}");
+            assert_eq!(rig.content()["status"]["error"]["message"], *message);
+            assert_eq!(rig.content()["status"]["readyToUse"], false);
+            assert_eq!(rig.is_marked(), !is_final);
         }
         let events = [
-            format!("SnapshotCreationFailed: {first}"),
-            format!("SnapshotContentCheckandUpdateFailed: {later}"),
+            format!("Warning SnapshotCreationFailed: {first}"),
+            format!("Warning SnapshotContentCheckandUpdateFailed: {later}"),
         ];
-        assert_eq!(single.events(), events);
+        assert_eq!(rig.world.events(), events);
         // The next call succeeds, and the error is cleared.
-        single.answer(Ok(snapshot(true)));
-        assert_eq!(single.sync().await, Outcome::Done);
-        assert_eq!(single.content()["status"], known(true));
+        rig.answers.single(Ok(snapshot(true)));
+        assert_eq!(rig.reconcile().await, Outcome::Done);
+        assert_eq!(rig.content()["status"], known(true));
     }
 }
 
 #[tokio::test]
-async fn what_can_not_be_asked_for() {
-    let bad = class(json!({"csi.storage.k8s.io/fstype": "xfs"}));
-    let secretless = json!({"metadata": {"annotations":
-        {"snapshot.storage.kubernetes.io/deletion-secret-name": "other"}}});
-    for (more, class, message) in [
+async fn invalid_contents_and_classes_are_reported() {
+    let class = |name: Value| json!({"spec": {"volumeSnapshotClassName": name}});
+    for (more, parameters, message) in [
         (
-            json!({"spec": {"volumeSnapshotClassName": "gone"}}),
-            class(json!({})),
+            class(json!("gone")),
+            json!({}),
             "there is no VolumeSnapshotClass gone",
         ),
         (
-            json!({"spec": {"volumeSnapshotClassName": null}}),
-            class(json!({})),
+            class(Value::Null),
+            json!({}),
             "c names no class to take a snapshot by",
         ),
         (
             json!({"spec": {"volumeSnapshotRef": {"uid": null}}}),
-            class(json!({})),
+            json!({}),
             "c is not bound to anything a snapshot could be taken for",
         ),
         (
             json!({}),
-            bad,
+            json!({"csi.storage.k8s.io/fstype": "xfs"}),
             "the class's parameter csi.storage.k8s.io/fstype is not known, and \
              csi.storage.k8s.io/ is reserved",
         ),
         (
-            secretless,
-            class(json!({})),
+            json!({"metadata": {"annotations": {SINGLE.secret_name: "other"}}}),
+            json!({}),
             "there is no secret safe/other",
         ),
     ] {
-        let mut single = Single::within(Scope::Cluster, true, &all(), content(more), class);
-        assert_eq!(single.sync().await, Outcome::Failed);
+        let mut rig: Single = Rig::with(more, |setup| setup.parameters = parameters);
+        assert_eq!(rig.reconcile().await, Outcome::Failed);
         let message = format!("Failed to create snapshot: {message}");
-        assert_eq!(single.content()["status"]["error"]["message"], message);
-        assert_eq!(
-            single.events(),
-            [format!("SnapshotCreationFailed: {message}")]
-        );
-        let happened = single.world.happened();
-        assert!(!happened.contains(&mark()), "{happened:?}");
+        assert_eq!(rig.content()["status"]["error"]["message"], message);
+        let event = format!("Warning SnapshotCreationFailed: {message}");
+        assert_eq!(rig.world.events(), [event]);
+        assert!(!rig.happened().contains(&mark::<Singles>(Some("yes"))));
     }
 }
 
 #[tokio::test]
-async fn who_leads_no_longer_leaves_them_alone() {
-    for (leads, asked) in [(true, 1), (false, 0)] {
-        let single = Single::within(
-            Scope::Cluster,
-            leads,
-            &all(),
-            content(json!({})),
-            class(json!({})),
-        );
-        single.answer(Ok(snapshot(true)));
-        assert_eq!(single.sync().await, Outcome::Done);
-        let happened = single.world.happened();
-        let calls = happened.iter().filter(|h| h.starts_with("CreateSnapshot"));
-        assert_eq!(calls.count(), asked, "{happened:?}");
-    }
-}
-
-#[tokio::test]
-async fn others_are_left_alone() {
-    let other = json!({"metadata": {"name": "fast"}, "driver": "other",
-        "deletionPolicy": "Delete"});
-    for (more, class) in [
-        (json!({"spec": {"driver": "other"}}), class(json!({}))),
+async fn contents_of_others_are_left_alone() {
+    type Change = fn(&mut rig::Setup);
+    let cases: [(&str, Value, Change); 4] = [
         (
-            json!({"spec": {"source": {"volumeHandle": null}}}),
-            class(json!({})),
+            "another driver's",
+            json!({"spec": {"driver": "other"}}),
+            |_| {},
         ),
-        (json!({}), other),
-    ] {
-        let single = Single::within(Scope::Cluster, true, &all(), content(more), class);
-        assert_eq!(single.sync().await, Outcome::Done);
-        assert!(single.world.happened().is_empty());
+        (
+            "without a source",
+            json!({"spec": {"source": {"volumeHandle": null}}}),
+            |_| {},
+        ),
+        ("of another driver's class", json!({}), |setup| {
+            setup.driver = "other";
+        }),
+        ("without the lead", json!({}), |setup| setup.leads = false),
+    ];
+    for (what, more, change) in cases {
+        let rig: Single = Rig::with(more, change);
+        assert_eq!(rig.reconcile().await, Outcome::Done, "{what}");
+        assert_eq!(rig.happened(), [""; 0], "{what}");
     }
 }
 
 #[tokio::test]
 async fn a_conflict_does_not_lose_the_answer() {
-    let mut single = Single::new(content(json!({})));
-    single.answer(Ok(snapshot(true)));
-    *single.world.conflicts.lock().unwrap() = 2;
-    assert_eq!(single.sync().await, Outcome::Done);
-    let written = status(known(true));
-    let get = format!("GET {CONTENT}");
-    let expected = [
-        GET_SECRET.to_owned(),
-        mark(),
-        CREATE.to_owned(),
-        written.clone(),
-        get.clone(),
-        written.clone(),
-        get,
-        written,
-        unmark(),
-    ];
-    assert_eq!(single.world.happened(), expected);
-    assert!(single.events().is_empty());
+    let mut rig = Single::new(json!({}));
+    rig.answers.single(Ok(snapshot(true)));
+    let path = "volumesnapshotcontents/c/status";
+    rig.world
+        .api
+        .fault(&["PATCH"], path, Some(2), Fault::Refuse(409));
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    let mut expected = created(&[known(true), known(true), known(true)]);
+    let get = "GET volumesnapshotcontents/c".to_owned();
+    expected.insert(4, get.clone());
+    expected.insert(6, get);
+    assert_eq!(rig.happened(), expected);
+    assert!(rig.world.events().is_empty());
 }
 
 #[tokio::test]
-async fn one_made_beforehand_is_asked_about() {
-    let made =
-        || content(json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "h"}}}));
-    let listing = || {
-        class(json!({
-            "csi.storage.k8s.io/snapshotter-list-secret-name": "key",
-            "csi.storage.k8s.io/snapshotter-list-secret-namespace": "safe"}))
-    };
+async fn a_pre_provisioned_snapshot_is_checked() {
     let can = ControllerCapability::CreateDeleteSnapshot;
-    let list = ControllerCapability::ListSnapshots;
-    let get = ControllerCapability::GetSnapshot;
-    for (can, asked, answer, expected) in [
-        (
-            vec![can, list],
-            vec![GET_SECRET, "ListSnapshots h with pass=open"],
-            Ok(snapshot(true)),
-            known(true),
-        ),
-        (
-            vec![can, get],
-            vec![GET_SECRET, "GetSnapshot h"],
-            Ok(snapshot(true)),
-            known(true),
-        ),
+    let (list, get) = (
+        ControllerCapability::ListSnapshots,
+        ControllerCapability::GetSnapshot,
+    );
+    for (can, asked) in [
+        ([can, list], "ListSnapshots h with pass=open"),
+        ([can, get], "GetSnapshot h"),
     ] {
-        let single = Single::within(Scope::Cluster, true, &can, made(), listing());
-        single.answer(answer);
-        assert_eq!(single.sync().await, Outcome::Done);
-        let mut happened: Vec<String> = asked.into_iter().map(str::to_owned).collect();
-        happened.push(status(expected));
-        assert_eq!(single.world.happened(), happened);
-    }
-    for can in [vec![can, list], vec![can, get]] {
-        let mut single = Single::within(Scope::Cluster, true, &can, made(), listing());
-        assert_eq!(single.sync().await, Outcome::Failed);
+        let rig = || -> Single {
+            Rig::with(given(), |setup| {
+                setup.can = can.to_vec();
+                setup.parameters = json!({
+                    "csi.storage.k8s.io/snapshotter-list-secret-name": "key",
+                    "csi.storage.k8s.io/snapshotter-list-secret-namespace": "safe"});
+            })
+        };
+        let found = rig();
+        found.answers.single(Ok(snapshot(true)));
+        assert_eq!(found.reconcile().await, Outcome::Done);
+        let written = status::<Singles>(known(true));
+        assert_eq!(found.happened(), [GET_SECRET, asked, &written]);
+        let mut missing = rig();
+        assert_eq!(missing.reconcile().await, Outcome::Failed);
         let message = "Failed to check and update snapshot content: the driver knows no snapshot h";
-        assert_eq!(single.content()["status"]["error"]["message"], message);
-        let event = format!("SnapshotContentCheckandUpdateFailed: {message}");
-        assert_eq!(single.events(), [event]);
+        assert_eq!(missing.content()["status"]["error"]["message"], message);
+        let event = format!("Warning SnapshotContentCheckandUpdateFailed: {message}");
+        assert_eq!(missing.world.events(), [event]);
     }
 }
 
-/// The driver cannot be asked about the snapshot.
+/// The driver cannot be asked about the snapshot, so the time of the first check is used.
 #[tokio::test]
-async fn one_made_beforehand_is_of_the_moment_it_is_first_seen() {
-    let made = content(json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "h"}}}));
-    let can = [ControllerCapability::CreateDeleteSnapshot];
-    let single = Single::within(Scope::Cluster, true, &can, made, class(json!({})));
+async fn an_unchecked_snapshot_is_from_the_time_of_the_first_check() {
+    let can = vec![ControllerCapability::CreateDeleteSnapshot];
+    let rig: Single = Rig::with(given(), |setup| setup.can = can);
     let before = Timestamp::now().as_nanosecond();
-    assert_eq!(single.sync().await, Outcome::Done);
-    let mut status = single.content()["status"].take();
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    let mut status = rig.content()["status"].take();
     let taken = status["creationTime"].take().as_i64().unwrap();
     let now = Timestamp::now().as_nanosecond();
     assert!((before..=now).contains(&i128::from(taken)), "{taken}");
@@ -310,107 +245,94 @@ async fn one_made_beforehand_is_of_the_moment_it_is_first_seen() {
 
 /// The field of the class decides. The driver may use a parameter with the same name.
 #[tokio::test]
-async fn a_parameter_deletion_policy_is_warned_of() {
-    let class = class(json!({"deletionPolicy": "Retain"}));
-    let can = all();
-    let mut single = Single::within(Scope::Cluster, true, &can, content(json!({})), class);
-    single.answer(Ok(snapshot(false)));
-    single.answer(Ok(snapshot(true)));
-    assert_eq!(single.sync().await, Outcome::Failed);
+async fn a_parameter_deletion_policy_causes_one_warning() {
+    let parameters = json!({"deletionPolicy": "Retain"});
+    let mut rig: Single = Rig::with(json!({}), |setup| setup.parameters = parameters);
+    rig.answers.single(Ok(snapshot(false)));
+    rig.answers.single(Ok(snapshot(true)));
+    assert_eq!(rig.reconcile().await, Outcome::Failed);
     let call = "CreateSnapshot snapshot-u-1 of v deletionPolicy=Retain with pass=open".to_owned();
-    let happened = single.world.happened();
-    assert!(happened.contains(&call), "{happened:?}");
-    let events = single.events();
-    assert_eq!(events.len(), 1, "{events:?}");
+    assert!(rig.happened().contains(&call));
+    let events = rig.world.events();
+    let expected = "Warning MisplacedDeletionPolicy: VolumeSnapshotClass fast";
     assert!(
-        events[0].starts_with("MisplacedDeletionPolicy: VolumeSnapshotClass fast"),
+        events.len() == 1 && events[0].starts_with(expected),
         "{events:?}"
     );
-    assert_eq!(single.sync().await, Outcome::Done);
-    assert_eq!(single.events(), [""; 0]);
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert_eq!(rig.world.events(), [""; 0]);
 }
 
 #[tokio::test]
-async fn members_of_groups_are_asked_about_with_what_made_them() {
-    let member = content(json!({
-        "metadata": {"annotations": {names::GROUP_MEMBER: "g"}},
+async fn members_of_groups_are_checked_with_the_secret_that_created_them() {
+    let rig = Single::new(json!({
+        "metadata": {"annotations": {GROUP_HANDLE: "g"}},
         "spec": {"volumeSnapshotClassName": null},
         "status": {"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g"}}));
-    let single = Single::new(member);
-    single.answer(Ok(snapshot(true)));
-    assert_eq!(single.sync().await, Outcome::Done);
-    let news = json!({"creationTime": 0, "restoreSize": 10, "readyToUse": true});
+    rig.answers.single(Ok(snapshot(true)));
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    let written = json!({"creationTime": 0, "restoreSize": 10, "readyToUse": true});
     let expected = [
-        GET_SECRET.to_owned(),
-        "ListSnapshots h with pass=open".to_owned(),
-        status(news),
+        GET_SECRET,
+        "ListSnapshots h with pass=open",
+        &status::<Singles>(written),
     ];
-    assert_eq!(single.world.happened(), expected);
+    assert_eq!(rig.happened(), expected);
 }
 
 #[tokio::test]
-async fn one_is_deleted() {
+async fn a_snapshot_is_deleted() {
     let ready = json!({"status": {"snapshotHandle": "h", "readyToUse": true}});
-    let mut single = Single::new(content(and(deleted(), ready)));
-    let failure = Status::failed_precondition("in use");
-    let answers = [Err(failure), Ok(())];
-    single.world.deletions.lock().unwrap().extend(answers);
-    assert_eq!(single.sync().await, Outcome::Failed);
-    let delete = "DeleteSnapshot h with pass=open".to_owned();
-    assert_eq!(
-        single.world.happened(),
-        [GET_SECRET.to_owned(), delete.clone()]
-    );
-    let event = "SnapshotDeleteError: Failed to delete snapshot: \
+    let mut rig = Single::new(and(deleted::<Singles>(), ready));
+    rig.answers
+        .deletion(Err(Status::failed_precondition("in use")));
+    rig.answers.deletion(Ok(()));
+    assert_eq!(rig.reconcile().await, Outcome::Failed);
+    let delete = "DeleteSnapshot h with pass=open";
+    assert_eq!(rig.happened(), [GET_SECRET, delete]);
+    let event = "Warning SnapshotDeleteError: Failed to delete snapshot: \
                  DeleteSnapshot: FailedPrecondition: in use";
-    assert_eq!(single.events(), [event]);
-    assert_eq!(single.sync().await, Outcome::Done);
+    assert_eq!(rig.world.events(), [event]);
+    assert_eq!(rig.reconcile().await, Outcome::Done);
     let path = "/metadata/finalizers/0";
-    let release = json!([{"op": "test", "path": path, "value": names::SINGLE.finalizer},
+    let release = json!([{"op": "test", "path": path, "value": SINGLE.finalizer},
         {"op": "remove", "path": path}]);
     let cleared = json!({"snapshotHandle": null, "readyToUse": null, "creationTime": null,
         "restoreSize": null});
     let expected = [
-        GET_SECRET.to_owned(),
+        GET_SECRET,
         delete,
-        status(cleared),
-        patch(release),
+        &status::<Singles>(cleared),
+        &patch::<Singles>(release),
     ];
-    assert_eq!(single.world.happened(), expected);
-    assert_eq!(single.content()["metadata"]["finalizers"], json!([]));
+    assert_eq!(rig.happened(), expected);
+    assert!(rig.content().is_null());
 }
 
 #[tokio::test]
 async fn an_unreadable_secret_blocks_deletion() {
-    let more = json!({"status": {"snapshotHandle": "h"}, "metadata": {"annotations":
-        {"snapshot.storage.kubernetes.io/deletion-secret-name": "gone"}}});
-    let mut single = Single::new(content(and(deleted(), more)));
-    assert_eq!(single.sync().await, Outcome::Failed);
-    assert_eq!(
-        single.world.happened(),
-        ["GET namespaces/safe/secrets/gone"]
-    );
-    let event = "SnapshotDeleteError: Failed to get snapshot credentials: \
+    let more = json!({"status": {"snapshotHandle": "h"},
+        "metadata": {"annotations": {SINGLE.secret_name: "gone"}}});
+    let mut rig = Single::new(and(deleted::<Singles>(), more));
+    assert_eq!(rig.reconcile().await, Outcome::Failed);
+    assert_eq!(rig.happened(), ["GET safe/secrets/gone"]);
+    let event = "Warning SnapshotDeleteError: Failed to get snapshot credentials: \
                  there is no secret safe/gone";
-    assert_eq!(single.events(), [event]);
+    assert_eq!(rig.world.events(), [event]);
 }
 
 #[tokio::test]
-async fn one_deleted_while_it_is_made_is_made_first() {
-    let marked = json!({"metadata": {"annotations": {CREATING: "yes"}}});
-    let single = Single::new(content(and(deleted(), marked)));
-    single.answer(Ok(snapshot(true)));
-    single.world.deletions.lock().unwrap().push_back(Ok(()));
-    assert_eq!(single.sync().await, Outcome::RequeueAfter(Duration::ZERO));
-    let expected = [
-        GET_SECRET.to_owned(),
-        CREATE.to_owned(),
-        status(known(true)),
-        unmark(),
-    ];
-    assert_eq!(single.world.happened(), expected);
-    assert_eq!(single.sync().await, Outcome::Done);
-    assert_eq!(single.content()["metadata"]["finalizers"], json!([]));
+async fn a_snapshot_that_is_being_created_is_deleted_after_that() {
+    let marked = json!({"metadata": {"annotations": {SINGLE.being_created: "yes"}}});
+    let rig = Single::new(and(deleted::<Singles>(), marked));
+    rig.answers.single(Ok(snapshot(true)));
+    rig.answers.deletion(Ok(()));
+    assert_eq!(rig.reconcile().await, Outcome::RequeueAfter(Duration::ZERO));
+    let mut expected = created(&[known(true)]);
+    expected.remove(1);
+    assert_eq!(rig.happened(), expected);
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert!(rig.content().is_null());
 }
 
 #[tokio::test]
@@ -419,19 +341,19 @@ async fn retained_contents_and_members_are_released() {
         json!({"spec": {"deletionPolicy": "Retain"}, "status": {"snapshotHandle": "h"}}),
         json!({"status": {"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g"}}),
     ] {
-        let single = Single::new(content(and(deleted(), more)));
-        assert_eq!(single.sync().await, Outcome::Done);
-        assert_eq!(single.world.happened().len(), 1);
-        assert_eq!(single.content()["metadata"]["finalizers"], json!([]));
+        let rig = Single::new(and(deleted::<Singles>(), more));
+        assert_eq!(rig.reconcile().await, Outcome::Done);
+        assert_eq!(rig.happened().len(), 1);
+        assert!(rig.content().is_null());
     }
 }
 
 #[tokio::test]
 async fn an_outdated_content_is_not_begun() {
-    let single = Single::new(content(json!({})));
-    single.world.bump(CONTENT);
-    assert_eq!(single.sync().await, Outcome::Failed);
-    let expected = [GET_SECRET.to_owned(), mark()];
-    assert_eq!(single.world.happened(), expected);
-    assert!(single.content().get("status").is_none());
+    let rig = Single::new(json!({}));
+    rig.world.api.put(rig.content());
+    assert_eq!(rig.reconcile().await, Outcome::Failed);
+    let expected = [GET_SECRET.to_owned(), mark::<Singles>(Some("yes"))];
+    assert_eq!(rig.happened(), expected);
+    assert!(rig.content().get("status").is_none());
 }

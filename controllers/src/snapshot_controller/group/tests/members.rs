@@ -9,8 +9,8 @@ fn with_member(snapshot: Option<Value>, member_content: Option<Value>) -> Facts 
     facts.content = Some(of(content(json!({
         "metadata": {
             "labels": {"snapshot.storage.kubernetes.io/managed-by": "node-1"},
-            "annotations": {names::GROUP_DELETION_SECRET_NAME: "key",
-                names::GROUP_DELETION_SECRET_NAMESPACE: "keys"},
+            "annotations": {GROUP.secret_name: "key",
+                GROUP.secret_namespace: "keys"},
         },
         "status": {"volumeGroupSnapshotHandle": "gs", "readyToUse": true},
     }))));

@@ -34,7 +34,7 @@ fn contents_expected() {
 
 #[test]
 fn deletion() {
-    let marked = json!({names::BEING_DELETED: "yes"});
+    let marked = json!({SINGLE.being_deleted: "yes"});
     let going = json!({"annotations": marked, "deletionTimestamp": DELETED});
     let in_group = json!([names::SNAPSHOT_IN_GROUP]);
     for (finalizers, content_is, restoring, expected) in [

@@ -1,0 +1,174 @@
+use super::*;
+use crate::client::events::Events;
+use crate::testing::{Api, Fault};
+
+fn about(name: &str) -> ObjectReference {
+    ObjectReference {
+        kind: Some("PersistentVolumeClaim".to_owned()),
+        namespace: Some("ns".to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(format!("uid-{name}")),
+        ..ObjectReference::default()
+    }
+}
+
+/// Emits events and sends them to the API server. Returns the number of lost ones.
+async fn send(api: &Api, stop: CancellationToken, emit: impl FnOnce(&Events)) -> u64 {
+    let metrics = Arc::new(Metrics::default());
+    let (events, backlog) = Events::queued(metrics.clone());
+    emit(&events);
+    drop(events);
+    let sender = Sender::new(api.client(), "d", metrics.clone());
+    sender.run(backlog, stop).await;
+    metrics.lost_events()
+}
+
+#[tokio::test]
+async fn a_repeated_event_is_counted() {
+    let api = Api::default();
+    let lost = send(&api, CancellationToken::new(), |events| {
+        for (name, message) in [("a", "full"), ("a", "full"), ("a", "other"), ("b", "full")] {
+            let reason = "ProvisioningFailed";
+            events.emit(about(name), Kind::Warning, reason, message.to_owned());
+        }
+    });
+    assert_eq!(lost.await, 0);
+    let happened = api.happened();
+    for (number, (request, count)) in [
+        ("POST ns/events ", 1),
+        ("PATCH ns/events/a.00001 ", 2),
+        ("POST ns/events ", 1),
+        ("POST ns/events ", 1),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let found = &happened[number];
+        let count = format!("\"count\":{count}");
+        assert!(
+            found.starts_with(request) && found.contains(&count),
+            "{found}"
+        );
+    }
+    assert_eq!(happened.len(), 4);
+    let event = api.get("events/a.00001").expect("an event");
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["involvedObject"]["uid"], "uid-a");
+}
+
+#[tokio::test]
+async fn a_shared_event_is_created_once() {
+    let api = Api::default();
+    for node in 0..3 {
+        let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim =
+            serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "ns"}}))
+                .expect("a claim");
+        let lost = send(&api, CancellationToken::new(), |events| {
+            events.shared_warning(&claim, "Refused", "no such pool".to_owned());
+            events.shared_warning(&claim, "Refused", format!("other {}", node / 2));
+        });
+        assert_eq!(lost.await, 0);
+    }
+    let happened = api.happened();
+    let names = happened.iter().filter_map(|line| line.split(' ').nth(1));
+    let names: std::collections::BTreeSet<&str> = names.collect();
+    assert_eq!((happened.len(), names.len()), (6, 3), "{names:?}");
+}
+
+fn emit(events: &Events, kind: Kind) {
+    events.emit(about("c"), kind, "Reason", String::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn normal_events_wait_until_the_work_rests_and_warnings_do_not() {
+    let (events, mut backlog) = Events::queued(Arc::default());
+    let begun = Instant::now();
+    let working = events.clone();
+    let busy = tokio::spawn(async move {
+        for _ in 0..400 {
+            emit(&working, Kind::Normal);
+            tokio::time::sleep(QUIET / 2).await;
+        }
+    });
+    tokio::time::sleep(QUIET / 4).await;
+    emit(&events, Kind::Warning);
+    let next = backlog.next().await.map(|event| event.kind);
+    assert_eq!((next, begun.elapsed()), (Some(Kind::Warning), QUIET / 4));
+    let next = backlog.next().await.map(|event| event.kind);
+    assert_eq!((next, begun.elapsed()), (Some(Kind::Normal), HELD));
+    busy.abort();
+    while backlog.take().is_some() {}
+    emit(&events, Kind::Normal);
+    let emitted = Instant::now();
+    backlog.next().await;
+    assert_eq!(emitted.elapsed(), QUIET);
+}
+
+#[tokio::test(start_paused = true)]
+async fn normal_events_come_at_one_rate_and_behind_warnings() {
+    let (events, mut backlog) = Events::queued(Arc::default());
+    use Kind::{Normal, Warning};
+    for kind in [Normal, Normal, Warning, Normal, Warning] {
+        emit(&events, kind);
+    }
+    let begun = Instant::now();
+    for (kind, after) in [
+        (Warning, Duration::ZERO),
+        (Warning, Duration::ZERO),
+        (Normal, QUIET),
+        (Normal, QUIET + INTERVAL),
+        (Normal, QUIET + 2 * INTERVAL),
+    ] {
+        let next = backlog.next().await.map(|event| event.kind);
+        assert_eq!((next, begun.elapsed()), (Some(kind), after));
+    }
+    drop(events);
+    assert!(backlog.next().await.is_none());
+}
+
+#[tokio::test]
+async fn what_overflows_is_counted() {
+    let metrics = Arc::new(Metrics::default());
+    let (events, backlog) = Events::queued(metrics.clone());
+    for kind in [Kind::Normal, Kind::Warning] {
+        for _ in 0..crate::client::events::WAITING + 3 {
+            emit(&events, kind);
+        }
+    }
+    assert_eq!(backlog.len(), 2 * crate::client::events::WAITING);
+    assert_eq!(metrics.lost_events(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_events_are_sent_at_the_stop_within_a_deadline() {
+    for (each, expected) in [
+        (Duration::from_millis(10), 40..=40),
+        (HURRY / 10, 10..=11),
+        (2 * HURRY, 1..=1),
+    ] {
+        let api = Api::default();
+        api.fault(&[], "events", None, Fault::Delay(each));
+        let stop = CancellationToken::new();
+        let began = Instant::now();
+        let sent = send(&api, stop.clone(), |events| {
+            for number in 0..40 {
+                let about = about(&number.to_string());
+                events.emit(about, Kind::Normal, "Bound", String::new());
+            }
+        });
+        tokio::join!(sent, async {
+            tokio::time::sleep(QUIET / 2).await;
+            stop.cancel();
+        });
+        let sent = api.happened().len();
+        assert!(expected.contains(&sent), "{sent} of {expected:?}");
+        assert!(began.elapsed() <= QUIET / 2 + HURRY);
+    }
+}
+
+#[test]
+fn long_messages_are_cut_between_characters() {
+    assert_eq!(cut("short"), "short");
+    let long = "ä".repeat(600);
+    assert!(cut(&long).len() <= MAX_MESSAGE && cut(&long).ends_with('…'));
+}
