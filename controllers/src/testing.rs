@@ -75,15 +75,15 @@ impl World {
         watch.apply_write(serde_json::from_value(stored).expect("an object of the kind"));
     }
 
+    /// The events since the last look.
+    pub(crate) fn take_events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.events.try_recv().ok()).collect()
+    }
+
     /// The events since the last look, as `Normal Reason: message`.
     pub(crate) fn events(&mut self) -> Vec<String> {
-        let mut events = Vec::new();
-        while let Ok(event) = self.events.try_recv() {
-            events.push(format!(
-                "{:?} {}: {}",
-                event.kind, event.reason, event.message
-            ));
-        }
-        events
+        let events = self.take_events().into_iter();
+        let line = |event: Event| format!("{:?} {}: {}", event.kind, event.reason, event.message);
+        events.map(line).collect()
     }
 }

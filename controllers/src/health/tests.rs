@@ -1,18 +1,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::cache::Caches;
-use crate::client::events::Event;
-use crate::client::{Events, Kube, Leadership};
-use crate::controller::Metrics;
-use crate::controller::context::Common;
+use crate::client::Leadership;
 use crate::csi::Driver;
-use crate::testing::Api;
+use crate::testing::World;
 use fake::{Answer, Fake};
 
 mod fake;
@@ -20,8 +14,7 @@ mod fake;
 /// The running health watcher, and the events it emits.
 struct Run {
     fake: Fake,
-    events: Receiver<Event>,
-    stop: CancellationToken,
+    world: World,
     running: JoinHandle<()>,
 }
 
@@ -41,55 +34,29 @@ fn pv(handle: &str, node: &str) -> PersistentVolume {
     serde_json::from_value(value).unwrap()
 }
 
-async fn start(
-    fake: &Fake,
-    scope: Scope,
-    leader: Leadership,
-    volumes: Vec<PersistentVolume>,
-) -> Run {
-    let client = Api::default().client();
-    let metrics = Arc::new(Metrics::default());
-    let stop = CancellationToken::new();
-    let caches = Caches::unwatched();
-    let watch = caches.volumes();
-    tokio::spawn(watch.clone().run(
-        client.clone(),
-        kube::Api::all,
-        kube::runtime::watcher::Config::default(),
-        stop.clone(),
-    ));
-    watch.synced().await;
-    for volume in volumes {
-        watch.apply_write(PersistentVolume {
-            metadata: kube::core::ObjectMeta {
-                resource_version: Some("9".to_owned()),
-                ..volume.metadata
-            },
-            ..volume
-        });
+async fn start(fake: &Fake, scope: Scope, leader: Leadership, volumes: &[&str]) -> Run {
+    let mut world = World::new(&[]);
+    let context = &mut world.context;
+    let driver = Driver::introduce(fake.serve(), &context.stop).await;
+    context.driver = Arc::new(driver.unwrap());
+    (context.scope, context.leader) = (scope, leader);
+    let watch = context.caches.volumes();
+    for handle in volumes {
+        let node = if *handle == "far" { "b" } else { "a" };
+        watch.apply_write(pv(handle, node));
     }
-    let (sender, events) = Events::collected(metrics.clone());
-    let driver = Driver::introduce(fake.serve(), &stop).await.unwrap();
-    let context = Context {
-        driver: Arc::new(driver),
-        kube: Kube::new(client, None, metrics.clone(), "test"),
-        caches: Arc::new(caches),
-        events: sender,
-        metrics,
-        scope,
-        pools: Default::default(),
-        leader,
-        room: Arc::default(),
-        stop: stop.clone(),
-        common: Common::default(),
-    };
-    let running = tokio::spawn(run(context, Options::default(), Conditions::default()));
+    watch.note_synced();
+    let watcher = run(context.clone(), Options::default(), Conditions::default());
     Run {
         fake: fake.clone(),
-        events,
-        stop,
-        running,
+        world,
+        running: tokio::spawn(watcher),
     }
+}
+
+/// Starts the watcher of node `a`. The volume `far` is on another node.
+async fn start_on_node(fake: &Fake, volumes: &[&str]) -> Run {
+    start(fake, node("a"), Leadership::elected().1, volumes).await
 }
 
 fn node(name: &str) -> Scope {
@@ -104,59 +71,44 @@ impl Run {
     /// The events within the next `seconds`: reason, object and message.
     async fn events(&mut self, seconds: u64) -> Vec<String> {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
-        let mut events = Vec::new();
-        while let Ok(event) = self.events.try_recv() {
+        let events = self.world.take_events().into_iter().map(|event| {
             let about = event.about;
             let namespace = about.namespace.as_deref().unwrap_or("-");
-            let (kind, name) = (about.kind.unwrap(), about.name.unwrap());
-            let Event {
-                kind: good,
-                reason,
-                message,
-                ..
-            } = event;
-            events.push(format!(
-                "{good:?} {reason} {kind} {namespace}/{name}: {message}"
-            ));
-        }
+            let (object, name) = (about.kind.unwrap(), about.name.unwrap());
+            let (kind, reason, message) = (event.kind, event.reason, event.message);
+            format!("{kind:?} {reason} {object} {namespace}/{name}: {message}")
+        });
+        let mut events: Vec<_> = events.collect();
         events.sort();
         events
     }
 
-    fn sets(&self, handle: &'static str, answer: Answer) {
-        self.fake.state().volumes.insert(handle, Some(answer));
-    }
-
     async fn ends(self) {
-        self.stop.cancel();
+        self.world.context.stop.cancel();
         self.running.await.unwrap();
     }
+}
+
+/// The event about a claim's volume with this reason.
+fn abnormal(claim: &str, reason: &str) -> String {
+    format!(
+        "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/{claim}: \
+         Inaccessible: {reason}: it is away"
+    )
 }
 
 #[tokio::test(start_paused = true)]
 async fn claims_get_the_listed_conditions() {
     let fake = Fake::default();
     fake.state().lists = true;
-    fake.state()
-        .volumes
-        .insert("one", Some(Answer::Ill("Gone")));
-    fake.state()
-        .volumes
-        .insert("two", Some(Answer::Ill("Gone")));
-    fake.state()
-        .volumes
-        .insert("unknown", Some(Answer::Ill("Gone")));
-    let volumes = vec![pv("one", "a"), pv("two", "a"), pv("far", "b")];
-    let mut run = start(&fake, node("a"), Leadership::elected().1, volumes).await;
-    let ill = |name| {
-        format!(
-            "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/{name}: \
-             Inaccessible: Gone: it is away"
-        )
-    };
+    fake.set("one", Answer::Ill("Gone"));
+    fake.set("two", Answer::Ill("Gone"));
+    fake.set("unknown", Answer::Ill("Gone"));
+    let mut run = start_on_node(&fake, &["one", "two", "far"]).await;
+    let ill = |name| abnormal(name, "Gone");
     assert_eq!(run.events(1).await, [ill("one"), ill("two")]);
     assert_eq!(fake.state().calls, ["list ", "list two", "list unknown"]);
-    run.sets("one", Answer::Healthy);
+    run.fake.set("one", Answer::Healthy);
     assert!(run.events(298).await.is_empty());
     let well =
         "Normal VolumeConditionNormal PersistentVolumeClaim ns/one: The volume is well again";
@@ -172,45 +124,32 @@ async fn claims_get_the_listed_conditions() {
 async fn each_volume_is_asked_for_while_the_list_fails() {
     let fake = Fake::default();
     fake.state().lists = true;
-    fake.state()
-        .volumes
-        .insert("bad", Some(Answer::Ill("Gone")));
-    fake.state().volumes.insert("good", Some(Answer::Healthy));
-    let volumes = ["bad", "good"].map(|handle| pv(handle, "a")).to_vec();
-    let mut run = start(&fake, node("a"), Leadership::elected().1, volumes).await;
+    fake.set("bad", Answer::Ill("Gone"));
+    fake.set("good", Answer::Healthy);
+    let mut run = start_on_node(&fake, &["bad", "good"]).await;
     assert_eq!(run.events(1).await.len(), 1);
     fake.state().list_fails = true;
-    run.sets("good", Answer::Ill("PoolGone"));
-    let gone = "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/good: \
-                Inaccessible: PoolGone: it is away";
-    assert_eq!(run.events(300).await, [gone]);
+    run.fake.set("good", Answer::Ill("PoolGone"));
+    assert_eq!(run.events(300).await, [abnormal("good", "PoolGone")]);
     run.ends().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_volume_is_asked_for_where_nothing_is_listed() {
     let fake = Fake::default();
-    fake.state()
-        .volumes
-        .insert("bad", Some(Answer::Ill("Gone")));
-    fake.state().volumes.insert("good", Some(Answer::Healthy));
-    fake.state().volumes.insert("odd", Some(Answer::Error));
-    let volumes = ["bad", "good", "odd", "lost"]
-        .map(|handle| pv(handle, "a"))
-        .to_vec();
-    let mut run = start(&fake, node("a"), Leadership::elected().1, volumes).await;
-    let expected = [
-        "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/bad: \
-         Inaccessible: Gone: it is away",
-        "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/lost: \
-         Inaccessible: VolumeNotFound: the driver knows no such volume",
-    ];
+    fake.set("bad", Answer::Ill("Gone"));
+    fake.set("good", Answer::Healthy);
+    fake.set("odd", Answer::Error);
+    let mut run = start_on_node(&fake, &["bad", "good", "odd", "lost"]).await;
+    let lost = "Warning VolumeConditionAbnormal PersistentVolumeClaim ns/lost: \
+                Inaccessible: VolumeNotFound: the driver knows no such volume";
+    let expected = [abnormal("bad", "Gone"), lost.to_owned()];
     assert_eq!(run.events(1).await, expected);
     // A failed call leaves the condition as it was.
-    run.sets("bad", Answer::Error);
+    run.fake.set("bad", Answer::Error);
     assert!(run.events(60).await.is_empty());
-    run.sets("bad", Answer::Healthy);
-    run.sets("lost", Answer::Healthy);
+    run.fake.set("bad", Answer::Healthy);
+    run.fake.set("lost", Answer::Healthy);
     assert_eq!(run.events(60).await.len(), 2);
     assert_eq!(fake.state().calls.len(), 12);
     run.ends().await;
@@ -219,11 +158,9 @@ async fn each_volume_is_asked_for_where_nothing_is_listed() {
 #[tokio::test(start_paused = true)]
 async fn only_the_leader_reports_for_the_cluster() {
     let fake = Fake::default();
-    fake.state()
-        .volumes
-        .insert("one", Some(Answer::Ill("Gone")));
+    fake.set("one", Answer::Ill("Gone"));
     let (leads, leader) = Leadership::elected();
-    let mut run = start(&fake, Scope::Cluster, leader, vec![pv("one", "a")]).await;
+    let mut run = start(&fake, Scope::Cluster, leader, &["one"]).await;
     assert!(run.events(300).await.is_empty());
     assert!(fake.state().calls.is_empty());
     leads
@@ -231,7 +168,7 @@ async fn only_the_leader_reports_for_the_cluster() {
         .unwrap();
     assert_eq!(run.events(61).await.len(), 1);
     // Another process leads now and reports; this one reports only when it leads again.
-    run.sets("one", Answer::Ill("Other"));
+    run.fake.set("one", Answer::Ill("Other"));
     assert!(run.events(600).await.is_empty());
     leads
         .send(Some(Instant::now() + Duration::from_secs(100)))
@@ -245,7 +182,7 @@ async fn storage_is_reported_at_its_node() {
     let fake = Fake::default();
     fake.state().lists = true;
     fake.state().storage = vec!["Full"];
-    let mut run = start(&fake, node("a"), Leadership::elected().1, Vec::new()).await;
+    let mut run = start_on_node(&fake, &[]).await;
     let ill = "Warning StorageConditionAbnormal Node -/a: Degraded: Full";
     assert_eq!(run.events(1).await, [ill]);
     assert!(run.events(600).await.is_empty());
@@ -256,16 +193,14 @@ async fn storage_is_reported_at_its_node() {
 
     // A driver that serves the whole cluster has no node to report storage problems on.
     fake.state().storage = vec!["Full"];
-    let mut run = start(&fake, Scope::Cluster, Leadership::always(), Vec::new()).await;
+    let mut run = start(&fake, Scope::Cluster, Leadership::always(), &[]).await;
     assert!(run.events(100).await.is_empty());
     run.ends().await;
 }
 
 #[test]
 fn flags_have_the_defaults_of_the_code() {
-    use clap::{Args, FromArgMatches};
-    let matches = Options::augment_args(clap::Command::new("test")).get_matches_from(["test"]);
-    let read = Options::from_arg_matches(&matches).unwrap();
+    let read: Options = crate::testing::options();
     assert_eq!(format!("{read:?}"), format!("{:?}", Options::default()));
 }
 
@@ -273,7 +208,7 @@ fn flags_have_the_defaults_of_the_code() {
 async fn it_runs_without_a_health_capability() {
     let fake = Fake::default();
     fake.state().silent = true;
-    let mut run = start(&fake, Scope::Cluster, Leadership::elected().1, Vec::new()).await;
+    let mut run = start(&fake, Scope::Cluster, Leadership::elected().1, &[]).await;
     assert!(run.events(1000).await.is_empty());
     assert!(!run.running.is_finished());
     run.ends().await;

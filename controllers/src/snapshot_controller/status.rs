@@ -112,63 +112,30 @@ mod tests {
         let all = json!({"boundVolumeSnapshotContentName": "c", "readyToUse": true,
             "creationTime": "1970-01-01T00:00:01Z", "restoreSize": "1Mi"});
         let none = Value::Null;
+        let nothing = (none.clone(), false, false);
+        let patch = |patch: Value| (patch, false, false);
+        let with_error = json!({"error": error});
+        let unready = json!({"error": error, "readyToUse": false});
+        let zero = json!({"boundVolumeSnapshotContentName": "c", "readyToUse": false,
+            "restoreSize": "0"});
+        let in_group = json!({"volumeGroupSnapshotName": "g"});
+        let new_size = json!({"restoreSize": "5"});
         for (snapshot, content, group, expected) in [
-            (
-                none.clone(),
-                none.clone(),
-                None,
-                (bound(false), false, false),
-            ),
+            (none.clone(), none.clone(), None, patch(bound(false))),
             (none.clone(), whole.clone(), None, (all.clone(), true, true)),
-            (
-                all.clone(),
-                whole.clone(),
-                None,
-                (none.clone(), false, false),
-            ),
-            (
-                bound(false),
-                none.clone(),
-                None,
-                (none.clone(), false, false),
-            ),
-            (
-                bound(false),
-                json!({"error": error, "readyToUse": false}),
-                None,
-                (json!({"error": error}), false, false),
-            ),
-            (
-                failed.clone(),
-                json!({"error": error}),
-                None,
-                (none.clone(), false, false),
-            ),
-            (
-                failed,
-                none.clone(),
-                None,
-                (json!({"error": null}), false, false),
-            ),
+            (all, whole, None, nothing.clone()),
+            (bound(false), none.clone(), None, nothing.clone()),
+            (bound(false), unready, None, patch(with_error.clone())),
+            (failed.clone(), with_error, None, nothing),
+            (failed, none.clone(), None, patch(json!({"error": null}))),
             (
                 bound(true),
                 none.clone(),
                 None,
-                (json!({"readyToUse": false}), false, false),
+                patch(json!({"readyToUse": false})),
             ),
-            (
-                bound(false),
-                none.clone(),
-                Some("g"),
-                (json!({"volumeGroupSnapshotName": "g"}), false, false),
-            ),
-            (
-                json!({"boundVolumeSnapshotContentName": "c", "readyToUse": false,
-                    "restoreSize": "0"}),
-                json!({"restoreSize": 5}),
-                None,
-                (json!({"restoreSize": "5"}), false, false),
-            ),
+            (bound(false), none, Some("g"), patch(in_group)),
+            (zero, json!({"restoreSize": 5}), None, patch(new_size)),
         ] {
             let label = format!("{snapshot} {content}");
             assert_eq!(taken(snapshot, content, group), expected, "{label}");

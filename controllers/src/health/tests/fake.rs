@@ -26,7 +26,7 @@ pub(super) struct State {
     pub(super) lists: bool,
     /// ControllerListVolumeHealth is supported but fails now.
     pub(super) list_fails: bool,
-    pub(super) volumes: BTreeMap<&'static str, Option<Answer>>,
+    pub(super) volumes: BTreeMap<&'static str, Answer>,
     pub(super) storage: Vec<&'static str>,
     pub(super) calls: Vec<String>,
 }
@@ -37,6 +37,11 @@ pub(super) struct Fake(Arc<Mutex<State>>);
 impl Fake {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
+    }
+
+    /// Sets the answer for a volume.
+    pub(super) fn set(&self, volume: &'static str, answer: Answer) {
+        self.state().volumes.insert(volume, answer);
     }
 
     pub(super) fn serve(&self) -> Csi {
@@ -127,7 +132,7 @@ impl State {
             return Err(Status::unavailable("a pool is missing"));
         }
         let mut ill = self.volumes.iter().filter_map(|(id, answer)| match answer {
-            Some(answer @ Answer::Ill(_)) if *id >= from => Some(health(id, answer)),
+            Answer::Ill(_) if *id >= from => Some(health(id, answer)),
             _ => None,
         });
         let entries = ill.next().into_iter().collect();
@@ -141,9 +146,9 @@ impl State {
     fn get(&mut self, id: &str) -> Result<csi::ControllerGetVolumeHealthResponse, Status> {
         self.calls.push(format!("get {id}"));
         match self.volumes.get(id) {
-            None | Some(None) => Err(Status::not_found(id)),
-            Some(Some(Answer::Error)) => Err(Status::internal("no idea")),
-            Some(Some(answer)) => Ok(csi::ControllerGetVolumeHealthResponse {
+            None => Err(Status::not_found(id)),
+            Some(Answer::Error) => Err(Status::internal("no idea")),
+            Some(answer) => Ok(csi::ControllerGetVolumeHealthResponse {
                 volume_health: Some(health(id, answer)),
             }),
         }

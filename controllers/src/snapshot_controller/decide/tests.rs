@@ -149,100 +149,92 @@ impl Sample for Groups {
     }
 }
 
-/// Runs the test cases for one kind: changes of the snapshot, changes of its content if it exists,
-/// and the next step.
-fn run<K: Sample>(rows: &[(Value, Option<Value>, &str)]) {
-    for (snapshot, content, expected) in rows {
-        let mut facts = K::facts(with(K::snapshot(), &K::value(snapshot)));
-        facts.content = content
-            .as_ref()
-            .map(|content| of(with(K::content(), &K::value(content))));
-        K::expect(&facts, &K::translate(expected));
-    }
+/// Runs a test case for one kind: changes of the snapshot, changes of its content if it exists, and
+/// the next step.
+#[track_caller]
+fn run<K: Sample>(snapshot: &Value, content: Option<&Value>, expected: &str) {
+    let mut facts = K::facts(with(K::snapshot(), &K::value(snapshot)));
+    facts.content = content.map(|content| of(with(K::content(), &K::value(content))));
+    K::expect(&facts, &K::translate(expected));
 }
 
 fn without_a_content<K: Sample>() {
     let given = "volumeSnapshotContentName";
-    run::<K>(&[
+    let class = |name: Value| json!({"spec": {"volumeSnapshotClassName": name}});
+    let source = |source: Value| json!({"spec": {"source": source}});
+    let ready = json!({"status": {"readyToUse": true, "boundVolumeSnapshotContentName": "c"}});
+    for (snapshot, expected) in [
         (
-            json!({"spec": {"volumeSnapshotClassName": "none"}}),
-            None,
+            class(json!("none")),
             "GetSnapshotClassFailed (still ready): there is no VolumeSnapshotClass none",
         ),
         (
-            json!({"spec": {"volumeSnapshotClassName": null}}),
-            None,
+            class(Value::Null),
             "SetDefaultSnapshotClassFailed (still ready): cannot find default snapshot class of",
         ),
         (
-            json!({"spec": {"source": {K::SELECTOR: null}}}),
-            None,
+            source(json!({K::SELECTOR: null})),
             "SnapshotValidationError: exactly one",
         ),
         (
-            json!({"spec": {"source": {given: "c"}}}),
-            None,
+            source(json!({given: "c"})),
             "SnapshotValidationError: exactly one",
         ),
         (
-            json!({"spec": {"source": {K::SELECTOR: null, given: "c"}}}),
-            None,
+            source(json!({K::SELECTOR: null, given: "c"})),
             "SnapshotContentMissing: there is no VolumeSnapshotContent c",
         ),
         (
-            json!({"status": {"readyToUse": true, "boundVolumeSnapshotContentName": "c"}}),
-            None,
+            ready,
             "SnapshotContentMissing: its VolumeSnapshotContent is missing",
         ),
-    ]);
+    ] {
+        run::<K>(&snapshot, None, expected);
+    }
 }
 
 fn with_a_content<K: Sample>() {
-    let reference = |changes: Value| Some(json!({"spec": {"volumeSnapshotRef": changes}}));
-    let status = |ready: bool| {
-        let content = K::content();
-        let name = &content["metadata"]["name"];
-        json!({"boundVolumeSnapshotContentName": name, "readyToUse": ready})
-    };
-    let bound = json!({"status": status(false)});
+    let reference = |changes: Value| json!({"spec": {"volumeSnapshotRef": changes}});
+    let name = K::content()["metadata"]["name"].clone();
+    let status = |ready: bool| json!({"boundVolumeSnapshotContentName": name, "readyToUse": ready});
+    let (new, bound) = (json!({}), json!({"status": status(false)}));
     let ready = json!({"status": status(true)});
+    // A missing class does not block a snapshot that has its content.
+    let unclassed = with(
+        bound.clone(),
+        &json!({"spec": {"volumeSnapshotClassName": "gone"}}),
+    );
+    let mismatch = json!({"spec": {"source": K::handles()}});
     let first = format!("status {}", status(false));
-    run::<K>(&[
-        (json!({}), Some(json!({})), first.as_str()),
-        (bound.clone(), Some(json!({})), "done"),
-        // A missing class does not block a snapshot that has its content.
+    for (snapshot, content, expected) in [
+        (&new, json!({}), first.as_str()),
+        (&bound, json!({}), "done"),
+        (&unclassed, json!({}), "done"),
+        (&new, mismatch, "SnapshotContentMismatch"),
         (
-            json!({"spec": {"volumeSnapshotClassName": "gone"}, "status": bound["status"]}),
-            Some(json!({})),
-            "done",
-        ),
-        (
-            json!({}),
-            Some(json!({"spec": {"source": K::handles()}})),
-            "SnapshotContentMismatch",
-        ),
-        (
-            json!({}),
+            &new,
             reference(json!({"uid": "other"})),
             "SnapshotContentMisbound",
         ),
         (
-            json!({}),
+            &new,
             reference(json!({"uid": null})),
             "SnapshotContentMisbound",
         ),
         (
-            json!({}),
+            &new,
             reference(json!({"namespace": "n"})),
             "SnapshotContentMisbound",
         ),
-        (ready.clone(), Some(json!({})), "done"),
+        (&ready, json!({}), "done"),
         (
-            ready,
+            &ready,
             reference(json!({"uid": "other"})),
             "SnapshotMisbound",
         ),
-    ]);
+    ] {
+        run::<K>(snapshot, Some(&content), expected);
+    }
 }
 
 fn with_a_content_made_beforehand<K: Sample>() {
@@ -256,6 +248,7 @@ fn with_a_content_made_beforehand<K: Sample>() {
         *handle = Value::Null;
     }
     let mismatch = with(mismatch, &json!({"source": of_volumes}));
+    let reference = |changes: Value| json!({"volumeSnapshotRef": changes});
     for (class, changes, expected) in [
         (json!("fast"), json!({}), "bind fast"),
         (Value::Null, json!({}), "bind "),
@@ -266,19 +259,19 @@ fn with_a_content_made_beforehand<K: Sample>() {
         (json!("fast"), mismatch, "SnapshotContentMismatch"),
         (
             json!("fast"),
-            json!({"volumeSnapshotRef": {"name": "other"}}),
+            reference(json!({"name": "other"})),
             "SnapshotContentMisbound",
         ),
         (
             json!("fast"),
-            json!({"volumeSnapshotRef": {"uid": "other"}}),
+            reference(json!({"uid": "other"})),
             "SnapshotContentMisbound",
         ),
     ] {
         let source = json!({K::SELECTOR: null, "volumeSnapshotContentName": "c"});
         let snapshot = json!({"spec": {"source": source, "volumeSnapshotClassName": class}});
         let content = with(given.clone(), &changes);
-        run::<K>(&[(snapshot, Some(json!({"spec": content})), expected)]);
+        run::<K>(&snapshot, Some(&json!({"spec": content})), expected);
     }
 }
 

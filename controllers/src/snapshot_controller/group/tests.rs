@@ -107,34 +107,29 @@ fn before_there_is_a_content() {
         selector(json!({"matchLabels": null, "matchExpressions": [
             {"key": "app", "operator": operator, "values": ["db"]}]}))
     };
+    let of = |volumes: &[usize]| {
+        let handles: Vec<_> = volumes
+            .iter()
+            .map(|number| format!("vol-{number}"))
+            .collect();
+        format!("create of {}", json!({"volumeHandles": handles}))
+    };
+    let failure = |why| format!("GroupSnapshotContentCreationFailed: {why}");
+    let labels = |labels: Value| selector(json!({"matchLabels": labels}));
+    let bare = json!({"metadata": {"finalizers": null}});
     for (changes, expected) in [
+        (json!({}), of(&[1, 2])),
+        (expression("In"), of(&[1, 2])),
+        (expression("NotIn"), of(&[3])),
+        (labels(Value::Null), of(&[1, 2, 3])),
         (
-            json!({}),
-            "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\"]}",
+            labels(json!({"app": "none"})),
+            failure("its selector fits no claim"),
         ),
-        (
-            expression("In"),
-            "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\"]}",
-        ),
-        (
-            expression("NotIn"),
-            "create of {\"volumeHandles\":[\"vol-3\"]}",
-        ),
-        (
-            selector(json!({"matchLabels": null})),
-            "create of {\"volumeHandles\":[\"vol-1\",\"vol-2\",\"vol-3\"]}",
-        ),
-        (
-            selector(json!({"matchLabels": {"app": "none"}})),
-            "GroupSnapshotContentCreationFailed: its selector fits no claim",
-        ),
-        (
-            expression("Near"),
-            "GroupSnapshotContentCreationFailed: selector",
-        ),
-        (json!({"metadata": {"finalizers": null}}), "finalizers 1"),
+        (expression("Near"), failure("selector")),
+        (bare, "finalizers 1".to_owned()),
     ] {
-        expect(&facts(group(changes)), expected);
+        expect(&facts(group(changes)), &expected);
     }
 }
 
@@ -264,43 +259,27 @@ fn deletion() {
             "spec": {"source": {}}}))
     };
     let kept = || vec![member(None), member(Some(DELETED))];
+    let doomed = |metadata: Value| Some(json!({"metadata": metadata}));
+    let others = Some(json!({"spec": {"volumeGroupSnapshotRef": {"uid": "other"}}}));
+    let restored = "block deletion: claims are being restored";
+    let with_mark = json!({"annotations": marked});
     for (content_is, owned, restoring, expected) in [
-        (None, vec![], vec![], "finalizers 0"),
-        (None, kept(), vec![], "delete 1 members"),
-        (
-            None,
-            vec![],
-            vec!["s".to_owned()],
-            "block deletion: claims are being restored",
-        ),
-        (Some(json!({})), vec![], vec![], "mark"),
-        (
-            Some(json!({"metadata": {"annotations": marked}})),
-            kept(),
-            vec![],
-            "delete content",
-        ),
-        (
-            Some(json!({"metadata": going})),
-            kept(),
-            vec![],
-            "delete 1 members",
-        ),
-        (Some(json!({"metadata": going})), vec![], vec![], "done"),
-        (Some(retained.clone()), kept(), vec![], "delete 1 members"),
-        (Some(retained), vec![], vec![], "finalizers 0"),
-        (
-            Some(json!({"spec": {"volumeGroupSnapshotRef": {"uid": "other"}}})),
-            vec![],
-            vec![],
-            "finalizers 0",
-        ),
+        (None, vec![], "", "finalizers 0"),
+        (None, kept(), "", "delete 1 members"),
+        (None, vec![], "s", restored),
+        (doomed(json!({})), vec![], "", "mark"),
+        (doomed(with_mark), kept(), "", "delete content"),
+        (doomed(going.clone()), kept(), "", "delete 1 members"),
+        (doomed(going), vec![], "", "done"),
+        (Some(retained.clone()), kept(), "", "delete 1 members"),
+        (Some(retained), vec![], "", "finalizers 0"),
+        (others, vec![], "", "finalizers 0"),
     ] {
         let changes = json!({"metadata": {"deletionTimestamp": DELETED}});
         let mut facts = facts(group(changes));
         facts.content = content_is.map(|changes| of(content(changes)));
         facts.own.owned = owned;
-        facts.own.restoring = restoring;
+        facts.own.restoring = restoring.split_whitespace().map(str::to_owned).collect();
         expect(&facts, expected);
     }
     let unheld = json!({"metadata": {"deletionTimestamp": DELETED,

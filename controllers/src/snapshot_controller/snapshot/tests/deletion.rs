@@ -37,58 +37,38 @@ fn deletion() {
     let marked = json!({SINGLE.being_deleted: "yes"});
     let going = json!({"annotations": marked, "deletionTimestamp": DELETED});
     let in_group = json!([names::SNAPSHOT_IN_GROUP]);
+    let (own, none) = (Value::Null, None);
+    let kept =
+        |metadata: Value| Some(json!({"metadata": metadata, "spec": {"deletionPolicy": "Retain"}}));
+    let doomed = |metadata: Value| Some(json!({"metadata": metadata}));
+    let others = Some(json!({"spec": {"volumeSnapshotRef": {"uid": "other"}}}));
+    let marked = || json!({"annotations": marked});
     for (finalizers, content_is, restoring, expected) in [
-        (json!([]), None, 0, "done"),
-        (json!(["x/other"]), None, 0, "done"),
-        (json!(null), None, 0, "finalizers 0"),
-        (in_group, None, 0, "finalizers 0"),
-        (json!(null), None, 1, "finalizers 0"),
+        (json!([]), none.clone(), 0, "done"),
+        (json!(["x/other"]), none.clone(), 0, "done"),
+        (own.clone(), none.clone(), 0, "finalizers 0"),
+        (in_group, none.clone(), 0, "finalizers 0"),
+        (own.clone(), none, 1, "finalizers 0"),
         (
-            json!(null),
-            Some(json!({})),
+            own.clone(),
+            doomed(json!({})),
             1,
             "block deletion: 1 claims are being restored",
         ),
-        (json!(null), Some(json!({})), 0, "mark"),
-        (
-            json!(null),
-            Some(json!({"metadata": {"annotations": marked}})),
-            0,
-            "delete content",
-        ),
+        (own.clone(), doomed(json!({})), 0, "mark"),
+        (own.clone(), doomed(marked()), 0, "delete content"),
         // The snapshot stays until the content is gone.
         (
-            json!(null),
-            Some(json!({"metadata": going})),
+            own.clone(),
+            doomed(going.clone()),
             0,
             "finalizers 1: volumesnapshot-bound-protection",
         ),
-        (
-            json!([names::SNAPSHOT_BOUND]),
-            Some(json!({"metadata": going})),
-            0,
-            "done",
-        ),
-        (
-            json!(null),
-            Some(json!({"spec": {"deletionPolicy": "Retain"}})),
-            0,
-            "mark",
-        ),
-        (
-            json!(null),
-            Some(json!({"metadata": {"annotations": marked},
-                "spec": {"deletionPolicy": "Retain"}})),
-            0,
-            "finalizers 0",
-        ),
+        (json!([names::SNAPSHOT_BOUND]), doomed(going), 0, "done"),
+        (own.clone(), kept(json!({})), 0, "mark"),
+        (own.clone(), kept(marked()), 0, "finalizers 0"),
         // The content of another snapshot stays unchanged.
-        (
-            json!(null),
-            Some(json!({"spec": {"volumeSnapshotRef": {"uid": "other"}}})),
-            0,
-            "finalizers 0",
-        ),
+        (own, others, 0, "finalizers 0"),
     ] {
         let mut changes = json!({"metadata": {"deletionTimestamp": DELETED}});
         if !finalizers.is_null() {
