@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Caches, Scope, Width, watch_scope};
 use crate::cli::LeaderTasks;
-use crate::client::kube::{ClientOptions, Limit, connect_counted};
+use crate::client::kube::{Limit, connect};
 use crate::client::{Events, Kube};
 use crate::controller::Context;
 use crate::csi::driver::DriverError;
@@ -143,10 +143,8 @@ async fn begin_loops(
         return Ok(tasks);
     }
     let metrics = view.common().clone();
-    let options = ClientOptions {
-        kubeconfig: setup.args.api.kubeconfig.clone(),
-    };
-    let client = connect_counted(&options, metrics.clone()).await?;
+    let kubeconfig = setup.args.api.kubeconfig.as_deref();
+    let client = connect(kubeconfig, metrics.clone()).await?;
     let limit = Limit::new(setup.args.api.kube_api_qps, setup.args.api.kube_api_burst);
     let kube = Kube::new(client.clone(), limit, metrics.clone(), "hostloop");
     if let Some(labels) = setup.labels.clone() {

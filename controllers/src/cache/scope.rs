@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim,
-};
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
 
 /// The scheduler sets this annotation to the node selected for a claim's volume.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -18,22 +15,17 @@ pub const NODE_LABEL: &str = "hostloop.csi.dev/node";
 /// The maximum length of a label value in bytes.
 pub const MAX_LABEL: usize = 63;
 
-/// Returns the label value for a node name, which may be too long for a label.
+/// Returns the label value for a node name. An overlong name is cut and gets a hash of the whole.
 pub fn node_label(name: &str) -> String {
-    label_value(name)
-}
-
-/// Returns a valid label value. An overlong text is cut and gets a hash of the whole.
-pub fn label_value(value: &str) -> String {
-    if value.len() <= MAX_LABEL {
-        return value.to_owned();
+    if name.len() <= MAX_LABEL {
+        return name.to_owned();
     }
-    let hash = hash(value);
+    let hash = hash(name);
     let mut end = MAX_LABEL - 9;
-    while !value.is_char_boundary(end) {
+    while !name.is_char_boundary(end) {
         end -= 1;
     }
-    format!("{}-{hash}", &value[..end])
+    format!("{}-{hash}", &name[..end])
 }
 
 /// Returns the 32-bit FNV-1a hash of a text as eight hexadecimal digits.
@@ -94,20 +86,6 @@ impl Scope {
             return Some(false);
         };
         any(terms.iter().map(|term| admits(term, name, segments)))
-    }
-
-    /// True if the claim's selected node is this node. A claim without a selected node (Immediate
-    /// binding) matches every node.
-    pub fn has_claim(&self, claim: &PersistentVolumeClaim) -> bool {
-        let name = match self {
-            Scope::Cluster => return true,
-            Scope::Leader => return false,
-            Scope::Node { name, .. } => name,
-        };
-        claim
-            .annotations()
-            .get(SELECTED_NODE)
-            .is_none_or(|selected| selected == name)
     }
 
     /// True if an attachment to this node is in the scope.

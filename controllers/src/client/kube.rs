@@ -36,7 +36,7 @@ mod limit;
 mod list;
 
 pub(crate) use bytes_received::is_watch;
-pub use client::{ClientError, ClientOptions, connect, connect_counted};
+pub use client::{ClientError, connect};
 pub use limit::Limit;
 
 /// The API server's whole message for a JSON patch that does not apply, because a `test` fails or a
@@ -173,11 +173,12 @@ impl ApiError {
     }
 
     fn new(call: String, error: kube::Error) -> Self {
+        let failed = |call, error| ApiError::Failed {
+            call,
+            source: Box::new(error),
+        };
         let kube::Error::Api(status) = &error else {
-            return ApiError::Failed {
-                call,
-                source: Box::new(error),
-            };
+            return failed(call, error);
         };
         let message = status.message.clone();
         match status.code {
@@ -188,19 +189,13 @@ impl ApiError {
                 call,
                 message: "it is not as the patch supposes".to_owned(),
             },
-            429 => ApiError::Failed {
-                call,
-                source: Box::new(error),
-            },
+            429 => failed(call, error),
             code @ 400..500 => ApiError::Rejected {
                 call,
                 code,
                 message,
             },
-            _ => ApiError::Failed {
-                call,
-                source: Box::new(error),
-            },
+            _ => failed(call, error),
         }
     }
 }
@@ -344,24 +339,6 @@ impl Kube {
 
     /// Applies a JSON patch (RFC 6902), a list of operations such as `test`, to an object.
     pub async fn json<K: Resource>(&self, object: &K, operations: Value) -> Result<K, ApiError> {
-        self.json_of(object, None, operations).await
-    }
-
-    /// Applies a JSON patch (RFC 6902) to an object's status.
-    pub async fn json_status<K: Resource>(
-        &self,
-        object: &K,
-        operations: Value,
-    ) -> Result<K, ApiError> {
-        self.json_of(object, Some("status"), operations).await
-    }
-
-    async fn json_of<K: Resource>(
-        &self,
-        object: &K,
-        subresource: Option<&'static str>,
-        operations: Value,
-    ) -> Result<K, ApiError> {
         let patch: json_patch::Patch = serde_json::from_value(operations).map_err(|error| {
             let call = Call::new::<K>("patch", "", &object.name_any()).to_string();
             ApiError::Failed {
@@ -369,8 +346,7 @@ impl Kube {
                 source: Box::new(kube::Error::SerdeError(error)),
             }
         })?;
-        self.patch(object, subresource, &Patch::Json::<()>(patch))
-            .await
+        self.patch(object, None, &Patch::Json::<()>(patch)).await
     }
 
     async fn patch<K: Resource, P: Serialize + Debug>(

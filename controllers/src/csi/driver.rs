@@ -98,44 +98,32 @@ impl Driver {
     }
 
     async fn ask_services(&mut self) -> Result<(), Failure> {
+        use csi::{
+            controller_service_capability as controller,
+            group_controller_service_capability as group, node_service_capability as node,
+        };
+        let csi = self.csi.clone();
         if self.serves(Service::ControllerService) {
             let request = csi::ControllerGetCapabilitiesRequest {};
-            let answer = self
-                .csi
-                .controller_get_capabilities(request, DEADLINE)
-                .await?;
-            self.controller = answer
-                .capabilities
-                .into_iter()
-                .filter_map(|capability| match capability.r#type? {
-                    csi::controller_service_capability::Type::Rpc(rpc) => Some(rpc.r#type),
-                })
-                .collect();
+            let answer = csi.controller_get_capabilities(request, DEADLINE).await?;
+            let types = answer.capabilities.into_iter().filter_map(|one| one.r#type);
+            self.controller = types.map(|controller::Type::Rpc(rpc)| rpc.r#type).collect();
         }
         if self.serves(Service::GroupControllerService) {
             let request = csi::GroupControllerGetCapabilitiesRequest {};
-            let answer = self
-                .csi
-                .group_controller_get_capabilities(request, DEADLINE)
-                .await?;
-            self.group = answer
+            let answer = csi.group_controller_get_capabilities(request, DEADLINE);
+            let types = answer
+                .await?
                 .capabilities
                 .into_iter()
-                .filter_map(|capability| match capability.r#type? {
-                    csi::group_controller_service_capability::Type::Rpc(rpc) => Some(rpc.r#type),
-                })
-                .collect();
+                .filter_map(|one| one.r#type);
+            self.group = types.map(|group::Type::Rpc(rpc)| rpc.r#type).collect();
         }
         // A central deployment may lack a node service.
         let request = csi::NodeGetCapabilitiesRequest {};
-        if let Ok(answer) = self.csi.node_get_capabilities(request, DEADLINE).await {
-            self.node = answer
-                .capabilities
-                .into_iter()
-                .filter_map(|capability| match capability.r#type? {
-                    csi::node_service_capability::Type::Rpc(rpc) => Some(rpc.r#type),
-                })
-                .collect();
+        if let Ok(answer) = csi.node_get_capabilities(request, DEADLINE).await {
+            let types = answer.capabilities.into_iter().filter_map(|one| one.r#type);
+            self.node = types.map(|node::Type::Rpc(rpc)| rpc.r#type).collect();
         }
         Ok(())
     }

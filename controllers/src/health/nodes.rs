@@ -127,7 +127,8 @@ fn decide(
     changes
 }
 
-fn is_ready(node: &Node) -> bool {
+/// True if kubelet reports that the node is ready.
+pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node
         .status
         .iter()

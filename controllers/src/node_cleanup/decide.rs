@@ -13,6 +13,7 @@ use super::node_resolver::Places;
 use crate::api::names::VOLUME_FINALIZER;
 use crate::api::pvc;
 use crate::client::Resource;
+use crate::health::is_ready;
 use crate::provisioner::naming::Naming;
 use crate::snapshots::content::Content;
 use crate::snapshots::{DeletionPolicy, VolumeGroupSnapshotContent, VolumeSnapshotContent};
@@ -238,18 +239,9 @@ pub(super) fn claim_of(volume: &PersistentVolume) -> Option<String> {
 
 /// True if an administrator has set the out-of-service taint, and the node is not ready.
 pub(super) fn is_out_of_service(node: &Node) -> bool {
-    let taints = node
-        .spec
-        .iter()
-        .flat_map(|spec| spec.taints.iter().flatten());
-    let conditions = node
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
-    let is_ready = ready.any(|condition| condition.status == "True");
-    let mut taints = taints.filter(|taint| taint.key == OUT_OF_SERVICE);
-    taints.next().is_some() && !is_ready
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
+    let mut taints = taints.unwrap_or_default().iter();
+    taints.any(|taint| taint.key == OUT_OF_SERVICE) && !is_ready(node)
 }
 
 /// The PVs that attachments of any driver name.

@@ -1,4 +1,3 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -15,6 +14,17 @@ fn class(name: &str, version: u64, provisioner: &str) -> StorageClass {
         "provisioner": provisioner,
     }))
     .expect("a class")
+}
+
+/// What `what` finds in each reported change.
+fn record<K: Resource, T: Send + 'static>(
+    watch: &Store<K>,
+    what: impl Fn(&Change<K>) -> T + Send + Sync + 'static,
+) -> Arc<Mutex<Vec<T>>> {
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let list = found.clone();
+    watch.on_change(move |change| list.lock().unwrap().push(what(change)));
+    found
 }
 
 fn provisioner(watch: &Store<StorageClass>, name: &str) -> Option<String> {
@@ -45,13 +55,7 @@ fn the_newest_version_is_kept() {
 #[test]
 fn objects_missing_from_a_new_list_are_deleted() {
     let watch = Store::new();
-    let deleted = Arc::new(AtomicUsize::new(0));
-    let count = deleted.clone();
-    watch.on_change(move |change| {
-        if matches!(change, Change::Deleted(_)) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    });
+    let deleted = record(&watch, |change| matches!(change, Change::Deleted(_)));
     watch.take(Event::Apply(class("a", 1, "p")));
     watch.take(Event::Apply(class("b", 2, "p")));
     watch.take(Event::Init);
@@ -61,7 +65,8 @@ fn objects_missing_from_a_new_list_are_deleted() {
     watch.take(Event::InitDone);
     let names: Vec<_> = watch.all().iter().map(|class| class.name_any()).collect();
     assert_eq!(names, ["b", "c"]);
-    assert_eq!(deleted.load(Ordering::Relaxed), 1);
+    let deleted = deleted.lock().unwrap();
+    assert_eq!(deleted.iter().filter(|deleted| **deleted).count(), 1);
 }
 
 #[test]
@@ -142,15 +147,12 @@ fn what_is_packed_is_as_it_was() {
     }
     let phases = |form: Encoding<PersistentVolume>| {
         let watch = Store::in_form(form);
-        let reported = Arc::new(Mutex::new(Vec::new()));
-        let list = reported.clone();
-        watch.on_change(move |change| {
+        let reported = record(&watch, |change| {
             let old = match change {
                 Change::Applied { old, .. } => old.clone(),
                 Change::Deleted(_) => None,
             };
-            let reported = (old.as_deref().and_then(phase), phase(change.object()));
-            list.lock().expect("the list").push(reported);
+            (old.as_deref().and_then(phase), phase(change.object()))
         });
         let index = watch.index(|volume: &PersistentVolume| phase(volume).into_iter().collect());
         watch.take(Event::Apply(volume(4, "Pending")));
@@ -164,7 +166,7 @@ fn what_is_packed_is_as_it_was() {
         assert_eq!(index.get("Bound"), watch.all());
         watch.take(Event::Delete(volume(9, "Bound")));
         assert!(index.keys().is_empty() && watch.all().is_empty());
-        let reported = reported.lock().expect("the list").clone();
+        let reported = reported.lock().unwrap().clone();
         (kept, reported)
     };
     let open = phases(Encoding::Open);
@@ -183,15 +185,9 @@ fn what_is_packed_is_as_it_was() {
 fn a_late_handler_gets_the_known_objects() {
     let watch = Store::new();
     watch.take(Event::Apply(class("a", 1, "p")));
-    let reported = Arc::new(Mutex::new(Vec::new()));
-    let list = reported.clone();
-    watch.on_change(move |change| {
-        list.lock()
-            .expect("the list")
-            .push(change.object().name_any());
-    });
+    let reported = record(&watch, |change| change.object().name_any());
     watch.take(Event::Apply(class("b", 2, "p")));
-    assert_eq!(*reported.lock().expect("the list"), ["a", "b"]);
+    assert_eq!(*reported.lock().unwrap(), ["a", "b"]);
 }
 
 #[test]
@@ -238,6 +234,20 @@ fn a_part_is_not_taken_for_the_whole() {
     assert_eq!((names().as_str(), watch.is_whole()), ("c", false));
 }
 
+/// A running watch, and a future that stops it.
+fn running(api: &crate::testing::Api) -> (Store<PersistentVolume>, impl Future<Output = ()>) {
+    let watch = Store::<PersistentVolume>::new();
+    let stop = CancellationToken::new();
+    let run = watch.clone();
+    let run = run.run_within(api.client(), Range::default(), None, stop.clone());
+    let run = tokio::spawn(run);
+    let ended = async move {
+        stop.cancel();
+        run.await.expect("it ends");
+    };
+    (watch, ended)
+}
+
 /// A long list comes in pages, and the objects on the last page are stored too.
 #[tokio::test(start_paused = true)]
 async fn a_list_comes_in_pages() {
@@ -246,16 +256,11 @@ async fn a_list_comes_in_pages() {
         let metadata = json!({"name": format!("pv-{number}")});
         api.put(json!({"kind": "PersistentVolume", "apiVersion": "v1", "metadata": metadata}));
     }
-    let watch = Store::<PersistentVolume>::new();
-    let stop = CancellationToken::new();
-    let running = watch.clone();
-    let running = running.run_within(api.client(), Range::default(), None, stop.clone());
-    let running = tokio::spawn(running);
+    let (watch, ended) = running(&api);
     watch.synced().await;
     assert_eq!(watch.all().len(), 250);
     assert_eq!(api.lists().len(), 3);
-    stop.cancel();
-    running.await.expect("it ends");
+    ended.await;
 }
 
 /// A failing list, or a list of an unknown kind, is retried less and less often.
@@ -285,19 +290,14 @@ async fn lists_that_fail_are_tried_ever_more_seldom() {
 async fn a_watch_is_well_once_the_server_accepts_it() {
     let api = crate::testing::Api::default();
     api.refuse("/persistentvolumes?watch", 429);
-    let watch = Store::<PersistentVolume>::new();
-    let stop = CancellationToken::new();
-    let running = watch.clone();
-    let running = running.run_within(api.client(), Range::default(), None, stop.clone());
-    let running = tokio::spawn(running);
+    let (watch, ended) = running(&api);
     watch.synced().await;
     while watch.trouble().is_none() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert!(watch.trouble().is_none(), "{:?}", watch.trouble());
-    stop.cancel();
-    running.await.expect("it ends");
+    ended.await;
 }
 
 /// Successive objects with one name differ by UID.
@@ -309,16 +309,13 @@ fn objects_of_one_name_differ_by_uid() {
         class
     };
     let watch = Store::<StorageClass>::new();
-    let reported = Arc::new(Mutex::new(Vec::new()));
-    let list = reported.clone();
-    watch.on_change(move |change| {
+    let reported = record(&watch, |change| {
         let what = match change {
             Change::Applied { old: None, .. } => "new",
             Change::Applied { old: Some(_), .. } => "changed",
             Change::Deleted(_) => "gone",
         };
-        let uid = change.object().uid().unwrap_or_default();
-        list.lock().expect("the list").push(format!("{what} {uid}"));
+        format!("{what} {}", change.object().uid().unwrap_or_default())
     });
     watch.take(Event::Apply(of("first", 5)));
     // The create call returns before the watch reports the deletion of the first object.
@@ -335,5 +332,5 @@ fn objects_of_one_name_differ_by_uid() {
         "changed second",
         "gone second",
     ];
-    assert_eq!(*reported.lock().expect("the list"), expected);
+    assert_eq!(*reported.lock().unwrap(), expected);
 }

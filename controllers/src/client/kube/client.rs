@@ -1,16 +1,14 @@
 //! Creates a client for the API server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body::Body as HttpBody;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use tonic::codegen::Bytes;
 use tonic::codegen::http::{Request, Response};
 use tower::util::option_layer;
 use tower::{BoxError, Layer, Service, ServiceExt};
@@ -19,14 +17,6 @@ use super::bytes_received::Received;
 use crate::controller::Metrics;
 
 type Answer = Response<hyper::body::Incoming>;
-
-/// How to reach the API server.
-#[derive(Clone, Debug, Default)]
-pub struct ClientOptions {
-    /// A kubeconfig file. By default, the pod's service account or the user's own kubeconfig
-    /// applies.
-    pub kubeconfig: Option<PathBuf>,
-}
 
 /// Why no client could be created.
 #[derive(Debug, thiserror::Error)]
@@ -52,30 +42,29 @@ pub enum ClientError {
 /// to half a MiB each, and received data stays in pieces of them.
 const READ_BUFFER: usize = 16 * 1024;
 
-/// Creates a client. It connects on the first request, so success proves nothing about the server.
-/// It never retries: its callers have queues and deadlines for that.
-pub async fn connect(options: &ClientOptions) -> Result<Client, ClientError> {
-    Ok(client(config(options).await?, None)?)
-}
-
-/// Creates a client that also counts the bytes the server sends.
-pub async fn connect_counted(
-    options: &ClientOptions,
+/// Creates a client that counts the bytes the server sends. By default, the pod's service account
+/// or the user's own kubeconfig applies.
+///
+/// The client connects on the first request, so success proves nothing about the server. It never
+/// retries: its callers have queues and deadlines for that.
+pub async fn connect(
+    kubeconfig: Option<&Path>,
     metrics: Arc<Metrics>,
 ) -> Result<Client, ClientError> {
-    Ok(client(config(options).await?, Some(Received(metrics)))?)
+    Ok(client(config(kubeconfig).await?, &Received(metrics))?)
 }
 
 /// Leaves proxies and credential plugins to kube's own client.
-fn client(config: Config, counted: Option<Received>) -> Result<Client, kube::Error> {
+fn client(config: Config, counted: &Received) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
-        return Ok(built(ClientBuilder::try_from(config)?, counted));
+        let builder = ClientBuilder::try_from(config)?;
+        return Ok(builder.with_layer(counted).build());
     }
     let service = config.extra_headers_layer()?.layer(connections(&config)?);
     let service = option_layer(config.auth_layer()?).layer(service);
     let service = config.base_uri_layer().layer(service);
     let builder = ClientBuilder::new(service, config.default_namespace);
-    Ok(built(builder, counted))
+    Ok(builder.with_layer(counted).build())
 }
 
 /// Builds the connections as kube does, with two differences. They limit the buffer size, which
@@ -101,24 +90,12 @@ fn connections(
     Ok(connections.map_err(BoxError::from))
 }
 
-fn built<S, B>(builder: ClientBuilder<S>, counted: Option<Received>) -> Client
-where
-    S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,
-    S::Future: Send + 'static,
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
-{
-    match counted {
-        Some(counted) => builder.with_layer(&counted).build(),
-        None => builder.build(),
-    }
-}
-
-async fn config(options: &ClientOptions) -> Result<Config, ClientError> {
-    let mut config = match &options.kubeconfig {
+async fn config(kubeconfig: Option<&Path>) -> Result<Config, ClientError> {
+    let mut config = match kubeconfig {
         None => Config::infer().await?,
         Some(path) => {
             let failed = |source| ClientError::Kubeconfig {
-                path: path.clone(),
+                path: path.to_owned(),
                 source,
             };
             let file = Kubeconfig::read_from(path).map_err(failed)?;

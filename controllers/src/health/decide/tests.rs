@@ -2,70 +2,50 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn finding(reason: &str, message: &str) -> Finding {
-    Finding {
-        status: "Degraded",
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-    }
-}
-
-fn abnormal(text: &str) -> Option<Change> {
-    Some(Change::Abnormal(text.to_owned()))
+/// Findings from a text such as `Full 90%; Slow`.
+fn findings(text: &str) -> Vec<Finding> {
+    let texts = text.split("; ").filter(|text| !text.is_empty());
+    let finding = |text: &str| {
+        let (reason, message) = text.split_once(' ').unwrap_or((text, ""));
+        Finding {
+            status: "Degraded",
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        }
+    };
+    texts.map(finding).collect()
 }
 
 #[test]
 fn a_condition_is_reported_when_it_changes() {
-    let full = |percent: &str| vec![finding("Full", percent)];
-    let both = || vec![finding("Full", "91%"), finding("Slow", "")];
     let repeat = REPEAT.as_secs();
-    // Case, time in seconds, findings, and the expected change.
-    let steps: [(&str, u64, Vec<Finding>, Option<Change>); 12] = [
-        ("well at first", 0, vec![], None),
-        ("ill", 1, full("90%"), abnormal("Degraded: Full: 90%")),
-        ("as it was", 2, full("90%"), None),
-        ("the same, in other words", 3, full("91%"), None),
-        (
-            "worse",
-            4,
-            both(),
-            abnormal("Degraded: Full: 91%; Degraded: Slow"),
-        ),
-        (
-            "in another order",
-            5,
-            both().into_iter().rev().collect(),
-            None,
-        ),
-        ("still", 3 + repeat, both(), None),
-        (
-            "for long",
-            4 + repeat,
-            both(),
-            abnormal("Degraded: Full: 91%; Degraded: Slow"),
-        ),
-        (
-            "better",
-            5 + repeat,
-            full("80%"),
-            abnormal("Degraded: Full: 80%"),
-        ),
-        ("well again", 6 + repeat, vec![], Some(Change::Normal)),
-        ("still well", 7 + repeat, vec![], None),
-        (
-            "ill again",
-            8 + repeat,
-            full("90%"),
-            abnormal("Degraded: Full: 90%"),
-        ),
-    ];
+    let both = "Degraded: Full: 91%; Degraded: Slow";
     let start = Instant::now();
     let mut known = None;
-    for (what, at, found, expected) in steps {
-        let now = start + Duration::from_secs(at);
-        assert_eq!(judge_one(&mut known, &found, now), expected, "{what}");
-        let findings = known.as_ref().map(|known| known.findings.clone());
-        assert_eq!(findings.unwrap_or_default(), found, "{what}");
+    // Case, time in seconds, findings, and the expected event.
+    for (what, at, text, expected) in [
+        ("healthy", 0, "", ""),
+        ("a problem", 1, "Full 90%", "Degraded: Full: 90%"),
+        ("the same", 2, "Full 90%", ""),
+        ("another message", 3, "Full 91%", ""),
+        ("another problem", 4, "Full 91%; Slow", both),
+        ("another order", 5, "Slow; Full 91%", ""),
+        ("not yet repeated", 3 + repeat, "Full 91%; Slow", ""),
+        ("repeated", 4 + repeat, "Full 91%; Slow", both),
+        ("one less", 5 + repeat, "Full 80%", "Degraded: Full: 80%"),
+        ("healthy again", 6 + repeat, "", "normal"),
+        ("still healthy", 7 + repeat, "", ""),
+        ("again", 8 + repeat, "Full 90%", "Degraded: Full: 90%"),
+    ] {
+        let (found, now) = (findings(text), start + Duration::from_secs(at));
+        let change = match judge_one(&mut known, &found, now) {
+            None => String::new(),
+            Some(Change::Normal) => "normal".to_owned(),
+            Some(Change::Abnormal(text)) => text,
+        };
+        assert_eq!(change, expected, "{what}");
+        let kept = known.as_ref().map(|known| known.findings.clone());
+        assert_eq!(kept.unwrap_or_default(), found, "{what}");
     }
 }
 
@@ -84,81 +64,32 @@ fn volume(uid: &str, handle: &str) -> Volume {
 
 #[test]
 fn claims_get_the_events_of_their_volumes() {
-    let ill = || vec![finding("Full", "")];
-    type Found = Vec<(&'static str, Vec<Finding>)>;
-    type Reported = &'static [(&'static str, bool)];
-    type Step = (
-        &'static str,
-        Vec<Volume>,
-        Found,
-        Reported,
-        &'static [&'static str],
-    );
-    // Case, volumes, findings by handle, expected events by claim, and the volumes unhealthy after
-    // that.
-    let steps: [Step; 7] = [
-        (
-            "all well",
-            vec![volume("a", "1"), volume("b", "2")],
-            vec![("1", vec![]), ("2", vec![])],
-            &[],
-            &[],
-        ),
-        (
-            "one ill",
-            vec![volume("a", "1"), volume("b", "2")],
-            vec![("1", ill()), ("2", vec![])],
-            &[("claim-a", false)],
-            &["a"],
-        ),
-        (
-            "not answered for",
-            vec![volume("a", "1"), volume("b", "2")],
-            vec![],
-            &[],
-            &["a"],
-        ),
-        (
-            "two of one handle",
-            vec![volume("a", "1"), volume("c", "1")],
-            vec![("1", ill())],
-            &[("claim-c", false)],
-            &["a", "c"],
-        ),
-        (
-            "one gone, one well again",
-            vec![volume("c", "1")],
-            vec![("1", vec![])],
-            &[("claim-c", true)],
-            &[],
-        ),
-        (
-            "unknown ones do not matter",
-            vec![volume("c", "1")],
-            vec![("9", ill())],
-            &[],
-            &[],
-        ),
-        (
-            "recreated",
-            vec![volume("d", "1")],
-            vec![("1", vec![])],
-            &[],
-            &[],
-        ),
-    ];
+    // Case, handles by volume, findings by handle, the expected events by claim, and the volumes with
+    // a condition after that.
     let mut known = Known::new();
-    for (what, volumes, found, reported, left) in steps {
-        let found = found
-            .into_iter()
-            .map(|(handle, found)| (handle.to_owned(), found))
+    for (what, volumes, found, events, left) in [
+        ("healthy", "a=1 b=2", "1= 2=", "", ""),
+        ("one problem", "a=1 b=2", "1=Full 2=", "claim-a+", "a"),
+        ("no answer", "a=1 b=2", "", "", "a"),
+        ("a shared handle", "a=1 c=1", "1=Full", "claim-c+", "a c"),
+        ("one deleted, one healthy", "c=1", "1=", "claim-c-", ""),
+        ("unknown handles", "c=1", "9=Full", "", ""),
+        ("recreated", "d=1", "1=", "", ""),
+    ] {
+        let pairs =
+            |text: &'static str| text.split_whitespace().filter_map(|it| it.split_once('='));
+        let volumes: Vec<_> = pairs(volumes)
+            .map(|(uid, handle)| volume(uid, handle))
             .collect();
-        let changes = judge(&mut known, &volumes, &found, Instant::now());
-        let names = changes
-            .iter()
-            .map(|(claim, change)| (claim.name.as_deref().unwrap(), *change == Change::Normal));
-        assert_eq!(names.collect::<Vec<_>>(), reported, "{what}");
-        assert_eq!(known.keys().collect::<Vec<_>>(), left, "{what}");
+        let found = pairs(found).map(|(handle, text)| (handle.to_owned(), findings(text)));
+        let changes = judge(&mut known, &volumes, &found.collect(), Instant::now());
+        let names = changes.iter().map(|(claim, change)| {
+            let sign = if *change == Change::Normal { '-' } else { '+' };
+            format!("{}{sign}", claim.name.as_deref().unwrap())
+        });
+        assert_eq!(names.collect::<Vec<_>>().join(" "), events, "{what}");
+        let kept: Vec<_> = known.keys().map(String::as_str).collect();
+        assert_eq!(kept.join(" "), left, "{what}");
         for (uid, condition) in &known {
             assert_eq!(condition.volume, format!("pv-{uid}"), "{what}");
             assert_eq!(condition.claim.name, Some(format!("claim-{uid}")), "{what}");

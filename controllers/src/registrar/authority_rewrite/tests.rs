@@ -63,6 +63,14 @@ fn repaired(bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
     bytes
 }
 
+/// Checks the output for the input in one piece, and byte by byte.
+#[track_caller]
+fn check(what: &str, sent: &[u8], expected: &[u8]) {
+    for sizes in [vec![], vec![1; sent.len()]] {
+        assert_eq!(repaired(sent, &sizes), expected, "{what} {}", sizes.len());
+    }
+}
+
 fn after_preface(frames: &[u8]) -> Vec<u8> {
     join(&[PREFACE, frames])
 }
@@ -84,67 +92,47 @@ fn block(authority: &[u8]) -> Vec<u8> {
 
 #[test]
 fn an_authority_is_overwritten_however_it_is_written() {
-    let cases: [(&str, Vec<u8>, Vec<u8>); 8] = [
+    let plain = |first: &[u8], value: &[u8]| join(&[first, &string(false, value)]);
+    let huffman = |first: &[u8], value: &[u8]| join(&[first, &string(true, value)]);
+    let x = |count| vec![b'x'; count];
+    let resized = [0x3f, 0xe1, 0x1f, 0x41];
+    let twice = |one: &[u8], other: &[u8]| join(&[&plain(&resized, one), &plain(&[0x41], other)]);
+    let known = vec![0xff, 0x01, 0xc0];
+    let cases = [
         (
-            "an entry, plain",
-            join(&[&[0x41], &string(false, PLAIN)]),
-            join(&[&[0x41], &string(false, &[b'x'; 69])]),
+            "entry, plain",
+            plain(&[0x41], PLAIN),
+            plain(&[0x41], &x(69)),
         ),
         (
-            "an entry, Huffman",
-            join(&[&[0x41], &string(true, HUFFMAN)]),
-            join(&[&[0x41], &string(false, &[b'x'; 14])]),
+            "entry, Huffman",
+            huffman(&[0x41], HUFFMAN),
+            plain(&[0x41], &x(14)),
         ),
         (
             "no entry",
-            join(&[&[0x01], &string(true, HUFFMAN)]),
-            join(&[&[0x01], &string(false, &[b'x'; 14])]),
+            huffman(&[0x01], HUFFMAN),
+            plain(&[0x01], &x(14)),
         ),
         (
             "never an entry",
-            join(&[&[0x11], &string(false, b"%2F")]),
-            join(&[&[0x11], &string(false, b"xxx")]),
+            plain(&[0x11], b"%2F"),
+            plain(&[0x11], b"xxx"),
         ),
         (
-            "a length of several bytes",
-            join(&[&[0x41], &string(true, &[0xff; 300])]),
-            join(&[&[0x41], &string(false, &[b'x'; 300])]),
+            "long",
+            huffman(&[0x41], &[0xff; 300]),
+            plain(&[0x41], &x(300)),
         ),
-        (
-            "empty",
-            join(&[&[0x41], &string(false, b"")]),
-            join(&[&[0x41], &string(false, b"")]),
-        ),
-        (
-            "twice, after a change of the table's size",
-            join(&[
-                &[0x3f, 0xe1, 0x1f, 0x41],
-                &string(false, b"%"),
-                &[0x41],
-                &string(false, b"/"),
-            ]),
-            join(&[
-                &[0x3f, 0xe1, 0x1f, 0x41],
-                &string(false, b"x"),
-                &[0x41],
-                &string(false, b"x"),
-            ]),
-        ),
-        (
-            "an entry made before",
-            vec![0xff, 0x01, 0xc0],
-            vec![0xff, 0x01, 0xc0],
-        ),
+        ("empty", plain(&[0x41], b""), plain(&[0x41], b"")),
+        // The size of the table changes first.
+        ("twice", twice(b"%", b"/"), twice(b"x", b"x")),
+        ("an earlier entry", known.clone(), known),
     ];
     for (what, authority, expected) in cases {
         let sent = after_preface(&frame(HEADERS, END_HEADERS, 1, &block(&authority)));
         let expected = after_preface(&frame(HEADERS, END_HEADERS, 1, &block(&expected)));
-        assert_eq!(repaired(&sent, &[]), expected, "{what}");
-        assert_eq!(
-            repaired(&sent, &vec![1; sent.len()]),
-            expected,
-            "{what}, byte by byte"
-        );
+        check(what, &sent, &expected);
     }
 }
 
@@ -212,12 +200,7 @@ fn a_block_is_followed_through_padding_priority_and_frames() {
     for (what, framed) in cases {
         let sent = after_preface(&framed(&bad, &priority, &padding));
         let expected = after_preface(&framed(&good, &priority, &padding));
-        assert_eq!(repaired(&sent, &[]), expected, "{what}");
-        assert_eq!(
-            repaired(&sent, &vec![1; sent.len()]),
-            expected,
-            "{what}, byte by byte"
-        );
+        check(what, &sent, &expected);
     }
 }
 
@@ -286,12 +269,7 @@ fn what_cannot_be_followed_passes_as_it_is() {
         ),
     ];
     for (what, sent) in cases {
-        assert_eq!(repaired(&sent, &[]), sent, "{what}");
-        assert_eq!(
-            repaired(&sent, &vec![1; sent.len()]),
-            sent,
-            "{what}, byte by byte"
-        );
+        check(what, &sent, &sent);
     }
 }
 
