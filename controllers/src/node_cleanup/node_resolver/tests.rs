@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::super::sample::{KEY, capacity, csi_node, node, object, on, volume, with};
+use super::super::sample::{KEY, capacity, csi_node, node, object, volume, with};
 use super::*;
 use crate::testing::DRIVER;
 
@@ -14,72 +14,54 @@ fn places() -> Places {
     places
 }
 
-fn term(requirements: &[(&str, &str, &[&str])]) -> Value {
-    let all = requirements
-        .iter()
-        .map(|(key, operator, values)| json!({"key": key, "operator": operator, "values": values}));
-    json!({"matchExpressions": all.collect::<Vec<_>>()})
-}
-
-fn within(terms: &[Value]) -> Value {
+/// A node affinity from a text such as `node In n1 n2 and zone Exists or node In n3`.
+fn affinity(text: &str) -> Value {
+    let requirement = |text: &str| {
+        let mut words = text.split(' ');
+        let key = words.next().expect("a key").replace("node", KEY);
+        let operator = words.next().expect("an operator");
+        json!({"key": key, "operator": operator, "values": words.collect::<Vec<_>>()})
+    };
+    let term = |text: &str| {
+        let all: Vec<Value> = text.split(" and ").map(requirement).collect();
+        json!({"matchExpressions": all})
+    };
+    let terms: Vec<Value> = text.split(" or ").map(term).collect();
     json!({"required": {"nodeSelectorTerms": terms}})
 }
 
 #[test]
 fn volumes_are_of_one_absent_node_or_of_none() {
-    let at = |nodes: &[&str]| term(&[(KEY, "In", nodes)]);
-    for (what, affinity, expected) in [
-        ("one that is there", on(&["n1"]), None),
-        ("one that was", on(&["n2"]), Some("n2")),
-        ("one never seen", on(&["n3"]), Some("n3")),
-        ("two, one there", on(&["n1", "n2"]), None),
-        ("two that are not", on(&["n2", "n3"]), None),
-        (
-            "two terms, one there",
-            within(&[at(&["n2"]), at(&["n1"])]),
-            None,
-        ),
-        (
-            "two terms of one",
-            within(&[at(&["n2"]), at(&["n2"])]),
-            Some("n2"),
-        ),
-        (
-            "two terms of two",
-            within(&[at(&["n2"]), at(&["n3"])]),
-            None,
-        ),
-        (
-            "or anywhere in a zone",
-            within(&[at(&["n2"]), term(&[("zone", "In", &["z"])])]),
-            None,
-        ),
-        (
-            "in a rack",
-            within(&[term(&[(KEY, "In", &["n2"]), ("rack", "In", &["r"])])]),
-            Some("n2"),
-        ),
-        (
-            "not there",
-            within(&[term(&[(KEY, "NotIn", &["n1"])])]),
-            None,
-        ),
-        ("exists", within(&[term(&[(KEY, "Exists", &[])])]), None),
-        (
-            "another's key",
-            within(&[term(&[("zone", "In", &["n3"])])]),
-            None,
-        ),
-        ("no name", on(&["N3"]), None),
-        ("a path", on(&["../n3"]), None),
-        ("no terms", within(&[]), None),
-        ("no affinity", Value::Null, None),
-    ] {
-        let one = with(volume("v", "n2"), json!({"spec": {"nodeAffinity": null}}));
+    let check = |affinity: Value, expected: Option<&str>| {
+        let bare = json!({"spec": {"nodeAffinity": null}});
+        let one = with(volume("v", "n2"), bare);
         let one = with(one, json!({"spec": {"nodeAffinity": affinity}}));
         let found = places().of_volume(&object(one));
-        assert_eq!(found.as_deref(), expected, "{what}");
+        assert_eq!(found.as_deref(), expected, "{affinity}");
+    };
+    for (text, expected) in [
+        ("node In n1", None),
+        ("node In n2", Some("n2")),
+        ("node In n3", Some("n3")),
+        ("node In n1 n2", None),
+        ("node In n2 n3", None),
+        ("node In n2 or node In n1", None),
+        ("node In n2 or node In n2", Some("n2")),
+        ("node In n2 or node In n3", None),
+        ("node In n2 or zone In z", None),
+        ("node In n2 and rack In r", Some("n2")),
+        ("node NotIn n1", None),
+        ("node Exists", None),
+        // The keys of others do not name nodes.
+        ("zone In n3", None),
+        // These are not names of nodes.
+        ("node In N3", None),
+        ("node In ../n3", None),
+    ] {
+        check(affinity(text), expected);
     }
+    check(json!({"required": {"nodeSelectorTerms": []}}), None);
+    check(Value::Null, None);
 }
 
 #[test]

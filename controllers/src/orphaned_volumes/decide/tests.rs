@@ -77,68 +77,51 @@ fn publications() {
     );
 }
 
+fn set(name: &str) -> BTreeSet<String> {
+    BTreeSet::from([name.to_owned()])
+}
+
 #[test]
 fn deletion() {
-    let unclaimed = || Cluster {
-        claims: Some(BTreeSet::from(["another".to_owned()])),
-        volumes: BTreeSet::from(["another".to_owned()]),
-        handles: BTreeSet::from(["another".to_owned()]),
-    };
-    let claimed = |uid: &str| Cluster {
-        claims: Some(BTreeSet::from([uid.to_owned()])),
-        ..unclaimed()
-    };
-    let named = |name: &str| Cluster {
-        volumes: BTreeSet::from([name.to_owned()]),
-        ..unclaimed()
-    };
-    let handled = |id: &str| Cluster {
-        handles: BTreeSet::from([id.to_owned()]),
-        ..unclaimed()
-    };
-    let unasked = Cluster {
-        claims: None,
-        ..unclaimed()
-    };
-    let with = |change: fn(&mut InventoryEntry)| {
-        let mut one = entry("a");
-        change(&mut one);
-        one
-    };
-    for (what, entry, cluster, expected) in [
-        ("unclaimed and never used", entry("a"), unclaimed(), true),
-        ("used", with(|one| one.fresh = false), unclaimed(), false),
-        ("staged", with(|one| one.staged = true), unclaimed(), false),
+    type Change = fn(&mut InventoryEntry, &mut Cluster);
+    let cases: [(&str, Change, bool); 9] = [
+        ("unclaimed and never used", |_, _| {}, true),
+        ("used", |entry, _| entry.fresh = false, false),
+        ("staged", |entry, _| entry.staged = true, false),
+        ("inline", |entry, _| entry.inline = true, false),
         (
-            "a pod's own",
-            with(|one| one.inline = true),
-            unclaimed(),
+            "created by hand",
+            |entry, _| entry.name = "data".to_owned(),
             false,
         ),
         (
-            "made by hand",
-            with(|one| one.name = "data".to_owned()),
-            unclaimed(),
+            "its claim waits",
+            |_, all| all.claims = Some(set(UID)),
             false,
         ),
-        ("its claim waits", entry("a"), claimed(UID), false),
-        ("claims were not asked for", entry("a"), unasked, false),
+        ("claims were not listed", |_, all| all.claims = None, false),
         (
-            "its object is there",
-            entry("a"),
-            named(&format!("pvc-{UID}")),
+            "its PersistentVolume exists",
+            |_, all| all.volumes = set(&format!("pvc-{UID}")),
             false,
         ),
-        ("an object of another name", entry("a"), handled("a"), false),
-    ] {
-        assert_eq!(
-            may_be_deleted(&entry, &naming(-1), &cluster),
-            expected,
-            "{what}"
-        );
+        (
+            "a PersistentVolume of another name",
+            |_, all| all.handles = set("a"),
+            false,
+        ),
+    ];
+    for (what, change, expected) in cases {
+        let mut cluster = Cluster {
+            claims: Some(set("another")),
+            volumes: set("another"),
+            handles: set("another"),
+        };
+        let mut entry = entry("a");
+        change(&mut entry, &mut cluster);
+        let found = may_be_deleted(&entry, &naming(-1), &cluster);
+        assert_eq!(found, expected, "{what}");
+        // Cut names do not show the claim.
+        assert!(!may_be_deleted(&entry, &naming(8), &cluster), "{what}");
     }
-    assert!(
-        !may_be_deleted(&entry("a"), &naming(8), &unclaimed()),
-        "names are cut"
-    );
 }
