@@ -11,8 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};
-use std::ops::RangeFrom;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
@@ -23,12 +22,15 @@ use crate::client::kube::Resource;
 
 mod accepted;
 mod compress;
+mod index;
 mod lru;
 mod run;
 mod select;
 
 pub use compress::Encoding;
 use compress::StoredObject;
+pub use index::Index;
+use index::IndexState;
 pub use run::Range;
 pub(crate) use run::{config, fraction};
 pub use select::{Selector, Selectors, Width};
@@ -64,7 +66,6 @@ impl<K> Change<K> {
 }
 
 type Handler<K> = Arc<dyn Fn(&Change<K>) + Send + Sync>;
-type KeysOf<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 
 /// Identifies a subscriber. [`Store::leave`] removes its handlers.
 #[derive(Clone, Debug, Default)]
@@ -74,15 +75,6 @@ impl PartialEq for Subscription {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
-}
-
-struct IndexState<K> {
-    /// Expires when the last [`Index`] that reads these entries is dropped.
-    used: Weak<()>,
-    keys_of: KeysOf<K>,
-    /// Most keys have one object, so a set per key would waste memory. Entries with the same key
-    /// share its text, also across indexes.
-    entries: BTreeSet<(Arc<str>, Key)>,
 }
 
 struct State<K> {
@@ -134,21 +126,6 @@ impl<K> Clone for Store<K> {
 impl<K> Debug for Store<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Watch")
-    }
-}
-
-/// Looks up objects of a store by keys other than their names.
-pub struct Index<K> {
-    watch: Store<K>,
-    used: Arc<()>,
-}
-
-impl<K> Clone for Index<K> {
-    fn clone(&self) -> Self {
-        Index {
-            watch: self.watch.clone(),
-            used: self.used.clone(),
-        }
     }
 }
 
@@ -215,26 +192,6 @@ impl<K: Resource> Store<K> {
             });
         }
         state.handlers.push((self.term.clone(), Arc::new(handler)));
-    }
-
-    /// Indexes the objects by the keys that `keys_of` returns.
-    pub fn index(&self, keys_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Index<K> {
-        let used = Arc::new(());
-        let mut index = IndexState {
-            used: Arc::downgrade(&used),
-            keys_of: Box::new(keys_of),
-            entries: BTreeSet::new(),
-        };
-        let mut state = self.lock();
-        for (key, object) in &state.objects {
-            index.add(key, &object.get(), &mut Vec::new());
-        }
-        state.indexes.retain(|index| index.used.strong_count() > 0);
-        state.indexes.push(index);
-        Index {
-            watch: self.clone(),
-            used,
-        }
     }
 
     /// Returns a cluster-scoped object.
@@ -415,67 +372,6 @@ impl<K: Resource> Store<K> {
     }
 }
 
-impl<K: Resource> Index<K> {
-    /// Returns the objects with this key.
-    pub fn get(&self, key: &str) -> Vec<Arc<K>> {
-        let state = self.watch.lock();
-        let entries = self.entries(&state).range(from(key));
-        let of_key = entries.take_while(|(entry, _)| **entry == *key);
-        let kept: Vec<_> = of_key.filter_map(|(_, key)| state.kept(key)).collect();
-        drop(state);
-        kept.iter().map(StoredObject::get).collect()
-    }
-
-    /// Returns the first object with this key.
-    pub fn first(&self, key: &str) -> Option<Arc<K>> {
-        let state = self.watch.lock();
-        let (entry, named) = self.entries(&state).range(from(key)).next()?;
-        let kept = state.kept(named).filter(|_| **entry == *key);
-        drop(state);
-        kept.map(|kept| kept.get())
-    }
-
-    /// Returns all keys in order.
-    pub fn keys(&self) -> Vec<String> {
-        let state = self.watch.lock();
-        let mut keys: Vec<String> = Vec::new();
-        for (key, _) in self.entries(&state) {
-            if keys.last().is_none_or(|last| **last != **key) {
-                keys.push(key.to_string());
-            }
-        }
-        keys
-    }
-
-    fn entries<'s>(&self, state: &'s State<K>) -> &'s BTreeSet<(Arc<str>, Key)> {
-        let mut indexes = state.indexes.iter();
-        let own = indexes.find(|index| index.used.as_ptr() == Arc::as_ptr(&self.used));
-        // The store keeps the entries as long as this index exists.
-        &own.expect("an index in use").entries
-    }
-}
-
-impl<K: Resource> IndexState<K> {
-    /// Adds an object. `texts` holds the keys that other indexes already store for it.
-    fn add(&mut self, key: &Key, object: &K, texts: &mut Vec<Arc<str>>) {
-        for entry in (self.keys_of)(object) {
-            let known = texts.iter().find(|text| ***text == *entry).cloned();
-            let new = from(known.unwrap_or_else(|| entry.into()));
-            let mut same = self.entries.range(new.clone());
-            let own = same.next().filter(|(own, _)| *own == new.start.0);
-            let text = own.map_or(new.start.0, |(own, _)| own.clone());
-            texts.push(text.clone());
-            self.entries.insert((text, key.clone()));
-        }
-    }
-
-    fn remove(&mut self, key: &Key, object: &K) {
-        for entry in (self.keys_of)(object) {
-            self.entries.remove(&(entry.into(), key.clone()));
-        }
-    }
-}
-
 impl<K: Resource> State<K> {
     fn kept(&self, key: &Key) -> Option<StoredObject<K>> {
         let recent = self.form.recent(key).map(StoredObject::Open);
@@ -528,11 +424,6 @@ impl<K: Resource> State<K> {
 /// Whether two objects of one name have the same UID. A missing UID matches any.
 fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
     one.zip(other).is_none_or(|(one, other)| one == other)
-}
-
-/// The range of an index's entries that starts at this key.
-fn from(key: impl Into<Arc<str>>) -> RangeFrom<(Arc<str>, Key)> {
-    (key.into(), Key::default())..
 }
 
 fn key<K: Resource>(object: &K) -> Key {
