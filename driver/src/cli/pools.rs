@@ -22,7 +22,8 @@ pub struct PoolArgs {
     /// cap; preallocate allocates the image's space at once; wipe also formats a block device that
     /// holds bytes without a known signature (rejected otherwise, since they may be encrypted
     /// data); capacity=SIZE promises at most SIZE; inline allows inline volumes of pods in this
-    /// pool. If no pool has the option inline, only the first pool allows them
+    /// pool. If no pool has the option inline, only the first pool allows them. A SIZE is a
+    /// Kubernetes quantity such as 20Gi, 500M or 1e9
     #[arg(
         long = "pool",
         env = "HOSTLOOP_POOL",

@@ -136,7 +136,7 @@ fn switches_take_a_value_or_none() {
 
 #[test]
 fn pools_and_caps_come_together() {
-    let args = serve("--pool b=/q,image=1Gi --capacity a=5Gi --capacity b=500M").unwrap();
+    let args = serve("--pool b=/q,image=1Gi --capacity a=5Gi --capacity b=5e8").unwrap();
     let specs = args.pools.specs().unwrap();
     assert_eq!(specs.len(), 2);
     assert_eq!(specs[0].capacity_bytes, Some(5 << 30));
@@ -167,11 +167,11 @@ fn pools_that_contradict_each_other_are_refused() {
 fn words_that_mean_nothing_are_refused_with_a_reason() {
     for (flags, reason) in [
         ("--drivername _x", "begin and end"),
-        ("--capacity a", "NAME=QUANTITY"),
+        ("--capacity a", "NAME=SIZE"),
         ("--overcommit 0.5", "factor of 1 or more"),
         ("--overcommit NaN", "factor of 1 or more"),
         ("--reserve 100%", "percentage"),
-        ("--max-volume-size 5Zi", "no unit"),
+        ("--max-volume-size 5Zi", "not a size"),
         ("--max-freeze 10", "is not a duration such as"),
         ("--topology-key a/b/c", "label key"),
         ("--default-fstype vfat", "none of ext4"),

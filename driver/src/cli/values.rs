@@ -25,7 +25,7 @@ pub(super) fn endpoint(word: &str) -> Result<PathBuf, String> {
     Ok(PathBuf::from(path))
 }
 
-/// `NAME=QUANTITY`: the cap of a pool.
+/// `NAME=SIZE`: the cap of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cap {
     /// The pool's name.
@@ -40,7 +40,7 @@ impl std::str::FromStr for Cap {
     fn from_str(word: &str) -> Result<Self, String> {
         let (pool, bytes) = word
             .split_once('=')
-            .ok_or_else(|| format!("{word:?} is not NAME=QUANTITY"))?;
+            .ok_or_else(|| format!("{word:?} is not NAME=SIZE"))?;
         let bytes = crate::storage::config::size(bytes).map_err(|e| e.to_string())?;
         Ok(Cap {
             pool: pool.to_owned(),

@@ -4,6 +4,8 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use hostloop_controllers::api::quantity;
+
 use crate::kernel::{BLOCK_SIZE, FsType};
 
 #[cfg(test)]
@@ -93,36 +95,13 @@ fn bad(word: &str, why: impl Into<String>) -> BadOption {
     }
 }
 
-/// Parses a size in bytes, written as a Kubernetes quantity: `4096`, `500M`, `20Gi`, `1.5Ti`.
+/// Parses a size in bytes, written as a Kubernetes quantity: `4096`, `500M`, `20Gi`, `1.5Ti`, `1e9`.
+/// A suffix for fractions of a byte (`500m`) is an error, because it is a mistake for a larger unit.
 pub fn size(word: &str) -> Result<u64, BadOption> {
-    let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let suffix = &word[digits.len()..];
-    let unit =
-        unit(suffix).ok_or_else(|| bad(word, format!("{suffix:?} is an unknown size unit")))?;
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
-    let number = |s: &str| (s.bytes().all(|b| b.is_ascii_digit())).then(|| s.parse::<u128>().ok());
-    let parsed = (fraction.len() <= 18)
-        .then(|| number(whole).flatten().zip(number(fraction).flatten()))
-        .flatten();
-    let (whole, part) = parsed.ok_or_else(|| bad(word, "is not a size such as 20Gi or 500M"))?;
-    let scale = 10u128.pow(fraction.len() as u32);
-    let bytes = whole
-        .checked_mul(unit)
-        .zip(part.checked_mul(unit))
-        .and_then(|(whole, part)| whole.checked_add(part.div_ceil(scale)))
-        .and_then(|bytes| u64::try_from(bytes).ok())
-        // Sizes must fit the int64 of CSI and the kernel's off_t.
-        .filter(|bytes| *bytes <= i64::MAX as u64);
-    bytes.ok_or_else(|| bad(word, "is too large"))
-}
-
-fn unit(suffix: &str) -> Option<u128> {
-    let binary = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    let decimal = ["", "k", "M", "G", "T", "P", "E"];
-    let at = |names: [&str; 7]| names.iter().position(|n| *n == suffix).map(|i| i as u32);
-    at(binary)
-        .map(|i| 1024u128.pow(i))
-        .or_else(|| at(decimal).map(|i| 1000u128.pow(i)))
+    let fraction = word.ends_with(['n', 'u', 'm']);
+    let bytes = quantity::bytes(word).filter(|_| !fraction);
+    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+    bytes.ok_or_else(|| bad(word, "is not a size such as 20Gi or 500M, less than 8Ei"))
 }
 
 impl FromStr for Reserve {

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn sizes() {
-    let good: [(&str, u64); 12] = [
+    let good: [(&str, u64); 17] = [
         ("0", 0),
         ("4096", 4096),
         ("1Ki", 1024),
@@ -14,13 +14,18 @@ fn sizes() {
         ("1.0001k", 1001), // up, as Kubernetes rounds
         ("1Ti", 1 << 40),
         ("7Ei", 7 << 60),
+        ("1e3", 1000),
+        ("1.", 1),
+        (".5Gi", 1 << 29),
+        ("+1", 1),
+        ("1.1234567890123456789Gi", 1_206_302_542),
         ("9223372036854775807", i64::MAX as u64),
     ];
     for (word, bytes) in good {
         assert_eq!(size(word), Ok(bytes), "{word}");
     }
-    let wrong = "Gi|1gi|1 Gi|-1|+1|1Gib|1e3|1.|.5Gi|1.2.3|0x10|８|8Ei|9223372036854775808|\
-        99999999999999999999999999999999999999999|1.1234567890123456789Gi|5%|1m|";
+    let wrong = "Gi|1gi|1 Gi|-1|1Gib|1.2.3|0x10|８|8Ei|9223372036854775808|\
+        99999999999999999999999999999999999999999|5%|1m|1000u|1n|";
     // The last word is empty.
     for word in wrong.split('|') {
         assert!(size(word).is_err(), "{word}");
@@ -92,7 +97,7 @@ fn refused_pools_say_why() {
         ("x=/srv,size=3Gi", "not an option"),
         ("x=/srv,", "not an option"),
         ("x=/srv,image=1Mi", "too small"),
-        ("x=/srv,image=large", "unknown size unit"),
+        ("x=/srv,image=large", "not a size"),
         ("x=/srv,preallocate", "image=SIZE"),
         ("x=/srv,image=1Gi,wipe", "block device"),
         ("x=/dev/sdb,wipe,wipe", "twice"),
