@@ -7,10 +7,10 @@ mod bench;
 mod health;
 mod in_use;
 mod missing;
-mod places;
 mod publishing;
 mod reading;
 mod snapshots;
+mod topology;
 mod volumes;
 
 /// A configuration with all services on.
