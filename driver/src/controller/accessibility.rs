@@ -56,32 +56,22 @@ pub(super) fn names_us_alone(
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::bench::{pairs, place};
     use super::*;
-
-    fn segments(entries: &[(&str, &str)]) -> Segments {
-        let entry = |(k, v): &(&str, &str)| (k.to_string(), v.to_string());
-        entries.iter().map(entry).collect()
-    }
-
-    fn topology(entries: &[(&str, &str)]) -> csi::Topology {
-        csi::Topology {
-            segments: segments(entries),
-        }
-    }
 
     #[test]
     fn requirements() {
-        let ours = segments(&[("t/node", "n1")]);
-        let us = || topology(&[("t/node", "n1")]);
-        let other = || topology(&[("t/node", "n2")]);
-        let more = || topology(&[("t/node", "n1"), ("t/zone", "z")]);
+        let ours = pairs("t/node=n1");
+        let us = || place("t/node=n1");
+        let other = || place("t/node=n2");
+        let more = || place("t/node=n1 t/zone=z");
         let table = [
             (vec![us()], vec![], Ok(true)),
             (vec![other(), us()], vec![other()], Ok(true)),
             (vec![other()], vec![], Ok(false)),
             (vec![more()], vec![more()], Ok(false)),
-            (vec![topology(&[("zone", "z")])], vec![], Ok(false)),
-            (vec![topology(&[])], vec![], Ok(true)),
+            (vec![place("zone=z")], vec![], Ok(false)),
+            (vec![place("")], vec![], Ok(true)),
             (vec![], vec![other()], Ok(true)),
             (vec![], vec![], Err(())),
         ];
@@ -99,37 +89,33 @@ mod tests {
     }
 
     #[test]
-    fn with_more_keys_each_of_them_will_do() {
-        let ours = segments(&[("t/node", "n1"), ("zone", "z"), ("rack", "r")]);
-        let zone = |value| topology(&[("zone", value)]);
-        let rack = |value| topology(&[("rack", value)]);
-        let zone_and = |key, value| topology(&[("zone", "z"), (key, value)]);
-        let whole = topology(&[("t/node", "n1"), ("zone", "z"), ("rack", "r")]);
-        let table = [
-            (vec![whole], true),
-            (vec![zone("z")], true),
-            (vec![zone_and("rack", "r")], true),
-            (vec![zone("other"), rack("r")], true),
-            (vec![zone_and("rack", "other")], false),
-            (vec![zone_and("t/node", "n2")], false),
-            (vec![zone_and("region", "eu")], false),
-            (vec![zone("other"), rack("other")], false),
+    fn a_part_of_the_segments_satisfies_a_requirement() {
+        let ours = pairs("t/node=n1 zone=z rack=r");
+        let table: [(&[&str], bool); 8] = [
+            (&["t/node=n1 zone=z rack=r"], true),
+            (&["zone=z"], true),
+            (&["zone=z rack=r"], true),
+            (&["zone=other", "rack=r"], true),
+            (&["zone=z rack=other"], false),
+            (&["zone=z t/node=n2"], false),
+            (&["zone=z region=eu"], false),
+            (&["zone=other", "rack=other"], false),
         ];
         for (requisite, expected) in table {
             let requirement = csi::TopologyRequirement {
-                requisite,
+                requisite: requisite.iter().map(|text| place(text)).collect(),
                 preferred: Vec::new(),
             };
-            let got = satisfied(Some(&requirement), &ours).map_err(|_| ());
-            assert_eq!(got, Ok(expected), "{requirement:?}");
+            let got = satisfied(Some(&requirement), &ours);
+            assert_eq!(got, Ok(expected), "{requisite:?}");
         }
     }
 
     #[test]
-    fn what_the_requirement_says_is_not_repeated() {
-        let ours = segments(&[("t/node", "n1"), ("zone", "z")]);
-        let us = || topology(&[("t/node", "n1"), ("zone", "z")]);
-        let zone = || topology(&[("zone", "z")]);
+    fn a_topology_that_the_requirement_names_is_not_repeated() {
+        let ours = pairs("t/node=n1 zone=z");
+        let us = || place("t/node=n1 zone=z");
+        let zone = || place("zone=z");
         let table = [
             (vec![], false),
             (vec![us()], true),
@@ -147,9 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn told_only_where_it_is_on() {
-        let ours = segments(&[("t/node", "n1")]);
-        assert_eq!(accessible(&ours), [topology(&[("t/node", "n1")])]);
+    fn the_topology_is_empty_if_it_is_off() {
+        let ours = pairs("t/node=n1");
+        assert_eq!(accessible(&ours), [place("t/node=n1")]);
         assert_eq!(accessible(&Segments::new()), []);
     }
 }

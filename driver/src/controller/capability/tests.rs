@@ -1,31 +1,11 @@
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_proto::csi::volume_capability::{
-    AccessMode as CsiAccessMode, AccessType, BlockVolume, MountVolume,
-};
 
 use super::super::tests::config;
 use super::*;
 use crate::csi::capability::compatible;
 use crate::csi::validate;
 use crate::kernel::FsType;
-
-fn mount(fs: &str, flags: &[&str], mode: Mode) -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(CsiAccessMode { mode: mode as i32 }),
-        access_type: Some(AccessType::Mount(MountVolume {
-            fs_type: fs.to_owned(),
-            mount_flags: flags.iter().map(|f| f.to_string()).collect(),
-            volume_mount_group: String::new(),
-        })),
-    }
-}
-
-fn block(mode: Mode) -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(CsiAccessMode { mode: mode as i32 }),
-        access_type: Some(AccessType::Block(BlockVolume {})),
-    }
-}
+use crate::testkit::{block_as as block, mount_as as mount, with_flags};
 
 fn read(values: &[csi::VolumeCapability]) -> Result<Wanted, Invalid> {
     Wanted::read("caps", values, &config().capabilities)
@@ -34,32 +14,30 @@ fn read(values: &[csi::VolumeCapability]) -> Result<Wanted, Invalid> {
 const WRITER: Mode = Mode::SingleNodeWriter;
 const READER: Mode = Mode::MultiNodeReaderOnly;
 
+fn noatime(mode: Mode) -> csi::VolumeCapability {
+    with_flags(mount("", mode), &["noatime"])
+}
+
 #[test]
-fn all_of_a_request_are_of_one_kind() {
+fn the_capabilities_of_a_request_are_of_one_kind() {
     use FsType::{Ext4, Xfs};
     let table = [
         (vec![], Ok(None)),
         (vec![block(WRITER)], Ok(None)),
         (vec![block(WRITER), block(READER)], Ok(None)),
-        (vec![mount("", &[], WRITER)], Ok(Some(Ext4))),
-        (vec![mount("xfs", &[], WRITER)], Ok(Some(Xfs))),
+        (vec![mount("", WRITER)], Ok(Some(Ext4))),
+        (vec![mount("xfs", WRITER)], Ok(Some(Xfs))),
         // A capability without a filesystem means that of the others, in any order.
+        (vec![mount("", WRITER), mount("xfs", READER)], Ok(Some(Xfs))),
+        (vec![mount("xfs", READER), mount("", WRITER)], Ok(Some(Xfs))),
         (
-            vec![mount("", &[], WRITER), mount("xfs", &[], READER)],
-            Ok(Some(Xfs)),
-        ),
-        (
-            vec![mount("xfs", &[], READER), mount("", &[], WRITER)],
-            Ok(Some(Xfs)),
-        ),
-        (
-            vec![mount("xfs", &[], WRITER), mount("ext4", &[], READER)],
+            vec![mount("xfs", WRITER), mount("ext4", READER)],
             Err("caps"),
         ),
-        (vec![mount("", &[], WRITER), block(WRITER)], Err("caps")),
-        (vec![block(WRITER), mount("", &[], WRITER)], Err("caps")),
+        (vec![mount("", WRITER), block(WRITER)], Err("caps")),
+        (vec![block(WRITER), mount("", WRITER)], Err("caps")),
         (
-            vec![block(WRITER), mount("ntfs", &[], WRITER)],
+            vec![block(WRITER), mount("ntfs", WRITER)],
             Err("caps[1].mount.fs_type"),
         ),
         (
@@ -76,16 +54,16 @@ fn all_of_a_request_are_of_one_kind() {
 }
 
 #[test]
-fn every_capability_has_the_same_filesystem_in_the_end() {
-    let wanted = read(&[mount("", &[], WRITER), mount("xfs", &[], READER)]).unwrap();
+fn every_capability_gets_the_filesystem_that_one_names() {
+    let wanted = read(&[mount("", WRITER), mount("xfs", READER)]).unwrap();
     let all: Vec<_> = wanted.into_all().iter().map(|c| fs_of(&c.access)).collect();
     assert_eq!(all, [Some(FsType::Xfs); 2]);
 }
 
 #[test]
-fn a_volumes_own_filesystem_stands_in_for_the_default() {
-    let unnamed = || read(&[mount("", &[], WRITER)]).unwrap();
-    let named = || read(&[mount("ext4", &[], WRITER)]).unwrap();
+fn a_volumes_filesystem_replaces_the_default() {
+    let unnamed = || read(&[mount("", WRITER)]).unwrap();
+    let named = || read(&[mount("ext4", WRITER)]).unwrap();
     let raw = || read(&[block(WRITER)]).unwrap();
     let xfs = Some(FsType::Xfs);
     assert_eq!(unnamed().on_volume_with(xfs).fs(), xfs);
@@ -96,15 +74,15 @@ fn a_volumes_own_filesystem_stands_in_for_the_default() {
 
 #[test]
 fn sets_are_compared_in_any_order() {
-    let a = || mount("", &[], WRITER);
-    let b = || mount("", &[], READER);
+    let a = || mount("", WRITER);
+    let b = || mount("", READER);
     let made = read(&[a(), b()]).unwrap().into_all();
     for (asked, same) in [
         (vec![a(), b()], true),
         (vec![b(), a()], true),
         (vec![b(), a(), a()], true),
         (vec![a()], false),
-        (vec![a(), mount("", &["noatime"], READER)], false),
+        (vec![a(), noatime(READER)], false),
         (vec![block(WRITER)], false),
     ] {
         assert_eq!(read(&asked).unwrap().are(&made), same, "{asked:?}");
@@ -112,29 +90,25 @@ fn sets_are_compared_in_any_order() {
 }
 
 #[test]
-fn what_is_published_serves_what_is_like_it() {
+fn a_publication_serves_a_compatible_capability() {
     let capability = |value: csi::VolumeCapability| {
         validate::capability("c", Some(&value), &config().capabilities).unwrap()
     };
     let many = Mode::SingleNodeMultiWriter;
     let table = [
-        (mount("", &[], WRITER), mount("ext4", &[], WRITER), true),
-        (mount("", &[], WRITER), mount("xfs", &[], WRITER), false),
-        (mount("", &[], WRITER), block(WRITER), false),
-        (
-            mount("", &[], WRITER),
-            mount("", &["noatime"], WRITER),
-            false,
-        ),
+        (mount("", WRITER), mount("ext4", WRITER), true),
+        (mount("", WRITER), mount("xfs", WRITER), false),
+        (mount("", WRITER), block(WRITER), false),
+        (mount("", WRITER), noatime(WRITER), false),
         (block(WRITER), block(WRITER), true),
         (block(WRITER), block(READER), false),
-        (mount("", &[], many), mount("", &[], READER), true),
+        (mount("", many), mount("", READER), true),
         (
-            mount("", &[], READER),
-            mount("", &[], Mode::MultiNodeMultiWriter),
+            mount("", READER),
+            mount("", Mode::MultiNodeMultiWriter),
             true,
         ),
-        (mount("", &[], many), mount("", &[], WRITER), false),
+        (mount("", many), mount("", WRITER), false),
     ];
     for (published, asked, expected) in table {
         let got = compatible(&capability(published.clone()), &capability(asked.clone()));

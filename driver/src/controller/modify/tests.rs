@@ -1,21 +1,20 @@
 use std::collections::BTreeMap;
 
+use super::super::tests::{THIN, record};
 use super::*;
-use crate::storage::{AccessMode, Capability, Format, PoolId, Stage, VolumeId};
+use crate::storage::{AccessMode, Capability, Stage};
 
-const THIN: Provisioning = Provisioning::Thin;
-const THICK: Provisioning = Provisioning::Thick;
+const DISCARDS: Settings = Settings {
+    discard: true,
+    ..THIN
+};
+const THICK: Settings = Settings {
+    provisioning: Provisioning::Thick,
+    ..THIN
+};
 
-fn settings(provisioning: Provisioning, discard: bool) -> Settings {
-    Settings {
-        provisioning,
-        discard,
-        direct_io: true,
-        read_ahead_kib: None,
-    }
-}
-
-fn record(access: Option<Access>) -> VolumeRecord {
+/// The record of a volume that is staged with this access.
+fn staged(access: Option<Access>) -> VolumeRecord {
     let stage = access.map(|access| Stage {
         path: "/stage".into(),
         capability: Capability {
@@ -26,23 +25,9 @@ fn record(access: Option<Access>) -> VolumeRecord {
         read_only_loops: BTreeMap::new(),
     });
     VolumeRecord {
-        schema: 1,
-        id: VolumeId::generate(PoolId::generate()),
-        name: "v".to_owned(),
-        capacity_bytes: 4096,
-        capabilities: Vec::new(),
-        parameters: BTreeMap::new(),
-        mutable_parameters: BTreeMap::new(),
-        settings: settings(THIN, true),
-        mkfs_options: Vec::new(),
-        source: None,
-        created_ns: 0,
-        format: Format::Done(FsType::Ext4),
-        fresh: false,
-        publications: BTreeMap::new(),
+        settings: DISCARDS,
         stage,
-        freeze: None,
-        inline: None,
+        ..record()
     }
 }
 
@@ -55,81 +40,48 @@ fn mounted(flags: &[&str]) -> Option<Access> {
 }
 
 #[test]
-fn whether_a_mount_discards() {
+fn a_mount_discards_as_its_flags_or_the_settings_say() {
     let table = [
-        (mounted(&[]), settings(THIN, true), Some(true)),
-        (mounted(&[]), settings(THIN, false), Some(false)),
-        (mounted(&[]), settings(THICK, false), Some(false)),
-        // The user's mount flags say it, but of a thick volume.
-        (mounted(&["discard"]), settings(THIN, false), None),
-        (mounted(&["nodiscard"]), settings(THIN, true), None),
-        (mounted(&["discard=async"]), settings(THIN, false), None),
-        (mounted(&["discard"]), settings(THICK, false), Some(false)),
-        (mounted(&["noatime"]), settings(THIN, true), Some(true)),
-        (Some(Access::Block), settings(THIN, true), None),
-        (None, settings(THIN, true), None),
+        (mounted(&[]), DISCARDS, Some(true)),
+        (mounted(&[]), THIN, Some(false)),
+        (mounted(&[]), THICK, Some(false)),
+        // The user's mount flags decide, except for a thick volume.
+        (mounted(&["discard"]), THIN, None),
+        (mounted(&["nodiscard"]), DISCARDS, None),
+        (mounted(&["discard=async"]), THIN, None),
+        (mounted(&["discard"]), THICK, Some(false)),
+        (mounted(&["noatime"]), DISCARDS, Some(true)),
+        (Some(Access::Block), DISCARDS, None),
+        (None, DISCARDS, None),
     ];
     for (access, settings, expected) in table {
-        let record = record(access.clone());
+        let record = staged(access.clone());
         let got = mount_discards(&settings, &record);
         assert_eq!(got, expected, "{access:?} {settings:?}");
     }
 }
 
 #[test]
-fn only_what_is_said_is_changed() {
-    let record = record(mounted(&[]));
-    let none = Changes::default();
-    let nothing = Live {
-        direct_io: None,
-        read_ahead_kib: None,
-        discard: None,
+fn only_requested_settings_of_a_volume_in_use_change() {
+    let record = staged(mounted(&[]));
+    let changes = |text| {
+        let parameters = super::super::tests::bench::pairs(text);
+        parameters::mutable(&parameters, &[]).unwrap()
     };
-    let table = [
-        (none, nothing),
-        (
-            Changes {
-                direct_io: Some(false),
-                ..none
-            },
-            Live {
-                direct_io: Some(false),
-                ..nothing
-            },
-        ),
-        (
-            Changes {
-                read_ahead_kib: Some(8),
-                ..none
-            },
-            Live {
-                read_ahead_kib: Some(8),
-                ..nothing
-            },
-        ),
-        (
-            Changes {
-                discard: Some(false),
-                ..none
-            },
-            Live {
-                discard: Some(false),
-                ..nothing
-            },
-        ),
-        (
-            Changes {
-                provisioning: Some(THICK),
-                ..none
-            },
-            Live {
-                discard: Some(false),
-                ..nothing
-            },
-        ),
-    ];
-    for (changes, expected) in table {
+    for (text, direct_io, read_ahead_kib, discard) in [
+        ("", None, None, None),
+        ("directIO=false", Some(false), None, None),
+        ("readAheadKiB=8", None, Some(8), None),
+        ("discard=false", None, None, Some(false)),
+        ("provisioning=thick", None, None, Some(false)),
+    ] {
+        let changes = changes(text);
         let settings = changes.modify(&record.settings).unwrap();
-        assert_eq!(live(&changes, &settings, &record), expected, "{changes:?}");
+        let expected = Live {
+            direct_io,
+            read_ahead_kib,
+            discard,
+        };
+        assert_eq!(live(&changes, &settings, &record), expected, "{text}");
     }
 }

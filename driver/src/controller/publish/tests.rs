@@ -1,8 +1,7 @@
-use std::collections::BTreeMap;
-
+use super::super::tests::record;
 use super::*;
 use crate::kernel::FsType;
-use crate::storage::{Access, AccessMode, Capability, Format, PoolId, Provisioning, Settings};
+use crate::storage::{Access, AccessMode, Capability, PoolId};
 
 fn publication(mode: AccessMode, readonly: bool) -> Publication {
     Publication {
@@ -18,64 +17,31 @@ fn publication(mode: AccessMode, readonly: bool) -> Publication {
     }
 }
 
-fn record(publications: &[(&str, Publication)]) -> VolumeRecord {
-    let publications = publications.iter().cloned();
-    VolumeRecord {
-        schema: 1,
-        id: VolumeId::generate(PoolId::generate()),
-        name: "v".to_owned(),
-        capacity_bytes: 4096,
-        capabilities: Vec::new(),
-        parameters: BTreeMap::new(),
-        mutable_parameters: BTreeMap::new(),
-        settings: Settings {
-            provisioning: Provisioning::Thin,
-            discard: false,
-            direct_io: true,
-            read_ahead_kib: None,
-        },
-        mkfs_options: Vec::new(),
-        source: None,
-        created_ns: 0,
-        format: Format::None,
-        fresh: false,
-        publications: publications.map(|(n, p)| (n.to_owned(), p)).collect(),
-        stage: None,
-        freeze: None,
-        inline: None,
-    }
-}
-
 #[test]
-fn publications_are_judged() {
+fn a_publication_is_compared_with_the_recorded_ones() {
     use AccessMode::*;
-    let writer = || publication(SingleNodeWriter, false);
-    let many = || publication(MultiNodeMultiWriter, false);
-    let table = [
-        (vec![], writer(), "record"),
-        (vec![("n1", writer())], writer(), "done"),
-        (
-            vec![("n1", writer())],
-            publication(SingleNodeWriter, true),
-            "exists",
-        ),
-        (
-            vec![("n1", writer())],
-            publication(SingleNodeSingleWriter, false),
-            "exists",
-        ),
-        (
-            vec![("n1", many())],
-            publication(SingleNodeMultiWriter, false),
-            "done",
-        ),
-        (vec![("n2", writer())], writer(), "elsewhere"),
-        (vec![("n2", many())], many(), "record"),
-        (vec![("n2", writer()), ("n1", writer())], writer(), "done"),
+    let writer = publication(SingleNodeWriter, false);
+    let reader = publication(SingleNodeWriter, true);
+    let single = publication(SingleNodeSingleWriter, false);
+    let local = publication(SingleNodeMultiWriter, false);
+    let many = publication(MultiNodeMultiWriter, false);
+    let table: [(&[(&str, &Publication)], &Publication, &str); 8] = [
+        (&[], &writer, "record"),
+        (&[("n1", &writer)], &writer, "done"),
+        (&[("n1", &writer)], &reader, "exists"),
+        (&[("n1", &writer)], &single, "exists"),
+        (&[("n1", &many)], &local, "done"),
+        (&[("n2", &writer)], &writer, "elsewhere"),
+        (&[("n2", &many)], &many, "record"),
+        (&[("n2", &writer), ("n1", &writer)], &writer, "done"),
     ];
     for (publications, asked, expected) in table {
-        let record = record(&publications);
-        let got = match decide(&record, "n1", &asked) {
+        let owned = |(node, one): &(&str, &Publication)| (node.to_string(), (*one).clone());
+        let record = VolumeRecord {
+            publications: publications.iter().map(owned).collect(),
+            ..record()
+        };
+        let got = match decide(&record, "n1", asked) {
             Ok(Publish::Record) => "record",
             Ok(Publish::Done) => "done",
             Err(Error::AlreadyExists(_)) => "exists",

@@ -7,24 +7,25 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
+use super::super::parameters::Parameters;
 use super::super::{Config, Error, Result};
 use crate::kernel::fake::Model;
-use crate::node::Node;
 use crate::storage::PoolOptions;
-pub(super) use crate::testkit::map;
-use crate::testkit::{Configs, Rig, block_as, mount_as};
+use crate::testkit::{Configs, Rig};
+pub(crate) use crate::testkit::{block_as, map, mount_as};
 
-pub(super) const MI: i64 = 1 << 20;
+pub(crate) const MI: i64 = 1 << 20;
+pub(crate) const GI: i64 = 1 << 30;
 
 /// Settings that a test may change before the pools are opened.
-pub(super) struct Plan {
-    pub(super) config: Config,
-    pub(super) options: PoolOptions,
+pub(crate) struct Plan {
+    pub(crate) config: Config,
+    pub(crate) options: PoolOptions,
     /// No more than this can be promised in each pool, in bytes.
-    pub(super) capacity_bytes: Option<u64>,
+    pub(crate) capacity_bytes: Option<u64>,
 }
 
-pub(super) struct Bench(Rig<Model>);
+pub(crate) struct Bench(Rig<Model>);
 
 impl Deref for Bench {
     type Target = Rig<Model>;
@@ -36,11 +37,11 @@ impl Deref for Bench {
 
 impl Bench {
     /// The pools "default" and "other", both empty.
-    pub(super) fn new() -> Bench {
+    pub(crate) fn new() -> Bench {
         Bench::with(|_| {})
     }
 
-    pub(super) fn with(change: impl FnOnce(&mut Plan)) -> Bench {
+    pub(crate) fn with(change: impl FnOnce(&mut Plan)) -> Bench {
         let mut site = Rig::site(&["default=DIR/default,inline", "other=DIR/other,inline"]);
         let mut configs = Configs::default();
         let mut plan = Plan {
@@ -59,7 +60,7 @@ impl Bench {
     }
 
     /// Stops the driver, runs a closure, and starts the driver again.
-    pub(super) fn restart(mut self, between: impl FnOnce(&Path)) -> Bench {
+    pub(crate) fn restart(mut self, between: impl FnOnce(&Path)) -> Bench {
         self.0.die();
         between(self.root());
         self.0.restart();
@@ -67,7 +68,7 @@ impl Bench {
     }
 
     /// A request for 8 MiB of ext4.
-    pub(super) fn request(name: &str) -> csi::CreateVolumeRequest {
+    pub(crate) fn request(name: &str) -> csi::CreateVolumeRequest {
         csi::CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: range(8 * MI, 0),
@@ -76,24 +77,37 @@ impl Bench {
         }
     }
 
-    pub(super) fn try_create(&self, request: csi::CreateVolumeRequest) -> Result<csi::Volume> {
+    /// The same with these parameters.
+    pub(crate) fn request_with(name: &str, parameters: &str) -> csi::CreateVolumeRequest {
+        csi::CreateVolumeRequest {
+            parameters: pairs(parameters),
+            ..Bench::request(name)
+        }
+    }
+
+    pub(crate) fn try_create(&self, request: csi::CreateVolumeRequest) -> Result<csi::Volume> {
         let response = self.controller.create_volume(request)?;
         Ok(response.volume.unwrap())
     }
 
     /// Creates a volume as in [`Bench::request`] and returns its ID.
-    pub(super) fn create(&self, name: &str) -> String {
-        self.try_create(Bench::request(name)).unwrap().volume_id
+    pub(crate) fn create(&self, name: &str) -> String {
+        self.created(Bench::request(name))
     }
 
-    pub(super) fn create_from(&self, name: &str, source: Type) -> Result<csi::Volume> {
+    /// Creates a volume and returns its ID.
+    pub(crate) fn created(&self, request: csi::CreateVolumeRequest) -> String {
+        self.try_create(request).unwrap().volume_id
+    }
+
+    pub(crate) fn create_from(&self, name: &str, source: Type) -> Result<csi::Volume> {
         self.try_create(csi::CreateVolumeRequest {
             volume_content_source: from(source),
             ..Bench::request(name)
         })
     }
 
-    pub(super) fn delete(&self, id: &str) -> Result<()> {
+    pub(crate) fn delete(&self, id: &str) -> Result<()> {
         let request = csi::DeleteVolumeRequest {
             volume_id: id.to_owned(),
             ..Default::default()
@@ -101,126 +115,195 @@ impl Bench {
         self.controller.delete_volume(request).map(drop)
     }
 
-    pub(super) fn snapshot(&self, name: &str, volume: &str) -> Result<csi::Snapshot> {
-        let response = self
-            .controller
-            .create_snapshot(csi::CreateSnapshotRequest {
-                name: name.to_owned(),
-                source_volume_id: volume.to_owned(),
-                ..Default::default()
-            })?;
+    pub(crate) fn publish(&self, id: &str) -> Result<()> {
+        self.publish_as(id, |_| {})
+    }
+
+    pub(crate) fn publish_as(
+        &self,
+        id: &str,
+        change: impl FnOnce(&mut csi::ControllerPublishVolumeRequest),
+    ) -> Result<()> {
+        let mut request = csi::ControllerPublishVolumeRequest {
+            volume_id: id.to_owned(),
+            node_id: "n1".to_owned(),
+            volume_capability: Some(mount("")),
+            ..Default::default()
+        };
+        change(&mut request);
+        self.controller.controller_publish_volume(request).map(drop)
+    }
+
+    pub(crate) fn unpublish(&self, id: &str, node: &str) -> Result<()> {
+        let request = csi::ControllerUnpublishVolumeRequest {
+            volume_id: id.to_owned(),
+            node_id: node.to_owned(),
+            ..Default::default()
+        };
+        let response = self.controller.controller_unpublish_volume(request);
+        response.map(drop)
+    }
+
+    pub(crate) fn snapshot(&self, name: &str, volume: &str) -> Result<csi::Snapshot> {
+        self.snapshot_as(name, volume, |_| {})
+    }
+
+    pub(crate) fn snapshot_as(
+        &self,
+        name: &str,
+        volume: &str,
+        change: impl FnOnce(&mut csi::CreateSnapshotRequest),
+    ) -> Result<csi::Snapshot> {
+        let mut request = csi::CreateSnapshotRequest {
+            name: name.to_owned(),
+            source_volume_id: volume.to_owned(),
+            ..Default::default()
+        };
+        change(&mut request);
+        let response = self.controller.create_snapshot(request)?;
         Ok(response.snapshot.unwrap())
     }
 
-    pub(super) fn volume_ids(&self) -> Vec<String> {
+    pub(crate) fn delete_snapshot(&self, id: &str) -> Result<()> {
+        let request = csi::DeleteSnapshotRequest {
+            snapshot_id: id.to_owned(),
+            ..Default::default()
+        };
+        self.controller.delete_snapshot(request).map(drop)
+    }
+
+    pub(crate) fn volume_ids(&self) -> Vec<String> {
         let request = csi::ListVolumesRequest::default();
         let response = self.controller.list_volumes(request).unwrap();
         let id = |e: csi::list_volumes_response::Entry| e.volume.unwrap().volume_id;
         response.entries.into_iter().map(id).collect()
     }
 
+    /// Lists snapshots by ID, by source, or both; an empty string means any.
+    pub(crate) fn snapshot_ids(&self, snapshot: &str, source: &str) -> Result<Vec<String>> {
+        let request = csi::ListSnapshotsRequest {
+            snapshot_id: snapshot.to_owned(),
+            source_volume_id: source.to_owned(),
+            ..Default::default()
+        };
+        let response = self.controller.list_snapshots(request)?;
+        let id = |e: csi::list_snapshots_response::Entry| e.snapshot.unwrap().snapshot_id;
+        Ok(response.entries.into_iter().map(id).collect())
+    }
+
+    /// The available capacity, and the largest and the smallest size of a volume.
+    pub(crate) fn capacity(
+        &self,
+        change: impl FnOnce(&mut csi::GetCapacityRequest),
+    ) -> Result<(i64, i64, i64)> {
+        let mut request = csi::GetCapacityRequest::default();
+        change(&mut request);
+        let answer = self.controller.get_capacity(request)?;
+        let (largest, smallest) = (answer.maximum_volume_size, answer.minimum_volume_size);
+        Ok((
+            answer.available_capacity,
+            largest.unwrap(),
+            smallest.unwrap(),
+        ))
+    }
+
+    /// The problems of a volume: the type and the reason of each.
+    pub(crate) fn health(&self, id: &str) -> Result<Vec<(csi::VolumeHealthErrorType, String)>> {
+        let request = csi::ControllerGetVolumeHealthRequest {
+            volume_id: id.to_owned(),
+            ..Default::default()
+        };
+        let response = self.controller.controller_get_volume_health(request)?;
+        let health = response.volume_health.unwrap();
+        assert_eq!(health.volume_id, id);
+        let entries = health.health_statuses.into_iter();
+        Ok(entries.map(|e| (e.status(), e.reason)).collect())
+    }
+
     /// The directory of a volume with this ID in the pool "default", existing or not.
-    pub(super) fn entry(&self, id: &str) -> PathBuf {
+    pub(crate) fn entry(&self, id: &str) -> PathBuf {
         self.root().join("default/volumes").join(id)
     }
 
     /// Stages a volume as its node would.
-    pub(super) fn stage(&self, id: &str, capability: csi::VolumeCapability) {
-        self.0.stage(id, id, &capability).unwrap();
+    pub(crate) fn stage(&self, id: &str) {
+        self.0.stage(id, id, &mount("")).unwrap();
         self.kernel.take_effects();
-    }
-
-    pub(super) fn node(&self) -> &Node {
-        &self.node
     }
 }
 
-pub(super) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
+pub(crate) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
     Some(csi::CapacityRange {
         required_bytes,
         limit_bytes,
     })
 }
 
-pub(super) fn mount(fs: &str) -> csi::VolumeCapability {
+pub(crate) fn mount(fs: &str) -> csi::VolumeCapability {
     mount_as(fs, Mode::SingleNodeWriter)
 }
 
-pub(super) fn mount_with(fs: &str, mode: Mode) -> csi::VolumeCapability {
-    mount_as(fs, mode)
-}
-
-pub(super) fn block() -> csi::VolumeCapability {
+pub(crate) fn block() -> csi::VolumeCapability {
     block_as(Mode::SingleNodeWriter)
 }
 
-pub(super) fn from(r#type: Type) -> Option<csi::VolumeContentSource> {
+/// The map of a text such as "key=value other=value".
+pub(crate) fn pairs(text: &str) -> Parameters {
+    let pairs = text.split_whitespace().map(|pair| pair.split_once('='));
+    let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+    pairs.map(|pair| owned(pair.expect("a ="))).collect()
+}
+
+pub(crate) fn from(r#type: Type) -> Option<csi::VolumeContentSource> {
     Some(csi::VolumeContentSource {
         r#type: Some(r#type),
     })
 }
 
-pub(super) fn of_volume(id: &str) -> Type {
+pub(crate) fn of_volume(id: impl ToString) -> Type {
     Type::Volume(VolumeSource {
-        volume_id: id.to_owned(),
+        volume_id: id.to_string(),
     })
 }
 
-pub(super) fn of_snapshot(id: &str) -> Type {
+pub(crate) fn of_snapshot(id: impl ToString) -> Type {
     Type::Snapshot(SnapshotSource {
-        snapshot_id: id.to_owned(),
+        snapshot_id: id.to_string(),
     })
 }
 
-pub(super) fn elsewhere() -> csi::Topology {
+/// The topology with these segments: "t/node=n1" is this node, "t/node=n2" another.
+pub(crate) fn place(segments: &str) -> csi::Topology {
     csi::Topology {
-        segments: map(&[("t/node", "n2")]),
+        segments: pairs(segments),
     }
 }
 
-pub(super) fn here() -> csi::Topology {
-    csi::Topology {
-        segments: map(&[("t/node", "n1")]),
-    }
-}
-
-pub(super) fn required(topology: csi::Topology) -> Option<csi::TopologyRequirement> {
+/// A requirement with these requisite topologies.
+pub(crate) fn required<const N: usize>(places: [&str; N]) -> Option<csi::TopologyRequirement> {
     Some(csi::TopologyRequirement {
-        requisite: vec![topology],
+        requisite: places.map(place).to_vec(),
         preferred: vec![],
     })
 }
 
 /// The same ID in a pool that is not on this node.
-pub(super) fn foreign(id: &str) -> String {
+pub(crate) fn foreign(id: &str) -> String {
     let mut parts: Vec<&str> = id.split('-').collect();
     parts[1] = "0123456789abcdef";
     parts.join("-")
 }
 
-/// The gRPC code of an answer.
-pub(super) fn code<T>(result: Result<T>) -> tonic::Code {
+/// The gRPC code of an answer or, for an invalid request, the field that it names.
+pub(crate) fn answer<T>(result: Result<T>) -> String {
     match result {
-        Ok(_) => tonic::Code::Ok,
-        Err(e) => tonic::Status::from(e).code(),
-    }
-}
-
-/// The field that a refused request names.
-pub(super) fn field<T>(result: Result<T>) -> String {
-    match result {
+        Ok(_) => "Ok".to_owned(),
         Err(Error::Invalid(invalid)) => invalid.field,
-        Err(e) => panic!("{e}, not INVALID_ARGUMENT"),
-        Ok(_) => panic!("OK, not INVALID_ARGUMENT"),
+        Err(e) => format!("{:?}", tonic::Status::from(e).code()),
     }
 }
 
 #[track_caller]
-pub(super) fn assert_code<T>(answer: Result<T>, expected: tonic::Code) {
-    assert_eq!(code(answer), expected);
-}
-
-#[track_caller]
-pub(super) fn assert_field<T>(answer: Result<T>, expected: &str) {
-    assert_eq!(field(answer), expected);
+pub(crate) fn assert_answer<T>(result: Result<T>, expected: &str) {
+    assert_eq!(answer(result), expected);
 }

@@ -1,17 +1,26 @@
 //! ControllerExpandVolume and ControllerModifyVolume, also of volumes in use.
 
 use hostloop_proto::csi;
-use tonic::Code;
 
 use super::bench::*;
-use crate::controller::Result;
-use crate::kernel::{Kernel, LoopInfo, file_id};
+use crate::controller::{Config, Result};
+use crate::kernel::Kernel;
 use crate::storage::{Provisioning, Settings};
 
 fn expand(bench: &Bench, id: &str, range: Option<csi::CapacityRange>) -> Result<i64> {
+    expand_as(bench, id, range, None)
+}
+
+fn expand_as(
+    bench: &Bench,
+    id: &str,
+    capacity_range: Option<csi::CapacityRange>,
+    volume_capability: Option<csi::VolumeCapability>,
+) -> Result<i64> {
     let request = csi::ControllerExpandVolumeRequest {
         volume_id: id.to_owned(),
-        capacity_range: range,
+        capacity_range,
+        volume_capability,
         ..Default::default()
     };
     let response = bench.controller.controller_expand_volume(request)?;
@@ -19,248 +28,229 @@ fn expand(bench: &Bench, id: &str, range: Option<csi::CapacityRange>) -> Result<
     Ok(response.capacity_bytes)
 }
 
-fn modify(bench: &Bench, id: &str, parameters: &[(&str, &str)]) -> Result<()> {
+fn modify(bench: &Bench, id: &str, parameters: &str) -> Result<()> {
     let request = csi::ControllerModifyVolumeRequest {
         volume_id: id.to_owned(),
-        mutable_parameters: map(parameters),
+        mutable_parameters: pairs(parameters),
         ..Default::default()
     };
     bench.controller.controller_modify_volume(request).map(drop)
 }
 
-fn settings(bench: &Bench, id: &str) -> Settings {
-    bench.record(id).settings.clone()
+/// A staged ext4 volume.
+struct Staged {
+    bench: Bench,
+    id: String,
 }
 
-fn device(bench: &Bench, id: &str) -> LoopInfo {
-    let image = bench.controller.pools.open_image(&bench.record(id), false);
-    let loops = bench.kernel.loops_of(file_id(image.unwrap()).unwrap());
-    loops.unwrap().remove(0)
-}
+impl Staged {
+    fn new() -> Staged {
+        Staged::of(Bench::new(), Bench::request("a"))
+    }
 
-/// True if the filesystem of a staged volume discards freed space.
-fn discards(bench: &Bench, id: &str) -> bool {
-    let minor = device(bench, id).minor;
-    let mounts = bench.kernel.mounts().unwrap();
-    let mount = mounts.of_loop(minor).next().unwrap();
-    mount.super_options.iter().any(|o| o == "discard")
+    fn of(bench: Bench, request: csi::CreateVolumeRequest) -> Staged {
+        let id = bench.created(request);
+        bench.stage(&id);
+        Staged { bench, id }
+    }
+
+    fn modify(&self, parameters: &str) -> Result<()> {
+        modify(&self.bench, &self.id, parameters)
+    }
+
+    fn settings(&self) -> Settings {
+        self.bench.record(&self.id).settings.clone()
+    }
+
+    fn direct_io(&self) -> bool {
+        self.bench.device(&self.id).direct_io
+    }
+
+    /// True if the mounted filesystem discards freed space.
+    fn discards(&self) -> bool {
+        let minor = self.bench.device(&self.id).minor;
+        let mounts = self.bench.kernel.mounts().unwrap();
+        let mount = mounts.of_loop(minor).next().unwrap();
+        mount.super_options.iter().any(|o| o == "discard")
+    }
 }
 
 #[test]
 fn a_volume_grows_and_never_shrinks() {
     let bench = Bench::with(|plan| plan.options.max_volume_bytes = Some(64 << 20));
-    let id = bench.create("a");
-    bench.stage(&id, mount(""));
-    assert_eq!(expand(&bench, &id, range(16 * MI, 0)).unwrap(), 16 * MI);
-    assert_eq!(expand(&bench, &id, range(16 * MI, 0)).unwrap(), 16 * MI);
-    assert_eq!(expand(&bench, &id, range(8 * MI, 0)).unwrap(), 16 * MI);
-    assert_eq!(bench.record(&id).capacity_bytes, 16 << 20);
-    assert_code(expand(&bench, &id, range(8 * MI, 8 * MI)), Code::OutOfRange);
-    assert_code(expand(&bench, &id, range(65 * MI, 0)), Code::OutOfRange);
-    assert_code(expand(&bench, &id, range(i64::MAX, 0)), Code::OutOfRange);
-    assert_field(expand(&bench, &id, None), "capacity_range");
-    assert_field(expand(&bench, &id, range(0, 0)), "capacity_range");
-    assert_field(
-        expand(&bench, &id, range(-1, 0)),
-        "capacity_range.required_bytes",
-    );
-    assert_field(expand(&bench, "", range(1, 0)), "volume_id");
-    assert_code(expand(&bench, "none", range(1, 0)), Code::NotFound);
-    assert_code(
-        expand(&bench, &foreign(&id), range(1, 0)),
-        Code::FailedPrecondition,
-    );
-    let request = csi::ControllerExpandVolumeRequest {
-        volume_id: id.clone(),
-        capacity_range: range(32 * MI, 0),
-        volume_capability: Some(block()),
-        ..Default::default()
-    };
-    assert_field(
-        bench.controller.controller_expand_volume(request),
-        "volume_capability",
-    );
+    let Staged { bench, id } = Staged::of(bench, Bench::request("a"));
+    for (size, limit, expected) in [
+        (16 * MI, 0, "Ok"),
+        (16 * MI, 0, "Ok"),
+        (8 * MI, 0, "Ok"),
+        (8 * MI, 8 * MI, "OutOfRange"),
+        (65 * MI, 0, "OutOfRange"),
+        (i64::MAX, 0, "OutOfRange"),
+        (0, 0, "capacity_range"),
+        (-1, 0, "capacity_range.required_bytes"),
+    ] {
+        let expanded = expand(&bench, &id, range(size, limit));
+        if let Ok(bytes) = &expanded {
+            assert_eq!(*bytes, 16 * MI, "{size} {limit}");
+        }
+        assert_eq!(answer(expanded), expected, "{size} {limit}");
+        assert_eq!(bench.record(&id).capacity_bytes, 16 << 20);
+    }
+    assert_answer(expand(&bench, &id, None), "capacity_range");
+    for (id, expected) in [
+        ("", "volume_id"),
+        ("none", "NotFound"),
+        (&foreign(&id), "FailedPrecondition"),
+    ] {
+        assert_eq!(answer(expand(&bench, id, range(1, 0))), expected, "{id}");
+    }
+    let raw = expand_as(&bench, &id, range(32 * MI, 0), Some(block()));
+    assert_answer(raw, "volume_capability");
     assert_eq!(bench.record(&id).capacity_bytes, 16 << 20);
 }
 
 #[test]
-fn expansion_can_be_switched_off() {
-    for change in [
-        (|c| c.expansion = false) as fn(&mut crate::controller::Config),
+fn expansion_and_modification_can_be_switched_off() {
+    let off: [fn(&mut Config); 3] = [
+        |c| c.expansion = false,
         |c| c.controller_expansion = false,
-    ] {
+        |c| c.modify = false,
+    ];
+    for (number, change) in off.into_iter().enumerate() {
         let bench = Bench::with(|plan| change(&mut plan.config));
         let id = bench.create("a");
-        assert_code(expand(&bench, &id, range(16 * MI, 0)), Code::Unimplemented);
+        let answers = [
+            answer(expand(&bench, &id, range(16 * MI, 0))),
+            answer(modify(&bench, &id, "discard=false")),
+        ];
+        let expected = match number {
+            2 => ["Ok", "Unimplemented"],
+            _ => ["Unimplemented", "Ok"],
+        };
+        assert_eq!(answers, expected, "case {number}");
     }
 }
 
 #[test]
-fn settings_change_in_the_record_and_in_what_is_in_use() {
-    let bench = Bench::new();
-    let id = bench.create("a");
-    bench.stage(&id, mount(""));
-    assert!(device(&bench, &id).direct_io && discards(&bench, &id));
-
-    modify(
-        &bench,
-        &id,
-        &[
-            ("discard", "false"),
-            ("directIO", "false"),
-            ("readAheadKiB", "64"),
-        ],
-    )
-    .unwrap();
-    assert!(!device(&bench, &id).direct_io && !discards(&bench, &id));
-    let now = settings(&bench, &id);
-    assert_eq!(
-        (now.discard, now.direct_io, now.read_ahead_kib),
-        (false, false, Some(64))
-    );
-    assert!(bench.kernel.take_effects().contains(&"loop.read-ahead"));
+fn modification_changes_the_record_and_the_volume_in_use() {
+    let volume = Staged::new();
+    assert!(volume.direct_io() && volume.discards());
+    let all = volume.modify("discard=false directIO=false readAheadKiB=64");
+    all.unwrap();
+    assert!(!volume.direct_io() && !volume.discards());
+    let now = volume.settings();
+    assert!(!now.discard && !now.direct_io);
+    assert_eq!(now.read_ahead_kib, Some(64));
+    let kernel = &volume.bench.kernel;
+    assert!(kernel.take_effects().contains(&"loop.read-ahead"));
 
     // Absent parameters keep their values.
-    modify(&bench, &id, &[("directIO", "true")]).unwrap();
-    assert!(device(&bench, &id).direct_io && !discards(&bench, &id));
-    assert_eq!(bench.kernel.take_effects(), ["loop.direct-io"]);
-    assert_eq!(settings(&bench, &id).read_ahead_kib, Some(64));
+    volume.modify("directIO=true").unwrap();
+    assert!(volume.direct_io() && !volume.discards());
+    assert_eq!(kernel.take_effects(), ["loop.direct-io"]);
+    assert_eq!(volume.settings().read_ahead_kib, Some(64));
 }
 
 #[test]
-fn a_device_that_says_nothing_is_not_passed_over() {
-    let bench = Bench::new();
-    let id = bench.create("a");
-    bench.stage(&id, mount(""));
-    let before = settings(&bench, &id);
-    let device = device(&bench, &id);
-    bench.kernel.set_silent(device.minor, true);
-    let parameters = [("directIO", "false"), ("discard", "false")];
-    assert_code(modify(&bench, &id, &parameters), Code::Unavailable);
-    assert_eq!(settings(&bench, &id), before);
-    bench.kernel.set_silent(device.minor, false);
-    modify(&bench, &id, &parameters).unwrap();
-    assert!(!discards(&bench, &id));
+fn a_silent_device_makes_modification_unavailable() {
+    let volume = Staged::new();
+    let before = volume.settings();
+    let minor = volume.bench.device(&volume.id).minor;
+    let parameters = "directIO=false discard=false";
+    volume.bench.kernel.set_silent(minor, true);
+    assert_answer(volume.modify(parameters), "Unavailable");
+    assert_eq!(volume.settings(), before);
+    volume.bench.kernel.set_silent(minor, false);
+    volume.modify(parameters).unwrap();
+    assert!(!volume.discards());
 }
 
 #[test]
-fn a_thick_volume_stops_giving_space_back_before_it_takes_it() {
-    let bench = Bench::new();
-    let id = bench.create("a");
-    bench.stage(&id, mount(""));
-    modify(&bench, &id, &[("provisioning", "thick")]).unwrap();
-    assert!(!discards(&bench, &id));
-    assert_eq!(settings(&bench, &id).provisioning, Provisioning::Thick);
-    assert_field(modify(&bench, &id, &[("discard", "true")]), "discard");
-    modify(
-        &bench,
-        &id,
-        &[("provisioning", "thin"), ("discard", "true")],
-    )
-    .unwrap();
-    assert!(discards(&bench, &id));
+fn a_volume_that_becomes_thick_stops_to_discard() {
+    let volume = Staged::new();
+    volume.modify("provisioning=thick").unwrap();
+    assert!(!volume.discards());
+    assert_eq!(volume.settings().provisioning, Provisioning::Thick);
+    assert_answer(volume.modify("discard=true"), "discard");
+    volume.modify("provisioning=thin discard=true").unwrap();
+    assert!(volume.discards());
 }
 
 #[test]
-fn a_volume_that_can_not_become_thick_stays_as_it_is() {
-    let bench = Bench::new();
+fn a_volume_without_room_to_become_thick_stays_thin() {
     // More than any filesystem has.
     let request = csi::CreateVolumeRequest {
         capacity_range: range(8 << 40, 0),
         ..Bench::request("a")
     };
-    let id = bench.try_create(request).unwrap().volume_id;
-    bench.stage(&id, mount(""));
-    let refused = modify(&bench, &id, &[("provisioning", "thick")]);
-    assert_code(refused, Code::ResourceExhausted);
-    assert!(
-        discards(&bench, &id),
-        "what was switched off for it is on again"
-    );
-    assert_eq!(settings(&bench, &id).provisioning, Provisioning::Thin);
+    let volume = Staged::of(Bench::new(), request);
+    let refused = volume.modify("provisioning=thick");
+    assert_answer(refused, "ResourceExhausted");
+    assert!(volume.discards(), "discard was not switched on again");
+    assert_eq!(volume.settings().provisioning, Provisioning::Thin);
 }
 
 #[test]
-fn a_mount_that_can_not_change_keeps_everything_as_it_is() {
-    let bench = Bench::new();
-    let id = bench.create("a");
-    bench.stage(&id, mount(""));
-    let before = settings(&bench, &id);
-    bench.kernel.fail("remount", 1, libc::EOPNOTSUPP);
-    let parameters = [("provisioning", "thick"), ("directIO", "false")];
-    assert_code(modify(&bench, &id, &parameters), Code::FailedPrecondition);
-    assert_eq!(settings(&bench, &id), before);
-    assert_eq!(bench.kernel.take_effects(), ["remount"]);
+fn a_mount_that_can_not_change_prevents_every_change() {
+    let volume = Staged::new();
+    let before = volume.settings();
+    let kernel = &volume.bench.kernel;
+    kernel.fail("remount", 1, libc::EOPNOTSUPP);
+    let refused = volume.modify("provisioning=thick directIO=false");
+    assert_answer(refused, "FailedPrecondition");
+    assert_eq!(volume.settings(), before);
+    assert_eq!(kernel.take_effects(), ["remount"]);
     // The setting is current already, so nothing changes.
-    bench.kernel.fail("remount", 1, libc::EOPNOTSUPP);
-    modify(&bench, &id, &[("discard", "true")]).unwrap();
+    kernel.fail("remount", 1, libc::EOPNOTSUPP);
+    volume.modify("discard=true").unwrap();
 }
 
 #[test]
-fn a_call_that_was_cut_short_is_finished_by_the_next() {
-    let bench = Bench::new();
-    let id = bench.create("a");
-    bench.stage(&id, mount(""));
-    bench.kernel.fail("loop.direct-io", 1, libc::EIO);
-    assert_code(
-        modify(&bench, &id, &[("directIO", "false")]),
-        Code::Internal,
-    );
-    assert!(device(&bench, &id).direct_io && !settings(&bench, &id).direct_io);
-    modify(&bench, &id, &[("directIO", "false")]).unwrap();
-    assert!(!device(&bench, &id).direct_io);
+fn a_repeated_call_finishes_an_interrupted_one() {
+    let volume = Staged::new();
+    let kernel = &volume.bench.kernel;
+    kernel.fail("loop.direct-io", 1, libc::EIO);
+    assert_answer(volume.modify("directIO=false"), "Internal");
+    assert!(volume.direct_io() && !volume.settings().direct_io);
+    volume.modify("directIO=false").unwrap();
+    assert!(!volume.direct_io());
 }
 
 #[test]
-fn everything_is_checked_before_anything_is_changed() {
-    let bench = Bench::new();
-    let id = bench.create("a");
-    bench.stage(&id, mount(""));
-    let before = settings(&bench, &id);
-    for (parameters, refused) in [
+fn invalid_modifications_change_nothing() {
+    let volume = Staged::new();
+    let before = volume.settings();
+    for (parameters, expected) in [
+        ("directIO=false x=y", r#"mutable_parameters["x"]"#),
         (
-            &[("directIO", "false"), ("x", "y")][..],
-            "mutable_parameters[\"x\"]",
+            "directIO=false readAheadKiB=-1",
+            r#"mutable_parameters["readAheadKiB"]"#,
         ),
-        (
-            &[("directIO", "false"), ("readAheadKiB", "-1")],
-            "mutable_parameters[\"readAheadKiB\"]",
-        ),
-        (
-            &[("directIO", "false"), ("pool", "other")],
-            "mutable_parameters[\"pool\"]",
-        ),
-        (&[("provisioning", "thick"), ("discard", "true")], "discard"),
-        (&[], "mutable_parameters"),
+        ("directIO=false pool=other", r#"mutable_parameters["pool"]"#),
+        ("provisioning=thick discard=true", "discard"),
+        ("", "mutable_parameters"),
     ] {
-        assert_eq!(field(modify(&bench, &id, parameters)), refused);
+        assert_eq!(answer(volume.modify(parameters)), expected, "{parameters}");
     }
-    assert_eq!(settings(&bench, &id), before);
-    assert!(bench.kernel.take_effects().is_empty());
-    assert_field(modify(&bench, "", &[("discard", "true")]), "volume_id");
-    assert_code(modify(&bench, "none", &[]), Code::NotFound);
-    assert_code(
-        modify(&bench, &foreign(&id), &[("discard", "true")]),
-        Code::FailedPrecondition,
-    );
+    assert_eq!(volume.settings(), before);
+    assert!(volume.bench.kernel.take_effects().is_empty());
+    for (id, expected) in [
+        ("", "volume_id"),
+        ("none", "NotFound"),
+        (&foreign(&volume.id), "FailedPrecondition"),
+    ] {
+        let refused = modify(&volume.bench, id, "discard=true");
+        assert_eq!(answer(refused), expected, "{id}");
+    }
 }
 
 #[test]
 fn only_accepted_parameters_are_modified() {
-    let bench = Bench::with(|plan| {
-        plan.config.mutable_parameters = vec!["discard".to_owned(), "theirs".to_owned()];
-    });
-    let id = bench.create("a");
-    modify(&bench, &id, &[("discard", "false"), ("theirs", "x")]).unwrap();
-    assert!(!settings(&bench, &id).discard);
-    assert_code(
-        modify(&bench, &id, &[("directIO", "false")]),
-        Code::InvalidArgument,
-    );
-    let off = Bench::with(|plan| plan.config.modify = false);
-    let id = off.create("a");
-    assert_code(
-        modify(&off, &id, &[("discard", "false")]),
-        Code::Unimplemented,
-    );
+    let accepted = ["discard", "theirs"].map(str::to_owned).to_vec();
+    let bench = Bench::with(|plan| plan.config.mutable_parameters = accepted);
+    let volume = Staged::of(bench, Bench::request("a"));
+    volume.modify("discard=false theirs=x").unwrap();
+    assert!(!volume.settings().discard);
+    let refused = volume.modify("directIO=false");
+    assert_answer(refused, r#"mutable_parameters["directIO"]"#);
 }

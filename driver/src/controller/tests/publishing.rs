@@ -2,44 +2,8 @@
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use tonic::Code;
 
 use super::bench::*;
-use crate::controller::Result;
-
-fn publish(bench: &Bench, id: &str) -> Result<()> {
-    publish_as(bench, id, |_| {})
-}
-
-fn publish_as(
-    bench: &Bench,
-    id: &str,
-    change: impl FnOnce(&mut csi::ControllerPublishVolumeRequest),
-) -> Result<()> {
-    let mut request = csi::ControllerPublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: "n1".to_owned(),
-        volume_capability: Some(mount("")),
-        ..Default::default()
-    };
-    change(&mut request);
-    bench
-        .controller
-        .controller_publish_volume(request)
-        .map(drop)
-}
-
-fn unpublish(bench: &Bench, id: &str, node: &str) -> Result<()> {
-    let request = csi::ControllerUnpublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: node.to_owned(),
-        ..Default::default()
-    };
-    bench
-        .controller
-        .controller_unpublish_volume(request)
-        .map(drop)
-}
 
 fn published(bench: &Bench, id: &str) -> Vec<String> {
     let request = csi::ControllerGetVolumeRequest {
@@ -50,103 +14,106 @@ fn published(bench: &Bench, id: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_was_published_once_is_not_fresh_any_more() {
+fn only_a_recorded_publication_ends_that_a_volume_is_fresh() {
     let bench = Bench::new();
     let (id, other) = (bench.create("a"), bench.create("b"));
-    assert!(publish(&bench, "none").is_err());
-    let wrong = publish_as(&bench, &id, |request| request.node_id = "n2".to_owned());
+    let wrong = bench.publish_as(&id, |request| request.node_id = "n2".to_owned());
     assert!(wrong.is_err());
-    assert!(bench.record(&id).fresh, "it was refused");
-    publish(&bench, &id).unwrap();
-    unpublish(&bench, &id, "n1").unwrap();
+    assert!(bench.record(&id).fresh, "the publication was refused");
+    bench.publish(&id).unwrap();
+    bench.unpublish(&id, "n1").unwrap();
     let bench = bench.restart(|_| {});
     let fresh = [&id, &other].map(|id| bench.record(id).fresh);
     assert_eq!(fresh, [false, true]);
 }
 
 #[test]
-fn publications_are_recorded_and_taken_back() {
+fn publications_are_recorded_and_removed() {
     let bench = Bench::new();
     let id = bench.create("a");
-    publish(&bench, &id).unwrap();
-    publish(&bench, &id).unwrap();
+    bench.publish(&id).unwrap();
+    bench.publish(&id).unwrap();
     assert_eq!(published(&bench, &id), ["n1"]);
     // The record outlives the process.
     let bench = bench.restart(|_| {});
     assert_eq!(published(&bench, &id), ["n1"]);
-    let read_only = publish_as(&bench, &id, |r| r.readonly = true);
-    assert_code(read_only, Code::AlreadyExists);
-    let shared = publish_as(&bench, &id, |r| {
-        r.volume_capability = Some(mount_with("", Mode::MultiNodeMultiWriter));
-    });
-    assert_code(shared, Code::AlreadyExists);
+    let read_only = bench.publish_as(&id, |r| r.readonly = true);
+    assert_answer(read_only, "AlreadyExists");
+    let shared = Some(mount_as("", Mode::MultiNodeMultiWriter));
+    let shared = bench.publish_as(&id, |r| r.volume_capability = shared);
+    assert_answer(shared, "AlreadyExists");
 
-    unpublish(&bench, &id, "n2").unwrap();
+    bench.unpublish(&id, "n2").unwrap();
     assert_eq!(published(&bench, &id), ["n1"]);
-    unpublish(&bench, &id, "n1").unwrap();
-    unpublish(&bench, &id, "n1").unwrap();
+    bench.unpublish(&id, "n1").unwrap();
+    bench.unpublish(&id, "n1").unwrap();
     assert!(published(&bench, &id).is_empty());
-    publish(&bench, &id).unwrap();
-    unpublish(&bench, &id, "").unwrap();
+    bench.publish(&id).unwrap();
+    bench.unpublish(&id, "").unwrap();
     assert!(published(&bench, &id).is_empty());
 }
 
 #[test]
-fn what_is_not_there_is_not_published() {
+fn impossible_publications_are_refused() {
     let bench = Bench::new();
     let id = bench.create("a");
-    assert_field(publish(&bench, ""), "volume_id");
-    assert_field(publish_as(&bench, &id, |r| r.node_id.clear()), "node_id");
-    let none = publish_as(&bench, &id, |r| r.volume_capability = None);
-    assert_field(none, "volume_capability");
-    let raw = publish_as(&bench, &id, |r| r.volume_capability = Some(block()));
-    assert_field(raw, "volume_capability");
-    let xfs = publish_as(&bench, &id, |r| r.volume_capability = Some(mount("xfs")));
-    assert_field(xfs, "volume_capability");
-    assert_code(publish(&bench, "none"), Code::NotFound);
-    assert_code(publish(&bench, &foreign(&id)), Code::FailedPrecondition);
-    let elsewhere = publish_as(&bench, &id, |r| r.node_id = "n2".to_owned());
-    assert_code(elsewhere, Code::NotFound);
+    type Change = fn(&mut csi::ControllerPublishVolumeRequest);
+    let cases: [(Change, &str); 8] = [
+        (|r| r.volume_id.clear(), "volume_id"),
+        (|r| r.node_id.clear(), "node_id"),
+        (|r| r.volume_capability = None, "volume_capability"),
+        (|r| r.volume_capability = Some(block()), "volume_capability"),
+        (
+            |r| r.volume_capability = Some(mount("xfs")),
+            "volume_capability",
+        ),
+        (|r| r.volume_id = "none".to_owned(), "NotFound"),
+        (|r| r.node_id = "n2".to_owned(), "NotFound"),
+        (
+            |r| r.volume_id = foreign(&r.volume_id),
+            "FailedPrecondition",
+        ),
+    ];
+    for (number, (change, expected)) in cases.into_iter().enumerate() {
+        let got = answer(bench.publish_as(&id, change));
+        assert_eq!(got, expected, "case {number}");
+    }
     assert!(published(&bench, &id).is_empty());
 
-    assert_field(unpublish(&bench, "", "n1"), "volume_id");
-    assert_code(unpublish(&bench, "none", "n1"), Code::Ok);
     bench.delete(&id).unwrap();
-    assert_code(unpublish(&bench, &id, "n1"), Code::Ok);
-    assert_code(
-        unpublish(&bench, &foreign(&id), "n1"),
-        Code::FailedPrecondition,
-    );
+    for (id, expected) in [
+        ("", "volume_id"),
+        ("none", "Ok"),
+        (&id, "Ok"),
+        (&foreign(&id), "FailedPrecondition"),
+    ] {
+        assert_eq!(answer(bench.unpublish(id, "n1")), expected, "{id}");
+    }
 }
 
 #[test]
 fn slots_are_counted_over_all_pools() {
     let bench = Bench::with(|plan| plan.config.attach_limit = Some(2));
-    let a = bench.create("a");
-    let other = csi::CreateVolumeRequest {
-        parameters: map(&[("pool", "other")]),
-        ..Bench::request("b")
-    };
-    let b = bench.try_create(other).unwrap().volume_id;
-    let c = bench.create("c");
-    publish(&bench, &a).unwrap();
-    publish(&bench, &b).unwrap();
-    assert_code(publish(&bench, &c), Code::ResourceExhausted);
+    let (a, c) = (bench.create("a"), bench.create("c"));
+    let b = bench.created(Bench::request_with("b", "pool=other"));
+    bench.publish(&a).unwrap();
+    bench.publish(&b).unwrap();
+    assert_answer(bench.publish(&c), "ResourceExhausted");
     // Publications stay, and released slots are free.
-    publish(&bench, &a).unwrap();
-    unpublish(&bench, &b, "n1").unwrap();
-    publish(&bench, &c).unwrap();
-    assert_code(publish(&bench, &b), Code::ResourceExhausted);
+    bench.publish(&a).unwrap();
+    bench.unpublish(&b, "n1").unwrap();
+    bench.publish(&c).unwrap();
+    assert_answer(bench.publish(&b), "ResourceExhausted");
 }
 
 #[test]
-fn the_limit_holds_when_all_come_at_once() {
+fn the_attach_limit_holds_for_simultaneous_calls() {
     let bench = Bench::with(|plan| plan.config.attach_limit = Some(3));
     let ids: Vec<String> = (0..8).map(|n| bench.create(&format!("v{n}"))).collect();
     let done: Vec<bool> = std::thread::scope(|scope| {
         let threads = ids
             .iter()
-            .map(|id| scope.spawn(|| publish(&bench, id).is_ok()));
+            .map(|id| scope.spawn(|| bench.publish(id).is_ok()));
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });
@@ -156,9 +123,9 @@ fn the_limit_holds_when_all_come_at_once() {
 }
 
 #[test]
-fn switched_off_is_not_implemented() {
+fn publishing_can_be_switched_off() {
     let bench = Bench::with(|plan| plan.config.attach = false);
     let id = bench.create("a");
-    assert_code(publish(&bench, &id), Code::Unimplemented);
-    assert_code(unpublish(&bench, &id, "n1"), Code::Unimplemented);
+    assert_answer(bench.publish(&id), "Unimplemented");
+    assert_answer(bench.unpublish(&id, "n1"), "Unimplemented");
 }

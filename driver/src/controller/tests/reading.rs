@@ -3,10 +3,8 @@
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use tonic::Code;
 
 use super::bench::*;
-use crate::controller::Result;
 use crate::kernel::FsType;
 
 #[test]
@@ -31,12 +29,12 @@ fn volumes_are_listed_in_pages() {
     let (rest, end) = page(0, &token).unwrap();
     assert_eq!(rest, [&ids[2..], &[new]].concat());
     assert!(end.is_empty());
-    assert_code(page(0, "invalid-token"), Code::Aborted);
-    assert_field(page(-1, ""), "max_entries");
+    assert_answer(page(0, "invalid-token"), "Aborted");
+    assert_answer(page(-1, ""), "max_entries");
 }
 
 #[test]
-fn published_nodes_are_listed_where_there_is_attaching() {
+fn published_nodes_are_listed_if_attaching_is_on() {
     for attach in [true, false] {
         let bench = Bench::with(|plan| plan.config.attach = attach);
         bench.create("a");
@@ -47,7 +45,7 @@ fn published_nodes_are_listed_where_there_is_attaching() {
 }
 
 #[test]
-fn a_volume_is_found_by_its_id() {
+fn get_volume_finds_a_volume_by_its_id() {
     let bench = Bench::new();
     let made = bench.try_create(Bench::request("a")).unwrap();
     let get = |id: &str| {
@@ -59,77 +57,56 @@ fn a_volume_is_found_by_its_id() {
     let response = get(&made.volume_id).unwrap();
     assert_eq!(response.volume, Some(made.clone()));
     assert!(response.status.is_some());
-    assert_field(get(""), "volume_id");
-    assert_code(get("none"), Code::NotFound);
-    assert_code(get(&foreign(&made.volume_id)), Code::FailedPrecondition);
+    for (id, expected) in [
+        ("", "volume_id"),
+        ("none", "NotFound"),
+        (&foreign(&made.volume_id), "FailedPrecondition"),
+    ] {
+        assert_eq!(answer(get(id)), expected, "{id}");
+    }
 }
 
+type Validate = csi::ValidateVolumeCapabilitiesRequest;
+
 #[test]
-fn capabilities_are_confirmed_or_not() {
+fn capabilities_are_confirmed_or_the_message_says_why_not() {
     let bench = Bench::new();
-    let id = bench
-        .try_create(csi::CreateVolumeRequest {
-            parameters: map(&[("pool", "default"), ("csi.storage.k8s.io/pv/name", "x")]),
-            mutable_parameters: map(&[("discard", "false")]),
-            ..Bench::request("a")
-        })
-        .unwrap()
-        .volume_id;
-    type Change = fn(&mut csi::ValidateVolumeCapabilitiesRequest);
-    let cases: [(Change, Option<&str>); 14] = [
-        (|_| {}, None),
-        (|r| r.volume_capabilities = vec![mount("ext4")], None),
+    let parameters = "pool=default csi.storage.k8s.io/pv/name=x";
+    let mut request = Bench::request_with("a", parameters);
+    request.mutable_parameters = pairs("discard=false");
+    let id = bench.created(request);
+    fn caps<const N: usize>(r: &mut Validate, capabilities: [csi::VolumeCapability; N]) {
+        r.volume_capabilities = capabilities.to_vec();
+    }
+    // With an empty message, the request is confirmed.
+    let cases: [(fn(&mut Validate), &str); 14] = [
+        (|_| {}, ""),
+        (|r| caps(r, [mount("ext4")]), ""),
         // One node can honor every access mode.
+        (|r| caps(r, [mount_as("", Mode::MultiNodeMultiWriter)]), ""),
+        (|r| caps(r, [mount("xfs")]), "made as ext4"),
+        (|r| caps(r, [block()]), "made as ext4"),
+        (|r| caps(r, [mount(""), block()]), "block device"),
+        (|r| caps(r, [mount("ntfs")]), "fs_type"),
         (
-            |r| r.volume_capabilities = vec![mount_with("", Mode::MultiNodeMultiWriter)],
-            None,
+            |r| r.volume_context = pairs("storage.kubernetes.io/csiProvisionerIdentity=x"),
+            "",
+        ),
+        (|r| r.volume_context = pairs("other=x"), "volume_context"),
+        (|r| r.parameters = pairs("pool=default"), ""),
+        (|r| r.parameters = pairs("pool=other"), "parameters"),
+        (|r| r.mutable_parameters = pairs("discard=false"), ""),
+        (
+            |r| r.mutable_parameters = pairs("discard=true"),
+            "mutable_parameters",
         ),
         (
-            |r| r.volume_capabilities = vec![mount("xfs")],
-            Some("made as ext4"),
-        ),
-        (
-            |r| r.volume_capabilities = vec![block()],
-            Some("made as ext4"),
-        ),
-        (
-            |r| r.volume_capabilities = vec![mount(""), block()],
-            Some("block device"),
-        ),
-        (
-            |r| r.volume_capabilities = vec![mount("ntfs")],
-            Some("fs_type"),
-        ),
-        (
-            |r| {
-                r.volume_context = map(&[("storage.kubernetes.io/csiProvisionerIdentity", "x")]);
-            },
-            None,
-        ),
-        (
-            |r| r.volume_context = map(&[("other", "x")]),
-            Some("volume_context"),
-        ),
-        (|r| r.parameters = map(&[("pool", "default")]), None),
-        (
-            |r| r.parameters = map(&[("pool", "other")]),
-            Some("parameters"),
-        ),
-        (
-            |r| r.mutable_parameters = map(&[("discard", "false")]),
-            None,
-        ),
-        (
-            |r| r.mutable_parameters = map(&[("discard", "true")]),
-            Some("mutable_parameters"),
-        ),
-        (
-            |r| r.mutable_parameters = map(&[("x", "y")]),
-            Some("mutable_parameters"),
+            |r| r.mutable_parameters = pairs("x=y"),
+            "mutable_parameters",
         ),
     ];
-    for (number, (change, expected)) in cases.into_iter().enumerate() {
-        let mut request = csi::ValidateVolumeCapabilitiesRequest {
+    for (change, expected) in cases {
+        let mut request = Validate {
             volume_id: id.clone(),
             volume_capabilities: vec![mount("")],
             ..Default::default()
@@ -139,22 +116,16 @@ fn capabilities_are_confirmed_or_not() {
             .controller
             .validate_volume_capabilities(request.clone());
         let answer = answer.unwrap();
-        match expected {
-            None => {
-                let confirmed = answer.confirmed.unwrap();
-                assert_eq!(confirmed.volume_capabilities, request.volume_capabilities);
-                assert_eq!(confirmed.parameters, request.parameters);
-                assert!(answer.message.is_empty());
-            }
-            Some(word) => {
-                assert!(answer.confirmed.is_none(), "case {number}");
-                assert!(
-                    answer.message.contains(word),
-                    "case {number}: {}",
-                    answer.message
-                );
-            }
-        }
+        assert!(answer.message.contains(expected), "{request:?}: {answer:?}");
+        assert_eq!(
+            answer.message.is_empty(),
+            expected.is_empty(),
+            "{request:?}"
+        );
+        let confirmed = answer.confirmed;
+        let confirmed = confirmed.map(|c| (c.volume_capabilities, c.parameters));
+        let all = (request.volume_capabilities, request.parameters);
+        assert_eq!(confirmed, expected.is_empty().then_some(all), "{expected}");
     }
 }
 
@@ -162,109 +133,97 @@ fn capabilities_are_confirmed_or_not() {
 fn incomplete_requests_to_validate_are_refused() {
     let bench = Bench::new();
     let id = bench.create("a");
-    let validate = |id: &str, volume_capabilities| {
-        let request = csi::ValidateVolumeCapabilitiesRequest {
-            volume_id: id.to_owned(),
-            volume_capabilities,
+    let cases: [(fn(&mut Validate), &str); 5] = [
+        (|r| r.volume_id.clear(), "volume_id"),
+        (|r| r.volume_capabilities.clear(), "volume_capabilities"),
+        (
+            |r| r.volume_capabilities[0].access_type = None,
+            "volume_capabilities[0].access_type",
+        ),
+        (
+            |r| r.volume_capabilities[0].access_mode = None,
+            "volume_capabilities[0].access_mode",
+        ),
+        (|r| r.volume_id = "none".to_owned(), "NotFound"),
+    ];
+    for (change, expected) in cases {
+        let mut request = Validate {
+            volume_id: id.clone(),
+            volume_capabilities: vec![mount("")],
             ..Default::default()
         };
-        bench.controller.validate_volume_capabilities(request)
-    };
-    assert_field(validate("", vec![mount("")]), "volume_id");
-    assert_field(validate(&id, vec![]), "volume_capabilities");
-    let no_type = csi::VolumeCapability {
-        access_type: None,
-        ..mount("")
-    };
-    assert_field(
-        validate(&id, vec![no_type]),
-        "volume_capabilities[0].access_type",
-    );
-    let no_mode = csi::VolumeCapability {
-        access_mode: None,
-        ..mount("")
-    };
-    assert_field(
-        validate(&id, vec![no_mode]),
-        "volume_capabilities[0].access_mode",
-    );
-    assert_code(validate("none", vec![mount("")]), Code::NotFound);
-}
-
-fn capacity(
-    bench: &Bench,
-    change: impl FnOnce(&mut csi::GetCapacityRequest),
-) -> Result<(i64, i64, i64)> {
-    let mut request = csi::GetCapacityRequest::default();
-    change(&mut request);
-    let answer = bench.controller.get_capacity(request)?;
-    let size = |s: Option<i64>| s.unwrap();
-    Ok((
-        answer.available_capacity,
-        size(answer.maximum_volume_size),
-        size(answer.minimum_volume_size),
-    ))
+        change(&mut request);
+        assert_answer(
+            bench.controller.validate_volume_capabilities(request),
+            expected,
+        );
+    }
 }
 
 #[test]
-fn capacity_is_what_can_be_promised() {
+fn capacity_is_the_space_that_can_be_promised() {
     let bench = Bench::with(|plan| {
         plan.capacity_bytes = Some(4 << 30);
         plan.options.max_volume_bytes = Some(1 << 30);
     });
     bench.kernel.set_absent(FsType::Btrfs);
-    let of_all = capacity(&bench, |_| {}).unwrap();
-    assert_eq!(of_all, (4 << 30, 1 << 30, 4096));
-    let of_fs = |fs: &'static str| {
-        capacity(&bench, |r| r.volume_capabilities = vec![mount(fs)])
-            .unwrap()
-            .2
-    };
-    assert_eq!((of_fs(""), of_fs("xfs")), (MI, 300 * MI));
     // A volume that can't be created here has no capacity here.
-    let here_or_not = |change: &dyn Fn(&mut csi::GetCapacityRequest)| {
-        let (available, largest, _) = capacity(&bench, change).unwrap();
-        assert_eq!(available == 0, largest == 0);
-        available > 0
-    };
-    assert!(here_or_not(&|r| r.accessible_topology = Some(here())));
-    assert!(!here_or_not(&|r| r.accessible_topology = Some(elsewhere())));
-    assert!(here_or_not(&|r| r.parameters = map(&[("pool", "other")])));
-    assert!(here_or_not(
-        &|r| r.parameters = map(&[("provisioning", "thick")])
-    ));
-    assert!(!here_or_not(
-        &|r| r.parameters = map(&[("pool", "elsewhere")])
-    ));
-    assert!(!here_or_not(
-        &|r| r.volume_capabilities = vec![mount("btrfs")]
-    ));
-    // A class says all it has to say by its parameters.
-    let fs = |fs: &str| map(&[("csi.storage.k8s.io/fstype", fs)]);
-    assert!(here_or_not(&|r| r.parameters = fs("ext4")));
-    assert!(here_or_not(&|r| r.parameters = fs("")));
-    assert!(!here_or_not(&|r| r.parameters = fs("btrfs")));
-    let of_class = capacity(&bench, |r| r.parameters = fs("xfs")).unwrap();
-    assert_eq!(of_class.2, 300 * MI);
+    let (raw, none) = ((4 * GI, GI, 4096), (0, 0, 4096));
+    let (ext4, xfs) = ((4 * GI, GI, MI), (4 * GI, GI, 300 * MI));
+    let btrfs = (0, 0, FsType::Btrfs.minimum_bytes() as i64);
+    type Change = fn(&mut csi::GetCapacityRequest);
+    let cases: [(Change, (i64, i64, i64)); 12] = [
+        (|_| {}, raw),
+        (|r| r.volume_capabilities = vec![mount("")], ext4),
+        (|r| r.volume_capabilities = vec![mount("xfs")], xfs),
+        (|r| r.volume_capabilities = vec![mount("btrfs")], btrfs),
+        (|r| r.accessible_topology = Some(place("t/node=n1")), raw),
+        (|r| r.accessible_topology = Some(place("t/node=n2")), none),
+        (|r| r.parameters = pairs("pool=other"), raw),
+        (|r| r.parameters = pairs("pool=elsewhere"), none),
+        // A class names its filesystem in the parameters.
+        (|r| r.parameters = fs("ext4"), ext4),
+        (|r| r.parameters = fs(""), raw),
+        (|r| r.parameters = fs("xfs"), xfs),
+        (|r| r.parameters = fs("btrfs"), btrfs),
+    ];
+    for (number, (change, expected)) in cases.into_iter().enumerate() {
+        assert_eq!(bench.capacity(change).unwrap(), expected, "case {number}");
+    }
+    let thick = bench.capacity(|r| r.parameters = pairs("provisioning=thick"));
+    assert!(thick.unwrap().0 > 0);
     // Reserved space is not available.
     let request = csi::CreateVolumeRequest {
-        capacity_range: range(1 << 30, 0),
+        capacity_range: range(GI, 0),
         ..Bench::request("a")
     };
-    bench.try_create(request).unwrap();
-    assert_eq!(capacity(&bench, |_| {}).unwrap(), (3 << 30, 1 << 30, 4096));
+    bench.created(request);
+    assert_eq!(bench.capacity(|_| {}).unwrap(), (3 * GI, GI, 4096));
+    let full = Bench::with(|plan| plan.options.overcommit = 0.0);
+    assert_eq!(full.capacity(|_| {}).unwrap(), none);
+}
+
+/// The parameters of a class that names this filesystem.
+fn fs(name: &str) -> std::collections::BTreeMap<String, String> {
+    pairs(&format!("csi.storage.k8s.io/fstype={name}"))
 }
 
 #[test]
-fn requests_for_capacity_are_judged() {
+fn invalid_requests_for_capacity_are_refused() {
     let bench = Bench::new();
-    let bad = capacity(&bench, |r| r.parameters = map(&[("x", "y")]));
-    assert_eq!(field(bad), "parameters[\"x\"]");
-    let bad = capacity(&bench, |r| r.volume_capabilities = vec![mount("ntfs")]);
-    assert_field(bad, "volume_capabilities[0].mount.fs_type");
-    let no_such = map(&[("csi.storage.k8s.io/fstype", "ntfs")]);
-    let bad = capacity(&bench, |r| r.parameters = no_such);
-    assert_eq!(field(bad), "parameters[\"csi.storage.k8s.io/fstype\"]");
-    let full = Bench::with(|plan| plan.options.overcommit = 0.0);
-    assert_eq!(capacity(&full, |_| {}).unwrap(), (0, 0, 4096));
+    type Change = fn(&mut csi::GetCapacityRequest);
+    let cases: [(Change, &str); 3] = [
+        (|r| r.parameters = pairs("x=y"), r#"parameters["x"]"#),
+        (
+            |r| r.volume_capabilities = vec![mount("ntfs")],
+            "volume_capabilities[0].mount.fs_type",
+        ),
+        (
+            |r| r.parameters = fs("ntfs"),
+            r#"parameters["csi.storage.k8s.io/fstype"]"#,
+        ),
+    ];
+    for (change, expected) in cases {
+        assert_answer(bench.capacity(change), expected);
+    }
 }

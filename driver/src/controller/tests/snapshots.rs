@@ -1,18 +1,9 @@
 //! Snapshots and groups.
 
 use hostloop_proto::csi;
-use tonic::Code;
 
 use super::bench::*;
 use crate::controller::Result;
-
-fn delete(bench: &Bench, id: &str) -> Result<()> {
-    let request = csi::DeleteSnapshotRequest {
-        snapshot_id: id.to_owned(),
-        ..Default::default()
-    };
-    bench.controller.delete_snapshot(request).map(drop)
-}
 
 fn get(bench: &Bench, id: &str) -> Result<csi::Snapshot> {
     let request = csi::GetSnapshotRequest {
@@ -22,15 +13,8 @@ fn get(bench: &Bench, id: &str) -> Result<csi::Snapshot> {
     Ok(bench.controller.get_snapshot(request)?.snapshot.unwrap())
 }
 
-fn list(bench: &Bench, snapshot: &str, source: &str) -> Vec<String> {
-    let request = csi::ListSnapshotsRequest {
-        snapshot_id: snapshot.to_owned(),
-        source_volume_id: source.to_owned(),
-        ..Default::default()
-    };
-    let response = bench.controller.list_snapshots(request).unwrap();
-    let id = |e: csi::list_snapshots_response::Entry| e.snapshot.unwrap().snapshot_id;
-    response.entries.into_iter().map(id).collect()
+fn none_left(bench: &Bench) -> bool {
+    bench.snapshot_ids("", "").unwrap().is_empty()
 }
 
 #[test]
@@ -38,70 +22,67 @@ fn a_snapshot_is_taken_once_and_outlives_its_volume() {
     let bench = Bench::new();
     let (a, b) = (bench.create("a"), bench.create("b"));
     let snapshot = bench.snapshot("s", &a).unwrap();
+    let id = &snapshot.snapshot_id;
     assert_eq!(bench.snapshot("s", &a).unwrap(), snapshot);
-    assert_eq!(get(&bench, &snapshot.snapshot_id).unwrap(), snapshot);
+    assert_eq!(get(&bench, id).unwrap(), snapshot);
     assert_eq!(snapshot.source_volume_id, a);
     assert_eq!(snapshot.size_bytes, 8 * MI);
     assert!(snapshot.ready_to_use && snapshot.creation_time.is_some());
-    assert_eq!(snapshot.accessible_topology, [here()]);
-    assert_code(bench.snapshot("s", &b), Code::AlreadyExists);
+    assert_eq!(snapshot.accessible_topology, [place("t/node=n1")]);
+    assert_answer(bench.snapshot("s", &b), "AlreadyExists");
 
     bench.delete(&a).unwrap();
     assert_eq!(bench.snapshot("s", &a).unwrap(), snapshot);
-    assert_code(bench.snapshot("t", &a), Code::NotFound);
-    assert_eq!(
-        list(&bench, "", &a),
-        std::slice::from_ref(&snapshot.snapshot_id)
-    );
-    let id = &snapshot.snapshot_id;
-    assert_code(bench.create_from("restored", of_snapshot(id)), Code::Ok);
-    delete(&bench, id).unwrap();
-    delete(&bench, id).unwrap();
-    assert_code(get(&bench, id), Code::NotFound);
-    assert_code(delete(&bench, &foreign(id)), Code::FailedPrecondition);
-    assert_code(delete(&bench, "none"), Code::Ok);
-    assert_field(delete(&bench, ""), "snapshot_id");
+    assert_answer(bench.snapshot("t", &a), "NotFound");
+    let listed = bench.snapshot_ids("", &a).unwrap();
+    assert_eq!(listed, std::slice::from_ref(id));
+    bench.create_from("restored", of_snapshot(id)).unwrap();
+    for (id, expected) in [
+        (id.as_str(), "Ok"),
+        (id, "Ok"),
+        (&foreign(id), "FailedPrecondition"),
+        ("none", "Ok"),
+        ("", "snapshot_id"),
+    ] {
+        assert_eq!(answer(bench.delete_snapshot(id)), expected, "{id}");
+    }
+    assert_answer(get(&bench, id), "NotFound");
 }
 
 #[test]
-fn requests_for_snapshots_are_judged() {
+fn requests_for_snapshots_are_checked() {
     let bench = Bench::new();
     let volume = bench.create("a");
-    let create = |change: fn(&mut csi::CreateSnapshotRequest)| {
-        let mut request = csi::CreateSnapshotRequest {
-            name: "s".to_owned(),
-            source_volume_id: volume.clone(),
-            ..Default::default()
-        };
-        change(&mut request);
-        let response = bench.controller.create_snapshot(request)?;
-        Ok(response.snapshot.unwrap())
-    };
-    assert_field(create(|r| r.name.clear()), "name");
-    assert_field(create(|r| r.source_volume_id.clear()), "source_volume_id");
-    let unknown = create(|r| r.parameters = map(&[("x", "y")]));
-    assert_eq!(field(unknown), "parameters[\"x\"]");
-    assert_code(
-        create(|r| r.source_volume_id = "none".into()),
-        Code::NotFound,
-    );
-    let away = create(|r| r.accessibility_requirements = required(elsewhere()));
-    assert_code(away, Code::ResourceExhausted);
-    assert!(list(&bench, "", "").is_empty());
+    let cases: [(fn(&mut csi::CreateSnapshotRequest), &str); 6] = [
+        (|r| r.name.clear(), "name"),
+        (|r| r.source_volume_id.clear(), "source_volume_id"),
+        (|r| r.parameters = pairs("x=y"), r#"parameters["x"]"#),
+        (|r| r.source_volume_id = "none".into(), "NotFound"),
+        (
+            |r| r.accessibility_requirements = required(["t/node=n2"]),
+            "ResourceExhausted",
+        ),
+        (
+            |r| r.parameters = pairs("csi.storage.k8s.io/volumesnapshot/name=x"),
+            "Ok",
+        ),
+    ];
+    for (change, expected) in cases {
+        assert!(none_left(&bench));
+        assert_answer(bench.snapshot_as("s", &volume, change), expected);
+    }
     // The answer omits a topology that the request names, and contains it otherwise.
-    let named = create(|r| r.accessibility_requirements = required(here())).unwrap();
-    assert!(named.accessible_topology.is_empty());
-    let open = create(|r| {
-        r.accessibility_requirements = Some(csi::TopologyRequirement {
-            requisite: vec![elsewhere(), here()],
-            preferred: vec![],
-        });
-    });
-    assert_eq!(open.unwrap().accessible_topology, [here()]);
-    let metadata = create(|r| {
-        r.parameters = map(&[("csi.storage.k8s.io/volumesnapshot/name", "x")]);
-    });
-    assert_code(metadata, Code::Ok);
+    for (requisite, expected) in [
+        (required(["t/node=n1"]), vec![]),
+        (
+            required(["t/node=n2", "t/node=n1"]),
+            vec![place("t/node=n1")],
+        ),
+    ] {
+        let change = |r: &mut csi::CreateSnapshotRequest| r.accessibility_requirements = requisite;
+        let snapshot = bench.snapshot_as("s", &volume, change).unwrap();
+        assert_eq!(snapshot.accessible_topology, expected);
+    }
 }
 
 #[test]
@@ -124,12 +105,9 @@ fn lists_are_filtered() {
         (&a, "", &[]),
     ];
     for (snapshot, source, expected) in table {
-        let got = list(&bench, snapshot, source);
-        assert_eq!(
-            got.iter().collect::<Vec<_>>(),
-            expected,
-            "{snapshot} {source}"
-        );
+        let got = bench.snapshot_ids(snapshot, source).unwrap();
+        let got: Vec<_> = got.iter().collect();
+        assert_eq!(got, expected, "{snapshot} {source}");
     }
 }
 
@@ -149,10 +127,8 @@ fn delete_group(bench: &Bench, id: &str, members: &[String]) -> Result<()> {
         snapshot_ids: members.to_vec(),
         ..Default::default()
     };
-    bench
-        .controller
-        .delete_volume_group_snapshot(request)
-        .map(drop)
+    let response = bench.controller.delete_volume_group_snapshot(request);
+    response.map(drop)
 }
 
 fn get_group(bench: &Bench, id: &str, members: &[String]) -> Result<csi::VolumeGroupSnapshot> {
@@ -166,32 +142,26 @@ fn get_group(bench: &Bench, id: &str, members: &[String]) -> Result<csi::VolumeG
 }
 
 #[test]
-fn a_group_is_taken_once_and_deleted_whole() {
+fn a_group_is_taken_once_and_deleted_as_a_whole() {
     let bench = Bench::new();
     let (a, b, c) = (bench.create("a"), bench.create("b"), bench.create("c"));
     let taken = group(&bench, "g", &[&a, &b]).unwrap();
     assert_eq!(group(&bench, "g", &[&b, &a]).unwrap(), taken);
     assert!(taken.ready_to_use && taken.creation_time.is_some());
-    let sources: Vec<&String> = taken
-        .snapshots
-        .iter()
-        .map(|s| &s.source_volume_id)
-        .collect();
-    assert_eq!(sources, [&a, &b]);
-    for member in &taken.snapshots {
+    for (member, source) in taken.snapshots.iter().zip([&a, &b]) {
+        assert_eq!(member.source_volume_id, *source);
         assert_eq!(member.group_snapshot_id, taken.group_snapshot_id);
         assert_eq!(member.creation_time, taken.creation_time);
-        assert_code(delete(&bench, &member.snapshot_id), Code::InvalidArgument);
+        let refused = bench.delete_snapshot(&member.snapshot_id);
+        assert_answer(refused, "InvalidArgument");
     }
     for other in [&[&a[..], &c][..], &[&a], &[&a, &b, &c]] {
-        assert_code(group(&bench, "g", other), Code::AlreadyExists);
+        assert_answer(group(&bench, "g", other), "AlreadyExists");
     }
     let id = &taken.group_snapshot_id;
-    let members: Vec<String> = taken
-        .snapshots
-        .iter()
-        .map(|s| s.snapshot_id.clone())
-        .collect();
+    let members = taken.snapshots.iter().map(|s| s.snapshot_id.clone());
+    let members: Vec<String> = members.collect();
+    assert_eq!(members.len(), 2);
     let reversed: Vec<String> = members.iter().rev().cloned().collect();
     assert_eq!(get_group(&bench, id, &reversed).unwrap(), taken);
     for wrong in [
@@ -199,37 +169,40 @@ fn a_group_is_taken_once_and_deleted_whole() {
         members[..1].to_vec(),
         vec![members[0].clone(), "none".to_owned()],
     ] {
-        assert_field(get_group(&bench, id, &wrong), "snapshot_ids");
-        assert_field(delete_group(&bench, id, &wrong), "snapshot_ids");
+        assert_answer(get_group(&bench, id, &wrong), "snapshot_ids");
+        assert_answer(delete_group(&bench, id, &wrong), "snapshot_ids");
     }
-    // Its volumes are no part of it.
+    // The group outlives its volumes.
     bench.delete(&a).unwrap();
     assert_eq!(group(&bench, "g", &[&a, &b]).unwrap(), taken);
 
     delete_group(&bench, id, &members).unwrap();
-    assert_code(delete_group(&bench, id, &[]), Code::Ok);
-    assert_code(get_group(&bench, id, &members), Code::NotFound);
-    assert!(list(&bench, "", "").is_empty());
+    delete_group(&bench, id, &[]).unwrap();
+    assert_answer(get_group(&bench, id, &members), "NotFound");
+    assert!(none_left(&bench));
 }
 
 #[test]
-fn requests_for_groups_are_judged() {
+fn requests_for_groups_are_checked() {
     let bench = Bench::new();
     let a = bench.create("a");
-    assert_field(group(&bench, "", &[&a]), "name");
-    assert_field(group(&bench, "g", &[]), "source_volume_ids");
-    assert_field(group(&bench, "g", &[&a, ""]), "source_volume_ids[1]");
-    assert_field(group(&bench, "g", &[&a, &a]), "source_volume_ids[1]");
-    assert_code(group(&bench, "g", &[&a, "none"]), Code::NotFound);
-    assert_code(
-        group(&bench, "g", &[&a, &foreign(&a)]),
-        Code::FailedPrecondition,
-    );
-    assert_field(delete_group(&bench, "", &[]), "group_snapshot_id");
-    assert_code(delete_group(&bench, "none", &[]), Code::Ok);
-    assert_code(get_group(&bench, "none", &[]), Code::NotFound);
-    assert!(list(&bench, "", "").is_empty());
+    let table: [(&str, &[&str], &str); 6] = [
+        ("", &[&a], "name"),
+        ("g", &[], "source_volume_ids"),
+        ("g", &[&a, ""], "source_volume_ids[1]"),
+        ("g", &[&a, &a], "source_volume_ids[1]"),
+        ("g", &[&a, "none"], "NotFound"),
+        ("g", &[&a, &foreign(&a)], "FailedPrecondition"),
+    ];
+    for (name, sources, expected) in table {
+        let got = answer(group(&bench, name, sources));
+        assert_eq!(got, expected, "{name} {sources:?}");
+    }
+    assert_answer(delete_group(&bench, "", &[]), "group_snapshot_id");
+    assert_answer(delete_group(&bench, "none", &[]), "Ok");
+    assert_answer(get_group(&bench, "none", &[]), "NotFound");
+    assert!(none_left(&bench));
     // Snapshots and groups have separate names.
     bench.snapshot("g", &a).unwrap();
-    assert_code(group(&bench, "g", &[&a]), Code::Ok);
+    group(&bench, "g", &[&a]).unwrap();
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use hostloop_proto::csi;
-use tonic::Code;
 
 use super::bench::*;
 use crate::csi::topology::Topology;
@@ -12,87 +11,63 @@ use crate::csi::topology::Topology;
 /// the labels.
 fn bench() -> (Bench, Topology, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let own = map(&[("t/node", "n1"), ("rack", "r1")]);
+    let own = pairs("t/node=n1 rack=r1");
     let labels = BTreeSet::from(["zone".to_owned()]);
     let topology = Topology::with_labels(own, labels, "n1", dir.path());
     let bench = Bench::with(|plan| plan.config.topology = topology.clone());
     (bench, topology, dir)
 }
 
-fn places(pairs: &[(&str, &str)]) -> csi::Topology {
-    csi::Topology {
-        segments: map(pairs),
-    }
-}
-
 #[test]
-fn all_keys_are_told_and_each_is_enough_to_be_found_by() {
+fn answers_have_all_keys_and_requests_match_by_some() {
     let (bench, topology, _dir) = bench();
-    topology.take(&map(&[("zone", "z1")])).unwrap();
-    let all = places(&[("t/node", "n1"), ("rack", "r1"), ("zone", "z1")]);
-    let told = std::slice::from_ref(&all);
-    for (n, place, here) in [
-        (0, all.clone(), true),
-        (1, places(&[("zone", "z1")]), true),
-        (2, places(&[("rack", "r1"), ("zone", "z1")]), true),
-        (3, places(&[("zone", "z2")]), false),
-        (4, places(&[("rack", "r2"), ("zone", "z1")]), false),
-        (5, places(&[("region", "eu")]), false),
+    topology.take(&pairs("zone=z1")).unwrap();
+    let all = "t/node=n1 rack=r1 zone=z1";
+    for (asked, matches) in [
+        (all, true),
+        ("zone=z1", true),
+        ("rack=r1 zone=z1", true),
+        ("zone=z2", false),
+        ("rack=r2 zone=z1", false),
+        ("region=eu", false),
     ] {
-        let request = csi::GetCapacityRequest {
-            accessible_topology: Some(place.clone()),
-            ..Default::default()
-        };
-        let room = bench.controller.get_capacity(request).unwrap();
-        assert_eq!(room.available_capacity > 0, here, "{place:?}");
+        let capacity = bench.capacity(|r| r.accessible_topology = Some(place(asked)));
+        assert_eq!(capacity.unwrap().0 > 0, matches, "{asked}");
         let made = bench.try_create(csi::CreateVolumeRequest {
-            accessibility_requirements: required(place.clone()),
-            ..Bench::request(&format!("pvc-{n}"))
+            accessibility_requirements: required([asked]),
+            ..Bench::request(asked)
         });
-        match here {
-            true => assert_eq!(made.unwrap().accessible_topology, told, "{place:?}"),
-            false => assert_eq!(code(made), Code::ResourceExhausted, "{place:?}"),
+        match matches {
+            true => assert_eq!(made.unwrap().accessible_topology, [place(all)], "{asked}"),
+            false => assert_eq!(answer(made), "ResourceExhausted", "{asked}"),
         }
     }
     let volume = bench.create("v");
-    let taken = bench.snapshot("s", &volume).unwrap();
-    assert_eq!(taken.accessible_topology, told);
-    // In part is not all: the answer says the rest.
-    let request = |name: &str, place: &csi::Topology| csi::CreateSnapshotRequest {
-        name: name.to_owned(),
-        source_volume_id: volume.clone(),
-        accessibility_requirements: required(place.clone()),
-        ..Default::default()
-    };
-    for (name, place, told) in [
-        ("t", places(&[("zone", "z1")]), vec![all.clone()]),
-        ("u", all.clone(), vec![]),
+    // The answer omits a topology only if the request names all of it.
+    for (name, asked, expected) in [
+        ("s", None, vec![place(all)]),
+        ("t", required(["zone=z1"]), vec![place(all)]),
+        ("u", required([all]), vec![]),
     ] {
-        let made = bench
-            .controller
-            .create_snapshot(request(name, &place))
-            .unwrap();
-        assert_eq!(
-            made.snapshot.unwrap().accessible_topology,
-            told,
-            "{place:?}"
-        );
+        let made = bench.snapshot_as(name, &volume, |r| r.accessibility_requirements = asked);
+        assert_eq!(made.unwrap().accessible_topology, expected, "{name}");
     }
 }
 
 #[test]
-fn until_it_is_known_nothing_is_said_of_places() {
+fn rpcs_with_a_topology_are_unavailable_until_it_is_known() {
     let (bench, topology, _dir) = bench();
-    let controller = &bench.controller;
-    assert_code(bench.try_create(Bench::request("a")), Code::Unavailable);
-    let listed = controller.list_volumes(csi::ListVolumesRequest::default());
-    assert_code(listed, Code::Unavailable);
-    let room = controller.get_capacity(csi::GetCapacityRequest::default());
-    assert_code(room, Code::Unavailable);
-    // What needs no place goes on.
-    assert_code(bench.delete("none"), Code::Ok);
+    let listed = csi::ListVolumesRequest::default();
+    for got in [
+        answer(bench.try_create(Bench::request("a"))),
+        answer(bench.controller.list_volumes(listed)),
+        answer(bench.capacity(|_| {})),
+    ] {
+        assert_eq!(got, "Unavailable");
+    }
+    bench.delete("none").unwrap();
     // No volume was created meanwhile.
-    topology.take(&map(&[("zone", "z1")])).unwrap();
+    topology.take(&pairs("zone=z1")).unwrap();
     assert!(bench.volume_ids().is_empty());
     bench.create("a");
 }

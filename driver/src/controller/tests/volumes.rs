@@ -1,21 +1,19 @@
 //! CreateVolume and DeleteVolume.
 
-use tonic::Code;
+use hostloop_proto::csi;
 
 use super::bench::*;
 use crate::kernel::FsType;
 use crate::storage::{Format, PoolId, Provisioning, VolumeId};
-use hostloop_proto::csi;
 
 #[test]
-fn a_volume_is_made_once() {
+fn create_volume_is_idempotent_by_name() {
     let bench = Bench::new();
     let first = bench.try_create(Bench::request("pvc-1")).unwrap();
     let again = bench.try_create(Bench::request("pvc-1")).unwrap();
     assert_eq!(first, again);
-    assert_eq!(bench.volume_ids(), std::slice::from_ref(&first.volume_id));
     assert_eq!(first.capacity_bytes, 8 * MI);
-    assert_eq!(first.accessible_topology, [here()]);
+    assert_eq!(first.accessible_topology, [place("t/node=n1")]);
     assert!(first.volume_context.is_empty());
     let record = bench.record(&first.volume_id);
     assert_eq!(record.name, "pvc-1");
@@ -25,27 +23,19 @@ fn a_volume_is_made_once() {
         capacity_range: range(16 * MI, 0),
         ..Bench::request("pvc-1")
     };
-    assert_code(bench.try_create(other), Code::AlreadyExists);
-    assert_eq!(bench.volume_ids().len(), 1);
+    assert_answer(bench.try_create(other), "AlreadyExists");
+    assert_eq!(bench.volume_ids(), [first.volume_id]);
 }
 
 #[test]
-fn the_class_says_where_and_how() {
+fn class_parameters_choose_the_pool_and_the_settings() {
     let bench = Bench::new();
-    let volume = bench
-        .try_create(csi::CreateVolumeRequest {
-            parameters: map(&[
-                ("kind", "other"),
-                ("provisioning", "thick"),
-                ("directIO", "false"),
-                ("mkfsOptions", "-m 0"),
-                ("readAheadKiB", "64"),
-            ]),
-            mutable_parameters: map(&[("directIO", "true")]),
-            ..Bench::request("pvc-1")
-        })
-        .unwrap();
-    let record = bench.record(&volume.volume_id);
+    let text = "kind=other provisioning=thick directIO=false readAheadKiB=64";
+    let mut request = Bench::request_with("pvc-1", text);
+    let mkfs = ("mkfsOptions".to_owned(), "-m 0".to_owned());
+    request.parameters.extend([mkfs]);
+    request.mutable_parameters = pairs("directIO=true");
+    let record = bench.record(bench.created(request));
     let pool = bench.controller.pools.with_id(record.id.pool()).unwrap();
     assert_eq!(pool.name(), "other");
     assert_eq!(record.mkfs_options, ["-m", "0"]);
@@ -55,94 +45,68 @@ fn the_class_says_where_and_how() {
 }
 
 #[test]
-fn what_can_not_be_made_is_refused() {
+fn impossible_volumes_are_refused() {
     let bench = Bench::with(|plan| plan.options.max_volume_bytes = Some(1 << 30));
     bench.kernel.set_absent(FsType::Xfs);
     type Change = fn(&mut csi::CreateVolumeRequest);
-    let cases: [(&str, Change, Code); 9] = [
+    let cases: [(Change, &str); 10] = [
+        (|r| r.capacity_range = range(GI + 1, 0), "OutOfRange"),
+        (|r| r.capacity_range = range(0, 1), "OutOfRange"),
+        (|r| r.parameters = pairs("pool=x"), "InvalidArgument"),
+        // Its tools are missing.
         (
-            "too large",
-            |r| r.capacity_range = range((1 << 30) + 1, 0),
-            Code::OutOfRange,
-        ),
-        (
-            "no size at all",
-            |r| r.capacity_range = range(0, 1),
-            Code::OutOfRange,
-        ),
-        (
-            "no such pool",
-            |r| r.parameters = map(&[("pool", "x")]),
-            Code::InvalidArgument,
-        ),
-        (
-            "no tools",
             |r| r.volume_capabilities = vec![mount("xfs")],
-            Code::InvalidArgument,
+            "volume_capabilities",
         ),
+        // Less than the filesystem's minimum.
         (
-            "below the filesystem's minimum",
             |r| {
                 r.volume_capabilities = vec![mount("btrfs")];
                 r.capacity_range = range(8 * MI, 64 * MI);
             },
-            Code::OutOfRange,
+            "OutOfRange",
         ),
         (
-            "thick, and giving space back",
-            |r| r.parameters = map(&[("provisioning", "thick"), ("discard", "true")]),
-            Code::InvalidArgument,
+            |r| r.parameters = pairs("provisioning=thick discard=true"),
+            "discard",
         ),
         (
-            "elsewhere",
-            |r| r.accessibility_requirements = required(elsewhere()),
-            Code::ResourceExhausted,
+            |r| r.accessibility_requirements = required(["t/node=n2"]),
+            "ResourceExhausted",
         ),
         (
-            "from a snapshot that is none",
             |r| r.volume_content_source = from(of_snapshot("none")),
-            Code::NotFound,
+            "NotFound",
         ),
         (
-            "from a missing volume",
             |r| {
                 let id = VolumeId::generate(PoolId::generate());
-                r.volume_content_source = from(of_volume(&id.to_string()));
+                r.volume_content_source = from(of_volume(id));
             },
-            Code::FailedPrecondition,
+            "FailedPrecondition",
+        ),
+        (
+            |r| r.accessibility_requirements = required(["t/node=n1"]),
+            "Ok",
         ),
     ];
-    for (what, change, expected) in cases {
+    for (change, expected) in cases {
+        assert!(bench.volume_ids().is_empty());
         let mut request = Bench::request("pvc-1");
         change(&mut request);
-        assert_eq!(code(bench.try_create(request)), expected, "{what}");
+        let got = answer(bench.try_create(request.clone()));
+        assert_eq!(got, expected, "{request:?}");
     }
-    assert!(bench.volume_ids().is_empty());
-    let mut request = Bench::request("pvc-1");
-    request.accessibility_requirements = required(here());
-    assert_code(bench.try_create(request), Code::Ok);
-}
-
-#[test]
-fn a_full_pool_is_resource_exhausted() {
-    let bench = Bench::with(|plan| plan.options.overcommit = 0.0);
-    assert_code(
-        bench.try_create(Bench::request("a")),
-        Code::ResourceExhausted,
-    );
+    let full = Bench::with(|plan| plan.options.overcommit = 0.0);
+    let refused = full.try_create(Bench::request("a"));
+    assert_answer(refused, "ResourceExhausted");
 }
 
 #[test]
 fn copies_are_at_least_as_large_and_like_their_source() {
     let bench = Bench::new();
-    let source = bench
-        .try_create(csi::CreateVolumeRequest {
-            parameters: map(&[("provisioning", "thick")]),
-            ..Bench::request("source")
-        })
-        .unwrap()
-        .volume_id;
-    bench.stage(&source, mount(""));
+    let source = bench.created(Bench::request_with("source", "provisioning=thick"));
+    bench.stage(&source);
     let snapshot = bench.snapshot("s", &source).unwrap().snapshot_id;
     for (name, from_what) in [
         ("restored", of_snapshot(&snapshot)),
@@ -153,80 +117,54 @@ fn copies_are_at_least_as_large_and_like_their_source() {
         assert_eq!(copy.content_source, from(from_what.clone()));
         let record = bench.record(&copy.volume_id);
         assert_eq!(record.format, Format::Done(FsType::Ext4));
-        assert_eq!(
-            record.settings.provisioning,
-            Provisioning::Thick,
-            "inherited"
-        );
-        let request = |range, fs| csi::CreateVolumeRequest {
-            capacity_range: range,
-            volume_capabilities: vec![mount(fs)],
-            volume_content_source: from(from_what.clone()),
-            ..Bench::request(&format!("{name}-other"))
+        let provisioning = record.settings.provisioning;
+        assert_eq!(provisioning, Provisioning::Thick, "inherited");
+        let other = |range, fs| {
+            bench.try_create(csi::CreateVolumeRequest {
+                capacity_range: range,
+                volume_capabilities: vec![mount(fs)],
+                volume_content_source: from(from_what.clone()),
+                ..Bench::request(&format!("{name}-other"))
+            })
         };
-        let smaller = request(range(0, 4 * MI), "");
-        assert_code(bench.try_create(smaller), Code::OutOfRange);
-        let different = request(None, "btrfs");
-        assert_code(bench.try_create(different), Code::InvalidArgument);
-        let larger = bench.try_create(request(range(16 * MI, 0), "")).unwrap();
+        assert_answer(other(range(0, 4 * MI), ""), "OutOfRange");
+        assert_answer(other(None, "btrfs"), "volume_content_source");
+        let larger = other(range(16 * MI, 0), "").unwrap();
         assert_eq!(larger.capacity_bytes, 16 * MI);
     }
     // A repeated call does not need its source any more.
-    let request = csi::DeleteSnapshotRequest {
-        snapshot_id: snapshot.clone(),
-        ..Default::default()
-    };
-    bench.controller.delete_snapshot(request).unwrap();
-    assert_code(
-        bench.create_from("restored", of_snapshot(&snapshot)),
-        Code::Ok,
-    );
-    assert_code(
-        bench.create_from("new", of_snapshot(&snapshot)),
-        Code::NotFound,
-    );
+    bench.delete_snapshot(&snapshot).unwrap();
+    for (name, expected) in [("restored", "Ok"), ("new", "NotFound")] {
+        assert_answer(bench.create_from(name, of_snapshot(&snapshot)), expected);
+    }
 }
 
 #[test]
-fn a_volume_is_deleted_once_and_only_if_nobody_uses_it() {
+fn a_volume_is_deleted_once_and_only_if_it_is_not_in_use() {
     let bench = Bench::new();
     let id = bench.create("pvc-1");
     for gone in ["none", "../x", &id.to_uppercase(), &"v".repeat(100_000)] {
-        assert_eq!(code(bench.delete(gone)), Code::Ok, "{gone}");
+        assert_eq!(answer(bench.delete(gone)), "Ok", "{gone}");
     }
-    assert_field(bench.delete(""), "volume_id");
+    assert_answer(bench.delete(""), "volume_id");
     // The volume may be on another node.
-    assert_code(bench.delete(&foreign(&id)), Code::FailedPrecondition);
+    assert_answer(bench.delete(&foreign(&id)), "FailedPrecondition");
 
-    let request = csi::ControllerPublishVolumeRequest {
-        volume_id: id.clone(),
-        node_id: "n1".to_owned(),
-        volume_capability: Some(mount("")),
-        ..Default::default()
-    };
-    bench.controller.controller_publish_volume(request).unwrap();
-    assert_code(bench.delete(&id), Code::FailedPrecondition);
-    let request = csi::ControllerUnpublishVolumeRequest {
-        volume_id: id.clone(),
-        ..Default::default()
-    };
-    bench
-        .controller
-        .controller_unpublish_volume(request)
-        .unwrap();
-
-    bench.stage(&id, mount(""));
-    assert_code(bench.delete(&id), Code::FailedPrecondition);
+    bench.publish(&id).unwrap();
+    assert_answer(bench.delete(&id), "FailedPrecondition");
+    bench.unpublish(&id, "").unwrap();
+    bench.stage(&id);
+    assert_answer(bench.delete(&id), "FailedPrecondition");
     assert_eq!(bench.volume_ids(), std::slice::from_ref(&id));
 
     bench.kernel.reboot();
-    assert_code(bench.delete(&id), Code::Ok);
+    bench.delete(&id).unwrap();
     assert!(!bench.entry(&id).exists());
-    assert_code(bench.delete(&id), Code::Ok);
+    bench.delete(&id).unwrap();
 }
 
 #[test]
-fn what_was_published_before_attaching_was_switched_off_is_deleted() {
+fn a_volume_published_before_attaching_was_switched_off_is_deleted() {
     let bench = Bench::with(|plan| plan.config.attach = false);
     let id = bench.create("pvc-1");
     let record = bench.record(&id);
@@ -237,10 +175,7 @@ fn what_was_published_before_attaching_was_switched_off_is_deleted() {
     let publish = |r: &mut crate::storage::VolumeRecord| {
         r.publications.insert("n1".to_owned(), publication);
     };
-    bench
-        .controller
-        .pools
-        .update_volume(&record.id, publish)
-        .unwrap();
-    assert_code(bench.delete(&id), Code::Ok);
+    let pools = &bench.controller.pools;
+    pools.update_volume(&record.id, publish).unwrap();
+    bench.delete(&id).unwrap();
 }

@@ -70,26 +70,14 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use hostloop_proto::csi::volume_capability::{
-        AccessMode, AccessType, BlockVolume, MountVolume,
-    };
-
+    use super::super::super::tests::bench::{block, mount};
     use super::super::super::tests::config;
     use super::*;
-    use crate::storage::PoolId;
+    use crate::storage::{PoolId, VolumeId};
 
+    /// Reads a capability with this filesystem, or of a block device.
     fn wanted(fs: Option<&str>) -> Wanted {
-        let access = match fs {
-            None => AccessType::Block(BlockVolume {}),
-            Some(fs) => AccessType::Mount(MountVolume {
-                fs_type: fs.to_owned(),
-                ..MountVolume::default()
-            }),
-        };
-        let capability = hostloop_proto::csi::VolumeCapability {
-            access_mode: Some(AccessMode { mode: 1 }),
-            access_type: Some(access),
-        };
+        let capability = fs.map_or_else(block, mount);
         Wanted::read("f", &[capability], &config().capabilities).unwrap()
     }
 
@@ -111,7 +99,7 @@ mod tests {
         let pool = PoolId::generate();
         for (format, asked, fs, fits) in table {
             let origin = Origin {
-                source: Source::Volume(crate::storage::VolumeId::generate(pool)),
+                source: Source::Volume(VolumeId::generate(pool)),
                 bytes: 0,
                 format,
                 provisioning: Provisioning::Thin,

@@ -1,160 +1,101 @@
-use std::collections::BTreeMap;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
 
-use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-use hostloop_proto::csi::volume_content_source::{SnapshotSource, VolumeSource};
-
-use super::super::super::tests::config;
+use super::super::super::tests::bench::*;
+use super::super::super::tests::{THIN, config, record};
 use super::*;
-use crate::storage::{Format, PoolId, Provisioning, Settings, VolumeId};
-
-fn capability(fs: &str, mode: i32) -> csi::VolumeCapability {
-    csi::VolumeCapability {
-        access_mode: Some(AccessMode { mode }),
-        access_type: Some(AccessType::Mount(MountVolume {
-            fs_type: fs.to_owned(),
-            ..MountVolume::default()
-        })),
-    }
-}
-
-fn map(entries: &[(&str, &str)]) -> Parameters {
-    let entry = |(k, v): &(&str, &str)| (k.to_string(), v.to_string());
-    entries.iter().map(entry).collect()
-}
+use crate::storage::{PoolId, Settings, VolumeId};
 
 /// A request for 8 MiB of ext4.
 fn request() -> csi::CreateVolumeRequest {
     csi::CreateVolumeRequest {
-        name: "pvc-1".to_owned(),
-        capacity_range: range(8 << 20, 0),
-        volume_capabilities: vec![capability("ext4", 1)],
-        parameters: map(&[("pool", "default"), ("csi.storage.k8s.io/pvc/name", "a")]),
-        ..csi::CreateVolumeRequest::default()
+        volume_capabilities: vec![mount("ext4")],
+        ..Bench::request_with("pvc-1", "pool=default csi.storage.k8s.io/pvc/name=a")
     }
 }
 
-fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
-    Some(csi::CapacityRange {
-        required_bytes,
-        limit_bytes,
-    })
-}
-
-fn from(r#type: Type) -> Option<csi::VolumeContentSource> {
-    Some(csi::VolumeContentSource {
-        r#type: Some(r#type),
-    })
-}
-
 fn from_volume(id: impl ToString) -> Option<csi::VolumeContentSource> {
-    from(Type::Volume(VolumeSource {
-        volume_id: id.to_string(),
-    }))
+    from(of_volume(id))
 }
 
-/// What the request made.
-fn record(source: Option<Source>) -> VolumeRecord {
+/// The record of the requested volume.
+fn existing() -> VolumeRecord {
     let order = Order::read(&request(), &config()).unwrap();
     VolumeRecord {
-        schema: 1,
-        id: VolumeId::generate(PoolId::generate()),
         name: order.name,
         capacity_bytes: 8 << 20,
         capabilities: order.wanted.into_all(),
         parameters: order.parameters,
         mutable_parameters: order.mutable_parameters,
         settings: Settings {
-            provisioning: Provisioning::Thin,
             discard: true,
-            direct_io: true,
-            read_ahead_kib: None,
+            ..THIN
         },
-        mkfs_options: Vec::new(),
-        source,
-        created_ns: 0,
-        format: Format::None,
-        fresh: false,
-        publications: BTreeMap::new(),
-        stage: None,
-        freeze: None,
-        inline: None,
+        ..record()
     }
 }
 
-/// A change of the request, and the word that is to be in the refusal.
-type Case = (fn(&mut csi::CreateVolumeRequest), Option<&'static str>);
+type Change = fn(&mut csi::CreateVolumeRequest);
+
+/// Reads the changed request.
+fn read(change: Change, config: &Config) -> Result<Order> {
+    let mut request = request();
+    change(&mut request);
+    Order::read(&request, config)
+}
 
 #[test]
-fn a_name_stands_for_one_volume() {
-    let cases: &[Case] = &[
-        (|_| {}, None),
-        (|r| r.capacity_range = None, None),
-        (|r| r.capacity_range = range(1, 8 << 20), None),
+fn a_request_fits_an_existing_volume_or_the_error_says_why_not() {
+    // With an empty message, the request fits.
+    let cases: [(Change, &str); 15] = [
+        (|_| {}, ""),
+        (|r| r.capacity_range = None, ""),
+        (|r| r.capacity_range = range(1, 8 * MI), ""),
         (
-            |r| r.capacity_range = range((8 << 20) + 1, 0),
-            Some("capacity_range"),
+            |r| r.capacity_range = range(8 * MI + 1, 0),
+            "capacity_range",
         ),
         (
-            |r| r.capacity_range = range(1, (8 << 20) - 1),
-            Some("capacity_range"),
+            |r| r.capacity_range = range(1, 8 * MI - 1),
+            "capacity_range",
         ),
-        // Who names no filesystem means the one it has.
-        (|r| r.volume_capabilities = vec![capability("", 1)], None),
+        // Without a filesystem, the request means the one that the volume has.
+        (|r| r.volume_capabilities = vec![mount("")], ""),
         (
-            |r| r.volume_capabilities = vec![capability("xfs", 1)],
-            Some("capabilities"),
-        ),
-        (
-            |r| r.volume_capabilities = vec![capability("ext4", 5)],
-            Some("capabilities"),
+            |r| r.volume_capabilities = vec![mount("xfs")],
+            "capabilities",
         ),
         (
-            |r| r.volume_capabilities[0].access_type = Some(AccessType::Block(BlockVolume {})),
-            Some("capabilities"),
+            |r| r.volume_capabilities = vec![mount_as("ext4", Mode::MultiNodeMultiWriter)],
+            "capabilities",
         ),
-        (|r| r.parameters = map(&[("pool", "default")]), None),
-        (|r| r.parameters = map(&[]), Some("differs in parameters")),
+        (|r| r.volume_capabilities = vec![block()], "capabilities"),
+        (|r| r.parameters = pairs("pool=default"), ""),
+        (|r| r.parameters = pairs(""), "differs in parameters"),
         (
-            |r| r.parameters = map(&[("pool", "other")]),
-            Some("differs in parameters"),
+            |r| r.parameters = pairs("pool=other"),
+            "differs in parameters",
         ),
-        (
-            |r| r.mutable_parameters = map(&[("discard", "false")]),
-            Some("mutable"),
-        ),
+        (|r| r.mutable_parameters = pairs("discard=false"), "mutable"),
         (
             |r| r.volume_content_source = from_volume(VolumeId::generate(PoolId::generate())),
-            Some("volume_content_source"),
+            "volume_content_source",
         ),
         (
-            |r| {
-                r.accessibility_requirements = Some(csi::TopologyRequirement {
-                    requisite: vec![csi::Topology {
-                        segments: map(&[("t/node", "n2")]),
-                    }],
-                    preferred: vec![],
-                });
-            },
-            Some("accessible"),
+            |r| r.accessibility_requirements = required(["t/node=n2"]),
+            "accessible",
         ),
     ];
-    let existing = record(None);
-    for (number, (change, expected)) in cases.iter().enumerate() {
-        let mut request = request();
-        change(&mut request);
-        let order = Order::read(&request, &config()).unwrap();
-        match (order.fits(&existing), expected) {
-            (Ok(()), None) => {}
-            (Err(why), Some(word)) => assert!(why.contains(word), "case {number}: {why}"),
-            (got, _) => panic!("case {number}: {got:?}, not {expected:?}"),
-        }
+    for (number, (change, expected)) in cases.into_iter().enumerate() {
+        let fits = read(change, &config()).unwrap().fits(&existing());
+        assert_eq!(fits.is_ok(), expected.is_empty(), "case {number}: {fits:?}");
+        let why = fits.err().unwrap_or_default();
+        assert!(why.contains(expected), "case {number}: {why}");
     }
     let inline = VolumeRecord {
         inline: Some("csi-x".to_owned()),
-        ..existing
+        ..existing()
     };
-    let order = Order::read(&request(), &config()).unwrap();
-    assert!(order.fits(&inline).is_err());
+    assert!(read(|_| {}, &config()).unwrap().fits(&inline).is_err());
 }
 
 #[test]
@@ -163,23 +104,20 @@ fn sources_are_compared_by_id() {
     let (volume, other) = (VolumeId::generate(pool), VolumeId::generate(pool));
     let snapshot = SnapshotId::generate(pool);
     let inline = format!("csi-{}", "a".repeat(64));
-    let table = [
+    let (of_v, of_s) = (
+        Some(Source::Volume(volume)),
+        Some(Source::Snapshot(snapshot)),
+    );
+    for (asked, recorded, expected) in [
         (None, None, true),
-        (from_volume(volume), Some(Source::Volume(volume)), true),
-        (from_volume(other), Some(Source::Volume(volume)), false),
+        (from_volume(volume), of_v, true),
+        (from_volume(other), of_v, false),
         (from_volume(volume), None, false),
-        (from_volume(volume), Some(Source::Snapshot(snapshot)), false),
-        (None, Some(Source::Volume(volume)), false),
-        (from_volume(inline), Some(Source::Volume(volume)), true),
-        (
-            from(Type::Snapshot(SnapshotSource {
-                snapshot_id: snapshot.to_string(),
-            })),
-            Some(Source::Snapshot(snapshot)),
-            true,
-        ),
-    ];
-    for (asked, recorded, expected) in table {
+        (from_volume(volume), of_s, false),
+        (None, of_v, false),
+        (from_volume(inline), of_v, true),
+        (from(of_snapshot(snapshot)), of_s, true),
+    ] {
         let named = source(asked.as_ref()).unwrap();
         let got = same_source(named.as_ref(), recorded.as_ref());
         assert_eq!(got, expected, "{asked:?} {recorded:?}");
@@ -187,9 +125,8 @@ fn sources_are_compared_by_id() {
 }
 
 #[test]
-fn requests_that_break_the_rules_are_refused_by_field() {
-    type Case = (fn(&mut csi::CreateVolumeRequest), &'static str);
-    let cases: &[Case] = &[
+fn invalid_requests_are_refused_by_field() {
+    let cases: [(Change, &str); 12] = [
         (|r| r.name.clear(), "name"),
         (|r| r.name = "a".repeat(129), "name"),
         (|r| r.name.push('\0'), "name"),
@@ -202,10 +139,10 @@ fn requests_that_break_the_rules_are_refused_by_field() {
             |r| r.capacity_range = range(2, 1),
             "capacity_range.limit_bytes",
         ),
-        (|r| r.parameters = map(&[("x", "y")]), "parameters[\"x\"]"),
+        (|r| r.parameters = pairs("x=y"), r#"parameters["x"]"#),
         (
-            |r| r.mutable_parameters = map(&[("pool", "y")]),
-            "mutable_parameters[\"pool\"]",
+            |r| r.mutable_parameters = pairs("pool=y"),
+            r#"mutable_parameters["pool"]"#,
         ),
         (
             |r| r.volume_content_source = Some(csi::VolumeContentSource { r#type: None }),
@@ -216,40 +153,31 @@ fn requests_that_break_the_rules_are_refused_by_field() {
             "volume_content_source.volume.volume_id",
         ),
         (
-            |r| r.accessibility_requirements = Some(csi::TopologyRequirement::default()),
+            |r| r.accessibility_requirements = required([]),
             "accessibility_requirements",
         ),
+        (
+            |r| r.volume_content_source = from_volume("../../x"),
+            "NotFound",
+        ),
     ];
-    for (change, field) in cases {
-        let mut request = request();
-        change(&mut request);
-        match Order::read(&request, &config()) {
-            Err(Error::Invalid(invalid)) => assert_eq!(invalid.field, *field),
-            other => panic!("{field}: {other:?}"),
-        }
+    for (change, expected) in cases {
+        assert_answer(read(change, &config()), expected);
     }
-    let mut request = request();
-    request.volume_content_source = from_volume("../../x");
-    assert!(matches!(
-        Order::read(&request, &config()),
-        Err(Error::NotFound(_))
-    ));
 }
 
 #[test]
 fn mutable_parameters_win_and_can_be_switched_off() {
-    let mut request = request();
-    request.parameters = map(&[("discard", "true"), ("readAheadKiB", "64")]);
-    request.mutable_parameters = map(&[("discard", "false")]);
-    let order = Order::read(&request, &config()).unwrap();
+    let change: Change = |r| {
+        r.parameters = pairs("discard=true readAheadKiB=64");
+        r.mutable_parameters = pairs("discard=false");
+    };
+    let order = read(change, &config()).unwrap();
     assert_eq!(order.changes.discard, Some(false));
     assert_eq!(order.changes.read_ahead_kib, Some(64));
     let off = Config {
         modify: false,
         ..config()
     };
-    assert!(matches!(
-        Order::read(&request, &off),
-        Err(Error::Invalid(_))
-    ));
+    assert_answer(read(change, &off), "mutable_parameters");
 }
