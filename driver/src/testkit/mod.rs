@@ -25,11 +25,13 @@ macro_rules! refused {
 }
 pub(crate) use refused;
 
+mod controller;
 mod requests;
 mod rig;
 pub(crate) mod scenarios;
 mod site;
 
+pub(crate) use controller::*;
 pub(crate) use requests::*;
 pub(crate) use rig::{Configs, Rig};
 pub(crate) use site::{

@@ -3,4 +3,3 @@
 //! tools of all three filesystems.
 
 mod in_use;
-mod rig;

@@ -1,5 +1,5 @@
-//! The services over the wire: a server on a Unix socket, over a kernel in memory that can be
-//! held up in the middle of a mount; and the program itself, on the real one.
+//! The services over the wire: a server on a Unix socket, over a kernel in memory that can block in
+//! the middle of a mount. Also the program itself, on the real kernel.
 
 mod calls;
 mod gate;

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
+use hostloop_proto::csi::volume_content_source::Type;
 
-use super::super::parameters::Parameters;
 use super::super::{Config, Error, Result};
 use crate::kernel::fake::Model;
 use crate::storage::PoolOptions;
-use crate::testkit::{Configs, Rig};
-pub(crate) use crate::testkit::{block_as, map, mount_as};
+use crate::testkit::{Configs, Rig, create_request};
+pub(crate) use crate::testkit::{
+    block_as, from, map, mount_as, of_snapshot, of_volume, pairs, range,
+};
 
 pub(crate) const MI: i64 = 1 << 20;
 pub(crate) const GI: i64 = 1 << 30;
@@ -69,12 +70,7 @@ impl Bench {
 
     /// A request for 8 MiB of ext4.
     pub(crate) fn request(name: &str) -> csi::CreateVolumeRequest {
-        csi::CreateVolumeRequest {
-            name: name.to_owned(),
-            capacity_range: range(8 * MI, 0),
-            volume_capabilities: vec![mount("")],
-            ..csi::CreateVolumeRequest::default()
-        }
+        create_request(name)
     }
 
     /// The same with these parameters.
@@ -85,19 +81,9 @@ impl Bench {
         }
     }
 
-    pub(crate) fn try_create(&self, request: csi::CreateVolumeRequest) -> Result<csi::Volume> {
-        let response = self.controller.create_volume(request)?;
-        Ok(response.volume.unwrap())
-    }
-
     /// Creates a volume as in [`Bench::request`] and returns its ID.
     pub(crate) fn create(&self, name: &str) -> String {
         self.created(Bench::request(name))
-    }
-
-    /// Creates a volume and returns its ID.
-    pub(crate) fn created(&self, request: csi::CreateVolumeRequest) -> String {
-        self.try_create(request).unwrap().volume_id
     }
 
     pub(crate) fn create_from(&self, name: &str, source: Type) -> Result<csi::Volume> {
@@ -105,14 +91,6 @@ impl Bench {
             volume_content_source: from(source),
             ..Bench::request(name)
         })
-    }
-
-    pub(crate) fn delete(&self, id: &str) -> Result<()> {
-        let request = csi::DeleteVolumeRequest {
-            volume_id: id.to_owned(),
-            ..Default::default()
-        };
-        self.controller.delete_volume(request).map(drop)
     }
 
     pub(crate) fn publish(&self, id: &str) -> Result<()> {
@@ -142,34 +120,6 @@ impl Bench {
         };
         let response = self.controller.controller_unpublish_volume(request);
         response.map(drop)
-    }
-
-    pub(crate) fn snapshot(&self, name: &str, volume: &str) -> Result<csi::Snapshot> {
-        self.snapshot_as(name, volume, |_| {})
-    }
-
-    pub(crate) fn snapshot_as(
-        &self,
-        name: &str,
-        volume: &str,
-        change: impl FnOnce(&mut csi::CreateSnapshotRequest),
-    ) -> Result<csi::Snapshot> {
-        let mut request = csi::CreateSnapshotRequest {
-            name: name.to_owned(),
-            source_volume_id: volume.to_owned(),
-            ..Default::default()
-        };
-        change(&mut request);
-        let response = self.controller.create_snapshot(request)?;
-        Ok(response.snapshot.unwrap())
-    }
-
-    pub(crate) fn delete_snapshot(&self, id: &str) -> Result<()> {
-        let request = csi::DeleteSnapshotRequest {
-            snapshot_id: id.to_owned(),
-            ..Default::default()
-        };
-        self.controller.delete_snapshot(request).map(drop)
     }
 
     pub(crate) fn volume_ids(&self) -> Vec<String> {
@@ -207,19 +157,6 @@ impl Bench {
         ))
     }
 
-    /// The problems of a volume: the type and the reason of each.
-    pub(crate) fn health(&self, id: &str) -> Result<Vec<(csi::VolumeHealthErrorType, String)>> {
-        let request = csi::ControllerGetVolumeHealthRequest {
-            volume_id: id.to_owned(),
-            ..Default::default()
-        };
-        let response = self.controller.controller_get_volume_health(request)?;
-        let health = response.volume_health.unwrap();
-        assert_eq!(health.volume_id, id);
-        let entries = health.health_statuses.into_iter();
-        Ok(entries.map(|e| (e.status(), e.reason)).collect())
-    }
-
     /// The directory of a volume with this ID in the pool "default", existing or not.
     pub(crate) fn entry(&self, id: &str) -> PathBuf {
         self.root().join("default/volumes").join(id)
@@ -232,44 +169,12 @@ impl Bench {
     }
 }
 
-pub(crate) fn range(required_bytes: i64, limit_bytes: i64) -> Option<csi::CapacityRange> {
-    Some(csi::CapacityRange {
-        required_bytes,
-        limit_bytes,
-    })
-}
-
 pub(crate) fn mount(fs: &str) -> csi::VolumeCapability {
     mount_as(fs, Mode::SingleNodeWriter)
 }
 
 pub(crate) fn block() -> csi::VolumeCapability {
     block_as(Mode::SingleNodeWriter)
-}
-
-/// The map of a text such as "key=value other=value".
-pub(crate) fn pairs(text: &str) -> Parameters {
-    let pairs = text.split_whitespace().map(|pair| pair.split_once('='));
-    let owned = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
-    pairs.map(|pair| owned(pair.expect("a ="))).collect()
-}
-
-pub(crate) fn from(r#type: Type) -> Option<csi::VolumeContentSource> {
-    Some(csi::VolumeContentSource {
-        r#type: Some(r#type),
-    })
-}
-
-pub(crate) fn of_volume(id: impl ToString) -> Type {
-    Type::Volume(VolumeSource {
-        volume_id: id.to_string(),
-    })
-}
-
-pub(crate) fn of_snapshot(id: impl ToString) -> Type {
-    Type::Snapshot(SnapshotSource {
-        snapshot_id: id.to_string(),
-    })
 }
 
 /// The topology with these segments: "t/node=n1" is this node, "t/node=n2" another.

@@ -201,6 +201,16 @@ fn capacity_is_the_space_that_can_be_promised() {
     assert_eq!(bench.capacity(|_| {}).unwrap(), (3 * GI, GI, 4096));
     let full = Bench::with(|plan| plan.options.overcommit = 0.0);
     assert_eq!(full.capacity(|_| {}).unwrap(), none);
+    // Space below the minimum size of a volume counts as none.
+    let least = 300 * MI;
+    for (space, expected) in [
+        (least, (least, least, least)),
+        (least - 4096, (0, 0, least)),
+    ] {
+        let bench = Bench::with(|plan| plan.capacity_bytes = Some(space as u64));
+        let got = bench.capacity(|r| r.volume_capabilities = vec![mount("xfs")]);
+        assert_eq!(got.unwrap(), expected);
+    }
 }
 
 /// The parameters of a class that names this filesystem.

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::identity_client::IdentityClient;
+use hostloop_proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
 use tonic::{Code, Request, Status};
 
-use super::rig::{On, Rig, mountable};
+use super::rig::{Rig, mountable};
 
 fn map(key: &str, value: &str) -> BTreeMap<String, String> {
     BTreeMap::from([(key.to_owned(), value.to_owned())])
@@ -112,7 +113,7 @@ async fn work_goes_on_after_the_caller_gave_up_and_a_retry_joins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn shutdown_answers_what_is_under_way_and_finishes_what_nobody_waits_for() {
+async fn shutdown_answers_what_is_under_way_and_finishes_abandoned_work() {
     let mut rig = Rig::new();
     let (waited_for, left) = (rig.volume("a"), rig.volume("b"));
     rig.kernel.close();
@@ -153,81 +154,41 @@ async fn after_the_desk_closed_nothing_new_is_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_switched_off_is_unimplemented() {
-    let rig = Rig::with(On { everything: false });
-    let volume = rig.volume("a");
-    let mut controller = rig.controller().await;
-    let volume_id = volume.clone();
-    let publish = csi::ControllerPublishVolumeRequest {
-        volume_id: volume_id.clone(),
-        node_id: "n1".into(),
-        volume_capability: Some(mountable()),
-        ..Default::default()
-    };
-    let unpublish = csi::ControllerUnpublishVolumeRequest {
-        volume_id: volume_id.clone(),
-        ..Default::default()
-    };
-    let larger = Some(csi::CapacityRange {
-        required_bytes: 32 << 20,
-        limit_bytes: 0,
+async fn calls_that_are_switched_off_are_unimplemented() {
+    let rig = Rig::with(|configs| {
+        configs.node.expansion = false;
+        configs.controller.modify = false;
+        configs.controller.snapshot_metadata = false;
     });
-    let expand = csi::ControllerExpandVolumeRequest {
-        volume_id: volume_id.clone(),
-        capacity_range: larger,
-        ..Default::default()
-    };
+    let volume_id = rig.volume("a");
     let modify = csi::ControllerModifyVolumeRequest {
         volume_id: volume_id.clone(),
         mutable_parameters: map("discard", "true"),
         ..Default::default()
     };
-    let node_expand = csi::NodeExpandVolumeRequest {
+    let modified = rig
+        .controller()
+        .await
+        .controller_modify_volume(modify)
+        .await;
+    let expand = csi::NodeExpandVolumeRequest {
         volume_id,
         volume_path: "/x".into(),
         ..Default::default()
     };
+    let expanded = rig.node().await.node_expand_volume(expand).await;
     let allocated = csi::GetMetadataAllocatedRequest {
         snapshot_id: "x".into(),
         ..Default::default()
     };
-    let mut metadata =
-        csi::snapshot_metadata_client::SnapshotMetadataClient::new(rig.channel().await);
+    let mut metadata = SnapshotMetadataClient::new(rig.channel().await);
     let streamed = match metadata.get_metadata_allocated(allocated).await {
         Ok(stream) => stream.into_inner().message().await.map(drop),
         Err(status) => Err(status),
     };
     for (call, answer) in [
-        (
-            "publish",
-            controller
-                .controller_publish_volume(publish)
-                .await
-                .map(drop),
-        ),
-        (
-            "unpublish",
-            controller
-                .controller_unpublish_volume(unpublish)
-                .await
-                .map(drop),
-        ),
-        (
-            "expand",
-            controller.controller_expand_volume(expand).await.map(drop),
-        ),
-        (
-            "modify",
-            controller.controller_modify_volume(modify).await.map(drop),
-        ),
-        (
-            "node expand",
-            rig.node()
-                .await
-                .node_expand_volume(node_expand)
-                .await
-                .map(drop),
-        ),
+        ("modify", modified.map(drop)),
+        ("node expand", expanded.map(drop)),
         ("metadata", streamed),
     ] {
         assert_eq!(answer.unwrap_err().code(), Code::Unimplemented, "{call}");
@@ -235,7 +196,7 @@ async fn what_is_switched_off_is_unimplemented() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn probe_is_ready_whatever_becomes_of_the_pools() {
+async fn probe_is_ready_without_a_pool() {
     let rig = Rig::new();
     let mut identity = IdentityClient::new(rig.channel().await);
     let ready = identity.probe(csi::ProbeRequest {}).await.unwrap();
@@ -257,7 +218,7 @@ async fn probe_is_ready_whatever_becomes_of_the_pools() {
     assert_eq!(health[0].reason, "PoolGone");
 }
 
-/// Many clients, one name: one volume, and whoever was not aborted got that one.
+/// Many clients create a volume of one name. Each client gets the same volume, or is aborted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_name_is_one_volume() {
     let rig = Rig::new();
@@ -283,7 +244,7 @@ async fn one_name_is_one_volume() {
                     answer => return answer.map(|a| a.into_inner().volume.unwrap().volume_id),
                 }
             }
-            panic!("aborted for ever");
+            panic!("every attempt was aborted");
         }));
     }
     let mut made = Vec::new();
@@ -293,7 +254,11 @@ async fn one_name_is_one_volume() {
             Err(status) => assert_eq!(status.code(), Code::AlreadyExists, "{status:?}"),
         }
     }
-    assert_eq!(made.len(), 12, "those who asked for the size it has");
+    assert_eq!(
+        made.len(),
+        12,
+        "the clients that asked for the volume's size"
+    );
     made.dedup();
     assert_eq!(made.len(), 1);
     assert_eq!(rig.pools.volumes().len(), 1);

@@ -44,7 +44,7 @@ impl Gated {
         self.passage.lock().unwrap().closed = Some(word.to_owned());
     }
 
-    /// Lets them go.
+    /// Opens the gate.
     pub(crate) fn open(&self) {
         self.passage.lock().unwrap().closed = None;
         self.changed.notify_all();

@@ -1,5 +1,4 @@
-//! The program itself: it starts, says what it lacks, is alone at its socket, keeps secrets to
-//! itself, and goes in peace.
+//! The program itself: its start and stop, its errors, its socket, its log and its HTTP endpoint.
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
@@ -107,7 +106,7 @@ impl Drop for Program {
 }
 
 #[test]
-fn a_signal_ends_it_and_it_leaves_no_socket() {
+fn a_signal_ends_the_program_and_removes_its_socket() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut program = Program::new();
         program.start(&[]);
@@ -121,7 +120,7 @@ fn a_signal_ends_it_and_it_leaves_no_socket() {
 }
 
 #[test]
-fn a_killed_one_is_followed_by_the_next() {
+fn a_start_after_a_kill_works() {
     let mut program = Program::new();
     program.start(&[]);
     program.signal(Signal::SIGKILL);
@@ -134,7 +133,7 @@ fn a_killed_one_is_followed_by_the_next() {
 
 /// A pool that hangs until the test releases it: reading its identity blocks.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pool_that_hangs_does_not_hold_up_the_start() {
+async fn a_hanging_pool_does_not_delay_the_start() {
     let mut program = Program::new();
     let identity = program.path("hung/pool.json");
     std::fs::create_dir(program.path("hung")).unwrap();
@@ -181,7 +180,7 @@ async fn a_pool_that_hangs_does_not_hold_up_the_start() {
 }
 
 #[test]
-fn a_second_one_is_refused_and_the_first_not_disturbed() {
+fn a_second_process_at_the_socket_is_refused() {
     let mut program = Program::new();
     program.start(&[]);
     let second = program.command("second", &[]).status().unwrap();
@@ -192,7 +191,7 @@ fn a_second_one_is_refused_and_the_first_not_disturbed() {
 }
 
 #[test]
-fn a_command_line_that_contradicts_itself_is_refused_in_a_sentence() {
+fn contradicting_flags_are_refused() {
     let program = Program::new();
     for (more, says) in [
         (

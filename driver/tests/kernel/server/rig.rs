@@ -1,15 +1,14 @@
 //! A server over one pool, served on a socket in a temporary directory, and a client of it.
 
-use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hostloop_driver::controller::{self, Controller};
+use hostloop_driver::controller::Controller;
 use hostloop_driver::csi::identity::Identity;
 use hostloop_driver::grpc::Server;
 use hostloop_driver::grpc::socket::Socket;
-use hostloop_driver::node::{self, Node};
+use hostloop_driver::node::Node;
 use hostloop_driver::storage::{NewVolume, Pools};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
@@ -21,7 +20,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::gate::Gated;
-use crate::testkit::{self, Site, mount_as};
+use crate::testkit::{self, Configs, Site, mount_as};
 
 pub(crate) struct Rig {
     pub(crate) pools: Arc<Pools>,
@@ -40,21 +39,17 @@ impl Deref for Rig {
     }
 }
 
-/// What is switched on.
-#[derive(Clone, Copy)]
-pub(crate) struct On {
-    pub(crate) everything: bool,
-}
-
 impl Rig {
     pub(crate) fn new() -> Rig {
-        Rig::with(On { everything: true })
+        Rig::with(|_| {})
     }
 
-    pub(crate) fn with(on: On) -> Rig {
+    pub(crate) fn with(change: impl FnOnce(&mut Configs)) -> Rig {
         let site = testkit::Rig::site(&["default=DIR/pool", "other=DIR/other"]);
         let pools = site.start();
-        let server = server(&pools, on.everything);
+        let mut configs = Configs::default();
+        change(&mut configs);
+        let server = server(&pools, configs);
         let socket = site.root().join("csi.sock");
         let (listener, name) = Socket::bind(&socket).unwrap().into_parts();
         let connections = UnixListenerStream::new(UnixListener::from_std(listener).unwrap());
@@ -62,8 +57,8 @@ impl Rig {
         let serving = {
             let server = server.clone();
             tokio::spawn(async move {
-                let told = async { drop(stopped.await) };
-                server.serve(connections, told).await.unwrap();
+                let stop = async { drop(stopped.await) };
+                server.serve(connections, stop).await.unwrap();
                 drop(name);
             })
         };
@@ -108,7 +103,7 @@ impl Rig {
         self.server.desk().drained().await;
     }
 
-    /// A volume, made behind the server's back.
+    /// Creates a volume without the server.
     pub(crate) fn volume(&self, name: &str) -> String {
         self.volume_in("default", name)
     }
@@ -147,32 +142,17 @@ pub(crate) fn mountable() -> csi::VolumeCapability {
     mount_as("ext4", Mode::SingleNodeWriter)
 }
 
-fn server(pools: &Arc<Pools>, on: bool) -> Server {
-    let topology = BTreeMap::from([("topology.hostloop.csi.dev/node".to_owned(), "n1".to_owned())]);
-    let controller = controller::Config {
-        topology: topology.clone().into(),
-        attach: on,
-        expansion: on,
-        controller_expansion: on,
-        modify: on,
-        snapshot_metadata: on,
-        ..controller::Config::new("n1")
-    };
-    let node = node::Config {
-        topology: topology.into(),
-        expansion: on,
-        ..node::Config::new("n1")
-    };
+fn server(pools: &Arc<Pools>, configs: Configs) -> Server {
     let identity = Identity {
         name: "hostloop.csi.dev".into(),
         vendor_version: "0".into(),
         topology: true,
-        expansion: on,
-        snapshot_metadata: on,
+        expansion: true,
+        snapshot_metadata: true,
     };
     Server::new(
         identity,
-        Arc::new(Controller::new(pools.clone(), controller)),
-        Arc::new(Node::new(pools.clone(), node)),
+        Arc::new(Controller::new(pools.clone(), configs.controller)),
+        Arc::new(Node::new(pools.clone(), configs.node)),
     )
 }
